@@ -1,0 +1,50 @@
+# Every target makes .venv first when it is missing or older than its requirements.
+PYTHON ?= python3
+PORT ?= 8000
+VENV := .venv
+RUN := $(VENV)/bin/python
+
+.PHONY: help demo test lint rush bench lock clean
+.DEFAULT_GOAL := help
+
+help:  ## show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' Makefile
+
+demo: $(VENV)/.runtime  ## servers, shop and worker; the same burst through flawed and sound strategies; then keeps serving
+	$(RUN) manage.py demo --port $(PORT) $(ARGS)
+
+rush: $(VENV)/.runtime  ## one burst of buyers, one verdict: make rush ARGS="--strategy lua --stock 100 --clients 50"
+	$(RUN) manage.py rush $(ARGS)
+
+bench: $(VENV)/.runtime  ## strategies and their peers, interleaved, as ratios
+	$(RUN) -m loadtest.bench $(ARGS)
+
+test: $(VENV)/.development  ## every test, in random order: make test ARGS="-k lease"
+	$(RUN) -m pytest $(ARGS)
+
+lint: $(VENV)/.development  ## style, types, and who may import whom
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/mypy
+	$(VENV)/bin/lint-imports
+	$(RUN) manage.py makemigrations --check --dry-run
+
+lock: $(VENV)/.development  ## compile the requirements again, with hashes
+	$(VENV)/bin/pip install --quiet uv
+	$(VENV)/bin/uv pip compile --universal --python-version 3.11 --generate-hashes --no-header --quiet requirements.in --output-file requirements.txt
+	$(VENV)/bin/uv pip compile --universal --python-version 3.11 --generate-hashes --no-header --quiet requirements-dev.in --output-file requirements-dev.txt
+
+clean:  ## stop the project's servers; remove their run folder, .venv and caches
+	if [ -x $(RUN) ]; then $(RUN) manage.py servers stop --delete; fi
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(VENV)/.runtime: requirements.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Last Unit needs Python 3.11 or newer; name one with: make PYTHON=python3.12 ...")'
+	$(PYTHON) -m venv $(VENV)
+	$(VENV)/bin/pip install --quiet --disable-pip-version-check --require-hashes -r requirements.txt
+	touch $@
+
+$(VENV)/.development: $(VENV)/.runtime requirements-dev.txt
+	$(VENV)/bin/pip install --quiet --disable-pip-version-check --require-hashes -r requirements-dev.txt
+	touch $@
