@@ -27,7 +27,6 @@ lint: $(VENV)/.development  ## style, types, and who may import whom
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
 	$(VENV)/bin/lint-imports
-	$(RUN) manage.py makemigrations --check --dry-run
 
 lock: $(VENV)/.development  ## compile the requirements again, with hashes
 	$(VENV)/bin/pip install --quiet uv

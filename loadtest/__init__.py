@@ -1,0 +1,1 @@
+"""Load tests: bursts of real buyers over HTTP, each ending with a verdict counted from the tables."""

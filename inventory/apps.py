@@ -1,0 +1,9 @@
+"""Django's entry to the room."""
+
+from django.apps import AppConfig
+
+
+class InventoryConfig(AppConfig):
+    name = "inventory"
+    verbose_name = "Stock"
+    default_auto_field = "django.db.models.BigAutoField"

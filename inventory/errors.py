@@ -1,0 +1,72 @@
+"""What can go wrong when stock is taken, in the words of the caller."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+
+class InventoryError(Exception):
+    """Something kept the order from being placed. Nothing was sold."""
+
+
+class SoldOut(InventoryError):
+    """There is not enough left. Trying again helps only when somebody gives units back."""
+
+    def __init__(self, sku: str, *, wanted: int, left: int) -> None:
+        super().__init__(f"{sku}: {wanted} wanted, {left} left")
+        self.sku = sku
+        self.wanted = wanted
+        self.left = left
+
+
+class TryAgain(InventoryError):
+    """The stock could not be asked. This says nothing about what is left: try again."""
+
+
+class StockBusy(TryAgain):
+    """No lock within the time allowed."""
+
+
+class StockConflict(TryAgain):
+    """Others were faster each time, until the retries were used up."""
+
+
+class StockNotLoaded(TryAgain):
+    """The sku has no counter in Redis: preheat its sale."""
+
+
+class StockUnavailable(TryAgain):
+    """The server that the strategy needs did not answer."""
+
+
+class Refusal(InventoryError):
+    """Why `Save` did not write an order. A value in its answer; a strategy raises it for a single order."""
+
+
+class Duplicate(Refusal):
+    """The customer has used this idempotency key before.
+
+    Args:
+        existing: the id of the order that has the key.
+    """
+
+    def __init__(self, existing: UUID) -> None:
+        super().__init__(f"already placed as order {existing}")
+        self.existing = existing
+
+
+class OverLimit(Refusal):
+    """The customer would have more of a sku than the sale allows."""
+
+    def __init__(self, sku: str, *, limit: int, taken: int) -> None:
+        super().__init__(f"{sku}: at most {limit} per customer, {taken} taken already")
+        self.sku = sku
+        self.limit = limit
+        self.taken = taken
+
+
+class UnknownCustomer(Refusal):
+    """There is no such customer any more, or the account is closed."""
+
+    def __init__(self, customer: int) -> None:
+        super().__init__(f"There is no active customer {customer}.")

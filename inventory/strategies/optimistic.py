@@ -1,0 +1,64 @@
+"""`optimistic`: read, decide, and write only if nobody wrote in between."""
+
+from __future__ import annotations
+
+import random
+import time
+
+from django.db import transaction
+from django.db.models import F
+
+from inventory.draft import Draft, Line, Placement, Save, save_one
+from inventory.errors import SoldOut, StockConflict
+from inventory.models import StockItem
+from inventory.strategies.base import Strategy
+
+
+class Optimistic(Strategy):
+    """Compare-and-set on the row's version, tried again a bounded number of times.
+
+    Args:
+        attempts: tries in all. When they are used up the answer is "try again", never "sold out".
+        backoff: seconds; before try k it waits a random time up to `backoff * k`, so that the losers of one round do
+            not meet again in the next.
+    """
+
+    name = "optimistic"
+
+    def __init__(self, *, attempts: int = 20, backoff: float = 0.002) -> None:
+        self.attempts = attempts
+        self.backoff = backoff
+
+    def _place(self, order: Draft, save: Save) -> Placement:
+        for attempt in range(1, self.attempts + 1):
+            try:
+                with transaction.atomic(durable=True):
+                    for line in order.lines:
+                        compare_and_set(line)
+                    save_one(order, save)
+            except Overtaken:
+                time.sleep(random.uniform(0, self.backoff * attempt))  # noqa: S311 - jitter, not a secret
+            else:
+                return Placement.COMMITTED
+        raise StockConflict(f"Others were faster {self.attempts} times.")
+
+
+class Overtaken(Exception):
+    """Somebody wrote the row between our read and our write."""
+
+
+def compare_and_set(line: Line) -> None:
+    """Subtract a line in the open transaction, if the row is still the one that was read.
+
+    Raises:
+        SoldOut: the row that was read has too few units.
+        Overtaken: the row has changed since.
+    """
+    row = StockItem.objects.filter(sku=line.sku).only("on_hand", "version").first()
+    if row is None or row.on_hand < line.quantity:
+        raise SoldOut(line.sku, wanted=line.quantity, left=row.on_hand if row else 0)
+    changed = StockItem.objects.filter(sku=line.sku, version=row.version, on_hand__gte=line.quantity).update(
+        on_hand=F("on_hand") - line.quantity, version=row.version + 1
+    )
+    if not changed:
+        raise Overtaken

@@ -1,0 +1,79 @@
+"""The lab's endpoints: the body of a shop's order, sold by a rung from the lab's own tables."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from drf_spectacular.utils import extend_schema
+from rest_framework import serializers
+from rest_framework.exceptions import NotFound
+from rest_framework.permissions import IsAdminUser
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.views import APIView
+
+from lab import ledger
+from lab.ladder.stock import RUNGS
+from lab.models import RungStock
+from shop import checkout, offers
+from shop.api.serializers import StrictInteger
+from shop.api.throttles import OrderRate
+from shop.api.views import idempotency_key, new_order
+
+
+class RungOrders(APIView):
+    """Orders that a rung sells."""
+
+    throttle_classes = (OrderRate,)
+
+    @extend_schema(exclude=True)
+    def post(self, request: Request, rung: str) -> Response:
+        if rung not in RUNGS:
+            raise NotFound(f"There is no rung {rung}. There are: {', '.join(RUNGS)}.")
+        key, body = idempotency_key(request), new_order(request)
+        offer = offers.get(body["sale"])
+        if offer is None:
+            raise checkout.UnknownSale(f"There is no sale {body['sale']}.")
+        draft = checkout.draft_order(offer, customer=int(request.user.pk), quantities=body["quantities"], key=key)
+        for line in draft.lines:
+            if not RungStock.objects.filter(sku=line.sku).exists():
+                raise NotFound(f"The lab has no stock of {line.sku}.")
+        RUNGS[rung].place(draft, ledger.save)
+        return Response({"id": str(draft.id), "rung": rung}, status=201)
+
+
+class StockSerializer(serializers.Serializer[Any]):
+    received = StrictInteger(min_value=0, max_value=1_000_000)
+
+
+class Stock(APIView):
+    """The lab's stock of a sku: staff set it, and everybody may see what became of it."""
+
+    def get_permissions(self) -> list[Any]:
+        return [IsAdminUser()] if self.request.method == "PUT" else super().get_permissions()
+
+    @extend_schema(exclude=True)
+    def put(self, request: Request, sku: str) -> Response:
+        body = StockSerializer(data=request.data)
+        body.is_valid(raise_exception=True)
+        ledger.stock_up(sku, body.validated_data["received"])
+        return self.get(request, sku)
+
+    @extend_schema(exclude=True)
+    def get(self, request: Request, sku: str) -> Response:
+        try:
+            figures = ledger.figures(sku)
+        except RungStock.DoesNotExist as error:
+            raise NotFound(f"The lab has no stock of {sku}.") from error
+        return Response(
+            {**asdict(figures), "oversold": figures.oversold, "conserved": figures.conserved}
+        )
+
+
+class Rungs(APIView):
+    """The rungs that sell."""
+
+    @extend_schema(exclude=True)
+    def get(self, request: Request) -> Response:
+        return Response({"rungs": list(RUNGS)})

@@ -1,0 +1,26 @@
+"""`python -m loadtest.bench strategies`: what each strategy costs beside an endpoint that does nothing."""
+
+from __future__ import annotations
+
+import os
+
+os.environ.setdefault("DJANGO_SETTINGS_MODULE", "shop.settings")
+
+import django
+
+django.setup()
+
+import argparse  # noqa: E402
+
+from loadtest.bench import strategies  # noqa: E402
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m loadtest.bench", description=__doc__)
+    what = parser.add_subparsers(required=True, metavar="WHAT")
+    strategies.add_arguments(what.add_parser("strategies", help="orders per second of each strategy through REST"))
+    options = parser.parse_args()
+    return int(options.run(options))
+
+
+raise SystemExit(main())

@@ -1,0 +1,37 @@
+"""The locks that people use today, where ours would stand."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+
+from django.db import transaction
+from django_redis import get_redis_connection
+from redis.exceptions import LockError
+
+from inventory import stock
+from inventory.draft import Draft, Placement, Save, save_one
+from inventory.errors import SoldOut, StockBusy
+from inventory.strategies import Strategy
+
+
+class RedisPyLock(Strategy):
+    """redis-py's `Lock` around check, decrement and commit, with as many statements as `redis-lock` has."""
+
+    name = "peer:redis-py-lock"
+
+    def _place(self, order: Draft, save: Save) -> Placement:
+        client = get_redis_connection("default")
+        try:
+            with ExitStack() as locks:
+                for line in order.lines:
+                    locks.enter_context(client.lock(f"peer:{line.sku}", timeout=10, blocking_timeout=5))
+                with transaction.atomic(durable=True):
+                    for line in order.lines:
+                        left = stock.on_hand(line.sku)
+                        if left < line.quantity:
+                            raise SoldOut(line.sku, wanted=line.quantity, left=left)
+                        stock.take(line)
+                    save_one(order, save)
+        except LockError as error:
+            raise StockBusy(str(error)) from error
+        return Placement.COMMITTED

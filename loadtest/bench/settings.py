@@ -1,0 +1,5 @@
+"""The shop's settings, with the benchmark's endpoints beside its own."""
+
+from shop.settings import *  # noqa: F403
+
+ROOT_URLCONF = "loadtest.bench.urls"

@@ -1,0 +1,151 @@
+"""Orders per second through REST: every strategy, redis-py's lock, and an endpoint that does nothing, interleaved."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import subprocess
+import sys
+from statistics import median
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from inventory import strategies
+from loadtest import burst as bursts
+from loadtest.stack import Stack
+
+PEER = "peer:redis-py-lock"
+EMPTY = "empty"
+PATHS = {EMPTY: "/bench/empty/", PEER: "/bench/redis-py-lock/"}
+STOCK = 1_000_000
+CUSTOMERS = 2000
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--clients", type=int, default=32, help="connections that ask at the same time (32)")
+    parser.add_argument("--rounds", type=int, default=5, help="rounds; medians are reported (5)")
+    parser.add_argument("--seconds", type=float, default=3.0, help="of each measurement (3)")
+    parser.add_argument("--json", action="store_true", help="one JSON object as the last line")
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Measure in turn, round by round, so that a slow moment of the machine meets all alike."""
+    console = Console(stderr=True)
+    names = (EMPTY, PEER, *strategies.NAMES)
+    rounds: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
+    with Stack(application="loadtest.bench.wsgi:application") as stack, console.status("") as status:
+        customers = bursts.make_customers(CUSTOMERS)
+        for number in range(options.rounds + 1):
+            for name in names:
+                status.update(f"Round {number} of {options.rounds} (0 warms up): {name}")
+                measured = measure(name, stack.url, customers, options)
+                if number:
+                    rounds[name].append(measured)
+    report = {name: summary(measured) for name, measured in rounds.items()}
+    conserved = all(row["conserved"] for row in report.values())
+    if options.json:
+        print(json.dumps({"machine": machine(options), **shaped(report)}))  # noqa: T201
+    else:
+        Console().print(table(report, options))
+    return 0 if conserved else 1
+
+
+def measure(name: str, url: str, customers: list[int], options: argparse.Namespace) -> dict[str, Any]:
+    """One burst with more stock than it can sell, its figures and its audit."""
+    burst = bursts.prepare(
+        host=url,
+        strategy=name if name in strategies.NAMES else strategies.NAMES[0],
+        rung="",
+        units=STOCK,
+        quantity=1,
+        limit=STOCK,
+        customers=customers,
+    )
+    plan = {
+        "url": url,
+        "path": PATHS.get(name, burst.path),
+        "body": json.dumps({"sale": burst.sale, "items": [{"product": burst.product, "quantity": 1}]}),
+        "tokens": [burst.token(customer) for customer in customers],
+        "clients": options.clients,
+        "seconds": options.seconds,
+    }
+    done = subprocess.run(
+        [sys.executable, "-m", "loadtest.bench.load"],
+        input=json.dumps(plan),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    said = json.loads(done.stdout)
+    figures = bursts.figures(burst, host=url)
+    bursts.finish(burst)
+    placed = said["answers"].get("201", 0)
+    return {
+        "per_s": placed / said["seconds"],
+        "others": sum(said["answers"].values()) - placed,
+        "p50_ms": said["p50_ms"],
+        "p99_ms": said["p99_ms"],
+        "generator_cpu": said["generator_cpu"],
+        # A run that oversold, or lost an order that it had promised, has no throughput.
+        "conserved": figures.conserved and (name == EMPTY or figures.sold == placed),
+    }
+
+
+def summary(rounds: list[dict[str, Any]]) -> dict[str, Any]:
+    """Medians over the rounds, and the spread of what counts."""
+    figures = {name: median(row[name] for row in rounds) for name in ("per_s", "p50_ms", "p99_ms", "generator_cpu")}
+    return {
+        **figures,
+        "least": min(row["per_s"] for row in rounds),
+        "most": max(row["per_s"] for row in rounds),
+        "others": sum(row["others"] for row in rounds),
+        "conserved": all(row["conserved"] for row in rounds),
+    }
+
+
+def shaped(report: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    def row(name: str, unit: str) -> dict[str, Any]:
+        figures = {key: round(value, 2) if isinstance(value, float) else value for key, value in report[name].items()}
+        return {unit: figures.pop("per_s"), **figures}
+
+    return {
+        EMPTY: row(EMPTY, "requests_per_s"),
+        PEER: row(PEER, "orders_per_s"),
+        "strategies": {name: row(name, "orders_per_s") for name in strategies.NAMES},
+    }
+
+
+def machine(options: argparse.Namespace) -> dict[str, Any]:
+    return {
+        "cpus": os.cpu_count(),
+        "processor": platform.processor() or platform.machine(),
+        "python": platform.python_version(),
+        "clients": options.clients,
+        "rounds": options.rounds,
+        "seconds": options.seconds,
+        "stock": STOCK,
+    }
+
+
+def table(report: dict[str, dict[str, Any]], options: argparse.Namespace) -> Table:
+    title = f"{options.clients} clients, {options.rounds} rounds of {options.seconds:g} s, load on the same machine"
+    made = Table("", "per s", "least–most", "× empty", "× redis-py's lock", "p50 ms", "p99 ms", "verdict", title=title)
+    for column in made.columns[1:7]:
+        column.justify = "right"
+    for name, row in report.items():
+        made.add_row(
+            name,
+            f"{row['per_s']:,.0f}",
+            f"{row['least']:,.0f}–{row['most']:,.0f}",
+            f"{row['per_s'] / report[EMPTY]['per_s']:.2f}",
+            f"{row['per_s'] / report[PEER]['per_s']:.2f}",
+            f"{row['p50_ms']:.1f}",
+            f"{row['p99_ms']:.1f}",
+            "conserved" if row["conserved"] else "[red]BROKEN[/]",
+        )
+    return made

@@ -1,0 +1,11 @@
+"""The shop's addresses, and those that only the benchmark has."""
+
+from django.urls import include, path
+
+from loadtest.bench import views
+
+urlpatterns = [
+    path("bench/empty/", views.Empty.as_view()),
+    path("bench/redis-py-lock/", views.RedisPyLockOrders.as_view()),
+    path("", include("shop.urls")),
+]

@@ -1,0 +1,38 @@
+"""What the shop is measured against: an endpoint that does nothing, and a peer's lock in the same view."""
+
+from __future__ import annotations
+
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from loadtest.bench.peers import RedisPyLock
+from shop import checkout, offers
+from shop.api.serializers import OrderSerializer
+from shop.api.throttles import OrderRate
+from shop.api.views import Orders, idempotency_key, new_order
+
+PEER = RedisPyLock()
+
+
+class Empty(Orders):
+    """The order endpoint without the order: same authentication, throttling, parsing and validation."""
+
+    throttle_classes = (OrderRate,)
+
+    def post(self, request: Request) -> Response:
+        idempotency_key(request)
+        new_order(request)
+        return Response({"id": None}, status=201)
+
+
+class RedisPyLockOrders(Orders):
+    """The order endpoint with redis-py's lock."""
+
+    def post(self, request: Request) -> Response:
+        key, body = idempotency_key(request), new_order(request)
+        offer = offers.get(body["sale"])
+        if offer is None:
+            raise checkout.UnknownSale(f"There is no sale {body['sale']}.")
+        draft = checkout.draft_order(offer, customer=int(request.user.pk), quantities=body["quantities"], key=key)
+        placed = checkout.place_draft(draft, offer, PEER)
+        return Response(OrderSerializer(placed.order).data, status=201)

@@ -1,0 +1,9 @@
+"""The shop with the benchmark's endpoints."""
+
+import os
+
+os.environ["DJANGO_SETTINGS_MODULE"] = "loadtest.bench.settings"
+
+from shop.wsgi import application  # noqa: E402
+
+__all__ = ["application"]

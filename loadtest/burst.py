@@ -1,0 +1,158 @@
+"""What a burst is about: a product, its stock, and the customers who come for it."""
+
+from __future__ import annotations
+
+import json
+import urllib.error
+import urllib.request
+import uuid
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from datetime import timedelta
+from decimal import Decimal
+from typing import Any
+
+from django.contrib.auth.models import User
+from django.utils import timezone
+from rest_framework_simplejwt.tokens import AccessToken
+
+from inventory import stock, strategies
+from inventory.audit import Figures
+from shop import accounts, sales
+from shop.models import Order, Product, Sale, SaleItem
+
+
+@dataclass
+class Burst:
+    """A burst that is ready to come. Plain values, so that Locust can send it to its workers.
+
+    Args:
+        rung: the flawed rung of the lab that sells; empty for a strategy of the shop.
+        customers: ids of the users who come, one an attempt.
+    """
+
+    strategy: str
+    rung: str
+    sale: int
+    product: int
+    sku: str
+    stock: int
+    quantity: int
+    customers: list[int]
+    _coming: Iterator[int] | None = field(default=None, repr=False)
+
+    @property
+    def path(self) -> str:
+        return f"/lab/rungs/{self.rung}/orders/" if self.rung else "/api/orders/"
+
+    def next_customer(self) -> int | None:
+        if self._coming is None:
+            self._coming = iter(self.customers)
+        return next(self._coming, None)
+
+    def token(self, customer: int) -> str:
+        return token(customer)
+
+    def as_message(self, worker: int, workers: int) -> dict[str, Any]:
+        values = asdict(self)
+        del values["_coming"]
+        values["customers"] = self.customers[worker::workers]
+        return values
+
+
+def token(customer: int, *, staff: bool = False) -> str:
+    """A real access token of a user, signed as the shop signs them."""
+    made = AccessToken()
+    made["user_id"] = str(customer)
+    if staff:
+        made["is_staff"] = True
+    return str(made)
+
+
+def prepare(
+    *, host: str, strategy: str, rung: str, units: int, quantity: int, limit: int, customers: list[int]
+) -> Burst:
+    """Make a product, its stock and an open sale; preheat.
+
+    Args:
+        host: where the shop is; only the lab's stock is made over HTTP.
+        units: the stock.
+        quantity: units that each customer wants.
+        limit: units that a customer may have.
+        customers: ids of the users who come; see `make_customers`.
+
+    Raises:
+        KeyError: there is no such strategy.
+        LabError: the lab has no such rung, or is not there.
+    """
+    if not rung:
+        strategies.get(strategy)
+    name = f"burst-{uuid.uuid4().hex[:10]}"
+    product = Product.objects.create(sku=name, name=f"Burst: {rung or strategy}")
+    now = timezone.now()
+    sale = Sale.objects.create(
+        name=product.name,
+        opens_at=now,
+        closes_at=now + timedelta(hours=1),
+        strategy=strategies.NAMES[0] if rung else strategy,
+    )
+    SaleItem.objects.create(sale=sale, product=product, price=Decimal("9.90"), limit=limit)
+    if rung:
+        if rung not in ask_lab(host, "GET", "/lab/rungs/", customers[0])["rungs"]:
+            raise LabError(f"The lab has no rung {rung}.")
+        ask_lab(host, "PUT", f"/lab/stock/{name}/", customers[0], {"received": units})
+    else:
+        stock.deliver(name, units)
+        sales.preheat(sale)
+    return Burst(strategy, rung, sale.pk, product.pk, name, units, quantity, customers)
+
+
+def make_customers(count: int) -> list[int]:
+    """The ids of so many customers; those of earlier bursts come again. They have no password to log in with."""
+    names = [f"buyer-{number:06}" for number in range(1, count + 1)]
+    User.objects.bulk_create((User(username=name, password="!") for name in names), ignore_conflicts=True)  # noqa: S106
+    return list(User.objects.filter(username__in=names).order_by("username").values_list("pk", flat=True))
+
+
+def finish(burst: Burst) -> None:
+    """End the burst's sale, so that nobody finds it open."""
+    sales.close(Sale.objects.get(pk=burst.sale))
+
+
+def figures(burst: Burst, *, host: str) -> Figures:
+    """What the tables say after the burst: the shop's, or the lab's for a rung."""
+    if burst.rung:
+        row = ask_lab(host, "GET", f"/lab/stock/{burst.sku}/", burst.customers[0])
+        return Figures(row["sku"], row["received"], row["on_hand"], row["sold"])
+    return accounts.figures([burst.sku])[0]
+
+
+def missing(burst: Burst, orders: list[str]) -> int:
+    """How many orders that were answered with 201 are not in the shop's tables."""
+    return 0 if burst.rung else len(orders) - Order.objects.filter(pk__in=orders).count()
+
+
+class LabError(Exception):
+    """The lab did not do what it was asked."""
+
+
+def ask_lab(host: str, method: str, path: str, customer: int, body: Any = None) -> Any:
+    """A request to the lab, as a member of the staff.
+
+    Raises:
+        LabError: it did not answer, or not with success.
+    """
+    request = urllib.request.Request(  # noqa: S310 - the host is the load test's own target
+        host.rstrip("/") + path,
+        method=method,
+        data=None if body is None else json.dumps(body).encode(),
+        headers={"Authorization": f"Bearer {token(customer, staff=True)}", "Content-Type": "application/json"},
+    )
+    try:
+        with urllib.request.urlopen(request, timeout=30) as response:  # noqa: S310
+            return json.load(response)
+    except urllib.error.HTTPError as error:
+        hint = " Is LAB_ENABLED set where the shop runs?" if error.code == 404 else ""
+        raise LabError(f"{method} {path}: {error.code} {error.read().decode(errors='replace')[:200]}{hint}") from error
+    except OSError as error:
+        raise LabError(f"{host} does not answer: {error}") from error

@@ -1,0 +1,135 @@
+"""Locust's way in: `locust -f loadtest/locustfile.py`, with its web page, headless, or with `--processes 2`.
+
+The burst is prepared where the run begins, and audited from the tables where it ends: as a row of the report, and as
+the exit status.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import gevent
+from locust import events
+from locust.argument_parser import LocustArgumentParser
+from locust.env import Environment
+from locust.rpc.protocol import Message
+from locust.runners import MasterRunner, WorkerRunner
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+os.environ.setdefault("DJANGO_SETTINGS_MODULE", "shop.settings")
+
+import django  # noqa: E402
+
+django.setup()
+
+from inventory import strategies  # noqa: E402
+from loadtest import audit, burst  # noqa: E402
+from loadtest.shapes import Burst  # noqa: E402, F401 - Locust finds it by its being here
+from loadtest.tally import Tally  # noqa: E402
+from loadtest.users import Buyer  # noqa: E402, F401
+
+
+@events.init_command_line_parser.add_listener
+def options(parser: LocustArgumentParser) -> None:
+    parser.add_argument("--strategy", default="guarded-update", choices=strategies.NAMES, help="how stock is taken")
+    parser.add_argument("--rung", default="", help="a flawed rung of the lab instead of a strategy")
+    parser.add_argument("--stock", type=int, default=100, help="units there are")
+    parser.add_argument("--quantity", type=int, default=1, help="units in an order")
+    parser.add_argument("--attempts", type=int, default=0, help="orders that are tried; 0 for twice what there is")
+    parser.add_argument(
+        "--json-lines",
+        action="store_true",
+        include_in_web_ui=False,
+        help="progress and, at the end, the result as lines of JSON on standard output",
+    )
+
+
+@events.init.add_listener
+def begin(environment: Environment, **_: Any) -> None:
+    environment.tally = Tally()
+    environment.burst = None
+    runner = environment.runner
+    # Locust's reports name no environment, so each environment listens for itself.
+    if isinstance(runner, WorkerRunner):
+        runner.register_message("burst", receive)
+        environment.events.report_to_master.add_listener(partial(hand_over, environment))
+    elif isinstance(runner, MasterRunner):
+        environment.events.worker_report.add_listener(partial(take_over, environment))
+
+
+def receive(environment: Environment, msg: Message, **_: Any) -> None:
+    environment.tally = Tally()
+    environment.burst = burst.Burst(**msg.data)
+
+
+@events.test_start.add_listener
+def prepare(environment: Environment, **_: Any) -> None:
+    if isinstance(environment.runner, WorkerRunner):
+        return
+    chosen = environment.parsed_options
+    environment.tally = Tally()
+    users = chosen.num_users or 50
+    environment.burst = burst.prepare(
+        host=environment.host,
+        strategy=chosen.strategy,
+        rung=chosen.rung,
+        units=chosen.stock,
+        quantity=chosen.quantity,
+        limit=chosen.quantity,
+        customers=burst.make_customers(chosen.attempts or max(users, 2 * chosen.stock // chosen.quantity)),
+    )
+    if isinstance(environment.runner, MasterRunner):
+        workers = list(environment.runner.clients)
+        for number, worker in enumerate(workers):
+            environment.runner.send_message("burst", environment.burst.as_message(number, len(workers)), worker)
+    if chosen.json_lines:
+        gevent.spawn(report_progress, environment)
+
+
+def hand_over(environment: Environment, data: dict[str, Any], **_: Any) -> None:
+    data["tally"] = environment.tally.hand_over()
+
+
+def take_over(environment: Environment, data: dict[str, Any], **_: Any) -> None:
+    environment.tally.add(data["tally"])
+
+
+def report_progress(environment: Environment) -> None:
+    while environment.burst is not None:
+        tally = environment.tally
+        say({"attempted": tally.attempted, "answered": len(tally.orders), "refused": tally.refused, "busy": tally.busy})
+        gevent.sleep(0.2)
+
+
+def say(values: dict[str, Any]) -> None:
+    sys.stdout.write(json.dumps(values) + "\n")
+    sys.stdout.flush()
+
+
+@events.test_stop.add_listener
+def conclude(environment: Environment, **_: Any) -> None:
+    if isinstance(environment.runner, WorkerRunner) or environment.burst is None:
+        return
+    chosen = environment.parsed_options
+    ended, environment.burst = environment.burst, None
+    result = audit.verdict(ended, environment.tally, host=environment.host, clients=chosen.num_users or 50)
+    burst.finish(ended)
+    broken = not audit.holds(result)
+    environment.process_exit_code = 1 if broken else 0
+    environment.events.request.fire(
+        request_type="AUDIT",
+        name=audit.sentence(result),
+        response_time=0,
+        response_length=0,
+        exception=AssertionError(audit.sentence(result)) if broken else None,
+        context={},
+    )
+    if chosen.json_lines:
+        say({"result": result})
+    else:
+        sys.stdout.write(f"\nAudit, from the tables: {audit.sentence(result)}\n{json.dumps(result)}\n")

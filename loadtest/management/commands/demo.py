@@ -1,0 +1,92 @@
+"""`manage.py demo`: the first failure progression, then a shop to look at."""
+
+from __future__ import annotations
+
+import secrets
+from contextlib import ExitStack
+from io import StringIO
+from typing import Any
+
+from django.core.management import call_command
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+from rich.console import Console
+from rich.live import Live
+
+from loadtest import audit
+from loadtest.management.commands.rush import positive, table
+from loadtest.rush import Rush, RushError
+from loadtest.stack import Stack
+from servers import ServerError
+
+# From the code that everybody writes first to the code that holds.
+PROGRESSION = (
+    Rush(rung="compute-and-overwrite"),
+    Rush(rung="subtract-in-sql"),
+    Rush(strategy="redis-lock"),
+    Rush(strategy="optimistic"),
+    Rush(strategy="guarded-update"),
+    Rush(strategy="lua"),
+)
+
+
+class Command(BaseCommand):
+    help = (
+        "Starts servers, web, worker and beat; lets the same burst loose on two flawed ways of taking stock and four "
+        "sound ones; then keeps serving until Ctrl-C. Exit status 1 when a sound one was broken."
+    )
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument("--port", type=positive, default=8000, help="of the shop (8000)")
+        parser.add_argument("--once", action="store_true", help="stop after the table")
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        console = Console()
+        password = secrets.token_urlsafe(9)
+        try:
+            with ExitStack() as running:
+                with console.status("Starting Postgres, Valkey, web, worker and beat …"):
+                    stack = running.enter_context(Stack(port=options["port"], lab=True, background=True))
+                    call_command("sample", password=password, stdout=StringIO())
+                results = progression(stack.url, console)
+                if not options["once"]:
+                    console.print(welcome(stack.url, password))
+                    stack.wait()
+        except KeyboardInterrupt:
+            console.print("Stopped.")
+            return
+        except (ServerError, RushError) as error:
+            raise CommandError(str(error), returncode=2) from error
+        sound = [result for rush, result in zip(PROGRESSION, results, strict=True) if not rush.rung]
+        if not all(audit.holds(result) for result in sound):
+            raise SystemExit(1)
+
+
+def progression(url: str, console: Console) -> list[dict[str, Any]]:
+    """Run every burst, one after the other, in a table that grows."""
+    results: list[dict[str, Any]] = []
+    first = PROGRESSION[0]
+    console.print(f"\n{first.stock} units, {first.clients} buyers at once, {first.wanted} orders tried, over HTTP:\n")
+    with Live(console=console, auto_refresh=False) as live:
+        for rush in PROGRESSION:
+
+            def show(said: dict[str, Any], name: str = rush.name) -> None:
+                growing = table(results)
+                told = (str(said.get(key, "")) for key in ("answered", "refused"))
+                growing.add_row(name, *told, *[""] * 6, "[dim]running …[/]")
+                live.update(growing, refresh=True)
+
+            show({})
+            results.append(rush.run(url, progress=show))
+            live.update(table(results), refresh=True)
+    return results
+
+
+def welcome(url: str, password: str) -> str:
+    return f"""
+The shop keeps running. Stop it with Ctrl-C.
+
+  API, to try    {url}/api/docs/
+  admin          {url}/admin/          stock, locks, orders
+  log in as      admin or buyer, password {password}
+  another burst  make rush ARGS="--strategy lua --clients 200 --url {url}"
+"""

@@ -1,0 +1,88 @@
+"""One strategy, one burst, one verdict. Locust makes the load, in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+LOCUSTFILE = Path(__file__).parent / "locustfile.py"
+
+
+class RushError(Exception):
+    """The burst did not come to a verdict."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rush:
+    """A burst to come.
+
+    Args:
+        strategy: how the shop takes stock; ignored where `rung` names a flawed rung of the lab.
+        stock: units there are.
+        clients: buyers who ask at the same time, each one order after another.
+        quantity: units in an order.
+        attempts: orders that are tried; 0 for twice what there is, at least one a client.
+    """
+
+    strategy: str = "guarded-update"
+    rung: str = ""
+    stock: int = 100
+    clients: int = 50
+    quantity: int = 1
+    attempts: int = 0
+
+    @property
+    def name(self) -> str:
+        return self.rung or self.strategy
+
+    @property
+    def wanted(self) -> int:
+        """Orders that will be tried."""
+        return self.attempts or max(self.clients, 2 * self.stock // self.quantity)
+
+    def run(self, url: str, *, progress: Callable[[dict[str, Any]], None] = lambda _: None) -> dict[str, Any]:
+        """Let the burst come.
+
+        Args:
+            url: of the shop.
+            progress: called now and then with what has been answered so far.
+
+        Returns:
+            The verdict; see `loadtest.audit.verdict`.
+
+        Raises:
+            RushError: Locust ended without one.
+        """
+        command = [
+            *(sys.executable, "-m", "locust", "-f", str(LOCUSTFILE), "--headless", "--only-summary"),
+            *("--loglevel", "ERROR", "--host", url, "--users", str(self.clients), "--strategy", self.strategy),
+            *("--rung", self.rung, "--stock", str(self.stock), "--quantity", str(self.quantity)),
+            *("--attempts", str(self.wanted), "--json-lines"),
+        ]
+        with subprocess.Popen(
+            command,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONWARNINGS": "ignore"},
+        ) as locust:
+            result = None
+            try:
+                for line in locust.stdout or ():
+                    if line.startswith("{"):
+                        said = json.loads(line)
+                        result = said.get("result", result)
+                        progress(said)
+            except BaseException:
+                locust.terminate()
+                raise
+            errors = (locust.stderr.read() if locust.stderr else "").strip().splitlines()
+        if result is None:
+            raise RushError("Locust came to no verdict: " + (errors[-1] if errors else f"status {locust.returncode}"))
+        return result

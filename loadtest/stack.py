@@ -1,0 +1,120 @@
+"""The whole shop as child processes: servers, web, worker and beat, started in order and stopped in reverse."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from django.conf import settings
+from django.core.management import call_command
+from django.db import connections
+
+from servers import Child, ServerError, Servers
+from shop.management.commands import serve
+
+CHECKOUT = Path(settings.BASE_DIR)
+CELERY = (sys.executable, "-m", "celery", "--app", "shop")
+
+
+class Stack:
+    """A running shop on this machine. As a context manager it runs inside the block.
+
+    Args:
+        port: of the web server; 0 for any that is free.
+        lab: whether the lab's endpoints are there.
+        background: whether Celery's worker and beat run too.
+        application: what the web server runs.
+    """
+
+    def __init__(
+        self, *, port: int = 0, lab: bool = False, background: bool = False, application: str = "shop.wsgi:application"
+    ) -> None:
+        self.port = port or free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.background = background
+        self.environment = {**os.environ, "LAB_ENABLED": "1" if lab else "0"}
+        self.web = self._child("web", serve.granian_arguments("127.0.0.1", self.port, application), **serve.environment())
+        self.children: list[Child] = []
+        self._running = ExitStack()
+
+    def __enter__(self) -> Self:
+        """Return once the shop answers.
+
+        Raises:
+            ServerError, CommandError: a part does not start; those that did are stopped again.
+        """
+        serve.refuse_busy_port("127.0.0.1", self.port)
+        with ExitStack() as starting:
+            wanted = [
+                name
+                for name, ours in (("postgres", settings.DATABASE_IS_OURS), ("valkey", settings.REDIS_IS_OURS))
+                if ours
+            ]
+            if wanted:
+                starting.enter_context(Servers(settings.RUN_FOLDER, runs=tuple(wanted)))
+            starting.callback(connections.close_all)
+            call_command("migrate", verbosity=0, interactive=False)
+            self._start(starting, self.web)
+            if self.background:
+                self._start(starting, self._child("worker", worker_command()))
+                self._start(starting, self._child("beat", beat_command()))
+            self.web.wait_until(lambda: answers(self.url), timeout=30)
+            self._running = starting.pop_all()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._running.close()
+
+    def wait(self) -> None:
+        """Wait until a part of it ends by itself.
+
+        Raises:
+            ServerError: that part, with the end of its log.
+        """
+        while all(child.alive for child in self.children):
+            time.sleep(0.5)
+        ended = next(child for child in self.children if not child.alive)
+        raise ServerError(f"{ended.name} has ended. Its log: {ended.log}")
+
+    def _child(self, name: str, command: Sequence[str], **more: str) -> Child:
+        log = settings.RUN_FOLDER.path / f"{name}-{self.port}.log"
+        return Child(name, command, log=log, env={**self.environment, **more}, cwd=CHECKOUT)
+
+    def _start(self, starting: ExitStack, child: Child) -> None:
+        child.start()
+        starting.callback(child.stop)
+        self.children.append(child)
+
+
+def worker_command() -> tuple[str, ...]:
+    return (*CELERY, "worker", "--pool", "threads", "--concurrency", "2", "--loglevel", "warning")
+
+
+def beat_command() -> tuple[str, ...]:
+    schedule = settings.RUN_FOLDER.path / "beat-schedule"
+    return (*CELERY, "beat", "--loglevel", "warning", "--schedule", str(schedule), "--pidfile", "")
+
+
+def free_port() -> int:
+    """A port of the loopback that nobody uses right now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def answers(url: str) -> bool:
+    """Whether a healthy shop is at an address."""
+    try:
+        with urllib.request.urlopen(f"{url}/health/", timeout=5) as response:  # noqa: S310
+            return bool(response.status == 200)
+    except (OSError, urllib.error.HTTPError):
+        return False

@@ -1,0 +1,71 @@
+"""A buyer: comes with a token, wants so many units, and asks again when told to."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+import gevent
+from locust import FastHttpUser, task
+from locust.exception import StopUser
+
+# How long a buyer keeps asking before giving up, in seconds.
+PATIENCE = 30.0
+TRY_AGAIN = {0, 429, 502, 503, 504}
+
+
+class Buyer(FastHttpUser):
+    """Places one order after another, each for a customer of its own, until no customer is left to come."""
+
+    connection_timeout = 5.0
+    network_timeout = 30.0
+
+    @task
+    def buy(self) -> None:
+        coming = self.environment.burst
+        customer = coming.next_customer()
+        if customer is None:
+            raise StopUser
+        headers = {
+            "Authorization": f"Bearer {coming.token(customer)}",
+            "Idempotency-Key": str(uuid.uuid4()),
+        }
+        body = {"sale": coming.sale, "items": [{"product": coming.product, "quantity": coming.quantity}]}
+        tally = self.environment.tally
+        with tally.attempt() as attempt:
+            deadline = gevent.get_hub().loop.now() + PATIENCE
+            while True:
+                status, answer, retry_after = self._place(coming.path, headers, body)
+                if status == 201:
+                    attempt.sold(answer["id"])
+                elif status == 409 and answer.get("type", "").endswith("/sold-out/"):
+                    attempt.refused()
+                elif gevent.get_hub().loop.now() < deadline and (
+                    status in TRY_AGAIN or answer.get("type", "").endswith("/still-running/")
+                ):
+                    attempt.busy()
+                    # The same key again: an order whose answer was lost is found, not placed twice.
+                    gevent.sleep(retry_after)
+                    continue
+                return
+
+    def _place(self, path: str, headers: dict[str, str], body: dict[str, Any]) -> tuple[int, dict[str, Any], float]:
+        """One request; its outcome is its name in Locust's statistics."""
+        with self.client.post(path, json=body, headers=headers, catch_response=True, name="order") as response:
+            try:
+                answer = response.json() or {}
+            except ValueError:
+                answer = {}
+            problem = answer.get("type", "").strip("/").rpartition("/")[2]
+            if response.status_code == 201:
+                response.success()
+                response.request_meta["name"] = "order: sold"
+            elif problem == "sold-out":
+                response.success()
+                response.request_meta["name"] = "order: sold out"
+            elif response.status_code in TRY_AGAIN or problem == "still-running":
+                response.success()
+                response.request_meta["name"] = "order: told to try again"
+            else:
+                response.failure(f"{response.status_code} {problem}")
+            return response.status_code, answer, float((response.headers or {}).get("Retry-After", 0.2))

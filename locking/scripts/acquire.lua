@@ -1,0 +1,41 @@
+-- Grants the lock to a token, or notes the token as a waiter. Asking again with the same token is harmless.
+--
+-- KEYS[1]  the lock: the holder's token
+-- KEYS[2]  the last fence
+-- KEYS[3]  waiters: token, scored with the server's ms until which it counts
+-- ARGV[1]  token
+-- ARGV[2]  TTL in ms
+-- ARGV[3]  1 to be noted as a waiter when refused, otherwise 0
+--
+-- Returns {1, fence} when granted, {0, ms until the present grant expires} when refused.
+
+local token, ttl = ARGV[1], tonumber(ARGV[2])
+local time = redis.call('TIME')
+local now_us = time[1] * 1000000 + time[2]
+local holder = redis.call('GET', KEYS[1])
+
+if holder and holder ~= token then
+    local left = redis.call('PTTL', KEYS[1])
+    if ARGV[3] == '1' then
+        -- It looks again after what is left here or after its own TTL; one TTL more, and it is taken for dead.
+        local now = math.floor(now_us / 1000)
+        local counts = math.max(left, 0) + 2 * ttl
+        redis.call('ZREMRANGEBYSCORE', KEYS[3], '-inf', now)
+        redis.call('ZADD', KEYS[3], now + counts, token)
+        if redis.call('PTTL', KEYS[3]) < counts then
+            redis.call('PEXPIRE', KEYS[3], counts)
+        end
+    end
+    return {0, left}
+end
+
+local last = tonumber(redis.call('GET', KEYS[2]) or 0)
+local fence = last
+if holder ~= token or last == 0 then
+    fence = math.max(now_us, last + 1)
+end
+redis.call('SET', KEYS[1], token, 'PX', ttl)
+-- Forgotten when nobody has asked for long: the clock alone keeps it growing after that.
+redis.call('SET', KEYS[2], string.format('%.0f', fence), 'PX', math.max(10 * ttl, 60000))
+redis.call('ZREM', KEYS[3], token)
+return {1, fence}

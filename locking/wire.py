@@ -1,0 +1,183 @@
+"""What the Redis locks say to a server: scripts, each within a time limit of its own.
+
+The client's `execute_command` is not used, because it retries (ten times by default) without saying so, and a lock has
+to know when a request was left without an answer: the grant may have been given, the release may have been done.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from functools import cache
+from hashlib import sha1
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import redis
+from redis.backoff import NoBackoff
+from redis.exceptions import NoScriptError
+from redis.retry import Retry
+
+from locking.errors import LockUnavailable
+
+if TYPE_CHECKING:
+    from redis import ConnectionPool, Redis
+
+logger = logging.getLogger(__name__)
+
+Command = tuple[Any, ...]
+
+NO_ANSWER = (redis.ConnectionError, redis.TimeoutError)
+"""What redis-py raises when there is no connection, or no answer."""
+
+SCRIPTS = Path(__file__).with_name("scripts")
+
+
+@cache
+def script(name: str) -> tuple[str, str]:
+    """Return the text of `scripts/<name>.lua`, and the digest by which a server that has seen it runs it."""
+    text = (SCRIPTS / f"{name}.lua").read_text(encoding="utf-8")
+    return text, sha1(text.encode(), usedforsecurity=False).hexdigest()
+
+
+class Call(NamedTuple):
+    """One run of a script: its name, KEYS and ARGV."""
+
+    script: str
+    keys: tuple[str, ...]
+    args: tuple[str | int, ...]
+
+    @property
+    def by_digest(self) -> Command:
+        """The command that does it on a server that knows the script."""
+        return ("EVALSHA", script(self.script)[1], len(self.keys), *self.keys, *self.args)
+
+    @property
+    def in_full(self) -> Command:
+        """The command that does it on any server, which knows the script from then on."""
+        return ("EVAL", script(self.script)[0], len(self.keys), *self.keys, *self.args)
+
+
+def request(client: Redis, lock: str, call: Call, *, seconds: float, undo: Sequence[Call] = ()) -> Any:
+    """Run a script once and return its answer.
+
+    A server that has lost its scripts (SCRIPT FLUSH, restart) is sent the whole text. Connecting follows the timeouts
+    and retries of the client and is not part of the time limit.
+
+    Args:
+        client: whose pool the connection comes from.
+        lock: the name of the lock, for messages.
+        call: what to run.
+        seconds: how long to wait for the answer, or the client's own `socket_timeout` when that is shorter.
+        undo: what to run behind a request whose answer does not come. A server that is merely slow gets it after the
+            request, as both travel on one connection; when the connection was cut, a new one is tried.
+
+    Raises:
+        LockUnavailable: no connection, or no answer.
+        redis.exceptions.ResponseError: the answer was an error.
+    """
+    pool = client.connection_pool
+    try:
+        connection: Any = pool.get_connection()
+        try:
+            return _run(connection, call, patience(connection, seconds))
+        except redis.ResponseError:
+            raise
+        except BaseException:
+            try:
+                if undo:
+                    with suppress(redis.RedisError):
+                        connection.send_packed_command(connection.pack_commands([step.in_full for step in undo]))
+            finally:
+                # A late answer must not be taken for the answer to the next request on this connection.
+                connection.disconnect()
+            raise
+        finally:
+            pool.release(connection)
+    except NO_ANSWER as error:
+        raise LockUnavailable(
+            f"The Redis server did not answer for lock {lock!r} ({error}). Try again; if that does not help, see "
+            "whether it runs, and whether the client's max_connections and socket_timeout are enough."
+        ) from error
+
+
+def _run(connection: Any, call: Call, seconds: float) -> Any:
+    connection.send_command(*call.by_digest)
+    try:
+        return connection.read_response(timeout=seconds, disconnect_on_error=False)
+    except NoScriptError:
+        connection.send_command(*call.in_full)
+        return connection.read_response(timeout=seconds, disconnect_on_error=False)
+
+
+def patience(connection: Any, seconds: float) -> float:
+    """Return how many seconds to wait for an answer: `seconds`, or the connection's `socket_timeout` when shorter."""
+    own: float | None = connection.socket_timeout
+    return seconds if own is None else min(own, seconds)
+
+
+class Line:
+    """A connection of our own to the server of a pool, outside of the pool and without its retries.
+
+    An application that has used up its pool must not lose its locks for that, and what is sent here must come to an
+    end in a given time whatever the server does, connecting included.
+    """
+
+    def __init__(self, pool: ConnectionPool) -> None:
+        self._pool = pool
+        self._connection: Any = None
+
+    def run(self, calls: Sequence[Call], seconds: float) -> list[Any]:
+        """Run scripts in one round trip.
+
+        Args:
+            calls: what to run.
+            seconds: how long this may take in all.
+
+        Returns:
+            The answers in the order of `calls`; an exception where the server answered with an error.
+
+        Raises:
+            redis.exceptions.RedisError: no connection, or not all answers in time.
+        """
+        until = time.monotonic() + seconds
+        try:
+            if self._connection is None:
+                self._connection = self._open(seconds / 4)
+            answers = self._exchange([call.by_digest for call in calls], until)
+            unknown = [index for index, answer in enumerate(answers) if isinstance(answer, NoScriptError)]
+            again = self._exchange([calls[index].in_full for index in unknown], until)
+            for index, answer in zip(unknown, again, strict=True):
+                answers[index] = answer
+        except BaseException:
+            self.close()
+            raise
+        return answers
+
+    def close(self) -> None:
+        """Close the connection. The next use opens one again."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.disconnect()
+
+    def _open(self, seconds: float) -> Any:
+        # A server that hangs keeps us once: while connecting, or at the first answer of the greeting.
+        limits = {"socket_timeout": seconds, "socket_connect_timeout": seconds, "retry": Retry(NoBackoff(), 0)}
+        connection = self._pool.connection_class(**self._pool.connection_kwargs | limits)
+        connection.connect()
+        return connection
+
+    def _exchange(self, commands: Sequence[Command], until: float) -> list[Any]:
+        if not commands:
+            return []
+        connection = self._connection
+        connection.send_packed_command(connection.pack_commands(commands))
+        answers: list[Any] = []
+        for _ in commands:
+            try:
+                answers.append(connection.read_response(timeout=max(until - time.monotonic(), 0.001)))
+            except redis.ResponseError as error:
+                answers.append(error)
+        return answers

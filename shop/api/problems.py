@@ -1,0 +1,216 @@
+"""Errors as RFC 9457 problem documents: one table of what can go wrong, and one handler that answers with it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import ceil
+from typing import Any
+
+from django.core.exceptions import PermissionDenied
+from django.db import InterfaceError, OperationalError
+from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
+from rest_framework import exceptions
+from rest_framework.response import Response
+
+from inventory import errors
+from shop import checkout
+from shop.models import Order
+
+logger = logging.getLogger(__name__)
+
+CONTENT_TYPE = "application/problem+json"
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """A kind of error.
+
+    Args:
+        slug: the last part of its type, which is an address that explains it.
+        advice: what the caller may do.
+        retry_after: seconds to wait before trying again; None where trying again does not help.
+    """
+
+    slug: str
+    status: int
+    title: str
+    advice: str
+    retry_after: int | None = None
+
+    @property
+    def type(self) -> str:
+        return f"/api/problems/{self.slug}/"
+
+
+INVALID = Problem("invalid", 400, "The request is not valid", "Correct what `errors` points at.")
+KEY_INVALID = Problem(
+    "idempotency-key",
+    400,
+    "The Idempotency-Key is missing or malformed",
+    "Send a new random key, such as a UUID, with each new order, and the same key when you repeat one.",
+)
+KEY_REUSED = Problem("key-reused", 422, "The key belongs to another order", "Make a new key for a new order.")
+STILL_RUNNING = Problem(
+    "still-running", 409, "The same order is being placed right now", "Ask again with the same key.", 1
+)
+SOLD_OUT = Problem("sold-out", 409, "Sold out", "Units of orders that are not paid in time come back.")
+OVER_LIMIT = Problem("over-limit", 409, "Over the limit per customer", "Order fewer units.")
+SALE_NOT_OPEN = Problem("sale-not-open", 409, "The sale is not open", "Look at the sale's window.")
+NOT_PAYABLE = Problem("not-payable", 409, "The order cannot be paid any more", "Place a new order.")
+BUSY = Problem("busy", 503, "Too many buyers at once", "Nothing was sold. Try again with the same key.", 1)
+NOT_LOADED = Problem("not-loaded", 503, "The stock is not loaded yet", "Try again with the same key.", 5)
+UNAVAILABLE = Problem(
+    "unavailable", 503, "A server that the shop needs does not answer", "Try again with the same key.", 2
+)
+TOO_FAST = Problem("too-fast", 429, "Too many requests", "Slow down.", 1)
+UNAUTHENTICATED = Problem(
+    "unauthenticated", 401, "No valid token", "Get a token at /api/token/ and send it as `Authorization: Bearer …`."
+)
+FORBIDDEN = Problem("forbidden", 403, "Not allowed", "Use an account that may do this.")
+NOT_FOUND = Problem("not-found", 404, "Not found", "Look at /api/docs/.")
+NOT_ALLOWED = Problem("method-not-allowed", 405, "The method is not allowed here", "Look at /api/docs/.")
+UNSUPPORTED = Problem("unsupported-media-type", 415, "The body is not JSON", "Send `Content-Type: application/json`.")
+TOO_LARGE = Problem("too-large", 413, "The body is too large", "Order in several requests.")
+INTERNAL = Problem("internal", 500, "The shop made a mistake", "Ask again with the same key: it is safe.")
+
+PROBLEMS = {problem.slug: problem for problem in list(globals().values()) if isinstance(problem, Problem)}
+
+BY_EXCEPTION: tuple[tuple[type[Exception], Problem], ...] = (
+    (errors.SoldOut, SOLD_OUT),
+    (errors.OverLimit, OVER_LIMIT),
+    (errors.UnknownCustomer, UNAUTHENTICATED),
+    (errors.StockNotLoaded, NOT_LOADED),
+    (errors.StockUnavailable, UNAVAILABLE),
+    (errors.TryAgain, BUSY),
+    (checkout.SaleNotOpen, SALE_NOT_OPEN),
+    (checkout.StillRunning, STILL_RUNNING),
+    (checkout.KeyReused, KEY_REUSED),
+    (checkout.NotPayable, NOT_PAYABLE),
+    (Order.DoesNotExist, NOT_FOUND),
+    (Http404, NOT_FOUND),
+    (exceptions.NotFound, NOT_FOUND),
+    (exceptions.NotAuthenticated, UNAUTHENTICATED),
+    (exceptions.AuthenticationFailed, UNAUTHENTICATED),
+    (exceptions.PermissionDenied, FORBIDDEN),
+    (PermissionDenied, FORBIDDEN),
+    (exceptions.MethodNotAllowed, NOT_ALLOWED),
+    (exceptions.UnsupportedMediaType, UNSUPPORTED),
+    (exceptions.Throttled, TOO_FAST),
+    (exceptions.ValidationError, INVALID),
+    (exceptions.ParseError, INVALID),
+)
+
+
+class BodyTooLarge(exceptions.APIException):
+    """The body is larger than any order."""
+
+    status_code = 413
+    default_detail = "The body is too large."
+
+
+class BadKey(exceptions.APIException):
+    """The Idempotency-Key header is missing or malformed."""
+
+    status_code = 400
+
+
+def answer(error: Exception, context: Mapping[str, Any]) -> Response | None:
+    """Django REST framework's exception handler: the problem document of an exception, None where we made a mistake."""
+    if isinstance(error, BodyTooLarge):
+        return response(TOO_LARGE, str(error))
+    if isinstance(error, BadKey):
+        return response(KEY_INVALID, str(error))
+    if isinstance(error, checkout.UnknownSale):
+        return response(INVALID, errors=[{"pointer": "#/sale", "detail": str(error)}])
+    if isinstance(error, checkout.UnknownProduct):
+        return response(INVALID, errors=[{"pointer": "#/items", "detail": str(error)}])
+    if isinstance(error, (OperationalError, InterfaceError)):
+        # The commit may or may not have happened; the key finds out.
+        logger.warning("Postgres did not answer: %s", error)
+        return response(UNAVAILABLE, "The database did not answer. Ask again with the same key.")
+    for kind, problem in BY_EXCEPTION:
+        if isinstance(error, kind):
+            return _response_to(error, problem)
+    return None
+
+
+def _response_to(error: Exception, problem: Problem) -> Response:
+    members: dict[str, Any] = {}
+    detail = str(error)
+    headers = {}
+    match error:
+        case errors.SoldOut():
+            members = {"sku": error.sku, "wanted": error.wanted, "left": error.left}
+        case errors.OverLimit():
+            members = {"sku": error.sku, "limit": error.limit, "taken": error.taken}
+        case exceptions.ValidationError():
+            members = {"errors": list(pointers(error.detail))}
+            detail = ""
+        case exceptions.Throttled(wait=wait) if wait is not None:
+            headers["Retry-After"] = str(max(1, ceil(wait)))
+        case exceptions.AuthenticationFailed() | exceptions.NotAuthenticated():
+            headers["WWW-Authenticate"] = 'Bearer realm="api"'
+            if isinstance(error.detail, dict):
+                detail = str(error.detail.get("detail", ""))
+        case errors.UnknownCustomer():
+            headers["WWW-Authenticate"] = 'Bearer realm="api"'
+        case Order.DoesNotExist():
+            detail = "You have no such order."
+    return response(problem, detail, headers=headers, **members)
+
+
+def document(problem: Problem, detail: str = "", **members: Any) -> dict[str, Any]:
+    """The problem as RFC 9457 has it, without a `detail` where there is nothing to add."""
+    return {
+        "type": problem.type,
+        "title": problem.title,
+        "status": problem.status,
+        **({"detail": detail} if detail else {}),
+        **members,
+    }
+
+
+def response(
+    problem: Problem, detail: str = "", *, headers: Mapping[str, str] | None = None, **members: Any
+) -> Response:
+    """The answer of an API view."""
+    all_headers = {"Retry-After": str(problem.retry_after)} if problem.retry_after else {}
+    return Response(
+        document(problem, detail, **members),
+        status=problem.status,
+        headers={**all_headers, **(headers or {})},
+        content_type=CONTENT_TYPE,
+    )
+
+
+def pointers(detail: Any, path: str = "#") -> Any:
+    """The errors of a serializer as JSON pointers into the body."""
+    if isinstance(detail, dict):
+        for name, inner in detail.items():
+            yield from pointers(inner, path if name == "non_field_errors" else f"{path}/{name}")
+    elif isinstance(detail, list) and any(isinstance(inner, dict) for inner in detail):
+        for position, inner in enumerate(detail):
+            yield from pointers(inner, f"{path}/{position}")
+    elif isinstance(detail, list):
+        for inner in detail:
+            yield from pointers(inner, path)
+    else:
+        yield {"pointer": path, "detail": str(detail)}
+
+
+def not_found(request: HttpRequest, exception: Exception) -> HttpResponse:
+    """Django's 404: a problem document below /api/ and /lab/, Django's page elsewhere."""
+    return _page(request, NOT_FOUND, f"There is nothing at {request.path}.")
+
+
+def internal(request: HttpRequest) -> HttpResponse:
+    """Django's 500: a problem document below /api/ and /lab/, Django's page elsewhere."""
+    return _page(request, INTERNAL)
+
+
+def _page(request: HttpRequest, problem: Problem, detail: str = "") -> HttpResponse:
+    if request.path.startswith(("/api/", "/lab/")):
+        return JsonResponse(document(problem, detail), status=problem.status, content_type=CONTENT_TYPE)
+    return HttpResponse(f"<!doctype html><title>{problem.title}</title><h1>{problem.title}</h1>", status=problem.status)

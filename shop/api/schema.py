@@ -1,0 +1,63 @@
+"""What the OpenAPI schema says of errors: every operation may answer with problem documents."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from shop.api import problems
+
+EVERYWHERE = (problems.TOO_LARGE, problems.UNSUPPORTED, problems.NOT_ALLOWED, problems.UNAVAILABLE)
+WITH_TOKEN = (problems.UNAUTHENTICATED,)
+BY_OPERATION = {
+    ("/api/orders/", "post"): (
+        problems.INVALID,
+        problems.SOLD_OUT,
+        problems.KEY_REUSED,
+        problems.TOO_FAST,
+    ),
+    ("/api/orders/", "get"): (problems.NOT_FOUND,),
+    ("/api/orders/{order}/", "get"): (problems.NOT_FOUND,),
+    ("/api/orders/{order}/pay/", "post"): (problems.NOT_FOUND, problems.NOT_PAYABLE),
+    ("/api/sales/{sale}/", "get"): (problems.NOT_FOUND,),
+    ("/api/token/", "post"): (problems.INVALID, problems.UNAUTHENTICATED),
+    ("/api/token/refresh/", "post"): (problems.INVALID, problems.UNAUTHENTICATED),
+}
+PROBLEM = {
+    "type": "object",
+    "description": "RFC 9457",
+    "required": ["type", "title", "status"],
+    "properties": {
+        "type": {"type": "string", "description": "An address that explains the problem."},
+        "title": {"type": "string"},
+        "status": {"type": "integer"},
+        "detail": {"type": "string"},
+        "errors": {
+            "type": "array",
+            "items": {
+                "type": "object",
+                "properties": {"pointer": {"type": "string"}, "detail": {"type": "string"}},
+            },
+        },
+    },
+}
+
+
+def describe_problems(result: dict[str, Any], **_: Any) -> dict[str, Any]:
+    """drf-spectacular's post-processing hook: adds the problem documents to every operation."""
+    result["components"].setdefault("schemas", {})["Problem"] = PROBLEM
+    for path, operations in result["paths"].items():
+        for method, operation in operations.items():
+            needs_token = any("jwtAuth" in scheme for scheme in operation.get("security", []))
+            for problem in (*EVERYWHERE, *(WITH_TOKEN if needs_token else ()), *BY_OPERATION.get((path, method), ())):
+                described = operation["responses"].setdefault(
+                    str(problem.status),
+                    {
+                        "description": problem.title,
+                        "content": {
+                            problems.CONTENT_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}, "examples": {}}
+                        },
+                    },
+                )
+                examples = described["content"][problems.CONTENT_TYPE]["examples"]
+                examples[problem.slug] = {"value": problems.document(problem)}
+    return result

@@ -1,0 +1,98 @@
+"""What goes in and out, by field."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from decimal import Decimal
+from typing import Any
+
+from django.conf import settings
+from rest_framework import serializers
+
+from shop.models import Order
+
+MAX_ID = 2**63 - 1
+MAX_LINES = 20
+MAX_QUANTITY = 1000
+
+
+class StrictInteger(serializers.IntegerField):
+    """An integer as JSON has it: "1", 1.0 and true are mistakes of the caller, not numbers."""
+
+    def to_internal_value(self, data: Any) -> int:
+        if type(data) is not int:
+            self.fail("invalid")
+        return super().to_internal_value(data)
+
+
+class LineSerializer(serializers.Serializer[Any]):
+    product = StrictInteger(min_value=1, max_value=MAX_ID)
+    quantity = StrictInteger(min_value=1, max_value=MAX_QUANTITY)
+
+
+class NewOrderSerializer(serializers.Serializer[Any]):
+    """The body of an order. `validated_data["quantities"]` has the units by product."""
+
+    sale = StrictInteger(min_value=1, max_value=MAX_ID)
+    items = LineSerializer(many=True, min_length=1, max_length=MAX_LINES)
+
+    def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
+        quantities = {line["product"]: line["quantity"] for line in attrs["items"]}
+        if len(quantities) != len(attrs["items"]):
+            raise serializers.ValidationError({"items": ["Name each product once."]})
+        return {"sale": attrs["sale"], "quantities": quantities}
+
+
+class OrderItemSerializer(serializers.Serializer[Any]):
+    product = serializers.IntegerField(source="product.pk")
+    sku = serializers.CharField(source="product_id")
+    name = serializers.CharField(source="product.name")
+    quantity = serializers.IntegerField()
+    price = serializers.DecimalField(max_digits=10, decimal_places=2)
+
+
+class OrderSerializer(serializers.Serializer[Any]):
+    id = serializers.UUIDField()
+    sale = serializers.IntegerField(source="sale_id")
+    state = serializers.ChoiceField(choices=Order.State.choices)
+    items = serializers.SerializerMethodField()
+    total = serializers.SerializerMethodField()
+    created_at = serializers.DateTimeField()
+    pay_by = serializers.SerializerMethodField()
+
+    def get_items(self, order: Order) -> list[dict[str, Any]]:
+        return OrderItemSerializer(order.items.all(), many=True).data
+
+    def get_total(self, order: Order) -> Decimal:
+        return sum((item.price * item.quantity for item in order.items.all()), Decimal())
+
+    def get_pay_by(self, order: Order) -> str:
+        return serializers.DateTimeField().to_representation(order.created_at + timedelta(seconds=settings.ORDER_TTL))
+
+
+class OfferedSerializer(serializers.Serializer[Any]):
+    product = serializers.IntegerField()
+    sku = serializers.CharField()
+    name = serializers.CharField()
+    price = serializers.DecimalField(max_digits=10, decimal_places=2)
+    limit = serializers.IntegerField(allow_null=True, help_text="Units a customer may have; null for any number.")
+
+
+class OfferSerializer(serializers.Serializer[Any]):
+    sale = serializers.IntegerField()
+    name = serializers.CharField()
+    opens_at = serializers.DateTimeField()
+    closes_at = serializers.DateTimeField()
+    items = serializers.SerializerMethodField()
+
+    def get_items(self, offer: Any) -> list[dict[str, Any]]:
+        return OfferedSerializer(offer.products.values(), many=True).data
+
+
+class ProblemSerializer(serializers.Serializer[Any]):
+    """RFC 9457."""
+
+    type = serializers.CharField(help_text="An address that explains the problem.")
+    title = serializers.CharField()
+    status = serializers.IntegerField()
+    detail = serializers.CharField(required=False)

@@ -1,0 +1,183 @@
+"""The REST API. A view parses and answers; `checkout` decides."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+from uuid import UUID
+
+from django.db import DatabaseError, connection
+from django.db.models import QuerySet
+from django.http import Http404
+from django.utils import timezone
+from django_redis import get_redis_connection
+from drf_spectacular.utils import OpenApiExample, OpenApiParameter, OpenApiResponse, extend_schema
+from redis import RedisError
+from rest_framework.exceptions import ValidationError
+from rest_framework.generics import ListAPIView
+from rest_framework.permissions import AllowAny
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.views import APIView
+
+from shop import checkout, offers
+from shop.api.problems import PROBLEMS, BadKey
+from shop.api.serializers import NewOrderSerializer, OfferSerializer, OrderSerializer
+from shop.api.throttles import OrderRate
+from shop.models import Order, Sale
+
+KEY = re.compile(r"[A-Za-z0-9._~:-]{1,128}")
+KEY_PARAMETER = OpenApiParameter(
+    "Idempotency-Key",
+    location=OpenApiParameter.HEADER,
+    required=True,
+    type={"type": "string", "pattern": f"^{KEY.pattern}$"},
+    description="A new random key for a new order; the same key and body again is the same order.",
+    examples=[OpenApiExample("A UUID", value="0199c2ba-6f2e-7c3a-a1de-2f9a3c4b5d6e")],
+)
+EXAMPLE_ORDER = OpenApiExample(
+    "One unit", value={"sale": 1, "items": [{"product": 1, "quantity": 1}]}, request_only=True
+)
+
+
+def idempotency_key(request: Request) -> str:
+    """The key of a request, with or without the quotes that the IETF draft puts around it.
+
+    Raises:
+        BadKey: it is missing or malformed.
+    """
+    key = request.headers.get("Idempotency-Key", "").strip()
+    if len(key) > 1 and key[0] == key[-1] == '"':
+        key = key[1:-1]
+    if not KEY.fullmatch(key):
+        raise BadKey(f"Send an Idempotency-Key header that matches {KEY.pattern}.")
+    return key
+
+
+def new_order(request: Request) -> dict[str, Any]:
+    """What an order's body says: `sale`, and `quantities` by product.
+
+    Raises:
+        ValidationError: the body is not an order.
+    """
+    if not isinstance(request.data, dict):
+        raise ValidationError(["The body must be a JSON object."])
+    body = NewOrderSerializer(data=request.data)
+    body.is_valid(raise_exception=True)
+    return body.validated_data
+
+
+class Orders(ListAPIView[Order]):
+    """The caller's orders."""
+
+    serializer_class = OrderSerializer
+
+    def get_queryset(self) -> QuerySet[Order]:
+        return Order.objects.filter(customer=self.request.user.pk).prefetch_related("items__product")
+
+    def get_throttles(self) -> list[Any]:
+        return [OrderRate()] if self.request.method == "POST" else []
+
+    @extend_schema(
+        request=NewOrderSerializer,
+        parameters=[KEY_PARAMETER],
+        examples=[EXAMPLE_ORDER],
+        responses={201: OpenApiResponse(OrderSerializer, description="The order, committed.")},
+    )
+    def post(self, request: Request) -> Response:
+        """Place an order."""
+        key = idempotency_key(request)
+        placed = checkout.place(customer=int(request.user.pk), key=key, **new_order(request))
+        return Response(
+            OrderSerializer(placed.order).data,
+            status=201,
+            headers={
+                "Location": f"{request.path}{placed.order.pk}/",
+                **({"Idempotent-Replayed": "true"} if placed.replayed else {}),
+            },
+        )
+
+
+class OneOrder(APIView):
+    """An order of the caller."""
+
+    @extend_schema(responses=OrderSerializer)
+    def get(self, request: Request, order: UUID) -> Response:
+        """Look at an order."""
+        mine = Order.objects.filter(customer=request.user.pk).prefetch_related("items__product")
+        return Response(OrderSerializer(mine.get(pk=order)).data)
+
+
+class Payment(APIView):
+    """The payment of an order."""
+
+    @extend_schema(request=None, responses=OrderSerializer)
+    def post(self, request: Request, order: UUID) -> Response:
+        """Pay for an order. Paying twice is paying once."""
+        return Response(OrderSerializer(checkout.pay(order, customer=int(request.user.pk))).data)
+
+
+class Sales(APIView):
+    """The sales that are open or will be."""
+
+    authentication_classes = ()
+    permission_classes = (AllowAny,)
+
+    @extend_schema(responses=OfferSerializer(many=True))
+    def get(self, request: Request) -> Response:
+        """List the sales that are open or will be, the next to open first."""
+        sales = Sale.objects.filter(closes_at__gt=timezone.now()).prefetch_related("items__product")
+        sales = sales.order_by("opens_at", "pk")[:100]
+        return Response(OfferSerializer([offers.offer_of(sale) for sale in sales], many=True).data)
+
+
+class OneSale(APIView):
+    """A sale."""
+
+    authentication_classes = ()
+    permission_classes = (AllowAny,)
+
+    @extend_schema(responses=OfferSerializer)
+    def get(self, request: Request, sale: int) -> Response:
+        """Look at a sale: its window, products, prices and limits."""
+        offer = offers.get(sale)
+        if offer is None:
+            raise Http404(f"There is no sale {sale}.")
+        return Response(OfferSerializer(offer).data)
+
+
+class Problems(APIView):
+    """What a problem type means."""
+
+    authentication_classes = ()
+    permission_classes = (AllowAny,)
+
+    @extend_schema(exclude=True)
+    def get(self, request: Request, slug: str) -> Response:
+        if slug not in PROBLEMS:
+            raise Http404(f"There is no problem {slug}.")
+        problem = PROBLEMS[slug]
+        return Response(
+            {"type": problem.type, "title": problem.title, "status": problem.status, "advice": problem.advice}
+        )
+
+
+class Health(APIView):
+    """Whether the shop can sell."""
+
+    authentication_classes = ()
+    permission_classes = (AllowAny,)
+
+    @extend_schema(exclude=True)
+    def get(self, request: Request) -> Response:
+        health = {"postgres": True, "redis": True}
+        try:
+            with connection.cursor() as cursor:
+                cursor.execute("SELECT 1")
+        except DatabaseError:
+            health["postgres"] = False
+        try:
+            get_redis_connection("default").ping()
+        except RedisError:
+            health["redis"] = False
+        return Response(health, status=200 if all(health.values()) else 503)

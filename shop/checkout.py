@@ -1,0 +1,230 @@
+"""Placing, paying and expiring orders: the only code that changes an order."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from uuid import UUID
+
+import orjson
+import uuid_utils.compat
+from django.conf import settings
+from django.db import transaction
+from django.utils import timezone
+from django_redis import get_redis_connection
+
+from inventory import strategies
+from inventory.draft import Draft, Line
+from inventory.errors import InventoryError
+from inventory.strategies import Strategy
+from locking import LockUnavailable, RedisLock
+from shop import offers
+from shop.models import Order, OrderItem, Product
+from shop.saving import return_units, save
+
+# Longer than any order takes to place. After a crash a retry is told to wait for as long.
+RUNNING_TTL = 30.0
+
+
+class CheckoutError(Exception):
+    """The shop does not take the order. Nothing was sold."""
+
+
+class UnknownSale(CheckoutError):
+    """There is no such sale."""
+
+
+class UnknownProduct(CheckoutError):
+    """The sale does not offer the product."""
+
+    def __init__(self, product: int) -> None:
+        super().__init__(f"The sale does not offer product {product}.")
+        self.product = product
+
+
+class SaleNotOpen(CheckoutError):
+    """The sale has not begun, or is over."""
+
+
+class StillRunning(CheckoutError):
+    """The same customer's order under the same key is being placed right now."""
+
+
+class KeyReused(CheckoutError):
+    """The customer has used the key for a different order."""
+
+
+class NotPayable(CheckoutError):
+    """The order is not pending any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """The order that a customer's key stands for.
+
+    Args:
+        replayed: it was placed by an earlier call with the same key.
+    """
+
+    order: Order
+    replayed: bool
+
+
+def place(*, customer: int, sale: int, quantities: Mapping[int, int], key: str) -> Placed:
+    """Place an order, once for a key.
+
+    Args:
+        customer: the id of the user who buys.
+        quantities: units by product id.
+        key: made by the customer; the same key is the same order, however often it is sent.
+
+    Returns:
+        The order, committed.
+
+    Raises:
+        CheckoutError, InventoryError: nothing was sold. The same key may try again.
+    """
+    offer = offers.get(sale)
+    if offer is None:
+        raise UnknownSale(f"There is no sale {sale}.")
+    draft = draft_order(offer, customer=customer, quantities=quantities, key=key)
+    return place_draft(draft, offer, strategies.get(offer.strategy))
+
+
+def place_draft(draft: Draft, offer: offers.Offer, strategy: Strategy) -> Placed:
+    """Place a draft by a strategy. See `place`, which knows the strategy of the sale."""
+    with _alone(draft):
+        try:
+            if not offer.is_open(draft.created_at):
+                raise SaleNotOpen(f"{offer.name} is open from {offer.opens_at} to {offer.closes_at}.")
+            strategy.place(draft, save)
+        except (CheckoutError, InventoryError) as refused:
+            # A retry of an order that was placed gets that order, also when the stock or the sale has ended since.
+            return Placed(_placed_before(draft, refused), replayed=True)
+    return Placed(_order_of(draft, offer), replayed=False)
+
+
+def draft_order(offer: offers.Offer, *, customer: int, quantities: Mapping[int, int], key: str) -> Draft:
+    """What a customer wants, at the prices and limits of an offer.
+
+    Raises:
+        UnknownProduct: the offer does not have it.
+    """
+    for product in quantities:
+        if product not in offer.products:
+            raise UnknownProduct(product)
+    wanted = sorted(
+        ((offer.products[product], quantity) for product, quantity in quantities.items()),
+        key=lambda pair: pair[0].sku,
+    )
+    body = orjson.dumps([offer.sale, [[item.product, quantity] for item, quantity in wanted]])
+    return Draft(
+        id=uuid_utils.compat.uuid7(),
+        customer=customer,
+        sale=offer.sale,
+        lines=tuple(Line(item.sku, quantity, item.price, item.limit) for item, quantity in wanted),
+        key=key,
+        body_hash=hashlib.sha256(body).hexdigest(),
+        created_at=timezone.now(),
+    )
+
+
+@contextmanager
+def _alone(draft: Draft) -> Iterator[None]:
+    """Answer a second click while the first is on its way.
+
+    This only makes the answer early. Without Redis both go on, and the unique key on the order lets one through.
+    """
+    lock = RedisLock(
+        get_redis_connection("default"), f"order:{draft.customer}:{draft.key}", ttl=RUNNING_TTL, renew=False
+    )
+    try:
+        lease = lock.acquire(blocking=False)
+    except LockUnavailable:
+        yield
+        return
+    if lease is None:
+        raise StillRunning("An order with this key is being placed: ask again in a moment.")
+    try:
+        yield
+    finally:
+        try:
+            lease.release()
+        except LockUnavailable:
+            pass  # it ends by itself
+
+
+def _placed_before(draft: Draft, refused: Exception) -> Order:
+    found = Order.objects.filter(customer=draft.customer, key=draft.key).prefetch_related("items__product").first()
+    if found is None:
+        raise refused
+    if found.body_hash != draft.body_hash:
+        raise KeyReused("This key belongs to a different order of yours: make a new key for a new order.")
+    return found
+
+
+def _order_of(draft: Draft, offer: offers.Offer) -> Order:
+    """The order as it was saved, without asking for it again."""
+    order = Order(
+        id=draft.id,
+        customer_id=draft.customer,
+        sale_id=draft.sale,
+        key=draft.key,
+        body_hash=draft.body_hash,
+        created_at=draft.created_at,
+    )
+    products = {item.sku: Product(pk=item.product, sku=item.sku, name=item.name) for item in offer.products.values()}
+    items = [
+        OrderItem(order=order, product=products[line.sku], quantity=line.quantity, price=line.price)
+        for line in draft.lines
+    ]
+    order._prefetched_objects_cache = {"items": items}
+    return order
+
+
+def pay(order: UUID, *, customer: int) -> Order:
+    """Mark a pending order as paid. Paying twice is paying once.
+
+    Raises:
+        Order.DoesNotExist: the customer has no such order.
+        NotPayable: it has expired.
+    """
+    mine = Order.objects.filter(pk=order, customer=customer)
+    mine.filter(state=Order.State.PENDING).update(state=Order.State.PAID)
+    found = mine.prefetch_related("items__product").get()
+    if found.state != Order.State.PAID:
+        raise NotPayable(f"The order is {found.state}.")
+    return found
+
+
+def expire_unpaid(*, batch: int = 100) -> int:
+    """End pending orders whose time to pay is over, and return their units and allowances, each once.
+
+    Args:
+        batch: orders in one transaction; rows that somebody else is expiring are skipped.
+
+    Returns:
+        How many orders expired.
+    """
+    due = timezone.now() - timedelta(seconds=settings.ORDER_TTL)
+    total = 0
+    while expired := _expire_batch(due, batch):
+        total += expired
+    return total
+
+
+def _expire_batch(due: datetime, batch: int) -> int:
+    with transaction.atomic(durable=True):
+        orders = list(
+            Order.objects.select_for_update(skip_locked=True, of=["self"])
+            .filter(state=Order.State.PENDING, created_at__lte=due)
+            .select_related("sale")
+            .order_by("created_at")[:batch]
+        )
+        ids = [order.pk for order in orders]
+        Order.objects.filter(pk__in=ids).update(state=Order.State.EXPIRED)
+        return_units(orders)
+    return len(orders)

@@ -1,0 +1,45 @@
+"""`manage.py audit`: the conservation law, from the tables alone."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandParser
+from rich.console import Console
+from rich.table import Table
+
+from shop import accounts
+
+
+class Command(BaseCommand):
+    help = (
+        "Holds the conservation law against the tables: received = on hand + sold, nothing negative, sold ≤ received. "
+        "Exit status 0 when it holds for every sku, 1 when it is broken."
+    )
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument("sku", nargs="*", help="only these; every sku when none is named")
+        parser.add_argument("--json", action="store_true", help="one JSON object instead of a table")
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        figures = accounts.figures(options["sku"] or None)
+        broken = [row for row in figures if not row.conserved]
+        if options["json"]:
+            rows = [
+                {**asdict(row), "drift": row.drift, "oversold": row.oversold, "conserved": row.conserved}
+                for row in figures
+            ]
+            self.stdout.write(json.dumps({"conserved": not broken, "skus": rows}))
+        elif broken:
+            table = Table("sku", "received", "on hand", "sold", "drift", "oversold", title="What differs")
+            for row in broken:
+                table.add_row(*map(str, (row.sku, row.received, row.on_hand, row.sold, row.drift, row.oversold)))
+            Console().print(table)
+            self.stdout.write(f"BROKEN: {len(broken)} of {len(figures)} skus.")
+        else:
+            units = sum(row.sold for row in figures)
+            self.stdout.write(f"Conserved: {len(figures)} skus, {units} units sold, each of them once.")
+        if broken:
+            raise SystemExit(1)

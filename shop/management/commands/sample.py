@@ -1,0 +1,64 @@
+"""`manage.py sample`: a catalogue to try the shop with."""
+
+from __future__ import annotations
+
+import secrets
+from datetime import timedelta
+from decimal import Decimal
+from typing import Any
+
+from django.contrib.auth.models import User
+from django.core.management.base import BaseCommand, CommandParser
+from django.utils import timezone
+
+from inventory import stock
+from inventory.models import StockItem
+from shop import sales
+from shop.models import Product, Sale, SaleItem
+
+CATALOGUE = (
+    ("headphones", "Studio headphones", "79.00", 100),
+    ("keyboard", "Mechanical keyboard", "59.90", 40),
+    ("poster", "Signed poster, numbered", "15.00", 1),
+)
+
+
+class Command(BaseCommand):
+    help = (
+        "Makes three products, their stock, a sale that is open for a day, a member of the staff and a buyer. "
+        "What is there already is left as it is; the two passwords are set anew."
+    )
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument("--password", default="", help="of the accounts `admin` and `buyer`; a random one if absent")
+        parser.add_argument("--strategy", default="redis-lock", help="of the sale (redis-lock)")
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        password = options["password"] or secrets.token_urlsafe(9)
+        make_account("admin", password, staff=True)
+        make_account("buyer", password, staff=False)
+        products = []
+        for sku, name, _, units in CATALOGUE:
+            product, _ = Product.objects.get_or_create(sku=sku, defaults={"name": name})
+            products.append(product)
+            if not StockItem.objects.filter(sku=sku).exists():
+                stock.deliver(sku, units)
+        now = timezone.now()
+        sale = Sale.objects.filter(items__product__in=products, closes_at__gt=now).first()
+        if sale is None:
+            sale = Sale.objects.create(
+                name="Tonight only", opens_at=now, closes_at=now + timedelta(days=1), strategy=options["strategy"]
+            )
+            SaleItem.objects.bulk_create(
+                SaleItem(sale=sale, product=product, price=Decimal(price), limit=2)
+                for product, (_, _, price, _) in zip(products, CATALOGUE, strict=True)
+            )
+        sales.preheat(sale)
+        self.stdout.write(f"Sale {sale.pk}, “{sale.name}”, is open until {sale.closes_at:%Y-%m-%d %H:%M} UTC.")
+        self.stdout.write(f"Log in as admin or buyer, password {password}")
+
+
+def make_account(name: str, password: str, *, staff: bool) -> None:
+    user, _ = User.objects.get_or_create(username=name, defaults={"is_staff": staff, "is_superuser": staff})
+    user.set_password(password)
+    user.save(update_fields=["password"])

@@ -1,0 +1,68 @@
+"""`manage.py serve`: the shop's web server."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import sys
+from typing import Any
+
+from django.conf import settings
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+
+
+class Command(BaseCommand):
+    help = (
+        "Runs the shop with granian until it is stopped. Its size comes from the settings WEB_PROCESSES, WEB_THREADS "
+        "and WEB_CONNECTIONS. The servers have to run: `manage.py servers start`."
+    )
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument("--host", default="127.0.0.1")
+        parser.add_argument("--port", type=int, default=8000)
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        refuse_busy_port(options["host"], options["port"])
+        arguments = granian_arguments(options["host"], options["port"])
+        os.execve(sys.executable, arguments, {**os.environ, **environment()})  # noqa: S606 - our server, in our place
+
+
+def environment() -> dict[str, str]:
+    """What the web server's processes need beside the settings: a pool with a connection for each thread."""
+    return {"DATABASE_POOL": str(settings.WEB_THREADS)}
+
+
+def granian_arguments(host: str, port: int, application: str = "shop.wsgi:application") -> list[str]:
+    """The command line that serves a WSGI application the shop's way."""
+    return [
+        *(sys.executable, "-m", "granian", "--interface", "wsgi", application),
+        *("--host", host, "--port", str(port)),
+        *("--workers", str(settings.WEB_PROCESSES)),
+        *("--blocking-threads", str(settings.WEB_THREADS)),
+        # Granian counts open connections here, not requests. One for each thread would shut out every buyer whose
+        # browser keeps a connection open.
+        *("--backpressure", str(settings.WEB_CONNECTIONS)),
+        # Without these, one dead worker ends the server, and a stuck one never ends.
+        *("--respawn-failed-workers", "--workers-kill-timeout", "5"),
+        *("--no-ws", "--log-level", "warning"),
+    ]
+
+
+def refuse_busy_port(host: str, port: int) -> None:
+    """A second granian on a port starts without a word and takes half of the requests.
+
+    Raises:
+        CommandError: the port is in use, or may not be used.
+    """
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                raise CommandError(
+                    f"Port {port} is in use. Stop what uses it (`ss -ltnp 'sport = :{port}'` names it), "
+                    f"or choose another with --port."
+                ) from error
+            raise CommandError(f"Cannot listen on {host}:{port}: {error.strerror}.") from error

@@ -1,0 +1,122 @@
+"""`manage.py servers start|stop|status`: the project's own Postgres and Valkey, unless others are given."""
+
+import json
+from argparse import ArgumentParser
+from collections.abc import Sequence
+from typing import Any
+from urllib.parse import urlsplit, urlunsplit
+
+import psycopg
+from django.conf import settings
+from django.core.management.base import BaseCommand, CommandError
+
+from servers import RunFolder, ServerError, keeper, valkey
+from servers.status import Status
+
+
+class Command(BaseCommand):
+    """Start, stop or show the servers that are ours; those given from outside are shown and left alone."""
+
+    help = "Start, stop or show the project's own Postgres and Valkey. DATABASE_URL and REDIS_URL win when set."
+    requires_system_checks = []
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        """One verb, and what goes with it."""
+        verbs = parser.add_subparsers(dest="verb", required=True)
+        verbs.add_parser("start", help="start them and return once they answer")
+        stop = verbs.add_parser("stop", help="stop them and return once they are gone")
+        stop.add_argument("--delete", action="store_true", help="remove the run folder with all its data too")
+        status = verbs.add_parser("status", help="show them; exit status 1 unless both answer")
+        status.add_argument("--json", action="store_true", dest="as_json", help="one JSON object, for programs")
+
+    def handle(self, *, verb: str, delete: bool = False, as_json: bool = False, **options: Any) -> None:
+        """Do what the verb says, in the run folder of this checkout."""
+        folder = RunFolder.default()
+        try:
+            if verb == "start":
+                self._start(folder)
+            elif verb == "stop":
+                self._stop(folder, delete=delete)
+            else:
+                self._status(folder, as_json=as_json)
+        except ServerError as error:
+            raise CommandError(str(error)) from error
+
+    def _start(self, folder: RunFolder) -> None:
+        ours = [name for name, given in _given().items() if not given]
+        if not ours:
+            self.stdout.write("Nothing to start: both servers are given from outside.")
+        elif keeper.start(folder, runs=ours):
+            self.stdout.write(f"Started {' and '.join(ours)} in {folder.path}.")
+        else:
+            self.stdout.write(f"Already running in {folder.path}.")
+        self._show(_found(folder))
+
+    def _stop(self, folder: RunFolder, *, delete: bool) -> None:
+        ran = keeper.stop(folder, delete=delete)
+        self.stdout.write(f"Stopped the servers in {folder.path}." if ran else f"No servers run in {folder.path}.")
+        if delete:
+            self.stdout.write(f"Removed {folder.path} and all its data.")
+
+    def _status(self, folder: RunFolder, *, as_json: bool) -> None:
+        found = _found(folder)
+        if as_json:
+            shown = {s.name: {"up": s.up, "address": s.address, "version": s.version, "pid": s.pid} for s in found}
+            self.stdout.write(json.dumps(shown))
+        else:
+            self._show(found)
+        if down := [server.name for server in found if not server.up]:
+            raise CommandError(f"No answer from {' and '.join(down)}. Start what is ours: manage.py servers start")
+
+    def _show(self, found: Sequence[Status]) -> None:
+        given = _given()
+        for server in found:
+            state = f"up, version {server.version}, process {server.pid or 'unknown'}" if server.up else "down"
+            source = f"given by {given[server.name]}" if given[server.name] else "our own"
+            self.stdout.write(f"{server.name:8}  {state}  {server.address}  ({source})")
+
+
+def _given() -> dict[str, str]:
+    """The variable that names each server from outside; empty for one that is ours to run."""
+    return {
+        "postgres": "" if getattr(settings, "DATABASE_IS_OURS", True) else "DATABASE_URL",
+        "valkey": "" if getattr(settings, "REDIS_IS_OURS", True) else "REDIS_URL",
+    }
+
+
+def _found(folder: RunFolder) -> list[Status]:
+    ours = {server.name: server for server in keeper.status(folder)}
+    given = _given()
+    return [
+        _given_postgres() if given["postgres"] else ours["postgres"],
+        _given_valkey() if given["valkey"] else ours["valkey"],
+    ]
+
+
+def _given_postgres() -> Status:
+    address = _without_credentials(settings.DATABASE_URL)
+    database = settings.DATABASES["default"]
+    try:
+        with psycopg.connect(
+            host=database.get("HOST") or None,
+            port=database.get("PORT") or None,
+            user=database.get("USER") or None,
+            password=database.get("PASSWORD") or None,
+            dbname=database["NAME"],
+            connect_timeout=5,
+        ) as connection:
+            return Status("postgres", address, connection.info.parameter_status("server_version"))
+    except psycopg.Error:
+        return Status("postgres", address)
+
+
+def _given_valkey() -> Status:
+    found = valkey.status(settings.REDIS_URL)
+    return Status("valkey", _without_credentials(found.address), found.version, found.pid)
+
+
+def _without_credentials(url: str) -> str:
+    """The address as it may be shown: user, password and options are hidden."""
+    parts = urlsplit(url)
+    host = parts.netloc.rpartition("@")[2]
+    return urlunsplit((parts.scheme, f"***@{host}" if host != parts.netloc else host, parts.path, "", ""))

@@ -1,0 +1,132 @@
+"""What is offered, to whom, and what was ordered."""
+
+from __future__ import annotations
+
+from django.conf import settings
+from django.core.validators import MinValueValidator
+from django.db import models
+from django.db.models import F, Q
+
+from inventory import strategies
+
+
+def strategy_choices() -> list[tuple[str, str]]:
+    """The strategies by name. A function, so that a new strategy needs no migration."""
+    return [(name, name) for name in strategies.NAMES]
+
+
+class Product(models.Model):
+    """A thing to sell. Its units are in the stock of its sku."""
+
+    sku = models.CharField(max_length=64, unique=True)
+    name = models.CharField(max_length=200)
+
+    class Meta:
+        ordering = ["name"]
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class Sale(models.Model):
+    """A window in which products are sold, and the way in which their stock is taken."""
+
+    name = models.CharField(max_length=200)
+    opens_at = models.DateTimeField(db_index=True)
+    closes_at = models.DateTimeField()
+    strategy = models.CharField(max_length=40, choices=strategy_choices, default="guarded-update")
+    preheated_at = models.DateTimeField(null=True, blank=True, editable=False)
+    products = models.ManyToManyField(Product, through="SaleItem")
+
+    class Meta:
+        ordering = ["-opens_at"]
+        constraints = [
+            models.CheckConstraint(
+                condition=Q(closes_at__gt=F("opens_at")),
+                name="sale_closes_after_it_opens",
+                violation_error_message="A sale closes after it opens.",
+            )
+        ]
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class SaleItem(models.Model):
+    """A product in a sale, at a price, with a limit per customer."""
+
+    sale = models.ForeignKey(Sale, on_delete=models.CASCADE, related_name="items")
+    product = models.ForeignKey(Product, on_delete=models.PROTECT)
+    price = models.DecimalField(max_digits=10, decimal_places=2, validators=[MinValueValidator(0)])
+    limit = models.PositiveIntegerField(
+        null=True,
+        blank=True,
+        validators=[MinValueValidator(1)],
+        help_text="Units a customer may have in this sale; empty for any number.",
+    )
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["sale", "product"], name="sale_offers_a_product_once")]
+
+    def __str__(self) -> str:
+        return f"{self.product} in {self.sale}"
+
+
+class Order(models.Model):
+    """What a customer has bought. Only `checkout` changes it, each time by one guarded update."""
+
+    class State(models.TextChoices):
+        PENDING = "pending"
+        PAID = "paid"
+        EXPIRED = "expired"
+
+    STANDING = (State.PENDING, State.PAID)
+    """The states in which an order's units count as sold."""
+
+    id = models.UUIDField(primary_key=True, editable=False)
+    customer = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.PROTECT, related_name="orders")
+    sale = models.ForeignKey(Sale, on_delete=models.PROTECT, related_name="orders")
+    state = models.CharField(max_length=20, choices=State, default=State.PENDING)
+    key = models.CharField(max_length=128, help_text="The customer's idempotency key.")
+    body_hash = models.CharField(max_length=64, editable=False)
+    created_at = models.DateTimeField()
+
+    class Meta:
+        ordering = ["-id"]
+        constraints = [models.UniqueConstraint(fields=["customer", "key"], name="order_key_once_per_customer")]
+        indexes = [models.Index(fields=["created_at"], condition=Q(state="pending"), name="order_pending_by_age")]
+
+    def __str__(self) -> str:
+        return str(self.id)
+
+
+class OrderItem(models.Model):
+    """So many units of one sku in an order, at the price of the moment."""
+
+    order = models.ForeignKey(Order, on_delete=models.CASCADE, related_name="items")
+    product = models.ForeignKey(Product, to_field="sku", db_column="sku", on_delete=models.PROTECT)
+    quantity = models.PositiveIntegerField(validators=[MinValueValidator(1)])
+    price = models.DecimalField(max_digits=10, decimal_places=2)
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["order", "product"], name="order_names_a_sku_once")]
+
+    def __str__(self) -> str:
+        return f"{self.quantity} × {self.product_id}"
+
+
+class Allowance(models.Model):
+    """How many units of a sku a customer has in a sale; written only where the sale sets a limit."""
+
+    sale = models.ForeignKey(Sale, on_delete=models.CASCADE)
+    customer = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE)
+    sku = models.CharField(max_length=64)
+    taken = models.PositiveIntegerField(default=0)
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(fields=["sale", "customer", "sku"], name="allowance_once_per_customer_and_sku")
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.taken} × {self.sku}"

@@ -1,0 +1,64 @@
+"""What a sale offers, read once a second and process: an order costs no query to learn it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from decimal import Decimal
+
+from django.core.cache import caches
+
+from shop.models import Sale
+
+
+@dataclass(frozen=True, slots=True)
+class Offered:
+    """A product in a sale."""
+
+    product: int
+    sku: str
+    name: str
+    price: Decimal
+    limit: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """A sale as an order sees it. The products are known by their id."""
+
+    sale: int
+    name: str
+    opens_at: datetime
+    closes_at: datetime
+    strategy: str
+    products: Mapping[int, Offered]
+
+    def is_open(self, now: datetime) -> bool:
+        return self.opens_at <= now < self.closes_at
+
+
+def get(sale: int) -> Offer | None:
+    """The offer of a sale, at most `OFFER_TTL` seconds old; None where there is no such sale."""
+    key = str(sale)
+    offer: Offer | None = caches["offers"].get(key)
+    if offer is None and (offer := read(sale)) is not None:
+        caches["offers"].set(key, offer)
+    return offer
+
+
+def read(sale: int) -> Offer | None:
+    """The offer of a sale as the tables have it now; None where there is no such sale."""
+    row = Sale.objects.filter(pk=sale).prefetch_related("items__product").first()
+    return None if row is None else offer_of(row)
+
+
+def offer_of(sale: Sale) -> Offer:
+    """The offer of a sale whose items and products are at hand."""
+    items = [
+        Offered(item.product_id, item.product.sku, item.product.name, item.price, item.limit)
+        for item in sale.items.all()
+    ]
+    return Offer(
+        sale.pk, sale.name, sale.opens_at, sale.closes_at, sale.strategy, {item.product: item for item in items}
+    )

@@ -1,0 +1,178 @@
+"""The Save that strategies are given, and its undoing: many orders in few statements."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from uuid import UUID
+
+from django.db import connection, transaction
+from django.db.backends.utils import CursorWrapper
+from django.db.models import Sum
+
+from inventory import stock, strategies
+from inventory.draft import Draft
+from inventory.errors import Duplicate, OverLimit, Refusal, UnknownCustomer
+from shop.models import Order, OrderItem
+
+# A key that the customer has used before makes the row, and so its items, not appear. A twin that is still being
+# written is waited for: the unique index is the truth, in every process and after every crash. A token outlives the
+# account that it was made for, so the account is looked at here.
+INSERT = """
+    WITH placed AS (
+        INSERT INTO shop_order (id, customer_id, sale_id, state, key, body_hash, created_at)
+        SELECT draft.id, customer, sale, 'pending', key, body_hash, created_at
+          FROM unnest(%(ids)s::uuid[], %(customers)s::bigint[], %(sales)s::bigint[], %(keys)s::text[],
+                      %(hashes)s::text[], %(times)s::timestamptz[])
+               AS draft (id, customer, sale, key, body_hash, created_at)
+          JOIN auth_user ON auth_user.id = customer AND is_active
+        ON CONFLICT DO NOTHING
+        RETURNING id
+    ), items AS (
+        INSERT INTO shop_orderitem (order_id, sku, quantity, price)
+        SELECT line.id, line.sku, line.quantity, line.price
+          FROM unnest(%(line_ids)s::uuid[], %(skus)s::text[], %(quantities)s::int[], %(prices)s::numeric[])
+               AS line (id, sku, quantity, price)
+          JOIN placed ON placed.id = line.id
+    )
+    SELECT id FROM placed
+"""
+
+EXISTING = """
+    SELECT draft.id, shop_order.id
+      FROM unnest(%(ids)s::uuid[], %(customers)s::bigint[], %(keys)s::text[]) AS draft (id, customer, key)
+      JOIN shop_order ON shop_order.customer_id = draft.customer AND shop_order.key = draft.key
+"""
+
+# Makes the missing rows and locks them all, in one order for everybody.
+LOCK_ALLOWANCES = """
+    INSERT INTO shop_allowance (sale_id, customer_id, sku, taken)
+    SELECT DISTINCT sale, customer, sku, 0
+      FROM unnest(%(sales)s::bigint[], %(customers)s::bigint[], %(skus)s::text[]) AS wanted (sale, customer, sku)
+     ORDER BY sale, customer, sku
+    ON CONFLICT (sale_id, customer_id, sku) DO UPDATE SET taken = shop_allowance.taken
+    RETURNING sale_id, customer_id, sku, taken
+"""
+
+WRITE_ALLOWANCES = """
+    UPDATE shop_allowance
+       SET taken = decided.taken
+      FROM unnest(%(sales)s::bigint[], %(customers)s::bigint[], %(skus)s::text[], %(taken)s::int[])
+           AS decided (sale, customer, sku, taken)
+     WHERE (sale_id, customer_id, shop_allowance.sku) = (decided.sale, decided.customer, decided.sku)
+"""
+
+DELETE = """
+    WITH items AS (DELETE FROM shop_orderitem WHERE order_id = ANY(%(ids)s))
+    DELETE FROM shop_order WHERE id = ANY(%(ids)s)
+"""
+
+RETURN_ALLOWANCES = """
+    WITH returned AS (
+        SELECT sale_id, customer_id, sku, sum(quantity) AS units
+          FROM shop_order JOIN shop_orderitem ON order_id = shop_order.id
+         WHERE shop_order.id = ANY(%(ids)s)
+         GROUP BY sale_id, customer_id, sku
+    ), locked AS (
+        SELECT shop_allowance.id, units
+          FROM shop_allowance JOIN returned USING (sale_id, customer_id, sku)
+         ORDER BY sale_id, customer_id, sku
+           FOR UPDATE OF shop_allowance
+    )
+    UPDATE shop_allowance SET taken = taken - units FROM locked WHERE shop_allowance.id = locked.id
+"""
+
+AllowanceKey = tuple[int, int, str]
+"""Sale, customer and sku."""
+
+
+def save(drafts: Sequence[Draft]) -> Mapping[UUID, Refusal]:
+    """Write orders, their items and the customers' allowances inside the transaction that is open.
+
+    One statement for the orders and two for the limits, however many drafts; one more where a key was used before,
+    and one where a limit refuses.
+
+    Returns:
+        Why a draft was not written, by its id. `Duplicate` comes before `OverLimit`: a retry is not a new order.
+    """
+    with connection.cursor() as cursor:
+        lines = [(draft, line) for draft in drafts for line in draft.lines]
+        cursor.execute(
+            INSERT,
+            {
+                "ids": [draft.id for draft in drafts],
+                "customers": [draft.customer for draft in drafts],
+                "sales": [draft.sale for draft in drafts],
+                "keys": [draft.key for draft in drafts],
+                "hashes": [draft.body_hash for draft in drafts],
+                "times": [draft.created_at for draft in drafts],
+                "line_ids": [draft.id for draft, _ in lines],
+                "skus": [line.sku for _, line in lines],
+                "quantities": [line.quantity for _, line in lines],
+                "prices": [line.price for _, line in lines],
+            },
+        )
+        placed = {row[0] for row in cursor.fetchall()}
+        refusals: dict[UUID, Refusal] = {}
+        if missing := [draft for draft in drafts if draft.id not in placed]:
+            existing = _existing(cursor, missing)
+            for draft in missing:
+                found = existing.get(draft.id)
+                refusals[draft.id] = Duplicate(found) if found else UnknownCustomer(draft.customer)
+        if limited := [draft for draft in drafts if draft.id in placed and any(line.limit for line in draft.lines)]:
+            refusals.update(_over_limit(cursor, limited))
+    return refusals
+
+
+def _existing(cursor: CursorWrapper, drafts: Sequence[Draft]) -> dict[UUID, UUID]:
+    """The orders that have the drafts' keys, by the draft's id."""
+    cursor.execute(
+        EXISTING,
+        {
+            "ids": [draft.id for draft in drafts],
+            "customers": [draft.customer for draft in drafts],
+            "keys": [draft.key for draft in drafts],
+        },
+    )
+    return dict(cursor.fetchall())
+
+
+def _over_limit(cursor: CursorWrapper, drafts: Sequence[Draft]) -> dict[UUID, Refusal]:
+    """Count what the drafts take against the limits, in order of arrival, and undo those that go beyond."""
+    wanted = [(draft.sale, draft.customer, line.sku) for draft in drafts for line in draft.lines if line.limit]
+    sales, customers, skus = (list(column) for column in zip(*wanted, strict=True))
+    cursor.execute(LOCK_ALLOWANCES, {"sales": sales, "customers": customers, "skus": skus})
+    taken: dict[AllowanceKey, int] = {(row[0], row[1], row[2]): row[3] for row in cursor.fetchall()}
+    refusals: dict[UUID, Refusal] = {}
+    for draft in drafts:
+        counted = [((draft.sale, draft.customer, line.sku), line) for line in draft.lines if line.limit]
+        for allowance, line in counted:
+            if taken[allowance] + line.quantity > (line.limit or 0):
+                refusals[draft.id] = OverLimit(line.sku, limit=line.limit or 0, taken=taken[allowance])
+                break
+        else:
+            for allowance, line in counted:
+                taken[allowance] += line.quantity
+    if refusals:
+        cursor.execute(DELETE, {"ids": list(refusals)})
+    sales, customers, skus = (list(column) for column in zip(*taken, strict=True))
+    cursor.execute(
+        WRITE_ALLOWANCES, {"sales": sales, "customers": customers, "skus": skus, "taken": list(taken.values())}
+    )
+    return refusals
+
+
+def return_units(orders: Sequence[Order]) -> None:
+    """Give back the units and allowances of orders that stand no longer, in the transaction that ends them."""
+    if not orders:
+        return
+    ids = [order.pk for order in orders]
+    units = OrderItem.objects.filter(order__in=ids).values("order__sale__strategy", "product").annotate(Sum("quantity"))
+    by_strategy: dict[str, list[tuple[str, int]]] = {}
+    for row in units:
+        by_strategy.setdefault(row["order__sale__strategy"], []).append((row["product"], row["quantity__sum"]))
+    stock.give_back([pair for pairs in by_strategy.values() for pair in pairs])
+    with connection.cursor() as cursor:
+        cursor.execute(RETURN_ALLOWANCES, {"ids": ids})
+    for name, pairs in by_strategy.items():
+        transaction.on_commit(partial(strategies.get(name).given_back, pairs), robust=True)

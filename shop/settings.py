@@ -1,0 +1,223 @@
+"""The settings, each read from the environment under its own name. Nothing is started here.
+
+Without DATABASE_URL and REDIS_URL the project's own servers are meant, in the run folder (see `manage.py servers`).
+"""
+
+from datetime import timedelta
+from pathlib import Path
+
+import environ
+from django.core.exceptions import ImproperlyConfigured
+from django.urls import reverse_lazy
+
+from servers import RunFolder
+
+env = environ.Env()
+BASE_DIR = Path(__file__).resolve().parent.parent
+RUN_FOLDER = RunFolder.default()
+
+# Where the truth is: postgres://user:password@host:5432/name
+DATABASE_URL = env.str("DATABASE_URL", default="")
+# Cache, locks, counters and Celery's queue: redis://host:6379/0
+REDIS_URL = env.str("REDIS_URL", default="")
+DATABASE_IS_OURS = not DATABASE_URL
+REDIS_IS_OURS = not REDIS_URL
+
+# Signs tokens and sessions. Kept in the run folder while both servers are the project's own.
+SECRET_KEY = env.str("SECRET_KEY", default="")
+if not SECRET_KEY:
+    if not (DATABASE_IS_OURS and REDIS_IS_OURS):
+        raise ImproperlyConfigured("Set SECRET_KEY to a long random text: it signs the tokens of the buyers.")
+    SECRET_KEY = RUN_FOLDER.secret_key()
+
+DEBUG = env.bool("DEBUG", default=False)
+# Host names that the shop answers to, separated by commas.
+ALLOWED_HOSTS = env.list("ALLOWED_HOSTS", default=["localhost", "127.0.0.1", "[::1]"])
+# Origins of the admin behind a proxy, separated by commas: https://shop.example
+CSRF_TRUSTED_ORIGINS = env.list("CSRF_TRUSTED_ORIGINS", default=[])
+# The lab's endpoints: strategies that are wrong on purpose, on tables of their own.
+LAB_ENABLED = env.bool("LAB_ENABLED", default=False)
+
+# Threads of one web process; each may hold one database connection of the process's pool.
+WEB_THREADS = env.int("WEB_THREADS", default=16)
+WEB_PROCESSES = env.int("WEB_PROCESSES", default=2)
+# Connections that one web process accepts. It counts open connections, idle ones too, not requests.
+WEB_CONNECTIONS = env.int("WEB_CONNECTIONS", default=1024)
+# Connections in the pool of a process; 0 for none. `manage.py serve` sets it to WEB_THREADS. Commands use one
+# connection at a time, and Celery closes a pool after every task.
+DATABASE_POOL = env.int("DATABASE_POOL", default=0)
+
+# Seconds that a stock lock outlives a holder who died. Living holders renew it.
+STOCK_LOCK_TTL = env.float("STOCK_LOCK_TTL", default=3.0)
+# Seconds that a buyer waits for a stock lock before the answer is 503.
+STOCK_LOCK_WAIT = env.float("STOCK_LOCK_WAIT", default=5.0)
+# Seconds in which an order has to be paid.
+ORDER_TTL = env.int("ORDER_TTL", default=900)
+# Orders that one customer may try to place in a second.
+ORDER_RATE = env.int("ORDER_RATE", default=10)
+# Seconds for which a web process trusts what it has read of a sale.
+OFFER_TTL = env.float("OFFER_TTL", default=1.0)
+
+INSTALLED_APPS = [
+    "unfold",
+    "django.contrib.admin",
+    "django.contrib.auth",
+    "django.contrib.contenttypes",
+    "django.contrib.sessions",
+    "django.contrib.messages",
+    "django.contrib.staticfiles",
+    "rest_framework",
+    "drf_spectacular",
+    "drf_spectacular_sidecar",
+    "locking",
+    "inventory",
+    "shop",
+    "lab",
+    "loadtest",
+]
+MIDDLEWARE = [
+    "django.middleware.security.SecurityMiddleware",
+    "whitenoise.middleware.WhiteNoiseMiddleware",
+    "django.contrib.sessions.middleware.SessionMiddleware",
+    "django.middleware.common.CommonMiddleware",
+    "django.middleware.csrf.CsrfViewMiddleware",
+    "django.contrib.auth.middleware.AuthenticationMiddleware",
+    "django.contrib.messages.middleware.MessageMiddleware",
+    "django.middleware.clickjacking.XFrameOptionsMiddleware",
+]
+ROOT_URLCONF = "shop.urls"
+WSGI_APPLICATION = "shop.wsgi.application"
+TEMPLATES = [
+    {
+        "BACKEND": "django.template.backends.django.DjangoTemplates",
+        "APP_DIRS": True,
+        "OPTIONS": {
+            "context_processors": [
+                "django.template.context_processors.request",
+                "django.contrib.auth.context_processors.auth",
+                "django.contrib.messages.context_processors.messages",
+            ]
+        },
+    }
+]
+
+DATABASES = {
+    "default": env.db_url_config(DATABASE_URL)
+    if DATABASE_URL
+    else {
+        "ENGINE": "django.db.backends.postgresql",
+        "HOST": str(RUN_FOLDER.postgres_socket),
+        "USER": "postgres",
+        "NAME": "last_unit",
+    }
+}
+DATABASES["default"]["OPTIONS"] = {
+    **DATABASES["default"].get("OPTIONS", {}),
+    # `timeout`: seconds a request waits for a connection before it is answered with 503.
+    "pool": {"min_size": 1, "max_size": DATABASE_POOL, "timeout": 10} if DATABASE_POOL else False,
+}
+
+REDIS_LOCATION = REDIS_URL or RUN_FOLDER.valkey_url
+CACHES = {
+    "default": {
+        "BACKEND": "django_redis.cache.RedisCache",
+        "LOCATION": REDIS_LOCATION,
+        # No retries: a script that was sent and not answered may have run. Who calls it knows how to ask again.
+        "OPTIONS": {"CONNECTION_POOL_KWARGS": {"retry": None, "socket_timeout": 5, "socket_connect_timeout": 2}},
+    },
+    "offers": {"BACKEND": "django.core.cache.backends.locmem.LocMemCache", "TIMEOUT": OFFER_TTL},
+}
+
+CELERY_BROKER_URL = REDIS_LOCATION.replace("unix://", "redis+socket://")
+CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
+CELERY_TASK_IGNORE_RESULT = True
+CELERY_BEAT_SCHEDULE = {
+    "expire-unpaid-orders": {
+        "task": "shop.tasks.expire_unpaid_orders",
+        "schedule": timedelta(seconds=10),
+        # A beat that nobody worked on is not worth keeping: the next one does the same.
+        "options": {"expires": 10},
+    },
+}
+CELERY_TIMEZONE = "UTC"
+
+REST_FRAMEWORK = {
+    "DEFAULT_AUTHENTICATION_CLASSES": ["rest_framework_simplejwt.authentication.JWTStatelessUserAuthentication"],
+    "DEFAULT_PERMISSION_CLASSES": ["rest_framework.permissions.IsAuthenticated"],
+    "DEFAULT_PARSER_CLASSES": ["shop.api.parsers.Json"],
+    "DEFAULT_RENDERER_CLASSES": ["shop.api.renderers.Json"],
+    "DEFAULT_CONTENT_NEGOTIATION_CLASS": "shop.api.renderers.OneFormat",
+    "DEFAULT_PAGINATION_CLASS": "shop.api.pagination.NewestFirst",
+    "DEFAULT_SCHEMA_CLASS": "drf_spectacular.openapi.AutoSchema",
+    "EXCEPTION_HANDLER": "shop.api.problems.answer",
+    "UNAUTHENTICATED_USER": None,
+}
+SIMPLE_JWT = {
+    "ACCESS_TOKEN_LIFETIME": timedelta(hours=1),
+    "REFRESH_TOKEN_LIFETIME": timedelta(days=1),
+}
+SPECTACULAR_SETTINGS = {
+    "TITLE": "Last Unit",
+    "DESCRIPTION": "A flash-sale shop that sells the last unit exactly once. Errors are RFC 9457 problem documents.",
+    "VERSION": "1.0.0",
+    "SERVE_INCLUDE_SCHEMA": False,
+    "SERVE_PERMISSIONS": ["rest_framework.permissions.AllowAny"],
+    "SERVE_AUTHENTICATION": [],
+    "COMPONENT_SPLIT_REQUEST": True,
+    "SWAGGER_UI_DIST": "SIDECAR",
+    "SWAGGER_UI_FAVICON_HREF": "SIDECAR",
+    "POSTPROCESSING_HOOKS": [
+        "drf_spectacular.hooks.postprocess_schema_enums",
+        "shop.api.schema.describe_problems",
+    ],
+}
+
+AUTH_PASSWORD_VALIDATORS = [
+    {"NAME": "django.contrib.auth.password_validation.MinimumLengthValidator"},
+    {"NAME": "django.contrib.auth.password_validation.CommonPasswordValidator"},
+]
+DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
+LANGUAGE_CODE = "en"
+TIME_ZONE = "UTC"
+USE_TZ = True
+STATIC_URL = "static/"
+# The apps' own files are served as they are: there is no build step, and nothing to collect before a start.
+WHITENOISE_USE_FINDERS = True
+
+UNFOLD = {
+    "SITE_TITLE": "Last Unit",
+    "SITE_HEADER": "Last Unit",
+    "SITE_SUBHEADER": "Stock, sales, orders",
+    "SITE_SYMBOL": "inventory_2",
+    "SIDEBAR": {
+        "show_search": False,
+        "navigation": [
+            {
+                "title": "Tonight",
+                "items": [
+                    {"title": "Stock", "icon": "inventory_2", "link": reverse_lazy("admin:inventory_stockitem_changelist")},
+                    {"title": "Locks", "icon": "lock", "link": reverse_lazy("admin_locks")},
+                    {"title": "Orders", "icon": "receipt_long", "link": reverse_lazy("admin:shop_order_changelist")},
+                ],
+            },
+            {
+                "title": "What is offered",
+                "items": [
+                    {"title": "Sales", "icon": "bolt", "link": reverse_lazy("admin:shop_sale_changelist")},
+                    {"title": "Products", "icon": "sell", "link": reverse_lazy("admin:shop_product_changelist")},
+                ],
+            },
+            {
+                "title": "People",
+                "items": [{"title": "Users", "icon": "group", "link": reverse_lazy("admin:auth_user_changelist")}],
+            },
+        ],
+    },
+}
+
+LOGGING = {
+    "version": 1,
+    "disable_existing_loggers": False,
+    "handlers": {"console": {"class": "logging.StreamHandler"}},
+    "root": {"handlers": ["console"], "level": env.str("LOG_LEVEL", default="WARNING")},
+}

@@ -1,0 +1,22 @@
+"""The addresses of the shop. The upper rooms are named by string."""
+
+from django.conf import settings
+from django.contrib import admin
+from django.urls import include, path
+from django.views.generic import RedirectView
+
+from locking.admin import held_locks
+from shop.api.views import Health
+
+urlpatterns = [
+    path("", RedirectView.as_view(pattern_name="api-docs"), name="home"),
+    path("api/", include("shop.api.urls")),
+    path("health/", Health.as_view(), name="health"),
+    path("admin/locks/", admin.site.admin_view(held_locks), name="admin_locks"),
+    path("admin/", admin.site.urls),
+]
+if settings.LAB_ENABLED:
+    urlpatterns.append(path("lab/", include("lab.urls")))
+
+handler404 = "shop.api.problems.not_found"
+handler500 = "shop.api.problems.internal"
