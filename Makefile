@@ -26,6 +26,7 @@ lint: $(VENV)/.development  ## style, types, and who may import whom
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
+	$(VENV)/bin/mypy --strict locking inventory servers
 	$(VENV)/bin/lint-imports
 
 lock: $(VENV)/.development  ## compile the requirements again, with hashes

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import urllib.error
 import urllib.request
 import uuid
@@ -14,12 +15,15 @@ from typing import Any
 
 from django.contrib.auth.models import User
 from django.utils import timezone
+from redis import RedisError
 from rest_framework_simplejwt.tokens import AccessToken
 
 from inventory import stock, strategies
 from inventory.audit import Figures
 from shop import accounts, sales
 from shop.models import Order, Product, Sale, SaleItem
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass
@@ -116,7 +120,10 @@ def make_customers(count: int) -> list[int]:
 
 def finish(burst: Burst) -> None:
     """End the burst's sale, so that nobody finds it open."""
-    sales.close(Sale.objects.get(pk=burst.sale))
+    try:
+        sales.close(Sale.objects.get(pk=burst.sale))
+    except RedisError as error:
+        logger.warning("The counters of the burst stay in Redis: %s", error)
 
 
 def figures(burst: Burst, *, host: str) -> Figures:

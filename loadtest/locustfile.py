@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import gevent
+from gevent.event import AsyncResult
 from locust import events
 from locust.argument_parser import LocustArgumentParser
 from locust.env import Environment
@@ -23,7 +24,7 @@ from locust.runners import MasterRunner, WorkerRunner
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "shop.settings")
 
-import django  # noqa: E402
+import django
 
 django.setup()
 
@@ -52,7 +53,7 @@ def options(parser: LocustArgumentParser) -> None:
 @events.init.add_listener
 def begin(environment: Environment, **_: Any) -> None:
     environment.tally = Tally()
-    environment.burst = None
+    environment.coming = AsyncResult()
     runner = environment.runner
     # Locust's reports name no environment, so each environment listens for itself.
     if isinstance(runner, WorkerRunner):
@@ -64,29 +65,38 @@ def begin(environment: Environment, **_: Any) -> None:
 
 def receive(environment: Environment, msg: Message, **_: Any) -> None:
     environment.tally = Tally()
-    environment.burst = burst.Burst(**msg.data)
+    environment.coming = AsyncResult()
+    environment.coming.set(burst.Burst(**msg.data))
 
 
 @events.test_start.add_listener
 def prepare(environment: Environment, **_: Any) -> None:
-    if isinstance(environment.runner, WorkerRunner):
+    runner, chosen = environment.runner, environment.parsed_options
+    if isinstance(runner, WorkerRunner):
         return
-    chosen = environment.parsed_options
     environment.tally = Tally()
-    users = chosen.num_users or 50
-    environment.burst = burst.prepare(
-        host=environment.host,
-        strategy=chosen.strategy,
-        rung=chosen.rung,
-        units=chosen.stock,
-        quantity=chosen.quantity,
-        limit=chosen.quantity,
-        customers=burst.make_customers(chosen.attempts or max(users, 2 * chosen.stock // chosen.quantity)),
-    )
-    if isinstance(environment.runner, MasterRunner):
-        workers = list(environment.runner.clients)
+    environment.coming = AsyncResult()
+    try:
+        coming = burst.prepare(
+            host=environment.host,
+            strategy=chosen.strategy,
+            rung=chosen.rung,
+            units=chosen.stock,
+            quantity=chosen.quantity,
+            limit=chosen.quantity,
+            customers=burst.make_customers(chosen.attempts or 2 * chosen.stock // chosen.quantity),
+        )
+    except Exception as error:
+        # Locust would go on without us, with buyers who wait for nothing.
+        sys.stderr.write(f"The burst cannot be prepared: {error}\n")
+        environment.process_exit_code = 2
+        runner.quit()
+        return
+    if isinstance(runner, MasterRunner):
+        workers = list(runner.clients)
         for number, worker in enumerate(workers):
-            environment.runner.send_message("burst", environment.burst.as_message(number, len(workers)), worker)
+            runner.send_message("burst", coming.as_message(number, len(workers)), worker)
+    environment.coming.set(coming)
     if chosen.json_lines:
         gevent.spawn(report_progress, environment)
 
@@ -100,7 +110,7 @@ def take_over(environment: Environment, data: dict[str, Any], **_: Any) -> None:
 
 
 def report_progress(environment: Environment) -> None:
-    while environment.burst is not None:
+    while environment.coming.ready():
         tally = environment.tally
         say({"attempted": tally.attempted, "answered": len(tally.orders), "refused": tally.refused, "busy": tally.busy})
         gevent.sleep(0.2)
@@ -113,12 +123,13 @@ def say(values: dict[str, Any]) -> None:
 
 @events.test_stop.add_listener
 def conclude(environment: Environment, **_: Any) -> None:
-    if isinstance(environment.runner, WorkerRunner) or environment.burst is None:
+    if isinstance(environment.runner, WorkerRunner) or not environment.coming.ready():
         return
     chosen = environment.parsed_options
-    ended, environment.burst = environment.burst, None
-    result = audit.verdict(ended, environment.tally, host=environment.host, clients=chosen.num_users or 50)
+    ended: burst.Burst = environment.coming.get()
+    environment.coming = AsyncResult()
     burst.finish(ended)
+    result = audit.verdict(ended, environment.tally, host=environment.host, clients=chosen.num_users or 1)
     broken = not audit.holds(result)
     environment.process_exit_code = 1 if broken else 0
     environment.events.request.fire(

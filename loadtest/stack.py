@@ -42,7 +42,8 @@ class Stack:
         self.url = f"http://127.0.0.1:{self.port}"
         self.background = background
         self.environment = {**os.environ, "LAB_ENABLED": "1" if lab else "0"}
-        self.web = self._child("web", serve.granian_arguments("127.0.0.1", self.port, application), **serve.environment())
+        web = serve.granian_arguments("127.0.0.1", self.port, application)
+        self.web = self._child("web", web, **serve.environment())
         self.children: list[Child] = []
         self._running = ExitStack()
 

@@ -1,7 +1,5 @@
 """What can go wrong with a lock, in the caller's words: each message says what to do next."""
 
-# ruff: noqa: N818 - named for what has happened, and every one of them is a LockError
-
 
 class LockError(Exception):
     """The root of every error of this package."""

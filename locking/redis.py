@@ -19,12 +19,14 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import cache, partial
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import redis
 
 from locking.base import Capabilities, Lock, patience
+from locking.errors import LockUnavailable
 from locking.lease import Lease
 from locking.renewal import watchdog
 from locking.waiting import Waiter
@@ -94,13 +96,21 @@ class RedisLock(Lock):
         waits = patience(blocking, timeout)
         deadline = self._clock() + waits
         token = new_token()
-        answer = self._ask(token, deadline, waits=waits > 0)
-        if isinstance(answer, Lease):
-            return answer
-        return self._wait(token, deadline, answer) if waits > 0 else None
+        try:
+            answer = self._ask(token, deadline, waits=waits > 0)
+            if isinstance(answer, Lease):
+                return answer
+            return self._wait(token, deadline, answer) if waits > 0 else None
+        except LockUnavailable:
+            raise
+        except BaseException:
+            # Interrupted, or out of threads for the renewal: nobody will use what may have been granted.
+            with suppress(LockUnavailable, redis.RedisError):
+                self._send(self._release_call(token), SHORTEST_PATIENCE)
+            raise
 
-    def _ask(self, token: str, deadline: float, *, waits: bool) -> Lease | float:
-        """Ask once and return the lease, or the seconds after which the present grant will have expired."""
+    def _ask(self, token: str, deadline: float, *, waits: bool, on: Any = None) -> Lease | float:
+        """Ask once and return the lease, or the seconds after which to look again when nobody wakes us."""
         started = self._clock()
         granted, figure = request(
             self._client,
@@ -108,11 +118,12 @@ class RedisLock(Lock):
             Call("acquire", (self._key, self._fence, self._waiters), (token, milliseconds(self.ttl), int(waits))),
             # A grant that is answered after the TTL is worth nothing.
             seconds=min(self.ttl, max(deadline - started, SHORTEST_PATIENCE)),
-            undo=(self._release_call(token), self._leave_call(token, blocked=False)),
+            on=on,
+            undo=lambda: (self._release_call(token), self._leave_call(token, blocked=False)),
         )
         if not granted:
-            # Expired means past its last millisecond. A key that does not expire is not ours: look again after a TTL.
-            return (figure + 1) / 1000 if figure >= 0 else self.ttl
+            # A key expires when its last millisecond is over. One that does not expire was not set by a lock.
+            return min((figure + 1) / 1000, self.ttl) if figure >= 0 else self.ttl
         lease = Lease(
             self, token, started=started, ttl=self.ttl, fence=figure, on_lost=self._on_lost, clock=self._clock
         )
@@ -126,24 +137,26 @@ class RedisLock(Lock):
                 woken = waiter.wait(min(pause, left), left)
                 if not woken and left <= pause:
                     break
-                answer = self._ask(token, deadline, waits=True)
+                answer = self._ask(token, deadline, waits=True, on=waiter.idle_connection)
                 if isinstance(answer, Lease):
                     waiter.granted = True
                     return answer
                 # Nobody woke us and it is still held, so somebody renews it: from now on once a TTL will do.
-                pause = answer if woken else max(answer, self.ttl)
+                pause = answer if woken else self.ttl
         return None
 
-    def _leave(self, token: str, blocked: bool) -> None:  # noqa: FBT001
-        request(self._client, self.name, self._leave_call(token, blocked=blocked), seconds=SHORTEST_PATIENCE)
+    def _leave(self, token: str, blocked: bool) -> None:  # noqa: FBT001 - a callback
+        self._send(self._leave_call(token, blocked=blocked), SHORTEST_PATIENCE)
 
     def _extend(self, lease: Lease, ttl: float) -> bool:
-        seconds = max(lease.remaining(), SHORTEST_PATIENCE)
-        return bool(request(self._client, self.name, self.extend_call(lease.token, ttl), seconds=seconds))
+        return bool(self._send(self.extend_call(lease.token, ttl), max(lease.remaining(), SHORTEST_PATIENCE)))
 
     def _release(self, lease: Lease) -> bool:
         watchdog.forget(lease)
-        return bool(request(self._client, self.name, self._release_call(lease.token), seconds=self.ttl))
+        return bool(self._send(self._release_call(lease.token), self.ttl))
+
+    def _send(self, call: Call, seconds: float) -> Any:
+        return request(self._client, self.name, call, seconds=seconds)
 
     def extend_call(self, token: str, ttl: float) -> Call:
         """Return the call that keeps the lock for `ttl` seconds from now if the token holds it. For the renewer."""

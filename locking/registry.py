@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from redis import Redis
 
 KEYS_A_STEP = 1000
+GONE = -2
+"""What PTTL says of a key that does not exist; -1 is for one that does not expire."""
 
 
 @dataclass(frozen=True)
@@ -87,8 +89,8 @@ def _look(client: Redis, names: list[str]) -> Iterator[HeldLock]:
         pipeline.zcount(f"{key}:waiters", f"({now // 1000}", "+inf")
     answers: list[Any] = pipeline.execute(raise_on_error=False)
     for name, token, ttl, last, waiters in zip(names, *(answers[part::4] for part in range(4)), strict=True):
-        # An error: somebody uses the name for a key of another type. No token: freed since it was found.
-        if token is None or any(isinstance(answer, Exception) for answer in (token, ttl, last, waiters)):
+        # No token, or no key any more when its time was asked for: freed since it was found. An error: not a lock.
+        if token is None or ttl == GONE or any(isinstance(answer, Exception) for answer in (token, ttl, last, waiters)):
             continue
         fence = None if last is None else int(last)
         yield HeldLock(

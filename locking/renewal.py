@@ -151,23 +151,29 @@ class Watchdog:
             self._renewers.pop(renewer).close()
 
     def _run(self) -> None:
-        try:
-            while True:
-                try:
-                    pause = self.tick()
-                except BaseException:
-                    # This thread must not end while somebody relies on it, whatever a server or an `on_lost` does.
-                    logger.exception("Renewing leases failed; it is tried again.")
-                    pause = RETRY_SECONDS
-                with self._condition:
-                    if not self._watched:
-                        return
-                    self._wakes_at = min(self._wakes_at, time.monotonic() + pause)
-                    self._condition.wait(min(self._wakes_at - time.monotonic(), threading.TIMEOUT_MAX))
-        finally:
+        while self._sleep():
+            try:
+                pause = self.tick()
+            except BaseException:
+                # This thread must not end while somebody relies on it, whatever a server or an `on_lost` does.
+                logger.exception("Renewing leases failed; it is tried again.")
+                pause = RETRY_SECONDS
             with self._condition:
-                self._thread = None
-                self._close_renewers(keep=set())
+                self._wakes_at = min(self._wakes_at, time.monotonic() + pause)
+
+    def _sleep(self) -> bool:
+        """Sleep until there may be something to do. Returns False, and is done, when there is no lease any more.
+
+        It looks when it wakes and not before, so a lease that comes and goes in between never troubles the thread.
+        """
+        with self._condition:
+            while self._wakes_at < math.inf and (pause := self._wakes_at - time.monotonic()) > 0:
+                self._condition.wait(min(pause, threading.TIMEOUT_MAX))
+            if self._watched:
+                return True
+            self._close_renewers(keep=set())
+            self._thread = None
+            return False
 
 
 watchdog = Watchdog()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from contextlib import suppress
 from types import TracebackType
@@ -17,7 +16,7 @@ if TYPE_CHECKING:
     from redis import Redis
 
 LONGEST_WAIT = 1e6
-"""Seconds at a time: the system counts milliseconds in an int."""
+"""Seconds at a time: both ends count milliseconds in an integer of limited size."""
 
 GRACE = 1.0
 """Seconds that the server keeps a pop blocked beyond the waiter's deadline, and that it has to end it when asked to."""
@@ -48,8 +47,10 @@ class Waiter:
         self.granted = False
         """Whether the lock was granted in the meantime: then the server has struck us off its list already."""
 
-    def __enter__(self) -> Self:
-        return self
+    @property
+    def idle_connection(self) -> Any:
+        """Our connection while nothing is blocked on it, otherwise None."""
+        return None if self._blocked else self._connection
 
     def wait(self, seconds: float, left: float) -> bool:
         """Sleep until woken.
@@ -62,15 +63,15 @@ class Waiter:
             Whether there was a wake.
 
         Raises:
-            LockUnavailable: the server cannot be reached, or has cut the connection.
+            LockUnavailable: the server cannot be reached, or the connection was cut.
             redis.exceptions.ResponseError: the server refuses to block.
         """
         try:
             if self._connection is None:
                 self._connection = self._pool.get_connection()
             if not self._blocked:
-                self._connection.send_command("BLPOP", *self._lists, 0 if left == math.inf else left + GRACE)
                 self._blocked = True
+                self._connection.send_command("BLPOP", *self._lists, left + GRACE if left < LONGEST_WAIT else 0)
             try:
                 # With a time limit of its own: the client's socket_timeout is for servers that owe an answer.
                 self._connection.read_response(timeout=min(seconds, LONGEST_WAIT), disconnect_on_error=False)
@@ -83,6 +84,9 @@ class Waiter:
                 f"The wait for lock {self._lock!r} was cut ({error}). Try again; if that does not help, see whether "
                 "the server runs, and whether the client's max_connections allow for two a waiting thread."
             ) from error
+
+    def __enter__(self) -> Self:
+        return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         try:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import cache
 from hashlib import sha1
@@ -31,6 +31,9 @@ Command = tuple[Any, ...]
 
 NO_ANSWER = (redis.ConnectionError, redis.TimeoutError)
 """What redis-py raises when there is no connection, or no answer."""
+
+SHORTEST = 0.001
+"""Seconds: no time at all would make a socket non-blocking."""
 
 SCRIPTS = Path(__file__).with_name("scripts")
 
@@ -60,7 +63,15 @@ class Call(NamedTuple):
         return ("EVAL", script(self.script)[0], len(self.keys), *self.keys, *self.args)
 
 
-def request(client: Redis, lock: str, call: Call, *, seconds: float, undo: Sequence[Call] = ()) -> Any:
+def request(
+    client: Redis,
+    lock: str,
+    call: Call,
+    *,
+    seconds: float,
+    on: Any = None,
+    undo: Callable[[], Sequence[Call]] | None = None,
+) -> Any:
     """Run a script once and return its answer.
 
     A server that has lost its scripts (SCRIPT FLUSH, restart) is sent the whole text. Connecting follows the timeouts
@@ -71,8 +82,9 @@ def request(client: Redis, lock: str, call: Call, *, seconds: float, undo: Seque
         lock: the name of the lock, for messages.
         call: what to run.
         seconds: how long to wait for the answer, or the client's own `socket_timeout` when that is shorter.
-        undo: what to run behind a request whose answer does not come. A server that is merely slow gets it after the
-            request, as both travel on one connection; when the connection was cut, a new one is tried.
+        on: an idle connection that the caller has borrowed already.
+        undo: gives what to run behind a request whose answer does not come. A server that is merely slow gets it
+            after the request, as both travel on one connection; when the connection was cut, a new one is tried.
 
     Raises:
         LockUnavailable: no connection, or no answer.
@@ -80,22 +92,23 @@ def request(client: Redis, lock: str, call: Call, *, seconds: float, undo: Seque
     """
     pool = client.connection_pool
     try:
-        connection: Any = pool.get_connection()
+        connection: Any = pool.get_connection() if on is None else on
         try:
-            return _run(connection, call, patience(connection, seconds))
+            return _run(connection, call, seconds)
         except redis.ResponseError:
             raise
         except BaseException:
             try:
-                if undo:
+                if undo is not None:
                     with suppress(redis.RedisError):
-                        connection.send_packed_command(connection.pack_commands([step.in_full for step in undo]))
+                        connection.send_packed_command(connection.pack_commands([step.in_full for step in undo()]))
             finally:
                 # A late answer must not be taken for the answer to the next request on this connection.
                 connection.disconnect()
             raise
         finally:
-            pool.release(connection)
+            if on is None:
+                pool.release(connection)
     except NO_ANSWER as error:
         raise LockUnavailable(
             f"The Redis server did not answer for lock {lock!r} ({error}). Try again; if that does not help, see "
@@ -104,18 +117,14 @@ def request(client: Redis, lock: str, call: Call, *, seconds: float, undo: Seque
 
 
 def _run(connection: Any, call: Call, seconds: float) -> Any:
+    own = connection.socket_timeout
+    limit = {} if own is not None and own <= seconds else {"timeout": seconds}
     connection.send_command(*call.by_digest)
     try:
-        return connection.read_response(timeout=seconds, disconnect_on_error=False)
+        return connection.read_response(disconnect_on_error=False, **limit)
     except NoScriptError:
         connection.send_command(*call.in_full)
-        return connection.read_response(timeout=seconds, disconnect_on_error=False)
-
-
-def patience(connection: Any, seconds: float) -> float:
-    """Return how many seconds to wait for an answer: `seconds`, or the connection's `socket_timeout` when shorter."""
-    own: float | None = connection.socket_timeout
-    return seconds if own is None else min(own, seconds)
+        return connection.read_response(disconnect_on_error=False, **limit)
 
 
 class Line:
@@ -145,7 +154,7 @@ class Line:
         until = time.monotonic() + seconds
         try:
             if self._connection is None:
-                self._connection = self._open(seconds / 4)
+                self._connection = self._open(max(seconds / 4, SHORTEST))
             answers = self._exchange([call.by_digest for call in calls], until)
             unknown = [index for index, answer in enumerate(answers) if isinstance(answer, NoScriptError)]
             again = self._exchange([calls[index].in_full for index in unknown], until)
@@ -177,7 +186,7 @@ class Line:
         answers: list[Any] = []
         for _ in commands:
             try:
-                answers.append(connection.read_response(timeout=max(until - time.monotonic(), 0.001)))
+                answers.append(connection.read_response(timeout=max(until - time.monotonic(), SHORTEST)))
             except redis.ResponseError as error:
                 answers.append(error)
         return answers

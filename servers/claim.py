@@ -32,11 +32,13 @@ class Claim:
         self._lock: int | None = None
 
     def take(self, runs: Sequence[str] = ()) -> bool:
-        """Become the one who runs the servers `runs`; False while somebody is."""
+        """Become the one who runs the servers `runs`; False while somebody is. `RunFolder.create` comes first."""
         if (lock := self._locked(fcntl.LOCK_EX)) is None:
             return False
         self._lock = lock
-        self.note.write_text(f"{os.getpid()} {_started(os.getpid())} {' '.join(runs)}\n")
+        with self.note.open("r+") as note:
+            note.truncate()
+            note.write(f"{os.getpid()} {_started(os.getpid())} {' '.join(runs)}\n")
         return True
 
     def release(self) -> None:

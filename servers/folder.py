@@ -17,6 +17,7 @@ from servers.errors import ServerError
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 SOCKET_PATH_BYTES = 107  # sun_path of unix(7), less its final zero
+UNFIT = set(',"$`\\\n')  # a comma separates the hosts of a client; initdb gives paths to a shell in double quotes
 UNPRIVILEGED = "nobody"  # who runs the servers when we are root: Postgres refuses to run as root
 
 
@@ -64,8 +65,8 @@ class RunFolder:
         longest = len(os.fsencode(self.postgres / ".s.PGSQL.5432"))
         if longest > SOCKET_PATH_BYTES:
             raise self._error(f"its path is {longest - SOCKET_PATH_BYTES} bytes too long for a socket in it")
-        if "," in str(self.path):
-            raise self._error("a comma in its path separates hosts for Postgres' clients")
+        if unfit := UNFIT & set(str(self.path)):
+            raise self._error(f"Postgres cannot have {' '.join(sorted(unfit))} in a path")
         if unprivileged_user():
             self._refuse_a_closed_parent()
         try:
@@ -95,7 +96,7 @@ class RunFolder:
         """
         if not os.path.lexists(self.path):
             return
-        self._refuse_a_stranger()
+        self.create()
         if not self.claim.take():
             raise self._error("its servers run; stop them first")
         try:

@@ -46,8 +46,9 @@ def start(folder: RunFolder, *, runs: Sequence[str] = tuple(STATUS)) -> bool:
     except BaseException:
         keeper.terminate()
         raise
-    if said in (READY, ALREADY):
-        return said == READY
+    verdict = said.rpartition("\n")[2]  # Python's own warnings may come before it
+    if verdict in (READY, ALREADY):
+        return verdict == READY
     raise ServerError(said or f"The keeper of the servers ended with status {keeper.wait()} and said nothing.")
 
 
@@ -56,7 +57,13 @@ def stop(folder: RunFolder, *, delete: bool = False) -> bool:
 
     Returns:
         Whether there was anything to stop.
+
+    Raises:
+        ServerError: they do not stop, or this is no folder of ours.
     """
+    if not os.path.lexists(folder.path):
+        return False
+    folder.create()
     ran = folder.claim.stop_owner()
     if folder.claim.take():
         try:
@@ -69,9 +76,9 @@ def stop(folder: RunFolder, *, delete: bool = False) -> bool:
     return ran
 
 
-def status(folder: RunFolder) -> list[Status]:
-    """Ask both servers how they are."""
-    return [ask(folder) for ask in STATUS.values()]
+def status(folder: RunFolder, *, runs: Sequence[str] = tuple(STATUS)) -> list[Status]:
+    """Ask the servers how they are."""
+    return [STATUS[name](folder) for name in runs]
 
 
 def keep(path: Path, runs: Sequence[str]) -> None:

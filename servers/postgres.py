@@ -15,7 +15,7 @@ from psycopg.conninfo import make_conninfo
 
 from servers.errors import ServerError
 from servers.folder import private_subfolder, unprivileged_user
-from servers.leftovers import end_leftovers
+from servers.leftovers import end_leftovers, forget_the_dead
 from servers.process import Child
 from servers.status import Status
 from servers.wheel import Wheel
@@ -83,8 +83,7 @@ class Postgres:
         self.database = database
         # Every process of the server shows this name in its title.
         self.cluster = f"last-unit-{hashlib.sha256(os.fsencode(folder)).hexdigest()[:16]}"
-        quoted = str(folder).replace('"', '""')
-        settings = SETTINGS | {"unix_socket_directories": f'"{quoted}"', "cluster_name": self.cluster}
+        settings = SETTINGS | {"unix_socket_directories": f'"{folder}"', "cluster_name": self.cluster}
         options = [f"--{name}={value}" for name, value in settings.items()]
         self.child = self._child("postgres", "-D", str(self.data), *options)
 
@@ -117,7 +116,10 @@ class Postgres:
 
         A backend that was busy when its postmaster was killed lives on, and keeps a new one from starting.
         """
-        return end_leftovers(self._is_ours, self.folder, signal.SIGQUIT)
+        found = end_leftovers(self._is_ours, self.folder, signal.SIGQUIT)
+        for lock_file in (self.data / "postmaster.pid", self.folder / f".s.PGSQL.{PORT}.lock"):
+            forget_the_dead(lock_file, "postgres")
+        return found
 
     def _child(self, program: str, *args: str) -> Child:
         return Child(
@@ -136,7 +138,10 @@ class Postgres:
         shutil.rmtree(unfinished, ignore_errors=True)
         initdb = self._child("initdb", *INITDB, "-D", str(unfinished))
         initdb.start()
-        initdb.wait_until(lambda: not initdb.alive, 120.0)
+        try:
+            initdb.wait_until(lambda: not initdb.alive, 120.0)
+        finally:
+            initdb.kill()
         if initdb.returncode != 0:
             raise ServerError(f"initdb ended with status {initdb.returncode}.{initdb.last_lines()}")
         unfinished.rename(self.data)

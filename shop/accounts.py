@@ -23,7 +23,7 @@ def figures(skus: Iterable[str] | None = None) -> list[audit.Figures]:
     if skus is not None:
         skus = list(skus)
         stock = stock.filter(sku__in=skus)
-        items = items.filter(product__in=skus)
+        items = items.filter(product__sku__in=skus)
     with transaction.atomic(durable=True):
         with connection.cursor() as cursor:
             cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from uuid import UUID
@@ -151,10 +151,8 @@ def _alone(draft: Draft) -> Iterator[None]:
     try:
         yield
     finally:
-        try:
+        with suppress(LockUnavailable):  # it ends by itself
             lease.release()
-        except LockUnavailable:
-            pass  # it ends by itself
 
 
 def _placed_before(draft: Draft, refused: Exception) -> Order:
@@ -181,7 +179,7 @@ def _order_of(draft: Draft, offer: offers.Offer) -> Order:
         OrderItem(order=order, product=products[line.sku], quantity=line.quantity, price=line.price)
         for line in draft.lines
     ]
-    order._prefetched_objects_cache = {"items": items}
+    order._prefetched_objects_cache = {"items": items}  # type: ignore[attr-defined]
     return order
 
 

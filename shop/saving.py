@@ -170,7 +170,7 @@ def return_units(orders: Sequence[Order]) -> None:
     units = OrderItem.objects.filter(order__in=ids).values("order__sale__strategy", "product").annotate(Sum("quantity"))
     by_strategy: dict[str, list[tuple[str, int]]] = {}
     for row in units:
-        by_strategy.setdefault(row["order__sale__strategy"], []).append((row["product"], row["quantity__sum"]))
+        by_strategy.setdefault(row["order__sale__strategy"], []).append((str(row["product"]), row["quantity__sum"]))
     stock.give_back([pair for pairs in by_strategy.values() for pair in pairs])
     with connection.cursor() as cursor:
         cursor.execute(RETURN_ALLOWANCES, {"ids": ids})

@@ -5,6 +5,7 @@ Without DATABASE_URL and REDIS_URL the project's own servers are meant, in the r
 
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import environ
 from django.core.exceptions import ImproperlyConfigured
@@ -101,7 +102,7 @@ TEMPLATES = [
     }
 ]
 
-DATABASES = {
+DATABASES: dict[str, dict[str, Any]] = {
     "default": env.db_url_config(DATABASE_URL)
     if DATABASE_URL
     else {
@@ -195,7 +196,11 @@ UNFOLD = {
             {
                 "title": "Tonight",
                 "items": [
-                    {"title": "Stock", "icon": "inventory_2", "link": reverse_lazy("admin:inventory_stockitem_changelist")},
+                    {
+                        "title": "Stock",
+                        "icon": "inventory_2",
+                        "link": reverse_lazy("admin:inventory_stockitem_changelist"),
+                    },
                     {"title": "Locks", "icon": "lock", "link": reverse_lazy("admin_locks")},
                     {"title": "Orders", "icon": "receipt_long", "link": reverse_lazy("admin:shop_order_changelist")},
                 ],

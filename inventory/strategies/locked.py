@@ -62,6 +62,8 @@ def check_and_decrement(line: Line, lease: Lease) -> None:
         SoldOut: fewer units are on hand than the line wants.
         StockBusy: a later holder has been here, so this lease is over, whatever its clock says.
     """
+    if lease.fence is None:
+        raise ValueError("This strategy needs a lock that gives a fence.")
     with connection.cursor() as cursor:
         cursor.execute(CLAIM, {"sku": line.sku, "fence": lease.fence})
         claimed = cursor.fetchone()

@@ -9,7 +9,7 @@ from loadtest.bench.peers import RedisPyLock
 from shop import checkout, offers
 from shop.api.serializers import OrderSerializer
 from shop.api.throttles import OrderRate
-from shop.api.views import Orders, idempotency_key, new_order
+from shop.api.views import Orders, customer_of, idempotency_key, new_order
 
 PEER = RedisPyLock()
 
@@ -33,6 +33,6 @@ class RedisPyLockOrders(Orders):
         offer = offers.get(body["sale"])
         if offer is None:
             raise checkout.UnknownSale(f"There is no sale {body['sale']}.")
-        draft = checkout.draft_order(offer, customer=int(request.user.pk), quantities=body["quantities"], key=key)
+        draft = checkout.draft_order(offer, customer=customer_of(request), quantities=body["quantities"], key=key)
         placed = checkout.place_draft(draft, offer, PEER)
         return Response(OrderSerializer(placed.order).data, status=201)

@@ -4,6 +4,6 @@ import os
 
 os.environ["DJANGO_SETTINGS_MODULE"] = "loadtest.bench.settings"
 
-from shop.wsgi import application  # noqa: E402
+from shop.wsgi import application
 
 __all__ = ["application"]

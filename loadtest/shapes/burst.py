@@ -10,20 +10,12 @@ class Burst(LoadTestShape):
 
     use_common_options = True
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.has_begun = False
-
-    def reset_time(self) -> None:
-        super().reset_time()
-        self.has_begun = False
-
     def tick(self) -> tuple[int, float] | None:
         if self.runner is None or self.runner.environment.parsed_options is None:
             return None
-        if self.runner.user_count:
-            self.has_begun = True
-        elif self.has_begun:
+        # A short burst is over before anybody has counted a single user.
+        has_begun = self.runner.environment.tally.attempted > 0
+        if has_begun and self.runner.user_count == 0:
             return None
         users = self.runner.environment.parsed_options.num_users or 50
         return users, users

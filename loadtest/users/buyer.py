@@ -20,9 +20,13 @@ class Buyer(FastHttpUser):
     connection_timeout = 5.0
     network_timeout = 30.0
 
+    def on_start(self) -> None:
+        # On a worker the burst comes as a message, maybe after the order to start.
+        self.burst = self.environment.coming.get(timeout=PATIENCE)
+
     @task
     def buy(self) -> None:
-        coming = self.environment.burst
+        coming = self.burst
         customer = coming.next_customer()
         if customer is None:
             raise StopUser

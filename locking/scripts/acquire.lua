@@ -15,18 +15,16 @@ local now_us = time[1] * 1000000 + time[2]
 local holder = redis.call('GET', KEYS[1])
 
 if holder and holder ~= token then
-    local left = redis.call('PTTL', KEYS[1])
     if ARGV[3] == '1' then
-        -- It looks again after what is left here or after its own TTL; one TTL more, and it is taken for dead.
+        -- It looks again after its own TTL at the latest; a TTL later it is taken for dead.
         local now = math.floor(now_us / 1000)
-        local counts = math.max(left, 0) + 2 * ttl
         redis.call('ZREMRANGEBYSCORE', KEYS[3], '-inf', now)
-        redis.call('ZADD', KEYS[3], now + counts, token)
-        if redis.call('PTTL', KEYS[3]) < counts then
-            redis.call('PEXPIRE', KEYS[3], counts)
+        redis.call('ZADD', KEYS[3], now + 2 * ttl, token)
+        if redis.call('PTTL', KEYS[3]) < 2 * ttl then
+            redis.call('PEXPIRE', KEYS[3], 2 * ttl)
         end
     end
-    return {0, left}
+    return {0, redis.call('PTTL', KEYS[1])}
 end
 
 local last = tonumber(redis.call('GET', KEYS[2]) or 0)

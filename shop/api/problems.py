@@ -148,8 +148,8 @@ def _response_to(error: Exception, problem: Problem) -> Response:
         case exceptions.ValidationError():
             members = {"errors": list(pointers(error.detail))}
             detail = ""
-        case exceptions.Throttled(wait=wait) if wait is not None:
-            headers["Retry-After"] = str(max(1, ceil(wait)))
+        case exceptions.Throttled():
+            headers["Retry-After"] = str(max(1, ceil(getattr(error, "wait", None) or 1)))
         case exceptions.AuthenticationFailed() | exceptions.NotAuthenticated():
             headers["WWW-Authenticate"] = 'Bearer realm="api"'
             if isinstance(error.detail, dict):

@@ -7,6 +7,7 @@ from decimal import Decimal
 from typing import Any
 
 from django.conf import settings
+from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
 from shop.models import Order
@@ -34,7 +35,9 @@ class NewOrderSerializer(serializers.Serializer[Any]):
     """The body of an order. `validated_data["quantities"]` has the units by product."""
 
     sale = StrictInteger(min_value=1, max_value=MAX_ID)
-    items = LineSerializer(many=True, min_length=1, max_length=MAX_LINES)
+    items: serializers.ListSerializer[Any] = serializers.ListSerializer(
+        child=LineSerializer(), min_length=1, max_length=MAX_LINES
+    )
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
         quantities = {line["product"]: line["quantity"] for line in attrs["items"]}
@@ -60,12 +63,15 @@ class OrderSerializer(serializers.Serializer[Any]):
     created_at = serializers.DateTimeField()
     pay_by = serializers.SerializerMethodField()
 
-    def get_items(self, order: Order) -> list[dict[str, Any]]:
+    @extend_schema_field(OrderItemSerializer(many=True))
+    def get_items(self, order: Order) -> Any:
         return OrderItemSerializer(order.items.all(), many=True).data
 
+    @extend_schema_field(serializers.DecimalField(max_digits=14, decimal_places=2))
     def get_total(self, order: Order) -> Decimal:
         return sum((item.price * item.quantity for item in order.items.all()), Decimal())
 
+    @extend_schema_field(serializers.DateTimeField())
     def get_pay_by(self, order: Order) -> str:
         return serializers.DateTimeField().to_representation(order.created_at + timedelta(seconds=settings.ORDER_TTL))
 
@@ -85,7 +91,8 @@ class OfferSerializer(serializers.Serializer[Any]):
     closes_at = serializers.DateTimeField()
     items = serializers.SerializerMethodField()
 
-    def get_items(self, offer: Any) -> list[dict[str, Any]]:
+    @extend_schema_field(OfferedSerializer(many=True))
+    def get_items(self, offer: Any) -> Any:
         return OfferedSerializer(offer.products.values(), many=True).data
 
 

@@ -40,6 +40,11 @@ EXAMPLE_ORDER = OpenApiExample(
 )
 
 
+def customer_of(request: Request) -> int:
+    """The id of the user whose token came with the request."""
+    return int(str(request.user.pk))
+
+
 def idempotency_key(request: Request) -> str:
     """The key of a request, with or without the quotes that the IETF draft puts around it.
 
@@ -64,7 +69,7 @@ def new_order(request: Request) -> dict[str, Any]:
         raise ValidationError(["The body must be a JSON object."])
     body = NewOrderSerializer(data=request.data)
     body.is_valid(raise_exception=True)
-    return body.validated_data
+    return dict(body.validated_data)
 
 
 class Orders(ListAPIView[Order]):
@@ -73,7 +78,7 @@ class Orders(ListAPIView[Order]):
     serializer_class = OrderSerializer
 
     def get_queryset(self) -> QuerySet[Order]:
-        return Order.objects.filter(customer=self.request.user.pk).prefetch_related("items__product")
+        return Order.objects.filter(customer=customer_of(self.request)).prefetch_related("items__product")
 
     def get_throttles(self) -> list[Any]:
         return [OrderRate()] if self.request.method == "POST" else []
@@ -87,7 +92,7 @@ class Orders(ListAPIView[Order]):
     def post(self, request: Request) -> Response:
         """Place an order."""
         key = idempotency_key(request)
-        placed = checkout.place(customer=int(request.user.pk), key=key, **new_order(request))
+        placed = checkout.place(customer=customer_of(request), key=key, **new_order(request))
         return Response(
             OrderSerializer(placed.order).data,
             status=201,
@@ -104,7 +109,7 @@ class OneOrder(APIView):
     @extend_schema(responses=OrderSerializer)
     def get(self, request: Request, order: UUID) -> Response:
         """Look at an order."""
-        mine = Order.objects.filter(customer=request.user.pk).prefetch_related("items__product")
+        mine = Order.objects.filter(customer=customer_of(request)).prefetch_related("items__product")
         return Response(OrderSerializer(mine.get(pk=order)).data)
 
 
@@ -114,7 +119,7 @@ class Payment(APIView):
     @extend_schema(request=None, responses=OrderSerializer)
     def post(self, request: Request, order: UUID) -> Response:
         """Pay for an order. Paying twice is paying once."""
-        return Response(OrderSerializer(checkout.pay(order, customer=int(request.user.pk))).data)
+        return Response(OrderSerializer(checkout.pay(order, customer=customer_of(request))).data)
 
 
 class Sales(APIView):

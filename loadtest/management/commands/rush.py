@@ -40,7 +40,10 @@ class Command(BaseCommand):
         parser.add_argument("--clients", type=positive, default=50, help="buyers who ask at the same time (50)")
         parser.add_argument("--quantity", type=positive, default=1, help="units in an order (1)")
         parser.add_argument(
-            "--attempts", type=positive, default=0, help="orders that are tried (twice what there is; at least --clients)"
+            "--attempts",
+            type=positive,
+            default=0,
+            help="orders that are tried (twice what there is)",
         )
         parser.add_argument("--url", default="", help="a running shop; without it one is started and stopped again")
         parser.add_argument("--json", action="store_true", help="end with one JSON object in place of the table")

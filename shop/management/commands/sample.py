@@ -30,7 +30,7 @@ class Command(BaseCommand):
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument("--password", default="", help="of the accounts `admin` and `buyer`; a random one if absent")
+        parser.add_argument("--password", default="", help="of `admin` and `buyer`; a random one if absent")
         parser.add_argument("--strategy", default="redis-lock", help="of the sale (redis-lock)")
 
     def handle(self, *args: Any, **options: Any) -> None:

@@ -43,8 +43,7 @@ class Command(BaseCommand):
             raise CommandError(str(error)) from error
 
     def _start(self, folder: RunFolder) -> None:
-        ours = [name for name, given in _given().items() if not given]
-        if not ours:
+        if not (ours := _ours()):
             self.stdout.write("Nothing to start: both servers are given from outside.")
         elif keeper.start(folder, runs=ours):
             self.stdout.write(f"Started {' and '.join(ours)} in {folder.path}.")
@@ -84,13 +83,13 @@ def _given() -> dict[str, str]:
     }
 
 
+def _ours() -> list[str]:
+    return [name for name, given in _given().items() if not given]
+
+
 def _found(folder: RunFolder) -> list[Status]:
-    ours = {server.name: server for server in keeper.status(folder)}
-    given = _given()
-    return [
-        _given_postgres() if given["postgres"] else ours["postgres"],
-        _given_valkey() if given["valkey"] else ours["valkey"],
-    ]
+    ours = {server.name: server for server in keeper.status(folder, runs=_ours())}
+    return [ours.get("postgres") or _given_postgres(), ours.get("valkey") or _given_valkey()]
 
 
 def _given_postgres() -> Status:

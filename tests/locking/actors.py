@@ -1,0 +1,71 @@
+"""What other processes do in the tests of locks. Each gets a pipe to the test as its last argument."""
+
+from __future__ import annotations
+
+import os
+import time
+from multiprocessing.connection import Connection as Pipe
+from typing import Any
+
+from locking import LeaseLost, waiting
+from tests.locking.support import Recipe
+
+
+def increment(recipe: Recipe, name: str, times: int, locked: bool, pipe: Pipe) -> None:
+    """Read, add one and write back, `times` times, when told to start."""
+    lock, cell = recipe(name), recipe.cell(name)
+    pipe.send("ready")
+    pipe.recv()
+    for _ in range(times):
+        if locked:
+            with lock.hold():
+                cell.write(cell.read() + 1)
+        else:
+            cell.write(cell.read() + 1)
+    pipe.send("done")
+
+
+def hold(recipe: Recipe, name: str, options: dict[str, Any], pipe: Pipe) -> None:
+    """Take the lock, say so, and keep it until told to release it."""
+    lease = recipe(name, **options).acquire()
+    assert lease is not None
+    pipe.send(lease.fence)
+    pipe.recv()
+    pipe.send(lease.release())
+
+
+def wait_and_hold(recipe: Recipe, name: str, options: dict[str, Any], pipe: Pipe) -> None:
+    """As `hold`, but say first that it is about to wait."""
+    pipe.send("waiting")
+    hold(recipe, name, options, pipe)
+
+
+def die_when_woken(recipe: Recipe, name: str, options: dict[str, Any], pipe: Pipe) -> None:
+    """Wait for the lock, and die between the wake and the attempt that would follow."""
+    sleep = waiting.Waiter.wait
+
+    def wait(self: waiting.Waiter, seconds: float, left: float) -> bool:
+        if sleep(self, seconds, left):
+            os._exit(9)
+        return False
+
+    waiting.Waiter.wait = wait  # type: ignore[method-assign]
+    wait_and_hold(recipe, name, options, pipe)
+
+
+def write_after_a_pause(recipe: Recipe, name: str, options: dict[str, Any], pipe: Pipe) -> None:
+    """Take the lock, sleep until told that the pause is over, and say what the lease says then."""
+    lost: list[int | None] = []
+    lease = recipe(name, on_lost=lambda lease: lost.append(lease.fence), **options).acquire()
+    assert lease is not None
+    pipe.send(lease.fence)
+    pipe.recv()
+    try:
+        lease.check()
+        said = "held"
+    except LeaseLost:
+        said = "lost"
+    deadline = time.monotonic() + 2.0
+    while not lost and time.monotonic() < deadline:
+        time.sleep(0.01)
+    pipe.send((said, len(lost), lease.release()))

@@ -1,0 +1,214 @@
+"""What the tests of locks share: waiting for conditions, other processes, and ways to watch or disturb a server."""
+
+from __future__ import annotations
+
+import functools
+import multiprocessing
+import os
+import signal
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from multiprocessing.connection import Connection as Pipe
+from typing import Any, Protocol
+
+import redis
+from redis.connection import UnixDomainSocketConnection
+
+from locking import Lock, RedisLock
+
+PATIENCE = 20.0
+"""Seconds after which a condition that should have come true has failed; many times what it takes."""
+
+
+def wait_for(condition: Callable[[], Any], what: str = "") -> Any:
+    """Return the first true value of `condition`, and fail when there is none."""
+    deadline = time.monotonic() + PATIENCE
+    while not (value := condition()):
+        assert time.monotonic() < deadline, f"waited in vain for {what or condition}"
+        time.sleep(0.002)
+    return value
+
+
+class Clock:
+    """A clock that is set by hand."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Cell(Protocol):
+    """A number that is read and written in two steps, so that only a lock makes adding to it safe."""
+
+    def read(self) -> int: ...
+
+    def write(self, value: int) -> None: ...
+
+
+class Recipe(Protocol):
+    """Makes locks that exclude each other, in this process and, being picklable, in others."""
+
+    def __call__(self, name: str, **options: Any) -> Lock: ...
+
+    def cell(self, name: str) -> Cell: ...
+
+
+@dataclass(frozen=True)
+class RedisCell:
+    client: redis.Redis
+    key: str
+
+    def read(self) -> int:
+        return int(self.client.get(self.key) or 0)
+
+    def write(self, value: int) -> None:
+        self.client.set(self.key, value)
+
+
+@functools.cache
+def client_of(url: str, pid: int) -> redis.Redis:
+    return redis.Redis.from_url(url)
+
+
+@dataclass(frozen=True)
+class RedisRecipe:
+    """Makes `RedisLock`s on the server at `url`."""
+
+    url: str
+
+    @property
+    def client(self) -> redis.Redis:
+        return client_of(self.url, os.getpid())
+
+    def __call__(self, name: str, **options: Any) -> RedisLock:
+        return RedisLock(self.client, name, **options)
+
+    def cell(self, name: str) -> RedisCell:
+        return RedisCell(self.client, f"cell:{name}")
+
+
+@contextmanager
+def process(target: Callable[..., None], *args: Any) -> Iterator[tuple[Any, Pipe]]:
+    """Run `target(*args, pipe)` in a process of its own, and yield it and the other end of the pipe."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["pytest", "tests.locking.actors"])
+    ours, theirs = context.Pipe()
+    child = context.Process(target=target, args=(*args, theirs))
+    child.start()
+    theirs.close()
+    try:
+        yield child, ours
+    finally:
+        child.kill()
+        child.join()
+        ours.close()
+
+
+def in_fork(body: Callable[[], str]) -> str:
+    """Run `body` in a forked child and return what it returns, or the name of what it raised."""
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            try:
+                said = body()
+            except BaseException as error:
+                said = type(error).__name__
+            os.write(write, said.encode())
+        finally:
+            os._exit(0)
+    os.close(write)
+    with os.fdopen(read) as pipe:
+        said = pipe.read()
+    os.waitpid(child, 0)
+    return said
+
+
+def run_threads(*bodies: Callable[[], Any]) -> list[Any]:
+    """Run each body in a thread of its own, all at once, and return what they returned; raise what one raised."""
+    results: list[Any] = [None] * len(bodies)
+    errors: list[BaseException] = []
+    start = threading.Barrier(len(bodies))
+
+    def run(index: int) -> None:
+        try:
+            start.wait(PATIENCE)
+            results[index] = bodies[index]()
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=run, args=(index,)) for index in range(len(bodies))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(3 * PATIENCE)
+        assert not thread.is_alive(), "a thread hangs"
+    if errors:
+        raise errors[0]
+    return results
+
+
+@contextmanager
+def paused(pid: int) -> Iterator[None]:
+    """Stop a process for the body: it lives, holds its sockets and answers nothing."""
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+
+def renewing() -> bool:
+    """Whether this process has a thread that renews leases."""
+    return any(thread.name == "lock-renewal" for thread in threading.enumerate())
+
+
+class CountedConnection(UnixDomainSocketConnection):
+    """Counts what is sent, one for each round trip, over all connections of the class. Subclass it to count apart."""
+
+    sent = 0
+
+    def send_packed_command(self, command: Any, check_health: bool = True) -> None:
+        type(self).sent += 1
+        super().send_packed_command(command, check_health)
+
+
+class CutConnection(UnixDomainSocketConnection):
+    """Loses the answer to the next script when told to: the server has done its work, and nobody hears of it."""
+
+    cut_next = False
+    cuts = 0
+
+    def send_command(self, *args: Any, **options: Any) -> None:
+        self.is_script = args[0] == "EVALSHA"
+        super().send_command(*args, **options)
+
+    def read_response(self, *args: Any, **options: Any) -> Any:
+        answer = super().read_response(*args, **options)
+        if type(self).cut_next and self.is_script:
+            type(self).cut_next = False
+            type(self).cuts += 1
+            self.disconnect()
+            raise redis.ConnectionError("cut by the test")
+        return answer
+
+
+class CommandStats:
+    """The commands that a server has run, scripts' own included, since this was made."""
+
+    IGNORED = ("info", "config|resetstat", "client|setinfo", "hello", "client|list")
+
+    def __init__(self, client: redis.Redis) -> None:
+        self._client = client
+        client.config_resetstat()
+
+    def __call__(self) -> Counter[str]:
+        stats = self._client.info("commandstats")
+        calls = {name.removeprefix("cmdstat_"): figures["calls"] for name, figures in stats.items()}
+        return Counter({name: count for name, count in calls.items() if name not in self.IGNORED})

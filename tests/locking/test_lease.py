@@ -1,0 +1,240 @@
+"""Lease: what a holder may trust, with a lock and a clock of the test's own."""
+
+from __future__ import annotations
+
+import pytest
+
+from locking import Capabilities, Lease, LeaseLost, Lock, LockUnavailable, NotOwner
+from locking.lease import validity
+from tests.locking.support import Clock, in_fork, run_threads
+
+
+class ScriptedLock(Lock):
+    """Answers as the test says: True, False, or an exception to raise."""
+
+    capabilities = Capabilities()
+
+    def __init__(self, clock: Clock, on_lost: list[Lease]) -> None:
+        super().__init__("scripted", ttl=10.0)
+        self.clock = clock
+        self.told = on_lost
+        self.answer: bool | Exception = True
+        self.takes = 0.0
+        self.releases = 0
+
+    def acquire(self, blocking: bool = True, timeout: float | None = None) -> Lease:
+        started = self.clock()
+        self.clock.now += self.takes
+        return Lease(self, "token", started=started, ttl=self.ttl, fence=7, on_lost=self.told.append, clock=self.clock)
+
+    def _extend(self, lease: Lease, ttl: float) -> bool:
+        return self._say()
+
+    def _release(self, lease: Lease) -> bool:
+        self.releases += 1
+        return self._say()
+
+    def _say(self) -> bool:
+        self.clock.now += self.takes
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def told() -> list[Lease]:
+    return []
+
+
+@pytest.fixture
+def lock(clock: Clock, told: list[Lease]) -> ScriptedLock:
+    return ScriptedLock(clock, told)
+
+
+@pytest.fixture
+def lease(lock: ScriptedLock) -> Lease:
+    return lock.acquire()
+
+
+class TestTime:
+    def test_remaining_counts_from_before_the_request_less_the_drift_allowance(self, lock: ScriptedLock) -> None:
+        lock.takes = 3.0
+        assert lock.acquire().remaining() == pytest.approx(10.0 - 3.0 - (10.0 * 0.01 + 0.002))
+
+    def test_at_zero_it_is_lost_whatever_the_server_thinks(self, lease: Lease, clock: Clock, told: list[Lease]) -> None:
+        clock.now += validity(10.0) - 0.001
+        lease.check()
+        assert (lease.lost, told) == (False, [])
+        clock.now += 0.001
+        assert lease.lost
+        assert lease.remaining() == 0.0
+        with pytest.raises(LeaseLost):
+            lease.check()
+
+    def test_asking_whether_it_is_lost_calls_nobody(self, lease: Lease, clock: Clock, told: list[Lease]) -> None:
+        clock.now += 10.0
+        assert lease.lost
+        assert told == []
+
+    def test_a_lost_lease_never_comes_back(self, lease: Lease, clock: Clock) -> None:
+        clock.now += 10.0
+        with pytest.raises(LeaseLost):
+            lease.check()
+        clock.now -= 10.0
+        assert lease.lost
+        with pytest.raises(LeaseLost):
+            lease.extend()
+
+
+class TestExtend:
+    def test_it_counts_from_before_its_own_request(self, lease: Lease, lock: ScriptedLock, clock: Clock) -> None:
+        clock.now += 5.0
+        lock.takes = 2.0
+        lease.extend()
+        assert lease.remaining() == pytest.approx(validity(10.0) - 2.0)
+
+    def test_it_takes_a_time_of_its_own(self, lease: Lease) -> None:
+        lease.extend(60.0)
+        assert lease.remaining() == pytest.approx(validity(60.0))
+
+    def test_it_never_shortens_what_is_left(self, lease: Lease) -> None:
+        lease.extend(1.0)
+        assert lease.remaining() == pytest.approx(validity(10.0))
+
+    @pytest.mark.parametrize("ttl", [0.0, -1.0, 0.001, float("nan")])
+    def test_it_refuses_a_time_that_is_none(self, lease: Lease, ttl: float) -> None:
+        with pytest.raises(ValueError, match="ttl"):
+            lease.extend(ttl)
+
+    def test_not_ours_any_more_is_lost_at_once(self, lease: Lease, lock: ScriptedLock, told: list[Lease]) -> None:
+        lock.answer = False
+        with pytest.raises(LeaseLost):
+            lease.extend()
+        assert (lease.lost, lease.remaining(), told) == (True, 0.0, [lease])
+
+    def test_an_answer_that_comes_after_the_deadline_comes_too_late(self, lease: Lease, lock: ScriptedLock) -> None:
+        lock.takes = 10.0
+        with pytest.raises(LeaseLost):
+            lease.extend()
+
+    def test_without_an_answer_it_keeps_what_it_had(self, lease: Lease, lock: ScriptedLock) -> None:
+        lock.answer = LockUnavailable("nobody there")
+        with pytest.raises(LockUnavailable):
+            lease.extend(60.0)
+        assert lease.remaining() == pytest.approx(validity(10.0))
+
+
+class TestRelease:
+    def test_it_says_that_the_lock_was_ours(self, lease: Lease) -> None:
+        assert lease.release() is True
+
+    def test_a_second_one_says_no_and_asks_nobody(self, lease: Lease, lock: ScriptedLock) -> None:
+        lease.release()
+        assert lease.release() is False
+        assert lock.releases == 1
+
+    def test_afterwards_it_is_not_lost_but_may_not_be_used(self, lease: Lease, clock: Clock, told: list[Lease]) -> None:
+        lease.release()
+        clock.now += 100.0
+        assert (lease.lost, lease.remaining(), told) == (False, 0.0, [])
+        with pytest.raises(NotOwner):
+            lease.check()
+        with pytest.raises(NotOwner):
+            lease.extend()
+
+    def test_it_says_no_when_the_server_gave_the_lock_to_somebody_else(self, lease: Lease, lock: ScriptedLock) -> None:
+        lock.answer = False
+        assert lease.release() is False
+
+    def test_without_an_answer_it_may_be_called_again(self, lease: Lease, lock: ScriptedLock) -> None:
+        lock.answer = LockUnavailable("nobody there")
+        with pytest.raises(LockUnavailable):
+            lease.release()
+        lock.answer = True
+        assert lease.release() is True
+        assert lease.release() is False
+
+    def test_not_found_after_a_lost_answer_was_our_own_doing(self, lease: Lease, lock: ScriptedLock) -> None:
+        lock.answer = LockUnavailable("nobody there")
+        with pytest.raises(LockUnavailable):
+            lease.release()
+        lock.answer = False
+        assert lease.release() is True
+
+    def test_not_found_after_a_lost_answer_of_a_late_release_was_not_ours(
+        self, lease: Lease, lock: ScriptedLock, clock: Clock
+    ) -> None:
+        clock.now += 10.0
+        lock.answer = LockUnavailable("nobody there")
+        with pytest.raises(LockUnavailable):
+            lease.release()
+        lock.answer = False
+        assert lease.release() is False
+
+    def test_a_lost_lease_is_given_back_too_but_it_was_not_ours(
+        self, lease: Lease, lock: ScriptedLock, clock: Clock, told: list[Lease]
+    ) -> None:
+        clock.now += 10.0
+        assert lease.release() is False
+        assert (lock.releases, lease.lost, told) == (1, True, [lease])
+
+    def test_of_many_threads_one_is_told_that_it_was_ours(self, lease: Lease) -> None:
+        assert sum(run_threads(*[lease.release] * 16)) == 1
+
+
+class TestOnLost:
+    def test_it_is_called_once_by_whoever_notices_first(self, lease: Lease, clock: Clock, told: list[Lease]) -> None:
+        clock.now += 10.0
+
+        def check() -> None:
+            with pytest.raises(LeaseLost):
+                lease.check()
+
+        run_threads(*[check] * 8, lease.release, *[check] * 7)
+        assert told == [lease]
+
+    def test_when_it_fails_the_holder_hears_of_the_loss_all_the_same(
+        self, lock: ScriptedLock, clock: Clock, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        def fail(lease: Lease) -> None:
+            raise RuntimeError("a callback's own fault")
+
+        lease = Lease(lock, "token", started=clock(), ttl=10.0, clock=clock, on_lost=fail)
+        clock.now += 10.0
+        with pytest.raises(LeaseLost):
+            lease.check()
+        assert "a callback's own fault" in caplog.text
+
+    def test_it_may_use_the_lease(self, lock: ScriptedLock, clock: Clock) -> None:
+        released: list[bool] = []
+        lease = Lease(
+            lock,
+            "token",
+            started=clock(),
+            ttl=10.0,
+            clock=clock,
+            on_lost=lambda lease: released.append(lease.release()),
+        )
+        clock.now += 10.0
+        with pytest.raises(LeaseLost):
+            lease.check()
+        assert released == [False]
+
+
+class TestFork:
+    @pytest.mark.parametrize("use", ["check", "extend", "release", "remaining", "lost"])
+    def test_a_child_does_not_hold_what_its_parent_holds(self, lease: Lease, lock: ScriptedLock, use: str) -> None:
+        def body() -> str:
+            value = getattr(lease, use)
+            return str(value() if callable(value) else value)
+
+        assert in_fork(body) == "NotOwner"
+        lease.check()
+
+    def test_the_figures_of_the_grant_can_still_be_read(self, lease: Lease) -> None:
+        assert in_fork(lambda: f"{lease.name} {lease.fence}") == "scripted 7"

@@ -1,0 +1,38 @@
+"""A run folder for each test, and nothing left of it afterwards."""
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from servers import RunFolder
+from tests.servers.support import server_processes
+
+
+@pytest.fixture
+def outer() -> Iterator[Path]:
+    """A folder that others may pass through, with a path short enough for sockets in it."""
+    path = Path(tempfile.mkdtemp(prefix="lu-"))
+    path.chmod(0o755)
+    yield path
+    shutil.rmtree(path, ignore_errors=True)
+
+
+@pytest.fixture
+def folder(outer: Path) -> Iterator[RunFolder]:
+    """A run folder, not made yet."""
+    folder = RunFolder(outer / "run")
+    yield folder
+    for process in server_processes(folder):
+        process.kill()
+
+
+@pytest.fixture
+def other_folder(outer: Path) -> Iterator[RunFolder]:
+    """A second one."""
+    folder = RunFolder(outer / "other")
+    yield folder
+    for process in server_processes(folder):
+        process.kill()

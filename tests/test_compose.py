@@ -1,0 +1,461 @@
+"""docker-compose.yml, held against the compose specification, the settings, and the commands that it runs."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import shlex
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+from functools import cache
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+import yaml
+from check_jsonschema.builtin_schemas import get_builtin_schema
+from jsonschema import Draft202012Validator
+
+from servers import postgres, valkey
+
+ROOT = Path(__file__).resolve().parent.parent
+SECRETS = {"SECRET_KEY": "k" * 64, "POSTGRES_PASSWORD": "sampleOfAPassword"}
+# What Compose itself puts in, under the name of the project.
+PROJECT = {"COMPOSE_PROJECT_NAME": "last-unit"}
+SHOP = ("web", "worker", "beat", "migrate", "locust-master", "locust-worker")
+# Not for people to set: tracebacks are not for visitors, and `manage.py serve` makes the pool that its threads need.
+NOT_OFFERED = {"DEBUG", "DATABASE_POOL"}
+VARIABLE = re.compile(r"\$(?:(?P<escaped>\$)|\{(?P<name>\w+)(?:(?P<operator>:[-?])(?P<text>[^{}]*))?\}|(?P<wrong>))")
+MANAGE = """
+import sys, django
+from django.core.management import get_commands, load_command_class
+django.setup()
+name, *rest = sys.argv[1:]
+load_command_class(get_commands()[name], name).create_parser("manage.py", name).parse_args(rest)
+"""
+CELERY = """
+import sys
+from celery.bin.celery import celery
+with celery.make_context("celery", sys.argv[1:]) as context:
+    arguments = [*context._protected_args, *context.args]
+    context.invoked_subcommand = arguments[0]
+    context.invoke(celery.callback, **context.params)
+    name, command, rest = celery.resolve_command(context, arguments)
+    parsed = command.make_context(name, rest, parent=context).params
+    if name == "inspect":
+        from celery.worker.control import Panel
+        assert Panel.meta[parsed["command"]].type == "inspect"
+"""
+SETTINGS = """
+import json
+from shop import settings
+names = "DATABASES CACHES CELERY_BROKER_URL SECRET_KEY ALLOWED_HOSTS WEB_PROCESSES WEB_THREADS LAB_ENABLED DEBUG"
+print(json.dumps({name: getattr(settings, name) for name in names.split()}))
+"""
+
+
+def load() -> dict[str, Any]:
+    """The compose file as it is written, anchors followed."""
+    return yaml.safe_load((ROOT / "docker-compose.yml").read_text())
+
+
+def texts(node: Any) -> Iterator[str]:
+    """Every value in which Compose substitutes variables."""
+    if isinstance(node, dict):
+        node = list(node.values())
+    if isinstance(node, list):
+        for value in node:
+            yield from texts(value)
+    elif isinstance(node, str):
+        yield node
+
+
+def substitute(node: Any, variables: Mapping[str, str]) -> Any:
+    """What Compose makes of a value. KeyError: a required variable is missing."""
+
+    def value(match: re.Match[str]) -> str:
+        assert match["wrong"] is None, f"a lone $ in {match.string}"
+        if match["escaped"]:
+            return "$"
+        return variables.get(match["name"], match["text"]) if match["operator"] == ":-" else variables[match["name"]]
+
+    if isinstance(node, dict):
+        return {key: substitute(child, variables) for key, child in node.items()}
+    if isinstance(node, list):
+        return [substitute(child, variables) for child in node]
+    return VARIABLE.sub(value, node) if isinstance(node, str) else node
+
+
+def rendered(variables: Mapping[str, str] = SECRETS) -> dict[str, Any]:
+    """The services as Compose starts them; a name without a value is passed on, or left out when nobody set it."""
+    services = substitute(load()["services"], {**variables, **PROJECT})
+    for service in services.values():
+        given = service.get("environment", {})
+        passed_on = {name: value if value is not None else variables.get(name) for name, value in given.items()}
+        service["environment"] = {name: value for name, value in passed_on.items() if value is not None}
+    return services
+
+
+def taken(compose: dict[str, Any]) -> dict[str, str | None]:
+    """The variables that the file takes from its surroundings, with their defaults; None for a required one."""
+    found: dict[str, str | None] = {}
+    for match in (match for text in texts(compose) for match in VARIABLE.finditer(text) if match["name"]):
+        found[match["name"]] = match["text"] if match["operator"] == ":-" else None
+    for service in compose["services"].values():
+        found |= {name: read()[name] for name, value in service.get("environment", {}).items() if value is None}
+    return {name: default for name, default in found.items() if name not in PROJECT}
+
+
+@cache
+def read() -> dict[str, str]:
+    """The variables that shop/settings.py reads, with their defaults as one would write them in an .env file."""
+    found = {}
+    for node in ast.walk(ast.parse((ROOT / "shop/settings.py").read_text())):
+        match node:
+            case ast.Call(func=ast.Attribute(value=ast.Name("env")), args=[ast.Constant(str(name))], keywords=keywords):
+                found[name] = as_written(next(keyword.value for keyword in keywords if keyword.arg == "default"))
+    return found
+
+
+def as_written(default: ast.expr) -> str:
+    if isinstance(default, ast.Name):
+        return default.id
+    value = ast.literal_eval(default)
+    return ",".join(value) if isinstance(value, list) else str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def unread(compose: dict[str, Any]) -> set[str]:
+    """What our services are given and no setting reads."""
+    return {name for service in SHOP for name in compose["services"][service]["environment"]} - set(read())
+
+
+def run(code: str, *arguments: str, service: str = "web", **changed: str | None) -> subprocess.CompletedProcess[str]:
+    """Run Python in the environment of a service and nothing besides; a change to None takes a variable away."""
+    given = {**rendered()[service]["environment"], **changed}
+    environment = {name: value for name, value in given.items() if value is not None}
+    command = [sys.executable, "-c", code, *arguments]
+    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60)
+
+
+@cache
+def settings(service: str) -> dict[str, Any]:
+    done = run(SETTINGS, service=service)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def understood(command: list[str], service: str) -> subprocess.CompletedProcess[str]:
+    """Let the program that a command names parse the rest of it, in the environment of the service."""
+    match command:
+        case ["python", "manage.py", *arguments]:
+            return run(MANAGE, *arguments, service=service, DJANGO_SETTINGS_MODULE="shop.settings")
+        case ["celery", *arguments]:
+            return run(CELERY, *arguments, service=service)
+        case ["locust", *arguments]:
+            return run("from locust.main import main; main()", *arguments, "--list", service=service)
+    raise AssertionError(f"not a program of ours: {command}")
+
+
+def errors(compose: dict[str, Any]) -> list[str]:
+    schema = get_builtin_schema("vendor.compose-spec")
+    return [error.message for error in Draft202012Validator(schema).iter_errors(compose)]
+
+
+def unmet(compose: dict[str, Any]) -> list[str]:
+    """The dependencies that could never come true."""
+    services = compose["services"]
+    found = []
+    for name, service in services.items():
+        for needed, wanted in service.get("depends_on", {}).items():
+            other = services.get(needed)
+            met = other is not None and {
+                "service_started": True,
+                "service_healthy": "test" in other.get("healthcheck", {}),
+                "service_completed_successfully": other.get("restart") == "no",
+            }.get(wanted["condition"], False)
+            if not met or not set(other.get("profiles", [])) <= set(service.get("profiles", [])):
+                found.append(f"{name} -> {needed}")
+    return found
+
+
+def literal_secrets(compose: dict[str, Any]) -> list[str]:
+    """The secrets that do not come from a required variable: by the name of what is given, or as a URL's password."""
+    found = []
+    for service, values in compose["services"].items():
+        for name, value in values.get("environment", {}).items():
+            password = re.search(r"://[^:@/]*:(.+)@", value or "")
+            secret = value if re.search("SECRET|PASSWORD|TOKEN|KEY", name) else password and password[1]
+            if secret and not re.fullmatch(r"\$\{(SECRET_KEY|POSTGRES_PASSWORD):\?[^{}]+\}", secret):
+                found.append(f"{service}: {name}")
+    return found
+
+
+def test_the_file_keeps_to_the_compose_specification() -> None:
+    compose = load()
+
+    assert errors(compose) == []
+    assert errors({**compose, "services": rendered()}) == []
+
+
+def test_a_key_that_the_specification_does_not_know_would_be_found() -> None:
+    compose = load()
+    compose["services"]["web"]["restrat"] = "always"
+
+    assert errors(compose) == ["Unevaluated properties are not allowed ('restrat' was unexpected)"]
+
+
+def test_our_services_are_those_that_are_built_here() -> None:
+    services = load()["services"]
+
+    assert {name for name, service in services.items() if "build" in service} == set(SHOP)
+    assert {services[name].get("image") for name in SHOP} == {None}, "builds of one name, run in parallel, fail"
+    assert set(services) == {*SHOP, "postgres", "valkey"}
+    assert {name for name, service in services.items() if service.get("profiles") == ["load"]} == {
+        "locust-master",
+        "locust-worker",
+    }
+
+
+def test_every_variable_that_is_given_is_read_by_the_settings() -> None:
+    compose = load()
+    assert unread(compose) == set()
+
+    compose["services"]["worker"]["environment"]["REDIS_ULR"] = "redis://valkey"
+    assert unread(compose) == {"REDIS_ULR"}
+
+
+def test_every_setting_can_be_set_from_outside_but_those_that_nobody_should() -> None:
+    assert set(load()["services"]["web"]["environment"]) == set(read()) - NOT_OFFERED
+
+
+@pytest.mark.parametrize("service", SHOP)
+def test_what_has_no_default_is_given_to_each_service(service: str) -> None:
+    required = {name for name, default in read().items() if default == ""} - {"CSRF_TRUSTED_ORIGINS"}
+
+    assert required == {"DATABASE_URL", "REDIS_URL", "SECRET_KEY"}
+    assert {name for name in required if rendered()[service]["environment"].get(name)} == required
+
+
+@pytest.mark.parametrize("service", SHOP)
+def test_the_settings_of_a_service_lead_to_the_postgres_and_valkey_of_the_file(service: str) -> None:
+    loaded, database_server = settings(service), rendered()["postgres"]["environment"]
+    database = loaded["DATABASES"]["default"]
+
+    assert (database["HOST"], database["PORT"]) == ("postgres", 5432)
+    assert database["USER"] == database_server["POSTGRES_USER"]
+    assert database["PASSWORD"] == database_server["POSTGRES_PASSWORD"] == SECRETS["POSTGRES_PASSWORD"]
+    assert database["NAME"] == database_server["POSTGRES_DB"]
+    assert loaded["CACHES"]["default"]["LOCATION"] == loaded["CELERY_BROKER_URL"] == "redis://valkey:6379/0"
+    assert loaded["SECRET_KEY"] == SECRETS["SECRET_KEY"]
+    assert (loaded["LAB_ENABLED"], loaded["DEBUG"]) == (False, False)
+
+
+def test_without_its_secret_a_service_would_not_start() -> None:
+    done = run(SETTINGS, SECRET_KEY=None)
+
+    assert done.returncode == 1
+    assert "ImproperlyConfigured: Set SECRET_KEY" in done.stderr
+
+
+def test_what_closes_its_connections_by_itself_has_no_pool() -> None:
+    pools = {name: settings(name)["DATABASES"]["default"]["OPTIONS"]["pool"] for name in SHOP if name != "web"}
+
+    assert pools == dict.fromkeys(("worker", "beat", "migrate", "locust-master", "locust-worker"), False)
+
+
+def test_postgres_accepts_every_connection_of_as_many_web_replicas_as_have_a_port() -> None:
+    services, loaded = rendered(), settings("web")
+    first, last = re.fullmatch(r"127\.0\.0\.1:(\d+)-(\d+):8000", services["web"]["ports"][0]).groups()
+    replicas = int(last) - int(first) + 1
+    accepted = int(re.fullmatch(r"max_connections=(\d+)", services["postgres"]["command"][-1])[1])
+
+    assert replicas == 10
+    assert replicas * loaded["WEB_PROCESSES"] * loaded["WEB_THREADS"] <= accepted - 50
+
+
+def test_all_are_on_the_one_network_and_data_is_in_named_volumes() -> None:
+    compose = load()
+
+    assert list(compose["networks"]) == ["shop"]
+    assert {name for name, service in compose["services"].items() if service["networks"] != ["shop"]} == set()
+    assert compose["services"]["postgres"]["volumes"] == ["postgres:/var/lib/postgresql"]
+    assert compose["services"]["valkey"]["volumes"] == ["valkey:/data"]
+    assert set(compose["volumes"]) == {"postgres", "valkey"}
+
+
+def test_only_beat_cannot_be_scaled() -> None:
+    services = rendered()
+
+    assert {name: service["container_name"] for name, service in services.items() if "container_name" in service} == {
+        "beat": "last-unit-beat"
+    }
+    assert "ports" not in services["locust-worker"]
+
+
+def test_every_dependency_can_come_true() -> None:
+    assert unmet(load()) == []
+
+
+@pytest.mark.parametrize(
+    ("service", "change", "broken"),
+    [
+        ("valkey", {"healthcheck": {}}, ["web -> valkey", "worker -> valkey", "beat -> valkey"]),
+        ("migrate", {"restart": "unless-stopped"}, ["web -> migrate", "worker -> migrate", "beat -> migrate"]),
+        ("migrate", {"depends_on": {"pstgres": {"condition": "service_started"}}}, ["migrate -> pstgres"]),
+        ("web", {"profiles": ["sale"]}, ["locust-master -> web"]),
+    ],
+)
+def test_a_dependency_that_cannot_would_be_found(service: str, change: dict[str, Any], broken: list[str]) -> None:
+    compose = load()
+    compose["services"][service].update(change)
+
+    assert unmet(compose) == broken
+
+
+@pytest.mark.parametrize("service", SHOP)
+def test_the_program_of_a_service_understands_its_command(service: str) -> None:
+    command = shlex.split(rendered()[service]["command"])
+    done = understood(command, service)
+
+    assert done.returncode == 0, done.stderr
+    if command[0] != "python":
+        assert Path(sys.executable).with_name(command[0]).exists()
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        "python manage.py sreve",
+        "python manage.py serve --prot 8000",
+        "celery -A shpo worker",
+        "celery -A shop worker --pool thraeds",
+        "celery -A shop inspect pong",
+        "locust -f loadtest/locustfiel.py",
+        "locust -f loadtest/locustfile.py --msater",
+    ],
+)
+def test_a_command_that_is_not_understood_would_be_found(wrong: str) -> None:
+    assert understood(shlex.split(wrong), "web").returncode != 0
+
+
+def test_the_workers_health_check_asks_that_worker() -> None:
+    kind, command = rendered()["worker"]["healthcheck"]["test"]
+
+    assert kind == "CMD-SHELL"
+    assert "--destination celery@$HOSTNAME" in command
+    assert understood(shlex.split(command), "worker").returncode == 0
+
+
+@pytest.mark.parametrize(("service", "address"), [("web", "127.0.0.1:8000"), ("locust-master", "127.0.0.1:8089")])
+@pytest.mark.parametrize(("status", "healthy"), [(200, True), (503, False)])
+def test_a_health_check_over_http_believes_the_answer(
+    service: str, address: str, *, status: int, healthy: bool
+) -> None:
+    asked = []
+
+    class Answer(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked.append(self.path)
+            self.send_response(status)
+            self.end_headers()
+
+        def log_message(self, *_: Any) -> None:
+            """Nothing to say."""
+
+    kind, python, option, code = rendered()[service]["healthcheck"]["test"]
+    with HTTPServer(("127.0.0.1", 0), Answer) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        done = run(code.replace(address, f"127.0.0.1:{server.server_port}"), service=service)
+        server.shutdown()
+
+    assert (kind, python, option) == ("CMD", "python", "-c")
+    assert asked == [{"web": "/health/", "locust-master": "/"}[service]]
+    assert (done.returncode == 0) is healthy
+
+
+def test_the_web_answers_to_the_names_that_the_file_calls_it_by() -> None:
+    services, hosts = rendered(), settings("web")["ALLOWED_HOSTS"]
+    load_goes_to = urlsplit(shlex.split(services["locust-master"]["command"])[-1])
+    arguments = shlex.split(services["web"]["command"])
+
+    assert (load_goes_to.hostname, load_goes_to.port) == ("web", 8000)
+    assert arguments[-4:] == ["--host", "0.0.0.0", "--port", "8000"]  # noqa: S104 - inside a container
+    assert hosts == ["web", "127.0.0.1", "localhost"]
+    found = "import django; django.setup(); from django.urls import resolve; print(resolve('/health/').view_name)"
+    assert run(found, DJANGO_SETTINGS_MODULE="shop.settings").stdout == "health\n"
+
+
+def test_the_servers_keep_what_the_projects_own_servers_keep() -> None:
+    services = rendered()
+    options = services["valkey"]["command"][1:]
+    sorts = ("--encoding", "--locale", "--builtin-locale")
+
+    given = dict(zip(options[::2], options[1::2], strict=True))
+    kept = ("appendonly", "appendfsync", "save", "maxmemory-policy")
+    assert given == {f"--{name}": valkey.SETTINGS[name] for name in kept}
+    assert set(services["postgres"]["environment"]["POSTGRES_INITDB_ARGS"].split()) == {
+        option for option in postgres.INITDB if option.startswith(sorts)
+    }
+
+
+def test_no_secret_is_written_in_the_file() -> None:
+    assert literal_secrets(load()) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("SECRET_KEY", "hunter2"),
+        ("SECRET_KEY", "${SECRET_KEY:-hunter2}"),
+        ("DATABASE_URL", "postgres://last_unit:hunter2@postgres:5432/last_unit"),
+    ],
+)
+def test_a_secret_in_the_file_would_be_found(name: str, value: str) -> None:
+    compose = load()
+    compose["services"]["beat"]["environment"] = {name: value}
+
+    assert literal_secrets(compose) == [f"beat: {name}"]
+
+
+@pytest.mark.parametrize("missing", SECRETS)
+def test_compose_refuses_to_start_without_a_secret(missing: str) -> None:
+    with pytest.raises(KeyError, match=missing):
+        rendered({name: value for name, value in SECRETS.items() if name != missing})
+
+
+def test_the_example_names_what_the_file_takes_and_shows_each_default() -> None:
+    lines = (ROOT / ".env.example").read_text().splitlines()
+    named = [match.groups() for line in lines if (match := re.fullmatch(r"(# )?([A-Z_]+)=(.*)", line))]
+    wanted = taken(load())
+
+    assert len(named) == len(wanted)
+    assert {name: value for optional, name, value in named if optional} == {
+        name: default for name, default in wanted.items() if default is not None
+    }
+    assert {name: value for optional, name, value in named if not optional} == dict.fromkeys(SECRETS, "")
+    assert {name for name, default in wanted.items() if default is None} == set(SECRETS)
+
+
+def test_the_example_explains_every_variable() -> None:
+    lines = (ROOT / ".env.example").read_text().splitlines()
+    variables = [number for number, line in enumerate(lines) if re.match(r"(# )?[A-Z_]+=", line)]
+
+    assert [lines[number] for number in variables if not re.match(r"# [A-Z].* ", lines[number - 1])] == []
+
+
+def test_the_image_holds_no_secrets_and_is_not_run_by_root() -> None:
+    instructions = re.sub(r"\\\n\s*", "", (ROOT / "Dockerfile").read_text()).splitlines()
+    ignored = (ROOT / ".dockerignore").read_text().split("\n")
+
+    assert [line for line in instructions if line.startswith("USER")] == ["USER 10001:10001"]
+    assert [line for line in instructions if re.search("secret|password", line, re.IGNORECASE)] == []
+    assert len([line for line in instructions if "pip install" in line and "--require-hashes" in line]) == 1
+    assert {".env", ".git", ".venv", "tests"} <= set(ignored)
+    assert {"manage.py", "requirements.txt", "shop", "inventory", "locking", "lab", "loadtest", "servers"}.isdisjoint(
+        ignored
+    )
