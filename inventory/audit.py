@@ -28,7 +28,7 @@ class Figures:
     @property
     def conserved(self) -> bool:
         """Whether the whole law holds, not the sum alone: -1 on hand and one sold too many add up as well."""
-        return self.drift == 0 and self.on_hand >= 0 and self.sold <= self.received
+        return self.drift == 0 and min(self.on_hand, self.sold) >= 0 and self.sold <= self.received
 
 
 def check(stock: Iterable[tuple[str, int, int]], sold: Mapping[str, int]) -> list[Figures]:

@@ -13,6 +13,7 @@ from datetime import timedelta
 from decimal import Decimal
 from typing import Any
 
+from django.contrib.auth.hashers import UNUSABLE_PASSWORD_PREFIX
 from django.contrib.auth.models import User
 from django.utils import timezone
 from redis import RedisError
@@ -102,8 +103,9 @@ def prepare(
     )
     SaleItem.objects.create(sale=sale, product=product, price=Decimal("9.90"), limit=limit)
     if rung:
-        if rung not in ask_lab(host, "GET", "/lab/rungs/", customers[0])["rungs"]:
-            raise LabError(f"The lab has no rung {rung}.")
+        rungs = ask_lab(host, "GET", "/lab/rungs/", customers[0])["rungs"]
+        if rung not in rungs:
+            raise LabError(f"the lab has no rung {rung}; it has {', '.join(rungs)}")
         ask_lab(host, "PUT", f"/lab/stock/{name}/", customers[0], {"received": units})
     else:
         stock.deliver(name, units)
@@ -114,7 +116,8 @@ def prepare(
 def make_customers(count: int) -> list[int]:
     """The ids of so many customers; those of earlier bursts come again. They have no password to log in with."""
     names = [f"buyer-{number:06}" for number in range(1, count + 1)]
-    User.objects.bulk_create((User(username=name, password="!") for name in names), ignore_conflicts=True)  # noqa: S106
+    users = (User(username=name, password=UNUSABLE_PASSWORD_PREFIX) for name in names)
+    User.objects.bulk_create(users, ignore_conflicts=True, batch_size=10_000)
     return list(User.objects.filter(username__in=names).order_by("username").values_list("pk", flat=True))
 
 

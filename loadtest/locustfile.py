@@ -15,6 +15,7 @@ from typing import Any
 
 import gevent
 from gevent.event import AsyncResult
+from gevent.os import tp_read
 from locust import events
 from locust.argument_parser import LocustArgumentParser
 from locust.env import Environment
@@ -46,7 +47,7 @@ def options(parser: LocustArgumentParser) -> None:
         "--json-lines",
         action="store_true",
         include_in_web_ui=False,
-        help="progress and, at the end, the result as lines of JSON on standard output",
+        help="progress and the result as lines of JSON on standard output; ends when standard input is closed",
     )
 
 
@@ -55,6 +56,8 @@ def begin(environment: Environment, **_: Any) -> None:
     environment.tally = Tally()
     environment.coming = AsyncResult()
     runner = environment.runner
+    if environment.parsed_options and environment.parsed_options.json_lines:
+        gevent.spawn(end_with_the_reader)
     # Locust's reports name no environment, so each environment listens for itself.
     if isinstance(runner, WorkerRunner):
         runner.register_message("burst", receive)
@@ -89,6 +92,8 @@ def prepare(environment: Environment, **_: Any) -> None:
     except Exception as error:
         # Locust would go on without us, with buyers who wait for nothing.
         sys.stderr.write(f"The burst cannot be prepared: {error}\n")
+        if chosen.json_lines:
+            say({"error": str(error)})
         environment.process_exit_code = 2
         runner.quit()
         return
@@ -114,6 +119,12 @@ def report_progress(environment: Environment) -> None:
         tally = environment.tally
         say({"attempted": tally.attempted, "answered": len(tally.orders), "refused": tally.refused, "busy": tally.busy})
         gevent.sleep(0.2)
+
+
+def end_with_the_reader() -> None:
+    """Whoever reads our lines holds the other end of our standard input. When it is gone, so are we."""
+    tp_read(sys.stdin.fileno(), 1)
+    os._exit(1)
 
 
 def say(values: dict[str, Any]) -> None:

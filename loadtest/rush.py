@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from django.conf import settings
 
 LOCUSTFILE = Path(__file__).parent / "locustfile.py"
 
@@ -65,24 +66,25 @@ class Rush:
             *("--rung", self.rung, "--stock", str(self.stock), "--quantity", str(self.quantity)),
             *("--attempts", str(self.wanted), "--json-lines"),
         ]
-        with subprocess.Popen(
-            command,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env={**os.environ, "PYTHONWARNINGS": "ignore"},
-        ) as locust:
-            result = None
+        settings.RUN_FOLDER.create()
+        log = settings.RUN_FOLDER.path / "locust.log"
+        with (
+            log.open("w") as complaints,
+            # It ends when its standard input does: a burst must not outlive us, however we end.
+            subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=complaints, text=True
+            ) as locust,
+        ):
+            result, reason = None, "no verdict was said"
             try:
                 for line in locust.stdout or ():
                     if line.startswith("{"):
                         said = json.loads(line)
-                        result = said.get("result", result)
+                        result, reason = said.get("result", result), said.get("error", reason)
                         progress(said)
             except BaseException:
                 locust.terminate()
                 raise
-            errors = (locust.stderr.read() if locust.stderr else "").strip().splitlines()
         if result is None:
-            raise RushError("Locust came to no verdict: " + (errors[-1] if errors else f"status {locust.returncode}"))
+            raise RushError(f"The burst came to no verdict: {reason}. What Locust said is in {log}.")
         return result

@@ -44,6 +44,7 @@ class Stack:
         self.environment = {**os.environ, "LAB_ENABLED": "1" if lab else "0"}
         web = serve.granian_arguments("127.0.0.1", self.port, application)
         self.web = self._child("web", web, **serve.environment())
+        self.servers: Servers | None = None
         self.children: list[Child] = []
         self._running = ExitStack()
 
@@ -54,6 +55,7 @@ class Stack:
             ServerError, CommandError: a part does not start; those that did are stopped again.
         """
         serve.refuse_busy_port("127.0.0.1", self.port)
+        settings.RUN_FOLDER.create()
         with ExitStack() as starting:
             wanted = [
                 name
@@ -61,7 +63,7 @@ class Stack:
                 if ours
             ]
             if wanted:
-                starting.enter_context(Servers(settings.RUN_FOLDER, runs=tuple(wanted)))
+                self.servers = starting.enter_context(Servers(settings.RUN_FOLDER, runs=tuple(wanted)))
             starting.callback(connections.close_all)
             call_command("migrate", verbosity=0, interactive=False)
             self._start(starting, self.web)

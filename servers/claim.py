@@ -36,9 +36,13 @@ class Claim:
         if (lock := self._locked(fcntl.LOCK_EX)) is None:
             return False
         self._lock = lock
-        with self.note.open("r+") as note:
-            note.truncate()
-            note.write(f"{os.getpid()} {_started(os.getpid())} {' '.join(runs)}\n")
+        try:
+            with self.note.open("r+") as note:  # not made here: it is what tells a run folder from any other
+                note.truncate()
+                note.write(f"{os.getpid()} {_started(os.getpid())} {' '.join(runs)}\n")
+        except BaseException:
+            self.release()
+            raise
         return True
 
     def release(self) -> None:

@@ -139,5 +139,8 @@ def private_subfolder(path: Path) -> None:
     """Make `path`, directly inside a run folder, a folder that only the user of the servers can enter."""
     path.mkdir(mode=0o700, exist_ok=True)
     if user := unprivileged_user():
-        account = pwd.getpwnam(user)
-        os.chown(path, account.pw_uid, account.pw_gid)
+        try:
+            account = pwd.getpwnam(user)
+            os.chown(path, account.pw_uid, account.pw_gid)
+        except (KeyError, OSError) as error:
+            raise ServerError(f"As root the servers run as user {user}: {error}. Run as an ordinary user.") from error

@@ -87,28 +87,26 @@ class Child:
             raise ServerError(f"Start {self.name} from the main thread: Linux ends it with the thread that started it.")
         if self.alive:
             raise ServerError(f"{self.name} runs already, as process {self.pid}.")
-        account = pwd.getpwnam(self.user) if self.user else None
-        log = os.open(self.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         try:
-            self._log_start = os.fstat(log).st_size
-            self._process = subprocess.Popen(
-                self.args,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                env=self.env,
-                cwd=self.cwd,
-                start_new_session=True,
-                user=account.pw_uid if account else None,
-                group=account.pw_gid if account else None,
-                extra_groups=[] if account else None,
-                # After the change of user, which would clear the request.
-                preexec_fn=_end_with_parent(self.stop_signal),
-            )
-        except (OSError, subprocess.SubprocessError) as error:
+            account = pwd.getpwnam(self.user) if self.user else None
+            with open(self.log, "ab", opener=_private) as log:
+                self._log_start = log.tell()
+                self._process = subprocess.Popen(
+                    self.args,
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    env=self.env,
+                    cwd=self.cwd,
+                    start_new_session=True,
+                    user=account.pw_uid if account else None,
+                    group=account.pw_gid if account else None,
+                    extra_groups=[] if account else None,
+                    # After the change of user, which would clear the request.
+                    preexec_fn=_end_with_parent(self.stop_signal),
+                )
+        except (OSError, KeyError, subprocess.SubprocessError) as error:
             raise ServerError(f"{self.name} cannot be run ({self.args[0]}): {error}") from error
-        finally:
-            os.close(log)
 
     def wait_until(self, ready: Callable[[], bool], timeout: float) -> None:
         """Return once `ready` says so, asking it every 10 ms.
@@ -150,6 +148,11 @@ class Child:
     def _kill_group(leader: int) -> None:
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(leader, signal.SIGKILL)
+
+
+def _private(path: str, flags: int) -> int:
+    """Open a file that only we may read, and never one that a link points to."""
+    return os.open(path, flags | os.O_NOFOLLOW, 0o600)
 
 
 def _end_with_parent(stop_signal: signal.Signals) -> Callable[[], None] | None:

@@ -9,7 +9,6 @@ from typing import Any
 
 import environ
 from django.core.exceptions import ImproperlyConfigured
-from django.urls import reverse_lazy
 
 from servers import RunFolder
 
@@ -188,41 +187,25 @@ WHITENOISE_USE_FINDERS = True
 UNFOLD = {
     "SITE_TITLE": "Last Unit",
     "SITE_HEADER": "Last Unit",
-    "SITE_SUBHEADER": "Stock, sales, orders",
+    "SITE_SUBHEADER": "All times in UTC",
     "SITE_SYMBOL": "inventory_2",
-    "SIDEBAR": {
-        "show_search": False,
-        "navigation": [
-            {
-                "title": "Tonight",
-                "items": [
-                    {
-                        "title": "Stock",
-                        "icon": "inventory_2",
-                        "link": reverse_lazy("admin:inventory_stockitem_changelist"),
-                    },
-                    {"title": "Locks", "icon": "lock", "link": reverse_lazy("admin_locks")},
-                    {"title": "Orders", "icon": "receipt_long", "link": reverse_lazy("admin:shop_order_changelist")},
-                ],
-            },
-            {
-                "title": "What is offered",
-                "items": [
-                    {"title": "Sales", "icon": "bolt", "link": reverse_lazy("admin:shop_sale_changelist")},
-                    {"title": "Products", "icon": "sell", "link": reverse_lazy("admin:shop_product_changelist")},
-                ],
-            },
-            {
-                "title": "People",
-                "items": [{"title": "Users", "icon": "group", "link": reverse_lazy("admin:auth_user_changelist")}],
-            },
-        ],
-    },
+    # In the page itself, so that no browser asks for a /favicon.ico that is not there.
+    "SITE_FAVICONS": [
+        {
+            "rel": "icon",
+            "href": "data:image/svg+xml,<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 8 8'>"
+            "<rect width='8' height='8' rx='2' fill='purple'/><path d='M3 2h1.5v4' stroke='white' fill='none'/></svg>",
+        }
+    ],
+    "DASHBOARD_CALLBACK": "shop.admin.dashboard.context",
+    "SIDEBAR": {"navigation": "shop.admin.sidebar.navigation"},
 }
 
 LOGGING = {
     "version": 1,
     "disable_existing_loggers": False,
     "handlers": {"console": {"class": "logging.StreamHandler"}},
+    # A refusal is an answer, not an event: ten thousand of them a second would drown what matters.
+    "loggers": {"django.request": {"level": "ERROR"}},
     "root": {"handlers": ["console"], "level": env.str("LOG_LEVEL", default="WARNING")},
 }

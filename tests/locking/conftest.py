@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import hashlib
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 import redis
 
+from locking import wire
+from locking.renewal import watchdog
 from servers.folder import RunFolder
 from servers.valkey import Valkey
-from tests.locking.support import RedisRecipe, renewing, wait_for
+from tests.locking.support import RedisRecipe, client_of, renewing, wait_for
 
 
 @contextmanager
@@ -51,10 +54,12 @@ def other_valkey() -> Iterator[Valkey]:
 
 
 @pytest.fixture
-def recipe(valkey: Valkey) -> RedisRecipe:
+def recipe(valkey: Valkey) -> Iterator[RedisRecipe]:
     made = RedisRecipe(valkey.url)
     made.client.flushall()
-    return made
+    yield made
+    made.client.close()
+    client_of.cache_clear()
 
 
 @pytest.fixture
@@ -62,7 +67,27 @@ def client(recipe: RedisRecipe) -> redis.Redis:
     return recipe.client
 
 
+@pytest.fixture
+def flawed(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str, str], None]:
+    """Replaces a part of a script by another for the rest of the test: the negative control of what the part is for."""
+
+    def replace(name: str, part: str, by: str) -> None:
+        text = wire.script(name)[0]
+        assert part in text
+        text = text.replace(part, by)
+        changed = (text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())
+        original = wire.script
+        monkeypatch.setattr(wire, "script", lambda wanted: changed if wanted == name else original(wanted))
+
+    return replace
+
+
 @pytest.fixture(autouse=True)
-def _no_thread_left() -> Iterator[None]:
+def _next_test_starts_without_a_watchdog() -> Iterator[None]:
+    """The thread would see at its next turn that no lease is left; here it is told to look at once."""
     yield
+    with watchdog._condition:
+        watchdog._watched.clear()
+        watchdog._wakes_at = 0.0
+        watchdog._condition.notify()
     wait_for(lambda: not renewing(), "the thread that renews leases to end")

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 import redis
 from redis.connection import UnixDomainSocketConnection
 
-from locking import Lock, RedisLock
+from locking import Lease, Lock, RedisLock
 
 PATIENCE = 20.0
 """Seconds after which a condition that should have come true has failed; many times what it takes."""
@@ -31,6 +31,11 @@ def wait_for(condition: Callable[[], Any], what: str = "") -> Any:
         assert time.monotonic() < deadline, f"waited in vain for {what or condition}"
         time.sleep(0.002)
     return value
+
+
+def end_of(lease: Lease) -> float:
+    """Until when the lease is surely held, in monotonic seconds; it moves on with each renewal."""
+    return time.monotonic() + lease.remaining()
 
 
 class Clock:
@@ -170,12 +175,18 @@ def renewing() -> bool:
 
 
 class CountedConnection(UnixDomainSocketConnection):
-    """Counts what is sent, one for each round trip, over all connections of the class. Subclass it to count apart."""
+    """Counts what is sent after the greeting, one for each round trip. Subclass it to count apart."""
 
     sent = 0
+    greeting = False
+
+    def on_connect_check_health(self, check_health: bool = True) -> None:
+        self.greeting = True
+        super().on_connect_check_health(check_health)
+        self.greeting = False
 
     def send_packed_command(self, command: Any, check_health: bool = True) -> None:
-        type(self).sent += 1
+        type(self).sent += not self.greeting
         super().send_packed_command(command, check_health)
 
 

@@ -116,6 +116,22 @@ def test_servers_that_outlived_their_parent_are_ended_and_the_folder_is_taken_ov
         assert read_one(folder) == ("7", "7")
 
 
+def test_one_that_does_not_listen_any_more_is_ended_all_the_same(
+    folder: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parent = start_parent(folder, PARENT_WITHOUT_DEATH_SIGNAL)
+    write_one(folder)
+    old = server_processes(folder)
+    for process in old:
+        process.suspend()
+    parent.kill()
+    parent.wait()
+    monkeypatch.setattr("servers.leftovers.PATIENCE", 0.5)
+    with Servers(folder):
+        assert all(map(gone, old))
+        assert read_one(folder) == ("7", "7")
+
+
 def test_postgres_starts_again_though_a_busy_backend_outlived_the_postmaster(
     folder: RunFolder, busy_backend: tuple[Postgres, psutil.Process]
 ) -> None:

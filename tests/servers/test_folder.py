@@ -192,6 +192,15 @@ def test_a_claim_belongs_to_one_process_until_it_ends_however_it_ends(folder: Ru
     assert folder.claim.take()
 
 
+def test_a_claim_makes_no_run_folder_of_a_strangers(folder: RunFolder) -> None:
+    folder.path.mkdir()
+    with pytest.raises(FileNotFoundError):
+        folder.claim.take()
+    assert list(folder.path.iterdir()) == []
+    folder.create()
+    assert folder.claim.take()
+
+
 def test_looking_for_the_owner_leaves_the_claim_free(folder: RunFolder) -> None:
     folder.create()
     assert folder.claim.owner() is None
@@ -215,7 +224,7 @@ def test_a_claim_on_a_folder_that_was_deleted_meanwhile_does_not_count(
 
     def lock_after_somebody_replaced_the_folder(file: int, kind: int) -> None:
         folder.path.rename(f"{folder.path}-old")
-        folder.path.mkdir()
+        folder.create()
         lock(file, kind)
 
     monkeypatch.setattr(claim_module.fcntl, "flock", lock_after_somebody_replaced_the_folder)

@@ -109,6 +109,21 @@ def test_a_signal_to_the_keeper_stops_both_in_good_order(
     assert "ready to exit" in (folder.path / "valkey.log").read_text()
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="needs Linux to see which signals a process ignores")
+def test_a_second_signal_does_not_keep_the_keeper_from_stopping_in_good_order(
+    folder: RunFolder, kept: psutil.Process
+) -> None:
+    valkey = psutil.Process(keeper.status(folder)[1].pid)
+    valkey.suspend()
+    kept.terminate()
+    wait_for(lambda: {signal.SIGTERM, signal.SIGINT} <= ignored(kept.pid))
+    kept.send_signal(signal.SIGINT)
+    assert not gone(kept)
+    valkey.resume()
+    wait_for(lambda: gone(kept))
+    assert server_processes(folder) == []
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the servers stay until the next start")
 def test_killing_the_keeper_stops_both_and_the_next_start_takes_over(folder: RunFolder, kept: psutil.Process) -> None:
     sql(folder, "CREATE TABLE kept AS SELECT 7 AS n")
@@ -172,3 +187,10 @@ def test_one_of_the_two_can_be_kept_alone_and_asking_for_both_then_is_a_clear_er
     with pytest.raises(ServerError, match=r"runs valkey there.*servers stop"):
         keeper.start(folder)
     assert keeper.stop(folder)
+
+
+def ignored(pid: int) -> set[int]:
+    """The signals that a process ignores."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    [mask] = [int(line.split()[1], 16) for line in status.splitlines() if line.startswith("SigIgn:")]
+    return {number for number in range(1, 65) if mask & 1 << (number - 1)}

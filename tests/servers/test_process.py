@@ -170,6 +170,13 @@ def test_only_its_owner_may_read_its_log(log: Path) -> None:
     assert log.stat().st_mode & 0o777 == 0o600
 
 
+def test_a_link_in_place_of_its_log_is_not_followed(log: Path, tmp_path: Path) -> None:
+    log.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(ServerError, match="cannot be run"):
+        child_of(PAUSE, log).start()
+    assert not (tmp_path / "elsewhere").exists()
+
+
 def test_it_sees_the_given_environment_only(log: Path) -> None:
     child = child_of("import os; print(sorted(os.environ))", log, env={"ONLY": "this", "LC_ALL": "C"})
     child.start()

@@ -152,6 +152,17 @@ def test_one_that_does_not_start_is_reported_with_its_log_and_takes_the_other_wi
         assert sql(folder, "SELECT 1") == "1"
 
 
+def test_clients_that_stay_do_not_keep_postgres_from_stopping_in_good_order(folder: RunFolder) -> None:
+    folder.create()
+    postgres = Postgres(folder.postgres)
+    postgres.start()
+    with psycopg.connect(host=str(folder.postgres_socket), user="postgres", dbname="last_unit") as client:
+        postgres.stop()
+        with pytest.raises(psycopg.OperationalError, match="terminating connection"):
+            client.execute("SELECT 1")
+    assert postgres.child.returncode == 0
+
+
 def test_a_first_start_that_failed_half_way_does_not_spoil_the_next(folder: RunFolder) -> None:
     folder.create()
     (folder.postgres / "unfinished").mkdir(parents=True)

@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from servers import RunFolder, Servers
+from servers import RunFolder, ServerError, Servers
 from servers.postgres import WHEEL as POSTGRES
 from servers.valkey import WHEEL as VALKEY
 from tests.servers.support import run_python, server_processes, sql, valkey_client
@@ -114,6 +114,16 @@ with Servers(RunFolder(Path(sys.argv[1]))) as servers:
     print("both")
 """
     assert run_python(script, folder.path, closed).communicate()[0] == "both\n"
+
+
+@as_root
+def test_as_root_on_a_machine_without_that_user_the_error_says_what_to_do(
+    folder: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("servers.folder.UNPRIVILEGED", "no-such-user")
+    with pytest.raises(ServerError, match=r"no-such-user.*Run as an ordinary user"):
+        Servers(folder).start()
+    assert folder.claim.owner() is None
 
 
 @as_root

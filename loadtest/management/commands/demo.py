@@ -9,11 +9,13 @@ from typing import Any
 
 from django.core.management import call_command
 from django.core.management.base import BaseCommand, CommandError, CommandParser
+from rich import box
 from rich.console import Console
 from rich.live import Live
+from rich.table import Table
 
 from loadtest import audit
-from loadtest.management.commands.rush import positive, table
+from loadtest.management.commands.rush import positive
 from loadtest.rush import Rush, RushError
 from loadtest.stack import Stack
 from servers import ServerError
@@ -72,13 +74,27 @@ def progression(url: str, console: Console) -> list[dict[str, Any]]:
             def show(said: dict[str, Any], name: str = rush.name) -> None:
                 growing = table(results)
                 told = (str(said.get(key, "")) for key in ("answered", "refused"))
-                growing.add_row(name, *told, *[""] * 6, "[dim]running …[/]")
+                growing.add_row(name, *told, *[""] * 3, "[dim]running …[/]")
                 live.update(growing, refresh=True)
 
             show({})
             results.append(rush.run(url, progress=show))
             live.update(table(results), refresh=True)
     return results
+
+
+def table(results: list[dict[str, Any]]) -> Table:
+    """The verdicts side by side, narrow enough for a small terminal."""
+    made = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
+    made.add_column("", no_wrap=True)
+    for heading in ("sold", "refused", "oversold", "on hand", "orders/s"):
+        made.add_column(heading, justify="right", no_wrap=True)
+    made.add_column("verdict", no_wrap=True)
+    for row in results:
+        figures = ("sold", "refused", "oversold", "on_hand", "orders_per_s")
+        verdict = "[green]conserved[/]" if audit.holds(row) else "[bold red]BROKEN[/]"
+        made.add_row(row["strategy"], *(f"{row[name]:,.0f}" for name in figures), verdict)
+    return made
 
 
 def welcome(url: str, password: str) -> str:

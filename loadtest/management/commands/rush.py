@@ -66,7 +66,9 @@ class Command(BaseCommand):
         if options["json"]:
             self.stdout.write(json.dumps(result))
         else:
-            Console().print(table([result]))
+            colour = "green" if audit.holds(result) else "red"
+            verdict = f"[bold {colour}]{result['strategy']}: {audit.sentence(result)}[/]"
+            Console().print(sheet(result), verdict, sep="\n")
         if not audit.holds(result):
             raise SystemExit(1)
 
@@ -85,14 +87,23 @@ def run_with_progress(rush: Rush, url: str, console: Console) -> dict[str, Any]:
         return rush.run(url, progress=show)
 
 
-def table(results: list[dict[str, Any]]) -> Table:
-    """The verdicts side by side."""
-    made = Table("", "sold", "refused", "errors", "oversold", "orders/s", "refusals/s", "p50 ms", "p99 ms", "verdict")
-    for column in made.columns[1:9]:
-        column.justify = "right"
-    for row in results:
-        figures = ("sold", "refused", "errors", "oversold", "orders_per_s", "refusals_per_s", "p50_ms", "p99_ms")
-        colour = "green" if audit.holds(row) else "red"
-        verdict = f"[{colour}]{audit.sentence(row)}[/]"
-        made.add_row(row["strategy"], *(f"{row[name]:,.0f}" for name in figures), verdict)
+def sheet(result: dict[str, Any]) -> Table:
+    """One verdict, a figure a line."""
+    made = Table(show_header=False, box=None)
+    made.add_column(justify="right", style="bold")
+    for name, unit in SHEET:
+        made.add_row(f"{result[name]:,}", unit)
     return made
+
+
+SHEET = (
+    ("sold", "units sold, counted from the tables"),
+    ("oversold", "units sold that never existed"),
+    ("refused", "buyers told that it is sold out"),
+    ("errors", "buyers without an answer that counts"),
+    ("busy", "times a buyer was told to try again"),
+    ("orders_per_s", "orders a second"),
+    ("refusals_per_s", "refusals a second"),
+    ("p50_ms", "ms until half of the buyers had their answer"),
+    ("p99_ms", "ms until all but one in a hundred had"),
+)

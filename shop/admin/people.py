@@ -1,0 +1,24 @@
+"""Accounts of the staff and the buyers, and the groups that give the staff their permissions."""
+
+from __future__ import annotations
+
+from django.contrib import admin
+from django.contrib.auth import admin as auth
+from django.contrib.auth.models import Group, User
+from unfold.admin import ModelAdmin
+from unfold.forms import AdminPasswordChangeForm, UserChangeForm, UserCreationForm
+
+admin.site.unregister([User, Group])
+
+
+@admin.register(User)
+class UserAdmin(auth.UserAdmin, ModelAdmin):
+    form = UserChangeForm
+    add_form = UserCreationForm
+    change_password_form = AdminPasswordChangeForm
+    compressed_fields = False  # the labels above the fields: two lists of permissions side by side are wide
+
+
+@admin.register(Group)
+class GroupAdmin(auth.GroupAdmin, ModelAdmin):
+    compressed_fields = False

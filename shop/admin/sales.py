@@ -1,0 +1,96 @@
+"""Products and the sales that offer them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from django import forms
+from django.contrib import admin, messages
+from django.db.models import QuerySet
+from django.forms import BaseInlineFormSet
+from django.forms.formsets import DELETION_FIELD_NAME
+from django.http import HttpRequest
+from django.utils import timezone
+from redis import RedisError
+from unfold.admin import ModelAdmin, TabularInline
+from unfold.decorators import display
+
+from shop import sales
+from shop.models import Product, Sale, SaleItem
+
+
+@admin.register(Product)
+class ProductAdmin(ModelAdmin):
+    list_display = ("name", "sku")
+    search_fields = ("name", "sku")
+
+    def get_readonly_fields(self, request: HttpRequest, obj: Product | None = None) -> tuple[str, ...]:
+        return ("sku",) if obj else ()
+
+
+class SaleItemFormSet(BaseInlineFormSet):
+    """The items of a sale, held against the other sales."""
+
+    def clean(self) -> None:
+        super().clean()
+        if self.instance.opens_at is None or self.instance.closes_at is None:
+            return  # the sale's own form says so
+        kept = [form.cleaned_data for form in self.forms if not form.cleaned_data.get(DELETION_FIELD_NAME)]
+        products = [item["product"] for item in kept if item.get("product")]
+        if problems := list(sales.overlaps(self.instance, products)):
+            raise forms.ValidationError(problems)
+
+
+class SaleItemInline(TabularInline):
+    model = SaleItem
+    formset = SaleItemFormSet
+    extra = 0
+    autocomplete_fields = ("product",)
+    hide_title = True
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[SaleItem]:
+        return super().get_queryset(request).select_related("product", "sale")
+
+
+@admin.register(Sale)
+class SaleAdmin(ModelAdmin):
+    list_display = ("name", "state", "opens_at", "closes_at", "strategy", "preheated")
+    search_fields = ("name",)
+    fields = ("name", "opens_at", "closes_at", "strategy", "preheated_at")
+    inlines = (SaleItemInline,)
+    actions = ("preheat", "close")
+
+    def get_readonly_fields(self, request: HttpRequest, obj: Sale | None = None) -> tuple[str, ...]:
+        return ("preheated_at", "strategy") if obj and sales.strategy_is_fixed(obj) else ("preheated_at",)
+
+    def has_delete_permission(self, request: HttpRequest, obj: Sale | None = None) -> bool:
+        """A sale that has begun in any way is closed, not deleted: Redis may hold copies of its stock."""
+        return super().has_delete_permission(request, obj) and not (obj and sales.strategy_is_fixed(obj))
+
+    @admin.action(permissions=["change"], description="Preheat: copy the stock to where the strategy takes it from")
+    def preheat(self, request: HttpRequest, queryset: QuerySet[Sale]) -> None:
+        self.do(request, queryset, sales.preheat, "is preheated")
+
+    @admin.action(permissions=["change"], description="Close now: take no more orders, remove the copies")
+    def close(self, request: HttpRequest, queryset: QuerySet[Sale]) -> None:
+        # The copies of a sale that is over may belong to the next one by now.
+        now = timezone.now()
+        self.do(request, queryset.filter(opens_at__lt=now, closes_at__gt=now), sales.close, "is closed")
+
+    def do(self, request: HttpRequest, queryset: QuerySet[Sale], what: Callable[[Sale], None], done: str) -> None:
+        for sale in queryset:
+            try:
+                what(sale)
+            except RedisError as error:
+                self.message_user(request, f"{sale}: Redis did not answer: {error}", messages.ERROR)
+            else:
+                self.message_user(request, f"{sale} {done}.", messages.SUCCESS)
+
+    @display(description="State", label={"open": "success", "to come": "info"})
+    def state(self, sale: Sale) -> str:
+        now = timezone.now()
+        return "to come" if now < sale.opens_at else "open" if now < sale.closes_at else "over"
+
+    @display(description="Preheated", label={"yes": "success"})
+    def preheated(self, sale: Sale) -> str | None:
+        return "yes" if sale.preheated_at else None

@@ -1,0 +1,238 @@
+"""What the tests of stock, shop and lab share: things to sell, people who buy, and many of them at once."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from typing import Any, TypeVar
+from uuid import UUID, uuid4
+
+import uuid_utils.compat
+from django.contrib.auth.models import User
+from django.core.cache import caches
+from django.db import connection, connections
+from django.utils import timezone
+from redis import Redis
+
+from inventory import stock, strategies
+from inventory.draft import Draft, Line, Save
+from inventory.errors import TryAgain
+from inventory.strategies import Strategy
+from locking import held
+from shop import sales
+from shop.models import Order, Product, Sale, SaleItem
+from tests.locking.support import PATIENCE, wait_for
+
+T = TypeVar("T")
+
+STOCK_WRITE = re.compile(r'UPDATE "?(inventory_stockitem|lab_rungstock)"?\s')
+
+
+def new_draft(
+    *cart: tuple[str, int],
+    customer: int = 1,
+    sale: int = 1,
+    key: str = "",
+    limit: int | None = None,
+    price: str = "9.90",
+    id: UUID | None = None,  # noqa: A002 - a draft's own word
+) -> Draft:
+    """A draft of a cart of (sku, quantity), in the order of the skus."""
+    return Draft(
+        id=id or uuid_utils.compat.uuid7(),
+        customer=customer,
+        sale=sale,
+        lines=tuple(Line(sku, quantity, Decimal(price), limit) for sku, quantity in sorted(cart)),
+        key=key or str(uuid4()),
+        body_hash="0" * 64,
+        created_at=datetime.now(tz=UTC),
+    )
+
+
+def new_customer(name: str = "") -> int:
+    """The id of a customer who is there."""
+    return User.objects.create_user(name or f"buyer {uuid4()}").pk
+
+
+@dataclass(frozen=True, slots=True)
+class OnSale:
+    """A sale, and the products in it by their sku."""
+
+    sale: int
+    products: Mapping[str, int]
+
+    def cart(self, **units: int) -> dict[int, int]:
+        """Quantities by product, as `checkout.place` wants them."""
+        return {self.products[sku]: quantity for sku, quantity in units.items()}
+
+
+def on_sale(
+    units: Mapping[str, int],
+    *,
+    strategy: str = "guarded-update",
+    limit: int | None = None,
+    price: str = "9.90",
+    opens: timedelta = timedelta(hours=-1),
+    closes: timedelta = timedelta(hours=1),
+) -> OnSale:
+    """Products that are in stock and in a sale, which is open unless its window says otherwise."""
+    now = timezone.now()
+    sale = Sale.objects.create(
+        name=f"Sale by {strategy}", opens_at=now + opens, closes_at=now + closes, strategy=strategy
+    )
+    products = {}
+    for sku, received in units.items():
+        if received:
+            stock.deliver(sku, received)
+        product, _ = Product.objects.get_or_create(sku=sku, defaults={"name": sku.title()})
+        SaleItem.objects.create(sale=sale, product=product, price=Decimal(price), limit=limit)
+        products[sku] = product.pk
+    sales.preheat(sale)
+    return OnSale(sale.pk, products)
+
+
+def close_now(offer: OnSale) -> None:
+    """End the window of a sale, without waiting for what a process remembers of it."""
+    now = timezone.now()
+    Sale.objects.filter(pk=offer.sale).update(opens_at=now - timedelta(hours=2), closes_at=now - timedelta(hours=1))
+    caches["offers"].clear()
+
+
+def orders_in(*states: str) -> int:
+    """How many orders there are, of these states or of any."""
+    return Order.objects.filter(**({"state__in": states} if states else {})).count()
+
+
+def elsewhere(body: Callable[[], T]) -> T:
+    """Run the body to its end in another thread, on a connection of its own."""
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(_on_own_connection, body).result(PATIENCE)
+
+
+def at_once(*bodies: Callable[[], T]) -> list[T | Exception]:
+    """Run every body in a thread and on a connection of its own, all from the same moment.
+
+    Returns:
+        What each returned, or what it raised.
+    """
+    start = threading.Barrier(len(bodies))
+
+    def run(body: Callable[[], T]) -> T | Exception:
+        connection.ensure_connection()
+        start.wait(PATIENCE)
+        try:
+            return body()
+        except Exception as error:
+            return error
+
+    with ThreadPoolExecutor(len(bodies)) as pool:
+        return list(pool.map(lambda body: _on_own_connection(lambda: run(body)), bodies))
+
+
+def _on_own_connection(body: Callable[[], T]) -> T:
+    try:
+        return body()
+    finally:
+        connections.close_all()
+
+
+def to_the_end(strategy: Strategy, draft: Draft, save: Save) -> Any:
+    """Place a draft as a patient buyer does: "try again" is no answer."""
+    while True:
+        try:
+            return strategy.place(draft, save)
+        except TryAgain:
+            continue
+
+
+def tally(answers: Sequence[Any]) -> dict[str, int]:
+    """How many answers of each kind: an error by its class, anything else by its name."""
+    counts: dict[str, int] = {}
+    for answer in answers:
+        name = type(answer).__name__ if isinstance(answer, Exception) else getattr(answer, "name", str(answer))
+        counts[name] = counts.get(name, 0) + 1
+    return counts
+
+
+@contextmanager
+def interleaved(action: Callable[[], Any], *, before: str = "", after: str = "") -> Iterator[None]:
+    """Run the action elsewhere, once, just before or after this thread's first statement that matches a pattern.
+
+    The pattern is matched against the statement and its parameters.
+    """
+    done = False
+
+    def step(execute: Callable[..., Any], sql: str, params: Any, *rest: Any) -> Any:
+        nonlocal done
+        mine = not done and re.search(before or after, f"{sql} {params}", re.DOTALL)
+        if mine and before:
+            done = True
+            elsewhere(action)
+        result = execute(sql, params, *rest)
+        if mine and after:
+            done = True
+            elsewhere(action)
+        return result
+
+    with connection.execute_wrapper(step):
+        yield
+    assert done, f"no statement matched {before or after}"
+
+
+def meeting_before_the_write(redis: Redis, *buyers: Callable[[], T]) -> list[T | Exception]:
+    """Hold each buyer before his first write of stock until every other one is there, waits for a lock, or is answered.
+
+    The schedule that breaks a check made before the write, forced: nobody writes before everybody has read.
+    """
+    arrived: list[int] = []
+    answered: list[int] = []
+    go_on = threading.Event()
+
+    def stop(execute: Callable[..., Any], sql: str, *rest: Any) -> Any:
+        if not go_on.is_set() and STOCK_WRITE.search(sql):
+            arrived.append(1)
+            assert go_on.wait(PATIENCE), "the others never came"
+        return execute(sql, *rest)
+
+    def attend(buy: Callable[[], T]) -> T:
+        try:
+            with connection.execute_wrapper(stop):
+                return buy()
+        finally:
+            answered.append(1)
+
+    def everybody_is_there() -> bool:
+        return len(arrived) + len(answered) + _blocked(redis) >= len(buyers)
+
+    with ThreadPoolExecutor(1) as conductor:
+        meeting = conductor.submit(
+            _on_own_connection, lambda: wait_for(everybody_is_there, "the buyers to meet") and go_on.set()
+        )
+        answers = at_once(*[lambda buy=buy: attend(buy) for buy in buyers])  # type: ignore[misc]
+        meeting.result(PATIENCE)
+    return answers
+
+
+def _blocked(redis: Redis) -> int:
+    """How many wait for a lock in Redis or in Postgres."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+        )
+        waiting: int = cursor.fetchone()[0]
+    return waiting + sum(lock.waiters for lock in held(redis))
+
+
+def preheated(name: str, units: Mapping[str, int]) -> Strategy:
+    """A strategy that ships, with stock to take."""
+    for sku, received in units.items():
+        stock.deliver(sku, received)
+    strategy = strategies.get(name)
+    strategy.preheat(list(units))
+    return strategy

@@ -1,0 +1,67 @@
+"""What the tests of stock share: a ledger for what was sold, and the counters in Redis."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from uuid import UUID
+
+import pytest
+from django.db import connection
+from redis import Redis
+
+from inventory import audit, strategies
+from inventory.counters import Counters
+from inventory.draft import Draft
+from inventory.errors import Refusal
+from inventory.models import StockItem
+
+
+class Ledger:
+    """A Save of the tests' own: it writes what was sold, in the open transaction, and refuses nothing."""
+
+    def save(self, drafts: Sequence[Draft]) -> Mapping[UUID, Refusal]:
+        lines = [(draft.id, line.sku, line.quantity) for draft in drafts for line in draft.lines]
+        with connection.cursor() as cursor:
+            cursor.execute(
+                "INSERT INTO tests_sold SELECT * FROM unnest(%s::uuid[], %s::text[], %s::int[])",
+                [list(column) for column in zip(*lines, strict=True)],
+            )
+        return {}
+
+    def sold(self) -> dict[str, int]:
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT sku, sum(quantity) FROM tests_sold GROUP BY sku")
+            return {sku: int(units) for sku, units in cursor.fetchall()}
+
+    def orders(self) -> list[UUID]:
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT DISTINCT draft FROM tests_sold ORDER BY draft")
+            return [row[0] for row in cursor.fetchall()]
+
+    def figures(self) -> dict[str, audit.Figures]:
+        stock = StockItem.objects.values_list("sku", "received", "on_hand")
+        return {row.sku: row for row in audit.check(stock, self.sold())}
+
+    def assert_law(self, **expected: tuple[int, int]) -> None:
+        """Each sku has so many units on hand and sold, the law holds, and so does Redis' own law at rest."""
+        figures = self.figures()
+        assert {sku: (row.on_hand, row.sold) for sku, row in figures.items()} == expected
+        assert all(row.conserved for row in figures.values())
+        counters = strategies.counters()
+        assert counters.reserved() == {}
+        for sku, left in counters.left(list(figures)).items():
+            assert left in (None, figures[sku].on_hand)
+
+
+@pytest.fixture
+def ledger(transactional_db: None, redis: Redis) -> Iterator[Ledger]:
+    with connection.cursor() as cursor:
+        cursor.execute("CREATE TABLE tests_sold (draft uuid, sku text, quantity int)")
+    yield Ledger()
+    with connection.cursor() as cursor:
+        cursor.execute("DROP TABLE tests_sold")
+
+
+@pytest.fixture
+def counters(redis: Redis) -> Counters:
+    return strategies.counters()

@@ -1,0 +1,46 @@
+"""The conservation law as a table of cases: what conserves, what does not, and by how much."""
+
+from __future__ import annotations
+
+import pytest
+
+from inventory import audit
+from inventory.audit import Figures
+
+
+@pytest.mark.parametrize(
+    ("received", "on_hand", "sold", "drift", "oversold", "conserved"),
+    [
+        pytest.param(0, 0, 0, 0, 0, True, id="nothing came, nothing went"),
+        pytest.param(5, 5, 0, 0, 0, True, id="nothing sold yet"),
+        pytest.param(5, 3, 2, 0, 0, True, id="some sold"),
+        pytest.param(5, 0, 5, 0, 0, True, id="all sold"),
+        pytest.param(5, 4, 2, -1, 0, False, id="a lost update: two sold, down by one"),
+        pytest.param(1, 0, 2, -1, 1, False, id="the last unit sold twice, down by one"),
+        pytest.param(1, -1, 2, 0, 1, False, id="the sum fits: one sold too many and -1 on hand"),
+        pytest.param(5, -1, 6, 0, 1, False, id="the sum fits again, one in six"),
+        pytest.param(5, -1, 5, 1, 0, False, id="-1 on hand alone"),
+        pytest.param(5, 2, 2, 1, 0, False, id="a unit that nobody owns"),
+        pytest.param(5, 6, 0, -1, 0, False, id="more on hand than ever came"),
+        pytest.param(0, 0, 1, -1, 1, False, id="sold and never received"),
+        pytest.param(-1, -1, 0, 0, 1, False, id="less than nothing received, though the sum fits"),
+        pytest.param(2, 3, -1, 0, 0, False, id="less than nothing sold, though the sum fits"),
+    ],
+)
+def test_the_law(received: int, on_hand: int, sold: int, drift: int, oversold: int, conserved: bool) -> None:
+    figures = Figures("a", received, on_hand, sold)
+    assert (figures.drift, figures.oversold, figures.conserved) == (drift, oversold, conserved)
+
+
+def test_check_has_a_row_for_every_sku_that_is_in_stock_or_was_sold_in_order() -> None:
+    rows = audit.check([("c", 1, 1), ("a", 3, 1)], {"a": 2, "b": 1})
+    assert rows == [Figures("a", 3, 1, 2), Figures("b", 0, 0, 1), Figures("c", 1, 1, 0)]
+    assert [row.conserved for row in rows] == [True, False, True]
+
+
+def test_check_of_nothing_is_nothing() -> None:
+    assert audit.check([], {}) == []
+
+
+def test_check_takes_any_iterable_once_and_asks_no_database() -> None:
+    assert audit.check(iter([("a", 1, 0)]), {"a": 1}) == [Figures("a", 1, 0, 1)]

@@ -1,0 +1,264 @@
+"""Stock in Redis: all or nothing, each once, and nothing for a sku that is not on sale. Every guard of the scripts
+has its negative control: the same calls to the script without that guard."""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+
+import pytest
+from django.conf import settings
+from redis import ConnectionPool, Redis
+from redis.crc import key_slot
+
+from inventory import counters as module
+from inventory.counters import RESERVED, SCRIPTS, Counters, counter_key
+from inventory.errors import SoldOut, StockNotLoaded, StockUnavailable
+from tests.factories import at_once, new_draft, tally
+from tests.locking.support import CutConnection
+
+
+@pytest.fixture(params=["bytes", "text"])
+def counters(redis: Redis, request: pytest.FixtureRequest) -> Counters:
+    """The counters of the shop's Redis, by a client that gives bytes and by one that gives text."""
+    return Counters(Redis.from_url(settings.REDIS_LOCATION, decode_responses=request.param == "text"))
+
+
+def flawed(redis: Redis, monkeypatch: pytest.MonkeyPatch, script: str, guard: str, instead: str) -> Counters:
+    """Counters with a script that lacks a guard."""
+    assert guard in SCRIPTS[script]
+    monkeypatch.setitem(module.SCRIPTS, script, SCRIPTS[script].replace(guard, instead))
+    return Counters(redis)
+
+
+# take
+
+
+@pytest.mark.parametrize("quantity", [1, 2, 3])
+def test_take_subtracts_and_notes_whose_units_they_are(counters: Counters, quantity: int) -> None:
+    counters.preheat("a", 3)
+    draft = new_draft(("a", quantity))
+    counters.take(draft)
+    assert counters.left(["a"]) == {"a": 3 - quantity}
+    notes = {str(key): json.loads(note) for key, note in counters.client.hgetall(RESERVED).items()}
+    assert list(notes.values()) == [[["a", quantity]]]
+    assert str(draft.id) in next(iter(notes))
+    assert counters.reserved() == {"a": quantity}
+
+
+@pytest.mark.parametrize(("left", "quantity"), [(3, 4), (0, 1), (3, 2**53)])
+def test_take_refuses_what_is_not_there_and_notes_nothing(counters: Counters, left: int, quantity: int) -> None:
+    counters.preheat("a", left)
+    with pytest.raises(SoldOut) as refused:
+        counters.take(new_draft(("a", quantity)))
+    assert (refused.value.sku, refused.value.wanted, refused.value.left) == ("a", quantity, left)
+    assert counters.left(["a"]) == {"a": left}
+    assert counters.reserved() == {}
+
+
+def test_an_off_by_one_in_the_script_sells_a_unit_that_is_not_there(
+    redis: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The negative control of the refusal."""
+    counters = flawed(redis, monkeypatch, "take", "tonumber(left) < tonumber(ARGV[line + 2])", "tonumber(left) < 0")
+    counters.preheat("a", 0)
+    counters.take(new_draft(("a", 1)))
+    assert counters.left(["a"]) == {"a": -1}
+
+
+def test_take_is_all_or_nothing(counters: Counters) -> None:
+    counters.preheat("a", 2)
+    counters.preheat("b", 1)
+    with pytest.raises(SoldOut, match="^b: 2 wanted, 1 left$"):
+        counters.take(new_draft(("a", 1), ("b", 2)))
+    assert counters.left(["a", "b"]) == {"a": 2, "b": 1}
+    counters.take(new_draft(("a", 2), ("b", 1)))
+    assert counters.left(["a", "b"]) == {"a": 0, "b": 0}
+    assert counters.reserved() == {"a": 2, "b": 1}
+
+
+def test_take_says_which_sku_is_not_loaded_and_takes_nothing_of_the_others(counters: Counters) -> None:
+    counters.preheat("a", 2)
+    with pytest.raises(StockNotLoaded, match="^b has no counter"):
+        counters.take(new_draft(("a", 1), ("b", 1)))
+    assert counters.left(["a", "b"]) == {"a": 2, "b": None}
+    assert counters.reserved() == {}
+
+
+def test_the_same_draft_takes_once_however_often_it_is_sent(counters: Counters) -> None:
+    counters.preheat("a", 5)
+    draft = new_draft(("a", 2))
+    for _ in range(3):
+        counters.take(draft)
+    assert counters.left(["a"]) == {"a": 3}
+    assert counters.reserved() == {"a": 2}
+
+
+def test_without_the_look_at_the_note_the_same_draft_takes_again(redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The negative control of the idempotent take."""
+    counters = flawed(redis, monkeypatch, "take", 'redis.call("HEXISTS", KEYS[1], ARGV[1]) == 1', "false")
+    counters.preheat("a", 5)
+    draft = new_draft(("a", 2))
+    counters.take(draft)
+    counters.take(draft)
+    assert counters.left(["a"]) == {"a": 1}
+    assert counters.reserved() == {"a": 2}
+
+
+@pytest.mark.django_db
+def test_32_takers_of_ten_units_take_ten(counters: Counters) -> None:
+    counters.preheat("a", 10)
+    drafts = [new_draft(("a", 1)) for _ in range(32)]
+    answers = at_once(*[lambda draft=draft: counters.take(draft) for draft in drafts])
+    assert tally(answers) == {"None": 10, "SoldOut": 22}
+    assert counters.left(["a"]) == {"a": 0}
+    assert counters.reserved() == {"a": 10}
+
+
+def test_an_answer_that_is_lost_is_unavailable_and_asking_again_takes_nothing_more(redis: Redis) -> None:
+    class Cut(CutConnection):
+        pass
+
+    pool = ConnectionPool(
+        connection_class=Cut, path=redis.connection_pool.connection_kwargs["path"], retry=None, retry_on_timeout=False
+    )
+    counters = Counters(Redis(connection_pool=pool))
+    counters.preheat("a", 3)
+    counters.take(new_draft(("a", 1)))  # the server knows the script from now on
+    draft = new_draft(("a", 1))
+    Cut.cut_next = True
+    with pytest.raises(StockUnavailable):
+        counters.take(draft)
+    assert (Cut.cuts, counters.left(["a"])) == (1, {"a": 1})
+    assert redis.hexists(RESERVED, str(draft.id))
+    counters.take(draft)
+    assert counters.left(["a"]) == {"a": 1}
+    assert counters.reserved() == {"a": 2}
+
+
+# give_back and settle
+
+
+def test_give_back_gives_back_once_however_often_it_is_called(counters: Counters) -> None:
+    counters.preheat("a", 5)
+    draft = new_draft(("a", 2))
+    counters.take(draft)
+    for _ in range(3):
+        counters.give_back(draft)
+    assert counters.left(["a"]) == {"a": 5}
+    assert counters.reserved() == {}
+
+
+def test_without_the_look_at_the_note_it_gives_back_again(redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The negative control of the idempotent return: units that nobody has appear."""
+    counters = flawed(redis, monkeypatch, "give_back", 'redis.call("HDEL", KEYS[1], ARGV[1]) == 0', "false")
+    counters.preheat("a", 5)
+    draft = new_draft(("a", 2))
+    counters.take(draft)
+    counters.give_back(draft)
+    counters.give_back(draft)
+    assert counters.left(["a"]) == {"a": 7}
+
+
+def test_a_draft_that_took_nothing_gives_nothing_back(counters: Counters) -> None:
+    counters.preheat("a", 5)
+    counters.give_back(new_draft(("a", 2)))
+    assert counters.left(["a"]) == {"a": 5}
+
+
+def test_a_draft_that_was_settled_gives_nothing_back_and_the_others_keep_their_notes(counters: Counters) -> None:
+    counters.preheat("a", 5)
+    counters.preheat("b", 5)
+    first, second = new_draft(("a", 2)), new_draft(("a", 1), ("b", 1))
+    counters.take(first)
+    counters.take(second)
+    counters.settle(first)
+    counters.give_back(first)
+    assert counters.left(["a", "b"]) == {"a": 2, "b": 4}
+    assert counters.reserved() == {"a": 1, "b": 1}
+
+
+def test_units_that_come_back_after_the_sale_make_no_counter_anew(counters: Counters) -> None:
+    counters.preheat("a", 5)
+    counters.preheat("b", 5)
+    draft = new_draft(("a", 2), ("b", 2))
+    counters.take(draft)
+    counters.unload(["a"])
+    counters.give_back(draft)
+    assert counters.left(["a", "b"]) == {"a": None, "b": 5}
+    assert counters.reserved() == {}
+
+
+# preheat, unload, add
+
+
+def test_preheating_twice_is_preheating_once(counters: Counters) -> None:
+    assert counters.preheat("a", 5) is True
+    counters.take(new_draft(("a", 2)))
+    assert counters.preheat("a", 5) is False
+    assert counters.left(["a"]) == {"a": 3}
+
+
+def test_a_counter_that_is_preheated_does_not_expire(counters: Counters) -> None:
+    counters.preheat("a", 5)
+    counters.take(new_draft(("a", 1)))
+    assert counters.client.ttl(counter_key("a")) == -1
+    assert counters.client.ttl(RESERVED) == -1
+
+
+def test_unload_deletes_the_counters_that_it_is_told_and_no_other(counters: Counters) -> None:
+    for sku in "abc":
+        counters.preheat(sku, 1)
+    counters.unload([])
+    counters.unload(["a", "b", "unknown"])
+    assert counters.left(["a", "b", "c"]) == {"a": None, "b": None, "c": 1}
+
+
+def test_add_adds_to_the_counters_that_exist_and_leaves_the_others_alone(counters: Counters) -> None:
+    counters.preheat("a", 1)
+    counters.add([("a", 2), ("b", 3), ("a", 4)])
+    counters.add([])
+    assert counters.left(["a", "b"]) == {"a": 7, "b": None}
+    assert counters.reserved() == {}
+
+
+def test_left_of_nothing_is_nothing(counters: Counters) -> None:
+    assert counters.left([]) == {}
+
+
+# Names
+
+
+@pytest.mark.parametrize("sku", ["a", "café-☕", "with space", "with}brace", "{stock}", "a" * 64])
+def test_every_sku_has_its_counter_in_the_slot_of_the_notes(counters: Counters, sku: str) -> None:
+    """A script lives in one slot of a cluster, so a cart of several skus has all of its keys there."""
+    assert key_slot(counter_key(sku).encode()) == key_slot(RESERVED.encode())
+    counters.preheat(sku, 2)
+    counters.take(new_draft((sku, 1)))
+    assert counters.left([sku]) == {sku: 1}
+    assert counters.reserved() == {sku: 1}
+
+
+# Without Redis
+
+
+@pytest.fixture
+def nobody(tmp_path: Path) -> Counters:
+    return Counters(Redis.from_url(f"unix://{tmp_path}/nobody.sock", retry=None))
+
+
+def test_take_without_redis_is_unavailable_which_is_not_sold_out(nobody: Counters) -> None:
+    with pytest.raises(StockUnavailable, match="Redis did not answer"):
+        nobody.take(new_draft(("a", 1)))
+
+
+@pytest.mark.parametrize("call", ["give_back", "settle"])
+def test_what_cannot_be_told_to_redis_is_logged_by_the_drafts_id(
+    nobody: Counters, caplog: pytest.LogCaptureFixture, call: str
+) -> None:
+    draft = new_draft(("a", 1))
+    with caplog.at_level(logging.WARNING):
+        getattr(nobody, call)(draft)
+    assert [str(draft.id) in record.getMessage() for record in caplog.records] == [True]
+    assert "reconciled" in caplog.text

@@ -1,0 +1,286 @@
+"""`lua`: Redis admits, Postgres decides, and `counter + reserved = on hand` whatever goes wrong in between."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+from django.db import DatabaseError, IntegrityError, OperationalError, connection, transaction
+from redis import Redis
+
+from inventory import stock, strategies
+from inventory.counters import RESERVED, Counters
+from inventory.draft import Draft, Line, Placement, Save, save_one
+from inventory.errors import Refusal, SoldOut, StockNotLoaded, StockUnavailable
+from inventory.models import StockItem
+from inventory.strategies import Strategy
+from inventory.strategies.lua import Lua
+from tests.factories import elsewhere, new_draft, preheated
+from tests.inventory.conftest import Ledger
+from tests.locking.support import wait_for
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture
+def strategy(ledger: Ledger) -> Strategy:
+    """`lua`, with two units of `a`."""
+    return preheated("lua", {"a": 2})
+
+
+def sent_back(redis: Redis, draft: Draft) -> bool:
+    """Whether the units of a draft are no longer noted as its own."""
+    return not redis.hexists(RESERVED, str(draft.id))
+
+
+# Redis and Postgres agree
+
+
+def test_in_save_the_units_are_reserved_and_at_rest_they_are_sold(
+    strategy: Strategy, ledger: Ledger, counters: Counters
+) -> None:
+    seen = []
+
+    def look(drafts: Sequence[Draft]) -> Mapping[UUID, Refusal]:
+        on_hand = elsewhere(lambda: StockItem.objects.get(sku="a").on_hand)
+        seen.append((counters.left(["a"])["a"], counters.reserved()["a"], on_hand))
+        return ledger.save(drafts)
+
+    strategy.place(new_draft(("a", 1)), look)
+    assert seen == [(1, 1, 2)]
+    ledger.assert_law(a=(1, 1))
+    assert counters.left(["a"]) == {"a": 1}
+
+
+def test_who_is_refused_by_redis_never_reaches_postgres(strategy: Strategy, ledger: Ledger) -> None:
+    statements: list[str] = []
+
+    def listen(execute: Callable[..., object], sql: str, *rest: object) -> object:
+        statements.append(sql)
+        return execute(sql, *rest)
+
+    with connection.execute_wrapper(listen), pytest.raises(SoldOut):
+        strategy.place(new_draft(("a", 3)), ledger.save)
+    assert statements == []
+    ledger.assert_law(a=(2, 0))
+
+
+def test_a_counter_that_is_missing_is_not_loaded_and_not_sold_out(
+    strategy: Strategy, ledger: Ledger, counters: Counters
+) -> None:
+    counters.unload(["a"])
+    with pytest.raises(StockNotLoaded):
+        strategy.place(new_draft(("a", 1)), ledger.save)
+    ledger.assert_law(a=(2, 0))
+
+
+def test_preheating_copies_what_is_on_hand_now_and_nothing_for_a_sku_that_never_came(
+    ledger: Ledger, counters: Counters
+) -> None:
+    stock.deliver("a", 3)
+    strategies.get("guarded-update").place(new_draft(("a", 1)), ledger.save)
+    strategies.get("lua").preheat(["a", "unknown"])
+    assert counters.left(["a", "unknown"]) == {"a": 2, "unknown": 0}
+    ledger.assert_law(a=(2, 1))
+
+
+# Redis is wrong
+
+
+def test_a_counter_above_the_truth_is_refused_by_the_guard_in_sql_and_nothing_is_oversold(
+    strategy: Strategy, ledger: Ledger, counters: Counters
+) -> None:
+    counters.add([("a", 3)])
+    for _ in range(2):
+        strategy.place(new_draft(("a", 1)), ledger.save)
+    for _ in range(2):
+        with pytest.raises(SoldOut, match="^a: 1 wanted, 0 left$"):
+            strategy.place(new_draft(("a", 1)), ledger.save)
+    assert (ledger.figures()["a"].on_hand, ledger.figures()["a"].sold) == (0, 2)
+    assert (counters.left(["a"]), counters.reserved()) == ({"a": 3}, {})
+
+
+def test_without_the_guard_in_sql_the_constraint_refuses(
+    strategy: Strategy, ledger: Ledger, counters: Counters, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The negative control: who trusts the counter takes what is not there."""
+
+    def trust_the_counter(line: Line) -> None:
+        with connection.cursor() as cursor:
+            cursor.execute(
+                "UPDATE inventory_stockitem SET on_hand = on_hand - %s WHERE sku = %s", [line.quantity, line.sku]
+            )
+
+    monkeypatch.setattr(stock, "take", trust_the_counter)
+    counters.add([("a", 3)])
+    with pytest.raises(IntegrityError, match="stock_on_hand_not_negative"):
+        strategy.place(new_draft(("a", 3)), ledger.save)
+    assert (ledger.figures()["a"].on_hand, ledger.figures()["a"].sold) == (2, 0)
+    assert (counters.left(["a"]), counters.reserved()) == ({"a": 5}, {})
+
+
+def test_a_counter_below_the_truth_refuses_too_early_and_sells_nothing_wrong(
+    strategy: Strategy, ledger: Ledger, counters: Counters
+) -> None:
+    counters.add([("a", -2)])
+    with pytest.raises(SoldOut):
+        strategy.place(new_draft(("a", 1)), ledger.save)
+    assert (ledger.figures()["a"].on_hand, ledger.figures()["a"].sold) == (2, 0)
+
+
+# The order is surely not saved: the units go back, once
+
+
+def test_an_order_whose_save_fails_gives_its_units_back_once(
+    strategy: Strategy, ledger: Ledger, counters: Counters, redis: Redis
+) -> None:
+    def fail(drafts: Sequence[Draft]) -> Mapping[UUID, Refusal]:
+        assert counters.reserved() == {"a": 2}
+        raise KeyError
+
+    draft = new_draft(("a", 2))
+    with pytest.raises(KeyError):
+        strategy.place(draft, fail)
+    assert sent_back(redis, draft)
+    counters.give_back(draft)
+    assert counters.left(["a"]) == {"a": 2}
+    ledger.assert_law(a=(2, 0))
+
+
+def test_an_interrupted_save_gives_its_units_back(strategy: Strategy, ledger: Ledger, counters: Counters) -> None:
+    def stop(drafts: Sequence[Draft]) -> Mapping[UUID, Refusal]:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        strategy.place(new_draft(("a", 1)), stop)
+    assert counters.left(["a"]) == {"a": 2}
+    ledger.assert_law(a=(2, 0))
+
+
+# Nobody knows whether the order is saved: the note stays
+
+
+def the_answer_is_lost_before_the_commit(drafts: Sequence[Draft]) -> None:
+    """The backend is gone when COMMIT is sent, so it surely was not done, which the client cannot know."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_backend_pid()")
+        (pid,) = cursor.fetchone()
+
+    def end_it() -> None:
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT pg_terminate_backend(%s)", [pid])
+            wait_for(lambda: not _backend_is_there(pid), "the backend to end")
+
+    elsewhere(end_it)
+
+
+def _backend_is_there(pid: int) -> bool:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT 1 FROM pg_stat_activity WHERE pid = %s", [pid])
+        return cursor.fetchone() is not None
+
+
+def the_answer_is_lost_after_the_commit(drafts: Sequence[Draft]) -> None:
+    """COMMIT has been done, and what comes back is an error."""
+
+    def lose() -> None:
+        raise OperationalError("the answer was lost")
+
+    transaction.on_commit(lose)
+
+
+@pytest.mark.parametrize(
+    ("lose", "saved"), [(the_answer_is_lost_before_the_commit, False), (the_answer_is_lost_after_the_commit, True)]
+)
+def test_when_the_outcome_of_the_commit_is_unknown_the_note_stays_and_nothing_is_given_back(
+    strategy: Strategy,
+    ledger: Ledger,
+    counters: Counters,
+    redis: Redis,
+    lose: Callable[[Sequence[Draft]], None],
+    saved: bool,
+) -> None:
+    def save(drafts: Sequence[Draft]) -> Mapping[UUID, Refusal]:
+        ledger.save(drafts)
+        lose(drafts)
+        return {}
+
+    draft = new_draft(("a", 1))
+    with pytest.raises(DatabaseError):
+        strategy.place(draft, save)
+    connection.close()
+    assert ledger.orders() == ([draft.id] if saved else [])
+    assert not sent_back(redis, draft)
+    assert (counters.left(["a"]), counters.reserved()) == ({"a": 1}, {"a": 1})
+    # Never more in Redis than in Postgres: whichever it was, nothing that is sold can be admitted again.
+    assert ledger.figures()["a"].on_hand == (1 if saved else 2)
+    assert ledger.figures()["a"].conserved
+
+
+def test_who_gives_back_on_any_error_admits_a_unit_that_is_sold(
+    strategy: Strategy, ledger: Ledger, counters: Counters
+) -> None:
+    """The negative control: the same lost answer, and a strategy that takes it for a rollback."""
+
+    class GivesBackOnAnyError(Lua):
+        def _place(self, order: Draft, save: Save) -> Placement:
+            counters.take(order)
+            try:
+                with transaction.atomic(durable=True):
+                    for line in order.lines:
+                        stock.take(line)
+                    save_one(order, save)
+            except BaseException:
+                counters.give_back(order)
+                raise
+            return Placement.COMMITTED
+
+    def save(drafts: Sequence[Draft]) -> Mapping[UUID, Refusal]:
+        the_answer_is_lost_after_the_commit(drafts)
+        return ledger.save(drafts)
+
+    with pytest.raises(OperationalError):
+        GivesBackOnAnyError(lambda: counters).place(new_draft(("a", 1)), save)
+    assert ledger.figures()["a"].on_hand == 1
+    assert (counters.left(["a"]), counters.reserved()) == ({"a": 2}, {})
+
+
+# Redis goes away
+
+
+@pytest.fixture
+def nobody(tmp_path: Path) -> Counters:
+    return Counters(Redis.from_url(f"unix://{tmp_path}/nobody.sock", retry=None))
+
+
+def test_without_redis_it_is_unavailable_and_nothing_is_taken(ledger: Ledger, nobody: Counters) -> None:
+    stock.deliver("a", 1)
+    with pytest.raises(StockUnavailable):
+        Lua(lambda: nobody).place(new_draft(("a", 1)), ledger.save)
+    ledger.assert_law(a=(1, 0))
+
+
+def test_when_redis_goes_away_after_the_take_the_order_stands_and_its_note_too(
+    strategy: Strategy, ledger: Ledger, counters: Counters, nobody: Counters, caplog: pytest.LogCaptureFixture
+) -> None:
+    class GoesAway(Counters):
+        def settle(self, draft: Draft) -> None:
+            nobody.settle(draft)
+
+    draft = new_draft(("a", 1))
+    with caplog.at_level(logging.WARNING):
+        assert Lua(lambda: GoesAway(counters.client)).place(draft, ledger.save) is Placement.COMMITTED
+    assert str(draft.id) in caplog.text
+    assert ledger.orders() == [draft.id]
+    assert (counters.left(["a"]), counters.reserved()) == ({"a": 1}, {"a": 1})
+
+
+def test_units_that_redis_does_not_take_back_are_logged_and_no_error(
+    nobody: Counters, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING):
+        Lua(lambda: nobody).given_back([("a", 2)])
+    assert "('a', 2)" in caplog.text

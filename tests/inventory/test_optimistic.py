@@ -1,0 +1,75 @@
+"""`optimistic`: a write in between is seen, tried again a bounded number of times, and never called sold out."""
+
+from __future__ import annotations
+
+import pytest
+
+from inventory import stock
+from inventory.draft import Line, Placement
+from inventory.errors import SoldOut, StockConflict
+from inventory.models import StockItem
+from inventory.strategies import optimistic
+from inventory.strategies.optimistic import Optimistic
+from tests.factories import interleaved, new_draft
+from tests.inventory.conftest import Ledger
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+READ = "^SELECT .*inventory_stockitem"
+
+
+def deliver_five() -> None:
+    stock.deliver("a", 5)
+
+
+def test_given_a_writer_in_between_the_only_attempt_is_a_conflict_and_not_sold_out(ledger: Ledger) -> None:
+    stock.deliver("a", 1)
+    with interleaved(deliver_five, after=READ), pytest.raises(StockConflict, match="Others were faster 1 times"):
+        Optimistic(attempts=1).place(new_draft(("a", 1)), ledger.save)
+    assert StockItem.objects.get(sku="a").version == 1
+    ledger.assert_law(a=(6, 0))
+
+
+def test_given_a_writer_in_between_the_second_attempt_sells_and_loses_no_update(ledger: Ledger) -> None:
+    stock.deliver("a", 1)
+    with interleaved(deliver_five, after=READ):
+        assert Optimistic(attempts=2).place(new_draft(("a", 1)), ledger.save) is Placement.COMMITTED
+    assert len(ledger.orders()) == 1
+    ledger.assert_law(a=(5, 1))
+
+
+def test_without_the_comparison_the_delivery_in_between_is_lost(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The negative control: the same interleaving, the version not looked at."""
+
+    def set_without_comparing(line: Line) -> None:
+        row = StockItem.objects.get(sku=line.sku)
+        StockItem.objects.filter(sku=line.sku).update(on_hand=row.on_hand - line.quantity, version=row.version + 1)
+
+    monkeypatch.setattr(optimistic, "compare_and_set", set_without_comparing)
+    stock.deliver("a", 1)
+    with interleaved(deliver_five, after=READ):
+        Optimistic(attempts=1).place(new_draft(("a", 1)), ledger.save)
+    figures = ledger.figures()["a"]
+    assert (figures.received, figures.on_hand, figures.sold, figures.drift) == (6, 0, 1, 5)
+
+
+def test_given_the_last_unit_went_in_between_the_second_attempt_is_sold_out(ledger: Ledger) -> None:
+    stock.deliver("a", 1)
+    rival = Optimistic()
+    with (
+        interleaved(lambda: rival.place(new_draft(("a", 1)), ledger.save), after=READ),
+        pytest.raises(SoldOut, match="^a: 1 wanted, 0 left$"),
+    ):
+        Optimistic(attempts=2).place(new_draft(("a", 1)), ledger.save)
+    ledger.assert_law(a=(0, 1))
+
+
+def test_when_the_second_line_is_overtaken_the_first_is_taken_once(ledger: Ledger) -> None:
+    stock.deliver("a", 2)
+    stock.deliver("b", 2)
+    with interleaved(lambda: stock.deliver("b", 1), after=f"{READ}.*'b'"):
+        assert Optimistic(attempts=2).place(new_draft(("a", 1), ("b", 1)), ledger.save) is Placement.COMMITTED
+    assert StockItem.objects.get(sku="a").version == 1
+    ledger.assert_law(a=(1, 1), b=(2, 1))

@@ -1,0 +1,50 @@
+"""A run folder of its own for whole shops, so that they share nothing with the tests of the other rooms."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from servers import RunFolder, Servers
+
+CHECKOUT = Path(__file__).resolve().parent.parent.parent
+Manage = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture(scope="session")
+def folder() -> Iterator[Path]:
+    """The run folder of the shops under load. Its servers run once for all tests, since starting them is slow."""
+    path = Path(tempfile.mkdtemp(prefix="lu-load-"))
+    with Servers(RunFolder(path)):
+        yield path
+    shutil.rmtree(path)
+
+
+@pytest.fixture
+def environment(folder: Path) -> dict[str, str]:
+    given = {name: value for name, value in os.environ.items() if name not in {"DJANGO_SETTINGS_MODULE", "LAB_ENABLED"}}
+    return {**given, "RUN_FOLDER": str(folder)}
+
+
+@pytest.fixture
+def manage(environment: dict[str, str]) -> Manage:
+    """Run a command as a person would; returns when it has ended."""
+
+    def run(*arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "manage.py", *arguments],
+            cwd=CHECKOUT,
+            env={**environment, **more},
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+
+    return run

@@ -1,0 +1,109 @@
+"""Locust used by hand: with its web page, headless, and in several processes."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import urllib.parse
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from loadtest.stack import free_port
+from tests.loadtest.conftest import CHECKOUT
+from tests.waiting import wait_for
+
+
+@pytest.fixture
+def shop(environment: dict[str, str]) -> Iterator[str]:
+    """A shop with the lab, as `manage.py serve` starts it."""
+    port = free_port()
+    command = [sys.executable, "manage.py", "serve", "--port", str(port)]
+    subprocess.run([sys.executable, "manage.py", "migrate", "-v", "0"], cwd=CHECKOUT, env=environment, check=True)
+    with running(command, {**environment, "LAB_ENABLED": "1"}):
+        url = f"http://127.0.0.1:{port}"
+        wait_for(lambda: status(f"{url}/health/") == 200, timeout=30)
+        yield url
+
+
+@contextmanager
+def running(command: list[str], environment: dict[str, str]) -> Iterator[subprocess.Popen[str]]:
+    with subprocess.Popen(command, cwd=CHECKOUT, env=environment, stderr=subprocess.DEVNULL, text=True) as process:
+        try:
+            yield process
+        finally:
+            process.terminate()
+
+
+def status(url: str) -> int:
+    try:
+        with urllib.request.urlopen(url, timeout=5) as response:
+            return response.status
+    except OSError:
+        return 0
+
+
+def locust(shop: str, *arguments: str) -> list[str]:
+    return [sys.executable, "-m", "locust", "-f", "loadtest/locustfile.py", "--host", shop, *arguments]
+
+
+def headless(shop: str, environment: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = locust(shop, "--headless", "--users", "20", "--stock", "30", *arguments)
+    return subprocess.run(command, cwd=CHECKOUT, env=environment, capture_output=True, text=True, timeout=90)
+
+
+def test_headless_the_audit_is_a_row_of_the_report_and_the_exit_status(shop: str, environment: dict[str, str]) -> None:
+    done = headless(shop, environment, "--strategy", "lua")
+
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"AUDIT +conserved: 30 of 30 sold, each once", done.stdout + done.stderr)
+    assert json.loads(done.stdout.splitlines()[-1])["sold"] == 30
+
+
+def test_headless_a_rung_that_oversells_fails_the_run(shop: str, environment: dict[str, str]) -> None:
+    done = headless(shop, environment, "--rung", "compute-and-overwrite")
+
+    assert done.returncode == 1, done.stderr
+    assert re.search(r"AUDIT +BROKEN: \d+ oversold", done.stdout + done.stderr)
+
+
+def test_several_processes_share_the_customers_and_add_up_what_they_were_told(
+    shop: str, environment: dict[str, str]
+) -> None:
+    done = headless(shop, environment, "--processes", "2", "--strategy", "guarded-update")
+
+    assert done.returncode == 0, done.stderr
+    result = next(json.loads(line) for line in done.stdout.splitlines() if line.startswith("{"))
+    assert (result["attempted"], result["sold"], result["refused"], result["errors"]) == (60, 30, 30, 0)
+    assert (result["conserved"], result["missing"]) == (True, 0)
+
+
+def test_the_web_page_starts_a_burst_and_shows_the_verdict(shop: str, environment: dict[str, str]) -> None:
+    port = free_port()
+    page = f"http://127.0.0.1:{port}"
+    with running(locust(shop, "--web-port", str(port), "--web-host", "127.0.0.1", "--users", "10"), environment):
+        wait_for(lambda: status(page) == 200, timeout=30)
+        chosen = {"user_count": 10, "spawn_rate": 10, "host": shop, "stock": 7, "strategy": "optimistic"}
+        urllib.request.urlopen(f"{page}/swarm", urllib.parse.urlencode(chosen).encode(), timeout=10).close()
+
+        def audit() -> list[str]:
+            with urllib.request.urlopen(f"{page}/stats/requests", timeout=10) as response:
+                return [row["name"] for row in json.load(response)["stats"] if row["method"] == "AUDIT"]
+
+        wait_for(audit, timeout=40)
+        assert audit() == ["conserved: 7 of 7 sold, each once"]
+
+
+def test_a_lab_that_is_not_there_stops_the_run_and_says_why(manage, environment: dict[str, str]) -> None:
+    port = free_port()
+    with running([sys.executable, "manage.py", "serve", "--port", str(port)], environment):
+        url = f"http://127.0.0.1:{port}"
+        wait_for(lambda: status(f"{url}/health/") == 200, timeout=30)
+        done = manage("rush", "--url", url, "--rung", "compute-and-overwrite")
+
+    assert done.returncode == 2
+    assert "Is LAB_ENABLED set where the shop runs?" in done.stderr

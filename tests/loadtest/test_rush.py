@@ -1,0 +1,102 @@
+"""One burst, one verdict: the command as a person uses it, on a whole shop."""
+
+from __future__ import annotations
+
+import json
+import socket
+
+import pytest
+
+from inventory import strategies
+from tests.loadtest.conftest import Manage
+
+KEYS = [
+    *("strategy", "stock", "clients", "attempted", "sold", "refused", "errors", "oversold", "conserved"),
+    *("orders_per_s", "refusals_per_s", "p50_ms", "p99_ms"),
+]
+
+
+@pytest.mark.parametrize("strategy", strategies.NAMES)
+def test_a_sound_strategy_sells_every_unit_once(manage: Manage, strategy: str) -> None:
+    done = manage("rush", "--strategy", strategy, "--stock", "100", "--clients", "50", "--json")
+
+    result = json.loads(done.stdout.splitlines()[-1])
+    assert done.returncode == 0, done.stderr
+    assert list(result)[: len(KEYS)] == KEYS
+    expected = {"strategy": strategy, "stock": 100, "clients": 50, "attempted": 200, "sold": 100, "refused": 100}
+    assert expected.items() <= result.items()
+    assert (result["errors"], result["oversold"], result["on_hand"], result["missing"]) == (0, 0, 0, 0)
+    assert result["conserved"] is True
+    assert result["orders_per_s"] > 0
+    assert 0 < result["p50_ms"] <= result["p99_ms"]
+
+
+@pytest.mark.parametrize(
+    ("rung", "sign"),
+    [
+        pytest.param("compute-and-overwrite", lambda on_hand: on_hand >= 0, id="compute-and-overwrite loses updates"),
+        pytest.param("subtract-in-sql", lambda on_hand: on_hand < 0, id="subtract-in-sql goes below zero"),
+    ],
+)
+def test_a_flawed_rung_oversells_and_the_exit_status_says_so(manage: Manage, rung: str, sign) -> None:
+    done = manage("rush", "--rung", rung, "--stock", "100", "--clients", "50", "--json")
+
+    result = json.loads(done.stdout.splitlines()[-1])
+    assert done.returncode == 1, done.stderr
+    assert result["strategy"] == rung
+    assert result["sold"] == 100 + result["oversold"]
+    assert result["oversold"] > 0
+    assert sign(result["on_hand"])
+    assert result["conserved"] is False
+
+
+def test_orders_of_several_units_leave_what_no_order_fits_in(manage: Manage) -> None:
+    done = manage("rush", "--strategy", "lua", "--stock", "10", "--quantity", "3", "--clients", "8", "--json")
+
+    result = json.loads(done.stdout.splitlines()[-1])
+    assert done.returncode == 0, done.stderr
+    assert (result["sold"], result["on_hand"], result["conserved"]) == (9, 1, True)
+    assert result["attempted"] == 8
+    assert result["refused"] == 5
+
+
+def test_without_json_the_verdict_is_a_sentence(manage: Manage) -> None:
+    done = manage("rush", "--stock", "3", "--clients", "4")
+
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == "guarded-update: conserved: 3 of 3 sold, each once"
+
+
+def test_a_shop_that_does_not_answer_is_named_and_is_no_verdict(manage: Manage) -> None:
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{nobody.getsockname()[1]}"
+        done = manage("rush", "--url", url)
+
+    assert done.returncode == 2
+    assert done.stderr.strip() == f"CommandError: No healthy shop answers at {url}: {url}/health/ says more."
+    assert done.stdout == ""
+
+
+def test_an_unknown_rung_is_named_and_is_no_verdict(manage: Manage) -> None:
+    done = manage("rush", "--rung", "no-such-rung", "--stock", "1", "--clients", "1")
+
+    assert done.returncode == 2
+    said = (
+        "The burst came to no verdict: the lab has no rung no-such-rung; it has compute-and-overwrite, subtract-in-sql."
+    )
+    assert said in done.stderr
+
+
+@pytest.mark.parametrize("option", [("--stock", "0"), ("--clients", "-1"), ("--strategy", "compute-and-overwrite")])
+def test_a_senseless_option_is_refused_before_anything_starts(manage: Manage, option: tuple[str, str]) -> None:
+    done = manage("rush", *option)
+
+    assert done.returncode == 2
+    assert option[0] in done.stderr
+
+
+def test_help_teaches(manage: Manage) -> None:
+    done = manage("rush", "--help")
+
+    assert "Exit status 0 when nothing was sold twice or lost, 1 when something was" in " ".join(done.stdout.split())

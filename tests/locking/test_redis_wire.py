@@ -1,0 +1,411 @@
+"""RedisLock and its server: round trips, commands, keys, lost answers, clients of every kind, restarts."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import Any
+
+import pytest
+import redis
+from redis._parsers import _RESP2Parser
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from locking import Lease, LeaseLost, LockTimeout, LockUnavailable, RedisLock
+from servers.valkey import Valkey
+from tests.locking.support import (
+    PATIENCE,
+    CommandStats,
+    CountedConnection,
+    CutConnection,
+    end_of,
+    paused,
+    run_threads,
+    wait_for,
+)
+
+PLAIN_PAIR = {"evalsha": 2, "time": 1, "get": 3, "set": 2, "zrem": 1, "del": 1, "zcard": 1}
+"""What the server runs for an acquire and a release without waiters, its scripts' own commands included."""
+
+
+@pytest.fixture
+def connect(valkey: Valkey, client: redis.Redis) -> Iterator[Callable[..., redis.Redis]]:
+    """Makes further clients of the emptied server, with options of their own."""
+    made: list[redis.Redis] = []
+
+    def make(connection_class: type | None = None, **options: Any) -> redis.Redis:
+        if connection_class is not None:
+            options["connection_class"] = connection_class
+        made.append(redis.Redis.from_url(valkey.url, **options))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()
+
+
+@pytest.fixture
+def cut() -> type[CutConnection]:
+    return type("Cut", (CutConnection,), {})
+
+
+def impatient(url: str) -> redis.Redis:
+    """A client that gives up soon, for servers that do not answer."""
+    return redis.Redis.from_url(url, socket_timeout=0.5, retry=Retry(NoBackoff(), 0))
+
+
+class TestRoundTrips:
+    def test_a_pair_takes_two(self, connect: Callable[..., redis.Redis]) -> None:
+        counted = type("Counted", (CountedConnection,), {})
+        lock = RedisLock(connect(counted), "pair")
+        with lock.hold():
+            pass
+        before = counted.sent
+        for _ in range(10):
+            with lock.hold():
+                pass
+        assert counted.sent - before == 2 * 10
+
+    def test_the_server_runs_these_commands_and_no_others(self, client: redis.Redis) -> None:
+        lock = RedisLock(client, "pair")
+        with lock.hold():
+            pass
+        stats = CommandStats(client)
+        with lock.hold():
+            pass
+        assert stats() == PLAIN_PAIR
+
+    def test_a_release_without_waiters_only_deletes(self, client: redis.Redis) -> None:
+        lock = RedisLock(client, "pair")
+        lock.acquire().release()
+        lease = lock.acquire()
+        stats = CommandStats(client)
+        lease.release()
+        assert stats() == {"evalsha": 1, "get": 1, "del": 1, "zcard": 1}
+
+    def test_a_release_with_only_dead_waiters_only_deletes(self, client: redis.Redis) -> None:
+        lock = RedisLock(client, "pair")
+        lock.acquire().release()
+        lease = lock.acquire()
+        client.zadd("lock:{pair}:waiters", {"somebody who is gone": 1})
+        stats = CommandStats(client)
+        lease.release()
+        assert stats() == {"evalsha": 1, "get": 1, "del": 1, "zcard": 1, "time": 1, "zcount": 1}
+
+    def test_a_refused_attempt_that_does_not_wait_writes_nothing(self, client: redis.Redis) -> None:
+        lock = RedisLock(client, "pair")
+        with lock.hold():
+            stats = CommandStats(client)
+            assert lock.acquire(blocking=False) is None
+            assert stats() == {"evalsha": 1, "time": 1, "get": 1, "pttl": 1}
+
+
+class TestKeys:
+    @pytest.mark.parametrize("name", ["{", "}", "a{b}c"])
+    def test_a_name_has_no_braces(self, client: redis.Redis, name: str) -> None:
+        with pytest.raises(ValueError, match="braces"):
+            RedisLock(client, name)
+
+    def test_a_ttl_is_finite(self, client: redis.Redis) -> None:
+        with pytest.raises(ValueError, match="finite"):
+            RedisLock(client, "endless", ttl=float("inf"))
+
+    def test_all_keys_are_under_one_hash_tag(self, client: redis.Redis) -> None:
+        lock = RedisLock(client, "tagged")
+
+        def wait() -> None:
+            with lock.hold(timeout=PATIENCE):
+                pass
+
+        with lock.hold():
+            thread = threading.Thread(target=wait)
+            thread.start()
+            wait_for(lambda: client.exists("lock:{tagged}:waiters"))
+            keys = set(client.scan_iter())
+            assert keys == {b"lock:{tagged}", b"lock:{tagged}:fence", b"lock:{tagged}:waiters"}
+            assert all(client.pttl(key) > 0 for key in keys), "a key that does not expire"
+        thread.join()
+
+    def test_people_can_see_who_holds_it_and_two_grants_differ(self, client: redis.Redis) -> None:
+        lock = RedisLock(client, "named")
+        first, second = lock.acquire(), None
+        assert client.get("lock:{named}").decode() == first.token
+        assert first.token.split(":", 1)[1].endswith(f":{threading.current_thread().name}")
+        first.release()
+        second = lock.acquire()
+        assert len(first.token.split(":")[0]) == 32
+        assert first.token.split(":")[0] != second.token.split(":")[0]
+        second.release()
+
+    def test_a_thread_may_be_called_anything(self, client: redis.Redis) -> None:
+        def hold() -> None:
+            threading.current_thread().name = "é \ud800 " * 100
+            with RedisLock(client, "odd").hold():
+                assert len(client.get("lock:{odd}")) < 150
+
+        run_threads(hold)
+
+    def test_nothing_is_left_behind(self, connect: Callable[..., redis.Redis], client: redis.Redis) -> None:
+        own = connect(client_name="tidy")
+        lock = RedisLock(own, "tidy", ttl=0.9)
+        threads = threading.active_count()
+        for _ in range(2000):
+            lock.acquire().release()
+        with lock.hold():
+            for index in range(100):
+                assert lock.acquire(timeout=0.001 if index % 2 else 0) is None
+        assert list(client.scan_iter()) == [b"lock:{tidy}:fence"]
+        assert 0 < client.pttl("lock:{tidy}:fence") <= 60_000
+        assert own.connection_pool._in_use_connections == set()
+        wait_for(lambda: threading.active_count() == threads, "the thread that renews leases to end by itself")
+        # One for the commands, one on which the failed tries have waited; the renewal's own is gone.
+        wait_for(lambda: sum(one["name"] == "tidy" for one in client.client_list()) <= 2)
+
+
+class TestFence:
+    def test_it_starts_with_the_clock_of_the_server(self, client: redis.Redis) -> None:
+        seconds, micros = client.time()
+        with RedisLock(client, "fenced").hold() as lease:
+            assert seconds * 1_000_000 + micros <= lease.fence
+
+    def test_it_grows_although_the_clock_was_set_back(self, client: redis.Redis) -> None:
+        ahead = 10**16 // 2
+        client.set("lock:{fenced}:fence", ahead)
+        lock = RedisLock(client, "fenced")
+        fences = [lock.acquire().fence]
+        client.delete("lock:{fenced}")
+        fences.append(lock.acquire().fence)
+        assert fences == [ahead + 1, ahead + 2]
+
+    def test_it_grows_although_its_key_has_expired(self, client: redis.Redis) -> None:
+        lock = RedisLock(client, "fenced")
+        with lock.hold() as first:
+            pass
+        client.delete("lock:{fenced}:fence")
+        with lock.hold() as second:
+            assert second.fence > first.fence
+
+    def test_its_key_outlives_a_lease_that_is_renewed_for_long(self, client: redis.Redis) -> None:
+        lease = RedisLock(client, "fenced", ttl=20.0, renew=False).acquire()
+        client.pexpire("lock:{fenced}:fence", 1000)
+        lease.extend()
+        assert client.pttl("lock:{fenced}:fence") > 100_000
+        lease.release()
+
+    def test_asking_again_with_the_same_token_gives_the_same_fence(self, client: redis.Redis) -> None:
+        lock = RedisLock(client, "fenced")
+        lease = lock.acquire()
+        client.pexpire("lock:{fenced}", 500)
+        again = lock._ask(lease.token, deadline=0.0, waits=False)
+        assert isinstance(again, Lease)
+        assert again.fence == lease.fence
+        assert client.pttl("lock:{fenced}") > 500
+        lease.release()
+
+    def test_a_store_that_checks_it_refuses_the_late_writer(self, client: redis.Redis) -> None:
+        guarded = client.register_script(
+            "if tonumber(ARGV[2]) < tonumber(redis.call('HGET', KEYS[1], 'fence') or 0) then return 0 end "
+            "redis.call('HSET', KEYS[1], 'value', ARGV[1], 'fence', ARGV[2]) return 1"
+        )
+        late = RedisLock(client, "fenced", ttl=0.3, renew=False).acquire()
+        with RedisLock(client, "fenced").hold(timeout=PATIENCE) as lease:
+            assert guarded(["store"], ["new", lease.fence]) == 1
+            assert guarded(["store"], ["late", late.fence]) == 0
+        assert client.hget("store", "value") == b"new"
+        client.hset("store", "value", "late")  # the control: without the guard the late write goes through
+        assert client.hget("store", "value") == b"late"
+
+
+class TestOwner:
+    def test_without_comparing_the_owner_a_late_release_frees_somebody_elses_lock(
+        self, client: redis.Redis, flawed: Callable[[str, str, str], None]
+    ) -> None:
+        flawed("release", "redis.call('GET', KEYS[1]) ~= ARGV[1]", "false")
+        late = RedisLock(client, "owned", ttl=0.3, renew=False).acquire()
+        lease = RedisLock(client, "owned").acquire(timeout=PATIENCE)
+        late.release()
+        with pytest.raises(LeaseLost):
+            lease.extend()
+
+
+class TestLostAnswers:
+    def test_a_release_whose_answer_was_lost_can_be_repeated_and_was_ours(
+        self, connect: Callable[..., redis.Redis], cut: type[CutConnection]
+    ) -> None:
+        lock = RedisLock(connect(cut), "cut")
+        lease = lock.acquire()
+        cut.cut_next = True
+        with pytest.raises(LockUnavailable, match="Try again"):
+            lease.release()
+        assert cut.cuts == 1
+        assert lease.release() is True
+        assert lease.release() is False
+
+    def test_after_a_lost_answer_nobody_elses_lock_is_freed(
+        self, connect: Callable[..., redis.Redis], cut: type[CutConnection], client: redis.Redis
+    ) -> None:
+        lease = RedisLock(connect(cut), "cut").acquire()
+        cut.cut_next = True
+        with pytest.raises(LockUnavailable):
+            lease.release()
+        with RedisLock(client, "cut").hold(timeout=0) as other:
+            assert lease.release() is True
+            other.extend()
+
+    def test_a_grant_whose_answer_was_lost_is_taken_back(
+        self, connect: Callable[..., redis.Redis], cut: type[CutConnection], client: redis.Redis
+    ) -> None:
+        lock = RedisLock(connect(cut), "cut")
+        lock.acquire().release()
+        cut.cut_next = True
+        with pytest.raises(LockUnavailable):
+            lock.acquire()
+        wait_for(lambda: not client.exists("lock:{cut}"), "the grant that nobody heard of to be taken back")
+
+    def test_a_wait_whose_first_answer_was_lost_is_taken_back(
+        self, connect: Callable[..., redis.Redis], cut: type[CutConnection], client: redis.Redis
+    ) -> None:
+        lock = RedisLock(connect(cut), "cut")
+        lock.acquire().release()
+        with RedisLock(client, "cut").hold():
+            cut.cut_next = True
+            with pytest.raises(LockUnavailable):
+                lock.acquire()
+            wait_for(lambda: not client.exists("lock:{cut}:waiters"))
+
+    def test_leaving_hold_without_an_answer_is_logged_and_not_raised(
+        self, connect: Callable[..., redis.Redis], cut: type[CutConnection], caplog: pytest.LogCaptureFixture
+    ) -> None:
+        with RedisLock(connect(cut), "cut").hold():
+            cut.cut_next = True
+        assert "'cut' was not released" in caplog.text
+
+    def test_a_server_that_hangs_does_not_keep_the_lock_for_nobody(self, own_valkey: Valkey) -> None:
+        client = impatient(own_valkey.url)
+        lock = RedisLock(client, "hung", ttl=60.0)
+        lock.acquire().release()
+        with paused(own_valkey.child.pid), pytest.raises(LockUnavailable):
+            lock.acquire(timeout=0.2)
+        wait_for(lambda: client.exists("lock:{hung}:fence"))
+        wait_for(lambda: not client.exists("lock:{hung}"), "the grant that came too late to be taken back")
+
+    def test_a_server_that_is_gone_is_said_to_be(self, own_valkey: Valkey) -> None:
+        client = impatient(own_valkey.url)
+        lock = RedisLock(client, "gone")
+        lease = lock.acquire()
+        own_valkey.child.kill()
+        for use in (lock.acquire, lease.extend, lease.release):
+            with pytest.raises(LockUnavailable, match="Try again"):
+                use()
+        with pytest.raises(LockUnavailable), lock.hold(timeout=1.0):
+            pass
+
+    def test_an_error_that_the_server_answers_is_not_hidden(self, client: redis.Redis) -> None:
+        client.lpush("lock:{taken}", "another use of the name")
+        with pytest.raises(redis.ResponseError, match="WRONGTYPE"):
+            RedisLock(client, "taken").acquire()
+
+    def test_an_exhausted_pool_is_said_to_be(self, connect: Callable[..., redis.Redis]) -> None:
+        small = connect(max_connections=1)
+        taken = small.connection_pool.get_connection()
+        with pytest.raises(LockUnavailable, match="max_connections"):
+            RedisLock(small, "pool").acquire()
+        small.connection_pool.release(taken)
+
+    def test_an_exhausted_pool_does_not_cost_a_holder_his_lock(self, connect: Callable[..., redis.Redis]) -> None:
+        small = connect(max_connections=1)
+        lease = RedisLock(small, "pool", ttl=0.6).acquire()
+        taken = small.connection_pool.get_connection()
+        ends = end_of(lease)
+        wait_for(lambda: end_of(lease) > ends + 0.5)
+        lease.check()
+        small.connection_pool.release(taken)
+        assert lease.release() is True
+
+
+CLIENTS = {
+    "default": {},
+    "decoded": {"decode_responses": True},
+    "resp2": {"protocol": 2},
+    "resp3": {"protocol": 3},
+    "short timeout": {"socket_timeout": 0.1},
+    "no timeout": {"socket_timeout": None},
+    "many retries": {"retry": Retry(NoBackoff(), 10), "socket_timeout": 0.1},
+    "python parser": {"parser_class": _RESP2Parser, "protocol": 2},
+    "health checks": {"health_check_interval": 1},
+    "other encoding": {"encoding": "latin-1", "decode_responses": True},
+}
+
+
+@pytest.mark.parametrize("options", CLIENTS.values(), ids=CLIENTS.keys())
+class TestEveryKindOfClient:
+    def test_it_locks_waits_is_woken_and_renews(
+        self, connect: Callable[..., redis.Redis], options: dict[str, Any]
+    ) -> None:
+        client = connect(**options)
+        lock = RedisLock(client, "any", ttl=0.6)
+        lease = lock.acquire()
+        fence = lease.fence
+
+        def wait() -> int:
+            with lock.hold(timeout=PATIENCE) as got:
+                return got.fence
+
+        def release() -> None:
+            ends = end_of(lease)
+            wait_for(lambda: client.zcard("lock:{any}:waiters"))
+            wait_for(lambda: end_of(lease) > ends + 0.5, "the lease to be renewed")
+            assert lease.release() is True
+
+        assert run_threads(wait, release)[0] > fence
+
+    def test_it_gives_up_waiting_in_time(self, connect: Callable[..., redis.Redis], options: dict[str, Any]) -> None:
+        lock = RedisLock(connect(**options), "any")
+        with lock.hold(), pytest.raises(LockTimeout), lock.hold(timeout=0.3):
+            pytest.fail("two hold it")
+
+
+class TestRestart:
+    def test_it_works_after_the_scripts_were_flushed(self, client: redis.Redis) -> None:
+        lock = RedisLock(client, "flushed", ttl=0.6)
+        fences = []
+        for _ in range(2):
+            client.script_flush()
+            lease = lock.acquire()
+            client.script_flush()
+            lease.extend()
+            client.script_flush()
+            ends = end_of(lease)
+            wait_for(lambda lease=lease, ends=ends: end_of(lease) > ends + 0.3, "the lease to be renewed")
+            client.script_flush()
+            assert lease.release() is True
+            fences.append(lease.fence)
+        assert fences[0] < fences[1]
+
+    def test_it_works_after_a_restart_of_the_server(self, own_valkey: Valkey) -> None:
+        client = redis.Redis.from_url(own_valkey.url)
+        lock = RedisLock(client, "restarted", ttl=30.0)
+        lease = lock.acquire()
+        own_valkey.stop()
+        own_valkey.start()
+        lease.extend()
+        assert lock.acquire(blocking=False) is None
+        assert lease.release() is True
+        with lock.hold(timeout=0) as after:
+            assert after.fence > lease.fence
+
+    def test_a_server_that_came_back_empty_has_lost_the_lock_and_the_holder_is_told(self, own_valkey: Valkey) -> None:
+        client = redis.Redis.from_url(own_valkey.url)
+        told: list[Lease] = []
+        lock = RedisLock(client, "emptied", ttl=3.0, on_lost=told.append)
+        lease = lock.acquire()
+        client.flushall()
+        wait_for(lambda: told)
+        assert (told, lease.lost) == ([lease], True)
+        with lock.hold(timeout=0) as after:
+            assert after.fence > lease.fence
+        with suppress(LeaseLost):
+            lease.check()
+        assert told == [lease]

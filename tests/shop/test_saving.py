@@ -1,0 +1,390 @@
+"""Save: many orders in few statements, each key once, each limit kept, and nothing left of what is refused."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from decimal import Decimal
+from uuid import UUID, uuid4
+
+import pytest
+from django.contrib.auth.models import User
+from django.db import connection, connections, transaction
+from django.test.utils import CaptureQueriesContext
+from redis import Redis
+
+from inventory import stock, strategies
+from inventory.draft import Draft
+from inventory.errors import Duplicate, OverLimit, Refusal, UnknownCustomer
+from inventory.models import StockItem
+from shop import saving
+from shop.models import Allowance, Order, OrderItem
+from shop.saving import return_units, save
+from tests.factories import OnSale, at_once, interleaved, new_customer, new_draft, on_sale, tally
+from tests.locking.support import PATIENCE, wait_for
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture
+def offer(redis: Redis) -> OnSale:
+    return on_sale({"a": 9, "b": 9}, strategy="lua")
+
+
+@pytest.fixture
+def customer(db: None) -> int:
+    return new_customer()
+
+
+def saved(*drafts: Draft) -> Mapping[UUID, Refusal]:
+    """Save in a transaction that is committed."""
+    with transaction.atomic():
+        return save(drafts)
+
+
+def kinds(refusals: Mapping[UUID, Refusal]) -> dict[UUID, type[Refusal]]:
+    return {draft: type(refusal) for draft, refusal in refusals.items()}
+
+
+def taken() -> dict[tuple[int, str], int]:
+    return {(row.customer_id, row.sku): row.taken for row in Allowance.objects.all()}
+
+
+# What is written
+
+
+def test_an_order_is_written_as_it_was_drafted(offer: OnSale, customer: int) -> None:
+    draft = new_draft(("a", 2), ("b", 1), customer=customer, sale=offer.sale, price="12.34")
+    assert saved(draft) == {}
+    order = Order.objects.get()
+    assert (order.id, order.customer_id, order.sale_id, order.state) == (draft.id, customer, offer.sale, "pending")
+    assert (order.key, order.body_hash, order.created_at) == (draft.key, draft.body_hash, draft.created_at)
+    items = order.items.order_by("product").values_list("product__sku", "quantity", "price")
+    assert list(items) == [("a", 2, Decimal("12.34")), ("b", 1, Decimal("12.34"))]
+    assert taken() == {}
+
+
+def test_save_takes_no_stock(offer: OnSale, customer: int) -> None:
+    saved(new_draft(("a", 2), customer=customer, sale=offer.sale))
+    assert StockItem.objects.get(sku="a").on_hand == 9
+
+
+@pytest.mark.parametrize("orders", [1, 100])
+@pytest.mark.parametrize(
+    ("limit", "statements"),
+    [
+        pytest.param(None, "WITH", id="no limit"),
+        pytest.param(200, "WITH INSERT UPDATE", id="with a limit"),
+    ],
+)
+def test_however_many_orders_it_needs_as_many_statements(
+    offer: OnSale, customer: int, orders: int, limit: int | None, statements: str
+) -> None:
+    drafts = [new_draft(("a", 1), ("b", 1), customer=customer, sale=offer.sale, limit=limit) for _ in range(orders)]
+    with transaction.atomic(), CaptureQueriesContext(connection) as queries:
+        assert save(drafts) == {}
+    assert " ".join(query["sql"].split()[0] for query in queries) == statements
+    assert (Order.objects.count(), OrderItem.objects.count()) == (orders, 2 * orders)
+    assert taken() == ({(customer, "a"): orders, (customer, "b"): orders} if limit else {})
+
+
+def test_keys_used_before_and_limits_that_refuse_need_one_statement_more_each(offer: OnSale, customer: int) -> None:
+    first = new_draft(("a", 1), customer=customer, sale=offer.sale, limit=3)
+    saved(first)
+    again = [new_draft(("a", 1), customer=customer, sale=offer.sale, limit=3, key=first.key) for _ in range(20)]
+    fresh = [new_draft(("a", 1), customer=customer, sale=offer.sale, limit=3) for _ in range(20)]
+    with transaction.atomic(), CaptureQueriesContext(connection) as queries:
+        refusals = save(again + fresh)
+    assert " ".join(query["sql"].split()[0] for query in queries) == "WITH SELECT INSERT WITH UPDATE"
+    assert kinds(refusals) == {
+        **{draft.id: Duplicate for draft in again},
+        **{draft.id: OverLimit for draft in fresh[2:]},
+    }
+    assert set(Order.objects.values_list("id", flat=True)) == {first.id, fresh[0].id, fresh[1].id}
+
+
+# Keys
+
+
+def test_a_key_that_the_customer_has_used_is_a_duplicate_of_that_order(offer: OnSale, customer: int) -> None:
+    first = new_draft(("a", 1), customer=customer, sale=offer.sale)
+    again = new_draft(("b", 5), customer=customer, sale=offer.sale, key=first.key)
+    saved(first)
+    refusals = saved(again)
+    assert kinds(refusals) == {again.id: Duplicate}
+    assert refusals[again.id].existing == first.id  # type: ignore[attr-defined]
+    assert list(OrderItem.objects.values_list("order", "product", "quantity")) == [(first.id, "a", 1)]
+
+
+def test_the_same_draft_again_is_a_duplicate_of_itself(offer: OnSale, customer: int) -> None:
+    draft = new_draft(("a", 1), customer=customer, sale=offer.sale)
+    saved(draft)
+    refusals = saved(draft)
+    assert kinds(refusals) == {draft.id: Duplicate}
+    assert refusals[draft.id].existing == draft.id  # type: ignore[attr-defined]
+    assert OrderItem.objects.count() == 1
+
+
+def test_another_customer_may_use_the_same_key(offer: OnSale, customer: int) -> None:
+    drafts = [new_draft(("a", 1), customer=who, sale=offer.sale, key="mine") for who in (customer, new_customer())]
+    assert saved(*drafts) == {}
+    assert Order.objects.count() == 2
+
+
+def test_twins_in_one_batch_become_one_order(offer: OnSale, customer: int) -> None:
+    twins = [new_draft(("a", 1), customer=customer, sale=offer.sale, key="one") for _ in range(3)]
+    refusals = saved(*twins)
+    written = Order.objects.get().id
+    assert kinds(refusals) == {draft.id: Duplicate for draft in twins if draft.id != written}
+    assert {refusal.existing for refusal in refusals.values()} == {written}  # type: ignore[attr-defined]
+    assert OrderItem.objects.count() == 1
+
+
+def test_a_duplicate_comes_before_the_limit(offer: OnSale, customer: int) -> None:
+    first = new_draft(("a", 2), customer=customer, sale=offer.sale, limit=2)
+    again = new_draft(("a", 2), customer=customer, sale=offer.sale, limit=2, key=first.key)
+    saved(first)
+    assert kinds(saved(again)) == {again.id: Duplicate}
+    assert taken() == {(customer, "a"): 2}
+
+
+@pytest.mark.parametrize("commits", [True, False])
+def test_a_twin_that_is_still_being_written_is_waited_for(offer: OnSale, customer: int, commits: bool) -> None:
+    first, second = (new_draft(("a", 1), customer=customer, sale=offer.sale, key="one") for _ in range(2))
+
+    with ThreadPoolExecutor(1) as pool:
+        with transaction.atomic():
+            save([first])
+            answer = started(pool, second)
+            assert not answer.done()
+            transaction.set_rollback(not commits)
+        refusals = answer.result(PATIENCE)
+
+    if commits:
+        assert kinds(refusals) == {second.id: Duplicate}
+        assert refusals[second.id].existing == first.id  # type: ignore[attr-defined]
+    else:
+        assert refusals == {}
+    assert list(Order.objects.values_list("id", flat=True)) == [first.id if commits else second.id]
+
+
+def started(pool: ThreadPoolExecutor, draft: Draft) -> Future[Mapping[UUID, Refusal]]:
+    """A save in another transaction, which waits for one that is open here."""
+    pid: list[int] = []
+
+    def run() -> Mapping[UUID, Refusal]:
+        try:
+            with transaction.atomic():
+                with connection.cursor() as cursor:
+                    cursor.execute("SELECT pg_backend_pid()")
+                    pid.append(cursor.fetchone()[0])
+                return save([draft])
+        finally:
+            connections.close_all()
+
+    def waits() -> bool:
+        if not pid:
+            return False
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT cardinality(pg_blocking_pids(%s)) > 0", pid)
+            return bool(cursor.fetchone()[0])
+
+    answer = pool.submit(run)
+    wait_for(waits, "the second save to wait for the first")
+    return answer
+
+
+# Customers
+
+
+@pytest.mark.parametrize("gone", ["deleted", "deactivated", "never there"])
+def test_without_an_active_customer_nothing_is_written(offer: OnSale, customer: int, gone: str) -> None:
+    there = new_customer()
+    if gone == "deleted":
+        User.objects.filter(pk=customer).delete()
+    elif gone == "deactivated":
+        User.objects.filter(pk=customer).update(is_active=False)
+    else:
+        customer = 2**62
+    mine = new_draft(("a", 1), customer=customer, sale=offer.sale, limit=1)
+    others = new_draft(("a", 1), customer=there, sale=offer.sale, limit=1)
+    assert kinds(saved(mine, others)) == {mine.id: UnknownCustomer}
+    assert list(OrderItem.objects.values_list("order", flat=True)) == [others.id]
+    assert taken() == {(there, "a"): 1}
+
+
+def test_a_retry_by_a_customer_who_was_deactivated_is_still_a_duplicate(offer: OnSale, customer: int) -> None:
+    first = new_draft(("a", 1), customer=customer, sale=offer.sale)
+    saved(first)
+    User.objects.filter(pk=customer).update(is_active=False)
+    again = new_draft(("a", 1), customer=customer, sale=offer.sale, key=first.key)
+    assert kinds(saved(again)) == {again.id: Duplicate}
+
+
+# Limits
+
+
+def test_the_limit_counts_across_a_customers_orders_of_one_batch_in_order_of_arrival(
+    offer: OnSale, customer: int
+) -> None:
+    other = new_customer()
+    first, second, third, fourth = (
+        new_draft(("a", quantity), customer=customer, sale=offer.sale, limit=3) for quantity in (1, 3, 2, 1)
+    )
+    others = new_draft(("a", 3), customer=other, sale=offer.sale, limit=3)
+    refusals = saved(first, second, others, third, fourth)
+    assert kinds(refusals) == {second.id: OverLimit, fourth.id: OverLimit}
+    assert [(refusals[draft.id].sku, refusals[draft.id].limit, refusals[draft.id].taken) for draft in (second, fourth)] == [  # type: ignore[attr-defined]  # noqa: E501
+        ("a", 3, 1),
+        ("a", 3, 3),
+    ]
+    assert set(Order.objects.values_list("id", flat=True)) == {first.id, third.id, others.id}
+    assert OrderItem.objects.count() == 3
+    assert taken() == {(customer, "a"): 3, (other, "a"): 3}
+
+
+def test_a_cart_over_the_limit_of_one_sku_counts_for_none(offer: OnSale, customer: int) -> None:
+    cart = new_draft(("a", 1), ("b", 3), customer=customer, sale=offer.sale, limit=2)
+    refusals = saved(cart)
+    assert str(refusals[cart.id]) == "b: at most 2 per customer, 0 taken already"
+    assert (Order.objects.count(), OrderItem.objects.count()) == (0, 0)
+    assert taken() == {(customer, "a"): 0, (customer, "b"): 0}
+
+
+def test_the_limit_of_one_sale_does_not_count_in_another(offer: OnSale, customer: int) -> None:
+    another = on_sale({"a": 0})
+    for sale in (offer.sale, another.sale):
+        assert saved(new_draft(("a", 2), customer=customer, sale=sale, limit=2)) == {}
+    assert sorted(Allowance.objects.values_list("sale", "taken")) == sorted([(offer.sale, 2), (another.sale, 2)])
+
+
+def test_orders_of_one_customer_in_two_transactions_share_the_limit(offer: OnSale, customer: int) -> None:
+    drafts = [new_draft(("a", 1), customer=customer, sale=offer.sale, limit=3) for _ in range(8)]
+    answers = at_once(*[lambda draft=draft: len(saved(draft)) for draft in drafts])
+    assert tally(answers) == {"0": 3, "1": 5}
+    assert Order.objects.count() == 3
+    assert taken() == {(customer, "a"): 3}
+
+
+def test_without_the_lock_on_the_allowance_they_do_not(
+    offer: OnSale, customer: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The negative control: the allowance read, not locked, and another order in between."""
+    monkeypatch.setattr(
+        saving,
+        "LOCK_ALLOWANCES",
+        """
+        SELECT sale_id, customer_id, sku, taken FROM shop_allowance
+         WHERE (sale_id, customer_id, sku) IN (SELECT * FROM unnest(%(sales)s::bigint[], %(customers)s::bigint[], %(skus)s::text[]))
+        """,  # noqa: E501
+    )
+    Allowance.objects.create(sale_id=offer.sale, customer_id=customer, sku="a", taken=2)
+    first, second = (new_draft(("a", 1), customer=customer, sale=offer.sale, limit=3) for _ in range(2))
+    with interleaved(lambda: saved(second), after="SELECT sale_id, customer_id"):
+        assert saved(first) == {}
+    assert Order.objects.count() == 2
+    assert taken() == {(customer, "a"): 3}
+
+
+def test_batches_of_opposite_customers_do_not_deadlock(offer: OnSale) -> None:
+    customers = [new_customer() for _ in range(6)]
+
+    def batch(whose: Sequence[int]) -> Mapping[UUID, Refusal]:
+        return saved(*(new_draft(("a", 1), ("b", 1), customer=who, sale=offer.sale, limit=8) for who in whose))
+
+    answers = at_once(*[lambda: batch(customers), lambda: batch(customers[::-1])] * 4)
+    assert answers == [{}] * 8
+    assert set(taken().values()) == {8}
+
+
+# Giving back
+
+
+def place_two(offer: OnSale, customer: int) -> list[Order]:
+    """Two orders of one customer: an `a` and a `b`, and two of `a`."""
+    drafts = [
+        new_draft(("a", 1), ("b", 1), customer=customer, sale=offer.sale, limit=5),
+        new_draft(("a", 2), customer=customer, sale=offer.sale, limit=5),
+    ]
+    for draft in drafts:
+        strategies.get("lua").place(draft, save)
+    assert taken() == {(customer, "a"): 3, (customer, "b"): 1}
+    return list(Order.objects.select_related("sale").order_by("id"))
+
+
+def books() -> dict[str, tuple[int, int | None]]:
+    """On hand in Postgres and in Redis."""
+    on_hand = dict(StockItem.objects.values_list("sku", "on_hand"))
+    left = strategies.counters().left(list(on_hand))
+    return {sku: (units, left[sku]) for sku, units in on_hand.items()}
+
+
+def test_units_allowances_and_the_counter_in_redis_come_back_with_the_commit(offer: OnSale, customer: int) -> None:
+    orders = place_two(offer, customer)
+    assert books() == {"a": (6, 6), "b": (8, 8)}
+    with transaction.atomic():
+        return_units(orders)
+        assert strategies.counters().left(["a", "b"]) == {"a": 6, "b": 8}
+    assert books() == {"a": (9, 9), "b": (9, 9)}
+    assert taken() == {(customer, "a"): 0, (customer, "b"): 0}
+
+
+def test_nothing_comes_back_when_the_transaction_rolls_back(offer: OnSale, customer: int) -> None:
+    orders = place_two(offer, customer)
+    with transaction.atomic():
+        return_units(orders)
+        transaction.set_rollback(True)
+    assert books() == {"a": (6, 6), "b": (8, 8)}
+    assert taken() == {(customer, "a"): 3, (customer, "b"): 1}
+
+
+def test_only_the_units_of_the_orders_that_are_named_come_back(offer: OnSale, customer: int) -> None:
+    first, _ = place_two(offer, customer)
+    with transaction.atomic():
+        return_units([first])
+        return_units([])
+    assert books() == {"a": (7, 7), "b": (9, 9)}
+    assert taken() == {(customer, "a"): 2, (customer, "b"): 0}
+
+
+def test_units_of_an_order_without_a_limit_come_back_and_make_no_allowance(offer: OnSale, customer: int) -> None:
+    strategies.get("lua").place(new_draft(("a", 4), customer=customer, sale=offer.sale), save)
+    with transaction.atomic():
+        return_units(list(Order.objects.all()))
+    assert books() == {"a": (9, 9), "b": (9, 9)}
+    assert taken() == {}
+
+
+def test_units_ordered_before_there_was_a_limit_come_back_too(offer: OnSale, customer: int) -> None:
+    """They were never counted against the limit, so giving them back must not lower it below nothing."""
+    strategies.get("lua").place(new_draft(("a", 3), customer=customer, sale=offer.sale), save)
+    strategies.get("lua").place(new_draft(("a", 1), customer=customer, sale=offer.sale, limit=2), save)
+    assert taken() == {(customer, "a"): 1}
+    with transaction.atomic():
+        return_units(list(Order.objects.all()))
+    assert books()["a"] == (9, 9)
+    assert taken() == {(customer, "a"): 0}
+
+
+def test_while_units_come_back_an_order_of_the_same_sku_waits_and_both_count(offer: OnSale, customer: int) -> None:
+    orders = place_two(offer, customer)
+    buying = threading.Event()
+
+    def give_back() -> None:
+        with transaction.atomic():
+            stock.give_back([])
+            return_units(orders)
+            buying.wait(PATIENCE)
+
+    def buy() -> None:
+        buying.set()
+        strategies.get("guarded-update").place(
+            new_draft(("a", 5), customer=customer, sale=offer.sale, limit=5, key=str(uuid4())), save
+        )
+
+    answers = tally(at_once(give_back, buy))
+    assert answers in ({"None": 2}, {"None": 1, "OverLimit": 1})
+    sold = 5 if answers == {"None": 2} else 0
+    assert StockItem.objects.get(sku="a").on_hand == 9 - sold
+    assert taken() == {(customer, "a"): sold, (customer, "b"): 0}
