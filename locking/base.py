@@ -60,7 +60,7 @@ class Lock(ABC):
     def __init__(self, name: str, *, ttl: float) -> None:
         if not name:
             raise ValueError("a lock needs a name")
-        if not validity(ttl) > 0 and ttl != math.inf:
+        if not validity(ttl) > 0:
             raise ValueError(f"ttl must be longer than the drift allowance, not {ttl!r}")
         self.name = name
         self.ttl = ttl

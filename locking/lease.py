@@ -1,8 +1,9 @@
 """Lease: what a lock hands out. It is held for a time, and it knows when that time is over.
 
-A holder can be paused for longer than its lease (garbage collection, SIGSTOP, a sleeping laptop), wake, and go on as
-if nothing had happened. No lock can prevent that; the lease can only say so. So before every step that matters, call
-`check()`, and let the store that you write to refuse a `fence` lower than the highest one it has seen.
+A holder can be paused for longer than its lease (garbage collection, SIGSTOP, a busy host) and go on as if nothing had
+happened. No lock can prevent that; the lease can only say so. So call `check()` before every step that matters, and let
+the store that you write to refuse a `fence` lower than the highest one it has seen: the pause may come right after the
+check, and while a whole machine is suspended its monotonic clock may stand still.
 
 Source: M. Kleppmann, "How to do distributed locking", https://martin.kleppmann.com/2016/02/08/how-to-do-distributed-locking.html
 """
@@ -16,7 +17,7 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from locking.errors import LeaseLost, NotOwner
+from locking.errors import LeaseLost, LockUnavailable, NotOwner
 
 if TYPE_CHECKING:
     from locking.base import Lock
@@ -34,7 +35,7 @@ def validity(ttl: float) -> float:
 
     Source: "Distributed Locks with Redis", https://redis.io/docs/latest/develop/clients/patterns/distributed-locks/
     """
-    return ttl - (ttl * DRIFT_FACTOR + DRIFT_SECONDS)
+    return ttl * (1 - DRIFT_FACTOR) - DRIFT_SECONDS
 
 
 class _State(enum.Enum):
@@ -199,14 +200,14 @@ class Lease:
                 self._state = _State.RELEASED
         try:
             found = self._lock._release(self)
-        except Exception:
+        except LockUnavailable:
             self._unanswered = True
             raise
         with self._mutex:
             first_answer = not self._answered
             self._answered = True
         # Not found after a request without an answer: it was that request, sent in time, that freed the lock.
-        return ours and first_answer and (found or self._unanswered)
+        return ours and (found or (self._unanswered and first_answer))
 
     def _require_own_process(self) -> None:
         if self._pid != os.getpid():

@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-SHORTEST_PATIENCE = 0.1
-"""Seconds. A server may take so long to answer although the caller's own timeout is shorter, or nearly over."""
+SHORTEST_PATIENCE = 1.0
+"""Seconds. A server may take so long to answer although the caller's timeout, which is for the lock, is shorter."""
 
 
 class RedisLock(Lock):
@@ -47,9 +47,9 @@ class RedisLock(Lock):
     Waiters are woken one at a time, in the order in which they block, but whoever asks at that moment may be quicker:
     the lock is not fair. A waiter that nobody wakes looks again when the present grant expires, and then once a TTL.
 
-    A lease is safe against other clients of the same server for as long as that server keeps its data: one that fails
-    over to a replica that has not seen the grant yet may grant the lock twice. The fence, checked where you write,
-    covers that as well as a paused holder.
+    It excludes others for as long as the server keeps its data and nobody sets its clock forward. One that fails over
+    to a replica which has not seen the grant yet may grant the lock twice. The fence, checked where you write, covers
+    that as well as a paused holder.
 
     A waiter uses one connection of the client's pool and, now and then, a second one: allow for two a waiting thread.
     Give the client a `socket_timeout`, and few retries: connecting follows them and comes on top of every time limit.
@@ -57,8 +57,8 @@ class RedisLock(Lock):
     Args:
         client: any `redis.Redis`.
         name: what is locked; no braces.
-        ttl: seconds after which the lock is free again when its holder has died; how to choose: several times the
-            longest pause (garbage collection, network) that a holder should survive.
+        ttl: seconds after which the lock is free again when its holder has died. Several times the longest pause that
+            a holder should survive (garbage collection, network); not the length of the work, which renewal covers.
         renew: let the watchdog of the process extend the lease every third of the TTL while it is held.
         on_lost: called once with the lease when it is lost. It must not block.
         clock: monotonic seconds; for tests.
@@ -92,7 +92,7 @@ class RedisLock(Lock):
         self._key, self._fence, self._waiters, self._wake = key, f"{key}:fence", f"{key}:waiters", f"{key}:wake"
 
     def acquire(self, blocking: bool = True, timeout: float | None = None) -> Lease | None:  # noqa: FBT001, FBT002
-        """See `Lock.acquire`. A request to the server is given 0.1 s at least, however short `timeout` is."""
+        """See `Lock.acquire`. A server that does not answer is waited for a second, however short `timeout` is."""
         waits = patience(blocking, timeout)
         deadline = self._clock() + waits
         token = new_token()

@@ -22,7 +22,10 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 RENEWALS_PER_TTL = 3
+"""A lease is renewed when a third of its TTL is over, so that two thirds are left for further tries."""
+
 RETRY_SECONDS = 0.05
+"""The shortest pause between two tries to renew a lease, in seconds."""
 
 
 class Renewer(Protocol):
@@ -105,15 +108,11 @@ class Watchdog:
             self._wakes_at = math.inf
             watched = list(self._watched.values())
         held = self._held(watched)
-        turns: dict[Renewer, list[tuple[Lease, _Watched]]] = {}
-        for lease, entry in held:
-            if entry.renewer is not None and lease._clock() >= entry.due:
-                turns.setdefault(entry.renewer, []).append((lease, entry))
-        for renewer, turn in turns.items():
+        for renewer, turn in self._turns(held):
             # Half of the least time left, so that a server that hangs delays nobody's signal, and leaves time to renew
             # the leases of the others and to try again on a new connection.
             seconds = min((lease.remaining() for lease, _ in held if lease.remaining() > 0), default=0.0) / 2
-            self._renew(self._renewers.setdefault(renewer, renewer), turn, seconds)
+            self._renew(renewer, turn, seconds)
         self._close_renewers(keep={entry.renewer for _, entry in held})
         return min(
             (min(lease.remaining(), entry.due - lease._clock()) for lease, entry in self._held(watched)),
@@ -133,6 +132,21 @@ class Watchdog:
             with self._condition:
                 self._watched.pop(entry.token, None)
         return held
+
+    def _turns(self, held: list[tuple[Lease, _Watched]]) -> list[tuple[Renewer, list[tuple[Lease, _Watched]]]]:
+        """Return the renewers that have something to do now, and the leases that each of them renews."""
+        turns: dict[Renewer, list[tuple[Lease, _Watched]]] = {}
+        due: set[Renewer] = set()
+        for lease, entry in held:
+            if entry.renewer is None:
+                continue
+            early = entry.due - lease._clock()
+            if early <= 0:
+                due.add(entry.renewer)
+            # Those whose turn is near go along, so that leases that were granted one by one end up in one batch.
+            if early <= lease.ttl / RENEWALS_PER_TTL / 2:
+                turns.setdefault(entry.renewer, []).append((lease, entry))
+        return [(self._renewers.setdefault(renewer, renewer), turns[renewer]) for renewer in due]
 
     def _renew(self, renewer: Renewer, turn: list[tuple[Lease, _Watched]], seconds: float) -> None:
         started = [lease._clock() for lease, _ in turn]

@@ -15,6 +15,7 @@ from django.conf import settings
 from django.db import transaction
 from django.utils import timezone
 from django_redis import get_redis_connection
+from redis import RedisError
 
 from inventory import strategies
 from inventory.draft import Draft, Line
@@ -144,7 +145,7 @@ def _alone(draft: Draft) -> Iterator[None]:
     )
     try:
         lease = lock.acquire(blocking=False)
-    except LockUnavailable:
+    except (LockUnavailable, RedisError):  # no answer, or an error: out of memory, a replica
         yield
         return
     if lease is None:
@@ -152,7 +153,7 @@ def _alone(draft: Draft) -> Iterator[None]:
     try:
         yield
     finally:
-        with suppress(LockUnavailable):  # it ends by itself
+        with suppress(LockUnavailable, RedisError):  # it ends by itself
             lease.release()
 
 

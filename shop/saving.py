@@ -67,6 +67,7 @@ DELETE = """
     DELETE FROM shop_order WHERE id = ANY(%(ids)s)
 """
 
+# Units that were ordered before the sale had a limit were never counted, so they cannot be counted back.
 RETURN_ALLOWANCES = """
     WITH returned AS (
         SELECT sale_id, customer_id, sku, sum(quantity) AS units
@@ -79,7 +80,7 @@ RETURN_ALLOWANCES = """
          ORDER BY sale_id, customer_id, sku
            FOR UPDATE OF shop_allowance
     )
-    UPDATE shop_allowance SET taken = taken - units FROM locked WHERE shop_allowance.id = locked.id
+    UPDATE shop_allowance SET taken = greatest(taken - units, 0) FROM locked WHERE shop_allowance.id = locked.id
 """
 
 AllowanceKey = tuple[int, int, str]

@@ -7,6 +7,7 @@ from contextlib import ExitStack
 
 from django.db import connection, transaction
 from django.db.models import F
+from redis import RedisError
 
 from inventory.draft import Draft, Line, Placement, Save, save_one
 from inventory.errors import SoldOut, StockBusy, StockUnavailable
@@ -50,7 +51,7 @@ class Locked(Strategy):
                     save_one(order, save)
         except LockTimeout as error:
             raise StockBusy(str(error)) from error
-        except LockUnavailable as error:
+        except (LockUnavailable, RedisError) as error:  # no answer, or an error: out of memory, a replica
             raise StockUnavailable(str(error)) from error
         return Placement.COMMITTED
 

@@ -20,7 +20,6 @@ class OrderItemInline(TabularInline):
     model = OrderItem
     extra = 0
     can_delete = False
-    hide_title = True
     fields = readonly_fields = ("product", "quantity", "price")
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[OrderItem]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from django import forms
 from django.contrib import admin, messages
@@ -46,10 +46,9 @@ class SaleItemInline(TabularInline):
     formset = SaleItemFormSet
     extra = 0
     autocomplete_fields = ("product",)
-    hide_title = True
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[SaleItem]:
-        return super().get_queryset(request).select_related("product", "sale")
+        return super().get_queryset(request).select_related("product")
 
 
 @admin.register(Sale)
@@ -69,22 +68,32 @@ class SaleAdmin(ModelAdmin):
 
     @admin.action(permissions=["change"], description="Preheat: copy the stock to where the strategy takes it from")
     def preheat(self, request: HttpRequest, queryset: QuerySet[Sale]) -> None:
-        self.do(request, queryset, sales.preheat, "is preheated")
+        self.do(request, queryset, sales.preheat, "preheated", states=("to come", "open"))
 
     @admin.action(permissions=["change"], description="Close now: take no more orders, remove the copies")
     def close(self, request: HttpRequest, queryset: QuerySet[Sale]) -> None:
-        # The copies of a sale that is over may belong to the next one by now.
-        now = timezone.now()
-        self.do(request, queryset.filter(opens_at__lt=now, closes_at__gt=now), sales.close, "is closed")
+        self.do(request, queryset, sales.close, "closed", states=("open",))
 
-    def do(self, request: HttpRequest, queryset: QuerySet[Sale], what: Callable[[Sale], None], done: str) -> None:
+    def do(
+        self,
+        request: HttpRequest,
+        queryset: QuerySet[Sale],
+        act: Callable[[Sale], None],
+        done: str,
+        *,
+        states: Sequence[str],
+    ) -> None:
+        """Act on the sales that are in one of the states: the copies of one that is over may be the next one's."""
         for sale in queryset:
+            if self.state(sale) not in states:
+                self.message_user(request, f"{sale} is {self.state(sale)}: it was not {done}.", messages.WARNING)
+                continue
             try:
-                what(sale)
+                act(sale)
             except RedisError as error:
                 self.message_user(request, f"{sale}: Redis did not answer: {error}", messages.ERROR)
             else:
-                self.message_user(request, f"{sale} {done}.", messages.SUCCESS)
+                self.message_user(request, f"{sale} is {done}.", messages.SUCCESS)
 
     @display(description="State", label={"open": "success", "to come": "info"})
     def state(self, sale: Sale) -> str:

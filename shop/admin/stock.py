@@ -9,7 +9,7 @@ from django.contrib import admin, messages
 from django.contrib.admin.views.main import ChangeList
 from django.db import transaction
 from django.db.models import F, OuterRef, QuerySet, Subquery, Sum
-from django.db.models.functions import Coalesce
+from django.db.models.functions import Abs, Coalesce
 from django.http import HttpRequest
 from redis import RedisError
 from unfold.admin import ModelAdmin
@@ -45,18 +45,17 @@ class DeliveryForm(forms.ModelForm):
             self.fields["received_before"].initial = self.instance.received
 
     def clean(self) -> dict[str, Any]:
-        """Refuse a form that was sent twice, or filled in before somebody else's delivery was known."""
+        """Refuse a form that was sent twice, or filled in before another delivery was known."""
         cleaned = super().clean() or {}
         before = cleaned.get("received_before")
         if cleaned.get("delivered") and before is not None:
-            # The row stays locked until the delivery is committed: of two equal forms only one finds what it expects.
-            received = (
-                StockItem.objects.select_for_update().filter(pk=self.instance.pk).values_list("received", flat=True)
-            )
-            if list(received) != [before]:
+            # The row is locked until the delivery is committed: of two equal forms only one finds what it expects.
+            received = StockItem.objects.select_for_update().get(pk=self.instance.pk).received
+            if received != before:
+                self.data = {**self.data.dict(), "received_before": received}  # type: ignore[attr-defined]
                 raise forms.ValidationError(
-                    "Something was delivered since this page was opened, perhaps by sending it twice. "
-                    "Nothing was added now: look at the figures, and deliver what is still missing."
+                    "Something was delivered since this page was opened, perhaps by sending it twice. Nothing was "
+                    "added now: look at the figures, and save again what is still missing."
                 )
         return cleaned
 
@@ -127,7 +126,7 @@ class StockAdmin(ModelAdmin):
     def sold(self, item: Any) -> int:
         return item.sold_units
 
-    @display(description="Drift", ordering=F("received") - F("on_hand") - F("sold_units"))
+    @display(description="Drift", ordering=Abs(F("received") - F("on_hand") - F("sold_units")))
     def drift(self, item: Any) -> int:
         return figures_of(item).drift
 

@@ -1,6 +1,13 @@
 """Pages of a growing list."""
 
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+from rest_framework.exceptions import NotFound
 from rest_framework.pagination import CursorPagination
+from rest_framework.request import Request
 
 
 class NewestFirst(CursorPagination):
@@ -8,3 +15,12 @@ class NewestFirst(CursorPagination):
 
     ordering = "-id"
     page_size = 50
+
+    def decode_cursor(self, request: Request) -> Any:
+        cursor = super().decode_cursor(request)
+        if cursor is not None and cursor.position is not None:
+            try:
+                UUID(cursor.position)
+            except ValueError as error:
+                raise NotFound(self.invalid_cursor_message) from error
+        return cursor

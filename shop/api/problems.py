@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from math import ceil
 from typing import Any
 
+from django.contrib.auth import get_user_model
 from django.core.exceptions import PermissionDenied
 from django.db import InterfaceError, OperationalError
 from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
 from rest_framework import exceptions
-from rest_framework.response import Response
 
 from inventory import errors
 from shop import checkout
@@ -71,6 +71,7 @@ UNAUTHENTICATED = Problem(
 FORBIDDEN = Problem("forbidden", 403, "Not allowed", "Use an account that may do this.")
 NOT_FOUND = Problem("not-found", 404, "Not found", "Look at /api/docs/.")
 NOT_ALLOWED = Problem("method-not-allowed", 405, "The method is not allowed here", "Look at /api/docs/.")
+NOT_ACCEPTABLE = Problem("not-acceptable", 406, "There is no such format", "Ask with `Accept: */*`.")
 UNSUPPORTED = Problem("unsupported-media-type", 415, "The body is not JSON", "Send `Content-Type: application/json`.")
 TOO_LARGE = Problem("too-large", 413, "The body is too large", "Order in several requests.")
 INTERNAL = Problem("internal", 500, "The shop made a mistake", "Ask again with the same key: it is safe.")
@@ -89,6 +90,8 @@ BY_EXCEPTION: tuple[tuple[type[Exception], Problem], ...] = (
     (checkout.KeyReused, KEY_REUSED),
     (checkout.NotPayable, NOT_PAYABLE),
     (Order.DoesNotExist, NOT_FOUND),
+    # A refresh token outlives the account that it was made for.
+    (get_user_model().DoesNotExist, UNAUTHENTICATED),
     (Http404, NOT_FOUND),
     (exceptions.NotFound, NOT_FOUND),
     (exceptions.NotAuthenticated, UNAUTHENTICATED),
@@ -96,6 +99,7 @@ BY_EXCEPTION: tuple[tuple[type[Exception], Problem], ...] = (
     (exceptions.PermissionDenied, FORBIDDEN),
     (PermissionDenied, FORBIDDEN),
     (exceptions.MethodNotAllowed, NOT_ALLOWED),
+    (exceptions.NotAcceptable, NOT_ACCEPTABLE),
     (exceptions.UnsupportedMediaType, UNSUPPORTED),
     (exceptions.Throttled, TOO_FAST),
     (exceptions.ValidationError, INVALID),
@@ -116,7 +120,7 @@ class BadKey(exceptions.APIException):
     status_code = 400
 
 
-def answer(error: Exception, context: Mapping[str, Any]) -> Response | None:
+def answer(error: Exception, context: Mapping[str, Any]) -> HttpResponse | None:
     """Django REST framework's exception handler: the problem document of an exception, None where we made a mistake."""
     if isinstance(error, BodyTooLarge):
         return response(TOO_LARGE, str(error))
@@ -136,10 +140,10 @@ def answer(error: Exception, context: Mapping[str, Any]) -> Response | None:
     return None
 
 
-def _response_to(error: Exception, problem: Problem) -> Response:
+def _response_to(error: Exception, problem: Problem) -> HttpResponse:
     members: dict[str, Any] = {}
     detail = str(error)
-    headers = {}
+    headers = {"WWW-Authenticate": 'Bearer realm="api"'} if problem is UNAUTHENTICATED else {}
     match error:
         case errors.SoldOut():
             members = {"sku": error.sku, "wanted": error.wanted, "left": error.left}
@@ -150,12 +154,8 @@ def _response_to(error: Exception, problem: Problem) -> Response:
             detail = ""
         case exceptions.Throttled():
             headers["Retry-After"] = str(max(1, ceil(getattr(error, "wait", None) or 1)))
-        case exceptions.AuthenticationFailed() | exceptions.NotAuthenticated():
-            headers["WWW-Authenticate"] = 'Bearer realm="api"'
-            if isinstance(error.detail, dict):
-                detail = str(error.detail.get("detail", ""))
-        case errors.UnknownCustomer():
-            headers["WWW-Authenticate"] = 'Bearer realm="api"'
+        case exceptions.AuthenticationFailed() if isinstance(error.detail, dict):
+            detail = str(error.detail.get("detail", ""))
         case Order.DoesNotExist():
             detail = "You have no such order."
     return response(problem, detail, headers=headers, **members)
@@ -174,10 +174,10 @@ def document(problem: Problem, detail: str = "", **members: Any) -> dict[str, An
 
 def response(
     problem: Problem, detail: str = "", *, headers: Mapping[str, str] | None = None, **members: Any
-) -> Response:
-    """The answer of an API view."""
+) -> HttpResponse:
+    """The answer of an API view: JSON, whatever format the view was asked for."""
     all_headers = {"Retry-After": str(problem.retry_after)} if problem.retry_after else {}
-    return Response(
+    return JsonResponse(
         document(problem, detail, **members),
         status=problem.status,
         headers={**all_headers, **(headers or {})},

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
+import threading
+
 import pytest
 
 from locking import Capabilities, Lease, LeaseLost, Lock, LockUnavailable, NotOwner
 from locking.lease import validity
-from tests.locking.support import Clock, in_fork, run_threads
+from tests.locking.support import PATIENCE, Clock, in_fork, run_threads
 
 
 class ScriptedLock(Lock):
@@ -80,6 +83,12 @@ class TestTime:
         clock.now += 10.0
         assert lease.lost
         assert told == []
+
+    def test_a_grant_for_ever_does_not_end(self, lock: ScriptedLock, clock: Clock) -> None:
+        lease = Lease(lock, "token", started=clock(), ttl=math.inf, clock=clock)
+        clock.now += 1e9
+        lease.check()
+        assert lease.remaining() == math.inf
 
     def test_a_lost_lease_never_comes_back(self, lease: Lease, clock: Clock) -> None:
         clock.now += 10.0
@@ -183,8 +192,26 @@ class TestRelease:
         assert lease.release() is False
         assert (lock.releases, lease.lost, told) == (1, True, [lease])
 
-    def test_of_many_threads_one_is_told_that_it_was_ours(self, lease: Lease) -> None:
+    def test_of_many_threads_one_is_told_that_it_was_ours(
+        self, lease: Lease, lock: ScriptedLock, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        answers = iter([False, False, True, *[False] * 13])
+        all_asked = threading.Barrier(16)
+
+        def answer(lease: Lease) -> bool:
+            all_asked.wait(PATIENCE)
+            return next(answers)
+
+        monkeypatch.setattr(lock, "_release", answer)
         assert sum(run_threads(*[lease.release] * 16)) == 1
+        assert lease.release() is False
+
+    def test_an_error_that_the_server_answered_is_not_a_lost_answer(self, lease: Lease, lock: ScriptedLock) -> None:
+        lock.answer = RuntimeError("refused")
+        with pytest.raises(RuntimeError):
+            lease.release()
+        lock.answer = False
+        assert lease.release() is False
 
 
 class TestOnLost:

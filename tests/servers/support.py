@@ -38,7 +38,9 @@ def wait_for(condition: Callable[[], object], timeout: float = 30.0) -> None:
 
 def run_python(code: str, *args: object) -> "subprocess.Popen[str]":
     """Run a script that may import the project; its output is a pipe, and it leads a session of its own."""
-    command = [sys.executable, "-c", code, *map(str, args)]
+    # A shell starts what it puts in the background, the tests maybe, with Ctrl-C ignored.
+    listening = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+    command = [sys.executable, "-c", listening + code, *map(str, args)]
     return subprocess.Popen(command, cwd=CHECKOUT, stdout=subprocess.PIPE, text=True, start_new_session=True)
 
 

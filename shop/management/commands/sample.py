@@ -11,7 +11,7 @@ from django.contrib.auth.models import User
 from django.core.management.base import BaseCommand, CommandParser
 from django.utils import timezone
 
-from inventory import stock
+from inventory import stock, strategies
 from inventory.models import StockItem
 from shop import sales
 from shop.models import Product, Sale, SaleItem
@@ -31,7 +31,7 @@ class Command(BaseCommand):
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("--password", default="", help="of `admin` and `buyer`; a random one if absent")
-        parser.add_argument("--strategy", default="redis-lock", help="of the sale (redis-lock)")
+        parser.add_argument("--strategy", default="redis-lock", choices=strategies.NAMES, help="of the sale (redis-lock)")
 
     def handle(self, *args: Any, **options: Any) -> None:
         password = options["password"] or secrets.token_urlsafe(9)

@@ -1,0 +1,95 @@
+"""held: who holds which lock."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from locking import HeldLock, LockUnavailable, RedisLock, held
+from tests.locking.support import PATIENCE, CommandStats, RedisRecipe, wait_for
+
+
+def test_nothing_is_held(client: redis.Redis) -> None:
+    RedisLock(client, "free").acquire().release()
+    assert held(client) == []
+
+
+def test_it_shows_owner_fence_age_ttl_and_waiters(client: redis.Redis) -> None:
+    lock = RedisLock(client, "stock:sku-42", ttl=30.0)
+    lease = lock.acquire()
+
+    def wait() -> None:
+        with lock.hold(timeout=PATIENCE):
+            pass
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    wait_for(lambda: client.zcard("lock:{stock:sku-42}:waiters"))
+    (found,) = held(client)
+    assert (found.name, found.fence, found.waiters) == ("stock:sku-42", lease.fence, 1)
+    assert found.owner == lease.token.split(":", 1)[1]
+    assert found.owner.endswith(":MainThread")
+    assert 0 <= found.age < 30
+    assert 0 < found.ttl <= 30
+    lease.release()
+    thread.join()
+
+
+def test_it_sorts_by_name_and_stops_at_the_limit(client: redis.Redis) -> None:
+    leases = [RedisLock(client, name, renew=False).acquire() for name in "cab"]
+    assert [lock.name for lock in held(client)] == ["a", "b", "c"]
+    assert len(held(client, limit=2)) == 2
+    assert all(lease.release() for lease in leases)
+
+
+def test_it_looks_at_no_more_keys_than_told(client: redis.Redis) -> None:
+    client.mset({f"other {index}": index for index in range(5000)})
+    lease = RedisLock(client, "somewhere").acquire()
+    stats = CommandStats(client)
+    held(client, scan=2000)
+    assert stats()["scan"] <= 2
+    assert [lock.name for lock in held(client)] == ["somewhere"]
+    assert "keys" not in stats()
+    lease.release()
+
+
+def test_waiters_that_are_gone_do_not_count(client: redis.Redis) -> None:
+    with RedisLock(client, "waited for").hold():
+        client.zadd("lock:{waited for}:waiters", {"somebody who is gone": 1})
+        assert [lock.waiters for lock in held(client)] == [0]
+
+
+def test_a_lock_that_is_freed_meanwhile_is_left_out(client: redis.Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+    RedisLock(client, "gone").acquire().release()
+    with RedisLock(client, "kept").hold():
+        scan = client.scan
+        monkeypatch.setattr(
+            client, "scan", lambda *args, **kw: (lambda at, keys: (at, [b"lock:{gone}", *keys]))(*scan(*args, **kw))
+        )
+        assert [lock.name for lock in held(client)] == ["kept"]
+
+
+def test_keys_that_are_no_locks_of_ours_do_no_harm(client: redis.Redis) -> None:
+    client.lpush("lock:{list}", "x")
+    client.set("lock:{without time}", "no token")
+    client.set(b"lock:{bytes \\xff}" + b"\xff", "x")
+    assert held(client) == [HeldLock("without time", "", None, None, None, 0)]
+
+
+@pytest.mark.parametrize("options", [{"decode_responses": True}, {"protocol": 2}, {"protocol": 3}])
+def test_it_reads_what_any_client_says(recipe: RedisRecipe, client: redis.Redis, options: dict[str, Any]) -> None:
+    other = redis.Redis.from_url(recipe.url, **options)
+    with RedisLock(client, "é").hold() as lease:
+        assert [(lock.name, lock.fence) for lock in held(other)] == [("é", lease.fence)]
+    other.close()
+
+
+def test_a_server_that_is_gone_is_said_to_be() -> None:
+    client = redis.Redis.from_url("unix:///nowhere/valkey.sock", retry=Retry(NoBackoff(), 0))
+    with pytest.raises(LockUnavailable, match="Try again"):
+        held(client)

@@ -1,0 +1,712 @@
+"""The admin as the people of a sale see it: figures, verdicts, deliveries, sales, orders, and who may do what."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from html.parser import HTMLParser
+from typing import Any
+from uuid import uuid4
+
+import pytest
+import uuid_utils.compat
+from django.contrib.auth.models import Permission, User
+from django.db import connection
+from django.test import Client
+from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
+from redis import Redis
+
+from inventory import strategies
+from inventory.models import StockItem
+from shop import checkout
+from shop.models import Order, OrderItem, Product, Sale
+from tests.factories import OnSale, at_once, close_now, new_customer, new_draft, on_sale
+from tests.shop.conftest import Gone
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+STOCK = "/admin/inventory/stockitem/"
+SALES = "/admin/shop/sale/"
+ORDERS = "/admin/shop/order/"
+
+
+class Rows(HTMLParser):
+    """The rows of the list on a page: the text of each cell by its field."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.rows: list[dict[str, str]] = []
+        self.field = ""
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag == "tr":
+            self.rows.append({})
+        elif tag in ("td", "th"):
+            field = re.search(r"\bfield-(\w+)", dict(attrs).get("class") or "")
+            self.field = field[1] if field else ""
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag in ("td", "th"):
+            self.field = ""
+
+    def handle_data(self, data: str) -> None:
+        if self.field and self.rows:
+            row = self.rows[-1]
+            row[self.field] = " ".join(f"{row.get(self.field, '')} {data}".split())
+
+
+def rows(page: str) -> dict[str, dict[str, str]]:
+    """The rows of a list, by their first cell."""
+    found = [row for row in Rows(page).rows if row]
+    return {next(iter(row.values())): row for row in found}
+
+
+def verdict(page: str) -> str:
+    """The text of the verdict on a page; empty where there is none."""
+    found = re.search(r'<div id="verdict".*?</div>\s*</div>', page, re.DOTALL)
+    return " ".join(re.sub(r"<[^>]+>", " ", found[0]).split()) if found else ""
+
+
+def messages(page: str) -> str:
+    return " ".join(re.sub(r"<[^>]+>", " ", page).split())
+
+
+def get(client: Client, path: str, **query: str) -> str:
+    response = client.get(path, query)
+    assert response.status_code == 200, (path, response.status_code)
+    return response.content.decode()
+
+
+def bought(offer: OnSale, **units: int) -> Order:
+    return checkout.place(
+        customer=new_customer(), sale=offer.sale, quantities=offer.cart(**units), key=str(uuid4())
+    ).order
+
+
+def many_orders(offer: OnSale, sku: str, count: int) -> None:
+    """Orders of one unit each, and the stock that they take."""
+    customer, now = new_customer(), timezone.now()
+    orders = [
+        Order(id=uuid_utils.compat.uuid7(), customer_id=customer, sale_id=offer.sale, key=str(number), created_at=now)
+        for number in range(count)
+    ]
+    Order.objects.bulk_create(orders)
+    OrderItem.objects.bulk_create(OrderItem(order=order, product_id=sku, quantity=1, price=1) for order in orders)
+    item = StockItem.objects.get(sku=sku)
+    StockItem.objects.filter(sku=sku).update(on_hand=item.on_hand - count)
+
+
+@pytest.fixture
+def staff(db: None) -> Callable[..., Client]:
+    """Log in a member of the staff who has these permissions and no other."""
+
+    def log_in(*permissions: str) -> Client:
+        user = User.objects.create_user(f"staff {uuid4()}", is_staff=True)
+        user.user_permissions.set(Permission.objects.filter(codename__in=permissions))
+        client = Client()
+        client.force_login(user)
+        return client
+
+    return log_in
+
+
+# What the stock page says
+
+
+def test_each_sku_shows_what_the_tables_and_redis_have_of_it(admin_client: Client, redis: Redis) -> None:
+    lua = on_sale({"a": 10, "b": 5}, strategy="lua")
+    on_sale({"c": 4}, strategy="redis-lock")
+    bought(lua, a=3)
+    paid = bought(lua, a=1)
+    checkout.pay(paid.pk, customer=paid.customer_id)
+    strategies.counters().take(new_draft(("b", 2)))
+    found = rows(get(admin_client, STOCK))
+    assert found == {
+        "a": {
+            "sku": "a", "received": "10", "on_hand": "6", "in_redis": "6", "sold": "4", "drift": "0",
+            "verdict": "conserved",
+        },
+        "b": {
+            "sku": "b", "received": "5", "on_hand": "5", "in_redis": "3 + 2 reserved", "sold": "0", "drift": "0",
+            "verdict": "conserved",
+        },
+        "c": {
+            "sku": "c", "received": "4", "on_hand": "4", "in_redis": "-", "sold": "0", "drift": "0",
+            "verdict": "conserved",
+        },
+    }  # fmt: skip
+
+
+def test_an_expired_order_is_not_sold(admin_client: Client, redis: Redis, settings: Any) -> None:
+    bought(on_sale({"a": 10}), a=3)
+    settings.ORDER_TTL = 0
+    assert checkout.expire_unpaid() == 1
+    row = rows(get(admin_client, STOCK))["a"]
+    assert (row["on_hand"], row["sold"], row["drift"]) == ("10", "0", "0")
+
+
+def test_the_verdict_is_conserved_while_the_law_holds(admin_client: Client, redis: Redis) -> None:
+    bought(on_sale({"a": 10, "b": 5}), a=3)
+    assert verdict(get(admin_client, STOCK)) == "Conserved : 2 skus, 3 units sold, each of them once."
+
+
+def test_an_empty_shop_is_conserved(admin_client: Client, redis: Redis) -> None:
+    assert verdict(get(admin_client, STOCK)) == "Conserved : 0 skus, 0 units sold, each of them once."
+
+
+def test_the_verdict_names_what_is_broken_and_by_how_much(admin_client: Client, redis: Redis) -> None:
+    bought(on_sale({"a": 10, "b": 5, "c": 1}), a=3, c=1)
+    StockItem.objects.filter(sku="a").update(on_hand=5)
+    StockItem.objects.filter(sku="c").update(received=0)
+    page = get(admin_client, STOCK)
+    assert verdict(page) == (
+        "Broken for 2 of 3 skus. "
+        "a : received 10, on hand 5, sold 3: drift +2 "
+        "c : received 0, on hand 0, sold 1: drift -1, 1 oversold"
+    )
+    assert [(row["drift"], row["verdict"]) for row in rows(page).values()] == [
+        ("2", "broken"),
+        ("0", "conserved"),
+        ("-1", "broken"),
+    ]
+
+
+def test_the_verdict_covers_the_skus_that_the_page_does_not_show(admin_client: Client, redis: Redis) -> None:
+    on_sale({"a": 10, "b": 5})
+    StockItem.objects.filter(sku="a").update(on_hand=5)
+    page = get(admin_client, STOCK, q="b")
+    assert list(rows(page)) == ["b"]
+    assert verdict(page).startswith("Broken for 1 of 2 skus. a :")
+
+
+def test_what_drifts_can_be_sorted_to_the_top(admin_client: Client, redis: Redis) -> None:
+    bought(on_sale({"a": 10, "b": 5, "c": 7, "d": 9}), d=3)
+    StockItem.objects.filter(sku="b").update(on_hand=4)
+    StockItem.objects.filter(sku="d").update(received=7)
+    assert list(rows(get(admin_client, STOCK, o="-5")))[:2] == ["d", "b"]
+    assert next(iter(rows(get(admin_client, STOCK, o="-4")))) == "d"
+
+
+def test_a_counter_that_differs_from_on_hand_is_pointed_out(admin_client: Client, redis: Redis) -> None:
+    on_sale({"a": 10, "b": 5, "c": 3}, strategy="lua")
+    redis.set("{stock}:counter:a", 9)
+    redis.delete("{stock}:counter:c")
+    strategies.counters().take(new_draft(("b", 2)))
+    redis.incrby("{stock}:counter:b", 1)
+    assert verdict(get(admin_client, STOCK)) == (
+        "Conserved : 3 skus, 0 units sold, each of them once. "
+        "Redis differs from what is on hand. While orders are on their way that passes; at rest it is drift. "
+        "a : 9 in Redis, 10 on hand: -1 "
+        "b : 4 in Redis + 2 reserved, 5 on hand: +1"
+    )
+
+
+def test_a_thousand_broken_skus_are_a_short_list(admin_client: Client, redis: Redis) -> None:
+    StockItem.objects.bulk_create(StockItem(sku=f"{number:04}", received=2, on_hand=1) for number in range(1000))
+    found = verdict(get(admin_client, STOCK))
+    assert found.startswith("Broken for 1000 of 1000 skus.")
+    assert found.count("drift +1") == 10
+
+
+# Redis is down
+
+
+def test_the_stock_page_says_so_when_redis_is_down_and_still_gives_the_verdict(
+    admin_client: Client, redis_gone: Gone
+) -> None:
+    bought(on_sale({"a": 10}, strategy="lua"), a=1)
+    with redis_gone():
+        page = get(admin_client, STOCK)
+    assert verdict(page).startswith("Conserved : 1 sku, 1 unit sold, each of them once. Redis did not answer")
+    row = rows(page)["a"]
+    assert (row["on_hand"], row["in_redis"], row["sold"]) == ("9", "-", "1")
+
+
+@pytest.mark.parametrize("path", ["", "shop/sale/", "shop/order/", "shop/product/", "auth/user/", "auth/group/"])
+def test_every_other_page_is_there_when_redis_is_down(admin_client: Client, redis_gone: Gone, path: str) -> None:
+    bought(on_sale({"a": 10}, strategy="lua"), a=1)
+    with redis_gone():
+        get(admin_client, f"/admin/{path}")
+
+
+def test_a_delivery_counts_when_redis_is_down_and_says_what_is_missing(admin_client: Client, redis_gone: Gone) -> None:
+    on_sale({"a": 10}, strategy="lua")
+    with redis_gone():
+        response = admin_client.post(f"{STOCK}a/change/", {"delivered": "5"}, follow=True)
+    assert response.status_code == 200
+    assert "a counter may lack 5" in messages(response.content.decode())
+    assert StockItem.objects.values_list("received", "on_hand").get() == (15, 15)
+
+
+def test_a_sale_is_not_preheated_when_redis_is_down(admin_client: Client, redis_gone: Gone) -> None:
+    offer = on_sale({"a": 10}, strategy="lua")
+    Sale.objects.update(preheated_at=None)
+    with redis_gone():
+        page = act(admin_client, "preheat", offer)
+    assert "Sale by lua: Redis did not answer" in page
+    assert Sale.objects.get().preheated_at is None
+
+
+# Deliveries
+
+
+def test_a_delivery_adds_exactly_what_arrived_in_the_tables_and_in_redis(admin_client: Client, redis: Redis) -> None:
+    bought(on_sale({"a": 10}, strategy="lua"), a=3)
+    response = admin_client.post(f"{STOCK}a/change/", {"delivered": "5", "received_before": "10"})
+    assert response.status_code == 302
+    assert StockItem.objects.values_list("received", "on_hand").get() == (15, 12)
+    assert redis.get("{stock}:counter:a") == b"12"
+    assert "Delivered 5." in get(admin_client, f"{STOCK}a/history/")
+
+
+def test_a_delivery_makes_no_counter(admin_client: Client, redis: Redis) -> None:
+    on_sale({"a": 10}, strategy="redis-lock")
+    admin_client.post(f"{STOCK}a/change/", {"delivered": "5"})
+    assert redis.exists("{stock}:counter:a") == 0
+
+
+def test_what_was_sold_since_the_page_was_opened_does_not_matter(admin_client: Client, redis: Redis) -> None:
+    offer = on_sale({"a": 10})
+    page = get(admin_client, f"{STOCK}a/change/")
+    assert '<input type="hidden" name="received_before" value="10"' in page
+    bought(offer, a=4)
+    assert admin_client.post(f"{STOCK}a/change/", {"delivered": "5", "received_before": "10"}).status_code == 302
+    assert StockItem.objects.values_list("received", "on_hand").get() == (15, 11)
+
+
+def test_a_form_that_is_sent_twice_delivers_once(admin_client: Client, redis: Redis) -> None:
+    on_sale({"a": 10})
+    sent = {"delivered": "5", "received_before": "10"}
+    assert admin_client.post(f"{STOCK}a/change/", sent).status_code == 302
+    again = admin_client.post(f"{STOCK}a/change/", sent)
+    assert "Something was delivered since this page was opened" in messages(again.content.decode())
+    assert StockItem.objects.values_list("received", "on_hand").get() == (15, 15)
+    # Saved once more, as the message says, it is a second delivery.
+    assert '<input type="hidden" name="received_before" value="15"' in again.content.decode()
+    assert admin_client.post(f"{STOCK}a/change/", {**sent, "received_before": "15"}).status_code == 302
+    assert StockItem.objects.values_list("received", "on_hand").get() == (20, 20)
+
+
+def test_two_forms_that_do_not_say_what_they_saw_are_two_deliveries(admin_client: Client, redis: Redis) -> None:
+    """The negative control of the one above."""
+    on_sale({"a": 10})
+    for _ in range(2):
+        assert admin_client.post(f"{STOCK}a/change/", {"delivered": "5"}).status_code == 302
+    assert StockItem.objects.values_list("received", "on_hand").get() == (20, 20)
+
+
+def test_a_form_that_is_sent_twice_at_once_delivers_once(admin_client: Client, redis: Redis) -> None:
+    on_sale({"a": 10})
+
+    def send() -> int:
+        client = Client()
+        client.cookies = admin_client.cookies
+        return client.post(f"{STOCK}a/change/", {"delivered": "5", "received_before": "10"}).status_code
+
+    assert sorted(at_once(*[send] * 4)) == [200, 200, 200, 302]  # type: ignore[type-var]
+    assert StockItem.objects.values_list("received", "on_hand").get() == (15, 15)
+
+
+@pytest.mark.parametrize("delivered", ["-1", "0", "abc", "1000001", "1.5", "9" * 40, "\x00", "1e3"])
+def test_a_delivery_that_is_no_number_of_units_is_refused(admin_client: Client, redis: Redis, delivered: str) -> None:
+    on_sale({"a": 10})
+    assert admin_client.post(f"{STOCK}a/change/", {"delivered": delivered}).status_code == 200
+    assert StockItem.objects.values_list("received", "on_hand").get() == (10, 10)
+
+
+def test_the_figures_of_a_sku_cannot_be_written(admin_client: Client, redis: Redis) -> None:
+    on_sale({"a": 10})
+    admin_client.post(f"{STOCK}a/change/", {"received": "99", "on_hand": "99", "sku": "z", "delivered": ""})
+    assert StockItem.objects.values_list("sku", "received", "on_hand").get() == ("a", 10, 10)
+
+
+@pytest.mark.parametrize(("delivered", "units"), [("7", 7), ("", 0)])
+def test_a_new_sku_is_added_with_or_without_units(
+    admin_client: Client, redis: Redis, delivered: str, units: int
+) -> None:
+    assert admin_client.post(f"{STOCK}add/", {"sku": "new/1 ü", "delivered": delivered}).status_code == 302
+    assert StockItem.objects.values_list("sku", "received", "on_hand").get() == ("new/1 ü", units, units)
+    assert "new/1 ü" in rows(get(admin_client, STOCK))
+
+
+def test_a_sku_that_is_there_is_not_added_again(admin_client: Client, redis: Redis) -> None:
+    on_sale({"a": 10})
+    response = admin_client.post(f"{STOCK}add/", {"sku": "a", "delivered": "7"})
+    assert "already exists" in messages(response.content.decode())
+    assert StockItem.objects.values_list("received", "on_hand").get() == (10, 10)
+
+
+# Sales
+
+
+def the_form(offer: OnSale | None = None, *, opens: datetime | None, closes: datetime | None, **more: Any) -> dict:
+    """The form of a sale of the first product, as a browser sends it; for a sale that exists, its one item."""
+    items = list(Sale.objects.get(pk=offer.sale).items.all()) if offer else []
+    form = {"name": "Another", "strategy": "lua", "items-TOTAL_FORMS": "1", "items-INITIAL_FORMS": str(len(items))}
+    for name, moment in (("opens_at", opens), ("closes_at", closes)):
+        form[f"{name}_0"] = f"{moment:%Y-%m-%d}" if moment else ""
+        form[f"{name}_1"] = f"{moment:%H:%M:%S}" if moment else ""
+    form["items-0-id"] = str(items[0].pk) if items else ""
+    return {**form, "items-0-product": str(Product.objects.first().pk), "items-0-price": "5", **more}  # type: ignore[union-attr]
+
+
+def in_hours(hours: float) -> datetime:
+    return (timezone.now() + timedelta(hours=hours)).replace(microsecond=0)
+
+
+def test_a_sale_of_a_sku_that_is_in_another_at_the_time_is_refused(admin_client: Client, redis: Redis) -> None:
+    on_sale({"a": 10})
+    response = admin_client.post(f"{SALES}add/", the_form(opens=in_hours(0), closes=in_hours(2)))
+    assert "A is in “Sale by guarded-update” at the same time." in messages(response.content.decode())
+    assert Sale.objects.count() == 1
+
+
+def test_a_sale_that_opens_when_the_other_closes_is_taken(admin_client: Client, redis: Redis) -> None:
+    on_sale({"a": 10}, closes=timedelta(0))
+    closes = Sale.objects.get().closes_at.replace(microsecond=0) + timedelta(seconds=1)
+    assert admin_client.post(f"{SALES}add/", the_form(opens=closes, closes=in_hours(2))).status_code == 302
+    assert Sale.objects.get(name="Another").items.count() == 1
+
+
+def test_a_sale_is_not_moved_into_another_ones_time(admin_client: Client, redis: Redis) -> None:
+    on_sale({"a": 10})
+    later = on_sale({"a": 0}, opens=timedelta(hours=5), closes=timedelta(hours=6))
+    form = the_form(later, opens=in_hours(0.5), closes=in_hours(6))
+    response = admin_client.post(f"{SALES}{later.sale}/change/", form)
+    assert "A is in “Sale by guarded-update” at the same time." in messages(response.content.decode())
+    assert Sale.objects.get(pk=later.sale).opens_at > in_hours(4)
+
+
+def test_an_item_that_is_removed_is_in_nobodys_way(admin_client: Client, redis: Redis) -> None:
+    on_sale({"a": 10})
+    later = on_sale({"a": 0}, opens=timedelta(hours=5), closes=timedelta(hours=6))
+    form = the_form(later, opens=in_hours(0.5), closes=in_hours(6), **{"items-0-DELETE": "on"})
+    assert admin_client.post(f"{SALES}{later.sale}/change/", form).status_code == 302
+    assert Sale.objects.get(pk=later.sale).items.count() == 0
+
+
+@pytest.mark.parametrize(("opens", "closes"), [(None, None), (0, None), (None, 1), (2, 1), (1, 1)])
+def test_a_sale_without_a_window_is_refused_and_nothing_breaks(
+    admin_client: Client, redis: Redis, opens: float | None, closes: float | None
+) -> None:
+    on_sale({"a": 10})
+    moments = [None if hours is None else in_hours(hours) for hours in (opens, closes)]
+    response = admin_client.post(f"{SALES}add/", the_form(opens=moments[0], closes=moments[1]))
+    assert response.status_code == 200
+    assert Sale.objects.count() == 1
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"opens_at_0": "yesterday"},
+        {"opens_at_1": "25:61"},
+        {"opens_at_0": "0000-00-00"},
+        {"items-0-product": "999999"},
+        {"items-0-price": "-1"},
+        {"items-0-price": "NaN"},
+        {"items-0-limit": "0"},
+        {"strategy": "compute-and-overwrite"},
+        {"items-TOTAL_FORMS": "x"},
+        {"name": ""},
+    ],
+)
+def test_a_sale_with_bad_input_is_refused_and_nothing_breaks(
+    admin_client: Client, redis: Redis, wrong: dict[str, str]
+) -> None:
+    on_sale({"a": 10})
+    form = the_form(opens=in_hours(3), closes=in_hours(4), **wrong)
+    assert admin_client.post(f"{SALES}add/", form).status_code == 200
+    assert Sale.objects.count() == 1
+
+
+@pytest.mark.parametrize("begun", ["preheated", "ordered"])
+def test_the_strategy_is_fixed_once_a_sale_has_begun(admin_client: Client, redis: Redis, begun: str) -> None:
+    offer = on_sale({"a": 10}, strategy="guarded-update")
+    if begun == "ordered":
+        Sale.objects.update(preheated_at=None)
+        bought(offer, a=1)
+    form = the_form(offer, opens=in_hours(-1), closes=in_hours(1), strategy="optimistic")
+    assert admin_client.post(f"{SALES}{offer.sale}/change/", form).status_code == 302
+    assert Sale.objects.values_list("name", "strategy").get() == ("Another", "guarded-update")
+
+
+def test_the_strategy_may_change_before(admin_client: Client, redis: Redis) -> None:
+    offer = on_sale({"a": 10}, strategy="guarded-update")
+    Sale.objects.update(preheated_at=None)
+    form = the_form(offer, opens=in_hours(-1), closes=in_hours(1), strategy="optimistic")
+    assert admin_client.post(f"{SALES}{offer.sale}/change/", form).status_code == 302
+    assert Sale.objects.get().strategy == "optimistic"
+
+
+def act(client: Client, action: str, *offers: OnSale) -> str:
+    """Run an action on sales and return what the next page says."""
+    chosen = {"action": action, "_selected_action": [offer.sale for offer in offers], "index": "0"}
+    return messages(client.post(SALES, chosen, follow=True).content.decode())
+
+
+def test_preheating_copies_the_stock_once(admin_client: Client, redis: Redis) -> None:
+    offer = on_sale({"a": 10}, strategy="lua")
+    Sale.objects.update(preheated_at=None)
+    redis.flushall()
+    assert "Sale by lua is preheated." in act(admin_client, "preheat", offer)
+    assert redis.get("{stock}:counter:a") == b"10"
+    bought(offer, a=1)
+    act(admin_client, "preheat", offer)
+    assert redis.get("{stock}:counter:a") == b"9"
+    assert Sale.objects.get().preheated_at is not None
+
+
+def test_closing_ends_a_sale_and_removes_its_copies(admin_client: Client, redis: Redis) -> None:
+    offer = on_sale({"a": 10}, strategy="lua")
+    assert "Sale by lua is closed." in act(admin_client, "close", offer)
+    assert Sale.objects.get().closes_at <= timezone.now()
+    assert redis.exists("{stock}:counter:a") == 0
+    assert rows(get(admin_client, SALES))["Sale by lua"]["state"] == "over"
+
+
+def test_the_copies_of_the_next_sale_outlive_the_last_one(admin_client: Client, redis: Redis) -> None:
+    last = on_sale({"a": 10}, strategy="lua")
+    close_now(last)
+    on_sale({"a": 0}, strategy="lua")
+    for action, done in (("close", "closed"), ("preheat", "preheated")):
+        assert f"Sale by lua is over: it was not {done}." in act(admin_client, action, last)
+    assert redis.get("{stock}:counter:a") == b"10"
+
+
+def test_a_sale_to_come_is_not_closed(admin_client: Client, redis: Redis) -> None:
+    offer = on_sale({"a": 10}, strategy="lua", opens=timedelta(hours=1), closes=timedelta(hours=2))
+    assert "Sale by lua is to come: it was not closed." in act(admin_client, "close", offer)
+    assert redis.get("{stock}:counter:a") == b"10"
+
+
+def test_a_sale_that_has_begun_is_not_deleted(admin_client: Client, redis: Redis) -> None:
+    offer = on_sale({"a": 10}, strategy="lua")
+    assert admin_client.post(f"{SALES}{offer.sale}/delete/", {"post": "yes"}).status_code == 403
+    chosen = {"action": "delete_selected", "_selected_action": offer.sale, "index": "0", "post": "yes"}
+    admin_client.post(SALES, chosen)
+    assert Sale.objects.count() == 1
+    Sale.objects.update(preheated_at=None)
+    assert admin_client.post(f"{SALES}{offer.sale}/delete/", {"post": "yes"}).status_code == 302
+    assert Sale.objects.count() == 0
+
+
+# Orders
+
+
+def test_an_order_is_found_by_its_id_its_customer_or_its_key(admin_client: Client, redis: Redis) -> None:
+    offer = on_sale({"a": 10, "b": 10})
+    mine, other = bought(offer, a=1, b=2), bought(offer, a=1)
+    for wanted in (str(mine.pk), str(mine.pk)[-12:], User.objects.get(pk=mine.customer_id).username, mine.key):
+        found = rows(get(admin_client, ORDERS, q=wanted))
+        assert list(found) == [str(mine.pk)], wanted
+        assert found[str(mine.pk)]["ordered"] == "1 × a, 2 × b"
+    assert list(rows(get(admin_client, ORDERS))) == [str(other.pk), str(mine.pk)]
+
+
+def test_orders_are_filtered_by_their_state(admin_client: Client, redis: Redis) -> None:
+    offer = on_sale({"a": 10})
+    paid, _ = bought(offer, a=1), bought(offer, a=1)
+    checkout.pay(paid.pk, customer=paid.customer_id)
+    found = rows(get(admin_client, ORDERS, state__exact="paid"))
+    assert {name: row["state_label"] for name, row in found.items()} == {str(paid.pk): "paid"}
+
+
+def test_an_order_is_to_look_at(admin_client: Client, redis: Redis) -> None:
+    order = bought(on_sale({"a": 10}, price="12.34"), a=2)
+    page = messages(get(admin_client, f"{ORDERS}{order.pk}/change/"))
+    assert all(text in page for text in (str(order.pk), "pending", order.key, "A 2 12.34"))
+    for path in (f"{order.pk}/change/", f"{order.pk}/delete/", "add/"):
+        assert admin_client.post(f"{ORDERS}{path}", {"state": "paid", "post": "yes"}).status_code == 403
+    assert Order.objects.get().state == "pending"
+
+
+# The first page
+
+
+def test_the_overview_tells_how_the_night_goes(admin_client: Client, redis: Redis) -> None:
+    offer = on_sale({"a": 10}, strategy="lua")
+    paid, _, _ = bought(offer, a=1), bought(offer, a=1), bought(offer, a=1)
+    checkout.pay(paid.pk, customer=paid.customer_id)
+    close_now(on_sale({"b": 10}, strategy="optimistic"))
+    on_sale({"b": 0}, opens=timedelta(hours=3), closes=timedelta(hours=4))
+    page = get(admin_client, "/admin/")
+    assert verdict(page) == "Conserved : 2 skus, 3 units sold, each of them once."
+    said = messages(page)
+    assert "Pending 2 Paid 1 Expired 0" in said
+    assert "Sale by lua lua, open for another 59" in said
+    assert "Sale by guarded-update guarded-update, opens in 2" in said
+    assert "Sale by optimistic" not in said
+    assert "0 held , 0 waiting" in said
+
+
+def test_the_overview_says_that_redis_is_down(admin_client: Client, redis_gone: Gone) -> None:
+    on_sale({"a": 10})
+    with redis_gone():
+        page = get(admin_client, "/admin/")
+    assert verdict(page).startswith("Conserved : 1 sku, 0 units sold, each of them once. Redis did not answer")
+    assert "cannot be asked for its locks" in messages(page)
+
+
+# Who may do what
+
+
+PAGES = {
+    "Stock": ("inventory/stockitem/", "view_stockitem"),
+    "Locks": ("locks/", "view_stockitem"),
+    "Orders": ("shop/order/", "view_order"),
+    "Sales": ("shop/sale/", "view_sale"),
+    "Products": ("shop/product/", "view_product"),
+    "Users": ("auth/user/", "view_user"),
+    "Groups": ("auth/group/", "view_group"),
+}
+
+
+def sidebar(page: str) -> list[str]:
+    nav = page[page.index('id="nav-sidebar-apps"') : page.index('id="main"')]
+    return re.findall(r"<span>([^<]+)</span>", nav)
+
+
+def active(page: str) -> list[str]:
+    return re.findall(r'<a href="([^"]+)" class="[^"]* active"', page)
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_a_permission_opens_its_page_and_no_other(staff: Callable[..., Client], redis: Redis, name: str) -> None:
+    permission = PAGES[name][1]
+    client = staff(permission)
+    mine = [each for each, (_, needed) in PAGES.items() if needed == permission]
+    assert sidebar(get(client, "/admin/")) == ["Overview", *mine]
+    for each, (path, _) in PAGES.items():
+        response = client.get(f"/admin/{path}")
+        assert response.status_code == (200 if each in mine else 403), each
+        if each in mine:
+            assert active(response.content.decode()) == [f"/admin/{path}"]
+
+
+def test_who_has_no_permission_is_told_whom_to_ask(staff: Callable[..., Client], redis: Redis) -> None:
+    page = get(staff(), "/admin/")
+    assert "You have no permission to see anything yet." in messages(page)
+    assert verdict(page) == ""
+    assert not {"Pending", "held", "Sales, open"} & set(messages(page).split())
+
+
+def test_the_verdict_is_for_who_may_see_the_stock(staff: Callable[..., Client], redis: Redis) -> None:
+    on_sale({"a": 10})
+    assert verdict(get(staff("view_stockitem"), "/admin/")) != ""
+    assert verdict(get(staff("view_order", "view_sale"), "/admin/")) == ""
+
+
+def test_a_buyer_is_sent_to_the_login(redis: Redis) -> None:
+    client = Client()
+    client.force_login(User.objects.get(pk=new_customer()))
+    for path in ("", *(path for path, _ in PAGES.values())):
+        assert client.get(f"/admin/{path}").headers["Location"] == f"/admin/login/?next=/admin/{path}"
+
+
+def test_who_may_only_look_delivers_nothing(staff: Callable[..., Client], redis: Redis) -> None:
+    on_sale({"a": 10})
+    client = staff("view_stockitem")
+    page = get(client, f"{STOCK}a/change/")
+    assert "Delivered" not in page
+    assert "received_before" not in page
+    assert client.post(f"{STOCK}a/change/", {"delivered": "5"}).status_code == 403
+    assert client.get(f"{STOCK}add/").status_code == 403
+    assert StockItem.objects.values_list("received", "on_hand").get() == (10, 10)
+
+
+def test_who_may_change_stock_delivers(staff: Callable[..., Client], redis: Redis) -> None:
+    on_sale({"a": 10})
+    assert staff("change_stockitem").post(f"{STOCK}a/change/", {"delivered": "5"}).status_code == 302
+    assert StockItem.objects.values_list("received", "on_hand").get() == (15, 15)
+
+
+@pytest.mark.parametrize("action", ["preheat", "close"])
+def test_who_may_only_look_at_sales_acts_on_none(staff: Callable[..., Client], redis: Redis, action: str) -> None:
+    offer = on_sale({"a": 10}, strategy="lua")
+    Sale.objects.update(preheated_at=None)
+    redis.flushall()
+    act(staff("view_sale"), action, offer)
+    assert Sale.objects.filter(preheated_at=None, closes_at__gt=timezone.now()).count() == 1
+    assert redis.dbsize() == 0
+
+
+def test_nobody_deletes_stock(admin_client: Client, redis: Redis) -> None:
+    on_sale({"a": 10})
+    assert admin_client.post(f"{STOCK}a/delete/", {"post": "yes"}).status_code == 403
+    assert StockItem.objects.count() == 1
+
+
+# Many, and odd
+
+
+@pytest.mark.parametrize("path", ["/admin/", STOCK, ORDERS, SALES, "/admin/auth/user/"])
+def test_a_page_asks_as_often_for_ten_thousand_orders_as_for_one(admin_client: Client, redis: Redis, path: str) -> None:
+    offer = on_sale({"a": 20_000}, strategy="lua")
+
+    def asked() -> int:
+        with CaptureQueriesContext(
+            connection,
+        ) as queries:
+            get(admin_client, path)
+        return len(queries)
+
+    many_orders(offer, "a", 1)
+    asked()  # Django remembers its content types
+    of_one = asked()
+    many_orders(offer, "a", 9_999)
+    for number in range(20):
+        on_sale({f"sku-{number}": 1}, opens=timedelta(hours=2), closes=timedelta(hours=3))
+        new_customer()
+    assert asked() == of_one <= 14
+
+
+def test_an_order_of_many_skus_asks_as_often_as_one_of_a_single_sku(admin_client: Client, redis: Redis) -> None:
+    skus = {f"s{number}": 10 for number in range(12)}
+    offer = on_sale(skus)
+    single, all_of_them = bought(offer, s0=1), bought(offer, **dict.fromkeys(skus, 1))
+    get(admin_client, f"{ORDERS}{single.pk}/change/")  # Django remembers its content types
+    asked = []
+    for order in (single, all_of_them):
+        with CaptureQueriesContext(connection) as queries:
+            get(admin_client, f"{ORDERS}{order.pk}/change/")
+        asked.append(len(queries))
+    assert asked[0] == asked[1]
+
+
+@pytest.mark.parametrize(
+    "query",
+    ["q=%00", "q=" + "x" * 5000, "q='\"%3B--", "o=99.-7.x", "p=x", "p=99999", "p=-1", "state__exact=none", "_popup=1",
+     "sale__id__exact=x", "nothing=1", "e=1", "all="],
+)  # fmt: skip
+@pytest.mark.parametrize("path", [STOCK, ORDERS, SALES, "/admin/locks/", "/admin/"])
+def test_an_odd_address_is_answered(admin_client: Client, redis: Redis, path: str, query: str) -> None:
+    on_sale({"a": 10})
+    admin_client.raise_request_exception = False
+    assert admin_client.get(f"{path}?{query}").status_code in (200, 302, 400)
+
+
+@pytest.mark.parametrize("path", ["shop/order/x/change/", "shop/sale/x/change/", "inventory/stockitem/_2F/change/"])
+def test_what_is_not_there_leads_back_with_a_message(admin_client: Client, redis: Redis, path: str) -> None:
+    response = admin_client.get(f"/admin/{path}", follow=True)
+    assert response.redirect_chain[-1] == ("/admin/", 302)
+    assert "doesn’t exist" in messages(response.content.decode())
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["shop/", "inventory/", "auth/", "password_change/", "shop/sale/add/", "shop/product/add/", "auth/user/add/",
+     "auth/group/add/", "inventory/stockitem/add/"],
+)  # fmt: skip
+def test_every_page_that_a_link_leads_to_is_there(admin_client: Client, redis: Redis, path: str) -> None:
+    get(admin_client, f"/admin/{path}")
+
+
+def test_nothing_is_loaded_from_elsewhere(admin_client: Client, redis: Redis) -> None:
+    for path in ("/admin/", STOCK, ORDERS, SALES, "/admin/locks/"):
+        loaded = re.findall(r'<(?:script|link|img)[^>]* (?:src|href)="([^"]+)"', get(admin_client, path))
+        assert [address for address in loaded if not address.startswith(("/", "data:"))] == []
+        assert len([address for address in loaded if "htmx" in address]) == 1

@@ -1,0 +1,208 @@
+"""Who may ask: only who shows a token that this shop signed, for access, that is not over, of a customer who is there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+from uuid import uuid4
+
+import jwt
+import pytest
+from django.conf import settings
+from django.contrib.auth.models import User
+from redis import Redis
+from rest_framework.test import APIClient
+from rest_framework_simplejwt.tokens import AccessToken, RefreshToken
+
+from shop import accounts
+from tests.factories import OnSale, on_sale, orders_in
+from tests.shop.conftest import Buyer, assert_problem, order_body
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+PASSWORD = "the right one"
+
+
+@pytest.fixture
+def offer(redis: Redis) -> OnSale:
+    return on_sale({"a": 5})
+
+
+@pytest.fixture
+def user(db: None, redis: Redis) -> User:
+    return User.objects.create_user("ada", password=PASSWORD)
+
+
+def claims(user: User, **more: Any) -> dict[str, Any]:
+    return {**AccessToken.for_user(user).payload, **more}
+
+
+def signed(payload: dict[str, Any], key: str | None = settings.SECRET_KEY, algorithm: str = "HS256") -> str:
+    return jwt.encode(payload, key, algorithm=algorithm)  # type: ignore[arg-type]
+
+
+def expired(user: User) -> str:
+    token = AccessToken.for_user(user)
+    token.set_exp(lifetime=-timedelta(seconds=1))
+    return str(token)
+
+
+def without(user: User, claim: str) -> str:
+    payload = claims(user)
+    del payload[claim]
+    return signed(payload)
+
+
+BAD: dict[str, Callable[[User], str]] = {
+    "none": lambda user: "",
+    "another scheme": lambda user: "Basic YWRhOnRoZSByaWdodCBvbmU=",
+    "no token": lambda user: "Bearer",
+    "two tokens": lambda user: f"Bearer {AccessToken.for_user(user)} {AccessToken.for_user(user)}",
+    "garbage": lambda user: "Bearer garbage",
+    "three parts of garbage": lambda user: "Bearer a.b.c",
+    "not ASCII": lambda user: "Bearer schlüssel",
+    "NUL": lambda user: "Bearer \x00",
+    "enormous": lambda user: f"Bearer {'a' * 100_000}",
+    "expired": lambda user: f"Bearer {expired(user)}",
+    "signed by somebody else": lambda user: f"Bearer {signed(claims(user), 'x' * 50)}",
+    "signed by nobody": lambda user: f"Bearer {signed(claims(user), None, 'none')}",
+    "another algorithm": lambda user: f"Bearer {signed(claims(user), algorithm='HS512')}",
+    "signature cut off": lambda user: f"Bearer {str(AccessToken.for_user(user)).rpartition('.')[0]}.",
+    "changed": lambda user: f"Bearer {changed(AccessToken.for_user(user))}",
+    "for refreshing": lambda user: f"Bearer {RefreshToken.for_user(user)}",
+    "of no type": lambda user: f"Bearer {without(user, 'token_type')}",
+    "of nobody": lambda user: f"Bearer {without(user, 'user_id')}",
+    "for ever": lambda user: f"Bearer {without(user, 'exp')}",
+}
+
+
+def changed(token: AccessToken) -> str:
+    """Another customer's id under the first one's signature."""
+    head, _, signature = str(token).split(".")
+    payload = signed({**token.payload, "user_id": "1"}).split(".")[1]
+    return f"{head}.{payload}.{signature}"
+
+
+@pytest.mark.parametrize("bad", BAD)
+def test_a_token_that_is_not_good_is_401_and_no_order_is_made(user: User, offer: OnSale, bad: str) -> None:
+    client = APIClient(raise_request_exception=False)
+    headers = {"Authorization": BAD[bad](user), "Idempotency-Key": "mine"}
+    for answer in (
+        client.post("/api/orders/", order_body(offer, a=1), format="json", headers=headers),
+        client.get("/api/orders/", headers=headers),
+        client.get(f"/api/orders/{uuid4()}/", headers=headers),
+        client.post(f"/api/orders/{uuid4()}/pay/", headers=headers),
+    ):
+        assert_problem(answer, 401, "unauthenticated")
+        assert answer.headers["WWW-Authenticate"] == 'Bearer realm="api"'
+    assert orders_in() == 0
+
+
+def test_a_good_token_buys(user: User, offer: OnSale) -> None:
+    """The negative control."""
+    headers = {"Authorization": f"Bearer {AccessToken.for_user(user)}", "Idempotency-Key": "mine"}
+    answer = APIClient().post("/api/orders/", order_body(offer, a=1), format="json", headers=headers)
+    assert answer.status_code == 201
+    assert orders_in() == 1
+
+
+@pytest.mark.parametrize("since", ["deleted", "deactivated"])
+def test_the_token_of_an_account_that_is_closed_since_buys_nothing_and_shows_nothing(
+    buyer: Buyer, offer: OnSale, since: str
+) -> None:
+    if since == "deleted":
+        User.objects.filter(pk=buyer.customer).delete()
+    else:
+        User.objects.filter(pk=buyer.customer).update(is_active=False)
+    assert_problem(buyer.order(order_body(offer, a=1)), 401, "unauthenticated")
+    assert buyer.get("/api/orders/").json()["results"] == []
+    assert_problem(buyer.get(f"/api/orders/{uuid4()}/"), 404, "not-found")
+    assert orders_in() == 0
+    assert all(row.conserved and row.sold == 0 for row in accounts.figures())
+
+
+# Getting a token
+
+
+def ask(client: APIClient, **body: Any) -> Any:
+    return client.post("/api/token/", body, format="json")
+
+
+def test_name_and_password_get_a_token_that_buys(visitor: APIClient, user: User, offer: OnSale) -> None:
+    tokens = ask(visitor, username="ada", password=PASSWORD)
+    assert (tokens.status_code, set(tokens.json())) == (200, {"access", "refresh"})
+    refreshed = visitor.post("/api/token/refresh/", {"refresh": tokens.json()["refresh"]}, format="json")
+    assert (refreshed.status_code, set(refreshed.json())) == (200, {"access"})
+    for number, access in enumerate((tokens.json()["access"], refreshed.json()["access"])):
+        headers = {"Authorization": f"Bearer {access}", "Idempotency-Key": str(number)}
+        made = visitor.post("/api/orders/", order_body(offer, a=1), format="json", headers=headers)
+        assert made.status_code == 201
+    assert user.orders.count() == 2
+
+
+@pytest.mark.parametrize("wrong", [{"password": "wrong"}, {"username": "nobody"}, {"username": "a" * 10_000}])
+def test_a_wrong_name_or_password_gets_none(visitor: APIClient, user: User, wrong: dict[str, str]) -> None:
+    answer = ask(visitor, **{"username": "ada", "password": PASSWORD, **wrong})
+    assert_problem(answer, 401, "unauthenticated")
+
+
+def test_an_account_that_is_closed_gets_none(visitor: APIClient, user: User) -> None:
+    User.objects.update(is_active=False)
+    assert_problem(ask(visitor, username="ada", password=PASSWORD), 401, "unauthenticated")
+
+
+@pytest.mark.parametrize(
+    ("body", "pointers"),
+    [
+        ({}, ["#/username", "#/password"]),
+        ({"username": "ada"}, ["#/password"]),
+        ({"username": None, "password": {}}, ["#/username", "#/password"]),
+        ({"username": True, "password": ["x"]}, ["#/username", "#/password"]),
+        ({"username": "", "password": PASSWORD}, ["#/username"]),
+        ({"username": "a\x00da", "password": "\x00"}, ["#/username", "#/password"]),
+        ([], ["#"]),
+        ("text", ["#"]),
+    ],
+    ids=repr,
+)
+def test_a_question_of_another_form_is_400(visitor: APIClient, body: Any, pointers: list[str]) -> None:
+    assert_problem(visitor.post("/api/token/", body, format="json"), 400, "invalid", pointers=pointers)
+
+
+REFRESHES: dict[str, Callable[[User], str]] = {
+    "garbage": lambda user: "garbage",
+    "for access": lambda user: str(AccessToken.for_user(user)),
+    "signed by somebody else": lambda user: signed(dict(RefreshToken.for_user(user).payload), "x" * 50),
+    "signed by nobody": lambda user: signed(dict(RefreshToken.for_user(user).payload), None, "none"),
+}
+
+
+@pytest.mark.parametrize("bad", REFRESHES)
+def test_a_bad_refresh_token_refreshes_nothing(visitor: APIClient, user: User, bad: str) -> None:
+    answer = visitor.post("/api/token/refresh/", {"refresh": REFRESHES[bad](user)}, format="json")
+    assert_problem(answer, 401, "unauthenticated")
+
+
+@pytest.mark.parametrize("since", ["deleted", "deactivated"])
+def test_the_refresh_token_of_an_account_that_is_closed_since_refreshes_nothing(
+    visitor: APIClient, user: User, since: str
+) -> None:
+    refresh = str(RefreshToken.for_user(user))
+    if since == "deleted":
+        user.delete()
+    else:
+        User.objects.update(is_active=False)
+    answer = visitor.post("/api/token/refresh/", {"refresh": refresh}, format="json")
+    assert_problem(answer, 401, "unauthenticated")
+
+
+@pytest.mark.parametrize("body", [{}, {"refresh": None}, {"refresh": "\x00"}, {"refresh": []}, {"refresh": ""}], ids=repr)
+def test_a_refresh_of_another_form_is_400(visitor: APIClient, body: Any) -> None:
+    answer = visitor.post("/api/token/refresh/", body, format="json")
+    assert_problem(answer, 400, "invalid", pointers=["#/refresh"])
+
+
+def test_what_needs_no_token_takes_no_notice_of_a_bad_one(visitor: APIClient, offer: OnSale) -> None:
+    for path in ("/api/sales/", f"/api/sales/{offer.sale}/", "/api/problems/invalid/", "/api/schema/", "/health/"):
+        assert visitor.get(path, headers={"Authorization": "Bearer garbage"}).status_code == 200

@@ -1,0 +1,139 @@
+"""When Redis or Postgres is gone: 503 and a time to wait where it is needed, and selling goes on where it is not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from django.conf import settings
+from django.db import OperationalError, transaction
+from redis import Redis
+from rest_framework.test import APIClient
+
+from inventory import strategies
+from inventory.draft import Draft, Placement, Save
+from inventory.strategies import NAMES, Strategy
+from shop import accounts, checkout
+from tests.factories import on_sale, orders_in
+from tests.shop.conftest import Buyer, Gone, assert_problem, order_body
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+NEEDS_REDIS = {"lua", "redis-lock"}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_without_redis_an_order_is_503_or_sold_as_its_strategy_needs_it_and_counts_once(
+    buyer: Buyer, redis_gone: Gone, name: str
+) -> None:
+    offer = on_sale({"a": 2}, strategy=name)
+    with redis_gone():
+        answer = buyer.order(order_body(offer, a=1), key="mine")
+        if name in NEEDS_REDIS:
+            assert_problem(answer, 503, "unavailable")
+            assert orders_in() == 0
+        else:
+            assert answer.status_code == 201
+    assert buyer.order(order_body(offer, a=1), key="mine").status_code == 201
+    assert [(row.sold, row.conserved) for row in accounts.figures()] == [(1, True)]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_redis_that_refuses_to_write_is_as_good_as_none(buyer: Buyer, redis: Redis, name: str) -> None:
+    """A replica that was not promoted, or a server that is out of memory: it answers, with an error."""
+    offer = on_sale({"a": 2}, strategy=name)
+    before = redis.config_get("maxmemory")["maxmemory"]
+    redis.config_set("maxmemory", "1")
+    try:
+        answer = buyer.order(order_body(offer, a=1), key="mine")
+    finally:
+        redis.config_set("maxmemory", before)
+    if name in NEEDS_REDIS:
+        assert_problem(answer, 503, "unavailable")
+        assert orders_in() == 0
+    else:
+        assert answer.status_code == 201
+    assert buyer.order(order_body(offer, a=1), key="mine").status_code == 201
+    assert [(row.sold, row.conserved) for row in accounts.figures()] == [(1, True)]
+
+
+def test_without_redis_nobody_is_slowed_down_and_reading_goes_on(buyer: Buyer, redis_gone: Gone) -> None:
+    offer = on_sale({"a": 100})
+    with redis_gone():
+        answers = [buyer.order(order_body(offer, a=1)).status_code for _ in range(settings.ORDER_RATE + 2)]
+        assert set(answers) == {201}
+        assert len(buyer.get("/api/orders/").json()["results"]) == len(answers)
+        assert buyer.get("/api/sales/").status_code == 200
+
+
+CALLS: dict[str, Callable[[Buyer, dict[str, Any]], Any]] = {
+    "order": lambda buyer, body: buyer.order(body),
+    "list": lambda buyer, body: buyer.get("/api/orders/"),
+    "look": lambda buyer, body: buyer.get(f"/api/orders/{uuid4()}/"),
+    "pay": lambda buyer, body: buyer.post(f"/api/orders/{uuid4()}/pay/"),
+    "sales": lambda buyer, body: buyer.get("/api/sales/"),
+    "sale": lambda buyer, body: buyer.get("/api/sales/1/"),
+    "token": lambda buyer, body: buyer.post("/api/token/", {"username": "a", "password": "b"}, format="json"),
+}
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_without_postgres_every_answer_is_503(buyer: Buyer, postgres_gone: Gone, call: str) -> None:
+    body = order_body(on_sale({"a": 1}), a=1)
+    with postgres_gone():
+        assert_problem(CALLS[call](buyer, body), 503, "unavailable")
+    assert orders_in() == 0
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_without_postgres_nothing_is_taken_in_redis(buyer: Buyer, postgres_gone: Gone, name: str) -> None:
+    offer = on_sale({"a": 1}, strategy=name)
+    assert checkout.offers.get(offer.sale) is not None
+    with postgres_gone():
+        assert_problem(buyer.order(order_body(offer, a=1), key="mine"), 503, "unavailable")
+    counters = strategies.counters()
+    assert counters.left(["a"]) == {"a": 1 if name == "lua" else None}
+    assert counters.reserved() == {}
+    assert buyer.order(order_body(offer, a=1), key="mine").status_code == 201
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_when_the_answer_of_the_commit_is_lost_it_is_503_and_the_retry_finds_the_order(
+    buyer: Buyer, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    offer = on_sale({"a": 2}, strategy=name)
+    strategy = strategies.get(name)
+
+    class AnswerLost(Strategy):
+        name = "answer-lost"
+
+        def _place(self, order: Draft, save: Save) -> Placement:
+            def lose() -> None:
+                raise OperationalError("the answer was lost")
+
+            def save_and_lose(drafts: Any) -> Any:
+                transaction.on_commit(lose)
+                return save(drafts)
+
+            return strategy.place(order, save_and_lose)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(strategies, "get", lambda name: AnswerLost())
+        assert_problem(buyer.order(order_body(offer, a=1), key="mine"), 503, "unavailable")
+    again = buyer.order(order_body(offer, a=1), key="mine")
+    assert (again.status_code, again.headers["Idempotent-Replayed"]) == (201, "true")
+    assert [(row.sold, row.conserved) for row in accounts.figures()] == [(1, True)]
+
+
+def test_health_names_who_is_gone(visitor: APIClient, redis_gone: Gone, postgres_gone: Gone) -> None:
+    def ask() -> tuple[int, dict[str, bool]]:
+        answer = visitor.get("/health/")
+        return answer.status_code, answer.json()
+
+    assert ask() == (200, {"postgres": True, "redis": True})
+    with redis_gone():
+        assert ask() == (503, {"postgres": True, "redis": False})
+    with postgres_gone():
+        assert ask() == (503, {"postgres": False, "redis": True})

@@ -1,0 +1,467 @@
+"""One way to an order: once for a key, however often it is sent, and nothing sold when it is refused."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from decimal import Decimal
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from django.contrib.auth.models import User
+from django.core.cache import caches
+from django.db import OperationalError, connection, connections, transaction
+from django.test.utils import CaptureQueriesContext
+from redis import Redis
+
+from inventory import strategies
+from inventory.draft import Draft, Placement, Save
+from inventory.errors import OverLimit, SoldOut, StockUnavailable, UnknownCustomer
+from inventory.models import StockItem
+from inventory.strategies import NAMES, Strategy
+from locking import held
+from shop import accounts, checkout, offers
+from shop.checkout import KeyReused, Placed, SaleNotOpen, StillRunning, UnknownProduct, UnknownSale
+from shop.models import Allowance, Order, OrderItem, SaleItem
+from tests.factories import OnSale, at_once, close_now, new_customer, on_sale, orders_in, tally
+from tests.locking.support import PATIENCE, wait_for
+from tests.shop.conftest import Gone
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("redis")]
+
+
+@pytest.fixture
+def customer(db: None) -> int:
+    return new_customer()
+
+
+def place(offer: OnSale, customer: int, key: str = "", **units: int) -> Placed:
+    return checkout.place(customer=customer, sale=offer.sale, quantities=offer.cart(**units), key=key or str(uuid4()))
+
+
+def assert_books(**expected: tuple[int, int]) -> None:
+    """Each sku has so many units on hand and sold, and the law holds."""
+    figures = accounts.figures()
+    assert {row.sku: (row.on_hand, row.sold) for row in figures} == expected
+    assert all(row.conserved for row in figures)
+
+
+class Paused(Strategy):
+    """A strategy that waits, with everything done but the commit, until it is told to go on."""
+
+    name = "paused"
+
+    def __init__(self, strategy: Strategy) -> None:
+        self.strategy = strategy
+        self.saved = threading.Event()
+        self.go_on = threading.Event()
+
+    def _place(self, order: Draft, save: Save) -> Placement:
+        def save_and_wait(drafts: Any) -> Any:
+            refusals = save(drafts)
+            self.saved.set()
+            assert self.go_on.wait(PATIENCE)
+            return refusals
+
+        return self.strategy.place(order, save_and_wait)
+
+
+# A new order
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_order_is_committed_and_answered_as_it_is_in_the_tables(customer: int, name: str) -> None:
+    offer = on_sale({"a": 3, "b": 3}, strategy=name, price="9.90", limit=2)
+    placed = place(offer, customer, key="mine", a=2, b=1)
+    order = Order.objects.get()
+    assert placed == Placed(order, replayed=False)
+    fields = ("id", "customer_id", "sale_id", "state", "key", "body_hash", "created_at")
+    assert {name: getattr(placed.order, name) for name in fields} == {name: getattr(order, name) for name in fields}
+    assert order.key == "mine"
+    saved = list(order.items.order_by("product").values_list("product__pk", "product__sku", "quantity", "price"))
+    answered = [(item.product.pk, item.product.sku, item.quantity, item.price) for item in placed.order.items.all()]
+    a, b = offer.products["a"], offer.products["b"]
+    assert answered == saved == [(a, "a", 2, Decimal("9.90")), (b, "b", 1, Decimal("9.90"))]
+    assert_books(a=(1, 2), b=(2, 1))
+    assert held(strategies.counters().client) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "statements"),
+    [
+        ("guarded-update", "BEGIN UPDATE WITH INSERT UPDATE COMMIT"),
+        ("lua", "BEGIN UPDATE WITH INSERT UPDATE COMMIT"),
+        ("optimistic", "BEGIN SELECT UPDATE WITH INSERT UPDATE COMMIT"),
+        ("redis-lock", "BEGIN UPDATE UPDATE WITH INSERT UPDATE COMMIT"),
+    ],
+)
+def test_an_order_under_a_limit_costs_so_many_statements_once_the_offer_is_known(
+    customer: int, name: str, statements: str
+) -> None:
+    offer = on_sale({"a": 3}, strategy=name, limit=3)
+    caches["offers"].set(str(offer.sale), offers.read(offer.sale), timeout=None)
+    with CaptureQueriesContext(connection) as queries:
+        place(offer, customer, a=1)
+    assert " ".join(query["sql"].split()[0] for query in queries) == statements
+
+
+# The same key again
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_same_key_and_body_is_the_same_order_and_takes_nothing_more(customer: int, name: str) -> None:
+    offer = on_sale({"a": 5, "b": 5}, strategy=name)
+    first = place(offer, customer, key="mine", a=2, b=1)
+    for cart in ({"a": 2, "b": 1}, {"b": 1, "a": 2}):
+        again = place(offer, customer, key="mine", **cart)
+        assert (again.order, again.replayed) == (first.order, True)
+    assert_books(a=(3, 2), b=(4, 1))
+    assert strategies.counters().reserved() == {}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_without_the_key_the_same_order_again_is_another_order(customer: int, name: str) -> None:
+    """The negative control."""
+    offer = on_sale({"a": 5}, strategy=name)
+    orders = {place(offer, customer, a=2).order.pk for _ in range(2)}
+    assert len(orders) == 2
+    assert_books(a=(1, 4))
+
+
+def sell_out(offer: OnSale) -> None:
+    left = StockItem.objects.get(sku="a").on_hand
+    place(offer, new_customer(), a=left)
+
+
+@pytest.mark.parametrize("since", [sell_out, close_now], ids=["sold out", "closed"])
+@pytest.mark.parametrize("name", NAMES)
+def test_a_retry_gets_its_order_also_when_stock_or_sale_have_ended_since(
+    customer: int, name: str, since: Callable[[OnSale], None]
+) -> None:
+    offer = on_sale({"a": 5}, strategy=name)
+    first = place(offer, customer, key="mine", a=1)
+    since(offer)
+    again = place(offer, customer, key="mine", a=1)
+    assert (again.order, again.replayed) == (first.order, True)
+    with pytest.raises((SoldOut, SaleNotOpen)):
+        place(offer, customer, key="new", a=1)
+    assert orders_in() == (2 if since is sell_out else 1)
+
+
+@pytest.mark.parametrize("paid", [True, False])
+def test_a_retry_shows_what_has_become_of_the_order(customer: int, paid: bool) -> None:
+    offer = on_sale({"a": 5})
+    first = place(offer, customer, key="mine", a=1)
+    Order.objects.update(state="paid" if paid else "expired")
+    again = place(offer, customer, key="mine", a=1)
+    assert (again.order.pk, again.order.state) == (first.order.pk, "paid" if paid else "expired")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [{"a": 2}, {"b": 1}, {"a": 1, "b": 1}, "another sale"],
+    ids=["quantity", "product", "one more product", "sale"],
+)
+@pytest.mark.parametrize("since", [lambda offer: None, sell_out, close_now], ids=["open", "sold out", "closed"])
+def test_the_same_key_with_a_different_body_is_refused_whatever_has_happened_since(
+    customer: int, body: Any, since: Callable[[OnSale], None]
+) -> None:
+    offer = on_sale({"a": 5, "b": 5})
+    first = place(offer, customer, key="mine", a=1)
+    since(offer)
+    before = orders_in()
+    another = on_sale({"a": 0}) if body == "another sale" else offer
+    with pytest.raises(KeyReused):
+        place(another, customer, key="mine", **({"a": 1} if body == "another sale" else body))
+    assert orders_in() == before
+    assert list(OrderItem.objects.filter(order=first.order).values_list("product", "quantity")) == [("a", 1)]
+
+
+def test_the_same_key_of_another_customer_is_another_order(customer: int) -> None:
+    offer = on_sale({"a": 5})
+    orders = {place(offer, who, key="mine", a=1).order.pk for who in (customer, new_customer())}
+    assert len(orders) == 2
+    assert_books(a=(3, 2))
+
+
+def test_a_key_whose_order_was_refused_may_try_again(customer: int) -> None:
+    offer = on_sale({"a": 1})
+    with pytest.raises(SoldOut):
+        place(offer, customer, key="mine", a=2)
+    assert place(offer, customer, key="mine", a=1).replayed is False
+    assert_books(a=(0, 1))
+
+
+# Two clicks at once
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_while_the_first_click_is_on_its_way_the_second_is_told_so_and_after_it_gets_the_order(
+    customer: int, name: str
+) -> None:
+    offer = on_sale({"a": 5}, strategy=name)
+    first = Paused(strategies.get(name))
+    known = offers.read(offer.sale)
+    assert known is not None
+    draft = checkout.draft_order(known, customer=customer, quantities=offer.cart(a=1), key="mine")
+
+    def click() -> Placed:
+        try:
+            return checkout.place_draft(draft, known, first)
+        finally:
+            connections.close_all()
+
+    with ThreadPoolExecutor(1) as pool:
+        placing = pool.submit(click)
+        try:
+            assert first.saved.wait(PATIENCE)
+            with pytest.raises(StillRunning):
+                place(offer, customer, key="mine", a=1)
+            with pytest.raises(StillRunning):
+                place(offer, customer, key="mine", a=4)
+            assert orders_in() == 0
+        finally:
+            first.go_on.set()
+        placed = placing.result(PATIENCE)
+
+    again = place(offer, customer, key="mine", a=1)
+    assert (placed.replayed, again.order, again.replayed) == (False, placed.order, True)
+    assert_books(a=(4, 1))
+
+
+def test_without_redis_the_second_order_under_a_key_waits_for_the_first_at_the_unique_index(
+    customer: int, redis_gone: Gone
+) -> None:
+    # Stock of its own for each, so that it is the key that the second one waits for, and not the row of the stock.
+    offer = on_sale({"a": 5, "b": 5})
+    known = offers.read(offer.sale)
+    assert known is not None
+    first, second = (
+        checkout.draft_order(known, customer=customer, quantities=offer.cart(**{sku: 1}), key="mine") for sku in "ab"
+    )
+    paused = Paused(strategies.get("guarded-update"))
+
+    def click(draft: Draft, strategy: Strategy) -> Placed:
+        try:
+            return checkout.place_draft(draft, known, strategy)
+        finally:
+            connections.close_all()
+
+    with redis_gone(), ThreadPoolExecutor(2) as pool:
+        placing = pool.submit(click, first, paused)
+        assert paused.saved.wait(PATIENCE)
+        different = pool.submit(click, second, strategies.get("guarded-update"))
+        wait_for(somebody_waits_for_a_transaction, "the second order to wait")
+        paused.go_on.set()
+        assert placing.result(PATIENCE).replayed is False
+        with pytest.raises(KeyReused):
+            different.result(PATIENCE)
+    assert_books(a=(4, 1), b=(5, 0))
+
+
+def somebody_waits_for_a_transaction() -> bool:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock'")
+        return cursor.fetchone() is not None
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("one_key", [True, False], ids=["one key", "a key each"])
+def test_16_clicks_at_once_with_one_key_are_one_order_and_with_a_key_each_16(
+    customer: int, name: str, one_key: bool
+) -> None:
+    offer = on_sale({"a": 20}, strategy=name)
+
+    def click() -> str:
+        key = "mine" if one_key else str(uuid4())
+        while True:
+            try:
+                return "replayed" if place(offer, customer, key=key, a=1).replayed else "placed"
+            except StillRunning:
+                assert one_key
+
+    answers = tally(at_once(*[click] * 16))
+    assert answers == ({"placed": 1, "replayed": 15} if one_key else {"placed": 16})
+    assert orders_in() == (1 if one_key else 16)
+    assert_books(a=(19, 1) if one_key else (4, 16))
+
+
+def test_16_clicks_at_once_with_one_key_and_without_redis_are_one_order(customer: int, redis_gone: Gone) -> None:
+    offer = on_sale({"a": 20})
+    with redis_gone():
+        answers = at_once(*[lambda: place(offer, customer, key="mine", a=1).replayed] * 16)
+    assert tally(answers) == {"False": 1, "True": 15}
+    assert_books(a=(19, 1))
+
+
+@pytest.mark.parametrize("name", ["guarded-update", "optimistic"])
+def test_a_strategy_that_needs_no_redis_sells_without_it(customer: int, redis_gone: Gone, name: str) -> None:
+    offer = on_sale({"a": 2}, strategy=name)
+    with redis_gone():
+        first = place(offer, customer, key="mine", a=1)
+        again = place(offer, customer, key="mine", a=1)
+    assert (first.replayed, again.replayed, again.order) == (False, True, first.order)
+    assert_books(a=(1, 1))
+
+
+@pytest.mark.parametrize("name", ["lua", "redis-lock"])
+def test_a_strategy_that_needs_redis_is_unavailable_without_it_and_takes_nothing(
+    customer: int, redis_gone: Gone, name: str
+) -> None:
+    offer = on_sale({"a": 2}, strategy=name)
+    with redis_gone(), pytest.raises(StockUnavailable):
+        place(offer, customer, key="mine", a=1)
+    assert orders_in() == 0
+    assert place(offer, customer, key="mine", a=1).replayed is False
+    assert_books(a=(1, 1))
+
+
+# The answer is lost
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_when_the_answer_of_the_commit_is_lost_a_retry_finds_the_order(customer: int, name: str) -> None:
+    offer = on_sale({"a": 5}, strategy=name)
+    known = offers.read(offer.sale)
+    assert known is not None
+
+    class AnswerLost(Strategy):
+        name = "answer-lost"
+
+        def _place(self, order: Draft, save: Save) -> Placement:
+            def lose() -> None:
+                raise OperationalError("the answer was lost")
+
+            def save_and_lose(drafts: Any) -> Any:
+                transaction.on_commit(lose)
+                return save(drafts)
+
+            return strategies.get(offer_strategy).place(order, save_and_lose)
+
+    offer_strategy = name
+    draft = checkout.draft_order(known, customer=customer, quantities=offer.cart(a=1), key="mine")
+    with pytest.raises(OperationalError):
+        checkout.place_draft(draft, known, AnswerLost())
+    again = place(offer, customer, key="mine", a=1)
+    assert (again.order.pk, again.replayed) == (draft.id, True)
+    assert_books(a=(4, 1))
+
+
+# Limits
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(("limit", "orders"), [(2, 2), (None, 16)], ids=["limit 2", "no limit"])
+def test_16_orders_of_one_customer_at_once_are_as_many_as_the_limit_allows(
+    customer: int, name: str, limit: int | None, orders: int
+) -> None:
+    offer = on_sale({"a": 20}, strategy=name, limit=limit)
+    answers = tally(at_once(*[lambda: place(offer, customer, a=1).replayed] * 16))
+    assert answers == {"False": orders, **({"OverLimit": 16 - orders} if limit else {})}
+    assert list(Allowance.objects.values_list("taken", flat=True)) == ([limit] if limit else [])
+    assert_books(a=(20 - orders, orders))
+    assert strategies.counters().reserved() == {}
+
+
+def test_over_the_limit_says_what_was_taken_and_leaves_nothing(customer: int) -> None:
+    offer = on_sale({"a": 5, "b": 5}, limit=2)
+    place(offer, customer, a=1)
+    with pytest.raises(OverLimit) as refused:
+        place(offer, customer, a=2, b=1)
+    assert (refused.value.sku, refused.value.limit, refused.value.taken) == ("a", 2, 1)
+    place(offer, new_customer(), a=2)
+    assert orders_in() == 2
+    assert_books(a=(2, 3), b=(5, 0))
+
+
+# What is refused before anything is taken
+
+
+@pytest.mark.parametrize(
+    ("opens", "closes", "is_open"),
+    [
+        pytest.param(timedelta(hours=1), timedelta(hours=2), False, id="not yet"),
+        pytest.param(timedelta(hours=-2), timedelta(hours=-1), False, id="over"),
+        pytest.param(timedelta(hours=-1), timedelta(hours=1), True, id="open"),
+    ],
+)
+@pytest.mark.parametrize("name", NAMES)
+def test_only_an_open_sale_sells(customer: int, name: str, opens: timedelta, closes: timedelta, is_open: bool) -> None:
+    offer = on_sale({"a": 1}, strategy=name, opens=opens, closes=closes)
+    if is_open:
+        place(offer, customer, a=1)
+    else:
+        with pytest.raises(SaleNotOpen):
+            place(offer, customer, a=1)
+    assert_books(a=(0, 1) if is_open else (1, 0))
+
+
+def test_a_sale_is_open_from_its_first_moment_until_just_before_its_last(customer: int) -> None:
+    offer = offers.read(on_sale({"a": 1}).sale)
+    assert offer is not None
+    moment = timedelta(microseconds=1)
+    assert [offer.is_open(offer.opens_at - moment), offer.is_open(offer.opens_at)] == [False, True]
+    assert [offer.is_open(offer.closes_at - moment), offer.is_open(offer.closes_at)] == [True, False]
+
+
+def test_an_unknown_sale_and_a_product_that_the_sale_does_not_offer_are_refused(customer: int) -> None:
+    offer, another = on_sale({"a": 1}), on_sale({"b": 1})
+    with pytest.raises(UnknownSale):
+        checkout.place(customer=customer, sale=2**62, quantities=offer.cart(a=1), key="mine")
+    with pytest.raises(UnknownProduct) as refused:
+        checkout.place(
+            customer=customer, sale=offer.sale, quantities={**offer.cart(a=1), **another.cart(b=1)}, key="mine"
+        )
+    assert refused.value.product == another.products["b"]
+    assert_books(a=(1, 0), b=(1, 0))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_customer_who_was_deleted_buys_nothing(customer: int, name: str) -> None:
+    offer = on_sale({"a": 1}, strategy=name)
+    User.objects.filter(pk=customer).delete()
+    with pytest.raises(UnknownCustomer):
+        place(offer, customer, a=1)
+    assert_books(a=(1, 0))
+
+
+def test_it_does_not_run_inside_a_transaction(customer: int) -> None:
+    offer = on_sale({"a": 1})
+    with transaction.atomic(), pytest.raises(RuntimeError):
+        place(offer, customer, a=1)
+    assert_books(a=(1, 0))
+
+
+# What an order is worth
+
+
+def test_an_order_keeps_the_price_of_its_moment(customer: int) -> None:
+    offer = on_sale({"a": 2}, price="5.00")
+    place(offer, customer, key="mine", a=1)
+    SaleItem.objects.update(price=Decimal("7.00"))
+    caches["offers"].clear()
+    place(offer, customer, key="later", a=1)
+    again = place(offer, customer, key="mine", a=1)
+    assert [item.price for item in again.order.items.all()] == [Decimal("5.00")]
+    assert sorted(OrderItem.objects.values_list("price", flat=True)) == [Decimal("5.00"), Decimal("7.00")]
+
+
+@pytest.mark.parametrize(
+    ("one", "two", "same"),
+    [
+        ({1: 1, 2: 2}, {2: 2, 1: 1}, True),
+        ({1: 1}, {1: 2}, False),
+        ({1: 1}, {2: 1}, False),
+        ({1: 12}, {11: 2}, False),
+    ],
+)
+def test_two_bodies_have_one_hash_when_they_say_the_same(
+    one: Mapping[int, int], two: Mapping[int, int], same: bool
+) -> None:
+    products = {number: offers.Offered(number, f"sku{number}", "", Decimal(1), None) for number in (1, 2, 11)}
+    offer = offers.Offer(1, "", None, None, "lua", products)  # type: ignore[arg-type]
+    hashes = {checkout.draft_order(offer, customer=1, quantities=cart, key="").body_hash for cart in (one, two)}
+    assert len(hashes) == (1 if same else 2)

@@ -1,0 +1,128 @@
+"""The shop's commands: a sample that can be made again, a port that is not shared, and migrations that are complete."""
+
+from __future__ import annotations
+
+import socket
+from io import StringIO
+
+import pytest
+from django.conf import settings
+from django.contrib.auth import authenticate
+from django.contrib.auth.models import User
+from django.core.management import CommandError, call_command
+from redis import Redis
+
+from inventory import strategies
+from inventory.models import StockItem
+from inventory.strategies import NAMES
+from shop import accounts, checkout
+from shop.management.commands.serve import environment, granian_arguments, refuse_busy_port
+from shop.models import Order, Product, Sale, SaleItem
+
+# Migrations
+
+
+@pytest.mark.django_db
+def test_the_migrations_are_complete() -> None:
+    call_command("makemigrations", "--check", "--dry-run", verbosity=0)
+
+
+# sample
+
+
+def run_sample(*arguments: str) -> str:
+    out = StringIO()
+    call_command("sample", *arguments, stdout=out)
+    return out.getvalue()
+
+
+@pytest.mark.django_db(transaction=True)
+def test_the_sample_can_be_made_again_and_leaves_what_is_there(redis: Redis) -> None:
+    run_sample("--password", "first")
+    sale = Sale.objects.get()
+    poster = Product.objects.get(sku="poster")
+    checkout.place(
+        customer=User.objects.get(username="buyer").pk, sale=sale.pk, quantities={poster.pk: 1}, key="the last one"
+    )
+    said = run_sample("--password", "second")
+
+    assert (Product.objects.count(), Sale.objects.count(), SaleItem.objects.count()) == (3, 1, 3)
+    assert dict(StockItem.objects.values_list("sku", "received")) == {"headphones": 100, "keyboard": 40, "poster": 1}
+    assert StockItem.objects.get(sku="poster").on_hand == 0
+    assert Order.objects.count() == 1
+    assert all(row.conserved for row in accounts.figures())
+    assert "second" in said
+    for name, staff in (("admin", True), ("buyer", False)):
+        assert authenticate(username=name, password="first") is None
+        user = authenticate(username=name, password="second")
+        assert isinstance(user, User)
+        assert (user.is_staff, user.is_superuser) == (staff, staff)
+    assert User.objects.count() == 2
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("name", NAMES)
+def test_the_sample_sells_by_any_strategy_and_is_ready_to(redis: Redis, name: str) -> None:
+    run_sample("--strategy", name)
+    sale = Sale.objects.get()
+    assert (sale.strategy, sale.preheated_at is not None) == (name, True)
+    customer = User.objects.get(username="buyer").pk
+    poster = Product.objects.get(sku="poster")
+    assert not checkout.place(customer=customer, sale=sale.pk, quantities={poster.pk: 1}, key="mine").replayed
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("name", ["compute-and-overwrite", "no-such-strategy"])
+def test_the_sample_does_not_sell_by_a_strategy_that_does_not_ship(redis: Redis, name: str) -> None:
+    with pytest.raises(CommandError, match=name):
+        run_sample("--strategy", name)
+    assert not Sale.objects.exists()
+    assert not Product.objects.exists()
+
+
+@pytest.mark.django_db(transaction=True)
+def test_the_sample_makes_up_a_password_and_says_it(redis: Redis) -> None:
+    password = run_sample().split()[-1]
+    assert len(password) >= 12
+    assert authenticate(username="buyer", password=password) is not None
+    assert strategies.counters().left(["poster"]) == {"poster": None}
+
+
+# serve
+
+
+@pytest.fixture
+def busy() -> socket.socket:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        yield listening  # type: ignore[misc]
+
+
+def test_a_busy_port_is_refused_by_its_number_and_says_what_to_do(busy: socket.socket) -> None:
+    port = busy.getsockname()[1]
+    with pytest.raises(CommandError, match=rf"Port {port} is in use.*ss -ltnp.*{port}.*--port"):
+        call_command("serve", "--port", str(port))
+
+
+def test_a_free_port_is_not_refused_and_stays_free(busy: socket.socket) -> None:
+    port = busy.getsockname()[1]
+    busy.close()
+    refuse_busy_port("127.0.0.1", port)
+    refuse_busy_port("127.0.0.1", port)
+
+
+def test_an_address_of_another_machine_is_refused_by_its_name() -> None:
+    with pytest.raises(CommandError, match=r"Cannot listen on 192\.0\.2\.1:8000"):
+        refuse_busy_port("192.0.2.1", 8000)
+
+
+def test_the_web_server_has_as_many_connections_to_postgres_as_threads() -> None:
+    assert environment() == {"DATABASE_POOL": str(settings.WEB_THREADS)}
+    arguments = granian_arguments("127.0.0.1", 8000)
+    for flag, value in {
+        "--interface": "wsgi",
+        "--workers": settings.WEB_PROCESSES,
+        "--blocking-threads": settings.WEB_THREADS,
+        "--backpressure": settings.WEB_CONNECTIONS,
+    }.items():
+        assert arguments[arguments.index(flag) + 1] == str(value)
+    assert "--respawn-failed-workers" in arguments

@@ -1,0 +1,154 @@
+"""Sales before they open and after they close, and what a process remembers of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from decimal import Decimal
+
+import pytest
+from django.core.cache import caches
+from django.core.exceptions import ValidationError
+from django.db import IntegrityError, transaction
+from django.utils import timezone
+from redis import Redis, RedisError
+
+from inventory import strategies
+from inventory.strategies import NAMES
+from shop import checkout, offers, sales
+from shop.models import Product, Sale, SaleItem
+from tests.factories import new_customer, on_sale
+from tests.shop.conftest import Gone
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("redis")]
+
+
+def sale(number: int) -> Sale:
+    return Sale.objects.get(pk=number)
+
+
+# Windows
+
+
+def test_a_sale_closes_after_it_opens(db: None) -> None:
+    now = timezone.now()
+    with pytest.raises(IntegrityError, match="sale_closes_after_it_opens"), transaction.atomic():
+        Sale.objects.create(name="never", opens_at=now, closes_at=now)
+    with pytest.raises(ValidationError, match="closes after it opens"):
+        Sale(name="never", opens_at=now, closes_at=now).full_clean()
+
+
+@pytest.mark.parametrize(
+    ("opens", "closes", "overlaps"),
+    [
+        pytest.param(-1, 1, True, id="the same window"),
+        pytest.param(0, 2, True, id="it begins within"),
+        pytest.param(-9, 9, True, id="around it"),
+        pytest.param(-9, -1, False, id="it ends when the other begins"),
+        pytest.param(1, 9, False, id="it begins when the other ends"),
+    ],
+)
+def test_a_product_is_in_one_sale_at_a_time(opens: int, closes: int, overlaps: bool) -> None:
+    first = on_sale({"a": 1, "b": 1})
+    window = sale(first.sale)
+    middle = window.opens_at + timedelta(hours=1)
+    new = Sale.objects.create(
+        name="New", opens_at=middle + timedelta(hours=opens), closes_at=middle + timedelta(hours=closes)
+    )
+    problems = list(sales.overlaps(new, Product.objects.filter(sku="a")))
+    assert problems == (["A is in “Sale by guarded-update” at the same time."] if overlaps else [])
+    assert list(sales.overlaps(window, Product.objects.all())) == []
+
+
+# Strategies
+
+
+def test_the_strategies_of_a_sale_are_the_ones_that_ship() -> None:
+    now = timezone.now()
+    window = {"name": "x", "opens_at": now, "closes_at": now + timedelta(hours=1)}
+    for name in NAMES:
+        Sale(**window, strategy=name).full_clean()
+    with pytest.raises(ValidationError, match="compute-and-overwrite"):
+        Sale(**window, strategy="compute-and-overwrite").full_clean()
+
+
+def test_the_strategy_is_fixed_once_stock_may_have_been_taken() -> None:
+    fresh = Sale.objects.create(name="x", opens_at=timezone.now(), closes_at=timezone.now() + timedelta(hours=1))
+    assert not sales.strategy_is_fixed(fresh)
+    offer = on_sale({"a": 1})
+    assert sales.strategy_is_fixed(sale(offer.sale))
+    Sale.objects.update(preheated_at=None)
+    assert not sales.strategy_is_fixed(sale(offer.sale))
+    checkout.place(customer=new_customer(), sale=offer.sale, quantities=offer.cart(a=1), key="mine")
+    assert sales.strategy_is_fixed(sale(offer.sale))
+
+
+# Preheating and closing
+
+
+def test_preheating_twice_is_preheating_once(redis: Redis) -> None:
+    offer = on_sale({"a": 2, "b": 3}, strategy="lua")
+    first = sale(offer.sale).preheated_at
+    checkout.place(customer=new_customer(), sale=offer.sale, quantities=offer.cart(a=1), key="mine")
+    sales.preheat(sale(offer.sale))
+    assert first is not None
+    assert sale(offer.sale).preheated_at == first
+    assert strategies.counters().left(["a", "b"]) == {"a": 1, "b": 3}
+
+
+def test_only_lua_makes_copies(redis: Redis) -> None:
+    for name in NAMES:
+        on_sale({name: 1}, strategy=name)
+    assert strategies.counters().left(NAMES) == {name: 1 if name == "lua" else None for name in NAMES}
+
+
+@pytest.mark.parametrize("call", [sales.preheat, sales.close])
+def test_without_redis_it_says_so(redis_gone: Gone, call: Callable[[Sale], None]) -> None:
+    offer = on_sale({"a": 1}, strategy="lua")
+    Sale.objects.update(preheated_at=None)
+    with redis_gone(), pytest.raises(RedisError):
+        call(sale(offer.sale))
+    assert sale(offer.sale).preheated_at is None
+    assert (sale(offer.sale).closes_at <= timezone.now()) is (call is sales.close)
+
+
+def test_closing_ends_the_window_and_removes_the_copies() -> None:
+    offer, another = on_sale({"a": 1}, strategy="lua"), on_sale({"b": 1}, strategy="lua")
+    sales.close(sale(offer.sale))
+    caches["offers"].clear()
+    ended = sale(offer.sale).closes_at
+    assert ended <= timezone.now()
+    assert strategies.counters().left(["a", "b"]) == {"a": None, "b": 1}
+    with pytest.raises(checkout.SaleNotOpen):
+        checkout.place(customer=new_customer(), sale=offer.sale, quantities=offer.cart(a=1), key="mine")
+    sales.close(sale(offer.sale))
+    assert sale(offer.sale).closes_at == ended
+    assert sale(another.sale).closes_at > timezone.now()
+
+
+# What a process remembers
+
+
+def test_an_offer_has_what_an_order_needs() -> None:
+    made = on_sale({"a": 1, "b": 1}, strategy="lua", price="1.50", limit=3)
+    offer, row = offers.get(made.sale), sale(made.sale)
+    assert offer == offers.Offer(
+        made.sale,
+        row.name,
+        row.opens_at,
+        row.closes_at,
+        "lua",
+        {made.products[sku]: offers.Offered(made.products[sku], sku, sku.title(), Decimal("1.50"), 3) for sku in "ab"},
+    )
+
+
+def test_an_offer_is_read_once_and_a_sale_that_is_not_there_is_asked_for_again() -> None:
+    made = on_sale({"a": 1})
+    offer = offers.read(made.sale)
+    caches["offers"].set(str(made.sale), offer, timeout=None)
+    SaleItem.objects.all().delete()
+    assert offers.get(made.sale) == offer
+    caches["offers"].clear()
+    assert offers.get(made.sale) != offer
+    assert offers.get(2**62) is None
+    assert caches["offers"].get(str(2**62)) is None
