@@ -55,6 +55,8 @@ class Stock(APIView):
 
     @extend_schema(exclude=True)
     def put(self, request: Request, sku: str) -> Response:
+        if len(sku) > (longest := RungStock._meta.get_field("sku").max_length):
+            raise NotFound(f"A sku has at most {longest} characters.")
         body = StockSerializer(data=request.data)
         body.is_valid(raise_exception=True)
         ledger.stock_up(sku, body.validated_data["received"])

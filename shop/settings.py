@@ -113,8 +113,9 @@ DATABASES: dict[str, dict[str, Any]] = {
 }
 DATABASES["default"]["OPTIONS"] = {
     **DATABASES["default"].get("OPTIONS", {}),
-    # `timeout`: seconds a request waits for a connection before it is answered with 503.
-    "pool": {"min_size": 1, "max_size": DATABASE_POOL, "timeout": 10} if DATABASE_POOL else False,
+    # All connections are opened early: a sale's first second is no time for it. `timeout`: seconds that a request waits
+    # for a connection before it is answered with 503.
+    "pool": {"min_size": DATABASE_POOL, "max_size": DATABASE_POOL, "timeout": 10} if DATABASE_POOL else False,
 }
 
 REDIS_LOCATION = REDIS_URL or RUN_FOLDER.valkey_url

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
+from functools import partial
 from typing import Any, TypeVar
 from uuid import UUID, uuid4
 
@@ -132,7 +133,7 @@ def at_once(*bodies: Callable[[], T]) -> list[T | Exception]:
             return error
 
     with ThreadPoolExecutor(len(bodies)) as pool:
-        return list(pool.map(lambda body: _on_own_connection(lambda: run(body)), bodies))
+        return list(pool.map(_on_own_connection, [partial(run, body) for body in bodies]))
 
 
 def _on_own_connection(body: Callable[[], T]) -> T:
@@ -210,11 +211,13 @@ def meeting_before_the_write(redis: Redis, *buyers: Callable[[], T]) -> list[T |
     def everybody_is_there() -> bool:
         return len(arrived) + len(answered) + _blocked(redis) >= len(buyers)
 
+    def conduct() -> None:
+        wait_for(everybody_is_there, "the buyers to meet")
+        go_on.set()
+
     with ThreadPoolExecutor(1) as conductor:
-        meeting = conductor.submit(
-            _on_own_connection, lambda: wait_for(everybody_is_there, "the buyers to meet") and go_on.set()
-        )
-        answers = at_once(*[lambda buy=buy: attend(buy) for buy in buyers])  # type: ignore[misc]
+        meeting = conductor.submit(_on_own_connection, conduct)
+        answers = at_once(*[partial(attend, buy) for buy in buyers])
         meeting.result(PATIENCE)
     return answers
 

@@ -31,9 +31,9 @@ class OrderItemInline(TabularInline):
 
 @admin.register(Order)
 class OrderAdmin(ModelAdmin):
-    list_display = ("id", "customer", "ordered", "sale", "state_label", "placed")
+    list_display = ("id", "customer", "ordered", "state_label", "placed")
     list_filter = ("state", "sale")
-    list_select_related = ("customer", "sale")
+    list_select_related = ("customer",)
     search_fields = ("id", "customer__username", "key")
     search_help_text = "Id, customer or idempotency key"
     fields = ("id", "state_label", "customer", "sale", "placed", "key")

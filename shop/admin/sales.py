@@ -12,7 +12,7 @@ from django.forms.formsets import DELETION_FIELD_NAME
 from django.http import HttpRequest
 from django.utils import timezone
 from redis import RedisError
-from unfold.admin import ModelAdmin, TabularInline
+from unfold.admin import ModelAdmin, StackedInline
 from unfold.decorators import display
 
 from shop import sales
@@ -41,11 +41,12 @@ class SaleItemFormSet(BaseInlineFormSet):
             raise forms.ValidationError(problems)
 
 
-class SaleItemInline(TabularInline):
+class SaleItemInline(StackedInline):
     model = SaleItem
     formset = SaleItemFormSet
     extra = 0
     autocomplete_fields = ("product",)
+    fields = (("product", "price", "limit"),)
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[SaleItem]:
         return super().get_queryset(request).select_related("product")
@@ -55,9 +56,10 @@ class SaleItemInline(TabularInline):
 class SaleAdmin(ModelAdmin):
     list_display = ("name", "state", "opens_at", "closes_at", "strategy", "preheated")
     search_fields = ("name",)
-    fields = ("name", "opens_at", "closes_at", "strategy", "preheated_at")
+    fields = ("name", ("opens_at", "closes_at"), ("strategy", "preheated_at"))
     inlines = (SaleItemInline,)
     actions = ("preheat", "close")
+    compressed_fields = False  # the labels above the fields: an item is one line on a desk, and readable on a phone
 
     def get_readonly_fields(self, request: HttpRequest, obj: Sale | None = None) -> tuple[str, ...]:
         return ("preheated_at", "strategy") if obj and sales.strategy_is_fixed(obj) else ("preheated_at",)

@@ -11,9 +11,15 @@ WITH_TOKEN = (problems.UNAUTHENTICATED,)
 BY_OPERATION = {
     ("/api/orders/", "post"): (
         problems.INVALID,
+        problems.KEY_INVALID,
         problems.SOLD_OUT,
+        problems.OVER_LIMIT,
+        problems.SALE_NOT_OPEN,
+        problems.STILL_RUNNING,
         problems.KEY_REUSED,
         problems.TOO_FAST,
+        problems.BUSY,
+        problems.NOT_LOADED,
     ),
     ("/api/orders/", "get"): (problems.NOT_FOUND,),
     ("/api/orders/{order}/", "get"): (problems.NOT_FOUND,),

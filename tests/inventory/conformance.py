@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from functools import partial
 from itertools import combinations
 from typing import Any
 from uuid import UUID, uuid4
@@ -42,7 +43,7 @@ class StrategyConformance(ABC):
     def sell(strategy: Strategy, ledger: Ledger, *carts: Sequence[tuple[str, int]]) -> dict[str, int]:
         """Buyers with one cart each, all at once; how many got which final answer."""
         drafts = [new_draft(*cart) for cart in carts]
-        return tally(at_once(*[lambda draft=draft: to_the_end(strategy, draft, ledger.save) for draft in drafts]))
+        return tally(at_once(*[partial(to_the_end, strategy, draft, ledger.save) for draft in drafts]))
 
     # The last unit
 
@@ -73,7 +74,7 @@ class StrategyConformance(ABC):
     ) -> None:
         """The schedule under which the flawed rungs oversell, see tests/lab: it is their negative control."""
         self.put_on_sale(strategy, last=1)
-        buyers = [lambda draft=new_draft(("last", 1)): to_the_end(strategy, draft, ledger.save) for _ in range(4)]
+        buyers = [partial(to_the_end, strategy, new_draft(("last", 1)), ledger.save) for _ in range(4)]
         assert tally(meeting_before_the_write(redis, *buyers)) == {"COMMITTED": 1, "SoldOut": 3}
         ledger.assert_law(last=(0, 1))
 
@@ -109,7 +110,7 @@ class StrategyConformance(ABC):
 
     def test_a_cart_is_taken_whole_or_not_at_all(self, strategy: Strategy, ledger: Ledger) -> None:
         self.put_on_sale(strategy, a=5, b=2, c=4)
-        with pytest.raises(SoldOut, match="^b: 3 wanted, 2 left$"):
+        with pytest.raises(SoldOut, match="b: 3 wanted, 2 left"):
             strategy.place(new_draft(("a", 1), ("b", 3), ("c", 1)), ledger.save)
         ledger.assert_law(a=(5, 0), b=(2, 0), c=(4, 0))
 
@@ -198,7 +199,7 @@ class StrategyConformance(ABC):
         self.put_on_sale(strategy, a=8)
         drafts = [new_draft(("a", 1)) for _ in range(8)]
         answers = at_once(
-            *[lambda draft=draft: to_the_end(strategy, draft, ledger.save) for draft in drafts],
+            *[partial(to_the_end, strategy, draft, ledger.save) for draft in drafts],
             *[lambda: stock.deliver("a", 5)] * 4,
         )
         strategy.given_back([("a", 20)])

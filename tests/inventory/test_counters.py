@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import logging
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -70,7 +71,7 @@ def test_an_off_by_one_in_the_script_sells_a_unit_that_is_not_there(
 def test_take_is_all_or_nothing(counters: Counters) -> None:
     counters.preheat("a", 2)
     counters.preheat("b", 1)
-    with pytest.raises(SoldOut, match="^b: 2 wanted, 1 left$"):
+    with pytest.raises(SoldOut, match="b: 2 wanted, 1 left"):
         counters.take(new_draft(("a", 1), ("b", 2)))
     assert counters.left(["a", "b"]) == {"a": 2, "b": 1}
     counters.take(new_draft(("a", 2), ("b", 1)))
@@ -80,7 +81,7 @@ def test_take_is_all_or_nothing(counters: Counters) -> None:
 
 def test_take_says_which_sku_is_not_loaded_and_takes_nothing_of_the_others(counters: Counters) -> None:
     counters.preheat("a", 2)
-    with pytest.raises(StockNotLoaded, match="^b has no counter"):
+    with pytest.raises(StockNotLoaded, match="b has no counter"):
         counters.take(new_draft(("a", 1), ("b", 1)))
     assert counters.left(["a", "b"]) == {"a": 2, "b": None}
     assert counters.reserved() == {}
@@ -110,7 +111,7 @@ def test_without_the_look_at_the_note_the_same_draft_takes_again(redis: Redis, m
 def test_32_takers_of_ten_units_take_ten(counters: Counters) -> None:
     counters.preheat("a", 10)
     drafts = [new_draft(("a", 1)) for _ in range(32)]
-    answers = at_once(*[lambda draft=draft: counters.take(draft) for draft in drafts])
+    answers = at_once(*[partial(counters.take, draft) for draft in drafts])
     assert tally(answers) == {"None": 10, "SoldOut": 22}
     assert counters.left(["a"]) == {"a": 0}
     assert counters.reserved() == {"a": 10}

@@ -97,7 +97,7 @@ def test_a_counter_above_the_truth_is_refused_by_the_guard_in_sql_and_nothing_is
     for _ in range(2):
         strategy.place(new_draft(("a", 1)), ledger.save)
     for _ in range(2):
-        with pytest.raises(SoldOut, match="^a: 1 wanted, 0 left$"):
+        with pytest.raises(SoldOut, match="a: 1 wanted, 0 left"):
             strategy.place(new_draft(("a", 1)), ledger.save)
     assert (ledger.figures()["a"].on_hand, ledger.figures()["a"].sold) == (0, 2)
     assert (counters.left(["a"]), counters.reserved()) == ({"a": 3}, {})

@@ -19,7 +19,7 @@ from tests.inventory.conftest import Ledger
 
 class TestStrategy(StrategyConformance):
     @pytest.fixture(params=NAMES)
-    def strategy(self, request: pytest.FixtureRequest) -> Strategy:  # type: ignore[override]
+    def strategy(self, request: pytest.FixtureRequest) -> Strategy:
         return strategies.get(request.param)
 
 

@@ -126,10 +126,14 @@ class TestExtend:
             lease.extend()
         assert (lease.lost, lease.remaining(), told) == (True, 0.0, [lease])
 
-    def test_an_answer_that_comes_after_the_deadline_comes_too_late(self, lease: Lease, lock: ScriptedLock) -> None:
-        lock.takes = 10.0
+    def test_an_answer_that_comes_after_the_deadline_comes_too_late(
+        self, lease: Lease, lock: ScriptedLock, clock: Clock
+    ) -> None:
+        clock.now += 9.0
+        lock.takes = 1.0
         with pytest.raises(LeaseLost):
             lease.extend()
+        assert lease.remaining() == 0.0
 
     def test_without_an_answer_it_keeps_what_it_had(self, lease: Lease, lock: ScriptedLock) -> None:
         lock.answer = LockUnavailable("nobody there")

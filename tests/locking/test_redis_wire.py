@@ -14,6 +14,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from locking import Lease, LeaseLost, LockTimeout, LockUnavailable, RedisLock
+from locking.renewal import watchdog
 from servers.valkey import Valkey
 from tests.locking.support import (
     PATIENCE,
@@ -159,6 +160,7 @@ class TestKeys:
         assert list(client.scan_iter()) == [b"lock:{tidy}:fence"]
         assert 0 < client.pttl("lock:{tidy}:fence") <= 60_000
         assert own.connection_pool._in_use_connections == set()
+        assert watchdog._watched == {}
         wait_for(lambda: threading.active_count() == threads, "the thread that renews leases to end by itself")
         # One for the commands, one on which the failed tries have waited; the renewal's own is gone.
         wait_for(lambda: sum(one["name"] == "tidy" for one in client.client_list()) <= 2)

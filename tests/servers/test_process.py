@@ -30,6 +30,15 @@ if os.fork() == 0:
     os._exit(os.waitstatus_to_exitcode(os.wait()[1]))
 print(os.waitstatus_to_exitcode(os.wait()[1]))
 """
+WITH_GROUPS = """
+import os, sys
+from pathlib import Path
+from servers import Child
+os.setgroups([0, 1])
+child = Child("child", ["/bin/sh", "-c", "id -u; id -g; id -G"], log=Path(sys.argv[1]), user="nobody", cwd=Path("/"))
+child.start()
+child.wait_until(lambda: not child.alive, 30)
+"""
 PARENT = """
 import signal, sys
 from pathlib import Path
@@ -211,8 +220,6 @@ def test_one_whose_parent_died_before_it_could_ask_does_not_go_on() -> None:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 def test_as_root_it_runs_as_another_user_without_our_groups(log: Path) -> None:
-    child = Child("child", ["/bin/sh", "-c", "id -u; id -g; id -G"], log=log, user="nobody", cwd=Path("/"))
-    child.start()
-    wait_for(lambda: not child.alive)
+    assert run_python(WITH_GROUPS, log).wait() == 0
     nobody = pwd.getpwnam("nobody")
     assert log.read_text().split() == [str(nobody.pw_uid), str(nobody.pw_gid), str(nobody.pw_gid)]

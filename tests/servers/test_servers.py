@@ -163,6 +163,22 @@ def test_clients_that_stay_do_not_keep_postgres_from_stopping_in_good_order(fold
     assert postgres.child.returncode == 0
 
 
+def test_data_that_cannot_be_made_is_reported_with_the_reason_and_nothing_is_kept_of_it(
+    folder: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder.create()
+    monkeypatch.setattr("servers.postgres.INITDB", ("--no-such-option",))
+    with pytest.raises(ServerError, match=r"(?s)initdb ended with status 1\..*no-such-option"):
+        Postgres(folder.postgres).start()
+    assert not (folder.postgres / "data").exists()
+
+
+def test_what_our_environment_holds_is_not_handed_to_the_servers(folder: RunFolder) -> None:
+    for server in (Postgres(folder.postgres), Valkey(folder.valkey)):
+        assert server.child.env is not None
+        assert set(server.child.env) == {"PATH", "LC_ALL"}
+
+
 def test_a_first_start_that_failed_half_way_does_not_spoil_the_next(folder: RunFolder) -> None:
     folder.create()
     (folder.postgres / "unfinished").mkdir(parents=True)

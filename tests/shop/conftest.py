@@ -24,10 +24,10 @@ class Buyer(APIClient):
     """A customer with a token, at the API as it is served."""
 
     def __init__(self, customer: int) -> None:
-        token = AccessToken()
-        token["user_id"] = str(customer)
-        super().__init__(HTTP_AUTHORIZATION=f"Bearer {token}", raise_request_exception=False)
         self.customer = customer
+        self.token = AccessToken()
+        self.token["user_id"] = str(customer)
+        super().__init__(HTTP_AUTHORIZATION=f"Bearer {self.token}", raise_request_exception=False)
 
     def order(self, body: Any, key: str | None = None, **options: Any) -> Any:
         """POST an order, of a new key unless there is one; `None` as the body is no body."""

@@ -365,5 +365,3 @@ def test_a_mistake_of_ours_is_a_problem_document_that_tells_nothing_of_it(
     answer = buyer.order(order_body(offer, a=1))
     assert_problem(answer, 500, "internal")
     assert b"secret" not in answer.content
-
-

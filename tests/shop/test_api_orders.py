@@ -21,7 +21,7 @@ from locking import RedisLock
 from shop import accounts, checkout
 from shop.api import throttles
 from shop.models import Order
-from tests.factories import OnSale, close_now, interleaved, on_sale, orders_in
+from tests.factories import OnSale, close_now, interleaved, on_sale
 from tests.shop.conftest import Buyer, assert_problem, order_body
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -216,9 +216,7 @@ def test_up_to_the_rate_nobody_is_slowed_down_and_the_next_try_is_429(
     assert_sold(a=rate + 2)
 
 
-def test_tries_that_are_refused_count_too(
-    buyer: Buyer, offer: OnSale, clock: list[float], settings: Any
-) -> None:
+def test_tries_that_are_refused_count_too(buyer: Buyer, offer: OnSale, clock: list[float], settings: Any) -> None:
     settings.ORDER_RATE = 2
     assert_problem(buyer.order({}), 400, "invalid")
     assert_problem(buyer.order(order_body(offer, a=1), key=""), 400, "idempotency-key")
@@ -299,9 +297,7 @@ def test_sales_that_are_open_or_will_be_are_listed_for_everybody(visitor: APICli
     on_sale({"c": 1}, opens=timedelta(hours=-2), closes=timedelta(hours=-1))
     listed = visitor.get("/api/sales/").json()
     assert [sale["sale"] for sale in listed] == [now.sale, later.sale]
-    assert listed[0]["items"] == [
-        {"product": now.products["a"], "sku": "a", "name": "A", "price": "1.50", "limit": 2}
-    ]
+    assert listed[0]["items"] == [{"product": now.products["a"], "sku": "a", "name": "A", "price": "1.50", "limit": 2}]
     assert visitor.get(f"/api/sales/{now.sale}/").json() == listed[0]
 
 

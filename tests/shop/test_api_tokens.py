@@ -1,4 +1,4 @@
-"""Who may ask: only who shows a token that this shop signed, for access, that is not over, of a customer who is there."""
+"""Who may ask: who shows a token that this shop signed, for access, that is not over, of a customer who is there."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def claims(user: User, **more: Any) -> dict[str, Any]:
 
 
 def signed(payload: dict[str, Any], key: str | None = settings.SECRET_KEY, algorithm: str = "HS256") -> str:
-    return jwt.encode(payload, key, algorithm=algorithm)  # type: ignore[arg-type]
+    return jwt.encode(payload, key, algorithm=algorithm)
 
 
 def expired(user: User) -> str:
@@ -197,7 +197,9 @@ def test_the_refresh_token_of_an_account_that_is_closed_since_refreshes_nothing(
     assert_problem(answer, 401, "unauthenticated")
 
 
-@pytest.mark.parametrize("body", [{}, {"refresh": None}, {"refresh": "\x00"}, {"refresh": []}, {"refresh": ""}], ids=repr)
+@pytest.mark.parametrize(
+    "body", [{}, {"refresh": None}, {"refresh": "\x00"}, {"refresh": []}, {"refresh": ""}], ids=repr
+)
 def test_a_refresh_of_another_form_is_400(visitor: APIClient, body: Any) -> None:
     answer = visitor.post("/api/token/refresh/", body, format="json")
     assert_problem(answer, 400, "invalid", pointers=["#/refresh"])

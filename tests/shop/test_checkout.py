@@ -15,7 +15,6 @@ from django.contrib.auth.models import User
 from django.core.cache import caches
 from django.db import OperationalError, connection, connections, transaction
 from django.test.utils import CaptureQueriesContext
-from redis import Redis
 
 from inventory import strategies
 from inventory.draft import Draft, Placement, Save

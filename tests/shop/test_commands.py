@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from collections.abc import Iterator
 from io import StringIO
 
 import pytest
@@ -92,9 +93,9 @@ def test_the_sample_makes_up_a_password_and_says_it(redis: Redis) -> None:
 
 
 @pytest.fixture
-def busy() -> socket.socket:
+def busy() -> Iterator[socket.socket]:
     with socket.create_server(("127.0.0.1", 0)) as listening:
-        yield listening  # type: ignore[misc]
+        yield listening
 
 
 def test_a_busy_port_is_refused_by_its_number_and_says_what_to_do(busy: socket.socket) -> None:

@@ -31,7 +31,9 @@ class Command(BaseCommand):
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("--password", default="", help="of `admin` and `buyer`; a random one if absent")
-        parser.add_argument("--strategy", default="redis-lock", choices=strategies.NAMES, help="of the sale (redis-lock)")
+        parser.add_argument(
+            "--strategy", default="redis-lock", choices=strategies.NAMES, help="of the sale (redis-lock)"
+        )
 
     def handle(self, *args: Any, **options: Any) -> None:
         password = options["password"] or secrets.token_urlsafe(9)

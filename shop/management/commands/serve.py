@@ -24,6 +24,7 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         refuse_busy_port(options["host"], options["port"])
+        self.stderr.write(f"The shop is at http://{options['host']}:{options['port']}/. Stop it with Ctrl-C.")
         arguments = granian_arguments(options["host"], options["port"])
         os.execve(sys.executable, arguments, {**os.environ, **environment()})  # noqa: S606 - our server, in our place
 

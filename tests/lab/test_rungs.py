@@ -1,0 +1,144 @@
+"""The flawed rungs break when every buyer reads before any writes. The sound strategies are held against the same
+schedule in tests/inventory: here are the negative controls, with exact figures."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from functools import partial
+
+import pytest
+from django.core.exceptions import ValidationError
+from django.db import transaction
+from django.utils import timezone
+from redis import Redis
+
+from inventory import strategies
+from inventory.audit import Figures
+from inventory.draft import Placement
+from inventory.errors import SoldOut
+from inventory.models import StockItem
+from inventory.strategies import NAMES
+from lab import ledger
+from lab.ladder.stock import RUNGS
+from lab.models import RungOrder, RungStock
+from shop.models import Order, Sale
+from tests.factories import interleaved, meeting_before_the_write, new_draft, tally
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+BUYERS = 4
+
+# What four buyers make of one unit: on hand, sold.
+BROKEN = {"compute-and-overwrite": (0, 4), "subtract-in-sql": (-3, 4)}
+
+
+def test_every_flawed_rung_is_known_here() -> None:
+    assert set(RUNGS) == set(BROKEN)
+    assert {name: rung.name for name, rung in RUNGS.items()} == {name: name for name in RUNGS}
+
+
+@pytest.mark.parametrize("rung", BROKEN)
+def test_when_every_buyer_has_read_before_any_writes_the_last_unit_is_sold_to_all_of_them(
+    redis: Redis, rung: str
+) -> None:
+    ledger.stock_up("last", 1)
+    buyers = [partial(RUNGS[rung].place, new_draft(("last", 1)), ledger.save) for _ in range(BUYERS)]
+    assert tally(meeting_before_the_write(redis, *buyers)) == {"COMMITTED": BUYERS}
+    on_hand, sold = BROKEN[rung]
+    figures = ledger.figures("last")
+    assert figures == Figures("last", 1, on_hand, sold)
+    assert (figures.conserved, figures.oversold) == (False, BUYERS - 1)
+
+
+@pytest.mark.parametrize(
+    ("rung", "on_hand", "drift"),
+    [("compute-and-overwrite", 9, -1), ("subtract-in-sql", 8, 0)],
+)
+def test_far_from_the_last_unit_only_the_overwrite_loses_an_update(rung: str, on_hand: int, drift: int) -> None:
+    """What the second rung fixes: no update is lost any more."""
+    ledger.stock_up("a", 10)
+
+    def buy() -> None:
+        RUNGS[rung].place(new_draft(("a", 1)), ledger.save)
+
+    with interleaved(buy, before="^UPDATE .lab_rungstock"):
+        buy()
+    figures = ledger.figures("a")
+    assert (figures.on_hand, figures.sold, figures.drift) == (on_hand, 2, drift)
+
+
+@pytest.mark.parametrize("rung", BROKEN)
+def test_one_buyer_after_the_other_does_not_break_it(rung: str) -> None:
+    """The flaw shows only under contention: that is why it ships."""
+    ledger.stock_up("a", 2)
+    for _ in range(2):
+        assert RUNGS[rung].place(new_draft(("a", 1)), ledger.save) is Placement.COMMITTED
+    with pytest.raises(SoldOut, match="a: 1 wanted, 0 left"):
+        RUNGS[rung].place(new_draft(("a", 1)), ledger.save)
+    assert ledger.figures("a") == Figures("a", 2, 0, 2)
+    assert ledger.figures("a").conserved
+
+
+@pytest.mark.parametrize("rung", BROKEN)
+def test_a_refused_cart_leaves_nothing(rung: str) -> None:
+    ledger.stock_up("a", 2)
+    ledger.stock_up("b", 1)
+    with pytest.raises(SoldOut, match="b: 2 wanted, 1 left"):
+        RUNGS[rung].place(new_draft(("a", 1), ("b", 2)), ledger.save)
+    assert [ledger.figures(sku) for sku in "ab"] == [Figures("a", 2, 2, 0), Figures("b", 1, 1, 0)]
+
+
+@pytest.mark.parametrize("rung", BROKEN)
+def test_a_rung_refuses_to_run_inside_a_transaction_like_any_strategy(rung: str) -> None:
+    ledger.stock_up("a", 1)
+    with transaction.atomic(), pytest.raises(RuntimeError, match=rung):
+        RUNGS[rung].place(new_draft(("a", 1)), ledger.save)
+    assert ledger.figures("a") == Figures("a", 1, 1, 0)
+
+
+# The ledger
+
+
+def test_the_ledger_writes_an_order_of_many_lines_and_refuses_nothing() -> None:
+    draft = new_draft(("a", 1), ("b", 2))
+    assert ledger.save([draft, draft]) == {}
+    assert sorted(RungOrder.objects.values_list("order", "sku", "quantity")) == sorted(
+        [(draft.id, "a", 1), (draft.id, "b", 2)] * 2
+    )
+
+
+def test_stocking_up_starts_a_sku_over_and_leaves_the_others() -> None:
+    ledger.stock_up("a", 2)
+    ledger.stock_up("b", 2)
+    for sku in "ab":
+        ledger.save([new_draft((sku, 1))])
+    ledger.stock_up("a", 5)
+    assert [ledger.figures(sku) for sku in "ab"] == [Figures("a", 5, 5, 0), Figures("b", 2, 2, 1)]
+    assert RungOrder.objects.count() == 1
+
+
+def test_figures_of_a_sku_that_was_never_stocked_are_an_error() -> None:
+    with pytest.raises(RungStock.DoesNotExist):
+        ledger.figures("unknown")
+
+
+# The wall
+
+
+def test_a_rung_is_no_strategy_of_the_shop() -> None:
+    assert set(RUNGS) & set(NAMES) == set()
+    now = timezone.now()
+    for name in RUNGS:
+        with pytest.raises(KeyError):
+            strategies.get(name)
+        with pytest.raises(ValidationError, match=name):
+            Sale(name="x", opens_at=now, closes_at=now + timedelta(hours=1), strategy=name).full_clean()
+
+
+@pytest.mark.parametrize("rung", BROKEN)
+def test_a_rung_touches_no_stock_and_no_order_of_the_shop(rung: str) -> None:
+    StockItem.objects.create(sku="a", received=7, on_hand=7)
+    ledger.stock_up("a", 1)
+    RUNGS[rung].place(new_draft(("a", 1)), ledger.save)
+    assert StockItem.objects.values_list("on_hand", "version").get() == (7, 0)
+    assert not Order.objects.exists()

@@ -1,0 +1,162 @@
+"""The OpenAPI schema is true: what it allows is answered as it says, what it does not is refused, nothing is a 500."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+from uuid import UUID
+
+import pytest
+import schemathesis
+from django.contrib.auth.models import User
+from drf_spectacular.generators import SchemaGenerator
+from drf_spectacular.validation import validate_schema
+from hypothesis import HealthCheck
+from hypothesis import settings as hypothesis_settings
+from redis import Redis
+from rest_framework_simplejwt.tokens import RefreshToken
+
+from shop import accounts
+from shop.api.problems import PROBLEMS
+from shop.api.serializers import NewOrderSerializer
+from shop.wsgi import application
+from tests.factories import on_sale
+from tests.shop.conftest import Buyer, order_body
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture
+def described() -> dict[str, Any]:
+    schema = SchemaGenerator().get_schema(public=True)
+    assert isinstance(schema, dict)
+    return schema
+
+
+# What it says
+
+
+def test_it_is_valid_openapi(described: dict[str, Any]) -> None:
+    validate_schema(described)
+
+
+EVERYWHERE = {"method-not-allowed", "too-large", "unavailable", "unsupported-media-type"}
+DECLARED = {
+    "GET /api/orders/": {"unauthenticated", "not-found"},
+    "POST /api/orders/": {
+        *("unauthenticated", "invalid", "idempotency-key", "too-fast", "key-reused"),
+        *("sold-out", "over-limit", "sale-not-open", "still-running", "busy", "not-loaded"),
+    },
+    "GET /api/orders/{order}/": {"unauthenticated", "not-found"},
+    "POST /api/orders/{order}/pay/": {"unauthenticated", "not-found", "not-payable"},
+    "GET /api/sales/": set(),
+    "GET /api/sales/{sale}/": {"not-found"},
+    "POST /api/token/": {"invalid", "unauthenticated"},
+    "POST /api/token/refresh/": {"invalid", "unauthenticated"},
+}
+
+
+def test_every_problem_that_an_operation_may_answer_with_is_declared_there(described: dict[str, Any]) -> None:
+    declared: dict[str, set[str]] = {}
+    for path, operations in described["paths"].items():
+        for method, operation in operations.items():
+            slugs = declared.setdefault(f"{method.upper()} {path}", set())
+            for status, answer in operation["responses"].items():
+                for slug, example in answer["content"].get("application/problem+json", {}).get("examples", {}).items():
+                    assert (slug, str(example["value"]["status"])) == (PROBLEMS[slug].slug, status)
+                    slugs.add(slug)
+    assert declared == {operation: slugs | EVERYWHERE for operation, slugs in DECLARED.items()}
+
+
+def test_every_problem_is_an_answer_of_some_operation_or_of_none(described: dict[str, Any]) -> None:
+    of_no_operation = {"internal", "not-acceptable", "forbidden"}
+    assert set(PROBLEMS) == EVERYWHERE.union(*DECLARED.values()) | of_no_operation
+
+
+def test_the_example_of_an_order_is_one(described: dict[str, Any], buyer: Buyer, redis: Redis) -> None:
+    operation = described["paths"]["/api/orders/"]["post"]
+    (example,) = operation["requestBody"]["content"]["application/json"]["examples"].values()
+    (key,) = operation["parameters"][0]["examples"].values()
+    offer = on_sale({"a": 1})
+    assert example["value"].keys() == order_body(offer, a=1).keys()
+    assert buyer.order(order_body(offer, a=1), key=key["value"]).status_code == 201
+
+
+# What is done
+
+
+api = schemathesis.openapi.from_wsgi(
+    "/api/schema/?format=json",
+    application,
+    config=schemathesis.Config.from_dict(
+        {
+            "generation": {
+                "deterministic": True,
+                "database": "none",
+                "max-examples": 25,
+                "with-security-parameters": False,
+                # A query or a header that nobody asked for is no error.
+                "allow-extra-parameters": False,
+            },
+            # An order of the right form may name a sale that is not there: 400, as for any other wrong value.
+            "checks": {"positive_data_acceptance": {"enabled": False}},
+        }
+    ),
+)
+
+
+class Shop:
+    """What there is to ask for, and what was answered."""
+
+    def __init__(self) -> None:
+        self.offer = on_sale({"a": 10_000})
+        self.user = User.objects.create_user("ada", password="the right one")
+        self.buyer = Buyer(self.user.pk)
+        self.order = self.buyer.order(order_body(self.offer, a=1)).json()["id"]
+        self.refresh = str(RefreshToken.for_user(self.user))
+        self.answers: set[int] = set()
+
+    def name_what_there_is(self, case: schemathesis.Case) -> None:
+        """Let every other request of the right form name something that is there: that is left to chance by nobody."""
+        body: Any = case.body
+        path = case.path_parameters
+        match case.operation.label:
+            case "POST /api/orders/" if NewOrderSerializer(data=body).is_valid() and body["sale"] % 2:
+                body["sale"] = self.offer.sale
+                body["items"] = [{"product": self.offer.products["a"], "quantity": body["items"][0]["quantity"]}]
+            case "GET /api/orders/{order}/" | "POST /api/orders/{order}/pay/" if is_uuid(path["order"]):
+                path["order"] = self.order
+            case "GET /api/sales/{sale}/" if isinstance(path["sale"], int) and path["sale"] % 2:
+                path["sale"] = self.offer.sale
+            case "POST /api/token/" if is_odd(body, "username") and is_odd(body, "password"):
+                case.body = {"username": "ada", "password": "the right one"}
+            case "POST /api/token/refresh/" if is_odd(body, "refresh"):
+                case.body = {"refresh": self.refresh}
+
+
+def is_uuid(value: Any) -> bool:
+    try:
+        return UUID(value).int % 2 == 1
+    except ValueError:
+        return False
+
+
+def is_odd(body: Any, name: str) -> bool:
+    return isinstance(body, dict) and isinstance(body.get(name), str) and len(body[name]) % 2 == 1
+
+
+@pytest.fixture
+def shop(redis: Redis, settings: Any) -> Iterator[Shop]:
+    settings.ORDER_RATE = 1_000_000
+    shop = Shop()
+    yield shop
+    assert shop.answers & {200, 201}, "nothing was answered well"
+    assert all(row.conserved for row in accounts.figures())
+
+
+@api.parametrize()
+@hypothesis_settings(suppress_health_check=[HealthCheck.function_scoped_fixture])  # one shop for all cases
+def test_every_operation_answers_as_it_is_described(case: schemathesis.Case, shop: Shop) -> None:
+    shop.name_what_there_is(case)
+    answer = case.call_and_validate(headers={"Authorization": f"Bearer {shop.buyer.token}"})
+    shop.answers.add(answer.status_code)
