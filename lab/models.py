@@ -2,11 +2,13 @@
 
 from django.db import models
 
+LONGEST_SKU = 64
+
 
 class RungStock(models.Model):
     """The stock of a sku that a rung sells."""
 
-    sku = models.CharField(max_length=64, primary_key=True)
+    sku = models.CharField(max_length=LONGEST_SKU, primary_key=True)
     received = models.BigIntegerField()
     on_hand = models.BigIntegerField()
 
@@ -18,7 +20,7 @@ class RungOrder(models.Model):
     """So many units of a sku that a rung has sold."""
 
     order = models.UUIDField()
-    sku = models.CharField(max_length=64, db_index=True)
+    sku = models.CharField(max_length=LONGEST_SKU, db_index=True)
     quantity = models.PositiveIntegerField()
 
     def __str__(self) -> str:

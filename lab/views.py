@@ -15,7 +15,7 @@ from rest_framework.views import APIView
 
 from lab import ledger
 from lab.ladder.stock import RUNGS
-from lab.models import RungStock
+from lab.models import LONGEST_SKU, RungStock
 from shop import checkout, offers
 from shop.api.serializers import StrictInteger
 from shop.api.throttles import OrderRate
@@ -55,8 +55,8 @@ class Stock(APIView):
 
     @extend_schema(exclude=True)
     def put(self, request: Request, sku: str) -> Response:
-        if len(sku) > (longest := RungStock._meta.get_field("sku").max_length):
-            raise NotFound(f"A sku has at most {longest} characters.")
+        if len(sku) > LONGEST_SKU:
+            raise NotFound(f"A sku has at most {LONGEST_SKU} characters.")
         body = StockSerializer(data=request.data)
         body.is_valid(raise_exception=True)
         ledger.stock_up(sku, body.validated_data["received"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from django.db import transaction
 from django.utils import timezone
 
 from inventory import strategies
@@ -30,9 +31,15 @@ def preheat(sale: Sale) -> None:
     Raises:
         RedisError: Redis did not answer.
     """
-    skus = sale.items.values_list("product__sku", flat=True)
-    strategies.get(sale.strategy).preheat(list(skus))
-    Sale.objects.filter(pk=sale.pk, preheated_at=None).update(preheated_at=timezone.now())
+    skus = list(sale.items.values_list("product__sku", flat=True))
+    strategy = strategies.get(sale.strategy)
+    with transaction.atomic():
+        # One at a time: the first removes what an earlier sale of the skus has left, and nobody does after it.
+        locked = Sale.objects.select_for_update().get(pk=sale.pk)
+        if locked.preheated_at is None:
+            strategy.unload(skus)
+        strategy.preheat(skus)
+        Sale.objects.filter(pk=sale.pk, preheated_at=None).update(preheated_at=timezone.now())
 
 
 def close(sale: Sale) -> None:

@@ -15,6 +15,7 @@ from inventory.draft import Draft
 from inventory.errors import Duplicate, OverLimit, Refusal, UnknownCustomer
 from shop.models import Order, OrderItem
 
+# In one order for everybody, so that batches cannot wait for each other in a circle; of twins the first comes first.
 # A key that the customer has used before makes the row, and so its items, not appear. A twin that is still being
 # written is waited for: the unique index is the truth, in every process and after every crash. A token outlives the
 # account that it was made for, so the account is looked at here.
@@ -26,6 +27,7 @@ INSERT = """
                       %(hashes)s::text[], %(times)s::timestamptz[])
                AS draft (id, customer, sale, key, body_hash, created_at)
           JOIN auth_user ON auth_user.id = customer AND is_active
+         ORDER BY customer, key, draft.id
         ON CONFLICT DO NOTHING
         RETURNING id
     ), items AS (
@@ -168,12 +170,10 @@ def return_units(orders: Sequence[Order]) -> None:
     if not orders:
         return
     ids = [order.pk for order in orders]
-    units = OrderItem.objects.filter(order__in=ids).values("order__sale__strategy", "product").annotate(Sum("quantity"))
-    by_strategy: dict[str, list[tuple[str, int]]] = {}
-    for row in units:
-        by_strategy.setdefault(row["order__sale__strategy"], []).append((str(row["product"]), row["quantity__sum"]))
-    stock.give_back([pair for pairs in by_strategy.values() for pair in pairs])
+    units = list(OrderItem.objects.filter(order__in=ids).values_list("product").annotate(Sum("quantity")))
+    stock.give_back(units)
     with connection.cursor() as cursor:
         cursor.execute(RETURN_ALLOWANCES, {"ids": ids})
-    for name, pairs in by_strategy.items():
-        transaction.on_commit(partial(strategies.get(name).given_back, pairs), robust=True)
+    # Of every strategy, not only of the sale that the units were sold in: the sku may be in the next sale by now.
+    for name in strategies.NAMES:
+        transaction.on_commit(partial(strategies.get(name).given_back, units), robust=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cache
+from urllib.parse import quote
 
 from django.conf import settings
 from django_redis import get_redis_connection
@@ -36,8 +37,8 @@ def counters() -> Counters:
 
 
 def stock_lock(sku: str) -> RedisLock:
-    """The lock of a sku in the shop's Redis."""
-    return RedisLock(get_redis_connection("default"), f"stock:{sku}", ttl=settings.STOCK_LOCK_TTL)
+    """The lock of a sku in the shop's Redis. A lock's name has no braces; a sku may."""
+    return RedisLock(get_redis_connection("default"), f"stock:{quote(sku, safe='/:')}", ttl=settings.STOCK_LOCK_TTL)
 
 
 @cache

@@ -16,7 +16,8 @@ class UserAdmin(auth.UserAdmin, ModelAdmin):
     form = UserChangeForm
     add_form = UserCreationForm
     change_password_form = AdminPasswordChangeForm
-    compressed_fields = False  # the labels above the fields: two lists of permissions side by side are wide
+    # Labels above the fields: two lists of permissions side by side are wide. Only older unfolds know this.
+    compressed_fields = False
 
 
 @admin.register(Group)

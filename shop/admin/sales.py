@@ -59,7 +59,8 @@ class SaleAdmin(ModelAdmin):
     fields = ("name", ("opens_at", "closes_at"), ("strategy", "preheated_at"))
     inlines = (SaleItemInline,)
     actions = ("preheat", "close")
-    compressed_fields = False  # the labels above the fields: an item is one line on a desk, and readable on a phone
+    # Labels above the fields: an item is one line on a desk, and readable on a phone. Only older unfolds know this.
+    compressed_fields = False
 
     def get_readonly_fields(self, request: HttpRequest, obj: Sale | None = None) -> tuple[str, ...]:
         return ("preheated_at", "strategy") if obj and sales.strategy_is_fixed(obj) else ("preheated_at",)

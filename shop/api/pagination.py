@@ -20,7 +20,7 @@ class NewestFirst(CursorPagination):
         cursor = super().decode_cursor(request)
         if cursor is not None and cursor.position is not None:
             try:
-                UUID(cursor.position)
+                UUID(str(cursor.position))
             except ValueError as error:
                 raise NotFound(self.invalid_cursor_message) from error
         return cursor

@@ -65,7 +65,8 @@ class OrderSerializer(serializers.Serializer[Any]):
 
     @extend_schema_field(OrderItemSerializer(many=True))
     def get_items(self, order: Order) -> Any:
-        return OrderItemSerializer(order.items.all(), many=True).data
+        items = sorted(order.items.all(), key=lambda item: item.product_id)
+        return OrderItemSerializer(items, many=True).data
 
     @extend_schema_field(serializers.DecimalField(max_digits=14, decimal_places=2))
     def get_total(self, order: Order) -> Decimal:

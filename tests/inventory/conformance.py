@@ -106,6 +106,12 @@ class StrategyConformance(ABC):
             assert refused.value.left == 0
         ledger.assert_law()
 
+    @pytest.mark.parametrize("sku", ["café ☕", "a{b}c", "%7B", "a:b/c", "a" * 64])
+    def test_whatever_a_sku_is_called_it_can_be_sold(self, strategy: Strategy, ledger: Ledger, sku: str) -> None:
+        self.put_on_sale(strategy, **{sku: 1})
+        assert self.sell(strategy, ledger, *[[(sku, 1)]] * 2) == {"COMMITTED": 1, "SoldOut": 1}
+        ledger.assert_law(**{sku: (0, 1)})
+
     # Carts
 
     def test_a_cart_is_taken_whole_or_not_at_all(self, strategy: Strategy, ledger: Ledger) -> None:

@@ -26,11 +26,20 @@ def own_folder() -> Iterator[Path]:
     RunFolder(path).delete()
 
 
+# A shell starts what it puts in the background, the tests maybe, with Ctrl-C ignored.
+LISTENING = """
+import runpy, signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)
+sys.argv = sys.argv[1:]
+runpy.run_path("manage.py", run_name="__main__")
+"""
+
+
 def start(environment: dict[str, str], folder: Path, *arguments: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "manage.py", *arguments],
+        [sys.executable, "-c", LISTENING, "manage.py", *arguments],
         cwd=CHECKOUT,
-        env={**environment, "RUN_FOLDER": str(folder), "COLUMNS": "100"},
+        env={**environment, "RUN_FOLDER": str(folder), "COLUMNS": "100", "PYTHONPATH": str(CHECKOUT)},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

@@ -257,13 +257,17 @@ class LockConformance(ABC):
             wait_for(lambda: self.waiters(lock) == 1)
             signal.pthread_kill(main, signal.SIGINT)
 
-        with lock.hold():
-            thread = threading.Thread(target=interrupt)
-            thread.start()
-            with pytest.raises(KeyboardInterrupt):
-                lock.acquire()
-            thread.join()
-            assert self.waiters(lock) == 0
+        handler = signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in a job in the background
+        try:
+            with lock.hold():
+                thread = threading.Thread(target=interrupt)
+                thread.start()
+                with pytest.raises(KeyboardInterrupt):
+                    lock.acquire()
+                thread.join()
+                assert self.waiters(lock) == 0
+        finally:
+            signal.signal(signal.SIGINT, handler)
         with lock.hold(timeout=0):
             pass
 

@@ -34,7 +34,8 @@ def wait_for(condition: Callable[[], Any], what: str = "") -> Any:
 
 
 def end_of(lease: Lease) -> float:
-    """Until when the lease is surely held, in monotonic seconds; it moves on with each renewal."""
+    """Until when the lease, which must be held, is surely held, in monotonic seconds; each renewal moves it on."""
+    lease.check()
     return time.monotonic() + lease.remaining()
 
 

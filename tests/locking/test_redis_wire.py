@@ -293,6 +293,14 @@ class TestLostAnswers:
         wait_for(lambda: client.exists("lock:{hung}:fence"))
         wait_for(lambda: not client.exists("lock:{hung}"), "the grant that came too late to be taken back")
 
+    def test_an_answer_that_is_still_to_come_is_nobody_elses(self, own_valkey: Valkey) -> None:
+        client = redis.Redis.from_url(own_valkey.url)
+        lock = RedisLock(client, "late", ttl=0.3)
+        lock.acquire().release()
+        with paused(own_valkey.child.pid), pytest.raises(LockUnavailable):
+            lock.acquire()
+        assert [connection.is_connected for connection in client.connection_pool._available_connections] == [False]
+
     def test_a_server_that_is_gone_is_said_to_be(self, own_valkey: Valkey) -> None:
         client = impatient(own_valkey.url)
         lock = RedisLock(client, "gone")

@@ -74,6 +74,17 @@ def test_a_lock_that_is_freed_meanwhile_is_left_out(client: redis.Redis, monkeyp
         assert [lock.name for lock in held(client)] == ["kept"]
 
 
+@pytest.mark.parametrize("answers", [[None, 5000, None, 0], [b"a token", -2, None, 0]])
+def test_a_lock_that_comes_or_goes_between_two_questions_is_left_out(
+    client: redis.Redis, monkeypatch: pytest.MonkeyPatch, answers: list[object]
+) -> None:
+    with RedisLock(client, "fleeting").hold():
+        pipeline = client.pipeline(transaction=False)
+        monkeypatch.setattr(pipeline, "execute", lambda raise_on_error: answers)
+        monkeypatch.setattr(client, "pipeline", lambda transaction: pipeline)
+        assert held(client) == []
+
+
 def test_keys_that_are_no_locks_of_ours_do_no_harm(client: redis.Redis) -> None:
     client.lpush("lock:{list}", "x")
     client.set("lock:{without time}", "no token")

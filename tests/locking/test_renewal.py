@@ -6,6 +6,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import pytest
 import redis
@@ -393,6 +394,21 @@ class TestLoss:
             wait_for(lambda: time.monotonic() > overdue)
             assert told == []
         wait_for(lambda: told)
+
+    def test_a_server_that_hangs_is_called_once_at_a_time_whatever_the_client_would_do(
+        self, own_valkey: Valkey
+    ) -> None:
+        class Called(CountedConnection):
+            calls = 0
+
+            def _connect(self) -> Any:
+                type(self).calls += 1
+                return super()._connect()
+
+        pool = redis.Redis.from_url(own_valkey.url, connection_class=Called).connection_pool
+        with paused(own_valkey.child.pid), pytest.raises(redis.TimeoutError):
+            wire.Line(pool).run([wire.Call("extend", ("a", "b"), ("token", 1000))], 0.4)
+        assert Called.calls == 1
 
     def test_a_server_that_hangs_briefly_costs_nothing(self, own_valkey: Valkey) -> None:
         lease, told = self.hold(own_valkey)

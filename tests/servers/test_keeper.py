@@ -10,7 +10,16 @@ import psutil
 import pytest
 
 from servers import RunFolder, ServerError, Servers, keeper
-from tests.servers.support import gone, run_python, server_processes, sockets, sql, valkey_client, wait_for
+from tests.servers.support import (
+    gone,
+    run_python,
+    server_processes,
+    sockets,
+    sql,
+    start_parent,
+    valkey_client,
+    wait_for,
+)
 
 START = """
 import sys
@@ -162,6 +171,14 @@ def test_stop_also_ends_what_a_dead_keeper_left_behind(folder: RunFolder) -> Non
         assert server_processes(folder) == []
         assert servers.valkey is not None
         assert not servers.valkey.child.alive
+
+
+def test_stop_also_stops_a_process_that_is_no_keeper(folder: RunFolder) -> None:
+    parent = start_parent(folder)
+    assert keeper.stop(folder)
+    assert parent.wait() == -signal.SIGTERM
+    assert server_processes(folder) == []
+    assert sockets(folder) == []
 
 
 def test_a_start_that_fails_says_why_and_leaves_nothing_running(folder: RunFolder) -> None:

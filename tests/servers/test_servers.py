@@ -133,9 +133,22 @@ def test_one_of_the_two_can_be_run_alone(folder: RunFolder) -> None:
         assert len(server_processes(folder)) == 1
 
 
-def test_a_server_that_the_owner_does_not_run_is_a_clear_error(folder: RunFolder) -> None:
+def test_a_server_that_the_owner_does_not_run_is_a_clear_error_at_once(
+    folder: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("servers.servers.PATIENCE", 3600.0)
     with Servers(folder, runs=["valkey"]), pytest.raises(ServerError, match=r"runs valkey there.*servers stop"):
         Servers(folder).start()
+
+
+def test_an_owner_whose_servers_never_answer_is_a_clear_error_in_the_end(
+    folder: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("servers.servers.PATIENCE", 0.1)
+    folder.create()
+    assert folder.claim.take(["postgres", "valkey"])
+    with pytest.raises(ServerError, match=r"postgres and valkey should answer.*servers stop"):
+        Servers(RunFolder(folder.path)).start()
 
 
 def test_one_that_does_not_start_is_reported_with_its_log_and_takes_the_other_with_it(folder: RunFolder) -> None:

@@ -20,7 +20,7 @@ from inventory.strategies import NAMES, stock_lock
 from locking import RedisLock
 from shop import accounts, checkout
 from shop.api import throttles
-from shop.models import Order
+from shop.models import Order, OrderItem
 from tests.factories import OnSale, close_now, interleaved, on_sale
 from tests.shop.conftest import Buyer, assert_problem, order_body
 
@@ -242,6 +242,16 @@ def test_a_buyer_sees_their_own_orders_newest_first_and_no_others(
     listed = buyer.get("/api/orders/").json()
     assert listed["results"] == mine[::-1]
     assert (listed["next"], listed["previous"]) == (None, None)
+
+
+def test_the_items_of_an_order_are_in_the_order_of_their_skus_wherever_it_is_read(buyer: Buyer, offer: OnSale) -> None:
+    first = buyer.order(order_body(offer, b=1, a=1), key="mine")
+    items = list(OrderItem.objects.order_by("-product"))
+    OrderItem.objects.all().delete()
+    OrderItem.objects.bulk_create(OrderItem(order=i.order, product=i.product, quantity=1, price=i.price) for i in items)
+    again = buyer.order(order_body(offer, b=1, a=1), key="mine")
+    for answer in (first.json(), again.json(), buyer.get("/api/orders/").json()["results"][0]):
+        assert [item["sku"] for item in answer["items"]] == ["a", "b"]
 
 
 def test_a_long_list_comes_in_pages(buyer: Buyer, redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:

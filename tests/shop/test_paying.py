@@ -21,7 +21,7 @@ from shop.checkout import NotPayable
 from shop.models import Allowance, Order
 from shop.saving import return_units
 from shop.tasks import expire_unpaid_orders
-from tests.factories import OnSale, elsewhere, interleaved, new_customer, on_sale, orders_in
+from tests.factories import OnSale, close_now, elsewhere, interleaved, new_customer, on_sale, orders_in
 from tests.locking.support import PATIENCE, wait_for
 from tests.shop.conftest import Gone
 
@@ -268,6 +268,18 @@ def test_a_sale_that_is_over_gets_its_units_back_in_postgres_and_no_counter(cust
     strategies.counters().unload(["a"])
     assert checkout.expire_unpaid() == 1
     assert on_hand() == (2, None)
+
+
+def test_what_an_earlier_sale_gives_back_can_be_sold_in_the_next_one_that_counts_in_redis(customer: int) -> None:
+    """The counter copies what is on hand, whoever's units come back."""
+    earlier = on_sale({"a": 3}, strategy="guarded-update")
+    place(earlier, customer, a=2)
+    close_now(earlier)
+    on_sale({"a": 0}, strategy="lua")
+    assert on_hand() == (1, 1)
+    make_due()
+    assert checkout.expire_unpaid() == 1
+    assert on_hand() == (3, 3)
 
 
 # The task

@@ -14,6 +14,7 @@ from django.utils import timezone
 from redis import Redis, RedisError
 
 from inventory import strategies
+from inventory.models import StockItem
 from inventory.strategies import NAMES
 from shop import checkout, offers, sales
 from shop.models import Product, Sale, SaleItem
@@ -152,3 +153,27 @@ def test_an_offer_is_read_once_and_a_sale_that_is_not_there_is_asked_for_again()
     assert offers.get(made.sale) != offer
     assert offers.get(2**62) is None
     assert caches["offers"].get(str(2**62)) is None
+
+
+def test_the_first_preheat_removes_what_an_earlier_sale_of_the_sku_has_left(redis: Redis) -> None:
+    earlier = on_sale({"a": 5}, strategy="lua")
+    Sale.objects.filter(pk=earlier.sale).update(closes_at=timezone.now())
+    StockItem.objects.filter(sku="a").update(on_hand=3)
+    assert strategies.counters().left(["a"]) == {"a": 5}
+    now = timezone.now()
+    later = Sale.objects.create(name="x", opens_at=now, closes_at=now + timedelta(hours=1), strategy="lua")
+    SaleItem.objects.create(sale=later, product=Product.objects.get(sku="a"), price=Decimal(1))
+
+    sales.preheat(later)
+
+    assert strategies.counters().left(["a"]) == {"a": 3}
+
+
+def test_a_second_preheat_leaves_the_counter_of_a_running_sale_alone(redis: Redis) -> None:
+    offer = on_sale({"a": 5}, strategy="lua")
+    checkout.place(customer=new_customer(), sale=offer.sale, quantities=offer.cart(a=1), key="k")
+    StockItem.objects.filter(sku="a").update(on_hand=5)
+
+    sales.preheat(sale(offer.sale))
+
+    assert strategies.counters().left(["a"]) == {"a": 4}

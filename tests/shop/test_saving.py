@@ -132,13 +132,32 @@ def test_another_customer_may_use_the_same_key(offer: OnSale, customer: int) -> 
     assert Order.objects.count() == 2
 
 
-def test_twins_in_one_batch_become_one_order(offer: OnSale, customer: int) -> None:
-    twins = [new_draft(("a", 1), customer=customer, sale=offer.sale, key="one") for _ in range(3)]
-    refusals = saved(*twins)
-    written = Order.objects.get().id
-    assert kinds(refusals) == {draft.id: Duplicate for draft in twins if draft.id != written}
-    assert {refusal.existing for refusal in refusals.values()} == {written}  # type: ignore[attr-defined]
-    assert OrderItem.objects.count() == 1
+def test_of_twins_in_one_batch_the_first_becomes_the_order(offer: OnSale, customer: int) -> None:
+    first, *others = [new_draft(("a", 1), customer=customer, sale=offer.sale, key="one") for _ in range(3)]
+    refusals = saved(first, *others)
+    assert list(OrderItem.objects.values_list("order", flat=True)) == [first.id]
+    assert kinds(refusals) == {draft.id: Duplicate for draft in others}
+    assert {refusal.existing for refusal in refusals.values()} == {first.id}  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("arrival", [("1", "2"), ("2", "1")], ids=str)
+def test_batches_write_their_keys_in_one_order_for_everybody_so_that_they_cannot_deadlock(
+    offer: OnSale, customer: int, arrival: tuple[str, str]
+) -> None:
+    """While it waits for the lower key a batch holds no higher one: who has the lower may go on to it."""
+
+    def order(key: str) -> Draft:
+        return new_draft(("a", 1), customer=customer, sale=offer.sale, key=key)
+
+    with ThreadPoolExecutor(1) as pool:
+        with transaction.atomic():
+            assert save([order("1")]) == {}
+            batch = started(pool, *(order(key) for key in arrival))
+            assert save([order("2")]) == {}
+        refusals = batch.result(PATIENCE)
+
+    assert list(kinds(refusals).values()) == [Duplicate, Duplicate]
+    assert Order.objects.count() == 2
 
 
 def test_a_duplicate_comes_before_the_limit(offer: OnSale, customer: int) -> None:
@@ -169,7 +188,7 @@ def test_a_twin_that_is_still_being_written_is_waited_for(offer: OnSale, custome
     assert list(Order.objects.values_list("id", flat=True)) == [first.id if commits else second.id]
 
 
-def started(pool: ThreadPoolExecutor, draft: Draft) -> Future[Mapping[UUID, Refusal]]:
+def started(pool: ThreadPoolExecutor, *drafts: Draft) -> Future[Mapping[UUID, Refusal]]:
     """A save in another transaction, which waits for one that is open here."""
     pid: list[int] = []
 
@@ -179,7 +198,7 @@ def started(pool: ThreadPoolExecutor, draft: Draft) -> Future[Mapping[UUID, Refu
                 with connection.cursor() as cursor:
                     cursor.execute("SELECT pg_backend_pid()")
                     pid.append(cursor.fetchone()[0])
-                return save([draft])
+                return save(drafts)
         finally:
             connections.close_all()
 
