@@ -10,7 +10,8 @@ from typing import Any
 import environ
 from django.core.exceptions import ImproperlyConfigured
 
-from servers import RunFolder
+from servers import RunFolder, ServerError
+from servers.postgres import DATABASE, LOCAL
 
 env = environ.Env()
 BASE_DIR = Path(__file__).resolve().parent.parent
@@ -28,7 +29,10 @@ SECRET_KEY = env.str("SECRET_KEY", default="")
 if not SECRET_KEY:
     if not (DATABASE_IS_OURS and REDIS_IS_OURS):
         raise ImproperlyConfigured("Set SECRET_KEY to a long random text: it signs the tokens of the buyers.")
-    SECRET_KEY = RUN_FOLDER.secret_key()
+    try:
+        SECRET_KEY = RUN_FOLDER.secret_key()
+    except ServerError as error:
+        raise ImproperlyConfigured(str(error)) from error
 
 DEBUG = env.bool("DEBUG", default=False)
 # Host names that the shop answers to, separated by commas.
@@ -107,8 +111,10 @@ DATABASES: dict[str, dict[str, Any]] = {
     else {
         "ENGINE": "django.db.backends.postgresql",
         "HOST": str(RUN_FOLDER.postgres_socket),
-        "USER": "postgres",
-        "NAME": "last_unit",
+        "PORT": LOCAL["port"],
+        "USER": LOCAL["user"],
+        "NAME": DATABASE,
+        "OPTIONS": {name: value for name, value in LOCAL.items() if name not in {"port", "user", "password"}},
     }
 }
 DATABASES["default"]["OPTIONS"] = {

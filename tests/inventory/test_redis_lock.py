@@ -12,7 +12,7 @@ from django.db import transaction
 from redis import Redis
 
 from inventory import stock, strategies
-from inventory.draft import Draft, Line, Placement, Save, save_one
+from inventory.draft import Draft, Placement, Save, save_one
 from inventory.errors import Refusal, SoldOut, StockBusy, StockUnavailable
 from inventory.models import StockItem
 from inventory.strategies import Strategy, locked, stock_lock
@@ -259,12 +259,3 @@ def test_a_write_between_claim_and_decrement_waits_for_the_commit(strategy: Stra
         strategy.place(new_draft(("a", 1)), ledger.save)
     assert seen == [False]
     ledger.assert_law(a=(0, 1))
-
-
-def test_line_and_lease_belong_together(ledger: Ledger, redis: Redis) -> None:
-    """The decrement requires the fence of its own lock, so that a mixed-up pair takes nothing."""
-    stock.deliver("a", 1)
-    StockItem.objects.update(fence=2**62)
-    with RedisLock(redis, "another").hold() as lease, pytest.raises(StockBusy), transaction.atomic():
-        locked.check_and_decrement(Line("a", 1, price=new_draft(("a", 1)).lines[0].price), lease)
-    ledger.assert_law(a=(1, 0))

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from servers import RunFolder
-from tests.servers.support import server_processes
+from tests.servers.support import processes_naming, server_processes
 
 
 @pytest.fixture
@@ -17,6 +17,8 @@ def outer() -> Iterator[Path]:
     path = Path(tempfile.mkdtemp(prefix="lu-"))
     path.chmod(0o755)
     yield path
+    for process in processes_naming(path):  # parents and keepers of a test that failed
+        process.kill()
     shutil.rmtree(path, ignore_errors=True)
 
 

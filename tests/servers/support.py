@@ -54,11 +54,15 @@ def start_parent(folder: RunFolder, code: str = PARENT) -> "subprocess.Popen[str
 
 def server_processes(folder: RunFolder) -> list[psutil.Process]:
     """Every process of the folder's Postgres and Valkey."""
+    return processes_naming(f"{folder.path}/", Postgres(folder.postgres).cluster)
+
+
+def processes_naming(*marks: object) -> list[psutil.Process]:
+    """The live processes that have one of the marks in their command line."""
     found = []
-    marks = (f"{folder.path}/", Postgres(folder.postgres).cluster)
     for process in psutil.process_iter():
         with suppress(psutil.Error):
-            if any(mark in part for part in process.cmdline() for mark in marks):
+            if any(str(mark) in part for part in process.cmdline() for mark in marks):
                 found.append(process)
     return found
 
