@@ -3,6 +3,13 @@
 
 import os
 import sys
+from typing import NoReturn
+
+
+def give_up(why: str) -> NoReturn:
+    """End with a status that is nobody's verdict: 1 is what `audit` and `rush` say of broken stock."""
+    sys.stderr.write(why + "\n")
+    sys.exit(2)
 
 
 def main() -> None:
@@ -17,11 +24,11 @@ def main() -> None:
     try:
         execute_from_command_line(sys.argv)
     except ImproperlyConfigured as error:
-        sys.exit(str(error))
+        give_up(str(error))
     except OperationalError as error:
-        sys.exit(f"Postgres does not answer: {error}\nStart our own with: manage.py servers start")
+        give_up(f"Postgres does not answer: {error}\nStart our own with: manage.py servers start")
     except RedisConnectionError as error:
-        sys.exit(f"Redis does not answer: {error}\nStart our own with: manage.py servers start")
+        give_up(f"Redis does not answer: {error}\nStart our own with: manage.py servers start")
 
 
 if __name__ == "__main__":

@@ -65,6 +65,13 @@ class OverLimit(Refusal):
         self.taken = taken
 
 
+class SaleOver(Refusal):
+    """The sale was closed, or is no more, since its offer was read."""
+
+    def __init__(self, sale: int) -> None:
+        super().__init__(f"Sale {sale} takes no more orders.")
+
+
 class UnknownCustomer(Refusal):
     """There is no such customer any more, or the account is closed."""
 

@@ -28,6 +28,7 @@ def verdict(burst: Burst, tally: Tally, *, host: str, clients: int) -> dict[str,
         "conserved": figures.conserved,
         **tally.rates(),
         "busy": tally.busy,
+        "answered": len(tally.orders) + tally.refused,
         "on_hand": figures.on_hand,
         "missing": bursts.missing(burst, tally.orders),
     }

@@ -87,7 +87,9 @@ def prepare(environment: Environment, **_: Any) -> None:
             units=chosen.stock,
             quantity=chosen.quantity,
             limit=chosen.quantity,
-            customers=burst.make_customers(chosen.attempts or 2 * chosen.stock // chosen.quantity),
+            customers=burst.make_customers(
+                chosen.attempts or max(chosen.num_users or 1, 2 * chosen.stock // chosen.quantity)
+            ),
         )
     except Exception as error:
         # Locust would go on without us, with buyers who wait for nothing.

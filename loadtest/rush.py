@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -67,7 +68,7 @@ class Rush:
             *("--attempts", str(self.wanted), "--json-lines"),
         ]
         settings.RUN_FOLDER.create()
-        log = settings.RUN_FOLDER.path / "locust.log"
+        log = settings.RUN_FOLDER.path / f"locust-{os.getpid()}.log"
         with (
             log.open("w") as complaints,
             # It ends when its standard input does: a burst must not outlive us, however we end.
@@ -85,6 +86,10 @@ class Rush:
             except BaseException:
                 locust.terminate()
                 raise
-        if result is None:
+        if result and not result["answered"]:
+            reason = (
+                f"none of {result['attempted']} buyers was served (does {url} use our DATABASE_URL and SECRET_KEY?)"
+            )
+        if not result or not result["answered"]:
             raise RushError(f"The burst came to no verdict: {reason}. What Locust said is in {log}.")
         return result

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
+import logging
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import timedelta
 from uuid import UUID
 
 import orjson
 import uuid_utils.compat
 from django.conf import settings
-from django.db import transaction
+from django.db import DatabaseError, transaction
 from django.utils import timezone
 from django_redis import get_redis_connection
 from redis import RedisError
@@ -25,6 +26,8 @@ from locking import LockUnavailable, RedisLock
 from shop import offers
 from shop.models import Order, OrderItem, Product
 from shop.saving import return_units, save
+
+logger = logging.getLogger(__name__)
 
 # Seconds for which a second click is answered early. A crash leaves the key behind for as long, so it is short; an
 # order that takes longer loses nothing, since the unique key on the order stands behind.
@@ -90,9 +93,12 @@ def place(*, customer: int, sale: int, quantities: Mapping[int, int], key: str) 
         CheckoutError, InventoryError: nothing was sold. The same key may try again.
     """
     offer = offers.get(sale)
-    if offer is None:
-        raise UnknownSale(f"There is no sale {sale}.")
-    draft = draft_order(offer, customer=customer, quantities=quantities, key=key)
+    try:
+        if offer is None:
+            raise UnknownSale(f"There is no sale {sale}.")
+        draft = draft_order(offer, customer=customer, quantities=quantities, key=key)
+    except (UnknownSale, UnknownProduct) as refused:
+        return _placed_before(customer, key, body_hash_of(sale, quantities), refused)
     return place_draft(draft, offer, strategies.get(offer.strategy))
 
 
@@ -104,8 +110,7 @@ def place_draft(draft: Draft, offer: offers.Offer, strategy: Strategy) -> Placed
                 raise SaleNotOpen(f"{offer.name} is open from {offer.opens_at} to {offer.closes_at}.")
             strategy.place(draft, save)
         except (CheckoutError, InventoryError) as refused:
-            # A retry of an order that was placed gets that order, also when the stock or the sale has ended since.
-            return Placed(_placed_before(draft, refused), replayed=True)
+            return _placed_before(draft.customer, draft.key, draft.body_hash, refused)
     return Placed(_order_of(draft, offer), replayed=False)
 
 
@@ -122,14 +127,13 @@ def draft_order(offer: offers.Offer, *, customer: int, quantities: Mapping[int, 
         ((offer.products[product], quantity) for product, quantity in quantities.items()),
         key=lambda pair: pair[0].sku,
     )
-    body = orjson.dumps([offer.sale, [[item.product, quantity] for item, quantity in wanted]])
     return Draft(
         id=uuid_utils.compat.uuid7(),
         customer=customer,
         sale=offer.sale,
         lines=tuple(Line(item.sku, quantity, item.price, item.limit) for item, quantity in wanted),
         key=key,
-        body_hash=hashlib.sha256(body).hexdigest(),
+        body_hash=body_hash_of(offer.sale, quantities),
         created_at=timezone.now(),
     )
 
@@ -157,13 +161,24 @@ def _alone(draft: Draft) -> Iterator[None]:
             lease.release()
 
 
-def _placed_before(draft: Draft, refused: Exception) -> Order:
-    found = Order.objects.filter(customer=draft.customer, key=draft.key).prefetch_related("items__product").first()
+def body_hash_of(sale: int, quantities: Mapping[int, int]) -> str:
+    """What tells a retry from another order under the same key."""
+    return hashlib.sha256(orjson.dumps([sale, sorted(quantities.items())])).hexdigest()
+
+
+def _placed_before(customer: int, key: str, body_hash: str, refused: Exception) -> Placed:
+    """The order that has the key, whatever refuses a new one now: stock, sale or offer may have ended since.
+
+    Raises:
+        KeyReused: the key stands for another order.
+        Exception: what is refused, where there is no such order.
+    """
+    found = Order.objects.filter(customer=customer, key=key).prefetch_related("items__product").first()
     if found is None:
         raise refused
-    if found.body_hash != draft.body_hash:
+    if found.body_hash != body_hash:
         raise KeyReused("This key belongs to a different order of yours: make a new key for a new order.")
-    return found
+    return Placed(found, replayed=True)
 
 
 def _order_of(draft: Draft, offer: offers.Offer) -> Order:
@@ -210,21 +225,32 @@ def expire_unpaid(*, batch: int = 100) -> int:
         How many orders expired.
     """
     due = timezone.now() - timedelta(seconds=settings.ORDER_TTL)
-    total = 0
-    while expired := _expire_batch(due, batch):
-        total += expired
+    unpaid = Order.objects.filter(state=Order.State.PENDING, created_at__lte=due).order_by("pk")
+    total, last = 0, UUID(int=0)
+    while ids := list(unpaid.filter(pk__gt=last).values_list("pk", flat=True)[:batch]):
+        last = ids[-1]
+        try:
+            total += _expire(ids)
+        except DatabaseError:
+            # One order that cannot be returned must not keep the others from it.
+            total += sum(_expire_if_possible(order) for order in ids)
     return total
 
 
-def _expire_batch(due: datetime, batch: int) -> int:
+def _expire(ids: Sequence[UUID]) -> int:
     with transaction.atomic(durable=True):
-        orders = list(
-            Order.objects.select_for_update(skip_locked=True, of=["self"])
-            .filter(state=Order.State.PENDING, created_at__lte=due)
-            .select_related("sale")
-            .order_by("created_at")[:batch]
-        )
-        ids = [order.pk for order in orders]
-        Order.objects.filter(pk__in=ids).update(state=Order.State.EXPIRED)
-        return_units(orders)
-    return len(orders)
+        pending = Order.objects.select_for_update(skip_locked=True).filter(pk__in=ids, state=Order.State.PENDING)
+        mine = list(pending.order_by("pk").values_list("pk", flat=True))
+        # The stock comes before the state: an order that is placed holds the stock, and waits for whoever has changed
+        # the order of its key. The other way round the two would wait for each other.
+        return_units(mine)
+        Order.objects.filter(pk__in=mine).update(state=Order.State.EXPIRED)
+    return len(mine)
+
+
+def _expire_if_possible(order: UUID) -> int:
+    try:
+        return _expire([order])
+    except DatabaseError:
+        logger.exception("Order %s cannot be expired; its units stay sold.", order)
+        return 0

@@ -12,13 +12,13 @@ from django.db.models import Sum
 
 from inventory import stock, strategies
 from inventory.draft import Draft
-from inventory.errors import Duplicate, OverLimit, Refusal, UnknownCustomer
-from shop.models import Order, OrderItem
+from inventory.errors import Duplicate, OverLimit, Refusal, SaleOver, UnknownCustomer
+from shop.models import OrderItem
 
 # In one order for everybody, so that batches cannot wait for each other in a circle; of twins the first comes first.
 # A key that the customer has used before makes the row, and so its items, not appear. A twin that is still being
 # written is waited for: the unique index is the truth, in every process and after every crash. A token outlives the
-# account that it was made for, so the account is looked at here.
+# account that it was made for, and an offer that was read a moment ago outlives its sale, so both are looked at here.
 INSERT = """
     WITH placed AS (
         INSERT INTO shop_order (id, customer_id, sale_id, state, key, body_hash, created_at)
@@ -27,6 +27,7 @@ INSERT = """
                       %(hashes)s::text[], %(times)s::timestamptz[])
                AS draft (id, customer, sale, key, body_hash, created_at)
           JOIN auth_user ON auth_user.id = customer AND is_active
+          JOIN shop_sale ON shop_sale.id = sale AND draft.created_at < closes_at
          ORDER BY customer, key, draft.id
         ON CONFLICT DO NOTHING
         RETURNING id
@@ -39,6 +40,8 @@ INSERT = """
     )
     SELECT id FROM placed
 """
+
+ACTIVE = "SELECT id FROM auth_user WHERE id = ANY(%(customers)s) AND is_active"
 
 EXISTING = """
     SELECT draft.id, shop_order.id
@@ -69,7 +72,6 @@ DELETE = """
     DELETE FROM shop_order WHERE id = ANY(%(ids)s)
 """
 
-# Units that were ordered before the sale had a limit were never counted, so they cannot be counted back.
 RETURN_ALLOWANCES = """
     WITH returned AS (
         SELECT sale_id, customer_id, sku, sum(quantity) AS units
@@ -82,7 +84,7 @@ RETURN_ALLOWANCES = """
          ORDER BY sale_id, customer_id, sku
            FOR UPDATE OF shop_allowance
     )
-    UPDATE shop_allowance SET taken = greatest(taken - units, 0) FROM locked WHERE shop_allowance.id = locked.id
+    UPDATE shop_allowance SET taken = taken - units FROM locked WHERE shop_allowance.id = locked.id
 """
 
 AllowanceKey = tuple[int, int, str]
@@ -92,8 +94,9 @@ AllowanceKey = tuple[int, int, str]
 def save(drafts: Sequence[Draft]) -> Mapping[UUID, Refusal]:
     """Write orders, their items and the customers' allowances inside the transaction that is open.
 
-    One statement for the orders and two for the limits, however many drafts; one more where a key was used before,
-    and one where a limit refuses.
+    One statement for the orders and two for the allowances, however many drafts; two more to say why a draft was not
+    written, and one to undo those that a limit refuses. Allowances are counted without a limit too: one that is set in
+    the middle of a sale then knows what was bought before.
 
     Returns:
         Why a draft was not written, by its id. `Duplicate` comes before `OverLimit`: a retry is not a new order.
@@ -118,44 +121,54 @@ def save(drafts: Sequence[Draft]) -> Mapping[UUID, Refusal]:
         placed = {row[0] for row in cursor.fetchall()}
         refusals: dict[UUID, Refusal] = {}
         if missing := [draft for draft in drafts if draft.id not in placed]:
-            existing = _existing(cursor, missing)
-            for draft in missing:
-                found = existing.get(draft.id)
-                refusals[draft.id] = Duplicate(found) if found else UnknownCustomer(draft.customer)
-        if limited := [draft for draft in drafts if draft.id in placed and any(line.limit for line in draft.lines)]:
-            refusals.update(_over_limit(cursor, limited))
+            refusals.update(_why(cursor, missing))
+        if placed:
+            refusals.update(_over_limit(cursor, [draft for draft in drafts if draft.id in placed]))
     return refusals
 
 
-def _existing(cursor: CursorWrapper, drafts: Sequence[Draft]) -> dict[UUID, UUID]:
-    """The orders that have the drafts' keys, by the draft's id."""
+def _why(cursor: CursorWrapper, drafts: Sequence[Draft]) -> dict[UUID, Refusal]:
+    """Why the drafts were not placed."""
+    customers = [draft.customer for draft in drafts]
     cursor.execute(
         EXISTING,
         {
             "ids": [draft.id for draft in drafts],
-            "customers": [draft.customer for draft in drafts],
+            "customers": customers,
             "keys": [draft.key for draft in drafts],
         },
     )
-    return dict(cursor.fetchall())
+    existing = dict(cursor.fetchall())
+    cursor.execute(ACTIVE, {"customers": customers})
+    active = {row[0] for row in cursor.fetchall()}
+
+    def why(draft: Draft) -> Refusal:
+        if draft.id in existing:
+            return Duplicate(existing[draft.id])
+        return SaleOver(draft.sale) if draft.customer in active else UnknownCustomer(draft.customer)
+
+    return {draft.id: why(draft) for draft in drafts}
 
 
 def _over_limit(cursor: CursorWrapper, drafts: Sequence[Draft]) -> dict[UUID, Refusal]:
     """Count what the drafts take against the limits, in order of arrival, and undo those that go beyond."""
-    wanted = [(draft.sale, draft.customer, line.sku) for draft in drafts for line in draft.lines if line.limit]
+    wanted = [(draft.sale, draft.customer, line.sku) for draft in drafts for line in draft.lines]
     sales, customers, skus = (list(column) for column in zip(*wanted, strict=True))
     cursor.execute(LOCK_ALLOWANCES, {"sales": sales, "customers": customers, "skus": skus})
     taken: dict[AllowanceKey, int] = {(row[0], row[1], row[2]): row[3] for row in cursor.fetchall()}
     refusals: dict[UUID, Refusal] = {}
     for draft in drafts:
-        counted = [((draft.sale, draft.customer, line.sku), line) for line in draft.lines if line.limit]
-        for allowance, line in counted:
-            if taken[allowance] + line.quantity > (line.limit or 0):
-                refusals[draft.id] = OverLimit(line.sku, limit=line.limit or 0, taken=taken[allowance])
-                break
+        counted = {(draft.sale, draft.customer, line.sku): line for line in draft.lines}
+        over = [
+            OverLimit(line.sku, limit=line.limit, taken=taken[key])
+            for key, line in counted.items()
+            if line.limit is not None and taken[key] + line.quantity > line.limit
+        ]
+        if over:
+            refusals[draft.id] = over[0]
         else:
-            for allowance, line in counted:
-                taken[allowance] += line.quantity
+            for key, line in counted.items():
+                taken[key] += line.quantity
     if refusals:
         cursor.execute(DELETE, {"ids": list(refusals)})
     sales, customers, skus = (list(column) for column in zip(*taken, strict=True))
@@ -165,15 +178,13 @@ def _over_limit(cursor: CursorWrapper, drafts: Sequence[Draft]) -> dict[UUID, Re
     return refusals
 
 
-def return_units(orders: Sequence[Order]) -> None:
+def return_units(orders: Sequence[UUID]) -> None:
     """Give back the units and allowances of orders that stand no longer, in the transaction that ends them."""
     if not orders:
         return
-    ids = [order.pk for order in orders]
-    units = list(OrderItem.objects.filter(order__in=ids).values_list("product").annotate(Sum("quantity")))
-    stock.give_back(units)
+    items = OrderItem.objects.filter(order__in=orders).values_list("product").annotate(Sum("quantity"))
+    quantities = [(str(sku), units) for sku, units in items]
+    stock.give_back(quantities)
     with connection.cursor() as cursor:
-        cursor.execute(RETURN_ALLOWANCES, {"ids": ids})
-    # Of every strategy, not only of the sale that the units were sold in: the sku may be in the next sale by now.
-    for name in strategies.NAMES:
-        transaction.on_commit(partial(strategies.get(name).given_back, units), robust=True)
+        cursor.execute(RETURN_ALLOWANCES, {"ids": list(orders)})
+    transaction.on_commit(partial(strategies.given_back, quantities), robust=True)

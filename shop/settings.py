@@ -89,6 +89,8 @@ MIDDLEWARE = [
     "django.contrib.messages.middleware.MessageMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
 ]
+# A redirect would turn an order that was posted without the last slash into a look at the list.
+APPEND_SLASH = False
 ROOT_URLCONF = "shop.urls"
 WSGI_APPLICATION = "shop.wsgi.application"
 TEMPLATES = [
@@ -105,8 +107,19 @@ TEMPLATES = [
     }
 ]
 
+
+def database_from_url(url: str) -> dict[str, Any]:
+    try:
+        return dict(env.db_url_config(url))
+    except ValueError as error:
+        # Its own message may show a part of the password.
+        raise ImproperlyConfigured(
+            "DATABASE_URL cannot be read. Percent-encode what is not a letter or digit in the password."
+        ) from error
+
+
 DATABASES: dict[str, dict[str, Any]] = {
-    "default": env.db_url_config(DATABASE_URL)
+    "default": database_from_url(DATABASE_URL)
     if DATABASE_URL
     else {
         "ENGINE": "django.db.backends.postgresql",
@@ -124,13 +137,24 @@ DATABASES["default"]["OPTIONS"] = {
     "pool": {"min_size": DATABASE_POOL, "max_size": DATABASE_POOL, "timeout": 10} if DATABASE_POOL else False,
 }
 
+if DATABASE_POOL:
+    # In the web server no request waits without end: what takes longer is answered with 503. Seconds; `options` of a
+    # DATABASE_URL come later, and win.
+    LIMITS = {"lock_timeout": 5, "statement_timeout": 10, "idle_in_transaction_session_timeout": 10}
+    DATABASES["default"]["OPTIONS"]["options"] = " ".join(
+        [
+            *(f"-c {name}={seconds}s" for name, seconds in LIMITS.items()),
+            DATABASES["default"]["OPTIONS"].get("options", ""),
+        ]
+    )
+
 REDIS_LOCATION = REDIS_URL or RUN_FOLDER.valkey_url
 CACHES = {
     "default": {
         "BACKEND": "django_redis.cache.RedisCache",
         "LOCATION": REDIS_LOCATION,
         # No retries: a script that was sent and not answered may have run. Who calls it knows how to ask again.
-        "OPTIONS": {"CONNECTION_POOL_KWARGS": {"retry": None, "socket_timeout": 5, "socket_connect_timeout": 2}},
+        "OPTIONS": {"CONNECTION_POOL_KWARGS": {"retry": None, "socket_timeout": 2, "socket_connect_timeout": 2}},
     },
     "offers": {"BACKEND": "django.core.cache.backends.locmem.LocMemCache", "TIMEOUT": OFFER_TTL},
 }
@@ -213,6 +237,6 @@ LOGGING = {
     "disable_existing_loggers": False,
     "handlers": {"console": {"class": "logging.StreamHandler"}},
     # A refusal is an answer, not an event: ten thousand of them a second would drown what matters.
-    "loggers": {"django.request": {"level": "ERROR"}},
+    "loggers": {"django.request": {"level": "ERROR"}, "django.security.DisallowedHost": {"level": "CRITICAL"}},
     "root": {"handlers": ["console"], "level": env.str("LOG_LEVEL", default="WARNING")},
 }

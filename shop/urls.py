@@ -13,10 +13,12 @@ urlpatterns = [
     path("api/", include("shop.api.urls")),
     path("health/", Health.as_view(), name="health"),
     path("admin/locks/", admin.site.admin_view(held_locks), name="admin_locks"),
+    path("admin", RedirectView.as_view(pattern_name="admin:index")),
     path("admin/", admin.site.urls),
 ]
 if settings.LAB_ENABLED:
     urlpatterns.append(path("lab/", include("lab.urls")))
 
+handler400 = "shop.api.problems.bad_request"
 handler404 = "shop.api.problems.not_found"
 handler500 = "shop.api.problems.internal"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from urllib.parse import quote
 
@@ -17,7 +17,7 @@ from inventory.strategies.lua import Lua
 from inventory.strategies.optimistic import Optimistic
 from locking import RedisLock
 
-__all__ = ["NAMES", "Strategy", "counters", "get"]
+__all__ = ["NAMES", "Strategy", "counters", "get", "given_back"]
 
 NAMES = ("guarded-update", "lua", "optimistic", "redis-lock")
 
@@ -29,6 +29,16 @@ def get(name: str) -> Strategy:
         KeyError: there is no such strategy; `NAMES` lists them.
     """
     return _strategies()[name]
+
+
+def given_back(quantities: Sequence[tuple[str, int]]) -> None:
+    """Tell every strategy of units that are on hand again: whose sale sells the sku now need not be whose order it was.
+
+    Args:
+        quantities: pairs of sku and units, committed to Postgres.
+    """
+    for strategy in _strategies().values():
+        strategy.given_back(quantities)
 
 
 def counters() -> Counters:

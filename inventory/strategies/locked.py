@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from contextlib import ExitStack
 
 from django.db import connection, transaction
-from django.db.models import F
 from redis import RedisError
 
 from inventory.draft import Draft, Line, Placement, Save, save_one
@@ -17,9 +17,8 @@ from locking import Lease, Lock, LockTimeout, LockUnavailable
 
 CLAIM = """
     UPDATE inventory_stockitem
-       SET fence = %(fence)s
-     WHERE sku = %(sku)s AND fence < %(fence)s
- RETURNING on_hand
+       SET on_hand = on_hand - %(quantity)s, fence = %(fence)s, version = version + 1
+     WHERE sku = %(sku)s AND fence < %(fence)s AND on_hand >= %(quantity)s
 """
 
 
@@ -27,12 +26,11 @@ class Locked(Strategy):
     """A lock a sku around check, decrement and commit.
 
     The lock keeps buyers from colliding. It cannot keep a paused one from waking after its lease has ended, so the
-    first statement claims the row for the lease's fence, and the decrement requires that fence: who has been
-    overtaken changes nothing.
+    statement that decrements also claims the row for the lease's fence: who has been overtaken changes nothing.
 
     Args:
         make_lock: the lock of a sku. It must be fenced.
-        wait: seconds a buyer waits for each lock.
+        wait: seconds a buyer waits for the locks of the whole cart.
     """
 
     def __init__(self, name: str, make_lock: Callable[[str], Lock], *, wait: float) -> None:
@@ -43,7 +41,11 @@ class Locked(Strategy):
     def _place(self, order: Draft, save: Save) -> Placement:
         try:
             with ExitStack() as leases:
-                held = [(line, leases.enter_context(self.make_lock(line.sku).hold(self.wait))) for line in order.lines]
+                until = time.monotonic() + self.wait
+                held = []
+                for line in order.lines:
+                    lock = self.make_lock(line.sku)
+                    held.append((line, leases.enter_context(lock.hold(max(0.0, until - time.monotonic())))))
                 # The commit comes before the ExitStack lets the locks go. The other way round is a rung of the ladder.
                 with transaction.atomic(durable=True):
                     for line, lease in held:
@@ -66,16 +68,10 @@ def check_and_decrement(line: Line, lease: Lease) -> None:
     if lease.fence is None:
         raise ValueError("This strategy needs a lock that gives a fence.")
     with connection.cursor() as cursor:
-        cursor.execute(CLAIM, {"sku": line.sku, "fence": lease.fence})
-        claimed = cursor.fetchone()
-    if claimed is None:
-        if not StockItem.objects.filter(sku=line.sku).exists():
-            raise SoldOut(line.sku, wanted=line.quantity, left=0)
-        raise StockBusy(f"{line.sku}: fence {lease.fence} was overtaken by a later holder of the lock.")
-    if claimed[0] < line.quantity:
-        raise SoldOut(line.sku, wanted=line.quantity, left=claimed[0])
-    changed = StockItem.objects.filter(sku=line.sku, fence=lease.fence, on_hand__gte=line.quantity).update(
-        on_hand=F("on_hand") - line.quantity, version=F("version") + 1
-    )
-    if not changed:
-        raise StockBusy(f"{line.sku}: the row changed under fence {lease.fence}.")
+        cursor.execute(CLAIM, {"sku": line.sku, "quantity": line.quantity, "fence": lease.fence})
+        claimed = cursor.rowcount
+    if not claimed:
+        row = StockItem.objects.filter(sku=line.sku).only("on_hand", "fence").first()
+        if row is not None and row.fence >= lease.fence:
+            raise StockBusy(f"{line.sku}: fence {lease.fence} was overtaken by a later holder of the lock.")
+        raise SoldOut(line.sku, wanted=line.quantity, left=row.on_hand if row else 0)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 
-from django.db import transaction
+from django.db import IntegrityError, transaction
 from redis import RedisError
 
 from inventory import stock
 from inventory.counters import Counters
 from inventory.draft import Draft, Placement, Save, save_one
+from inventory.models import StockItem
 from inventory.strategies.base import Strategy
 
 logger = logging.getLogger(__name__)
@@ -42,6 +43,9 @@ class Lua(Strategy):
                 # From here on the COMMIT may have reached Postgres though its answer does not reach us. The note of
                 # what is reserved then stays, and reconciling asks Postgres whether the order exists.
                 rolls_back = False
+        except IntegrityError:
+            counters.give_back(order)  # Postgres has answered, and the answer was no
+            raise
         except BaseException:
             if rolls_back:
                 counters.give_back(order)
@@ -51,8 +55,12 @@ class Lua(Strategy):
 
     def preheat(self, skus: Sequence[str]) -> None:
         counters = self.counters()
-        for sku in skus:
-            counters.preheat(sku, stock.on_hand(sku))
+        with transaction.atomic():
+            # The rows are locked, so that no units come back between the reading and the copy.
+            rows = StockItem.objects.select_for_update().filter(sku__in=skus).order_by("sku")
+            on_hand = dict(rows.values_list("sku", "on_hand"))
+            for sku in skus:
+                counters.preheat(sku, on_hand.get(sku, 0))
 
     def unload(self, skus: Sequence[str]) -> None:
         self.counters().unload(skus)

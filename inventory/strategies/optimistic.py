@@ -19,8 +19,8 @@ class Optimistic(Strategy):
 
     Args:
         attempts: tries in all. When they are used up the answer is "try again", never "sold out".
-        backoff: seconds; before try k it waits a random time up to `backoff * k`, so that the losers of one round do
-            not meet again in the next.
+        backoff: seconds; before its k-th retry it waits a random time up to `backoff * k`, so that the losers of one
+            round do not meet again in the next.
     """
 
     name = "optimistic"
@@ -30,16 +30,17 @@ class Optimistic(Strategy):
         self.backoff = backoff
 
     def _place(self, order: Draft, save: Save) -> Placement:
-        for attempt in range(1, self.attempts + 1):
+        for attempt in range(self.attempts):
+            if attempt:
+                time.sleep(random.uniform(0, self.backoff * attempt))  # noqa: S311 - jitter, not a secret
             try:
                 with transaction.atomic(durable=True):
                     for line in order.lines:
                         compare_and_set(line)
                     save_one(order, save)
             except Overtaken:
-                time.sleep(random.uniform(0, self.backoff * attempt))  # noqa: S311 - jitter, not a secret
-            else:
-                return Placement.COMMITTED
+                continue
+            return Placement.COMMITTED
         raise StockConflict(f"Others were faster {self.attempts} times.")
 
 

@@ -62,7 +62,7 @@ def audit() -> Audit:
     figures = accounts.figures()
     try:
         return Audit(figures, read_counters({each.sku: each.on_hand for each in figures}))
-    except RedisError as error:
+    except (RedisError, ValueError) as error:  # no answer, or something that is no counter
         return Audit(figures, {}, str(error))
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from django.contrib.auth import get_user_model
 from django.core.exceptions import PermissionDenied
-from django.db import InterfaceError, OperationalError
+from django.db import IntegrityError, InterfaceError, OperationalError
 from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
 from rest_framework import exceptions
 
@@ -72,6 +72,9 @@ FORBIDDEN = Problem("forbidden", 403, "Not allowed", "Use an account that may do
 NOT_FOUND = Problem("not-found", 404, "Not found", "Look at /api/docs/.")
 NOT_ALLOWED = Problem("method-not-allowed", 405, "The method is not allowed here", "Look at /api/docs/.")
 NOT_ACCEPTABLE = Problem("not-acceptable", 406, "There is no such format", "Ask with `Accept: */*`.")
+LENGTH_REQUIRED = Problem(
+    "length-required", 411, "The length of the body is not given", "Send a Content-Length, not a chunked body."
+)
 UNSUPPORTED = Problem("unsupported-media-type", 415, "The body is not JSON", "Send `Content-Type: application/json`.")
 TOO_LARGE = Problem("too-large", 413, "The body is too large", "Order in several requests.")
 INTERNAL = Problem("internal", 500, "The shop made a mistake", "Ask again with the same key: it is safe.")
@@ -82,6 +85,8 @@ BY_EXCEPTION: tuple[tuple[type[Exception], Problem], ...] = (
     (errors.SoldOut, SOLD_OUT),
     (errors.OverLimit, OVER_LIMIT),
     (errors.UnknownCustomer, UNAUTHENTICATED),
+    (errors.SaleOver, SALE_NOT_OPEN),
+    (errors.Duplicate, STILL_RUNNING),
     (errors.StockNotLoaded, NOT_LOADED),
     (errors.StockUnavailable, UNAVAILABLE),
     (errors.TryAgain, BUSY),
@@ -114,6 +119,12 @@ class BodyTooLarge(exceptions.APIException):
     default_detail = "The body is too large."
 
 
+class LengthRequired(exceptions.APIException):
+    """The body comes in chunks, which WSGI does not hand on."""
+
+    status_code = 411
+
+
 class BadKey(exceptions.APIException):
     """The Idempotency-Key header is missing or malformed."""
 
@@ -124,6 +135,8 @@ def answer(error: Exception, context: Mapping[str, Any]) -> HttpResponse | None:
     """Django REST framework's exception handler: the problem document of an exception, None where we made a mistake."""
     if isinstance(error, BodyTooLarge):
         return response(TOO_LARGE, str(error))
+    if isinstance(error, LengthRequired):
+        return response(LENGTH_REQUIRED)
     if isinstance(error, BadKey):
         return response(KEY_INVALID, str(error))
     if isinstance(error, checkout.UnknownSale):
@@ -134,6 +147,10 @@ def answer(error: Exception, context: Mapping[str, Any]) -> HttpResponse | None:
         # The commit may or may not have happened; the key finds out.
         logger.warning("Postgres did not answer: %s", error)
         return response(UNAVAILABLE, "The database did not answer. Ask again with the same key.")
+    if isinstance(error, IntegrityError):
+        # A row that the order refers to went away while it was written: what is offered has changed since it was read.
+        logger.warning("Postgres refused: %s", error)
+        return response(BUSY, "What is offered has just changed. Ask again with the same key.")
     for kind, problem in BY_EXCEPTION:
         if isinstance(error, kind):
             return _response_to(error, problem)
@@ -147,6 +164,10 @@ def _response_to(error: Exception, problem: Problem) -> HttpResponse:
     match error:
         case errors.SoldOut():
             members = {"sku": error.sku, "wanted": error.wanted, "left": error.left}
+        case errors.TryAgain():
+            # The cause names our servers and keys: it is for the log, not for the buyer.
+            logger.info("%s: %s", problem.slug, error)
+            detail = ""
         case errors.OverLimit():
             members = {"sku": error.sku, "limit": error.limit, "taken": error.taken}
         case exceptions.ValidationError():
@@ -205,12 +226,17 @@ def not_found(request: HttpRequest, exception: Exception) -> HttpResponse:
     return _page(request, NOT_FOUND, f"There is nothing at {request.path}.")
 
 
+def bad_request(request: HttpRequest, exception: Exception) -> HttpResponse:
+    """Django's 400, such as a Host that is not ours: a problem document below /api/ and /lab/."""
+    return _page(request, INVALID)
+
+
 def internal(request: HttpRequest) -> HttpResponse:
     """Django's 500: a problem document below /api/ and /lab/, Django's page elsewhere."""
     return _page(request, INTERNAL)
 
 
 def _page(request: HttpRequest, problem: Problem, detail: str = "") -> HttpResponse:
-    if request.path.startswith(("/api/", "/lab/")):
+    if f"{request.path}/".startswith(("/api/", "/lab/")):
         return JsonResponse(document(problem, detail), status=problem.status, content_type=CONTENT_TYPE)
     return HttpResponse(f"<!doctype html><title>{problem.title}</title><h1>{problem.title}</h1>", status=problem.status)

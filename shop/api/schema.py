@@ -20,6 +20,7 @@ BY_OPERATION = {
         problems.TOO_FAST,
         problems.BUSY,
         problems.NOT_LOADED,
+        problems.LENGTH_REQUIRED,
     ),
     ("/api/orders/", "get"): (problems.NOT_FOUND,),
     ("/api/orders/{order}/", "get"): (problems.NOT_FOUND,),

@@ -95,12 +95,3 @@ class OfferSerializer(serializers.Serializer[Any]):
     @extend_schema_field(OfferedSerializer(many=True))
     def get_items(self, offer: Any) -> Any:
         return OfferedSerializer(offer.products.values(), many=True).data
-
-
-class ProblemSerializer(serializers.Serializer[Any]):
-    """RFC 9457."""
-
-    type = serializers.CharField(help_text="An address that explains the problem.")
-    title = serializers.CharField()
-    status = serializers.IntegerField()
-    detail = serializers.CharField(required=False)

@@ -10,12 +10,15 @@ from rest_framework_simplejwt.views import TokenObtainPairView, TokenRefreshView
 from shop.api import views
 
 schema = SpectacularAPIView.as_view(
-    renderer_classes=[OpenApiYamlRenderer, OpenApiJsonRenderer], content_negotiation_class=DefaultContentNegotiation
+    renderer_classes=[OpenApiYamlRenderer, OpenApiJsonRenderer],
+    content_negotiation_class=DefaultContentNegotiation,
+    http_method_names=["get", "head"],
 )
 docs = SpectacularSwaggerView.as_view(
     url_name="api-schema",
     renderer_classes=[TemplateHTMLRenderer],
     content_negotiation_class=DefaultContentNegotiation,
+    http_method_names=["get", "head"],
 )
 
 urlpatterns = [

@@ -13,7 +13,7 @@ from django.utils import timezone
 from django_redis import get_redis_connection
 from drf_spectacular.utils import OpenApiExample, OpenApiParameter, OpenApiResponse, extend_schema
 from redis import RedisError
-from rest_framework.exceptions import ValidationError
+from rest_framework.exceptions import AuthenticationFailed, ValidationError
 from rest_framework.generics import ListAPIView
 from rest_framework.permissions import AllowAny
 from rest_framework.request import Request
@@ -21,7 +21,7 @@ from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from shop import checkout, offers
-from shop.api.problems import PROBLEMS, BadKey
+from shop.api.problems import PROBLEMS, BadKey, LengthRequired
 from shop.api.serializers import NewOrderSerializer, OfferSerializer, OrderSerializer
 from shop.api.throttles import OrderRate
 from shop.models import Order, Sale
@@ -42,7 +42,10 @@ EXAMPLE_ORDER = OpenApiExample(
 
 def customer_of(request: Request) -> int:
     """The id of the user whose token came with the request."""
-    return int(str(request.user.pk))
+    try:
+        return int(str(request.user.pk))
+    except ValueError as error:
+        raise AuthenticationFailed("The token names no user.") from error
 
 
 def idempotency_key(request: Request) -> str:
@@ -65,6 +68,8 @@ def new_order(request: Request) -> dict[str, Any]:
     Raises:
         ValidationError: the body is not an order.
     """
+    if "Content-Length" not in request.headers and "Transfer-Encoding" in request.headers:
+        raise LengthRequired
     if not isinstance(request.data, dict):
         raise ValidationError(["The body must be a JSON object."])
     body = NewOrderSerializer(data=request.data)

@@ -121,6 +121,8 @@ def in_fork(body: Callable[[], str]) -> str:
     read, write = os.pipe()
     child = os.fork()
     if child == 0:
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.alarm(2 * round(PATIENCE))  # a child that hangs must not outlive the test
         try:
             try:
                 said = body()

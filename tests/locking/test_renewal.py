@@ -342,9 +342,8 @@ class TestLoss:
 
     def hold(self, valkey: Valkey) -> tuple[Lease, list[float]]:
         told: list[float] = []
-        lock = RedisLock(
-            redis.Redis.from_url(valkey.url), "lost", ttl=self.TTL, on_lost=lambda _: told.append(time.monotonic())
-        )
+        client = redis.Redis(unix_socket_path=str(valkey.socket))
+        lock = RedisLock(client, "lost", ttl=self.TTL, on_lost=lambda _: told.append(time.monotonic()))
         lease = lock.acquire()
         assert lease is not None
         return lease, told
@@ -405,7 +404,8 @@ class TestLoss:
                 type(self).calls += 1
                 return super()._connect()
 
-        pool = redis.Redis.from_url(own_valkey.url, connection_class=Called).connection_pool
+        patient = Retry(NoBackoff(), 10)
+        pool = redis.Redis.from_url(own_valkey.url, connection_class=Called, retry=patient).connection_pool
         with paused(own_valkey.child.pid), pytest.raises(redis.TimeoutError):
             wire.Line(pool).run([wire.Call("extend", ("a", "b"), ("token", 1000))], 0.4)
         assert Called.calls == 1

@@ -10,7 +10,7 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from django.core.management import call_command
+from django.core.management import CommandError, call_command
 from django.db import connections, transaction
 from django.db.models import Sum
 from redis import Redis
@@ -151,10 +151,16 @@ def test_the_command_shows_what_differs_and_only_that(sold: None, capsys: pytest
     assert rows == [["b", "2", "1", "0", "1", "0"]]
 
 
-@pytest.mark.parametrize(("sku", "status"), [("a", 0), ("b", 1), ("unknown", 0)])
+@pytest.mark.parametrize(("sku", "status"), [("a", 0), ("b", 1)])
 def test_the_command_looks_at_the_skus_that_it_is_told(sold: None, sku: str, status: int) -> None:
     lose_a_unit()
     assert run_audit(sku) == status
+
+
+def test_the_command_does_not_call_a_sku_conserved_that_nobody_knows(sold: None) -> None:
+    with pytest.raises(CommandError, match="Nobody knows unknown") as refused:
+        run_audit("a", "unknown")
+    assert refused.value.returncode == 2
 
 
 @pytest.mark.parametrize("broken", [False, True])

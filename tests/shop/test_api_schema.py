@@ -46,6 +46,7 @@ DECLARED = {
     "POST /api/orders/": {
         *("unauthenticated", "invalid", "idempotency-key", "too-fast", "key-reused"),
         *("sold-out", "over-limit", "sale-not-open", "still-running", "busy", "not-loaded"),
+        "length-required",
     },
     "GET /api/orders/{order}/": {"unauthenticated", "not-found"},
     "POST /api/orders/{order}/pay/": {"unauthenticated", "not-found", "not-payable"},

@@ -94,7 +94,7 @@ def test_an_order_is_committed_and_answered_as_it_is_in_the_tables(customer: int
         ("guarded-update", "BEGIN UPDATE WITH INSERT UPDATE COMMIT"),
         ("lua", "BEGIN UPDATE WITH INSERT UPDATE COMMIT"),
         ("optimistic", "BEGIN SELECT UPDATE WITH INSERT UPDATE COMMIT"),
-        ("redis-lock", "BEGIN UPDATE UPDATE WITH INSERT UPDATE COMMIT"),
+        ("redis-lock", "BEGIN UPDATE WITH INSERT UPDATE COMMIT"),
     ],
 )
 def test_an_order_under_a_limit_costs_so_many_statements_once_the_offer_is_known(
@@ -365,7 +365,7 @@ def test_16_orders_of_one_customer_at_once_are_as_many_as_the_limit_allows(
     offer = on_sale({"a": 20}, strategy=name, limit=limit)
     answers = tally(at_once(*[lambda: place(offer, customer, a=1).replayed] * 16))
     assert answers == {"False": orders, **({"OverLimit": 16 - orders} if limit else {})}
-    assert list(Allowance.objects.values_list("taken", flat=True)) == ([limit] if limit else [])
+    assert list(Allowance.objects.values_list("taken", flat=True)) == [orders]
     assert_books(a=(20 - orders, orders))
     assert strategies.counters().reserved() == {}
 

@@ -150,13 +150,45 @@ def test_what_came_back_can_be_bought_again_by_the_same_customer(customer: int) 
     assert_conserved()
 
 
-def test_an_order_of_before_the_limit_does_not_keep_others_from_expiring(customer: int) -> None:
-    offer = on_sale({"a": 5})
-    place(offer, customer, a=3)
-    Allowance.objects.create(sale_id=offer.sale, customer_id=customer, sku="a", taken=1)
+def test_an_order_that_cannot_be_returned_does_not_keep_others_from_expiring(
+    customer: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    offer = on_sale({"a": 5, "b": 5})
+    stuck = place(offer, customer, a=3)
+    place(offer, customer, b=1)
+    StockItem.objects.filter(sku="a").update(received=2)  # by hand: there is no room for three to come back
     make_due()
     assert checkout.expire_unpaid() == 1
-    assert on_hand()[0] == 5
+    assert state(stuck) == "pending"
+    assert StockItem.objects.get(sku="b").on_hand == 5
+    assert f"Order {stuck} cannot be expired" in caplog.text
+
+
+def test_a_retry_of_an_order_that_is_being_expired_does_not_deadlock_with_it(customer: int) -> None:
+    """The order is placed again with the stock in hand, and waits for whoever has changed it."""
+    offer = on_sale({"a": 2})
+
+    def place_by_key() -> UUID:
+        try:
+            cart = offer.cart(a=1)
+            return checkout.place(customer=customer, sale=offer.sale, quantities=cart, key="one").order.pk
+        finally:
+            connections.close_all()
+
+    order = place_by_key()
+    make_due()
+    with ThreadPoolExecutor(1) as pool:
+        again = []
+
+        def start_to_retry() -> None:
+            again.append(pool.submit(place_by_key))
+            wait_for(somebody_waits, "the retry to wait for the stock")
+
+        with interleaved(start_to_retry, after="inventory_stockitem"):
+            assert checkout.expire_unpaid() == 1
+        assert again[0].result(PATIENCE) == order
+    assert on_hand()[0] == 2
+    assert_conserved()
 
 
 # Two workers at once
@@ -173,7 +205,7 @@ def test_two_workers_at_the_same_time_expire_each_order_once(customer: int) -> N
         counts.append(checkout.expire_unpaid(batch=4))
 
     # The first has its four and has not committed yet; the second finds the other two.
-    with interleaved(second_worker, before='^UPDATE "shop_order"'):
+    with interleaved(second_worker, after="FOR UPDATE SKIP LOCKED"):
         counts.append(checkout.expire_unpaid(batch=4))
 
     assert counts == [2, 4]
@@ -186,19 +218,21 @@ def test_two_workers_at_the_same_time_expire_each_order_once(customer: int) -> N
 def test_without_the_row_lock_two_workers_give_back_twice(customer: int) -> None:
     """The negative control: the same two workers, who look at the orders without locking them."""
     offer = on_sale({"a": 6, "other": 1})
-    stock.deliver("a", 1)  # so that the units that come back twice do not run into the constraint
+    stock.deliver("a", 1)
     place(offer, new_customer(), a=3)
     place(offer, customer, a=1)
+    # So that what comes back twice does not run into the constraints, which stand behind the lock.
+    Allowance.objects.update(taken=3)
     make_due()
     Order.objects.exclude(customer=customer).update(state="paid")
 
     def expire_without_locking() -> None:
         with transaction.atomic():
-            orders = list(Order.objects.filter(state="pending").select_related("sale"))
-            Order.objects.filter(pk__in=[order.pk for order in orders]).update(state="expired")
+            orders = list(Order.objects.filter(state="pending").values_list("pk", flat=True))
             return_units(orders)
+            Order.objects.filter(pk__in=orders).update(state="expired")
 
-    with interleaved(expire_without_locking, before='^UPDATE "shop_order"'):
+    with interleaved(expire_without_locking, after='^SELECT "shop_order"'):
         expire_without_locking()
     figures = next(row for row in accounts.figures(["a"]))
     assert (figures.received, figures.on_hand, figures.sold, figures.drift) == (7, 5, 3, -1)

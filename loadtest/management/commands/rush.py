@@ -17,10 +17,12 @@ from loadtest.rush import Rush, RushError
 from loadtest.stack import Stack, answers
 from servers import ServerError
 
+MOST = 1_000_000
+
 
 def positive(text: str) -> int:
     number = int(text)
-    if number < 1:
+    if not 1 <= number <= MOST:
         raise ValueError
     return number
 
@@ -38,7 +40,7 @@ class Command(BaseCommand):
         what.add_argument("--rung", default="", help="a flawed rung of the lab, such as compute-and-overwrite")
         parser.add_argument("--stock", type=positive, default=100, help="units there are (100)")
         parser.add_argument("--clients", type=positive, default=50, help="buyers who ask at the same time (50)")
-        parser.add_argument("--quantity", type=positive, default=1, help="units in an order (1)")
+        parser.add_argument("--quantity", type=positive, default=1, help="units in an order (1), at most 1000")
         parser.add_argument(
             "--attempts",
             type=positive,

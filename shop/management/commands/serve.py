@@ -56,6 +56,8 @@ def refuse_busy_port(host: str, port: int) -> None:
     Raises:
         CommandError: the port is in use, or may not be used.
     """
+    if not 0 < port < 65536:
+        raise CommandError(f"There is no port {port}: choose one from 1 to 65535.")
     with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
