@@ -87,9 +87,7 @@ class Rush:
                 locust.terminate()
                 raise
         if result and not result["answered"]:
-            reason = (
-                f"none of {result['attempted']} buyers was served (does {url} use our DATABASE_URL and SECRET_KEY?)"
-            )
-        if not result or not result["answered"]:
+            result, reason = None, f"nobody was served (does {url} use our DATABASE_URL and SECRET_KEY?)"
+        if not result:
             raise RushError(f"The burst came to no verdict: {reason}. What Locust said is in {log}.")
         return result

@@ -55,7 +55,7 @@ class RedisLock(Lock):
     Give the client a `socket_timeout`, and few retries: connecting follows them and comes on top of every time limit.
 
     Args:
-        client: any `redis.Redis`.
+        client: any `redis.Redis`, of a server from Redis 7 or Valkey 7.2 on.
         name: what is locked; no braces.
         ttl: seconds after which the lock is free again when its holder has died. Several times the longest pause that
             a holder should survive (garbage collection, network); not the length of the work, which renewal covers.

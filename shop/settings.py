@@ -132,6 +132,9 @@ DATABASES: dict[str, dict[str, Any]] = {
 }
 DATABASES["default"]["OPTIONS"] = {
     **DATABASES["default"].get("OPTIONS", {}),
+    # Statements are prepared by the server once they come again, and their values are sent apart from them.
+    "server_side_binding": True,
+    "prepare_threshold": 3,
     # All connections are opened early: a sale's first second is no time for it. `timeout`: seconds that a request waits
     # for a connection before it is answered with 503.
     "pool": {"min_size": DATABASE_POOL, "max_size": DATABASE_POOL, "timeout": 10} if DATABASE_POOL else False,

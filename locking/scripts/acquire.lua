@@ -10,9 +10,9 @@
 -- Returns {1, fence} when granted, {0, ms until the present grant expires} when refused.
 
 local token, ttl = ARGV[1], tonumber(ARGV[2])
+local holder = redis.call('SET', KEYS[1], token, 'NX', 'GET', 'PX', ttl)
 local time = redis.call('TIME')
 local now_us = time[1] * 1000000 + time[2]
-local holder = redis.call('GET', KEYS[1])
 
 if holder and holder ~= token then
     if ARGV[3] == '1' then
@@ -28,11 +28,13 @@ if holder and holder ~= token then
 end
 
 local last = tonumber(redis.call('GET', KEYS[2]) or 0)
-local fence = last
-if holder ~= token or last == 0 then
-    fence = math.max(now_us, last + 1)
+local fence = math.max(now_us, last + 1)
+if holder then
+    redis.call('PEXPIRE', KEYS[1], ttl)
+    if last > 0 then
+        fence = last
+    end
 end
-redis.call('SET', KEYS[1], token, 'PX', ttl)
 -- Forgotten when nobody has asked for long: the clock alone keeps it growing after that.
 redis.call('SET', KEYS[2], string.format('%.0f', fence), 'PX', math.max(10 * ttl, 60000))
 redis.call('ZREM', KEYS[3], token)

@@ -71,6 +71,14 @@ def test_headless_a_rung_that_oversells_fails_the_run(shop: str, environment: di
     assert re.search(r"AUDIT +BROKEN: \d+ oversold", done.stdout + done.stderr)
 
 
+def test_more_users_than_there_is_to_buy_end_all_the_same(shop: str, environment: dict[str, str]) -> None:
+    done = headless(shop, environment, "--stock", "1", "--quantity", "5")
+
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout.splitlines()[-1])
+    assert (result["attempted"], result["sold"], result["refused"]) == (20, 0, 20)
+
+
 def test_several_processes_share_the_customers_and_add_up_what_they_were_told(
     shop: str, environment: dict[str, str]
 ) -> None:

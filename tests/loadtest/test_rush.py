@@ -88,7 +88,17 @@ def test_an_unknown_rung_is_named_and_is_no_verdict(manage: Manage) -> None:
     assert said in done.stderr
 
 
-@pytest.mark.parametrize("option", [("--stock", "0"), ("--clients", "-1"), ("--strategy", "compute-and-overwrite")])
+def test_a_burst_in_which_nobody_was_served_is_no_verdict(manage: Manage) -> None:
+    done = manage("rush", "--strategy", "lua", "--stock", "4000", "--quantity", "2000", "--clients", "3", "--json")
+
+    assert done.returncode == 2
+    assert "The burst came to no verdict: nobody was served" in done.stderr
+    assert done.stdout == ""
+
+
+@pytest.mark.parametrize(
+    "option", [("--stock", "0"), ("--stock", "9" * 20), ("--clients", "-1"), ("--strategy", "compute-and-overwrite")]
+)
 def test_a_senseless_option_is_refused_before_anything_starts(manage: Manage, option: tuple[str, str]) -> None:
     done = manage("rush", *option)
 

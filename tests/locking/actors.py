@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-import time
 from multiprocessing.connection import Connection as Pipe
 from typing import Any
 
 from locking import LeaseLost, waiting
-from tests.locking.support import Recipe
+from tests.locking.support import Recipe, wait_for
 
 
 def increment(recipe: Recipe, name: str, times: int, locked: bool, pipe: Pipe) -> None:
@@ -65,7 +64,6 @@ def write_after_a_pause(recipe: Recipe, name: str, options: dict[str, Any], pipe
         said = "held"
     except LeaseLost:
         said = "lost"
-    deadline = time.monotonic() + 2.0
-    while not lost and time.monotonic() < deadline:
-        time.sleep(0.01)
+    if said == "lost":
+        wait_for(lambda: lost)
     pipe.send((said, len(lost), lease.release()))

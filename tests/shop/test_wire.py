@@ -1,0 +1,112 @@
+"""What only a real web server shows: chunked bodies, foreign hosts, missing slashes, stuck servers."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from django.conf import settings
+
+from loadtest.burst import token
+from loadtest.stack import free_port
+from tests.factories import new_customer, on_sale
+from tests.locking.support import wait_for
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("redis")]
+CHECKOUT = Path(__file__).resolve().parent.parent.parent
+
+
+@pytest.fixture
+def port(db: None) -> Iterator[int]:
+    """The shop behind its real web server, on the database of the tests."""
+    port = free_port()
+    database = settings.DATABASES["default"]
+    environment = {
+        **{name: value for name, value in os.environ.items() if name != "DJANGO_SETTINGS_MODULE"},
+        "DATABASE_URL": f"postgres://{database['USER']}@/{database['NAME']}?host={database['HOST']}",
+        "SECRET_KEY": settings.SECRET_KEY,
+    }
+    command = [sys.executable, "manage.py", "serve", "--port", str(port)]
+    with subprocess.Popen(command, cwd=CHECKOUT, env=environment, stderr=subprocess.DEVNULL) as server:
+        try:
+            wait_for(lambda: answers(port), "the shop to answer")
+            yield port
+        finally:
+            server.terminate()
+
+
+def answers(port: int) -> bool:
+    try:
+        return ask(port, "GET", "/health/")[0] == 200
+    except OSError:
+        return False
+
+
+def ask(port: int, method: str, path: str, body: Any = None, **headers: str) -> tuple[int, str, Any]:
+    """Status, content type, and the JSON or the text of the answer."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    connection.request(method, path, body=body, headers=named, encode_chunked=hasattr(body, "__next__"))
+    response = connection.getresponse()
+    text = response.read().decode()
+    kind = response.headers.get("Content-Type", "")
+    connection.close()
+    return response.status, kind, json.loads(text) if "json" in kind else text
+
+
+def test_what_only_a_web_server_shows(port: int) -> None:
+    offer = on_sale({"a": 3})
+    headers = {"Authorization": f"Bearer {token(new_customer())}", "Content_Type": "application/json"}
+    order = json.dumps({"sale": offer.sale, "items": [{"product": offer.products["a"], "quantity": 1}]}).encode()
+
+    def place(key: str, body: Any = order, path: str = "/api/orders/", **more: str) -> tuple[int, str, Any]:
+        return ask(port, "POST", path, body, **headers, Idempotency_Key=key, **more)
+
+    status, _, placed = place("one")
+    assert (status, placed["state"]) == (201, "pending")
+
+    status, kind, problem = place("two", iter([order]))
+    assert (status, kind, problem["title"]) == (
+        411,
+        "application/problem+json",
+        "The length of the body is not given",
+    )
+
+    status, kind, problem = place("three", path="/api/orders")
+    assert (status, kind, problem["detail"]) == (404, "application/problem+json", "There is nothing at /api/orders.")
+
+    for path in ("/api/orders/", "/api/sales/"):
+        status, kind, problem = ask(port, "GET", path, Host="evil.example")
+        assert (status, kind, problem["status"]) == (400, "application/problem+json", 400)
+
+    for path in ("/api/docs/", "/api/schema/"):
+        status, kind, _ = ask(port, "OPTIONS", path)
+        assert (status, kind) == (405, "application/problem+json")
+
+    status, _, mine = ask(port, "GET", "/api/orders/", **headers)
+    assert [each["id"] for each in mine["results"]] == [placed["id"]]
+
+
+def test_a_row_that_somebody_else_holds_for_long_is_answered_with_503(port: int) -> None:
+    offer = on_sale({"a": 1})
+    database = settings.DATABASES["default"]
+    with psycopg.connect(host=database["HOST"], user=database["USER"], dbname=database["NAME"]) as holder:
+        holder.execute("SELECT FROM inventory_stockitem WHERE sku = 'a' FOR UPDATE")
+        status, kind, problem = ask(
+            port,
+            "POST",
+            "/api/orders/",
+            json.dumps({"sale": offer.sale, "items": [{"product": offer.products["a"], "quantity": 1}]}),
+            Authorization=f"Bearer {token(new_customer())}",
+            Content_Type="application/json",
+            Idempotency_Key="one",
+        )
+    assert (status, kind, problem["type"]) == (503, "application/problem+json", "/api/problems/unavailable/")
