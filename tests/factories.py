@@ -28,7 +28,7 @@ from inventory.strategies import Strategy
 from locking import held
 from shop import sales
 from shop.models import Order, Product, Sale, SaleItem
-from tests.locking.support import PATIENCE, wait_for
+from tests.waiting import PATIENCE, wait_for
 
 T = TypeVar("T")
 

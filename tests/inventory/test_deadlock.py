@@ -13,7 +13,7 @@ from inventory.draft import Draft
 from inventory.strategies.guarded_update import GuardedUpdate
 from tests.factories import at_once, new_draft, preheated, tally
 from tests.inventory.conftest import Ledger
-from tests.locking.support import PATIENCE
+from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

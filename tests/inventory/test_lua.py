@@ -20,7 +20,7 @@ from inventory.strategies import Strategy
 from inventory.strategies.lua import Lua
 from tests.factories import elsewhere, new_draft, preheated
 from tests.inventory.conftest import Ledger
-from tests.locking.support import wait_for
+from tests.waiting import wait_for
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

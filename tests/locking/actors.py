@@ -7,7 +7,8 @@ from multiprocessing.connection import Connection as Pipe
 from typing import Any
 
 from locking import LeaseLost, waiting
-from tests.locking.support import Recipe, wait_for
+from tests.locking.support import Recipe
+from tests.waiting import wait_for
 
 
 def increment(recipe: Recipe, name: str, times: int, locked: bool, pipe: Pipe) -> None:

@@ -20,7 +20,8 @@ import pytest
 
 from locking import Lease, LeaseLost, Lock, LockTimeout, NotOwner
 from tests.locking import actors
-from tests.locking.support import PATIENCE, Recipe, in_fork, paused, process, renewing, run_threads, wait_for
+from tests.locking.support import Recipe, in_fork, paused, process, renewing, run_threads
+from tests.waiting import PATIENCE, wait_for
 
 SHORT = 0.5
 """Seconds: a TTL that a test waits out."""

@@ -16,7 +16,8 @@ from locking import wire
 from locking.renewal import watchdog
 from servers.folder import RunFolder
 from servers.valkey import Valkey
-from tests.locking.support import RedisRecipe, client_of, renewing, wait_for
+from tests.locking.support import RedisRecipe, client_of, renewing
+from tests.waiting import wait_for
 
 
 @contextmanager

@@ -19,18 +19,7 @@ import redis
 from redis.connection import UnixDomainSocketConnection
 
 from locking import Lease, Lock, RedisLock
-
-PATIENCE = 20.0
-"""Seconds after which a condition that should have come true has failed; many times what it takes."""
-
-
-def wait_for(condition: Callable[[], Any], what: str = "") -> Any:
-    """Return the first true value of `condition`, and fail when there is none."""
-    deadline = time.monotonic() + PATIENCE
-    while not (value := condition()):
-        assert time.monotonic() < deadline, f"waited in vain for {what or condition}"
-        time.sleep(0.002)
-    return value
+from tests.waiting import PATIENCE
 
 
 def end_of(lease: Lease) -> float:

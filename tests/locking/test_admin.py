@@ -19,7 +19,7 @@ from redis import Redis
 
 from locking import Lease, RedisLock, held
 from locking.admin import MOST
-from tests.locking.support import PATIENCE, wait_for
+from tests.waiting import PATIENCE, wait_for
 
 pytestmark = pytest.mark.django_db
 

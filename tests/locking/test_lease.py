@@ -9,7 +9,8 @@ import pytest
 
 from locking import Capabilities, Lease, LeaseLost, Lock, LockUnavailable, NotOwner
 from locking.lease import validity
-from tests.locking.support import PATIENCE, Clock, in_fork, run_threads
+from tests.locking.support import Clock, in_fork, run_threads
+from tests.waiting import PATIENCE
 
 
 class ScriptedLock(Lock):

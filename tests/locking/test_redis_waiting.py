@@ -16,7 +16,8 @@ from locking import Lease, LockUnavailable, RedisLock
 from locking.redis import new_token
 from locking.waiting import Waiter
 from tests.locking import actors
-from tests.locking.support import PATIENCE, CountedConnection, RedisRecipe, process, run_threads, wait_for
+from tests.locking.support import CountedConnection, RedisRecipe, process, run_threads
+from tests.waiting import PATIENCE, wait_for
 
 KEY, WAITERS, WAKE = "lock:{wait}", "lock:{wait}:waiters", "lock:{wait}:wake"
 

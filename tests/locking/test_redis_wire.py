@@ -16,16 +16,8 @@ from redis.retry import Retry
 from locking import Lease, LeaseLost, LockTimeout, LockUnavailable, RedisLock
 from locking.renewal import watchdog
 from servers.valkey import Valkey
-from tests.locking.support import (
-    PATIENCE,
-    CommandStats,
-    CountedConnection,
-    CutConnection,
-    end_of,
-    paused,
-    run_threads,
-    wait_for,
-)
+from tests.locking.support import CommandStats, CountedConnection, CutConnection, end_of, paused, run_threads
+from tests.waiting import PATIENCE, wait_for
 
 PLAIN_PAIR = {"evalsha": 2, "time": 1, "get": 2, "set": 2, "zrem": 1, "del": 1, "zcard": 1}
 """What the server runs for an acquire and a release without waiters, its scripts' own commands included."""

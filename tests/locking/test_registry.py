@@ -11,7 +11,8 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from locking import HeldLock, LockUnavailable, RedisLock, held
-from tests.locking.support import PATIENCE, CommandStats, RedisRecipe, wait_for
+from tests.locking.support import CommandStats, RedisRecipe
+from tests.waiting import PATIENCE, wait_for
 
 
 def test_nothing_is_held(client: redis.Redis) -> None:

@@ -17,18 +17,8 @@ from locking import Capabilities, Lease, LeaseLost, Lock, RedisLock, wire
 from locking.lease import validity
 from locking.renewal import RETRY_SECONDS, Watchdog, watchdog
 from servers.valkey import Valkey
-from tests.locking.support import (
-    PATIENCE,
-    Clock,
-    CommandStats,
-    CountedConnection,
-    RedisRecipe,
-    end_of,
-    in_fork,
-    paused,
-    renewing,
-    wait_for,
-)
+from tests.locking.support import Clock, CommandStats, CountedConnection, RedisRecipe, end_of, in_fork, paused, renewing
+from tests.waiting import PATIENCE, wait_for
 
 SOCKET_TIMEOUT = 5.0
 """Seconds: redis-py's default, which a renewal that waits for a server that hangs would take at least."""

@@ -2,8 +2,6 @@
 
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -26,14 +24,6 @@ with Servers(RunFolder(Path(sys.argv[1]))) as servers:
 """
 # The same where the kernel does not tell children that their parent died.
 PARENT_WITHOUT_DEATH_SIGNAL = "import servers.process; servers.process._end_with_parent = lambda number: None" + PARENT
-
-
-def wait_for(condition: Callable[[], object], timeout: float = 30.0) -> None:
-    """Return once the condition holds; it is asked again and again."""
-    deadline = time.monotonic() + timeout
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {timeout:.0f} s: {condition}"
-        time.sleep(0.01)
 
 
 def run_python(code: str, *args: object) -> "subprocess.Popen[str]":

@@ -24,8 +24,8 @@ from tests.servers.support import (
     sql,
     start_parent,
     valkey_client,
-    wait_for,
 )
+from tests.waiting import wait_for
 
 # Never waits, and so never looks whether the postmaster is still there.
 BUSY = "DO $$ BEGIN LOOP END LOOP; END $$"

@@ -12,7 +12,8 @@ import pytest
 from servers import RunFolder, ServerError
 from servers import claim as claim_module
 from servers.folder import CHECKOUT
-from tests.servers.support import run_python, wait_for
+from tests.servers.support import run_python
+from tests.waiting import wait_for
 
 ROOT = os.geteuid() == 0
 as_root = pytest.mark.skipif(not ROOT, reason="needs root")

@@ -10,16 +10,8 @@ import psutil
 import pytest
 
 from servers import RunFolder, ServerError, Servers, keeper
-from tests.servers.support import (
-    gone,
-    run_python,
-    server_processes,
-    sockets,
-    sql,
-    start_parent,
-    valkey_client,
-    wait_for,
-)
+from tests.servers.support import gone, run_python, server_processes, sockets, sql, start_parent, valkey_client
+from tests.waiting import wait_for
 
 START = """
 import sys

@@ -11,7 +11,8 @@ import psutil
 import pytest
 
 from servers import Child, ServerError
-from tests.servers.support import gone, run_python, wait_for
+from tests.servers.support import gone, run_python
+from tests.waiting import wait_for
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the kernel's word for a dead parent is Linux' own")
 PAUSE = "import signal; print('ready', flush=True); signal.pause()"

@@ -21,7 +21,7 @@ from inventory.models import StockItem
 from shop import accounts, checkout
 from shop.models import Order, OrderItem
 from tests.factories import OnSale, interleaved, new_customer, on_sale
-from tests.locking.support import wait_for
+from tests.waiting import wait_for
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("redis")]
 

@@ -26,8 +26,8 @@ from shop import accounts, checkout, offers
 from shop.checkout import KeyReused, Placed, SaleNotOpen, StillRunning, UnknownProduct, UnknownSale
 from shop.models import Allowance, Order, OrderItem, SaleItem
 from tests.factories import OnSale, at_once, close_now, new_customer, on_sale, orders_in, tally
-from tests.locking.support import PATIENCE, wait_for
 from tests.shop.conftest import Gone
+from tests.waiting import PATIENCE, wait_for
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("redis")]
 

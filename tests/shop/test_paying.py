@@ -22,8 +22,8 @@ from shop.models import Allowance, Order
 from shop.saving import return_units
 from shop.tasks import expire_unpaid_orders
 from tests.factories import OnSale, close_now, elsewhere, interleaved, new_customer, on_sale, orders_in
-from tests.locking.support import PATIENCE, wait_for
 from tests.shop.conftest import Gone
+from tests.waiting import PATIENCE, wait_for
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("redis")]
 

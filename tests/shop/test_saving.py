@@ -23,7 +23,7 @@ from shop import saving
 from shop.models import Allowance, Order, OrderItem, Sale
 from shop.saving import return_units, save
 from tests.factories import OnSale, at_once, interleaved, new_customer, new_draft, on_sale
-from tests.locking.support import PATIENCE, wait_for
+from tests.waiting import PATIENCE, wait_for
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

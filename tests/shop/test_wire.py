@@ -18,7 +18,7 @@ from django.conf import settings
 from loadtest.burst import token
 from loadtest.stack import free_port
 from tests.factories import new_customer, on_sale
-from tests.locking.support import wait_for
+from tests.waiting import wait_for
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("redis")]
 CHECKOUT = Path(__file__).resolve().parent.parent.parent
