@@ -4,16 +4,18 @@ PORT ?= 8000
 VENV := .venv
 RUN := $(VENV)/bin/python
 
-.PHONY: help demo test lint rush bench lock clean
+.PHONY: help venv demo test lint rush bench lock clean
 .DEFAULT_GOAL := help
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' Makefile
 
-demo: $(VENV)/.runtime  ## servers, shop and worker; the same burst through flawed and sound strategies; then keeps serving
+venv: $(VENV)/.runtime  ## .venv with what the shop needs, and nothing started
+
+demo: $(VENV)/.runtime  ## the same burst through flawed and sound strategies; then a shop to look at
 	$(RUN) manage.py demo --port $(PORT) $(ARGS)
 
-rush: $(VENV)/.runtime  ## one burst of buyers, one verdict: make rush ARGS="--strategy lua --stock 100 --clients 50"
+rush: $(VENV)/.runtime  ## one burst, one verdict: make rush ARGS="--strategy lua --clients 50"
 	$(RUN) manage.py rush $(ARGS)
 
 bench: $(VENV)/.runtime  ## strategies and their peers, interleaved, as ratios
@@ -36,11 +38,12 @@ lock: $(VENV)/.development  ## compile the requirements again, with hashes
 
 clean:  ## stop the project's servers; remove their run folder, .venv and caches
 	if [ -x $(RUN) ]; then $(RUN) manage.py servers stop --delete; fi
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) celerybeat-schedule* .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(VENV)/.runtime: requirements.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Last Unit needs Python 3.11 or newer; name one with: make PYTHON=python3.12 ...")'
+	@echo "Installing into $(VENV): half a minute or so."
 	$(PYTHON) -m venv $(VENV)
 	$(VENV)/bin/pip install --quiet --disable-pip-version-check --require-hashes -r requirements.txt
 	touch $@

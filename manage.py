@@ -17,7 +17,7 @@ def main() -> None:
     try:
         from django.core.exceptions import ImproperlyConfigured
         from django.core.management import execute_from_command_line
-        from django.db import OperationalError
+        from django.db import OperationalError, ProgrammingError
         from redis import ConnectionError as RedisConnectionError
     except ImportError:
         sys.exit("Django is not installed for this Python. Use .venv/bin/python, which `make demo` makes.")
@@ -27,6 +27,8 @@ def main() -> None:
         give_up(str(error))
     except OperationalError as error:
         give_up(f"Postgres does not answer: {error}\nStart our own with: manage.py servers start")
+    except ProgrammingError as error:
+        give_up(f"The tables are not as they should be: {error}\nMake them with: manage.py migrate")
     except RedisConnectionError as error:
         give_up(f"Redis does not answer: {error}\nStart our own with: manage.py servers start")
 

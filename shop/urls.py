@@ -11,6 +11,7 @@ from shop.api.views import Health
 urlpatterns = [
     path("", RedirectView.as_view(pattern_name="api-docs"), name="home"),
     path("api/", include("shop.api.urls")),
+    path("health", Health.as_view()),
     path("health/", Health.as_view(), name="health"),
     path("admin/locks/", admin.site.admin_view(held_locks), name="admin_locks"),
     path("admin", RedirectView.as_view(pattern_name="admin:index")),

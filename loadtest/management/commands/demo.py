@@ -51,7 +51,7 @@ class Command(BaseCommand):
                     call_command("sample", password=password, stdout=StringIO())
                 results = progression(stack.url, console)
                 if not options["once"]:
-                    console.print(welcome(stack.url, password))
+                    console.print(welcome(stack.url, password), soft_wrap=True, highlight=False)
                     stack.wait()
         except KeyboardInterrupt:
             console.print("Stopped.")
@@ -99,6 +99,7 @@ def table(results: list[dict[str, Any]]) -> Table:
 
 def welcome(url: str, password: str) -> str:
     return f"""
+
 The shop keeps running. Stop it with Ctrl-C.
 
   API, to try    {url}/api/docs/

@@ -32,7 +32,7 @@ class Command(BaseCommand):
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("--password", default="", help="of `admin` and `buyer`; a random one if absent")
         parser.add_argument(
-            "--strategy", default="redis-lock", choices=strategies.NAMES, help="of the sale (redis-lock)"
+            "--strategy", default="guarded-update", choices=strategies.NAMES, help="of the sale (guarded-update)"
         )
 
     def handle(self, *args: Any, **options: Any) -> None:

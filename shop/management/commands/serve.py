@@ -46,7 +46,7 @@ def granian_arguments(host: str, port: int, application: str = "shop.wsgi:applic
         *("--backpressure", str(settings.WEB_CONNECTIONS)),
         # Without these, one dead worker ends the server, and a stuck one never ends.
         *("--respawn-failed-workers", "--workers-kill-timeout", "5"),
-        *("--no-ws", "--log-level", "warning"),
+        *("--no-ws", "--log-level", "error"),
     ]
 
 
