@@ -40,7 +40,7 @@ class Waiter:
     def __init__(self, client: Redis, lock: str, bell: str, wake: str, leave: Callable[[bool], None]) -> None:
         self._pool = client.connection_pool
         self._lock = lock
-        self._lists = (bell, wake)
+        self._lists = (bell, wake)  # in this order: see leave.lua
         self._leave = leave
         self._connection: Any = None
         self._blocked = False

@@ -1,12 +1,11 @@
 """What the Redis locks say to a server: scripts, each within a time limit of its own.
 
-The client's `execute_command` is not used, because it retries (ten times by default) without saying so, and a lock has
-to know when a request was left without an answer: the grant may have been given, the release may have been done.
+The client's `execute_command` is not used, because it may try ten times without saying so, and a lock has to know when
+a request was left without an answer: the grant may have been given, the release may have been done.
 """
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -24,8 +23,6 @@ from locking.errors import LockUnavailable
 
 if TYPE_CHECKING:
     from redis import ConnectionPool, Redis
-
-logger = logging.getLogger(__name__)
 
 Command = tuple[Any, ...]
 

@@ -12,7 +12,7 @@
 
 redis.call('ZREM', KEYS[2], ARGV[1])
 if ARGV[3] == '1' then
-    -- Before any wake: lists are served in the order in which they were filled, so this waiter cannot take the wake.
+    -- Its pop names the bell before the wake: it takes the bell, and leaves a wake to somebody who stays.
     redis.call('RPUSH', KEYS[4], 1)
     redis.call('PEXPIRE', KEYS[4], ARGV[2])
 end

@@ -102,6 +102,23 @@ class TestQuiet:
         return (counted.sent - sent) / ((time.monotonic() - start) / ttl)
 
 
+class TestPause:
+    @pytest.mark.parametrize(
+        ("left", "pause"),
+        [
+            pytest.param(250, 0.251, id="when the grant has expired, which is past its last millisecond"),
+            pytest.param(0, 0.001, id="never at once"),
+            pytest.param(90_000, 60.0, id="after its own TTL at the latest, whoever holds it"),
+            pytest.param(-1, 60.0, id="after its own TTL when the grant does not expire"),
+        ],
+    )
+    def test_a_waiter_that_is_refused_looks_again(
+        self, lock: RedisLock, monkeypatch: pytest.MonkeyPatch, left: int, pause: float
+    ) -> None:
+        monkeypatch.setattr("locking.redis.request", lambda *args, **options: [0, left])
+        assert lock._ask(new_token(), float("inf"), waits=True) == pause
+
+
 class TestWake:
     def test_a_release_wakes_one_of_many(self, lock: RedisLock, client: redis.Redis) -> None:
         lease = lock.acquire()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any
@@ -286,6 +287,18 @@ class TestLostAnswers:
             lock.acquire(timeout=0.2)
         wait_for(lambda: client.exists("lock:{hung}:fence"))
         wait_for(lambda: not client.exists("lock:{hung}"), "the grant that came too late to be taken back")
+
+    @pytest.mark.parametrize(("ttl", "timeout"), [(60.0, 0.1), (0.5, None)])
+    def test_a_server_that_hangs_is_waited_for_no_longer_than_it_makes_sense(
+        self, own_valkey: Valkey, ttl: float, timeout: float | None
+    ) -> None:
+        client = redis.Redis.from_url(own_valkey.url, socket_timeout=PATIENCE)
+        lock = RedisLock(client, "hung", ttl=ttl)
+        lock.acquire().release()
+        start = time.monotonic()
+        with paused(own_valkey.child.pid), pytest.raises(LockUnavailable):
+            lock.acquire(timeout=timeout)
+        assert time.monotonic() - start < PATIENCE / 2
 
     def test_an_answer_that_is_still_to_come_is_nobody_elses(self, own_valkey: Valkey) -> None:
         client = redis.Redis.from_url(own_valkey.url)
