@@ -18,7 +18,7 @@ demo: $(VENV)/.runtime  ## the same burst through flawed and sound strategies; t
 rush: $(VENV)/.runtime  ## one burst, one verdict: make rush ARGS="--strategy lua --clients 50"
 	$(RUN) manage.py rush $(ARGS)
 
-bench: $(VENV)/.runtime  ## strategies and their peers, interleaved, as ratios
+bench: $(VENV)/.development  ## strategies or locks and their peers, as ratios: make bench ARGS=locks
 	$(RUN) -m loadtest.bench $(ARGS)
 
 test: $(VENV)/.development  ## every test, in random order: make test ARGS="-k lease"

@@ -4,16 +4,23 @@ lock = RedisLock(client, "stock:sku-42", ttl=10.0)
 with lock.hold(timeout=2.0) as lease:
     lease.check()           # raises LeaseLost when the lock is no longer surely ours
     write(..., lease.fence) # let the store refuse a fence lower than the last it has seen
+
+Locks on other servers need the client of that server, and are imported from where they are: `locking.zookeeper`,
+`locking.etcd`, and on Postgres `locking.postgres` and `locking.tables`. `docs/locks.md` says which to choose.
 """
 
 from locking.base import Capabilities, Lock
 from locking.errors import LeaseLost, LockError, LockTimeout, LockUnavailable, NotOwner
 from locking.lease import Lease
-from locking.redis import RedisLock
-from locking.registry import HeldLock, held
+from locking.local import ProcessLock, ThreadLock
+from locking.redis import FairRedisLock, RedisLock
+from locking.redlock import Redlock
+from locking.reentrant import ReentrantLock
+from locking.registry import HeldLock, force_release, held
 
 __all__ = [
     "Capabilities",
+    "FairRedisLock",
     "HeldLock",
     "Lease",
     "LeaseLost",
@@ -22,6 +29,11 @@ __all__ = [
     "LockTimeout",
     "LockUnavailable",
     "NotOwner",
+    "ProcessLock",
     "RedisLock",
+    "Redlock",
+    "ReentrantLock",
+    "ThreadLock",
+    "force_release",
     "held",
 ]

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from typing import Any
+from urllib.parse import quote
 
-from django.contrib import admin
+from django.contrib import admin, messages
 from django.contrib.auth.decorators import permission_required
 from django.http import HttpRequest, HttpResponse
-from django.shortcuts import render
+from django.shortcuts import redirect, render
 from django.utils.html import format_html
 from django_redis import get_redis_connection
 from redis import RedisError
@@ -20,6 +21,10 @@ MOST = 100
 
 PERMISSION = "inventory.view_stockitem"
 """A lock is no model and has no permission of its own: who may see the stock may see who holds it."""
+
+
+FORCE = "inventory.change_stockitem"
+"""Who may correct the stock may take a lock from its holder, which risks it."""
 
 
 def may_see_locks(request: HttpRequest) -> bool:
@@ -39,9 +44,10 @@ def most_wanted() -> tuple[list[HeldLock], str]:
 def held_locks(request: HttpRequest) -> HttpResponse:
     """Who holds which lock, since when and until when, and how many wait."""
     locks, error = most_wanted()
+    may_force = request.user.has_perm(FORCE)
     table = {
-        "headers": ("Lock", "Waiters", "Owner", "Age", "TTL", "Fence"),
-        "rows": [row(lock) for lock in locks[:MOST]],
+        "headers": ("Lock", "Waiters", "Owner", "Age", "TTL", "Fence", *(("By force",) if may_force else ())),
+        "rows": [row(lock, may_force=may_force) for lock in locks[:MOST]],
     }
     context = {
         **admin.site.each_context(request),
@@ -55,12 +61,36 @@ def held_locks(request: HttpRequest) -> HttpResponse:
     return render(request, "locking/held.html", context, status=503 if error else 200)
 
 
-def row(lock: HeldLock) -> list[Any]:
+@permission_required(FORCE, raise_exception=True)
+def release_by_force(request: HttpRequest) -> HttpResponse:
+    """Ask for the reason, and take a lock from whoever holds it."""
+    name = request.GET.get("name", "")
+    if request.method == "POST":
+        why = request.POST.get("why", "").strip() or "no reason given"
+        try:
+            released = registry.force_release(
+                get_redis_connection("default"), name, by=f"{request.user.get_username()}: {why}"
+            )
+        except (LockUnavailable, RedisError) as error:
+            messages.error(request, str(error))
+        else:
+            if released:
+                messages.success(request, f"Lock {name} was taken from its holder. Who and why is in the log.")
+            else:
+                messages.warning(request, f"Nobody held lock {name} any more; nothing was done.")
+        return redirect("admin_locks")
+    context = {**admin.site.each_context(request), "title": f"Release lock {name} by force", "name": name}
+    return render(request, "locking/release.html", context)
+
+
+def row(lock: HeldLock, *, may_force: bool) -> list[Any]:
+    force = format_html('<a href="release/?name={}" class="text-link">Release…</a>', quote(lock.name))
     return [
         lock.name,
         lock.waiters,
-        lock.owner,
+        lock.owner or "just handed over",
         "–" if lock.age is None else f"{lock.age:.1f} s",
         "never" if lock.ttl is None else f"{lock.ttl:.1f} s",
         "–" if lock.fence is None else format_html("<code>{}</code>", lock.fence),
+        *([force] if may_force else []),
     ]

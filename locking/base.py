@@ -8,7 +8,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import ClassVar
 
 from locking.errors import LockTimeout, LockUnavailable, NotOwner
 from locking.lease import Lease, validity
@@ -21,20 +20,28 @@ class Capabilities:
     """What a lock promises, declared by its class, so that nobody has to infer it. The default is no promise.
 
     Attributes:
+        across_processes: it excludes other processes of the same machine.
+        across_machines: it excludes clients on other machines.
         fenced: every grant carries a number greater than the one before.
         fair: waiters are served in the order in which they came.
         reentrant: who holds it may enter again.
+        expires: a grant that nobody extends is over after its TTL.
         renews: a watchdog extends the lease while its holder lives.
         quiet_wait: a waiter sends at most one command per TTL while nothing happens.
+        forks: a forked child can use the same lock object.
         survives_holder_crash: when the holder dies, others get the lock in a bounded time.
         survives_node_loss: exclusion holds although one server loses its data or fails over.
     """
 
+    across_processes: bool = False
+    across_machines: bool = False
     fenced: bool = False
     fair: bool = False
     reentrant: bool = False
+    expires: bool = False
     renews: bool = False
     quiet_wait: bool = False
+    forks: bool = False
     survives_holder_crash: bool = False
     survives_node_loss: bool = False
 
@@ -55,7 +62,8 @@ class Lock(ABC):
         ValueError: the name is empty, or the TTL is not a usable time.
     """
 
-    capabilities: ClassVar[Capabilities]
+    capabilities: Capabilities
+    """What it promises: of the class, or of the object where it depends on what the lock is made of."""
 
     def __init__(self, name: str, *, ttl: float) -> None:
         if not name:

@@ -54,7 +54,7 @@ class Lease:
     the local clock, whatever the server thinks, or when the server says that it is not ours. It is released from the
     first call of `release()` on, answered or not; from then on `lost` stays as it is and `on_lost` is not called.
 
-    Locks make leases; nobody else needs to.
+    Locks make leases; nobody else needs to. What a lock has to remember of a grant besides, it keeps in a subclass.
 
     Args:
         lock: the lock that grants it, and that extends and releases it.
@@ -65,6 +65,7 @@ class Lease:
         on_lost: called once with the lease when it is lost, from whichever thread notices first. It must not block:
             in the watchdog's thread it would hold up every other renewal of the process.
         clock: monotonic seconds.
+        validity: how long the holder may trust a grant of so many seconds, for a lock with its own drift allowance.
     """
 
     __slots__ = (
@@ -78,6 +79,7 @@ class Lease:
         "_pid",
         "_state",
         "_unanswered",
+        "_validity",
         "fence",
         "token",
         "ttl",
@@ -93,6 +95,7 @@ class Lease:
         clock: Callable[[], float],
         fence: int | None = None,
         on_lost: Callable[[Lease], object] | None = None,
+        validity: Callable[[float], float] = validity,
     ) -> None:
         self.token = token
         self.fence = fence
@@ -100,6 +103,7 @@ class Lease:
         self._lock = lock
         self._clock = clock
         self._on_lost = on_lost
+        self._validity = validity
         self._deadline = started + validity(ttl)
         self._state = _State.HELD
         self._answered = False
@@ -123,7 +127,7 @@ class Lease:
             NotOwner: in a child after `fork`.
         """
         self._require_own_process()
-        return self._state is _State.LOST or (self._state is _State.HELD and self._clock() >= self._deadline)
+        return self._state is _State.LOST or (self._state is _State.HELD and self._ended())
 
     def remaining(self) -> float:
         """Return for how many seconds more the lease is surely ours: 0.0 once it is lost or released.
@@ -134,7 +138,7 @@ class Lease:
             NotOwner: in a child after `fork`.
         """
         self._require_own_process()
-        if self._state is not _State.HELD:
+        if self._state is not _State.HELD or self._ended():
             return 0.0
         return max(0.0, self._deadline - self._clock())
 
@@ -168,7 +172,7 @@ class Lease:
         """
         self.check()
         seconds = self.ttl if ttl is None else ttl
-        if not validity(seconds) > 0:
+        if not self._validity(seconds) > 0:
             raise ValueError(f"ttl must be longer than the drift allowance, not {seconds!r}")
         started = self._clock()
         if self._lock._extend(self, seconds):
@@ -216,11 +220,18 @@ class Lease:
                 "holds it. Acquire the lock in this process."
             )
 
+    def _ended(self) -> bool:
+        """Whether the time is over. A lease that can end otherwise, with a connection say, looks at that too.
+
+        It must be quick, ask no server, and never say False again once it has said True.
+        """
+        return self._clock() >= self._deadline
+
     def _prolong(self, started: float, ttl: float) -> None:
         """Note that the server keeps the lock for `ttl` seconds from `started`. An answer that comes too late loses."""
         with self._mutex:
-            if self._state is _State.HELD and self._clock() < self._deadline:
-                self._deadline = max(self._deadline, started + validity(ttl))
+            if self._state is _State.HELD and not self._ended():
+                self._deadline = max(self._deadline, started + self._validity(ttl))
                 return
         self._lose()
 

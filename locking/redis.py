@@ -1,11 +1,11 @@
-"""RedisLock: a lock on one Redis or Valkey server. Two round trips a pair; fence, renewal and wake-up included.
+"""RedisLock: a lock on one Redis or Valkey server. Two round trips a pair; fence, renewal and hand-over included.
 
 Keys, all under one hash tag, so that they are on one node of a cluster:
 
     lock:{name}             the holder's token; expires after the TTL
-    lock:{name}:fence       the last fence given; expires when nobody has asked for long
+    lock:{name}:fence       the last fence given, and to whom; expires when nobody has asked for long
     lock:{name}:waiters     who waits, scored with the time until which he counts as alive
-    lock:{name}:wake        one element when the lock was freed and a waiter should look
+    lock:{name}:wake        the grant that a release makes to whoever pops it: waiters are blocked on it
     lock:{name}:bell:<id>   wakes one waiter from its blocked pop when it wants to leave; lives for a moment
 """
 
@@ -21,19 +21,23 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import redis
+from redis.exceptions import MovedError
 
 from locking.base import Capabilities, Lock, patience
 from locking.errors import LockUnavailable
 from locking.lease import Lease
-from locking.renewal import watchdog
+from locking.renewal import RENEWALS_PER_TTL, watchdog
 from locking.waiting import Waiter
-from locking.wire import Call, Line, request
+from locking.wire import Call, Line, pool_of, request
 
 if TYPE_CHECKING:
-    from redis import ConnectionPool, Redis
+    from redis import ConnectionPool
+    from redis.cluster import RedisCluster
+
+    from locking.wire import Client
 
 logger = logging.getLogger(__name__)
 
@@ -41,24 +45,34 @@ SHORTEST_PATIENCE = 1.0
 """Seconds. A server may take so long to answer although the caller's timeout, which is for the lock, is shorter."""
 
 
-class RedisLock(Lock):
-    """A lock on one server: owner token, fence, renewal, and waiters that sleep until they are woken.
+LONGEST_TTL = 1e9
+"""Seconds: thirty years. The server's milliseconds, ten times as many for a fence, have to fit into its numbers."""
 
-    Waiters are woken one at a time, in the order in which they block, but whoever asks at that moment may be quicker:
-    the lock is not fair. A waiter that nobody wakes looks again when the present grant expires, and then once a TTL.
+
+class RedisLock(Lock):
+    """A lock on one server: owner token, fence, renewal, and waiters that sleep until the lock is handed to them.
+
+    A release with waiters does not free the lock but grants it to the one that has slept for longest, so the wake and
+    the grant are one message, and a quick newcomer cannot overtake. A waiter that nobody wakes looks when the present
+    grant expires, and then once a TTL; who then finds the lock free hands it to whoever has slept for longest. So the
+    order of arrival holds, a waiter whose connection is gone is passed over, and one that is paused costs one TTL.
 
     It excludes others for as long as the server keeps its data and nobody sets its clock forward. One that fails over
     to a replica which has not seen the grant yet may grant the lock twice. The fence, checked where you write, covers
-    that as well as a paused holder.
+    that as well as a paused holder. It is the server's clock in microseconds, or the last fence + 1 when that is more:
+    it would fall only with the clock, set back beyond the last grant while the server restarts, or of a promoted
+    replica that lags by more and has not seen the grant.
 
     A waiter uses one connection of the client's pool and, now and then, a second one: allow for two a waiting thread.
     Give the client a `socket_timeout`, and few retries: connecting follows them and comes on top of every time limit.
 
     Args:
-        client: any `redis.Redis`, of a server from Redis 7 or Valkey 7.2 on.
+        client: any `redis.Redis`, a Sentinel's too, or a `RedisCluster`; of servers from Redis 7 or Valkey 7.2 on.
         name: what is locked; no braces.
         ttl: seconds after which the lock is free again when its holder has died. Several times the longest pause that
             a holder should survive (garbage collection, network); not the length of the work, which renewal covers.
+        wait_for_replicas: how many replicas must have a grant before it counts (WAIT). It narrows the gap in which a
+            failover forgets a grant, and does not close it: a replica without it may be promoted. Two round trips more.
         renew: let the watchdog of the process extend the lease every third of the TTL while it is held.
         on_lost: called once with the lease when it is lost. It must not block.
         clock: monotonic seconds; for tests.
@@ -67,14 +81,25 @@ class RedisLock(Lock):
         ValueError: the name is empty or contains braces, or `ttl` is not a usable time.
     """
 
-    capabilities = Capabilities(fenced=True, renews=True, quiet_wait=True, survives_holder_crash=True)
+    capabilities = Capabilities(
+        across_processes=True,
+        across_machines=True,
+        fenced=True,
+        fair=True,
+        expires=True,
+        renews=True,
+        quiet_wait=True,
+        forks=True,
+        survives_holder_crash=True,
+    )
 
     def __init__(
         self,
-        client: Redis,
+        client: Client,
         name: str,
         *,
         ttl: float = 10.0,
+        wait_for_replicas: int = 0,
         renew: bool = True,
         on_lost: Callable[[Lease], object] | None = None,
         clock: Callable[[], float] = time.monotonic,
@@ -82,12 +107,15 @@ class RedisLock(Lock):
         super().__init__(name, ttl=ttl)
         if "{" in name or "}" in name:
             raise ValueError(f"the name of a Redis lock may not contain braces, they mark the hash tag: {name!r}")
-        if ttl == math.inf:
-            raise ValueError("a Redis lock needs a finite ttl: without one a crashed holder would keep it for ever")
+        if ttl > LONGEST_TTL:
+            raise ValueError(
+                f"a Redis lock needs a finite ttl, {LONGEST_TTL:.0f} s at most: a crashed holder keeps it so long"
+            )
         self._client = client
         self._on_lost = on_lost
         self._clock = clock
-        self._renewer = RedisRenewer(client.connection_pool) if renew else None
+        self._replicas = wait_for_replicas
+        self._renewer = RedisRenewer(client) if renew else None
         key = f"lock:{{{name}}}"
         self._key, self._fence, self._waiters, self._wake = key, f"{key}:fence", f"{key}:waiters", f"{key}:wake"
 
@@ -105,115 +133,222 @@ class RedisLock(Lock):
             raise
         except BaseException:
             # Interrupted, or out of threads for the renewal: nobody will use what may have been granted.
-            with suppress(LockUnavailable, redis.RedisError):
-                self._send(self._release_call(token), SHORTEST_PATIENCE)
+            self._give_up(token)
             raise
 
-    def _ask(self, token: str, deadline: float, *, waits: bool, on: Any = None) -> Lease | float:
-        """Ask once and return the lease, or the seconds after which to look again when nobody wakes us."""
+    def _ask(self, token: str, deadline: float, *, waits: bool, on: Any = None) -> Lease | Refused:
+        """Ask once and return the lease, or when it was refused."""
         started = self._clock()
+        keys = (self._key, self._fence, self._waiters, self._wake)
         granted, figure = request(
             self._client,
             self.name,
-            Call("acquire", (self._key, self._fence, self._waiters), (token, milliseconds(self.ttl), int(waits))),
+            Call("acquire", keys, (token, milliseconds(self.ttl), int(waits), who()), self._replicas),
             # A grant that is answered after the TTL is worth nothing.
             seconds=min(self.ttl, max(deadline - started, SHORTEST_PATIENCE)),
             on=on,
             undo=lambda: (self._release_call(token), self._leave_call(token, blocked=False)),
         )
-        if not granted:
-            # A key expires when its last millisecond is over. One that does not expire was not set by a lock.
-            return min((figure + 1) / 1000, self.ttl) if figure >= 0 else self.ttl
-        lease = Lease(
-            self, token, started=started, ttl=self.ttl, fence=figure, on_lost=self._on_lost, clock=self._clock
-        )
-        if self._renewer is not None or self._on_lost is not None:
-            watchdog.watch(lease, self._renewer)
-        return lease
+        if granted:
+            return self._watched(self._lease(token, figure, started))
+        # A key expires when its last millisecond is over. One that does not expire was not set by a lock.
+        return Refused(started, min((figure + 1) / 1000, self.ttl) if figure >= 0 else self.ttl)
 
-    def _wait(self, token: str, deadline: float, pause: float) -> Lease | None:
-        with Waiter(self._client, self.name, self._bell(token), self._wake, partial(self._leave, token)) as waiter:
+    def _wait(self, token: str, deadline: float, refused: Refused) -> Lease | None:
+        leave, give_up = partial(self._leave, token), partial(self._give_up, waited_as=token)
+        pool = pool_of(self._client, self._key)
+        # A grant that is popped is no older than the request before the pop was sent, for somebody held the lock then.
+        asked, pause = refused
+        with Waiter(pool, self.name, self._bell(token), self._wake, leave, give_up) as waiter:
             while (left := deadline - self._clock()) > 0:
-                woken = waiter.wait(min(pause, left), left)
-                if not woken and left <= pause:
+                grant = waiter.wait(min(pause, left), left)
+                if grant is not None:
+                    lease = self._accept(grant, token, asked, on=waiter.idle_connection)
+                    if lease is not None:
+                        waiter.granted = True
+                        return lease
+                    waiter.grant = None
+                elif left <= pause:
                     break
+                sleeps_on = waiter.idle_connection is None
                 answer = self._ask(token, deadline, waits=True, on=waiter.idle_connection)
                 if isinstance(answer, Lease):
                     waiter.granted = True
                     return answer
+                asked = asked if sleeps_on else answer.asked
                 # Nobody woke us and it is still held, so somebody renews it: from now on once a TTL will do.
-                pause = answer if woken else self.ttl
-        return None
+                pause = self.ttl if grant is None else answer.pause
+            grant = waiter.leave()
+            lease = None if grant is None else self._accept(grant, token, asked)
+            waiter.granted = lease is not None
+            return lease
+
+    def _accept(self, grant: str, waited_as: str, asked: float, on: Any = None) -> Lease | None:
+        """Return the lease of a grant that a release has made to this waiter, or None when its time is over.
+
+        Its time is counted from `asked`. When too much of it may be over, or it is not the TTL of this lock, it is
+        extended first.
+        """
+        fence, ttl = (int(part) for part in grant.split()[:2])
+        lease = self._lease(grant, fence, asked, waited_as=waited_as)
+        other = ttl != milliseconds(self.ttl)
+        if other or self._replicas or self._clock() - asked > self.ttl / RENEWALS_PER_TTL:
+            started = self._clock()
+            extend = self.extend_call(lease, self.ttl, shorten=other)
+            if not request(self._client, self.name, extend, seconds=SHORTEST_PATIENCE, on=on):
+                return None
+            lease = self._lease(grant, fence, started, waited_as=waited_as)
+        return self._watched(lease)
+
+    def _lease(self, token: str, fence: int, started: float, *, waited_as: str = "") -> RedisLease:
+        return RedisLease(
+            self,
+            token,
+            started=started,
+            ttl=self.ttl,
+            fence=fence,
+            on_lost=self._on_lost,
+            clock=self._clock,
+            holder=who(),
+            waited_as=waited_as,
+        )
+
+    def _watched(self, lease: Lease) -> Lease:
+        if self._renewer is not None or self._on_lost is not None:
+            watchdog.watch(lease, self._renewer)
+        return lease
 
     def _leave(self, token: str, blocked: bool) -> None:  # noqa: FBT001 - a callback
         self._send(self._leave_call(token, blocked=blocked), SHORTEST_PATIENCE)
 
+    def _give_up(self, token: str, waited_as: str = "") -> None:
+        """Let go of what may have been granted to us. Without a server it ends by itself."""
+        with suppress(LockUnavailable, redis.RedisError):
+            self._send(self._release_call(token, waited_as), SHORTEST_PATIENCE)
+
     def _extend(self, lease: Lease, ttl: float) -> bool:
-        return bool(self._send(self.extend_call(lease.token, ttl), max(lease.remaining(), SHORTEST_PATIENCE)))
+        return bool(self._send(self.extend_call(lease, ttl), max(lease.remaining(), SHORTEST_PATIENCE)))
 
     def _release(self, lease: Lease) -> bool:
         watchdog.forget(lease)
-        return bool(self._send(self._release_call(lease.token), self.ttl))
+        return bool(self._send(self._release_call(lease.token, cast(RedisLease, lease).waited_as), self.ttl))
 
     def _send(self, call: Call, seconds: float) -> Any:
         return request(self._client, self.name, call, seconds=seconds)
 
-    def extend_call(self, token: str, ttl: float) -> Call:
-        """Return the call that keeps the lock for `ttl` seconds from now if the token holds it. For the renewer."""
-        return Call("extend", (self._key, self._fence), (token, milliseconds(ttl)))
+    def extend_call(self, lease: Lease, ttl: float, *, shorten: bool = False) -> Call:
+        """Return the call that keeps the lock for `ttl` seconds from now if the lease holds it. For the renewer."""
+        mine = cast(RedisLease, lease)
+        keys = (self._key, self._fence, self._waiters)
+        note = f"{mine.fence} {mine.holder}"
+        return Call("extend", keys, (mine.token, mine.waited_as, milliseconds(ttl), note, int(shorten)), self._replicas)
 
-    def _release_call(self, token: str) -> Call:
-        return Call("release", (self._key, self._waiters, self._wake), (token, milliseconds(self.ttl)))
+    def _release_call(self, token: str, waited_as: str = "") -> Call:
+        keys = (self._key, self._fence, self._waiters, self._wake)
+        return Call("release", keys, (token, waited_as, milliseconds(self.ttl), new_token()))
 
     def _leave_call(self, token: str, *, blocked: bool) -> Call:
-        keys = (self._key, self._waiters, self._wake, self._bell(token))
-        return Call("leave", keys, (token, milliseconds(self.ttl), int(blocked)))
+        return Call("leave", (self._waiters, self._bell(token)), (token, milliseconds(self.ttl), int(blocked)))
 
     def _bell(self, token: str) -> str:
-        return f"{self._key}:bell:{token.partition(':')[0]}"
+        return f"{self._key}:bell:{token}"
+
+
+FairRedisLock = RedisLock
+"""The name that others give to a fair lock. Every `RedisLock` is one: a release hands over in order of arrival."""
+
+
+class RedisLease(Lease):
+    """A lease that also knows how its grant is noted on the server.
+
+    Args:
+        holder: who holds it, for people to read.
+        waited_as: the token under which the holder is on the list of waiters, if a release handed it the lock.
+    """
+
+    __slots__ = ("holder", "waited_as")
+
+    def __init__(self, *args: Any, holder: str, waited_as: str, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.holder = holder
+        self.waited_as = waited_as
+
+
+class Refused(NamedTuple):
+    """Somebody else held the lock.
+
+    Attributes:
+        asked: when the request was about to be sent, on the lock's clock.
+        pause: seconds after which to look again when nobody wakes us.
+    """
+
+    asked: float
+    pause: float
 
 
 class RedisRenewer:
-    """Extends all leases on the servers of one pool, over a line of its own. See `locking.renewal.Renewer`."""
+    """Extends all leases of one client, over lines of its own. See `locking.renewal.Renewer`."""
 
-    def __init__(self, pool: ConnectionPool) -> None:
-        self._pool = pool
-        self._line = Line(pool)
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._lines: dict[ConnectionPool, Line] = {}
+
+    @property
+    def _servers(self) -> object:
+        """What two clients of the same servers share: a pool, or the client of a cluster itself."""
+        return getattr(self._client, "connection_pool", self._client)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, RedisRenewer) and other._pool is self._pool
+        return isinstance(other, RedisRenewer) and other._servers is self._servers
 
     def __hash__(self) -> int:
-        return hash((RedisRenewer, id(self._pool)))
+        return hash((RedisRenewer, id(self._servers)))
 
     def renew(self, leases: Sequence[Lease], seconds: float) -> Sequence[bool | None]:
-        """See `Renewer.renew`."""
+        """See `Renewer.renew`. The nodes of a cluster are asked one after the other."""
+        until = time.monotonic() + seconds
+        at: dict[ConnectionPool, list[Lease]] = {}
+        for lease in leases:
+            at.setdefault(pool_of(self._client, _extension(lease).keys[0]), []).append(lease)
+        answers: dict[str, bool | None] = {}
+        for pool, mine in at.items():
+            for lease, answer in zip(mine, self._renew(pool, mine, until - time.monotonic()), strict=True):
+                answers[lease.token] = answer
+        return [answers[lease.token] for lease in leases]
+
+    def _renew(self, pool: ConnectionPool, leases: Sequence[Lease], seconds: float) -> Sequence[bool | None]:
         try:
-            answers = self._line.run([_extension(lease) for lease in leases], seconds)
+            answers = self._lines.setdefault(pool, Line(pool)).run([_extension(lease) for lease in leases], seconds)
         except redis.RedisError as error:
             logger.warning("%d leases were not renewed (%s); it is tried again.", len(leases), error)
             return [None] * len(leases)
         for answer in answers:
+            if isinstance(answer, MovedError):
+                cast("RedisCluster", self._client).nodes_manager.move_slot(answer)
             if isinstance(answer, Exception):
                 logger.warning("A lease was not renewed (%s); it is tried again.", answer)
         return [None if isinstance(answer, Exception) else bool(answer) for answer in answers]
 
     def close(self) -> None:
         """See `Renewer.close`."""
-        self._line.close()
+        for line in self._lines.values():
+            line.close()
+        self._lines.clear()
 
 
 def _extension(lease: Lease) -> Call:
-    return cast(RedisLock, lease._lock).extend_call(lease.token, lease.ttl)
+    return cast(RedisLock, lease._lock).extend_call(lease, lease.ttl)
 
 
 def new_token() -> str:
-    """Return what makes one grant different from every other: 128 random bits, and for people to read, who asks.
+    """Return what makes one grant different from every other: 128 random bits."""
+    return secrets.token_hex(16)
 
-    The label is host, process and thread. It tells nobody apart: addresses, process ids and thread names repeat.
-    """
+
+def who() -> str:
+    """Return who asks, for people to read. It tells nobody apart: addresses, process ids and thread names repeat."""
     label = f"{_host()}:{os.getpid()}:{threading.current_thread().name}"
-    return f"{secrets.token_hex(16)}:{label.encode('ascii', 'backslashreplace')[:100].decode()}"
+    return label.encode("ascii", "backslashreplace")[:100].decode()
 
 
 @cache

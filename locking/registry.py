@@ -1,17 +1,28 @@
-"""Who holds which lock on a server right now, for people to look at. What it says may be over when it is read."""
+"""Who holds which lock on a server right now, for people to look at, and to end by force.
+
+What it says may be over when it is read.
+"""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from secrets import token_hex
+from typing import TYPE_CHECKING, Any, cast
+
+from redis.cluster import RedisCluster
 
 from locking.errors import LockUnavailable
-from locking.wire import NO_ANSWER
+from locking.wire import NO_ANSWER, Call, request
 
 if TYPE_CHECKING:
     from redis import Redis
+
+    from locking.wire import Client
+
+logger = logging.getLogger(__name__)
 
 KEYS_A_STEP = 1000
 GONE = -2
@@ -24,7 +35,8 @@ class HeldLock:
 
     Attributes:
         name: the name of the lock.
-        owner: host, process and thread that asked for it: a label for people, not an identity.
+        owner: host, process and thread that asked for it: a label for people, not an identity. Empty for a waiter
+            that it was handed to, until the lease is renewed for the first time.
         fence: the fencing token of the grant; None when its key is gone.
         age: seconds since the grant, by the server's clock; None without a fence.
         ttl: seconds until the grant expires unless it is renewed; None for a key that does not expire.
@@ -39,14 +51,14 @@ class HeldLock:
     waiters: int
 
 
-def held(client: Redis, limit: int = 1000, *, scan: int = 1_000_000) -> list[HeldLock]:
+def held(client: Client, limit: int = 1000, *, scan: int = 1_000_000) -> list[HeldLock]:
     """Return the Redis locks that are held, by name.
 
     It looks through the keys of the server step by step (SCAN), which holds up nobody, and stops at the bounds. A lock
     that comes or goes meanwhile may be missing.
 
     Args:
-        client: the client of the server.
+        client: the client of the server, or of a cluster.
         limit: how many locks to return at most.
         scan: how many keys of the server to look at, about, at most.
 
@@ -54,13 +66,55 @@ def held(client: Redis, limit: int = 1000, *, scan: int = 1_000_000) -> list[Hel
         LockUnavailable: the server cannot be reached.
     """
     try:
-        names = list(islice(_names(client, scan), limit))
-        locks = [
-            lock for at in range(0, len(names), KEYS_A_STEP) for lock in _look(client, names[at : at + KEYS_A_STEP])
-        ]
+        locks: list[HeldLock] = []
+        for node in _nodes(client):
+            names = list(islice(_names(node, scan), limit - len(locks)))
+            for at in range(0, len(names), KEYS_A_STEP):
+                locks.extend(_look(node, names[at : at + KEYS_A_STEP]))
     except NO_ANSWER as error:
         raise LockUnavailable(f"The Redis server cannot be asked for its locks ({error}). Try again.") from error
     return sorted(locks, key=lambda lock: lock.name)
+
+
+def force_release(client: Client, name: str, *, by: str) -> bool:
+    """Take a lock from whoever holds it, and hand it to the next in the queue. It is logged with who did it.
+
+    The holder is told when its lease is renewed next, or by `check()` when its time is over; until then it goes on. So
+    only where its writes are guarded by the fence, or when it is known to be dead, is this safe.
+
+    Args:
+        client: the client of the server, or of a cluster.
+        name: the name of the lock.
+        by: who does it, and why: for the log.
+
+    Returns:
+        Whether somebody held it.
+
+    Raises:
+        LockUnavailable: the server cannot be reached or did not answer.
+    """
+    key = f"lock:{{{name}}}"
+    keys = (key, f"{key}:fence", f"{key}:waiters", f"{key}:wake")
+    try:
+        token, last, ttl = client.get(key), client.get(keys[1]), client.pttl(key)
+    except NO_ANSWER as error:
+        raise LockUnavailable(f"The Redis server cannot be asked for lock {name!r} ({error}). Try again.") from error
+    if token is None:
+        return False
+    # By its token: a grant made in the meantime is another one, and stays.
+    released = bool(
+        request(client, name, Call("release", keys, (_text(token), "", max(ttl, 1000), token_hex(16))), seconds=5.0)
+    )
+    if released:
+        holder = _text(last or b"").partition(" ")[2] or "somebody without a name"
+        logger.warning("Lock %r was taken from %s by force, by %s.", name, holder, by)
+    return released
+
+
+def _nodes(client: Client) -> list[Redis]:
+    if isinstance(client, RedisCluster):
+        return [client.get_redis_connection(node) for node in cast(Any, client).get_primaries()]
+    return [client]
 
 
 def _names(client: Redis, scan: int) -> Iterator[str]:
@@ -92,14 +146,15 @@ def _look(client: Redis, names: list[str]) -> Iterator[HeldLock]:
         # No token, or no key any more when its time was asked for: freed since it was found. An error: not a lock.
         if token is None or ttl == GONE or any(isinstance(answer, Exception) for answer in (token, ttl, last, waiters)):
             continue
-        fence = None if last is None else int(last)
+        fence, _, owner = ("" if last is None else _text(last)).partition(" ")
         yield HeldLock(
             name=name,
-            owner=_text(token).partition(":")[2],
-            fence=fence,
-            age=None if fence is None else max(0.0, (now - fence) / 1_000_000),
+            owner=owner,
+            fence=int(fence) if fence else None,
+            age=max(0.0, (now - int(fence)) / 1_000_000) if fence else None,
             ttl=None if ttl < 0 else ttl / 1000,
-            waiters=waiters,
+            # Who was handed the lock is on the list of waiters until it is known by name.
+            waiters=waiters if owner or not waiters else waiters - 1,
         )
 
 

@@ -28,6 +28,10 @@ RETRY_SECONDS = 0.05
 """The shortest pause between two tries to renew a lease, in seconds."""
 
 
+LOOK_SECONDS = 0.25
+"""How often to look at a lease that does not end by time, but with a connection, say."""
+
+
 class Renewer(Protocol):
     """How the leases of one server are extended. Equal renewers serve the same server, so one of them does it for all.
 
@@ -80,7 +84,7 @@ class Watchdog:
             lease: a lease that is held.
             renewer: extends it; None: it is not renewed, only watched.
         """
-        pause = lease.ttl / RENEWALS_PER_TTL
+        pause = LOOK_SECONDS if lease.ttl == math.inf else lease.ttl / RENEWALS_PER_TTL
         due = math.inf if renewer is None else lease._clock() + pause
         wake = time.monotonic() + pause
         with self._condition:
@@ -115,7 +119,10 @@ class Watchdog:
             self._renew(renewer, turn, seconds)
         self._close_renewers(keep={entry.renewer for _, entry in held})
         return min(
-            (min(lease.remaining(), entry.due - lease._clock()) for lease, entry in self._held(watched)),
+            (
+                LOOK_SECONDS if lease.ttl == math.inf else min(lease.remaining(), entry.due - lease._clock())
+                for lease, entry in self._held(watched)
+            ),
             default=math.inf,
         )
 

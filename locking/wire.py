@@ -12,17 +12,20 @@ from contextlib import suppress
 from functools import cache
 from hashlib import sha1
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import redis
 from redis.backoff import NoBackoff
-from redis.exceptions import NoScriptError
+from redis.cluster import RedisCluster
+from redis.exceptions import MovedError, NoScriptError
 from redis.retry import Retry
 
 from locking.errors import LockUnavailable
 
 if TYPE_CHECKING:
     from redis import ConnectionPool, Redis
+
+    Client = Redis | RedisCluster
 
 Command = tuple[Any, ...]
 
@@ -42,12 +45,25 @@ def script(name: str) -> tuple[str, str]:
     return text, sha1(text.encode(), usedforsecurity=False).hexdigest()
 
 
+def pool_of(client: Client, key: str) -> ConnectionPool:
+    """Return the connections to the server that has the key: a cluster's client has a pool for each node."""
+    if isinstance(client, RedisCluster):
+        node = cast(Any, client).get_node_from_key(key)
+        return client.get_redis_connection(node).connection_pool
+    return client.connection_pool
+
+
 class Call(NamedTuple):
-    """One run of a script: its name, KEYS and ARGV."""
+    """One run of a script: its name, KEYS and ARGV.
+
+    Args:
+        replicas: how many replicas have to have what it wrote before it counts.
+    """
 
     script: str
     keys: tuple[str, ...]
     args: tuple[str | int, ...]
+    replicas: int = 0
 
     @property
     def by_digest(self) -> Command:
@@ -61,7 +77,7 @@ class Call(NamedTuple):
 
 
 def request(
-    client: Redis,
+    client: Client,
     lock: str,
     call: Call,
     *,
@@ -71,8 +87,9 @@ def request(
 ) -> Any:
     """Run a script once and return its answer.
 
-    A server that has lost its scripts (SCRIPT FLUSH, restart) is sent the whole text. Connecting follows the timeouts
-    and retries of the client and is not part of the time limit.
+    A server that has lost its scripts (SCRIPT FLUSH, restart) is sent the whole text, and a node of a cluster that has
+    handed the key to another one has done nothing, so the other one is asked. Connecting follows the timeouts and
+    retries of the client and is not part of the time limit.
 
     Args:
         client: whose pool the connection comes from.
@@ -84,33 +101,48 @@ def request(
             after the request, as both travel on one connection; when the connection was cut, a new one is tried.
 
     Raises:
-        LockUnavailable: no connection, or no answer.
-        redis.exceptions.ResponseError: the answer was an error.
+        LockUnavailable: no connection, no answer, an error instead of one, or too few replicas.
     """
-    pool = client.connection_pool
     try:
-        connection: Any = pool.get_connection() if on is None else on
         try:
-            return _run(connection, call, seconds)
-        except redis.ResponseError:
-            raise
-        except BaseException:
-            try:
-                if undo is not None:
-                    with suppress(redis.RedisError):
-                        connection.send_packed_command(connection.pack_commands([step.in_full for step in undo()]))
-            finally:
-                # A late answer must not be taken for the answer to the next request on this connection.
-                connection.disconnect()
-            raise
-        finally:
-            if on is None:
-                pool.release(connection)
+            return _request(pool_of(client, call.keys[0]), call, seconds, on, undo)
+        except MovedError as moved:
+            cast("RedisCluster", client).nodes_manager.move_slot(moved)
+            return _request(pool_of(client, call.keys[0]), call, seconds, None, undo)
     except NO_ANSWER as error:
+        if isinstance(client, RedisCluster):  # whoever has taken over from a dead node is asked next time
+            with suppress(redis.RedisError):
+                client.nodes_manager.initialize()
         raise LockUnavailable(
             f"The Redis server did not answer for lock {lock!r} ({error}). Try again; if that does not help, see "
             "whether it runs, and whether the client's max_connections and socket_timeout are enough."
         ) from error
+    except redis.RedisError as error:
+        raise LockUnavailable(f"The Redis server refused what lock {lock!r} asked for: {error}") from error
+
+
+def _request(
+    pool: ConnectionPool, call: Call, seconds: float, on: Any, undo: Callable[[], Sequence[Call]] | None
+) -> Any:
+    connection: Any = pool.get_connection() if on is None else on
+    try:
+        return _run(connection, call, seconds)
+    except redis.ResponseError:
+        raise
+    except BaseException:
+        try:
+            if undo is not None:
+                steps = connection.pack_commands([step.in_full for step in undo()])
+                with suppress(redis.RedisError):
+                    # Without the client's health check, which would send a PING first and wait for its answer.
+                    connection.send_packed_command(steps, check_health=False)
+        finally:
+            # A late answer must not be taken for the answer to the next request on this connection.
+            connection.disconnect()
+        raise
+    finally:
+        if on is None:
+            pool.release(connection)
 
 
 def _run(connection: Any, call: Call, seconds: float) -> Any:
@@ -118,10 +150,35 @@ def _run(connection: Any, call: Call, seconds: float) -> Any:
     limit = {} if own is not None and own <= seconds else {"timeout": seconds}
     connection.send_command(*call.by_digest)
     try:
-        return connection.read_response(disconnect_on_error=False, **limit)
+        answer = connection.read_response(disconnect_on_error=False, **limit)
     except NoScriptError:
         connection.send_command(*call.in_full)
-        return connection.read_response(disconnect_on_error=False, **limit)
+        answer = connection.read_response(disconnect_on_error=False, **limit)
+    if call.replicas:
+        connection.send_command("WAIT", call.replicas, round(seconds * 1000 / 2))
+        acknowledged = connection.read_response(disconnect_on_error=False, **limit)
+        if acknowledged < call.replicas:
+            raise TooFewReplicas(f"{acknowledged} of {call.replicas} replicas have it")
+    return answer
+
+
+class TooFewReplicas(redis.RedisError):
+    """What was written is not on as many replicas as it has to be."""
+
+
+def connect(pool: ConnectionPool, seconds: float) -> Any:
+    """Open a connection to the server of a pool, outside of the pool and without its retries.
+
+    Args:
+        seconds: for connecting, and for the first answer of the greeting: a server that hangs keeps us once.
+
+    Raises:
+        redis.exceptions.RedisError: no connection in that time.
+    """
+    limits = {"socket_timeout": seconds, "socket_connect_timeout": seconds, "retry": Retry(NoBackoff(), 0)}
+    connection = pool.connection_class(**pool.connection_kwargs | limits)
+    connection.connect()
+    return connection
 
 
 class Line:
@@ -151,12 +208,14 @@ class Line:
         until = time.monotonic() + seconds
         try:
             if self._connection is None:
-                self._connection = self._open(max(seconds / 4, SHORTEST))
+                self._connection = connect(self._pool, max(seconds / 4, SHORTEST))
             answers = self._exchange([call.by_digest for call in calls], until)
             unknown = [index for index, answer in enumerate(answers) if isinstance(answer, NoScriptError)]
             again = self._exchange([calls[index].in_full for index in unknown], until)
             for index, answer in zip(unknown, again, strict=True):
                 answers[index] = answer
+            if replicas := max(call.replicas for call in calls):
+                self._wait(replicas, until)
         except BaseException:
             self.close()
             raise
@@ -168,12 +227,11 @@ class Line:
         if connection is not None:
             connection.disconnect()
 
-    def _open(self, seconds: float) -> Any:
-        # A server that hangs keeps us once: while connecting, or at the first answer of the greeting.
-        limits = {"socket_timeout": seconds, "socket_connect_timeout": seconds, "retry": Retry(NoBackoff(), 0)}
-        connection = self._pool.connection_class(**self._pool.connection_kwargs | limits)
-        connection.connect()
-        return connection
+    def _wait(self, replicas: int, until: float) -> None:
+        milliseconds = round(max(until - time.monotonic(), SHORTEST) * 1000 / 2)
+        (acknowledged,) = self._exchange([("WAIT", replicas, milliseconds)], until)
+        if acknowledged < replicas:
+            raise TooFewReplicas(f"{acknowledged} of {replicas} replicas have it")
 
     def _exchange(self, commands: Sequence[Command], until: float) -> list[Any]:
         if not commands:

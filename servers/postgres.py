@@ -81,6 +81,7 @@ class Postgres:
         self.folder = folder
         self.data = folder / "data"
         self.database = database
+        self.url = url(folder, database)
         # Every process of the server shows this name in its title.
         self.cluster = f"last-unit-{hashlib.sha256(os.fsencode(folder)).hexdigest()[:16]}"
         settings = SETTINGS | {"unix_socket_directories": f'"{folder}"', "cluster_name": self.cluster}
@@ -173,9 +174,14 @@ def connect(folder: Path, *, database: str = "postgres") -> psycopg.Connection[A
     return psycopg.connect(conninfo, autocommit=True)
 
 
+def url(folder: Path, database: str = DATABASE) -> str:
+    """Where a database of the Postgres of `folder` is, for whoever connects."""
+    return f"postgresql://{USER}@/{database}?host={quote(str(folder))}&port={PORT}"
+
+
 def status(folder: Path) -> Status:
     """How the Postgres of `folder` is."""
-    address = f"postgresql://{USER}@/{DATABASE}?host={quote(str(folder))}&port={PORT}"
+    address = url(folder)
     try:
         with connect(folder) as connection:
             version = connection.info.parameter_status("server_version")

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from uuid import UUID
 
+import orjson
 from django.db import connection, transaction
 from django.db.backends.utils import CursorWrapper
 from django.db.models import Sum
@@ -19,26 +20,39 @@ from shop.models import OrderItem
 # A key that the customer has used before makes the row, and so its items, not appear. A twin that is still being
 # written is waited for: the unique index is the truth, in every process and after every crash. A token outlives the
 # account that it was made for, and an offer that was read a moment ago outlives its sale, so both are looked at here.
+# Counting the allowances locks them until the commit; what goes beyond a limit is undone before that.
 INSERT = """
-    WITH placed AS (
+    WITH draft AS (
+        SELECT *
+          FROM jsonb_to_recordset(%(drafts)s::jsonb)
+               AS draft (id uuid, customer bigint, sale bigint, key text, body_hash text, created_at timestamptz,
+                         lines jsonb)
+    ), line AS (
+        SELECT id AS draft, line.*
+          FROM draft, jsonb_to_recordset(lines) AS line (sku text, quantity int, price numeric)
+    ), placed AS (
         INSERT INTO shop_order (id, customer_id, sale_id, state, key, body_hash, created_at)
         SELECT draft.id, customer, sale, 'pending', key, body_hash, created_at
-          FROM unnest(%(ids)s::uuid[], %(customers)s::bigint[], %(sales)s::bigint[], %(keys)s::text[],
-                      %(hashes)s::text[], %(times)s::timestamptz[])
-               AS draft (id, customer, sale, key, body_hash, created_at)
+          FROM draft
           JOIN auth_user ON auth_user.id = customer AND is_active
           JOIN shop_sale ON shop_sale.id = sale AND draft.created_at < closes_at
          ORDER BY customer, key, draft.id
         ON CONFLICT DO NOTHING
-        RETURNING id
+        RETURNING id, customer_id, sale_id
     ), items AS (
         INSERT INTO shop_orderitem (order_id, sku, quantity, price)
-        SELECT line.id, line.sku, line.quantity, line.price
-          FROM unnest(%(line_ids)s::uuid[], %(skus)s::text[], %(quantities)s::int[], %(prices)s::numeric[])
-               AS line (id, sku, quantity, price)
-          JOIN placed ON placed.id = line.id
+        SELECT id, sku, quantity, price FROM placed JOIN line ON draft = id
+    ), counted AS (
+        INSERT INTO shop_allowance (sale_id, customer_id, sku, taken)
+        SELECT sale_id, customer_id, sku, sum(quantity)
+          FROM placed JOIN line ON draft = id
+         GROUP BY sale_id, customer_id, sku
+         ORDER BY sale_id, customer_id, sku
+        ON CONFLICT (sale_id, customer_id, sku) DO UPDATE SET taken = shop_allowance.taken + excluded.taken
+        RETURNING sale_id, customer_id, sku, taken
     )
-    SELECT id FROM placed
+    SELECT id, sku, taken
+      FROM placed JOIN line ON draft = id JOIN counted USING (sale_id, customer_id, sku)
 """
 
 ACTIVE = "SELECT id FROM auth_user WHERE id = ANY(%(customers)s) AND is_active"
@@ -49,17 +63,7 @@ EXISTING = """
       JOIN shop_order ON shop_order.customer_id = draft.customer AND shop_order.key = draft.key
 """
 
-# Makes the missing rows and locks them all, in one order for everybody.
-LOCK_ALLOWANCES = """
-    INSERT INTO shop_allowance (sale_id, customer_id, sku, taken)
-    SELECT DISTINCT sale, customer, sku, 0
-      FROM unnest(%(sales)s::bigint[], %(customers)s::bigint[], %(skus)s::text[]) AS wanted (sale, customer, sku)
-     ORDER BY sale, customer, sku
-    ON CONFLICT (sale_id, customer_id, sku) DO UPDATE SET taken = shop_allowance.taken
-    RETURNING sale_id, customer_id, sku, taken
-"""
-
-WRITE_ALLOWANCES = """
+CORRECT_ALLOWANCES = """
     UPDATE shop_allowance
        SET taken = decided.taken
       FROM unnest(%(sales)s::bigint[], %(customers)s::bigint[], %(skus)s::text[], %(taken)s::int[])
@@ -87,43 +91,31 @@ RETURN_ALLOWANCES = """
     UPDATE shop_allowance SET taken = taken - units FROM locked WHERE shop_allowance.id = locked.id
 """
 
-AllowanceKey = tuple[int, int, str]
-"""Sale, customer and sku."""
-
 
 def save(drafts: Sequence[Draft]) -> Mapping[UUID, Refusal]:
     """Write orders, their items and the customers' allowances inside the transaction that is open.
 
-    One statement for the orders and two for the allowances, however many drafts; two more to say why a draft was not
-    written, and one to undo those that a limit refuses. Allowances are counted without a limit too: one that is set in
-    the middle of a sale then knows what was bought before.
+    One statement however many drafts; two more to say why a draft was not written, and two to undo those that a limit
+    refuses. Allowances are counted without a limit too: one that is set in the middle of a sale then knows what was
+    bought before.
 
     Returns:
         Why a draft was not written, by its id. `Duplicate` comes before `OverLimit`: a retry is not a new order.
     """
     with connection.cursor() as cursor:
-        lines = [(draft, line) for draft in drafts for line in draft.lines]
-        cursor.execute(
-            INSERT,
-            {
-                "ids": [draft.id for draft in drafts],
-                "customers": [draft.customer for draft in drafts],
-                "sales": [draft.sale for draft in drafts],
-                "keys": [draft.key for draft in drafts],
-                "hashes": [draft.body_hash for draft in drafts],
-                "times": [draft.created_at for draft in drafts],
-                "line_ids": [draft.id for draft, _ in lines],
-                "skus": [line.sku for _, line in lines],
-                "quantities": [line.quantity for _, line in lines],
-                "prices": [line.price for _, line in lines],
-            },
-        )
-        placed = {row[0] for row in cursor.fetchall()}
+        cursor.execute(INSERT, {"drafts": orjson.dumps(drafts, default=str).decode()})
+        counted = {(row[0], row[1]): row[2] for row in cursor.fetchall()}
+        placed = {draft for draft, _ in counted}
         refusals: dict[UUID, Refusal] = {}
         if missing := [draft for draft in drafts if draft.id not in placed]:
             refusals.update(_why(cursor, missing))
-        if placed:
-            refusals.update(_over_limit(cursor, [draft for draft in drafts if draft.id in placed]))
+        written = [draft for draft in drafts if draft.id in placed]
+        if any(
+            line.limit is not None and counted[draft.id, line.sku] > line.limit
+            for draft in written
+            for line in draft.lines
+        ):
+            refusals.update(_undo_over_limit(cursor, written, counted))
     return refusals
 
 
@@ -150,30 +142,35 @@ def _why(cursor: CursorWrapper, drafts: Sequence[Draft]) -> dict[UUID, Refusal]:
     return {draft.id: why(draft) for draft in drafts}
 
 
-def _over_limit(cursor: CursorWrapper, drafts: Sequence[Draft]) -> dict[UUID, Refusal]:
-    """Count what the drafts take against the limits, in order of arrival, and undo those that go beyond."""
-    wanted = [(draft.sale, draft.customer, line.sku) for draft in drafts for line in draft.lines]
-    sales, customers, skus = (list(column) for column in zip(*wanted, strict=True))
-    cursor.execute(LOCK_ALLOWANCES, {"sales": sales, "customers": customers, "skus": skus})
-    taken: dict[AllowanceKey, int] = {(row[0], row[1], row[2]): row[3] for row in cursor.fetchall()}
+def _undo_over_limit(
+    cursor: CursorWrapper, placed: Sequence[Draft], counted: Mapping[tuple[UUID, str], int]
+) -> dict[UUID, Refusal]:
+    """Go through the orders again in order of arrival, and undo those that go beyond a limit.
+
+    Args:
+        counted: what the customer has taken of the sku with this batch, by draft and sku.
+    """
+    lines = [((draft.sale, draft.customer, line.sku), draft, line) for draft in placed for line in draft.lines]
+    taken = {key: counted[draft.id, line.sku] for key, draft, line in lines}
+    for key, _, line in lines:
+        taken[key] -= line.quantity
     refusals: dict[UUID, Refusal] = {}
-    for draft in drafts:
-        counted = {(draft.sale, draft.customer, line.sku): line for line in draft.lines}
+    for draft in placed:
+        mine = {(draft.sale, draft.customer, line.sku): line for line in draft.lines}
         over = [
             OverLimit(line.sku, limit=line.limit, taken=taken[key])
-            for key, line in counted.items()
+            for key, line in mine.items()
             if line.limit is not None and taken[key] + line.quantity > line.limit
         ]
         if over:
             refusals[draft.id] = over[0]
         else:
-            for key, line in counted.items():
+            for key, line in mine.items():
                 taken[key] += line.quantity
-    if refusals:
-        cursor.execute(DELETE, {"ids": list(refusals)})
+    cursor.execute(DELETE, {"ids": list(refusals)})
     sales, customers, skus = (list(column) for column in zip(*taken, strict=True))
     cursor.execute(
-        WRITE_ALLOWANCES, {"sales": sales, "customers": customers, "skus": skus, "taken": list(taken.values())}
+        CORRECT_ALLOWANCES, {"sales": sales, "customers": customers, "skus": skus, "taken": list(taken.values())}
     )
     return refusals
 

@@ -5,7 +5,7 @@ from django.contrib import admin
 from django.urls import include, path
 from django.views.generic import RedirectView
 
-from locking.admin import held_locks
+from locking.admin import held_locks, release_by_force
 from shop.api.views import Health
 
 urlpatterns = [
@@ -14,6 +14,7 @@ urlpatterns = [
     path("health", Health.as_view()),
     path("health/", Health.as_view(), name="health"),
     path("admin/locks/", admin.site.admin_view(held_locks), name="admin_locks"),
+    path("admin/locks/release/", admin.site.admin_view(release_by_force), name="admin_lock_release"),
     path("admin", RedirectView.as_view(pattern_name="admin:index")),
     path("admin/", admin.site.urls),
 ]

@@ -10,6 +10,7 @@ from django.core.cache import caches
 from django_redis import get_redis_connection
 from redis import Redis
 
+from locking import LockError
 from servers import Servers
 
 
@@ -31,3 +32,12 @@ def redis(servers: Servers) -> Redis:
     client.flushall()
     caches["offers"].clear()
     return client
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What a class names in `FAILS` it must fail: a flawed lock or rung that passes it after all fails the run."""
+    for item in items:
+        if getattr(item, "originalname", item.name) in getattr(getattr(item, "cls", None), "FAILS", ()):
+            # By failing, that is: a server that does not start is no proof of anything.
+            broken = (AssertionError, pytest.fail.Exception, LockError, RuntimeError)
+            item.add_marker(pytest.mark.xfail(strict=True, raises=broken, reason="declared to fail"))

@@ -39,6 +39,8 @@ class Locked(Strategy):
         self.wait = wait
 
     def _place(self, order: Draft, save: Save) -> Placement:
+        # Taken from the pool now: what is slow and can be done before the lock is not done under it.
+        connection.ensure_connection()
         try:
             with ExitStack() as leases:
                 until = time.monotonic() + self.wait

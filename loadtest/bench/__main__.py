@@ -1,4 +1,4 @@
-"""`python -m loadtest.bench strategies`: what each strategy costs beside an endpoint that does nothing."""
+"""`python -m loadtest.bench WHAT`: strategies or locks side by side with what people use today, as ratios."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ django.setup()
 
 import argparse  # noqa: E402
 
-from loadtest.bench import strategies  # noqa: E402
+from loadtest.bench import locks, strategies  # noqa: E402
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m loadtest.bench", description=__doc__)
     what = parser.add_subparsers(required=True, metavar="WHAT")
     strategies.add_arguments(what.add_parser("strategies", help="orders per second of each strategy through REST"))
+    locks.add_arguments(what.add_parser("locks", help="each lock, uncontended, handed over, fought for and waited for"))
     options = parser.parse_args()
     return int(options.run(options))
 

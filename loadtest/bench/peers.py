@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 
-from django.db import transaction
+from django.db import connection, transaction
 from django_redis import get_redis_connection
 from redis.exceptions import LockError
 
@@ -15,12 +15,13 @@ from inventory.strategies import Strategy
 
 
 class RedisPyLock(Strategy):
-    """redis-py's `Lock` around check, decrement and commit, with as many statements as `redis-lock` has."""
+    """redis-py's `Lock` around check, decrement and commit, in the same place as ours."""
 
     name = "peer:redis-py-lock"
 
     def _place(self, order: Draft, save: Save) -> Placement:
         client = get_redis_connection("default")
+        connection.ensure_connection()
         try:
             with ExitStack() as locks:
                 for line in order.lines:

@@ -22,7 +22,7 @@ from rest_framework.views import APIView
 
 from shop import checkout, offers
 from shop.api.problems import PROBLEMS, BadKey, LengthRequired
-from shop.api.serializers import NewOrderSerializer, OfferSerializer, OrderSerializer
+from shop.api.serializers import NEW_ORDER, ORDER, NewOrderSerializer, OfferSerializer, OrderSerializer
 from shop.api.throttles import OrderRate
 from shop.models import Order, Sale
 
@@ -72,9 +72,7 @@ def new_order(request: Request) -> dict[str, Any]:
         raise LengthRequired
     if not isinstance(request.data, dict):
         raise ValidationError(["The body must be a JSON object."])
-    body = NewOrderSerializer(data=request.data)
-    body.is_valid(raise_exception=True)
-    return dict(body.validated_data)
+    return dict(NEW_ORDER.run_validation(request.data))
 
 
 class Orders(ListAPIView[Order]):
@@ -99,7 +97,7 @@ class Orders(ListAPIView[Order]):
         key = idempotency_key(request)
         placed = checkout.place(customer=customer_of(request), key=key, **new_order(request))
         return Response(
-            OrderSerializer(placed.order).data,
+            ORDER.to_representation(placed.order),
             status=201,
             headers={
                 "Location": f"{request.path}{placed.order.pk}/",

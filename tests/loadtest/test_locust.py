@@ -107,6 +107,7 @@ def test_the_web_page_starts_a_burst_and_shows_the_verdict(shop: str, environmen
 
 
 def test_a_lab_that_is_not_there_stops_the_run_and_says_why(manage, environment: dict[str, str]) -> None:
+    assert manage("migrate").returncode == 0
     port = free_port()
     with running([sys.executable, "manage.py", "serve", "--port", str(port)], environment):
         url = f"http://127.0.0.1:{port}"

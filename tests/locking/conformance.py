@@ -1,20 +1,25 @@
-"""What every lock promises, one named property each. A lock's own tests subclass `LockConformance`.
+"""What locks promise, one named property each. A lock's own tests subclass `LockConformance`, and with it a class for
+each capability that the lock declares: exactly those, which is a property too.
 
-A capability that a lock declares is tested, and so is one that it does not declare, where that can be seen.
+A flawed lock names the properties that it fails in `FAILS`; one that it passes after all fails the run.
 """
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import math
 import signal
+import subprocess
+import sys
 import threading
 import time
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -31,11 +36,28 @@ LONG = 60.0
 
 
 class LockConformance(ABC):
-    """The properties. `recipe` is a fixture, in conftest.py or in the subclass."""
+    """What every lock promises. `recipe` is a fixture, in conftest.py or in the subclass.
+
+    Attributes:
+        SHORT: longer where a server knows no TTL so short.
+        OPTIONS: what its locks are made with, where a test does not say otherwise.
+        PAIRS: how often it is taken and released before the traces are counted: 10,000, or a tenth of that for a lock
+            whose pair takes over 2 ms.
+        FAILS: the tests that a flawed lock must not pass.
+    """
+
+    SHORT: ClassVar[float] = SHORT
+    OPTIONS: ClassVar[dict[str, Any]] = {}
+    PAIRS: ClassVar[int] = 10_000
+    FAILS: ClassVar[frozenset[str]] = frozenset()
 
     @abstractmethod
     def waiters(self, lock: Lock) -> int:
         """How many are asleep waiting for this lock at the moment."""
+
+    @abstractmethod
+    def traces(self, lock: Lock) -> dict[str, int]:
+        """What there is because of this lock, on its server and here, counted by kind: keys, nodes, connections, …"""
 
     @pytest.fixture
     def name(self) -> str:
@@ -44,9 +66,15 @@ class LockConformance(ABC):
     @pytest.fixture
     def make_lock(self, recipe: Recipe, name: str) -> Callable[..., Lock]:
         def make(**options: Any) -> Lock:
-            return recipe(name, **{"ttl": LONG, **options})
+            return recipe(name, **{**self.OPTIONS, **options})
 
         return make
+
+    def test_what_it_declares_is_what_is_tested(self, make_lock: Callable[..., Lock]) -> None:
+        declared = make_lock().capabilities
+        assert {name for name in CONFORMANCE if getattr(declared, name)} == {
+            name for name, tests in CONFORMANCE.items() if isinstance(self, tests)
+        }
 
     # Granting and refusing
 
@@ -56,7 +84,7 @@ class LockConformance(ABC):
         assert lease is not None
         lease.check()
         assert (lease.name, lease.lost) == (lock.name, False)
-        assert 0 < lease.remaining() < lock.ttl
+        assert 0 < lease.remaining() <= lock.ttl
         assert lease.release() is True
 
     def test_it_excludes_others_until_it_is_released(self, make_lock: Callable[..., Lock]) -> None:
@@ -105,11 +133,6 @@ class LockConformance(ABC):
         with pytest.raises(ValueError, match="timeout"), make_lock().hold(timeout):
             pass
 
-    @pytest.mark.parametrize("ttl", [0.0, -1.0, math.nan])
-    def test_a_ttl_is_a_time(self, recipe: Recipe, name: str, ttl: float) -> None:
-        with pytest.raises(ValueError, match="ttl"):
-            recipe(name, ttl=ttl)
-
     def test_a_lock_has_a_name(self, recipe: Recipe) -> None:
         with pytest.raises(ValueError, match="name"):
             recipe("")
@@ -133,8 +156,8 @@ class LockConformance(ABC):
             pass
 
     def test_hold_says_when_it_was_not_granted(self, make_lock: Callable[..., Lock]) -> None:
-        lock = make_lock()
-        with lock.hold(), pytest.raises(LockTimeout, match=lock.name), lock.hold(timeout=0.05):
+        lock, other = make_lock(), make_lock()
+        with lock.hold(), pytest.raises(LockTimeout, match=lock.name), other.hold(timeout=0.05):
             pytest.fail("two hold it")
 
     def test_hold_may_be_released_early(self, make_lock: Callable[..., Lock]) -> None:
@@ -144,55 +167,22 @@ class LockConformance(ABC):
             with lock.hold(timeout=0):
                 pass
 
-    def test_leaving_hold_with_a_lost_lease_raises_nothing_but_was_reported(
-        self, make_lock: Callable[..., Lock], caplog: pytest.LogCaptureFixture
-    ) -> None:
-        told: list[Lease] = []
-        lock = make_lock(ttl=SHORT, renew=False, on_lost=told.append)
-        with lock.hold() as lease:
-            wait_for(lambda: lease.lost)
-        wait_for(lambda: told)
-        assert told == [lease]
-        assert lock.name in caplog.text
-
     # Exclusion
 
-    @pytest.mark.parametrize("contenders", [2, 10])
-    def test_threads_lose_no_update(self, recipe: Recipe, name: str, contenders: int) -> None:
-        assert self.lost_updates(recipe, name, contenders, locked=True) == 0
+    @pytest.mark.parametrize(("contenders", "times"), [(2, 50), (10, 20), (50, 4), (200, 1)])
+    def test_threads_lose_no_update(self, recipe: Recipe, name: str, contenders: int, times: int) -> None:
+        assert self.lost_updates(recipe, name, contenders, times, locked=True) == 0
 
     def test_without_the_lock_threads_lose_updates(self, recipe: Recipe, name: str) -> None:
-        wait_for(lambda: self.lost_updates(recipe, name, 10, locked=False) > 0)
+        wait_for(lambda: self.lost_updates(recipe, name, 10, 20, locked=False) > 0)
 
-    @pytest.mark.parametrize("locked", [True, False])
-    def test_processes_lose_updates_only_without_the_lock(self, recipe: Recipe, name: str, locked: bool) -> None:
-        def lost() -> int:
-            recipe.cell(name).write(0)
-            with ExitStack() as stack:
-                pipes = [stack.enter_context(process(actors.increment, recipe, name, 25, locked))[1] for _ in range(4)]
-                self.start_together(pipes)
-                assert [pipe.recv() for pipe in pipes] == ["done"] * 4
-            return 4 * 25 - recipe.cell(name).read()
-
-        if locked:
-            assert lost() == 0
-        else:
-            wait_for(lambda: lost() > 0)
-
-    @staticmethod
-    def start_together(pipes: list[Any]) -> None:
-        assert [pipe.recv() for pipe in pipes] == ["ready"] * len(pipes)
-        for pipe in pipes:
-            pipe.send("go")
-
-    @staticmethod
-    def lost_updates(recipe: Recipe, name: str, contenders: int, *, locked: bool) -> int:
+    def lost_updates(self, recipe: Recipe, name: str, contenders: int, times: int, *, locked: bool) -> int:
         cell = recipe.cell(name)
         cell.write(0)
 
         def add() -> None:
-            lock = recipe(name)
-            for _ in range(20):
+            lock = recipe(name, **self.OPTIONS)
+            for _ in range(times):
                 if locked:
                     with lock.hold():
                         cell.write(cell.read() + 1)
@@ -200,7 +190,26 @@ class LockConformance(ABC):
                     cell.write(cell.read() + 1)
 
         run_threads(*[add] * contenders)
-        return contenders * 20 - cell.read()
+        return contenders * times - cell.read()
+
+    def test_tasks_each_own_a_lease(self, recipe: Recipe, name: str) -> None:
+        cell = recipe.cell(name)
+        cell.write(0)
+
+        async def add() -> None:
+            lease = await asyncio.to_thread(recipe(name, **self.OPTIONS).acquire)
+            assert lease is not None
+            value = cell.read()
+            await asyncio.sleep(0)
+            cell.write(value + 1)
+            await asyncio.to_thread(lease.release)
+
+        async def all_at_once() -> None:
+            asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(21))  # one that waits for each, and one
+            await asyncio.gather(*[add() for _ in range(20)])
+
+        asyncio.run(all_at_once())
+        assert cell.read() == 20
 
     # Waiting
 
@@ -235,23 +244,23 @@ class LockConformance(ABC):
         assert run_threads(*[wait] * 12, release)[:12] == [True] * 12
 
     def test_a_timeout_is_a_total_deadline(self, make_lock: Callable[..., Lock]) -> None:
-        lock = make_lock()
+        lock, other = make_lock(), make_lock()
         with lock.hold():
             before = time.monotonic()
-            assert lock.acquire(timeout=0.2) is None
+            assert other.acquire(timeout=0.2) is None
             assert time.monotonic() - before >= 0.2
             assert self.waiters(lock) == 0
 
     def test_a_timeout_of_nothing_asks_once(self, make_lock: Callable[..., Lock]) -> None:
-        lock = make_lock()
+        lock, other = make_lock(), make_lock()
         with lock.hold():
-            assert lock.acquire(timeout=0) is None
+            assert other.acquire(timeout=0) is None
         lease = lock.acquire(timeout=0)
         assert lease is not None
         lease.release()
 
     def test_an_interrupted_waiter_leaves_nothing_behind(self, make_lock: Callable[..., Lock]) -> None:
-        lock = make_lock()
+        lock, other = make_lock(), make_lock()
         main = threading.get_ident()
 
         def interrupt() -> None:
@@ -264,7 +273,7 @@ class LockConformance(ABC):
                 thread = threading.Thread(target=interrupt)
                 thread.start()
                 with pytest.raises(KeyboardInterrupt):
-                    lock.acquire()
+                    other.acquire()
                 thread.join()
                 assert self.waiters(lock) == 0
         finally:
@@ -272,22 +281,177 @@ class LockConformance(ABC):
         with lock.hold(timeout=0):
             pass
 
-    # Crash and pause
+    # Traces
+
+    def test_it_leaves_nothing_behind(self, make_lock: Callable[..., Lock]) -> None:
+        lock, other = make_lock(), make_lock()
+        with lock.hold():
+            assert other.acquire(timeout=0.01) is None  # whatever it opens once and keeps is open now
+        before = self.traces(lock), threading.active_count() - renewing()
+        for _ in range(self.PAIRS):
+            with lock.hold(timeout=0):
+                pass
+        with lock.hold():
+            for _ in range(100):
+                assert other.acquire(blocking=False) is None
+        wait_for(lambda: (self.traces(lock), threading.active_count() - renewing()) == before)
+
+    # Fences
+
+    def test_it_gives_a_fence_only_if_it_says_so(self, make_lock: Callable[..., Lock]) -> None:
+        lock = make_lock()
+        with lock.hold() as lease:
+            assert (lease.fence is not None) is lock.capabilities.fenced
+
+
+class FencedConformance(LockConformance):
+    """Every grant carries a greater number than the one before."""
+
+    @abstractmethod
+    def forget(self, lock: Lock) -> None:
+        """Make the server forget the lock, as it does when nobody has asked for long."""
+
+    def test_a_fence_grows_with_every_grant(self, make_lock: Callable[..., Lock]) -> None:
+        lock = make_lock()
+        fences = []
+        for _ in range(20):
+            with lock.hold() as lease:
+                fences.append(lease.fence)
+        assert fences == sorted(set(fences))
+
+    def test_a_fence_grows_when_the_lock_was_forgotten_in_between(self, make_lock: Callable[..., Lock]) -> None:
+        lock = make_lock()
+        with lock.hold() as lease:
+            before = lease.fence
+        self.forget(lock)
+        with lock.hold() as lease:
+            assert lease.fence > before
+
+
+class AcrossProcessesConformance(LockConformance):
+    """It excludes other processes, and a crash of one does not close the door for ever."""
+
+    def test_processes_lose_no_update(self, recipe: Recipe, name: str) -> None:
+        assert self.lost_by_processes(recipe, name, locked=True) == 0
+
+    def test_without_the_lock_processes_lose_updates(self, recipe: Recipe, name: str) -> None:
+        wait_for(lambda: self.lost_by_processes(recipe, name, locked=False) > 0)
+
+    def lost_by_processes(self, recipe: Recipe, name: str, *, locked: bool) -> int:
+        recipe.cell(name).write(0)
+        with ExitStack() as stack:
+            pipes = [
+                stack.enter_context(process(actors.increment, recipe, name, self.OPTIONS, 25, locked))[1]
+                for _ in range(4)
+            ]
+            self.start_together(pipes)
+            assert [pipe.recv() for pipe in pipes] == ["done"] * 4
+        return 4 * 25 - recipe.cell(name).read()
+
+    def test_125_short_lived_processes_lose_no_update(self, recipe: Recipe, name: str) -> None:
+        recipe.cell(name).write(0)
+        for _ in range(5):
+            with ExitStack() as stack:
+                pipes = [
+                    stack.enter_context(process(actors.increment, recipe, name, self.OPTIONS, 1, True))[1]
+                    for _ in range(25)
+                ]
+                self.start_together(pipes)
+                assert [pipe.recv() for pipe in pipes] == ["done"] * 25
+        assert recipe.cell(name).read() == 125
+
+    @staticmethod
+    def start_together(pipes: list[Any]) -> None:
+        assert [pipe.recv() for pipe in pipes] == ["ready"] * len(pipes)
+        for pipe in pipes:
+            pipe.send("go")
+
+    def test_greenlets_each_own_a_lease(self, recipe: Recipe, name: str, tmp_path: Any) -> None:
+        """In a process of its own: gevent replaces sockets, threads and sleep for the whole of one."""
+        recipe.cell(name).write(0)
+        subprocess.run(
+            [sys.executable, "-m", "tests.locking.greenlets"],
+            input=actors.pickled((recipe, name, self.OPTIONS)),
+            check=True,
+            timeout=2 * PATIENCE,
+        )
+        assert recipe.cell(name).read() == 20
+
+
+class SurvivesHolderCrashConformance(LockConformance):
+    """When the holder dies, others get the lock in a bounded time."""
+
+    CRASH_OPTIONS: ClassVar[dict[str, Any]] = {}
+    """With which options the bound is short."""
 
     def test_the_lock_of_a_crashed_holder_becomes_free(self, make_lock: Callable[..., Lock], recipe: Recipe) -> None:
-        lock = make_lock(ttl=SHORT)
-        assert lock.capabilities.survives_holder_crash
-        with process(actors.hold, recipe, lock.name, {"ttl": SHORT}) as (holder, pipe):
+        lock = make_lock(**self.CRASH_OPTIONS)
+        with process(actors.hold, recipe, lock.name, {**self.OPTIONS, **self.CRASH_OPTIONS}) as (holder, pipe):
             pipe.recv()
-            wait_for(lambda: lock.acquire(timeout=SHORT) is None, "the holder to renew")
+            assert lock.acquire(timeout=2 * self.SHORT) is None
             holder.kill()
             lease = lock.acquire(timeout=PATIENCE)
             assert lease is not None
             lease.release()
 
+
+class ForkConformance(LockConformance):
+    """A forked child holds nothing of its parent's, and can lock by itself."""
+
+    def test_a_forked_child_does_not_hold_what_its_parent_holds(self, make_lock: Callable[..., Lock]) -> None:
+        lock = make_lock()
+        lease = lock.acquire()
+        assert lease is not None
+        assert in_fork(lambda: str(lease.release())) == "NotOwner"
+        if lock.capabilities.across_processes:
+            assert in_fork(lambda: str(lock.acquire(blocking=False))) == "None"
+        lease.check()
+        assert lease.release() is True
+
+    def test_a_forked_child_that_leaves_the_block_releases_nothing(self, make_lock: Callable[..., Lock]) -> None:
+        lock, other = make_lock(), make_lock()
+        block = lock.hold()
+        lease = block.__enter__()
+        assert in_fork(lambda: str(block.__exit__(None, None, None))) in ("None", "False")
+        lease.check()
+        assert other.acquire(blocking=False) is None
+        block.__exit__(None, None, None)
+        assert other.acquire(blocking=False) is not None
+
+    def test_a_forked_child_can_lock(self, make_lock: Callable[..., Lock]) -> None:
+        lock = make_lock()
+        with lock.hold():
+            pass
+
+        def body() -> str:
+            with lock.hold(timeout=PATIENCE) as lease:
+                return "held" if renewing() is lock.capabilities.renews and not lease.lost else "not renewed"
+
+        assert in_fork(body) == "held"
+
+
+class ExpiresConformance(LockConformance):
+    """A grant that nobody extends is over after its TTL."""
+
+    @pytest.mark.parametrize("ttl", [0.0, -1.0, math.nan])
+    def test_a_ttl_is_a_time(self, recipe: Recipe, name: str, ttl: float) -> None:
+        with pytest.raises(ValueError, match="ttl"):
+            recipe(name, ttl=ttl)
+
+    def test_leaving_hold_with_a_lost_lease_raises_nothing_but_was_reported(
+        self, make_lock: Callable[..., Lock], caplog: pytest.LogCaptureFixture
+    ) -> None:
+        told: list[Lease] = []
+        lock = make_lock(ttl=self.SHORT, renew=False, on_lost=told.append)
+        with lock.hold() as lease:
+            wait_for(lambda: lease.lost)
+        wait_for(lambda: told)
+        assert [one.token for one in told] == [lease.token]
+        assert lock.name in caplog.text
+
     def test_a_holder_that_was_paused_too_long_is_told(self, make_lock: Callable[..., Lock], recipe: Recipe) -> None:
-        lock = make_lock(ttl=SHORT)
-        with process(actors.write_after_a_pause, recipe, lock.name, {"ttl": SHORT}) as (holder, pipe):
+        lock = make_lock(ttl=self.SHORT)
+        with process(actors.write_after_a_pause, recipe, lock.name, {"ttl": self.SHORT}) as (holder, pipe):
             fence = pipe.recv()
             with paused(holder.pid):
                 lease = lock.acquire(timeout=PATIENCE)
@@ -308,21 +472,19 @@ class LockConformance(ABC):
                 pipe.send("go on")
             assert pipe.recv() == ("held", 0, True)
 
-    # Owners
-
     def test_who_has_lost_the_lock_cannot_release_it(self, make_lock: Callable[..., Lock]) -> None:
-        late = make_lock(ttl=SHORT, renew=False).acquire()
+        late = make_lock(ttl=self.SHORT, renew=False).acquire()
         assert late is not None
         lock = make_lock()
         lease = lock.acquire(timeout=PATIENCE)
         assert lease is not None
         assert late.release() is False
         lease.extend()
-        assert lock.acquire(blocking=False) is None
+        assert make_lock().acquire(blocking=False) is None
         assert lease.release() is True
 
     def test_who_has_lost_the_lock_cannot_extend_it(self, make_lock: Callable[..., Lock]) -> None:
-        late = make_lock(ttl=SHORT, renew=False).acquire()
+        late = make_lock(ttl=self.SHORT, renew=False).acquire()
         assert late is not None
         lease = make_lock().acquire(timeout=PATIENCE)
         assert lease is not None
@@ -331,60 +493,27 @@ class LockConformance(ABC):
         lease.extend()
         lease.release()
 
-    def test_a_forked_child_does_not_hold_what_its_parent_holds(self, make_lock: Callable[..., Lock]) -> None:
-        lock = make_lock()
-        lease = lock.acquire()
+    def test_without_renewal_the_lock_is_lost_after_its_ttl(self, make_lock: Callable[..., Lock]) -> None:
+        lease = make_lock(ttl=self.SHORT, renew=False).acquire()
         assert lease is not None
-        assert in_fork(lambda: str(lease.release())) == "NotOwner"
-        assert in_fork(lambda: str(lock.acquire(blocking=False))) == "None"
-        lease.check()
-        assert lease.release() is True
+        second = make_lock().acquire(timeout=PATIENCE)
+        assert second is not None
+        assert lease.lost
+        second.release()
 
-    def test_a_forked_child_that_leaves_the_block_releases_nothing(self, make_lock: Callable[..., Lock]) -> None:
-        lock = make_lock()
-        block = lock.hold()
-        lease = block.__enter__()
-        assert in_fork(lambda: str(block.__exit__(None, None, None))) in ("None", "False")
-        lease.check()
-        assert lock.acquire(blocking=False) is None
-        block.__exit__(None, None, None)
-        assert lock.acquire(blocking=False) is not None
 
-    def test_a_forked_child_can_lock(self, make_lock: Callable[..., Lock]) -> None:
-        lock = make_lock()
-        with lock.hold():
-            pass
-
-        def body() -> str:
-            with lock.hold(timeout=PATIENCE) as lease:
-                return "held" if renewing() is lock.capabilities.renews and not lease.lost else "not renewed"
-
-        assert in_fork(body) == "held"
-
-    # Fences
-
-    def test_a_fence_grows_with_every_grant_if_it_gives_one(self, make_lock: Callable[..., Lock]) -> None:
-        lock = make_lock()
-        fences = []
-        for _ in range(20):
-            with lock.hold() as lease:
-                fences.append(lease.fence)
-        if lock.capabilities.fenced:
-            assert fences == sorted(set(fences))
-        else:
-            assert fences == [None] * 20
-
-    # Renewal
+class RenewsConformance(LockConformance):
+    """A watchdog extends the lease while its holder lives."""
 
     def test_renewal_keeps_the_lock_beyond_its_ttl(self, make_lock: Callable[..., Lock]) -> None:
-        lock = make_lock(ttl=SHORT)
+        lock = make_lock(ttl=self.SHORT)
         assert lock.capabilities.renews
         with lock.hold() as lease:
-            assert lock.acquire(timeout=3 * SHORT) is None
+            assert make_lock(ttl=self.SHORT).acquire(timeout=3 * self.SHORT) is None
             lease.check()
 
     def test_without_renewal_the_lock_is_lost_after_its_ttl(self, make_lock: Callable[..., Lock]) -> None:
-        lease = make_lock(ttl=SHORT, renew=False).acquire()
+        lease = make_lock(ttl=self.SHORT, renew=False).acquire()
         assert lease is not None
         second = make_lock().acquire(timeout=PATIENCE)
         assert second is not None
@@ -392,14 +521,14 @@ class LockConformance(ABC):
         second.release()
 
     def test_renewal_ends_with_the_release(self, make_lock: Callable[..., Lock]) -> None:
-        lease = make_lock(ttl=SHORT).acquire()
+        lease = make_lock(ttl=self.SHORT).acquire()
         assert lease is not None
         assert renewing()
         lease.release()
         wait_for(lambda: not renewing())
 
     def test_a_lease_that_nobody_refers_to_is_not_renewed(self, make_lock: Callable[..., Lock]) -> None:
-        lock = make_lock(ttl=SHORT)
+        lock = make_lock(ttl=self.SHORT)
         lease = lock.acquire()
         assert lease is not None
         del lease
@@ -409,5 +538,95 @@ class LockConformance(ABC):
         second.release()
 
     def test_a_forked_child_does_not_renew_for_its_parent(self, make_lock: Callable[..., Lock]) -> None:
-        with make_lock(ttl=SHORT).hold():
+        with make_lock(ttl=self.SHORT).hold():
             assert in_fork(lambda: str(renewing())) == "False"
+
+
+class FairConformance(LockConformance):
+    """Waiters are served in the order in which they came."""
+
+    def test_waiters_are_served_in_the_order_in_which_they_came(self, make_lock: Callable[..., Lock]) -> None:
+        lock = make_lock()
+        lease = lock.acquire()
+        assert lease is not None
+        served: list[int] = []
+
+        def wait(place: int) -> None:
+            with lock.hold(timeout=PATIENCE):
+                served.append(place)
+
+        threads = []
+        for place in range(10):
+            threads.append(threading.Thread(target=wait, args=(place,)))
+            threads[-1].start()
+            wait_for(lambda count=place + 1: self.waiters(lock) == count)
+        lease.release()
+        for thread in threads:
+            thread.join(PATIENCE)
+        assert served == list(range(10))
+
+    def test_greedy_holders_get_equally_many_turns(self, recipe: Recipe, name: str) -> None:
+        """Each asks again as soon as it has released. While all the others wait, each has one turn a round."""
+        turns: list[int] = []
+        greedy, rounds = 8, 5
+
+        def take_turns(who: int) -> None:
+            lock = recipe(name, **self.OPTIONS)
+            for _ in range(rounds):
+                with lock.hold(timeout=PATIENCE):
+                    turns.append(who)
+                    others = sum(turns.count(other) < rounds for other in range(greedy) if other != who)
+                    wait_for(lambda others=others: self.waiters(lock) >= others)
+
+        run_threads(*[lambda who=who: take_turns(who) for who in range(greedy)])
+        assert [sorted(turns[at : at + greedy]) for at in range(0, len(turns), greedy)] == [[*range(greedy)]] * rounds
+
+
+class ReentrantConformance(LockConformance):
+    """Who holds it may enter again."""
+
+    def test_the_outermost_release_frees_it(self, make_lock: Callable[..., Lock]) -> None:
+        lock = make_lock()
+        with lock.hold():
+            with lock.hold(timeout=0):
+                pass
+            assert run_threads(lambda: lock.acquire(blocking=False)) == [None]
+        assert [lease.release() for lease in run_threads(lambda: lock.acquire(blocking=False))] == [True]
+
+
+class QuietWaitConformance(LockConformance):
+    """A waiter that is not woken asks at most once a TTL."""
+
+    @abstractmethod
+    def asked(self, lock: Lock) -> int:
+        """How many commands the server has run that waiters of this lock have sent."""
+
+    IMPATIENT: ClassVar[dict[str, Any]] = {}
+    """With which options a waiter's TTL is short, if it has one."""
+
+    def test_an_idle_waiter_is_quiet(self, make_lock: Callable[..., Lock]) -> None:
+        """Over four of its TTLs; without a TTL it says nothing at all, but for the answer to what it has asked."""
+        holder, lock = make_lock(), make_lock(**self.IMPATIENT)
+        seconds, allowed = (2.0, 1) if lock.ttl == math.inf else (4 * lock.ttl, 5)
+        with holder.hold():
+            thread = threading.Thread(target=lambda: lock.acquire(timeout=seconds + PATIENCE).release())  # type: ignore[union-attr]
+            thread.start()
+            wait_for(lambda: self.waiters(lock) == 1)
+            before, until = self.asked(lock), time.monotonic() + seconds
+            wait_for(lambda: time.monotonic() > until)
+            assert self.asked(lock) - before <= allowed
+        thread.join()
+
+
+CONFORMANCE: dict[str, type[LockConformance]] = {
+    "across_processes": AcrossProcessesConformance,
+    "expires": ExpiresConformance,
+    "fair": FairConformance,
+    "fenced": FencedConformance,
+    "forks": ForkConformance,
+    "quiet_wait": QuietWaitConformance,
+    "reentrant": ReentrantConformance,
+    "renews": RenewsConformance,
+    "survives_holder_crash": SurvivesHolderCrashConformance,
+}
+"""The tests of each capability. `across_machines` and `survives_node_loss` take servers that fail: see those locks."""

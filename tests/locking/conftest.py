@@ -84,9 +84,15 @@ def flawed(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str, str], None]:
 
 
 @pytest.fixture(autouse=True)
-def _next_test_starts_without_a_watchdog() -> Iterator[None]:
-    """The thread would see at its next turn that no lease is left; here it is told to look at once."""
+def _without_a_watchdog() -> Iterator[None]:
+    """A test starts without the thread that an earlier one has left, and leaves none to the next."""
+    end_watchdog()
     yield
+    end_watchdog()
+
+
+def end_watchdog() -> None:
+    """The thread would see at its next turn that no lease is left; here it is told to look at once."""
     with watchdog._condition:
         watchdog._watched.clear()
         watchdog._wakes_at = 0.0

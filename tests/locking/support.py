@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing.connection import Connection as Pipe
+from pathlib import Path
 from typing import Any, Protocol
 
 import redis
@@ -66,9 +67,24 @@ class RedisCell:
         self.client.set(self.key, value)
 
 
+@dataclass(frozen=True)
+class FileCell:
+    """A number in a file: for locks whose server keeps no numbers."""
+
+    path: Path
+
+    def read(self) -> int:
+        return int(self.path.read_text() or 0) if self.path.exists() else 0
+
+    def write(self, value: int) -> None:
+        file = os.open(self.path, os.O_WRONLY | os.O_CREAT)
+        os.pwrite(file, f"{value:020d}".encode(), 0)  # one write, so that no reader sees half a number
+        os.close(file)
+
+
 @functools.cache
 def client_of(url: str, pid: int) -> redis.Redis:
-    return redis.Redis.from_url(url)
+    return redis.Redis.from_url(url, max_connections=1000)  # two for each of 200 threads
 
 
 @dataclass(frozen=True)
@@ -88,11 +104,16 @@ class RedisRecipe:
         return RedisCell(self.client, f"cell:{name}")
 
 
+RECIPES = [f"tests.locking.{server}_support" for server in ("etcd", "postgres", "redlock", "zookeeper")]
+"""Where the recipes of other servers' locks are."""
+
+
 @contextmanager
 def process(target: Callable[..., None], *args: Any) -> Iterator[tuple[Any, Pipe]]:
     """Run `target(*args, pipe)` in a process of its own, and yield it and the other end of the pipe."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["pytest", "tests.locking.actors"])
+    # Whatever a child needs is imported once: 125 of them would spend their short lives importing.
+    context.set_forkserver_preload(["pytest", "tests.locking.actors", *RECIPES])
     ours, theirs = context.Pipe()
     child = context.Process(target=target, args=(*args, theirs))
     child.start()
@@ -200,6 +221,29 @@ class CutConnection(UnixDomainSocketConnection):
             self.disconnect()
             raise redis.ConnectionError("cut by the test")
         return answer
+
+
+class RedisTraces:
+    """What a Redis lock leaves on its server and here."""
+
+    client: redis.Redis
+
+    def traces(self, lock: Lock) -> dict[str, int]:
+        fence = f"lock:{{{lock.name}}}:fence".encode()  # expires by itself, and must outlast the grants
+        keys = {key for key in self.client.scan_iter(f"lock:{{{lock.name}}}*") if key != fence}
+        pool = self.client.connection_pool
+        return {
+            "keys": len(keys),
+            "connections in use": len(pool._in_use_connections),
+            "blocked": self.client.info("clients")["blocked_clients"],
+        }
+
+    def forget(self, lock: Lock) -> None:
+        self.client.flushall()
+
+    def asked(self, lock: Lock) -> int:
+        stats = self.client.info("commandstats")
+        return sum(stats.get(f"cmdstat_{name}", {"calls": 0})["calls"] for name in ("eval", "evalsha", "blpop"))
 
 
 class CommandStats:

@@ -155,3 +155,45 @@ def test_the_page_asks_itself_again(operator: Client, redis: Redis) -> None:
     assert len(re.findall(r"<script[^>]*htmx", page)) == 1
     assert f'<a href="{PAGE}" class="' in page
     assert re.findall(r'<a href="([^"]+)" class="[^"]* active"', page) == [PAGE]
+
+
+# By force
+
+
+@pytest.fixture
+def storekeeper(redis: Redis) -> Client:
+    """A member of the staff who may correct the stock, too."""
+    user = User.objects.create_user("storekeeper", is_staff=True)
+    user.user_permissions.set(Permission.objects.filter(codename__in=["view_stockitem", "change_stockitem"]))
+    client = Client()
+    client.force_login(user)
+    return client
+
+
+def test_a_lock_is_released_by_force_and_the_log_says_by_whom_and_why(
+    storekeeper: Client, redis: Redis, caplog: pytest.LogCaptureFixture
+) -> None:
+    lease = RedisLock(redis, "stock:a b&c", ttl=30.0).acquire()
+    page = storekeeper.get(PAGE).content.decode()
+    (link,) = re.findall(r'href="(release/[^"]+)"', page)
+    asked = storekeeper.get(f"{PAGE}{link}")
+    assert "stock:a b&amp;c" in asked.content.decode()
+    answer = storekeeper.post(f"{PAGE}{link}", {"why": "its worker is gone"}, follow=True).content.decode()
+    assert "was taken from its holder" in answer
+    assert "storekeeper: its worker is gone" in caplog.text
+    assert held(redis) == []
+    assert lease.release() is False
+    assert "Nobody held" in storekeeper.post(f"{PAGE}{link}", follow=True).content.decode()
+
+
+def test_who_may_only_look_may_not(operator: Client, redis: Redis) -> None:
+    with RedisLock(redis, "stock:a", ttl=30.0).hold() as lease:
+        assert "release/" not in operator.get(PAGE).content.decode()
+        assert operator.post(f"{PAGE}release/?name=stock:a").status_code == 403
+        lease.extend()
+
+
+def test_looking_at_the_question_releases_nothing(storekeeper: Client, redis: Redis) -> None:
+    with RedisLock(redis, "stock:a", ttl=30.0).hold() as lease:
+        assert storekeeper.get(f"{PAGE}release/?name=stock:a").status_code == 200
+        lease.extend()

@@ -13,16 +13,20 @@ import pytest
 import redis
 
 from locking import Lease, LockUnavailable, RedisLock
-from locking.redis import new_token
+from locking.lease import validity
+from locking.redis import Refused, new_token
 from locking.waiting import Waiter
 from tests.locking import actors
-from tests.locking.support import CountedConnection, RedisRecipe, process, run_threads
+from tests.locking.support import Clock, CommandStats, CountedConnection, RedisRecipe, process, run_threads
 from tests.waiting import PATIENCE, wait_for
 
 KEY, WAITERS, WAKE = "lock:{wait}", "lock:{wait}:waiters", "lock:{wait}:wake"
 
-PUSH_THE_WAKE = "redis.call('RPUSH', KEYS[3], 1)"
-"""The line of release.lua and leave.lua without which nobody is woken."""
+PUSH_THE_GRANT = "redis.call('RPUSH', KEYS[4], grant)"
+"""The line of release.lua without which nobody is woken."""
+
+OVER = "1 1 over"
+"""A grant whose time is over: of a millisecond, long ago."""
 
 
 @pytest.fixture
@@ -48,11 +52,6 @@ def take_turn(lock: RedisLock) -> int:
         return lease.fence
 
 
-def stuck(client: redis.Redis) -> bool:
-    """Whether the lock is free, somebody waits for it, and no wake is on its way."""
-    return not client.exists(KEY) and client.zcard(WAITERS) == blocked(client) == 1 and not client.exists(WAKE)
-
-
 class Sleeper:
     """A waiter that is asleep, step by step: registered, blocked, and given up when the test says so."""
 
@@ -60,8 +59,9 @@ class Sleeper:
         token = new_token()
         assert not isinstance(lock._ask(token, float("inf"), waits=True), Lease)
         self.bell = lock._bell(token)
-        self.waiter = Waiter(lock._client, lock.name, self.bell, lock._wake, partial(lock._leave, token))
-        assert self.waiter.wait(0.01, 60.0) is False
+        leave = partial(lock._leave, token)
+        self.waiter = Waiter(lock._client.connection_pool, lock.name, self.bell, lock._wake, leave, lock._give_up)
+        assert self.waiter.wait(0.01, 60.0) is None
 
     def give_up(self) -> None:
         self.waiter.__exit__(None, None, None)
@@ -116,47 +116,161 @@ class TestPause:
         self, lock: RedisLock, monkeypatch: pytest.MonkeyPatch, left: int, pause: float
     ) -> None:
         monkeypatch.setattr("locking.redis.request", lambda *args, **options: [0, left])
-        assert lock._ask(new_token(), float("inf"), waits=True) == pause
+        assert lock._ask(new_token(), float("inf"), waits=True).pause == pause
 
 
-class TestWake:
-    def test_a_release_wakes_one_of_many(self, lock: RedisLock, client: redis.Redis) -> None:
+class TestHandOver:
+    """A release with waiters is a grant: one of them holds the lock from then on."""
+
+    def test_the_one_that_has_slept_for_longest_is_next(
+        self, lock: RedisLock, client: redis.Redis, threads: ThreadPoolExecutor
+    ) -> None:
         lease = lock.acquire()
-        assert lease is not None
-        for _ in range(3):
-            lock._ask(new_token(), float("inf"), waits=True)
+        turns = []
+        for asleep in range(1, 6):
+            turns.append(threads.submit(take_turn, lock))
+            wait_for(lambda count=asleep: blocked(client) == count)
         lease.release()
-        assert client.llen(WAKE) == 1
-        assert client.pttl(WAKE) > 0
-        lock.acquire().release()
-        assert client.llen(WAKE) == 1
+        fences = [turn.result(PATIENCE) for turn in turns]
+        assert fences == sorted(set(fences))
+        assert not client.exists(KEY, WAITERS, WAKE)
 
-    def test_without_the_wake_a_waiter_sleeps_on(
+    def test_a_newcomer_cannot_overtake(
+        self, lock: RedisLock, client: redis.Redis, threads: ThreadPoolExecutor
+    ) -> None:
+        assert self.overtakes(lock, client, threads) is False
+
+    def test_without_the_hand_over_a_newcomer_overtakes(
         self,
         lock: RedisLock,
         client: redis.Redis,
         threads: ThreadPoolExecutor,
         flawed: Callable[[str, str, str], None],
     ) -> None:
-        flawed("release", PUSH_THE_WAKE, "")
+        flawed("release", "redis.call('SET', KEYS[1], grant, 'PX', ttl)", "redis.call('DEL', KEYS[1])")
+        flawed("acquire", "not holder and waited_for", "false")
+        assert self.overtakes(lock, client, threads) is True
+
+    @staticmethod
+    def overtakes(lock: RedisLock, client: redis.Redis, threads: ThreadPoolExecutor) -> bool:
+        lease = lock.acquire()
+        turns: list[Future[Any]] = []
+
+        def hold_until_told() -> None:
+            with lock.hold(timeout=2 * PATIENCE):
+                told.wait(PATIENCE)
+
+        told = threading.Event()
+        turns.append(threads.submit(hold_until_told))
+        wait_for(lambda: blocked(client) == 1)
+        lease.release()
+        newcomer = lock.acquire(blocking=False)
+        if newcomer is not None:
+            newcomer.release()
+        told.set()
+        turns[0].result(PATIENCE)
+        return newcomer is not None
+
+    def test_the_order_of_arrival_outlives_a_holder_that_dies(
+        self, client: redis.Redis, threads: ThreadPoolExecutor
+    ) -> None:
+        """The last to come looks first: the lock goes to the first all the same."""
+        assert self.served_after_a_crash(client, threads) == [0, 1, 2]
+
+    def test_without_handing_on_what_has_expired_it_does_not(
+        self, client: redis.Redis, threads: ThreadPoolExecutor, flawed: Callable[[str, str, str], None]
+    ) -> None:
+        flawed("acquire", "not holder and waited_for", "false")
+        assert self.served_after_a_crash(client, threads) == [2, 0, 1]
+
+    def test_a_try_does_not_overtake_who_sleeps_when_a_holder_has_died(
+        self, lock: RedisLock, client: redis.Redis, threads: ThreadPoolExecutor
+    ) -> None:
+        client.set(KEY, "a holder who dies")
+        turn = threads.submit(take_turn, lock)
+        wait_for(lambda: blocked(client) == 1)
+        client.delete(KEY)
+        assert lock.acquire(blocking=False) is None
+        assert turn.result(PATIENCE) > 0
+
+    @staticmethod
+    def served_after_a_crash(client: redis.Redis, threads: ThreadPoolExecutor) -> list[int]:
+        client.set(KEY, "a holder who dies")
+        served: list[int] = []
+
+        def turn(place: int, ttl: float) -> None:
+            with RedisLock(client, "wait", ttl=ttl).hold(timeout=2 * PATIENCE):
+                served.append(place)
+
+        turns = []
+        for place, ttl in enumerate((60.0, 60.0, 0.5)):  # who has the shortest TTL looks first
+            turns.append(threads.submit(turn, place, ttl))
+            wait_for(lambda count=place + 1: blocked(client) == count)
+        client.delete(KEY)
+        for one in turns:
+            one.result(PATIENCE)
+        return served
+
+    def test_one_grant_at_a_time_waits_for_a_waiter(self, lock: RedisLock, client: redis.Redis) -> None:
+        lease = lock.acquire()
+        for _ in range(3):
+            lock._ask(new_token(), float("inf"), waits=True)
+        lease.release()
+        assert client.llen(WAKE) == 1
+        assert 0 < client.pttl(WAKE) <= client.pttl(KEY)
+
+    def test_what_nobody_was_awake_to_take_goes_to_whoever_asks(self, lock: RedisLock, client: redis.Redis) -> None:
+        fence = self.left_lying(lock)
+        with lock.hold(timeout=0) as lease:
+            assert lease.fence > fence
+            assert not client.exists(WAKE)
+            assert client.get(KEY).decode() == lease.token
+
+    def test_without_that_it_lies_there_for_its_ttl(
+        self, lock: RedisLock, flawed: Callable[[str, str, str], None]
+    ) -> None:
+        flawed("acquire", "redis.call('LINDEX', KEYS[4], 0) == holder", "false")
+        self.left_lying(lock)
+        assert lock.acquire(blocking=False) is None
+
+    @staticmethod
+    def left_lying(lock: RedisLock) -> int:
+        """Release it while somebody is on the list of waiters, but not asleep."""
+        with lock.hold() as lease:
+            lock._ask(new_token(), float("inf"), waits=True)
+            return lease.fence
+
+    def test_a_grant_that_comes_before_the_waiter_sleeps_is_not_missed(
+        self, lock: RedisLock, client: redis.Redis, monkeypatch: pytest.MonkeyPatch, threads: ThreadPoolExecutor
+    ) -> None:
+        lease = lock.acquire()
+        sleep = Waiter.wait
+
+        def release_first(self: Waiter, seconds: float, left: float) -> str | None:
+            lease.release()
+            return sleep(self, seconds, left)
+
+        monkeypatch.setattr(Waiter, "wait", release_first)
+        assert threads.submit(take_turn, lock).result(PATIENCE) > lease.fence
+
+    def test_without_the_grant_a_waiter_sleeps_on(
+        self,
+        lock: RedisLock,
+        client: redis.Redis,
+        threads: ThreadPoolExecutor,
+        flawed: Callable[[str, str, str], None],
+    ) -> None:
+        flawed("release", PUSH_THE_GRANT, "")
         lease = lock.acquire()
         turn = threads.submit(take_turn, lock)
         wait_for(lambda: blocked(client) == 1)
         lease.release()
-        assert stuck(client)
-        self.let_go(client, turn)
+        assert client.zcard(WAITERS) == blocked(client) == 1
+        assert client.get(KEY).decode() != lease.token
+        client.rpush(WAKE, client.get(KEY))
+        turn.result(PATIENCE)
 
-    def test_without_the_wake_a_waiter_looks_again_after_its_ttl(
-        self, client: redis.Redis, threads: ThreadPoolExecutor, flawed: Callable[[str, str, str], None]
-    ) -> None:
-        flawed("release", PUSH_THE_WAKE, "")
-        lease = RedisLock(client, "wait", ttl=60.0).acquire()
-        turn = threads.submit(take_turn, RedisLock(client, "wait", ttl=0.5))
-        wait_for(lambda: blocked(client) == 1)
-        lease.release()
-        assert turn.result(PATIENCE) > lease.fence
-
-    def test_a_timeout_counts_in_all_however_often_wakes_are_stolen(
+    def test_a_timeout_counts_in_all_however_often_it_is_woken(
         self, lock: RedisLock, client: redis.Redis, threads: ThreadPoolExecutor
     ) -> None:
         with lock.hold():
@@ -165,75 +279,193 @@ class TestWake:
             wakes = 0
             while not attempt.done():  # for ever, if each wake began the wait anew
                 if not client.exists(WAKE):
-                    client.rpush(WAKE, 1)
+                    client.rpush(WAKE, OVER)
                     wakes += 1
             assert attempt.result() is None
             assert time.monotonic() - start >= 0.5
             assert wakes > 5
 
-    def test_a_wake_that_comes_before_the_waiter_sleeps_is_not_missed(
-        self, lock: RedisLock, client: redis.Redis, monkeypatch: pytest.MonkeyPatch, threads: ThreadPoolExecutor
+    def test_who_is_woken_leaves_the_list_with_its_lease(
+        self, lock: RedisLock, client: redis.Redis, threads: ThreadPoolExecutor
+    ) -> None:
+        """Otherwise its release would grant the lock to nobody."""
+        lease = lock.acquire()
+        turn = threads.submit(take_turn, lock)
+        wait_for(lambda: blocked(client) == 1)
+        lease.release()
+        turn.result(PATIENCE)
+        assert set(client.scan_iter()) == {b"lock:{wait}:fence"}
+
+
+class TestTimeOfAGrant:
+    """How long ago a release has granted the lock, only the server knows; that it was after our request, we know."""
+
+    def handed(self, lock: RedisLock, client: redis.Redis) -> tuple[str, str, Refused]:
+        """A grant, as a waiter would pop it, the waiter's token, and its refused request."""
+        with RedisLock(client, "wait", ttl=30.0).hold():
+            token = new_token()
+            refused = lock._ask(token, float("inf"), waits=True)
+            assert isinstance(refused, Refused)
+        return client.lpop(WAKE).decode(), token, refused
+
+    def test_a_fresh_one_is_taken_as_it_is_counted_from_the_request(self, client: redis.Redis) -> None:
+        lock = RedisLock(client, "wait", ttl=30.0)
+        grant, token, refused = self.handed(lock, client)
+        stats = CommandStats(client)
+        lease = lock._accept(grant, token, refused.asked)
+        assert lease._deadline == refused.asked + validity(30.0)
+        assert stats() == {}
+        assert lease.release() is True
+
+    def test_an_old_one_is_extended_first(self, client: redis.Redis) -> None:
+        lock = RedisLock(client, "wait", ttl=30.0)
+        grant, token, refused = self.handed(lock, client)
+        lease = lock._accept(grant, token, refused.asked - 15.0)
+        assert lease.remaining() > 29.0
+        assert lease.release() is True
+
+    def test_one_of_a_shorter_ttl_is_extended_first(self, client: redis.Redis) -> None:
+        lock = RedisLock(client, "wait", ttl=60.0)
+        grant, token, refused = self.handed(lock, client)
+        lease = lock._accept(grant, token, refused.asked)
+        assert client.pttl(KEY) > 50_000
+        assert lease.remaining() > 50
+        assert lease.release() is True
+
+    def test_one_of_a_longer_ttl_is_shortened(self, client: redis.Redis) -> None:
+        """Otherwise a crash of this holder would keep the lock for as long as the one before him has asked for."""
+        lock = RedisLock(client, "wait", ttl=2.0)
+        grant, token, refused = self.handed(lock, client)
+        lease = lock._accept(grant, token, refused.asked)
+        assert 0 < client.pttl(KEY) <= 2000
+        assert lease.release() is True
+
+    def test_one_that_comes_while_its_waiter_looks_again_counts_from_before_its_sleep(
+        self, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The pop stays blocked while the waiter asks again: what it brings may be older than that request."""
+        clock = Clock()
+        lease = RedisLock(client, "wait", ttl=60.0, renew=False).acquire()
+        lock = RedisLock(client, "wait", ttl=60.0, renew=False, clock=clock)
+        sleep, timers = Waiter.wait, list[float]()
+
+        def timer_ends_as_it_comes(self: Waiter, seconds: float, left: float) -> str | None:
+            timers.append(seconds)
+            if len(timers) > 1:
+                return sleep(self, seconds, left)
+            assert sleep(self, 0.01, left) is None
+            lease.release()
+            wait_for(lambda: blocked(client) == 0)
+            clock.now += 55.0
+            client.pexpire(KEY, 5000)
+            return None
+
+        monkeypatch.setattr(Waiter, "wait", timer_ends_as_it_comes)
+        mine = lock.acquire(timeout=1000.0)
+        assert len(timers) == 2
+        assert client.pttl(KEY) > 50_000, "it was taken for fresh"
+        assert mine.release() is True
+
+    def test_one_that_is_over_is_none(self, client: redis.Redis) -> None:
+        lock = RedisLock(client, "wait", ttl=30.0)
+        _, token, refused = self.handed(lock, client)
+        client.delete(KEY, WAITERS)
+        with RedisLock(client, "wait").hold(timeout=0):
+            assert lock._accept(OVER, token, refused.asked) is None
+
+    def test_one_that_cannot_be_held_goes_to_the_next(
+        self, client: redis.Redis, threads: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        plain = RedisLock(client, "wait", ttl=60.0, renew=False)
+        lease = plain.acquire()
+        renews = threads.submit(take_turn, RedisLock(client, "wait", ttl=60.0))
+        wait_for(lambda: blocked(client) == 1)
+        turn = threads.submit(take_turn, plain)
+        wait_for(lambda: blocked(client) == 2)
+
+        def fail(thread: threading.Thread) -> None:
+            raise RuntimeError("can't start new thread")
+
+        monkeypatch.setattr(threading.Thread, "start", fail)
+        lease.release()
+        with pytest.raises(RuntimeError, match="new thread"):
+            renews.result(PATIENCE)
+        assert turn.result(PATIENCE) > lease.fence
+        assert not client.exists(KEY, WAITERS, WAKE)
+
+
+class TestLateGrant:
+    """Whoever pops a grant holds the lock, also when it has just decided to wait no longer."""
+
+    def test_one_that_comes_with_the_end_of_the_timeout_is_taken(
+        self, lock: RedisLock, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         lease = lock.acquire()
         sleep = Waiter.wait
 
-        def release_first(self: Waiter, seconds: float, left: float) -> bool:
+        def time_is_up(self: Waiter, seconds: float, left: float) -> str | None:
+            assert sleep(self, 0.01, left) is None
             lease.release()
-            return sleep(self, seconds, left)
+            wait_for(lambda: blocked(client) == 0)
+            return None
 
-        monkeypatch.setattr(Waiter, "wait", release_first)
-        assert threads.submit(take_turn, lock).result(PATIENCE) > lease.fence
+        monkeypatch.setattr(Waiter, "wait", time_is_up)
+        late = lock.acquire(timeout=0.5)
+        assert late is not None
+        assert late.fence > lease.fence
+        assert late.release() is True
 
-    @staticmethod
-    def let_go(client: redis.Redis, turn: Future[Any]) -> None:
-        client.rpush(WAKE, 1)
-        turn.result(PATIENCE)
-
-
-class TestLostWake:
-    """A wake is one element of a list: whoever pops it has to use it or pass it on."""
-
-    def test_one_who_gives_up_just_as_he_is_woken_passes_the_wake_on(
+    def test_one_that_nobody_wants_any_more_goes_to_the_next(
         self, lock: RedisLock, client: redis.Redis, threads: ThreadPoolExecutor
     ) -> None:
-        lease = lock.acquire()
-        sleeper = Sleeper(lock)
-        turn = threads.submit(take_turn, lock)
-        wait_for(lambda: blocked(client) == 2)
-        lease.release()
-        wait_for(lambda: stuck_but_for(client, sleeper))
+        lease, sleeper, turn = self.handed_to_a_sleeper(lock, client, threads)
         sleeper.give_up()
         assert turn.result(PATIENCE) > lease.fence
 
-    def test_without_passing_it_on_the_next_one_sleeps_on(
-        self,
-        lock: RedisLock,
-        client: redis.Redis,
-        threads: ThreadPoolExecutor,
-        flawed: Callable[[str, str, str], None],
+    def test_one_that_is_in_hand_when_its_waiter_is_interrupted_goes_to_the_next(
+        self, lock: RedisLock, client: redis.Redis, threads: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        flawed("leave", PUSH_THE_WAKE, "")
+        lease, accept = lock.acquire(), RedisLock._accept
+        hit: list[str] = []
+
+        def interrupted(self: RedisLock, grant: str, *args: Any, **options: Any) -> Any:
+            if not hit:
+                hit.append(grant)
+                raise KeyboardInterrupt
+            return accept(self, grant, *args, **options)
+
+        monkeypatch.setattr(RedisLock, "_accept", interrupted)
+        first = threads.submit(take_turn, lock)
+        wait_for(lambda: blocked(client) == 1)
+        turn = threads.submit(take_turn, lock)
+        wait_for(lambda: blocked(client) == 2)
+        lease.release()
+        assert turn.result(PATIENCE) > lease.fence
+        assert isinstance(first.exception(PATIENCE), KeyboardInterrupt)
+
+    def test_without_giving_it_back_the_next_one_sleeps_on(
+        self, lock: RedisLock, client: redis.Redis, threads: ThreadPoolExecutor
+    ) -> None:
+        lease, sleeper, turn = self.handed_to_a_sleeper(lock, client, threads)
+        sleeper.waiter._give_up = lambda grant: None
+        sleeper.give_up()
+        assert (client.zcard(WAITERS), blocked(client)) == (1, 1)
+        client.rpush(WAKE, client.get(KEY))
+        assert turn.result(PATIENCE) > lease.fence
+
+    @staticmethod
+    def handed_to_a_sleeper(
+        lock: RedisLock, client: redis.Redis, threads: ThreadPoolExecutor
+    ) -> tuple[Lease, Sleeper, Future[int]]:
         lease = lock.acquire()
         sleeper = Sleeper(lock)
         turn = threads.submit(take_turn, lock)
         wait_for(lambda: blocked(client) == 2)
         lease.release()
-        sleeper.give_up()
-        assert stuck(client)
-        TestWake.let_go(client, turn)
+        wait_for(lambda: blocked(client) == 1)
+        return lease, sleeper, turn
 
-    def test_one_who_gives_up_does_not_take_the_wake_that_he_passes_on(
-        self, lock: RedisLock, client: redis.Redis, threads: ThreadPoolExecutor
-    ) -> None:
-        client.set(KEY, "a holder who dies", px=60_000)
-        sleeper = Sleeper(lock)  # blocked first, so the first to be served
-        turn = threads.submit(take_turn, lock)
-        wait_for(lambda: blocked(client) == 2)
-        client.delete(KEY)
-        sleeper.give_up()
-        assert turn.result(PATIENCE)
-
-    def test_one_who_has_given_up_takes_no_later_wake(
+    def test_one_who_has_given_up_takes_no_later_grant(
         self, lock: RedisLock, client: redis.Redis, threads: ThreadPoolExecutor
     ) -> None:
         lease = lock.acquire()
@@ -245,32 +477,51 @@ class TestLostWake:
         lease.release()
         assert turn.result(PATIENCE) > lease.fence
 
-    def test_one_who_dies_when_woken_delays_the_others_by_their_ttl_at_most(
-        self, lock: RedisLock, client: redis.Redis, recipe: RedisRecipe, threads: ThreadPoolExecutor
+    def test_one_who_dies_when_woken_delays_the_others_by_a_ttl_at_most(
+        self, client: redis.Redis, recipe: RedisRecipe, threads: ThreadPoolExecutor
     ) -> None:
+        lock = RedisLock(client, "wait", ttl=0.5)
         lease = lock.acquire()
-        with process(actors.die_when_woken, recipe, "wait", {"ttl": 60.0}) as (child, _):
+        with process(actors.die_when_woken, recipe, "wait", {"ttl": 0.5}) as (child, _):
             wait_for(lambda: blocked(client) == 1)
-            turn = threads.submit(take_turn, RedisLock(client, "wait", ttl=0.5))
+            turn = threads.submit(take_turn, lock)
             wait_for(lambda: blocked(client) == 2)
             lease.release()
             assert turn.result(PATIENCE) > lease.fence
             child.join()
             assert child.exitcode == 9
 
-    def test_one_who_looks_by_himself_and_is_granted_takes_no_later_wake(
+    def test_one_who_looks_by_himself_and_is_granted_takes_no_later_grant(
         self, client: redis.Redis, threads: ThreadPoolExecutor
     ) -> None:
         client.set(KEY, "a holder who dies", px=300)
         turns = [threads.submit(take_turn, RedisLock(client, "wait", ttl=60.0)) for _ in range(12)]
-        fences = [turn.result(PATIENCE) for turn in turns]  # the first by its timer, all others by a wake
+        fences = [turn.result(PATIENCE) for turn in turns]  # the first by its timer, all others by a grant
         assert len(set(fences)) == 12
         assert blocked(client) == 0
 
 
-def stuck_but_for(client: redis.Redis, sleeper: Sleeper) -> bool:
-    """Whether the wake has gone to the sleeper, who has not looked yet."""
-    return not client.exists(KEY, WAKE) and client.zcard(WAITERS) == 2 and blocked(client) == 1
+class TestLog:
+    """Who waits is written to no log: with `appendfsync always` each entry costs everybody a wait for the disk."""
+
+    def test_waiting_writes_nothing_to_the_log(self, lock: RedisLock, client: redis.Redis) -> None:
+        assert self.logged(lock, client) == 0
+
+    def test_without_saying_so_it_does(
+        self, lock: RedisLock, client: redis.Redis, flawed: Callable[[str, str, str], None]
+    ) -> None:
+        flawed("acquire", "redis.set_repl(redis.REPL_NONE)", "")
+        assert self.logged(lock, client) > 0
+
+    @staticmethod
+    def logged(lock: RedisLock, client: redis.Redis) -> int:
+        """How many bytes a waiter adds to the append-only file."""
+        with lock.hold():
+            before = client.info("persistence")["aof_current_size"]
+            sleeper = Sleeper(lock)
+            after = client.info("persistence")["aof_current_size"]
+            sleeper.give_up()
+        return int(after) - int(before)
 
 
 class TestLeaving:

@@ -10,7 +10,7 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from locking import HeldLock, LockUnavailable, RedisLock, held
+from locking import HeldLock, Lease, LockUnavailable, RedisLock, force_release, held
 from tests.locking.support import CommandStats, RedisRecipe
 from tests.waiting import PATIENCE, wait_for
 
@@ -33,12 +33,29 @@ def test_it_shows_owner_fence_age_ttl_and_waiters(client: redis.Redis) -> None:
     wait_for(lambda: client.zcard("lock:{stock:sku-42}:waiters"))
     (found,) = held(client)
     assert (found.name, found.fence, found.waiters) == ("stock:sku-42", lease.fence, 1)
-    assert found.owner == lease.token.split(":", 1)[1]
     assert found.owner.endswith(":MainThread")
     assert 0 <= found.age < 30
     assert 0 < found.ttl <= 30
     lease.release()
     thread.join()
+
+
+def test_who_was_handed_the_lock_waits_no_longer_and_has_a_name_once_it_is_renewed(client: redis.Redis) -> None:
+    lock = RedisLock(client, "handed over")
+    lease = lock.acquire()
+    handed: list[Lease] = []
+    thread = threading.Thread(target=lambda: handed.append(lock.acquire(timeout=PATIENCE)), name="the next one")
+    thread.start()
+    wait_for(lambda: client.info("clients")["blocked_clients"])
+    lease.release()
+    thread.join()
+    (found,) = held(client)
+    assert (found.owner, found.fence, found.waiters) == ("", handed[0].fence, 0)
+    handed[0].extend()
+    (found,) = held(client)
+    assert found.owner.endswith(":the next one")
+    assert (found.fence, found.waiters) == (handed[0].fence, 0)
+    assert handed[0].release() is True
 
 
 def test_it_sorts_by_name_and_stops_at_the_limit(client: redis.Redis) -> None:
@@ -105,3 +122,49 @@ def test_a_server_that_is_gone_is_said_to_be() -> None:
     client = redis.Redis.from_url("unix:///nowhere/valkey.sock", retry=Retry(NoBackoff(), 0))
     with pytest.raises(LockUnavailable, match="Try again"):
         held(client)
+
+
+# By force
+
+
+def test_a_lock_taken_by_force_is_free_and_its_holder_is_told(
+    client: redis.Redis, caplog: pytest.LogCaptureFixture
+) -> None:
+    lock = RedisLock(client, "stuck", ttl=0.5)
+    lease = lock.acquire()
+    assert force_release(client, "stuck", by="admin: the worker is gone") is True
+    assert "MainThread by force, by admin: the worker is gone" in caplog.text
+    with lock.hold(timeout=0):
+        wait_for(lambda: lease.lost)
+    assert force_release(client, "stuck", by="admin") is False
+    assert lease.release() is False
+
+
+def test_by_force_it_goes_to_the_next_in_the_queue(client: redis.Redis) -> None:
+    lock = RedisLock(client, "stuck")
+    lease = lock.acquire()
+    turn: list[bool] = []
+    thread = threading.Thread(target=lambda: turn.append(lock.acquire(timeout=PATIENCE).release()))
+    thread.start()
+    wait_for(lambda: client.info("clients")["blocked_clients"])
+    force_release(client, "stuck", by="admin")
+    thread.join()
+    assert turn == [True]
+    assert lease.release() is False
+
+
+def test_a_grant_made_meanwhile_is_not_taken(client: redis.Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+    lock = RedisLock(client, "moving")
+    first = lock.acquire()
+    leases: list[Lease] = []
+    pttl = client.pttl
+
+    def overtaken(key: str) -> int:
+        first.release()
+        leases.append(lock.acquire())
+        return int(pttl(key))
+
+    monkeypatch.setattr(client, "pttl", overtaken)
+    assert force_release(client, "moving", by="admin") is False
+    leases[0].extend()
+    assert leases[0].release() is True

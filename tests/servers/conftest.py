@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from servers import RunFolder
-from tests.servers.support import processes_naming, server_processes
+from tests.servers.support import kill, processes_naming, server_processes
 
 
 @pytest.fixture
@@ -17,8 +17,7 @@ def outer() -> Iterator[Path]:
     path = Path(tempfile.mkdtemp(prefix="lu-"))
     path.chmod(0o755)
     yield path
-    for process in processes_naming(path):  # parents and keepers of a test that failed
-        process.kill()
+    kill(processes_naming(path))  # parents and keepers of a test that failed
     shutil.rmtree(path, ignore_errors=True)
 
 
@@ -27,8 +26,7 @@ def folder(outer: Path) -> Iterator[RunFolder]:
     """A run folder, not made yet."""
     folder = RunFolder(outer / "run")
     yield folder
-    for process in server_processes(folder):
-        process.kill()
+    kill(server_processes(folder))
 
 
 @pytest.fixture
@@ -36,5 +34,4 @@ def other_folder(outer: Path) -> Iterator[RunFolder]:
     """A second one."""
     folder = RunFolder(outer / "other")
     yield folder
-    for process in server_processes(folder):
-        process.kill()
+    kill(server_processes(folder))

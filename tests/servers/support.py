@@ -2,8 +2,10 @@
 
 import subprocess
 import sys
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
+from typing import TypeVar
 
 import psutil
 import psycopg
@@ -12,6 +14,7 @@ import redis
 from servers import RunFolder
 from servers.postgres import Postgres, connect
 
+Answer = TypeVar("Answer")
 CHECKOUT = Path(__file__).resolve().parents[2]
 # Runs the servers of a folder, says which processes they are, and waits for a signal.
 PARENT = """
@@ -55,6 +58,20 @@ def processes_naming(*marks: object) -> list[psutil.Process]:
             if any(str(mark) in part for part in process.cmdline() for mark in marks):
                 found.append(process)
     return found
+
+
+def of_each(ask: Callable[[psutil.Process], Answer], processes: Iterable[psutil.Process]) -> list[Answer]:
+    """What those say that have not ended since they were listed: a backend comes and goes with its client."""
+    answers = []
+    for process in processes:
+        with suppress(psutil.NoSuchProcess):
+            answers.append(ask(process))
+    return answers
+
+
+def kill(processes: Iterable[psutil.Process]) -> None:
+    """Kill those that have not ended since they were listed."""
+    of_each(psutil.Process.kill, processes)
 
 
 def gone(process: psutil.Process) -> bool:

@@ -19,6 +19,7 @@ from servers.valkey import Valkey
 from tests.servers.support import (
     PARENT_WITHOUT_DEATH_SIGNAL,
     gone,
+    kill,
     server_processes,
     sockets,
     sql,
@@ -38,11 +39,6 @@ def write_one(folder: RunFolder) -> None:
 
 def read_one(folder: RunFolder) -> tuple[str, str]:
     return sql(folder, "SELECT n FROM kept"), valkey_client(folder).get("kept")
-
-
-def kill(processes: list[psutil.Process]) -> None:
-    for process in processes:
-        process.kill()
 
 
 @pytest.fixture

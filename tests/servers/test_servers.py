@@ -3,6 +3,7 @@
 import re
 from pathlib import Path
 
+import psutil
 import psycopg
 import pytest
 import redis
@@ -10,7 +11,7 @@ import redis
 from servers import RunFolder, ServerError, Servers
 from servers.postgres import Postgres
 from servers.valkey import Valkey
-from tests.servers.support import server_processes, sockets, sql, start_parent, valkey_client
+from tests.servers.support import of_each, server_processes, sockets, sql, start_parent, valkey_client
 
 
 def test_both_answer_inside_the_block_and_nothing_is_left_after_it(folder: RunFolder) -> None:
@@ -224,6 +225,6 @@ def test_every_process_of_postgres_can_be_told_from_another_ones(folder: RunFold
     mine, other = Postgres(folder.postgres).cluster, Postgres(other_folder.postgres).cluster
     assert mine != other
     with Servers(folder, runs=["postgres"]):
-        titles = [" ".join(process.cmdline()) for process in server_processes(folder)]
+        titles = [" ".join(parts) for parts in of_each(psutil.Process.cmdline, server_processes(folder))]
         assert len(titles) > 5
         assert all(re.search(rf"cluster_name={mine}|postgres: {mine}: ", title) for title in titles)

@@ -13,7 +13,7 @@ import pytest
 from servers import RunFolder, ServerError, Servers
 from servers.postgres import WHEEL as POSTGRES
 from servers.valkey import WHEEL as VALKEY
-from tests.servers.support import run_python, server_processes, sql, valkey_client
+from tests.servers.support import of_each, run_python, server_processes, sql, valkey_client
 
 ROOT = os.geteuid() == 0
 as_root = pytest.mark.skipif(not ROOT, reason="needs root; an ordinary user is what all other tests then run as")
@@ -24,7 +24,7 @@ sys.path.insert(0, sys.argv[2])
 from pathlib import Path
 import psutil
 from servers import RunFolder, Servers
-from tests.servers.support import server_processes, sql, valkey_client
+from tests.servers.support import of_each, server_processes, sql, valkey_client
 nobody = pwd.getpwnam("nobody")
 os.setgroups([])
 os.setgid(nobody.pw_gid)
@@ -36,7 +36,7 @@ with Servers(folder) as servers:
     servers.postgres.child.kill()
     servers.postgres.start()
     print(sql(folder, "SELECT n FROM kept"), valkey_client(folder).get("kept"))
-    print({process.uids().real for process in server_processes(folder)} == {nobody.pw_uid})
+    print({uids.real for uids in of_each(psutil.Process.uids, server_processes(folder))} == {nobody.pw_uid})
     print(servers.postgres.child.args[0])
     print(servers.valkey.child.args[0])
 print(server_processes(folder))
@@ -60,8 +60,8 @@ def test_as_root_both_run_as_nobody_from_copies_in_the_run_folder(folder: RunFol
     nobody = pwd.getpwnam("nobody")
     with Servers(folder) as servers:
         processes = server_processes(folder)
-        assert {process.uids().real for process in processes} == {nobody.pw_uid}
-        assert {process.gids().real for process in processes} == {nobody.pw_gid}
+        assert {uids.real for uids in of_each(psutil.Process.uids, processes)} == {nobody.pw_uid}
+        assert {gids.real for gids in of_each(psutil.Process.gids, processes)} == {nobody.pw_gid}
         assert servers.postgres is not None
         assert servers.valkey is not None
         for server in (servers.postgres, servers.valkey):

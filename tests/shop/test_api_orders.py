@@ -82,7 +82,7 @@ def test_a_key_in_quotes_is_the_same_key(buyer: Buyer, offer: OnSale) -> None:
     assert Order.objects.get().key == "mine"
 
 
-@pytest.mark.parametrize("key", ["a", "a" * 128, str(uuid4()), "A-Z_a.z~0:9"])
+@pytest.mark.parametrize("key", ["a", "a" * 128, "0199c2ba-6f2e-7c3a-a1de-2f9a3c4b5d6e", "A-Z_a.z~0:9"])
 def test_every_key_of_the_documented_form_is_taken(buyer: Buyer, offer: OnSale, key: str) -> None:
     assert buyer.order(order_body(offer, a=1), key=key).status_code == 201
     assert Order.objects.get().key == key

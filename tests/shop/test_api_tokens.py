@@ -69,7 +69,7 @@ BAD: dict[str, Callable[[User], str]] = {
     "signed by nobody": lambda user: f"Bearer {signed(claims(user), None, 'none')}",
     "another algorithm": lambda user: f"Bearer {signed(claims(user), algorithm='HS512')}",
     "signature cut off": lambda user: f"Bearer {str(AccessToken.for_user(user)).rpartition('.')[0]}.",
-    "changed": lambda user: f"Bearer {changed(AccessToken.for_user(user))}",
+    "changed": lambda user: f"Bearer {changed(user)}",
     "for refreshing": lambda user: f"Bearer {RefreshToken.for_user(user)}",
     "of no type": lambda user: f"Bearer {without(user, 'token_type')}",
     "of nobody": lambda user: f"Bearer {without(user, 'user_id')}",
@@ -77,10 +77,10 @@ BAD: dict[str, Callable[[User], str]] = {
 }
 
 
-def changed(token: AccessToken) -> str:
+def changed(user: User) -> str:
     """Another customer's id under the first one's signature."""
-    head, _, signature = str(token).split(".")
-    payload = signed({**token.payload, "user_id": "1"}).split(".")[1]
+    head, _, signature = signed(claims(user)).split(".")
+    payload = signed({**claims(user), "user_id": str(user.pk + 1)}).split(".")[1]
     return f"{head}.{payload}.{signature}"
 
 

@@ -91,10 +91,10 @@ def test_an_order_is_committed_and_answered_as_it_is_in_the_tables(customer: int
 @pytest.mark.parametrize(
     ("name", "statements"),
     [
-        ("guarded-update", "BEGIN UPDATE WITH INSERT UPDATE COMMIT"),
-        ("lua", "BEGIN UPDATE WITH INSERT UPDATE COMMIT"),
-        ("optimistic", "BEGIN SELECT UPDATE WITH INSERT UPDATE COMMIT"),
-        ("redis-lock", "BEGIN UPDATE WITH INSERT UPDATE COMMIT"),
+        ("guarded-update", "BEGIN UPDATE WITH COMMIT"),
+        ("lua", "BEGIN UPDATE WITH COMMIT"),
+        ("optimistic", "BEGIN SELECT UPDATE WITH COMMIT"),
+        ("redis-lock", "BEGIN UPDATE WITH COMMIT"),
     ],
 )
 def test_an_order_under_a_limit_costs_so_many_statements_once_the_offer_is_known(

@@ -79,19 +79,21 @@ def test_however_many_orders_it_needs_as_many_statements(
     drafts = [new_draft(("a", 1), ("b", 1), customer=customer, sale=offer.sale, limit=limit) for _ in range(orders)]
     with transaction.atomic(), CaptureQueriesContext(connection) as queries:
         assert save(drafts) == {}
-    assert " ".join(query["sql"].split()[0] for query in queries) == "WITH INSERT UPDATE"
+    assert " ".join(query["sql"].split()[0] for query in queries) == "WITH"
     assert (Order.objects.count(), OrderItem.objects.count()) == (orders, 2 * orders)
     assert taken() == {(customer, "a"): orders, (customer, "b"): orders}
 
 
-def test_keys_used_before_need_two_statements_more_and_limits_that_refuse_one(offer: OnSale, customer: int) -> None:
+def test_keys_used_before_need_two_statements_more_and_limits_that_refuse_two_more(
+    offer: OnSale, customer: int
+) -> None:
     first = new_draft(("a", 1), customer=customer, sale=offer.sale, limit=3)
     saved(first)
     again = [new_draft(("a", 1), customer=customer, sale=offer.sale, limit=3, key=first.key) for _ in range(20)]
     fresh = [new_draft(("a", 1), customer=customer, sale=offer.sale, limit=3) for _ in range(20)]
     with transaction.atomic(), CaptureQueriesContext(connection) as queries:
         refusals = save(again + fresh)
-    assert " ".join(query["sql"].split()[0] for query in queries) == "WITH SELECT SELECT INSERT WITH UPDATE"
+    assert " ".join(query["sql"].split()[0] for query in queries) == "WITH SELECT SELECT WITH UPDATE"
     assert kinds(refusals) == {
         **{draft.id: Duplicate for draft in again},
         **{draft.id: OverLimit for draft in fresh[2:]},
@@ -290,24 +292,24 @@ def test_orders_of_one_customer_in_two_transactions_share_the_limit(offer: OnSal
     assert taken() == {(customer, "a"): 3}
 
 
-def test_without_the_lock_on_the_allowance_they_do_not(
+def test_without_the_row_they_would_share_they_do_not(
     offer: OnSale, customer: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The negative control: the allowance read, not locked, and another order in between."""
-    monkeypatch.setattr(
-        saving,
-        "LOCK_ALLOWANCES",
-        """
-        SELECT sale_id, customer_id, sku, taken FROM shop_allowance
-         WHERE sale_id = ANY(%(sales)s) AND customer_id = ANY(%(customers)s) AND sku = ANY(%(skus)s)
-        """,
+    """The negative control: what was taken is read, not locked and counted, and another order comes in between."""
+    counting = saving.INSERT[
+        saving.INSERT.index("INSERT INTO shop_allowance") : saving.INSERT.index("SELECT id, sku, taken")
+    ]
+    reading = """
+        SELECT sale_id, customer_id, shop_allowance.sku, (taken + quantity)::int AS taken
+          FROM shop_allowance JOIN placed USING (sale_id, customer_id) JOIN line ON draft = placed.id
     )
+    """
+    monkeypatch.setattr(saving, "INSERT", saving.INSERT.replace(counting, reading))
     Allowance.objects.create(sale_id=offer.sale, customer_id=customer, sku="a", taken=2)
     first, second = (new_draft(("a", 1), customer=customer, sale=offer.sale, limit=3) for _ in range(2))
-    with interleaved(lambda: saved(second), after="SELECT sale_id, customer_id"):
+    with interleaved(lambda: saved(second), after="WITH draft AS"):
         assert saved(first) == {}
     assert Order.objects.count() == 2
-    assert taken() == {(customer, "a"): 3}
 
 
 def test_batches_of_opposite_customers_do_not_deadlock(offer: OnSale) -> None:

@@ -1,0 +1,28 @@
+"""`no-lock`: read the counter, subtract in memory, write it back, and let everybody do so at once."""
+
+from __future__ import annotations
+
+from lab.ladder.locks.rung import LockRung
+from locking.base import Capabilities
+
+
+class NoLock(LockRung):
+    """Flawed: whoever asks is let in.
+
+    The schedule: A reads 10, B reads 10 and writes 9, A writes 9. Two buyers were told yes and one unit is gone.
+    Fixed by `thread-lock`, as long as A and B are threads of one process. Source: articles 000 and 001.
+    """
+
+    slug = "no-lock"
+    title = "No lock"
+    flaw = "Two read the same value, and the second to write undoes what the first has written."
+    breaks = "conserved"
+    fixed_by = "thread-lock"
+    source = "000, 001"
+    capabilities = Capabilities()
+
+    def take(self, owner: str) -> bool:
+        return True
+
+    def free(self, owner: str) -> bool:
+        return True

@@ -1,0 +1,167 @@
+"""What the lock rungs share: what each says of itself, waiters that poll, and the counter that they protect.
+
+A rung fills in two methods, `take` and `free`: how the lock is taken and how it is freed. The difference between those
+of two neighbours is the lesson.
+"""
+
+from __future__ import annotations
+
+import math
+import secrets
+import time
+from abc import abstractmethod
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from locking.base import Capabilities, Lock, patience
+from locking.errors import LockUnavailable
+from locking.lease import Lease
+from locking.redis import milliseconds
+from locking.wire import NO_ANSWER
+
+if TYPE_CHECKING:
+    from redis import Redis
+
+Invariant = Literal["conserved", "one holder", "progress", "no false refusal", "once"]
+Event = Literal["expiry", "pause", "crash"]
+
+POLL = 0.01
+"""Seconds that a waiter sleeps before it asks again."""
+
+ON_A_SERVER = Capabilities(across_processes=True, across_machines=True, survives_holder_crash=True)
+WITH_A_TTL = Capabilities(across_processes=True, across_machines=True, survives_holder_crash=True, expires=True)
+
+COMPARE_AND_DELETE = """
+-- KEYS: the lock. ARGV: the owner. Returns 1 when the lock was the owner's and is free now, else 0.
+if redis.call('GET', KEYS[1]) == ARGV[1] then
+    return redis.call('DEL', KEYS[1])
+end
+return 0
+"""
+
+
+class Rung:
+    """A claim about a piece of code that a schedule can check.
+
+    Attributes:
+        slug: its name in addresses.
+        title: its name for people.
+        flaw: what is wrong with it, in one sentence; None for a sound one.
+        breaks: the invariant that its schedule breaks; None for a sound one.
+        survives: the events that leave it in order. `expiry`: its TTL is over while the holder works. `pause`: the
+            holder and all that renews for him stand still for longer than that. `crash`: the holder's process dies,
+            before or after any of his commands.
+        fixed_by: the slug of the rung that survives the schedule which breaks this one.
+        source: the articles, by number, that it is found in.
+    """
+
+    slug: ClassVar[str]
+    title: ClassVar[str]
+    flaw: ClassVar[str | None]
+    breaks: ClassVar[Invariant | None]
+    survives: ClassVar[frozenset[Event]] = frozenset()
+    fixed_by: ClassVar[str | None]
+    source: ClassVar[str]
+
+
+class LockRung(Rung, Lock):
+    """A lock whose waiters poll. Its `capabilities` are what its users rely on, not what it keeps.
+
+    Args:
+        client: a client that answers in bytes, which is redis-py's default. It keeps the counter too.
+        name: what is locked.
+        ttl: seconds after which a grant is over, in the rungs that expire.
+        on_lost: called once with the lease when it is noticed that its time is over.
+        sleep: how a waiter lets a time in seconds pass.
+        clock: monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        client: Redis,
+        name: str,
+        *,
+        ttl: float = 10.0,
+        on_lost: Callable[[Lease], object] | None = None,
+        sleep: Callable[[float], object] = time.sleep,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        super().__init__(name, ttl=ttl if self.capabilities.expires else math.inf)
+        self.client: Any = client
+        self.key = f"rung:{name}"
+        self._on_lost = on_lost
+        self._sleep = sleep
+        self._clock = clock
+
+    @property
+    def milliseconds(self) -> int:
+        """The TTL as the server counts it."""
+        return milliseconds(self.ttl)
+
+    @abstractmethod
+    def take(self, owner: str) -> bool:
+        """Ask once for the lock, and return whether it was granted."""
+
+    @abstractmethod
+    def free(self, owner: str) -> bool:
+        """Free the lock, and return whether it was there to be freed."""
+
+    def owner(self) -> str:
+        """Return what tells the owner that asks now from every other."""
+        return secrets.token_hex(16)
+
+    def sell(self, stock: str, timeout: float | None = None) -> bool:
+        """Take the lock, sell one unit of the counter at the key `stock`, and return what the buyer is told.
+
+        Args:
+            stock: a key with a whole number.
+            timeout: seconds to wait for the lock at most; None: no limit.
+
+        Raises:
+            LockTimeout: not granted in time; nothing was sold.
+            LockUnavailable: the server of the lock did not answer.
+        """
+        with self.hold(timeout):
+            return self._sell_one(stock)
+
+    def _sell_one(self, stock: str) -> bool:
+        left = int(self.client.get(stock) or 0)
+        if left <= 0:
+            return False
+        self.client.set(stock, left - 1)
+        return True
+
+    def acquire(self, blocking: bool = True, timeout: float | None = None) -> Lease | None:  # noqa: FBT001, FBT002
+        """See `Lock.acquire`."""
+        deadline = self._clock() + patience(blocking, timeout)
+        owner = self.owner()
+        while True:
+            started = self._clock()
+            with self._answered():
+                if self.take(owner):
+                    return self._grant(owner, started)
+            left = deadline - self._clock()
+            if left <= 0:
+                return None
+            self._sleep(min(POLL, left))
+
+    def _grant(self, owner: str, started: float) -> Lease:
+        return Lease(self, owner, started=started, ttl=self.ttl, clock=self._clock, on_lost=self._on_lost)
+
+    def _extend(self, lease: Lease, ttl: float) -> bool:
+        if not self.capabilities.expires:
+            return True
+        with self._answered():
+            return bool(self.client.pexpire(self.key, milliseconds(ttl)))
+
+    def _release(self, lease: Lease) -> bool:
+        with self._answered():
+            return self.free(lease.token)
+
+    @contextmanager
+    def _answered(self) -> Iterator[None]:
+        try:
+            yield
+        except NO_ANSWER as error:
+            raise LockUnavailable(f"The server of lock {self.name!r} did not answer ({error}). Try again.") from error

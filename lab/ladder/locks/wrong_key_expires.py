@@ -1,0 +1,32 @@
+"""`wrong-key-expires`: the TTL goes to a key of another name."""
+
+from __future__ import annotations
+
+from lab.ladder.locks.rung import WITH_A_TTL, LockRung
+
+
+class WrongKeyExpires(LockRung):
+    """Flawed: the key is written twice, and the second time it is another one.
+
+    EXPIRE of a key that does not exist is no error; it answers 0, and nobody reads that. The schedule: A takes the
+    lock and dies, at any moment. The lock has no TTL at all, while its holder's own clock says that it has.
+    Fixed by naming the key once: `set-nx-ex`. Source: article 000, whose published listing does this.
+    """
+
+    slug = "wrong-key-expires"
+    title = "The wrong key expires"
+    flaw = "EXPIRE names another key than SETNX took, so the lock never ends."
+    breaks = "progress"
+    survives = frozenset({"expiry", "pause"})
+    fixed_by = "set-nx-ex"
+    source = "000"
+    capabilities = WITH_A_TTL
+
+    def take(self, owner: str) -> bool:
+        if not self.client.setnx(self.key, "locked"):
+            return False
+        self.client.pexpire("product-lock", self.milliseconds)
+        return True
+
+    def free(self, owner: str) -> bool:
+        return bool(self.client.delete(self.key))

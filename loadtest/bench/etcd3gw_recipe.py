@@ -1,0 +1,107 @@
+"""The lock that comes with etcd3gw, behind the contract of ours, to be compared with it.
+
+It is taken in one try, so waiting is asking again. Each try makes an etcd lease, and neither a failed try nor a
+release revokes it: they add up on the server until their TTL is over. It gives no fence, and forked children share the
+connections of their parent.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, cast
+
+import requests
+from etcd3gw.exceptions import Etcd3Exception
+
+from locking import Capabilities, Lease, Lock, LockUnavailable
+from locking.base import patience
+from locking.renewal import watchdog
+
+if TYPE_CHECKING:
+    from etcd3gw import Etcd3Client
+    from etcd3gw.lock import Lock as Recipe
+
+PAUSE = 0.05
+"""Seconds between two tries."""
+
+
+class Etcd3gwLock(Lock):
+    """etcd3gw's `Lock`.
+
+    Args:
+        client: its own timeout limits every request, if it has one.
+        name: what is locked; Latin-1.
+        ttl: whole seconds; etcd may keep it for longer, two seconds at least by default.
+        on_lost: called once with the lease when it is lost. It must not block.
+        clock: monotonic seconds; for tests.
+    """
+
+    capabilities = Capabilities(across_processes=True, across_machines=True, expires=True, survives_holder_crash=True)
+
+    def __init__(
+        self,
+        client: Etcd3Client,
+        name: str,
+        *,
+        ttl: float = 10.0,
+        on_lost: Callable[[Lease], object] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        super().__init__(name, ttl=ttl)
+        self._client = client
+        self._on_lost = on_lost
+        self._clock = clock
+
+    def acquire(self, blocking: bool = True, timeout: float | None = None) -> Lease | None:  # noqa: FBT001, FBT002
+        """See `Lock.acquire`."""
+        deadline = self._clock() + patience(blocking, timeout)
+        recipe = self._client.lock(self.name, ttl=int(self.ttl))
+        while True:
+            started = self._clock()
+            with self._answered():
+                granted = recipe.acquire()
+            if granted:
+                lease = Etcd3gwLease(
+                    self,
+                    recipe.uuid,
+                    started=started,
+                    ttl=self.ttl,
+                    on_lost=self._on_lost,
+                    clock=self._clock,
+                    recipe=recipe,
+                )
+                if self._on_lost is not None:
+                    watchdog.watch(lease, None)
+                return lease
+            left = deadline - self._clock()
+            if left <= 0:
+                return None
+            time.sleep(min(PAUSE, left))
+
+    def _extend(self, lease: Lease, ttl: float) -> bool:
+        with self._answered():
+            return cast(Etcd3gwLease, lease).recipe.refresh() > 0
+
+    def _release(self, lease: Lease) -> bool:
+        watchdog.forget(lease)
+        with self._answered():
+            return cast(Etcd3gwLease, lease).recipe.release()
+
+    @contextmanager
+    def _answered(self) -> Iterator[None]:
+        try:
+            yield
+        except (Etcd3Exception, requests.RequestException) as error:
+            raise LockUnavailable(f"etcd did not answer for lock {self.name!r} ({error!r}). Try again.") from error
+
+
+class Etcd3gwLease(Lease):
+    """A lease that also knows etcd3gw's lock, which is one for each grant."""
+
+    __slots__ = ("recipe",)
+
+    def __init__(self, *args: Any, recipe: Recipe, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.recipe = recipe

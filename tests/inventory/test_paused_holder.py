@@ -1,0 +1,40 @@
+"""A holder stopped (SIGSTOP) beyond its TTL is told on waking, and what it writes all the same Postgres refuses."""
+
+from __future__ import annotations
+
+import psycopg
+import pytest
+from django.db import connection
+from redis import Redis
+
+from inventory import stock
+from inventory.models import StockItem
+from inventory.strategies.locked import CLAIM
+from locking import RedisLock
+from tests.locking import actors
+from tests.locking.support import RedisRecipe, paused, process
+from tests.waiting import PATIENCE
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+UNGUARDED = CLAIM.replace("AND fence < %(fence)s", "")
+
+
+@pytest.mark.parametrize(("statement", "written"), [(CLAIM, 0), (UNGUARDED, 1)], ids=["guarded", "unguarded"])
+def test_a_holder_that_was_stopped_is_told_and_its_write_is_refused(redis: Redis, statement: str, written: int) -> None:
+    stock.deliver("a", 10)
+    url = f"unix://{redis.connection_pool.connection_kwargs['path']}"
+    server = connection.settings_dict
+    conninfo = psycopg.conninfo.make_conninfo(
+        host=server["HOST"], port=server["PORT"], user=server["USER"], dbname=server["NAME"]
+    )
+    arguments = (RedisRecipe(url), "stock:a", {"ttl": 0.5}, conninfo, statement)
+    with process(actors.write_with_its_fence, *arguments) as (holder, pipe):
+        fence = pipe.recv()
+        with paused(holder.pid), RedisLock(redis, "stock:a").hold(timeout=PATIENCE) as lease:
+            with connection.cursor() as cursor:
+                cursor.execute(CLAIM, {"sku": "a", "quantity": 1, "fence": lease.fence})
+            assert lease.fence > fence
+            pipe.send("go on")
+        assert pipe.recv() == ("lost", 1, written)
+    assert StockItem.objects.get(sku="a").on_hand == 9 - written

@@ -1,0 +1,137 @@
+"""A Postgres for the tests of its locks, recipes for them, and what a lock leaves on a server."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from multiprocessing.connection import Connection as Pipe
+from pathlib import Path
+from typing import Any
+
+import psycopg
+
+from locking import Lock, session
+from locking.postgres import AdvisoryLock
+from locking.tables import InsertLock, RowLock, add_row, create_lock_tables
+from servers.folder import RunFolder
+from servers.postgres import DATABASE, USER, Postgres
+from tests.locking.support import FileCell
+from tests.waiting import PATIENCE, wait_for
+
+# 200 contenders at once have a connection each. The log says what was asked, and by whom.
+EXTRA = ("--max_connections=400", "--log_statement=all", "--log_line_prefix=<%a>", "--deadlock_timeout=100ms")
+
+
+@contextmanager
+def running_postgres() -> Iterator[Postgres]:
+    outer = Path(tempfile.mkdtemp(prefix="lu-"))
+    outer.chmod(0o755)
+    folder = RunFolder(outer / "run")
+    folder.create()
+    postgres = Postgres(folder.postgres)
+    postgres.child.args.extend(EXTRA)
+    postgres.start()
+    try:
+        create_lock_tables(conninfo_of(postgres))
+        yield postgres
+    finally:
+        postgres.stop()
+        shutil.rmtree(outer, ignore_errors=True)
+
+
+def conninfo_of(postgres: Postgres) -> str:
+    return f"host={postgres.folder} dbname={DATABASE} user={USER}"
+
+
+@dataclass(frozen=True)
+class PostgresRecipe:
+    """Makes locks of one kind on the server at `conninfo`."""
+
+    kind: type[AdvisoryLock] | type[RowLock] | type[InsertLock]
+    conninfo: str
+    cells: Path
+
+    def __call__(self, name: str, **options: Any) -> Lock:
+        lock = self.kind(self.conninfo, name, **options)
+        if isinstance(lock, RowLock):
+            add_row(self.conninfo, name)
+        return lock
+
+    def cell(self, name: str) -> FileCell:
+        return FileCell(self.cells / name.replace("/", "_"))
+
+
+class PostgresTraces:
+    """What a lock leaves on its server, seen over a connection of the test's."""
+
+    postgres: Postgres
+    admin: psycopg.Connection[Any]
+
+    def one(self, query: str, *values: object) -> Any:
+        row = self.admin.execute(query, values).fetchone()
+        assert row is not None
+        return row[0]
+
+    def connections(self, name: str) -> int:
+        return int(self.one("SELECT count(*) FROM pg_stat_activity WHERE application_name = %s", f"lock {name}"))
+
+    def locks(self, name: str, *, granted: bool) -> int:
+        """How many locks, or waits for one, the connections of this lock have that last."""
+        return int(
+            self.one(
+                "SELECT count(*) FROM pg_locks JOIN pg_stat_activity USING (pid) "
+                "WHERE application_name = %s AND locktype IN ('advisory', 'transactionid', 'tuple') AND granted = %s",
+                f"lock {name}",
+                granted,
+            )
+        )
+
+    def waiters(self, lock: Lock) -> int:
+        """Those who wait for a lock of the server's, and who is the first in line and sleeps."""
+        return int(
+            self.one(
+                "SELECT count(*) FROM pg_stat_activity AS session WHERE application_name = %s AND "
+                "(wait_event_type = 'Lock' OR (state = 'idle' AND query LIKE %s AND EXISTS "
+                "(SELECT FROM pg_locks WHERE pid = session.pid AND locktype = 'advisory' AND granted)))",
+                f"lock {lock.name}",
+                "%INSERT INTO lock_grant AS present%",
+            )
+        )
+
+    def traces(self, lock: Lock) -> dict[str, int]:
+        """The server notices some moments later that a connection was closed here."""
+        wait_for(
+            lambda: self.connections(lock.name) == sum(opened._lock == lock.name for opened in list(session._open)),
+            "the server to notice which connections are closed",
+        )
+        return {
+            "connections": self.connections(lock.name),
+            "locks": self.locks(lock.name, granted=True) + self.locks(lock.name, granted=False),
+            "grants": self.one("SELECT count(*) FROM lock_grant WHERE name = %s", lock.name),
+            "rows": self.one("SELECT count(*) FROM lock_row WHERE name = %s", lock.name),
+        }
+
+    def asked(self, lock: Lock) -> int:
+        """What the server says in its log that it was asked."""
+        lines = self.postgres.child.log.read_text(errors="replace").splitlines()
+        return sum(line.startswith(f"<lock {lock.name}>") and "LOG:  " in line for line in lines)
+
+
+def hold_and_fork(recipe: PostgresRecipe, name: str, disown: bool, pipe: Pipe) -> None:
+    """Take the lock, and fork a child that lives on when its parent is killed. Says who the child is."""
+    if not disown:
+        session._disown_all.__code__ = (lambda: None).__code__
+    lease = recipe(name).acquire()
+    assert lease is not None
+    child = os.fork()
+    if child == 0:
+        signal.alarm(2 * round(PATIENCE))
+        while True:
+            signal.pause()
+    pipe.send(child)
+    pipe.recv()

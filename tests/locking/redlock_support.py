@@ -1,0 +1,96 @@
+"""A recipe for Redlocks, and ways to make a node dead, hanging or refusing."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from locking import Lease
+from locking.redlock import Redlock
+from tests.locking.support import RedisCell, client_of, paused
+
+if TYPE_CHECKING:
+    from servers.valkey import Valkey  # in the tests' many short processes its import would cost more than the test
+
+
+class CountedRedlock(Redlock):
+    """Notes who waits: from the first pause on until it is granted or gives up."""
+
+    waiting: ClassVar[dict[str, set[int]]] = {}
+
+    def acquire(self, blocking: bool = True, timeout: float | None = None) -> Lease | None:
+        try:
+            return super().acquire(blocking, timeout)
+        finally:
+            self.waiting.get(self.name, set()).discard(threading.get_ident())
+
+    def _pause(self, seconds: float) -> None:
+        self.waiting.setdefault(self.name, set()).add(threading.get_ident())
+        super()._pause(seconds)
+
+
+@dataclass(frozen=True)
+class RedlockRecipe:
+    """Makes `Redlock`s on the servers at `urls`, that ask often enough for tests."""
+
+    urls: tuple[str, ...]
+
+    @property
+    def clients(self) -> list[redis.Redis]:
+        return [client_of(url, os.getpid()) for url in self.urls]
+
+    def __call__(self, name: str, **options: Any) -> CountedRedlock:
+        return CountedRedlock(self.clients, name, **{"retry_delay": 0.1, **options})
+
+    def cell(self, name: str) -> RedisCell:
+        return RedisCell(self.clients[0], f"cell:{name}")
+
+
+def admin(node: Valkey) -> redis.Redis:
+    """A client that does not try again."""
+    return redis.Redis.from_url(node.url, retry=Retry(NoBackoff(), 0))
+
+
+@contextmanager
+def dead(node: Valkey) -> Iterator[None]:
+    """Whoever connects is refused. Afterwards it is back, empty."""
+    node.child.kill()
+    node.socket.unlink(missing_ok=True)
+    try:
+        yield
+    finally:
+        node.start()
+
+
+@contextmanager
+def hanging(node: Valkey) -> Iterator[None]:
+    """It accepts connections and requests, and answers nothing until afterwards."""
+    with paused(node.child.pid):
+        yield
+
+
+@contextmanager
+def refusing(node: Valkey, how: str) -> Iterator[None]:
+    """It answers every write, or every script, with an error."""
+    start, end = REFUSALS[how]
+    with admin(node) as client:
+        client.execute_command(*start)
+        try:
+            yield
+        finally:
+            client.execute_command(*end)
+
+
+REFUSALS: dict[str, tuple[tuple[Any, ...], tuple[Any, ...]]] = {
+    "READONLY": (("REPLICAOF", "127.0.0.1", 1), ("REPLICAOF", "NO", "ONE")),
+    "NOREPLICAS": (("CONFIG", "SET", "min-replicas-to-write", 1), ("CONFIG", "SET", "min-replicas-to-write", 0)),
+    "NOPERM": (("ACL", "SETUSER", "default", "-@scripting"), ("ACL", "SETUSER", "default", "+@scripting")),
+}

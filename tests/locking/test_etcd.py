@@ -1,0 +1,449 @@
+"""EtcdLock keeps the promises of every lock, and those that it declares; and what is special about a line of keys."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import shutil
+import signal
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from multiprocessing import forkserver
+from pathlib import Path
+from typing import Any
+
+import pytest
+import requests
+
+from locking import LockUnavailable
+from locking.etcd import Deletions, EtcdLock, Wire, _Key, _Line, _session
+from servers.etcd import Etcd
+from servers.folder import RunFolder
+from tests.locking import actors
+from tests.locking.conformance import (
+    LONG,
+    AcrossProcessesConformance,
+    ExpiresConformance,
+    FairConformance,
+    FencedConformance,
+    ForkConformance,
+    QuietWaitConformance,
+    RenewsConformance,
+    SurvivesHolderCrashConformance,
+)
+from tests.locking.etcd_support import EtcdRecipe, EtcdTraces, Observer, client_of
+from tests.locking.support import in_fork, paused, process
+from tests.waiting import PATIENCE, wait_for
+
+SHORTEST = 1
+"""Seconds: the shortest TTL of a lock on etcd."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _other_processes_start_quickly() -> None:
+    """What they need is imported once for all, unless tests of another lock have started the fork server before."""
+    modules = ["pytest", "tests.locking.actors", "tests.locking.etcd_support"]
+    multiprocessing.get_context("forkserver").set_forkserver_preload(modules)
+    forkserver.ensure_running()
+
+
+@contextmanager
+def running_etcd(*extra: str) -> Iterator[Etcd]:
+    outer = Path(tempfile.mkdtemp(prefix="lu-"))
+    outer.chmod(0o755)
+    folder = RunFolder(outer / "run")
+    folder.create()
+    etcd = Etcd(folder.path / "etcd", extra=extra)
+    etcd.start()
+    try:
+        yield etcd
+    finally:
+        etcd.stop()
+        shutil.rmtree(outer, ignore_errors=True)
+
+
+@pytest.fixture(scope="module")
+def etcd() -> Iterator[Etcd]:
+    with running_etcd() as running:
+        yield running
+
+
+@pytest.fixture
+def own_etcd() -> Iterator[Etcd]:
+    """A server that the test may stop, kill and pause."""
+    with running_etcd() as running:
+        yield running
+
+
+def made_on(etcd: Etcd, folder: Path) -> EtcdRecipe:
+    return EtcdRecipe(etcd.host, etcd.port, folder)
+
+
+@pytest.fixture
+def recipe(etcd: Etcd, observer: Observer, tmp_path: Path) -> Iterator[EtcdRecipe]:
+    observer.clear()  # of those that died on purpose
+    yield made_on(etcd, tmp_path)
+    client_of.cache_clear()
+
+
+@pytest.fixture
+def own(own_etcd: Etcd, tmp_path: Path) -> EtcdRecipe:
+    return made_on(own_etcd, tmp_path)
+
+
+@pytest.fixture
+def observer(etcd: Etcd) -> Observer:
+    return Observer(etcd)
+
+
+@pytest.fixture
+def threads() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(20) as pool:
+        yield pool
+
+
+class TestEtcdLock(
+    EtcdTraces,
+    AcrossProcessesConformance,
+    ExpiresConformance,
+    FairConformance,
+    FencedConformance,
+    ForkConformance,
+    QuietWaitConformance,
+    RenewsConformance,
+    SurvivesHolderCrashConformance,
+):
+    SHORT = SHORTEST
+    OPTIONS = {"ttl": LONG}
+    CRASH_OPTIONS = {"ttl": SHORTEST}
+    IMPATIENT = {"ttl": SHORTEST}
+    PAIRS = 1000
+
+    @pytest.fixture(autouse=True)
+    def _observer(self, observer: Observer) -> None:
+        self.observer = observer
+
+
+class Trusting(EtcdLock):
+    """Takes its wake for the lock, and looks no more."""
+
+    def _look(self, seconds: float, *, until: int | None = None) -> _Line:
+        return super()._look(seconds) if until is None else _Line([_Key("", until)], 0)
+
+
+class TestTtl:
+    @pytest.mark.parametrize("ttl", [0.5, 1.5, float("inf")])
+    def test_etcd_takes_whole_seconds(self, recipe: EtcdRecipe, ttl: float) -> None:
+        with pytest.raises(ValueError, match="ttl"):
+            recipe("a", ttl=ttl)
+
+    def test_a_server_that_keeps_leases_for_longer_is_refused(self, tmp_path: Path) -> None:
+        with running_etcd("--election-timeout=2000") as slow:  # its shortest lease: one and a half of that
+            recipe = made_on(slow, tmp_path)
+            with pytest.raises(ValueError, match=r"ttl.* 3 s"):
+                recipe("a", ttl=1).acquire()
+            assert Observer(slow).leases() == 0
+            with recipe("a", ttl=2).hold(timeout=0):
+                pass
+
+    def test_it_is_extended_by_its_own_ttl_only(self, recipe: EtcdRecipe) -> None:
+        with recipe("a", ttl=10).hold() as lease:
+            lease.extend(5)
+            assert lease.remaining() > 5
+            with pytest.raises(ValueError, match="ttl"):
+                lease.extend(11)
+            lease.check()
+
+
+class TestName:
+    def test_a_name_within_another_is_another_lock(self, recipe: EtcdRecipe) -> None:
+        with recipe("a/b").hold(), recipe("a").hold(timeout=0), recipe("ä{} b").hold(timeout=0):
+            pass
+
+    def test_with_the_name_as_it_is_they_are_one(self, recipe: EtcdRecipe, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("locking.etcd.quote", lambda name, **options: name)
+        with recipe("a/b").hold():
+            assert recipe("a").acquire(timeout=0) is None
+
+
+class TestWatch:
+    """The holder leaves after the waiter has seen it, and before the waiter listens."""
+
+    @pytest.mark.parametrize("compacted", [False, True])
+    def test_a_deletion_between_the_look_and_the_watch_is_heard(
+        self, recipe: EtcdRecipe, observer: Observer, monkeypatch: pytest.MonkeyPatch, compacted: bool
+    ) -> None:
+        lock, between = recipe("a", ttl=60), recipe("a", ttl=60).acquire()
+        assert between is not None
+
+        def leave() -> None:
+            between.release()
+            if compacted:
+                with recipe("another", ttl=60).hold():  # a later revision
+                    pass
+                observer.compact()
+
+        self.interpose(monkeypatch, leave)
+        lease = lock.acquire(timeout=PATIENCE)
+        assert lease is not None
+        lease.release()
+
+    def test_a_watch_from_now_on_misses_it(self, recipe: EtcdRecipe, monkeypatch: pytest.MonkeyPatch) -> None:
+        lock, between = recipe("a", ttl=60), recipe("a", ttl=60).acquire()
+        assert between is not None
+        self.interpose(monkeypatch, between.release, since=0)
+        assert lock.acquire(timeout=0.5) is None
+
+    @staticmethod
+    def interpose(monkeypatch: pytest.MonkeyPatch, leave: Callable[[], object], since: int | None = None) -> None:
+        watch = Wire.deletions
+
+        @contextmanager
+        def deletions(self: Wire, key: str, revision: int, seconds: float) -> Iterator[Deletions]:
+            leave()
+            with watch(self, key, revision if since is None else since, seconds) as heard:
+                yield heard
+
+        monkeypatch.setattr(Wire, "deletions", deletions)
+
+    def test_a_wait_ends_with_its_connection(self, recipe: EtcdRecipe, observer: Observer) -> None:
+        lock = recipe("a", ttl=60)
+        with lock.hold():
+            before = observer.connections()
+            for _ in range(10):
+                assert lock.acquire(timeout=0.01) is None
+            assert observer.connections() == before
+            wait_for(lambda: (observer.watchers(), observer.leases()) == (0, 1))
+        assert observer.leases() == 0
+
+    def test_a_forked_child_does_not_keep_it_open(self, recipe: EtcdRecipe, observer: Observer) -> None:
+        lock = recipe("a", ttl=60)
+        with lock.hold():
+            waiter = threading.Thread(target=lambda: lock.acquire(timeout=1.0))
+            waiter.start()
+            wait_for(lambda: observer.asleep(lock) == 1)
+            read, write = os.pipe()
+            child = os.fork()
+            if child == 0:
+                os.read(read, 1)
+                os._exit(0)
+            try:
+                waiter.join()
+                wait_for(lambda: observer.watchers() == 0)
+            finally:
+                os.write(write, b".")
+                os.waitpid(child, 0)
+                os.close(read)
+                os.close(write)
+
+    def test_a_forked_child_has_connections_of_its_own(self, recipe: EtcdRecipe) -> None:
+        client, ours = recipe.client, _session(recipe.client)
+        assert _session(client) is ours
+        assert in_fork(lambda: str(_session(client) is ours)) == "False"
+
+
+class TestLine:
+    @pytest.mark.parametrize("kind", [EtcdLock, Trusting])
+    def test_a_waiter_that_dies_wakes_the_next_but_does_not_make_it_the_holder(
+        self, recipe: EtcdRecipe, observer: Observer, threads: ThreadPoolExecutor, kind: type[EtcdLock]
+    ) -> None:
+        lock = kind(recipe.client, "a", ttl=60)
+        lease = lock.acquire()
+        assert lease is not None
+        with process(actors.wait_and_hold, recipe, "a", {"ttl": SHORTEST}) as (waiter, pipe):
+            pipe.recv()
+            wait_for(lambda: observer.asleep(lock) == 1)
+            third = threads.submit(lock.acquire, timeout=PATIENCE)
+            wait_for(lambda: observer.asleep(lock) == 2)
+            waiter.kill()
+            wait_for(lambda: observer.keys(lock) == 2)
+        if kind is Trusting:
+            wait_for(third.done)
+        else:
+            wait_for(lambda: observer.asleep(lock) == 1)
+            assert not third.done()
+        lease.check()
+        lease.release()
+        got = third.result(PATIENCE)
+        assert got is not None
+        got.release()
+        assert observer.leases() == 0
+
+    def test_a_waiter_whose_place_is_gone_lines_up_again(
+        self, recipe: EtcdRecipe, observer: Observer, threads: ThreadPoolExecutor
+    ) -> None:
+        lock, lease, waiter = self.without_a_place(recipe, observer, threads, EtcdLock)
+        lease.release()
+        got = waiter.result(PATIENCE)
+        got.extend()
+        assert got.fence > lease.fence
+        assert lock.acquire(blocking=False) is None
+        assert got.release() is True
+        assert observer.leases() == 0
+
+    def test_one_that_does_not_look_for_its_own_place_holds_it_with_others(
+        self, recipe: EtcdRecipe, observer: Observer, threads: ThreadPoolExecutor
+    ) -> None:
+        lock, lease, waiter = self.without_a_place(recipe, observer, threads, Trusting)
+        lease.release()
+        got = waiter.result(PATIENCE)
+        got.check()
+        with lock.hold(timeout=0):
+            assert got.release() is False
+
+    @staticmethod
+    def without_a_place(
+        recipe: EtcdRecipe, observer: Observer, threads: ThreadPoolExecutor, kind: type[EtcdLock]
+    ) -> tuple[EtcdLock, Any, Any]:
+        """A holder and a waiter whose etcd lease is revoked, as it is when the waiter is paused for too long."""
+        lock = kind(recipe.client, "a", ttl=60)
+        lease = lock.acquire()
+        assert lease is not None
+        waiter = threads.submit(lock.acquire, timeout=PATIENCE)
+        wait_for(lambda: observer.asleep(lock) == 1)
+        ids = observer.ids() - {int(lease.token, 16)}
+        assert len(ids) == 1
+        observer.ask("lease/revoke", ID=str(ids.pop()))
+        return lock, lease, waiter
+
+    def test_a_waiter_that_was_paused_too_long_is_served_after_those_who_came_meanwhile(
+        self, recipe: EtcdRecipe, observer: Observer, threads: ThreadPoolExecutor
+    ) -> None:
+        lock = recipe("a", ttl=60)
+        lease = lock.acquire()
+        assert lease is not None
+        with process(actors.wait_and_hold, recipe, "a", {"ttl": SHORTEST}) as (waiter, pipe):
+            pipe.recv()
+            wait_for(lambda: observer.asleep(lock) == 1)
+            with paused(waiter.pid):
+                wait_for(lambda: observer.keys(lock) == 1)
+                other = threads.submit(lock.acquire, timeout=PATIENCE)
+                wait_for(lambda: observer.keys(lock) == 2)
+            wait_for(lambda: observer.keys(lock) == 3)
+            lease.release()
+            between = other.result(PATIENCE)
+            assert between is not None
+            assert not pipe.poll()
+            between.release()
+            assert pipe.recv() > between.fence
+            pipe.send("release")
+            assert pipe.recv() is True
+        assert observer.leases() == 0
+
+    def test_one_that_is_killed_while_it_waits_leaves_nothing_for_long(
+        self, recipe: EtcdRecipe, observer: Observer
+    ) -> None:
+        lock = recipe("a", ttl=60)
+        with lock.hold(), process(actors.wait_and_hold, recipe, "a", {"ttl": SHORTEST}) as (waiter, pipe):
+            pipe.recv()
+            wait_for(lambda: observer.asleep(lock) == 1)
+            os.kill(waiter.pid, signal.SIGKILL)
+            wait_for(lambda: (observer.keys(lock), observer.watchers(), observer.leases()) == (1, 0, 1))
+
+
+class TestQuiet:
+    def test_an_idle_waiter_keeps_its_place_with_one_command_a_ttl(
+        self, recipe: EtcdRecipe, observer: Observer
+    ) -> None:
+        with recipe("a", ttl=60).hold():
+            lock = recipe("a", ttl=SHORTEST)
+            waiter = threading.Thread(target=lambda: lock.acquire(timeout=PATIENCE).release())  # type: ignore[union-attr]
+            waiter.start()
+            wait_for(lambda: observer.asleep(lock) == 1)
+            place, start = self.places(observer, lock), self.next_command(observer)
+            before = observer.commands()
+            wait_for(lambda: time.monotonic() - start > 3 * SHORTEST)
+            assert observer.commands() - before <= 3
+            assert self.places(observer, lock) == place
+        waiter.join()
+
+    @staticmethod
+    def next_command(observer: Observer) -> float:
+        """Watch from one command on, so that no fraction of a TTL counts."""
+        before = observer.commands()
+        wait_for(lambda: observer.commands() > before)
+        return time.monotonic()
+
+    @staticmethod
+    def places(observer: Observer, lock: EtcdLock) -> list[str]:
+        return [key["key"] for key in observer.ask("kv/range", **lock._range())["kvs"]]
+
+
+class TestServer:
+    def test_leases_outlive_a_restart(self, own: EtcdRecipe, own_etcd: Etcd) -> None:
+        lock = own("a", ttl=60)
+        lease = lock.acquire()
+        assert lease is not None
+        own_etcd.kill()
+        with pytest.raises(LockUnavailable, match="Try again"):
+            lock.acquire(blocking=False)
+        with pytest.raises(LockUnavailable):
+            lease.extend()
+        with pytest.raises(LockUnavailable):
+            lease.release()
+        lease.remaining()
+        own_etcd.start()
+        assert lock.acquire(blocking=False) is None
+        assert lease.release() is True
+        with lock.hold(timeout=0) as later:
+            assert later.fence > lease.fence  # type: ignore[operator]
+        assert Observer(own_etcd).leases() == 0
+
+    def test_renewal_outlives_a_restart(self, own: EtcdRecipe, own_etcd: Etcd) -> None:
+        lost: list[object] = []
+        with own("a", ttl=6, on_lost=lost.append).hold() as lease:
+            own_etcd.kill()
+            own_etcd.start()
+            before = lease.remaining()
+            wait_for(lambda: lease.remaining() > before)
+            assert not lost
+
+    @pytest.mark.parametrize("end", [Etcd.stop, Etcd.kill])
+    def test_a_waiter_is_told_that_the_server_is_gone(
+        self, own: EtcdRecipe, own_etcd: Etcd, threads: ThreadPoolExecutor, end: Callable[[Etcd], None]
+    ) -> None:
+        lock, observer = own("a", ttl=60), Observer(own_etcd)
+        lease = lock.acquire()
+        assert lease is not None
+        waiter = threads.submit(lock.acquire)
+        wait_for(lambda: observer.asleep(lock) == 1)
+        end(own_etcd)
+        assert isinstance(waiter.exception(PATIENCE), LockUnavailable)
+
+    def test_a_server_that_hangs_holds_nobody_up(
+        self, own: EtcdRecipe, own_etcd: Etcd, threads: ThreadPoolExecutor
+    ) -> None:
+        lock, observer = own("a", ttl=2, renew=False), Observer(own_etcd)
+        holder = own("a", ttl=60).acquire()
+        assert holder is not None
+        waiter = threads.submit(lock.acquire)
+        wait_for(lambda: observer.asleep(lock) == 1)
+        with paused(own_etcd.child.pid):
+            for body in (lambda: lock.acquire(blocking=False), lambda: lock.acquire(timeout=0.1)):
+                with pytest.raises(LockUnavailable):
+                    body()
+            assert isinstance(waiter.exception(PATIENCE), LockUnavailable)
+        holder.extend()
+        wait_for(lambda: observer.leases() == 1)
+        assert holder.release() is True
+
+    def test_what_is_no_etcd_is_said(self, own: EtcdRecipe) -> None:
+        client = own.client
+        for path in ("/nowhere/", "/metrics?"):
+            client._api_path = path
+            with pytest.raises(LockUnavailable, match="Try again"):
+                EtcdLock(client, "a", ttl=60).acquire()
+
+    def test_the_settings_of_the_session_are_kept(self, recipe: EtcdRecipe) -> None:
+        """A hook sees each request, those of the copy too; the session itself opens no connection."""
+        seen: list[int] = []
+        session = requests.Session()
+        session.hooks["response"].append(lambda answer, **options: seen.append(answer.status_code))
+        client = type(recipe.client)(recipe.host, recipe.port, session=session)
+        with EtcdLock(client, "a", ttl=60).hold():
+            pass
+        assert seen == [200, 200, 200]

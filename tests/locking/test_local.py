@@ -1,0 +1,457 @@
+"""ThreadLock and ProcessLock keep the promises of every lock, and those that they declare."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import subprocess
+import sys
+import threading
+import uuid
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from multiprocessing.connection import Connection as Pipe
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from locking import Lease, Lock, LockUnavailable, NotOwner, local
+from locking.local import ProcessLock, ThreadLock
+from tests.locking.conformance import (
+    AcrossProcessesConformance,
+    FairConformance,
+    ForkConformance,
+    QuietWaitConformance,
+    SurvivesHolderCrashConformance,
+)
+from tests.locking.support import FileCell, in_fork, process, run_threads
+from tests.waiting import PATIENCE, wait_for
+
+
+@dataclass(frozen=True)
+class ThreadRecipe:
+    folder: Path
+
+    def __call__(self, name: str, **options: Any) -> ThreadLock:
+        return ThreadLock(name, **options)
+
+    def cell(self, name: str) -> FileCell:
+        return FileCell(self.folder / f"{name}.cell")
+
+
+@dataclass(frozen=True)
+class ProcessRecipe:
+    folder: Path
+
+    def __call__(self, name: str, **options: Any) -> ProcessLock:
+        return ProcessLock(self.folder, name, **options)
+
+    def cell(self, name: str) -> FileCell:
+        return FileCell(self.folder / f"{name}.cell")
+
+
+def in_line(name: str) -> int:
+    return len(local._lines.get(name, ()))
+
+
+def openings(path: Path) -> list[int]:
+    """The file descriptors of this process on which the file is open."""
+    found = []
+    for link in Path("/proc/self/fd").iterdir():
+        with suppress(FileNotFoundError):  # closed since
+            if link.readlink() == path:
+                found.append(int(link.name))
+    return found
+
+
+def switches() -> int:
+    """How often the threads of this process, this one apart, have gone to sleep."""
+    total = 0
+    for task in Path("/proc/self/task").iterdir():
+        if int(task.name) != threading.get_native_id():
+            with suppress(FileNotFoundError, ProcessLookupError):  # ended since
+                lines = (task / "status").read_text().splitlines()
+                total += sum(int(line.split()[1]) for line in lines if line.startswith("voluntary_ctxt_switches"))
+    return total
+
+
+class TestThreadLock(FairConformance, ForkConformance, QuietWaitConformance):
+    @pytest.fixture
+    def recipe(self, tmp_path: Path) -> ThreadRecipe:
+        return ThreadRecipe(tmp_path)
+
+    def waiters(self, lock: Lock) -> int:
+        return max(0, in_line(lock.name) - 1)
+
+    def traces(self, lock: Lock) -> dict[str, int]:
+        return {"lines": len(local._lines)}
+
+    def asked(self, lock: Lock) -> int:
+        return switches()
+
+    def test_a_forked_child_does_not_hold_what_its_parent_holds(self, make_lock: Callable[..., Lock]) -> None:
+        """And its own locks are free: they do not reach beyond a process."""
+        lock = make_lock()
+        lease = lock.acquire()
+        assert lease is not None
+        for use in (lease.release, lease.check, lease.extend, lease.remaining):
+            assert in_fork(lambda use=use: str(use())) == "NotOwner"
+
+        def lock_and_exclude() -> str:
+            mine = lock.acquire(blocking=False)
+            assert mine is not None
+            return str([lock.acquire(blocking=False), mine.release(), in_line(lock.name)])
+
+        assert in_fork(lock_and_exclude) == "[None, True, 0]"
+        lease.check()
+        assert lease.release() is True
+
+
+class TestProcessLock(AcrossProcessesConformance, ForkConformance, SurvivesHolderCrashConformance):
+    @pytest.fixture
+    def recipe(self, tmp_path: Path) -> ProcessRecipe:
+        return ProcessRecipe(tmp_path)
+
+    def waiters(self, lock: Lock) -> int:
+        """Those of this process: they have the file open, but not locked."""
+        assert isinstance(lock, ProcessLock)
+        count = 0
+        for file in openings(lock._path):
+            with suppress(FileNotFoundError):
+                count += "FLOCK" not in Path(f"/proc/self/fdinfo/{file}").read_text()
+        return count
+
+    def traces(self, lock: Lock) -> dict[str, int]:
+        assert isinstance(lock, ProcessLock)
+        folder = lock._path.parent
+        return {"open": len(openings(lock._path)), "known": len(local._files), "files": len(list(folder.iterdir()))}
+
+
+@pytest.fixture
+def name() -> str:
+    return f"test {uuid.uuid4()}"
+
+
+# ThreadLock
+
+
+def test_a_waiter_of_a_thread_lock_that_gives_up_leaves_the_line_to_the_others(name: str) -> None:
+    lock, served = ThreadLock(name), list[str]()
+    lease = lock.acquire()
+    assert lease is not None
+
+    def wait() -> None:
+        with lock.hold(timeout=PATIENCE):
+            served.append("behind him")
+
+    def give_up() -> None:
+        assert lock.acquire(timeout=0.2) is None
+        served.append("gave up")
+
+    threads = []
+    for place, body in enumerate((give_up, wait)):
+        threads.append(threading.Thread(target=body))
+        threads[-1].start()
+        wait_for(lambda place=place: in_line(name) == place + 2)
+    wait_for(lambda: served == ["gave up"])
+    lease.release()
+    for thread in threads:
+        thread.join(PATIENCE)
+    assert served == ["gave up", "behind him"]
+    assert in_line(name) == 0
+
+
+def test_a_release_that_is_interrupted_wakes_the_next_all_the_same(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Interrupted(deque):  # type: ignore[type-arg]
+        def remove(self, turn: object) -> None:
+            super().remove(turn)
+            if self:  # somebody waits behind
+                raise KeyboardInterrupt
+
+    lock, served = ThreadLock(name), list[bool]()
+
+    def wait() -> None:
+        with lock.hold(timeout=PATIENCE):
+            served.append(True)
+
+    monkeypatch.setitem(local._lines, name, Interrupted())
+    lease = lock.acquire()
+    assert lease is not None
+    thread = threading.Thread(target=wait)
+    thread.start()
+    wait_for(lambda: in_line(name) == 2)
+    with pytest.raises(KeyboardInterrupt):
+        lease.release()
+    thread.join(2 * PATIENCE)
+    assert served == [True]
+
+
+@pytest.mark.parametrize("recipe", [ThreadRecipe, ProcessRecipe])
+def test_a_lease_that_nobody_refers_to_frees_the_lock_and_says_so(
+    recipe: Callable[[Path], Any], tmp_path: Path, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    lock = recipe(tmp_path)(name)
+    lease = lock.acquire()
+    assert lock.acquire(blocking=False) is None
+    assert not caplog.text
+    del lease
+    gc.collect()
+    assert f"{name!r} was dropped" in caplog.text
+    caplog.clear()
+    with lock.hold(timeout=0) as lease:
+        pass
+    del lease
+    gc.collect()
+    assert not caplog.text, "a lease that was released was not dropped"
+
+
+@pytest.mark.parametrize("recipe", [ThreadRecipe, ProcessRecipe])
+def test_a_release_by_several_threads_at_once_counts_once(
+    recipe: Callable[[Path], Any], tmp_path: Path, name: str
+) -> None:
+    for _ in range(50):
+        lock = recipe(tmp_path)(name)
+        lease = lock.acquire(timeout=PATIENCE)
+        assert sorted(run_threads(*[lease.release] * 4)) == [False, False, False, True]
+
+
+def test_a_finalizer_may_release_a_lease_whatever_its_thread_is_doing(name: str) -> None:
+    """Lease and lock die in a cycle, so the collector ends the lease, in the middle of other locks' business."""
+
+    class Knot:
+        def __init__(self, number: int) -> None:
+            self.me = self
+            self.lease = ThreadLock(f"{name} {number}").acquire()
+
+    before = gc.get_threshold()
+    gc.set_threshold(5)
+    try:
+        for number in range(500):
+            Knot(number)
+            with ThreadLock(name).hold(timeout=0):
+                pass
+    finally:
+        gc.set_threshold(*before)
+    gc.collect()
+    assert not [held for held in local._lines if held.startswith(name)]
+
+
+GREENLETS = """
+from gevent import monkey
+monkey.patch_all()
+import gevent, sys
+from locking.local import ProcessLock, ThreadLock
+
+lock = ThreadLock("x") if sys.argv[1] == "threads" else ProcessLock(sys.argv[1], "x")
+inside, most = 0, 0
+
+def enter():
+    global inside, most
+    for _ in range(5):
+        lease = lock.acquire() if sys.argv[2] == "locked" else None
+        inside += 1
+        most = max(most, inside)
+        gevent.sleep(0)
+        inside -= 1
+        if lease is not None:
+            lease.release()
+
+gevent.joinall([gevent.spawn(enter) for _ in range(20)], raise_error=True)
+with lock.hold():
+    assert lock.acquire(timeout=0.01) is None
+print(most)
+"""
+
+
+@pytest.mark.parametrize("kind", ["threads", "processes"])
+def test_greenlets_exclude_each_other(kind: str, tmp_path: Path) -> None:
+    where = "threads" if kind == "threads" else str(tmp_path)
+
+    def at_once(how: str) -> int:
+        run = subprocess.run(
+            [sys.executable, "-c", GREENLETS, where, how], capture_output=True, text=True, timeout=2 * PATIENCE
+        )
+        assert run.returncode == 0, run.stderr
+        return int(run.stdout)
+
+    assert at_once("locked") == 1
+    assert at_once("unlocked") > 1
+
+
+def test_a_lease_that_is_held_at_exit_is_not_complained_about(tmp_path: Path) -> None:
+    script = (
+        "import sys; from locking.local import ProcessLock, ThreadLock;"
+        "leases = [ThreadLock('x').acquire(), ProcessLock(sys.argv[1], 'x').acquire()]"
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", script, str(tmp_path)], capture_output=True, text=True, timeout=PATIENCE
+    )
+    assert (run.returncode, run.stderr) == (0, "")
+
+
+# ProcessLock
+
+
+def test_the_file_of_a_process_lock_is_named_after_it_and_stays(tmp_path: Path) -> None:
+    with ProcessLock(tmp_path, "../stock:sku/ü 1").hold():
+        pass
+    assert [file.name for file in tmp_path.iterdir()] == ["..%2Fstock%3Asku%2F%C3%BC%201.lock"]
+    assert [file.stat().st_size for file in tmp_path.iterdir()] == [0]
+
+
+def test_the_name_of_a_process_lock_must_fit_into_a_file_name(tmp_path: Path) -> None:
+    with ProcessLock(tmp_path, "x" * 250).hold():
+        pass
+    with pytest.raises(ValueError, match="name"):
+        ProcessLock(tmp_path, "x" * 251)
+    with pytest.raises(ValueError, match="name"):
+        ProcessLock(tmp_path, "ü" * 42)
+
+
+def test_another_folder_is_another_lock(tmp_path: Path, name: str) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    with ProcessLock(tmp_path / "a", name).hold(), ProcessLock(tmp_path / "b", name).hold(timeout=0):
+        pass
+
+
+def test_without_its_folder_a_process_lock_is_unavailable(tmp_path: Path, name: str) -> None:
+    lock = ProcessLock(tmp_path / "missing", name)
+    with pytest.raises(LockUnavailable, match="folder"):
+        lock.acquire(blocking=False)
+    (tmp_path / "missing").mkdir()
+    with lock.hold(timeout=0):
+        pass
+
+
+@pytest.fixture
+def living_child() -> Iterator[Callable[[], int]]:
+    """Forks a child that does nothing but live on, until the test is over."""
+    children = []
+
+    def fork() -> int:
+        child = os.fork()
+        if child == 0:
+            signal.alarm(2 * round(PATIENCE))
+            while True:
+                signal.pause()
+        children.append(child)
+        return child
+
+    yield fork
+    for child in children:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+
+
+def opened_by(child: int, path: Path) -> bool:
+    return path in [link.readlink() for link in Path(f"/proc/{child}/fd").iterdir()]
+
+
+@pytest.mark.parametrize("unlocks", [True, False])
+def test_a_release_unlocks_a_file_that_a_child_has_open_too(
+    living_child: Callable[[], int], tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch, unlocks: bool
+) -> None:
+    """Such a child was forked past Python's hooks. Without LOCK_UN it keeps the lock of a parent that has closed."""
+    if not unlocks:
+        monkeypatch.setattr(local, "_unlock", lambda file: None)
+    lock = ProcessLock(tmp_path, name)
+    lease = lock.acquire()
+    assert lease is not None
+    hidden, local._files = local._files, set()
+    child = living_child()
+    local._files = hidden
+    assert opened_by(child, lock._path)
+    assert lease.release() is True
+    again = lock.acquire(blocking=False)
+    assert (again is not None) is unlocks
+    if again is not None:
+        again.release()
+
+
+def hold_and_fork(folder: Path, name: str, closes: bool, pipe: Pipe) -> None:
+    """Take the lock, fork a child that lives on, say who it is, and wait to be killed."""
+    lease = ProcessLock(folder, name).acquire()
+    if not closes:
+        local._files = set()
+    child = os.fork()
+    if child == 0:
+        signal.alarm(2 * round(PATIENCE))
+        while True:
+            signal.pause()
+    pipe.send(child)
+    pipe.recv()
+    assert lease is None
+
+
+@pytest.mark.parametrize("closes", [True, False])
+def test_the_lock_of_a_crashed_parent_becomes_free_while_its_child_lives_on(
+    tmp_path: Path, name: str, closes: bool
+) -> None:
+    lock = ProcessLock(tmp_path, name)
+    with process(hold_and_fork, tmp_path, name, closes) as (parent, pipe):
+        child = pipe.recv()
+        try:
+            wait_for(lambda: opened_by(child, lock._path) is not closes)
+            assert lock.acquire(blocking=False) is None
+            parent.kill()
+            parent.join()
+            lease = lock.acquire(timeout=PATIENCE if closes else 0.5)
+            os.kill(child, 0)
+            assert (lease is not None) is closes
+            if lease is not None:
+                lease.release()
+        finally:
+            os.kill(child, signal.SIGKILL)
+
+
+def test_a_child_that_drops_an_inherited_lease_does_not_unlock_its_parents_file(tmp_path: Path, name: str) -> None:
+    lock = ProcessLock(tmp_path, name)
+    leases: list[Lease | None] = [lock.acquire()]
+
+    def drop() -> str:
+        leases.clear()
+        gc.collect()
+        return str((lock.acquire(blocking=False), len(openings(lock._path))))
+
+    assert in_fork(drop) == "(None, 0)"
+    assert lock.acquire(blocking=False) is None
+    assert leases[0] is not None
+    assert leases[0].release() is True
+
+
+@pytest.mark.parametrize("recipe", [ThreadRecipe, ProcessRecipe])
+def test_a_child_can_lock_although_it_was_forked_while_other_threads_were_locking(
+    recipe: Callable[[Path], Any], tmp_path: Path, name: str
+) -> None:
+    stop = threading.Event()
+
+    def take_turns() -> None:
+        lock = recipe(tmp_path)(f"{name} busy")
+        while not stop.is_set():
+            with lock.hold():
+                pass
+
+    threads = [threading.Thread(target=take_turns) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    try:
+        lock = recipe(tmp_path)(name)
+        for _ in range(30):
+            assert in_fork(lambda: str(lock.acquire(timeout=PATIENCE).release())) == "True"
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join(PATIENCE)
+
+
+def test_a_released_lease_says_so(tmp_path: Path, name: str) -> None:
+    lease = ProcessLock(tmp_path, name).acquire()
+    assert lease is not None
+    lease.release()
+    with pytest.raises(NotOwner, match="released"):
+        lease.extend()

@@ -1,0 +1,648 @@
+"""The locks on Postgres keep the promises of every lock, those that they declare, and some of their own."""
+
+from __future__ import annotations
+
+import gc
+import multiprocessing
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from multiprocessing import forkserver
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from locking import Lease, LeaseLost, Lock, LockUnavailable, postgres, session, tables
+from locking.postgres import AdvisoryLock
+from locking.session import Session, parameters
+from locking.tables import InsertLock, InsertRenewer, NoSuchLock, RowLock, add_row, create_lock_tables
+from servers.postgres import Postgres, connect
+from tests.locking.conformance import (
+    LONG,
+    SHORT,
+    AcrossProcessesConformance,
+    ExpiresConformance,
+    FairConformance,
+    FencedConformance,
+    ForkConformance,
+    QuietWaitConformance,
+    RenewsConformance,
+    SurvivesHolderCrashConformance,
+)
+from tests.locking.postgres_support import (
+    PostgresRecipe,
+    PostgresTraces,
+    conninfo_of,
+    hold_and_fork,
+    running_postgres,
+)
+from tests.locking.support import in_fork, paused, process, run_threads
+from tests.waiting import PATIENCE, wait_for
+
+Admin = psycopg.Connection[Any]
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Postgres]:
+    # Unless another file's tests came first: so that not each of the many short-lived processes imports psycopg anew.
+    multiprocessing.set_forkserver_preload(["pytest", "tests.locking.actors", "tests.locking.postgres_support"])
+    forkserver.ensure_running()
+    with running_postgres() as running:
+        yield running
+
+
+@pytest.fixture
+def own_server() -> Iterator[Postgres]:
+    """A server that the test may stop and pause."""
+    with running_postgres() as running:
+        yield running
+
+
+@pytest.fixture
+def conninfo(server: Postgres) -> str:
+    return conninfo_of(server)
+
+
+@pytest.fixture
+def admin(server: Postgres) -> Iterator[Admin]:
+    with connect(server.folder, database=server.database) as connection:
+        yield connection
+
+
+class OnPostgres(PostgresTraces):
+    """The fixtures of the tests of one kind of lock, and of all kinds."""
+
+    KIND: Any = AdvisoryLock
+    PAIRS = 1000
+
+    @pytest.fixture(autouse=True)
+    def _server(self, server: Postgres, admin: Admin) -> None:
+        self.postgres = server
+        self.admin = admin
+
+    @pytest.fixture
+    def recipe(self, conninfo: str, tmp_path: Path) -> PostgresRecipe:
+        return PostgresRecipe(self.KIND, conninfo, tmp_path)
+
+    @pytest.fixture
+    def default(self, server: Postgres, admin: Admin) -> Iterator[Callable[[str, str], None]]:
+        """Sets a default of the server's for new connections, until the test is over."""
+
+        def change(name: str, value: str) -> None:
+            admin.execute(f"ALTER DATABASE {server.database} SET {name} = '{value}'")
+
+        yield change
+        admin.execute(f"ALTER DATABASE {server.database} RESET ALL")
+
+
+class TestAdvisoryLock(
+    OnPostgres,
+    AcrossProcessesConformance,
+    FairConformance,
+    ForkConformance,
+    QuietWaitConformance,
+    SurvivesHolderCrashConformance,
+):
+    pass
+
+
+class TestRowLock(
+    OnPostgres,
+    AcrossProcessesConformance,
+    FencedConformance,
+    ForkConformance,
+    QuietWaitConformance,
+    SurvivesHolderCrashConformance,
+):
+    KIND = RowLock
+
+    def forget(self, lock: Lock) -> None:
+        self.admin.execute("UPDATE lock_row SET fence = 0 WHERE name = %s", [lock.name])
+
+
+class TestInsertLock(
+    OnPostgres,
+    AcrossProcessesConformance,
+    ExpiresConformance,
+    FairConformance,
+    FencedConformance,
+    ForkConformance,
+    QuietWaitConformance,
+    RenewsConformance,
+    SurvivesHolderCrashConformance,
+):
+    KIND = InsertLock
+    OPTIONS = {"ttl": LONG}
+    CRASH_OPTIONS = {"ttl": SHORT}
+    IMPATIENT = {"ttl": SHORT}
+
+    def forget(self, lock: Lock) -> None:
+        self.admin.execute("DELETE FROM lock_grant WHERE name = %s", [lock.name])
+
+
+@pytest.fixture(params=[AdvisoryLock, RowLock, InsertLock])
+def any_recipe(request: pytest.FixtureRequest, conninfo: str, tmp_path: Path) -> PostgresRecipe:
+    return PostgresRecipe(request.param, conninfo, tmp_path)
+
+
+@pytest.fixture(params=[AdvisoryLock, RowLock])
+def session_recipe(request: pytest.FixtureRequest, conninfo: str, tmp_path: Path) -> PostgresRecipe:
+    return PostgresRecipe(request.param, conninfo, tmp_path)
+
+
+def held(lock: Lock) -> Lease:
+    lease = lock.acquire(timeout=PATIENCE)
+    assert lease is not None
+    return lease
+
+
+def turn(lock: Lock) -> int | None:
+    with lock.hold(timeout=PATIENCE) as lease:
+        return lease.fence
+
+
+class TestLostConnection(OnPostgres):
+    def terminate(self, name: str) -> None:
+        self.admin.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = %s", [name])
+
+    def test_the_lease_says_so_and_the_holder_is_told_once(self, session_recipe: PostgresRecipe) -> None:
+        told: list[Lease] = []
+        lease = held(session_recipe("cut", on_lost=told.append))
+        lease.check()
+        self.terminate("lock cut")
+        wait_for(lambda: told, timeout=1.0)
+        assert (lease.lost, lease.remaining()) == (True, 0.0)
+        with pytest.raises(LeaseLost):
+            lease.check()
+        with pytest.raises(LeaseLost):
+            lease.extend()
+        assert lease.release() is False
+        assert told == [lease]
+        turn(session_recipe("cut"))
+
+    def test_check_sees_it_without_a_watchdog(self, session_recipe: PostgresRecipe) -> None:
+        lease = held(session_recipe("cut"))
+        self.terminate("lock cut")
+        wait_for(lambda: lease.lost)
+        with pytest.raises(LeaseLost):
+            lease.check()
+
+    def test_without_the_look_at_the_socket_it_would_not(
+        self, session_recipe: PostgresRecipe, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        lease = held(session_recipe("cut"))
+        monkeypatch.setattr(Session, "ended", False)
+        self.terminate("lock cut")
+        wait_for(lambda: self.connections("cut") == 0)
+        lease.check()
+        monkeypatch.undo()
+        assert lease.release() is False
+
+    def test_what_does_not_end_a_session_does_not_lose_the_lease(
+        self, session_recipe: PostgresRecipe, default: Callable[[str, str], None]
+    ) -> None:
+        told: list[Lease] = []
+        lease = held(session_recipe("kept", on_lost=told.append))
+        default("timezone", "Asia/Tokyo")
+        self.admin.execute("ALTER SYSTEM SET timezone = 'Asia/Tokyo'")
+        self.admin.execute("SELECT pg_reload_conf()")
+        self.admin.execute(
+            "SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE application_name = %s", ["lock kept"]
+        )
+        turn(session_recipe("another"))  # long enough for the backend to say something
+        lease.check()
+        lease.extend()
+        assert (lease.release(), told) == (True, [])
+        self.admin.execute("ALTER SYSTEM RESET timezone")
+        self.admin.execute("SELECT pg_reload_conf()")
+
+    def test_a_waiter_whose_connection_is_cut_is_told(self, any_recipe: PostgresRecipe) -> None:
+        lock = any_recipe("cut wait")
+        lease = held(lock)
+        errors: list[LockUnavailable] = []
+
+        def wait() -> None:
+            with pytest.raises(LockUnavailable) as caught:
+                lock.acquire()
+            errors.append(caught.value)
+
+        def cut() -> None:
+            wait_for(lambda: self.waiters(lock) == 1)
+            with connect(self.postgres.folder, database=self.postgres.database) as other:
+                other.execute(
+                    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'lock cut wait' "
+                    "AND (wait_event_type = 'Lock' OR query LIKE '%INSERT%')"
+                )
+
+        run_threads(wait, cut)
+        assert "lock 'cut wait'" in str(errors[0])
+        assert lease.release() is True
+
+    def test_a_lease_that_nobody_refers_to_frees_its_lock(self, session_recipe: PostgresRecipe) -> None:
+        lease = held(session_recipe("forgotten"))
+        del lease
+        gc.collect()
+        turn(session_recipe("forgotten"))
+
+    def test_an_insert_lock_needs_no_connection_while_it_is_held(self, conninfo: str) -> None:
+        lease = held(InsertLock(conninfo, "afar", ttl=LONG))
+        wait_for(lambda: self.connections("afar") == 0)
+        lease.check()
+        assert lease.release() is True
+
+
+class TestLeavingNothing(OnPostgres):
+    def test_a_wait_in_vain_leaves_no_connection_and_no_lock(self, any_recipe: PostgresRecipe) -> None:
+        lock = any_recipe("vain")
+        wait_for(lambda: self.connections("vain") == 0)
+        before = self.traces(lock)
+        with lock.hold():
+            assert run_threads(*[lambda: lock.acquire(timeout=0.1)] * 8) == [None] * 8
+            assert [lock.acquire(blocking=False) for _ in range(8)] == [None] * 8
+            assert self.locks("vain", granted=False) == 0
+            wait_for(lambda: self.connections("vain") <= 1)  # the holder's own, if it needs one
+        wait_for(lambda: self.traces(lock) == before)
+
+    def test_two_who_wait_for_each_other_need_a_timeout(self, session_recipe: PostgresRecipe) -> None:
+        """Each grant has a session of its own, so the server sees no cycle."""
+        with session_recipe("one").hold(), session_recipe("two").hold():
+            assert run_threads(
+                lambda: session_recipe("two").acquire(timeout=0.5), lambda: session_recipe("one").acquire(timeout=0.5)
+            ) == [None, None]
+
+
+class TestServerGone:
+    @pytest.mark.parametrize("kind", [AdvisoryLock, RowLock, InsertLock])
+    def test_it_says_so_and_works_again_afterwards(self, own_server: Postgres, tmp_path: Path, kind: Any) -> None:
+        recipe = PostgresRecipe(kind, conninfo_of(own_server), tmp_path)
+        lock = recipe("restart")
+        lease = held(lock)
+        own_server.stop()
+        try:
+            assert lease.lost is (kind is not InsertLock)
+            with pytest.raises(LockUnavailable, match=r"(?s)cannot be reached.*Try again"):
+                lock.acquire()
+            with pytest.raises(LockUnavailable, match="cannot be reached"):
+                lock.acquire(blocking=False)
+            if kind is InsertLock:
+                with pytest.raises(LockUnavailable, match="cannot be reached"):
+                    lease.extend()
+        finally:
+            own_server.start()
+        if kind is InsertLock:  # what is committed stays
+            lease.extend()
+            assert lock.acquire(blocking=False) is None
+        assert lease.release() is (kind is InsertLock)
+        turn(lock)
+
+    def test_a_release_without_an_answer_may_be_repeated(self, own_server: Postgres) -> None:
+        lease = held(InsertLock(conninfo_of(own_server), "again", ttl=LONG))
+        own_server.stop()
+        with pytest.raises(LockUnavailable):
+            lease.release()
+        own_server.start()
+        assert lease.release() is True
+        turn(InsertLock(conninfo_of(own_server), "again"))
+
+    def test_a_server_that_hangs_holds_up_a_renewal_no_longer_than_it_may(self, own_server: Postgres) -> None:
+        lease = held(InsertLock(conninfo_of(own_server), "hangs", ttl=LONG))
+        renewer = InsertRenewer(conninfo_of(own_server))
+        with paused(own_server.child.pid):
+            assert renewer.renew([lease], 0.3) == [None]
+            with pytest.raises(LockUnavailable, match="no answer in time"):
+                Session(parameters(conninfo_of(own_server)), "hangs", answers=0.1)
+        wait_for(lambda: renewer.renew([lease], 5.0) == [True])
+        renewer.close()
+
+
+class TestServersTimeouts(OnPostgres):
+    TIMEOUTS = ("idle_in_transaction_session_timeout", "idle_session_timeout", "transaction_timeout")
+
+    def lost(self, recipe: PostgresRecipe, name: str, default: Callable[[str, str], None], timeout: str) -> bool:
+        default(timeout, "50ms")
+        lease = held(recipe(name))
+        with psycopg.connect(recipe.conninfo, autocommit=True) as other:
+            if timeout != "idle_session_timeout":
+                other.execute("BEGIN")
+            wait_for(lambda: session._ready(other.pgconn.socket, 0.0))  # it ends anybody else's
+            other.close()
+        lost = lease.lost
+        assert lease.release() is not lost
+        return lost
+
+    @pytest.mark.parametrize("timeout", TIMEOUTS)
+    def test_they_do_not_end_a_grant(
+        self, session_recipe: PostgresRecipe, default: Callable[[str, str], None], timeout: str
+    ) -> None:
+        assert not self.lost(session_recipe, timeout, default, timeout)
+
+    def test_without_setting_them_off_they_do(
+        self, conninfo: str, tmp_path: Path, default: Callable[[str, str], None], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(session, "SETTINGS", "SELECT set_config('lock_timeout', $1, false)")
+        timeout = "idle_in_transaction_session_timeout"
+        assert self.lost(PostgresRecipe(RowLock, conninfo, tmp_path), "not off", default, timeout)
+
+    def test_a_statement_timeout_does_not_end_a_wait(
+        self, any_recipe: PostgresRecipe, default: Callable[[str, str], None]
+    ) -> None:
+        default("statement_timeout", "50ms")
+        lock = any_recipe("statement")
+        with lock.hold():
+            assert lock.acquire(timeout=0.3) is None
+
+
+class TestFork(OnPostgres):
+    def test_a_child_that_collects_the_lease_does_not_end_its_session(self, session_recipe: PostgresRecipe) -> None:
+        holder = [held(session_recipe("fork"))]
+
+        def collect() -> str:
+            holder[0].session.close()  # type: ignore[attr-defined]
+            holder.clear()
+            gc.collect()
+            return "collected"
+
+        assert in_fork(collect) == "collected"
+        holder[0].check()
+        assert session_recipe("fork").acquire(blocking=False) is None
+        assert holder[0].release() is True
+
+    def test_without_letting_go_of_the_socket_it_would(
+        self, session_recipe: PostgresRecipe, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(Session, "disown", lambda self: None)
+        lease = held(session_recipe("fork"))
+        in_fork(lambda: str(lease.session.close()))  # type: ignore[attr-defined]
+        wait_for(lambda: lease.lost)
+
+    @pytest.mark.parametrize("disown", [True, False])
+    def test_a_child_that_lives_on_does_not_keep_the_lock_of_its_dead_parent(
+        self, conninfo: str, tmp_path: Path, disown: bool
+    ) -> None:
+        recipe = PostgresRecipe(AdvisoryLock, conninfo, tmp_path)
+        with process(hold_and_fork, recipe, f"orphan {disown}", disown) as (parent, pipe):
+            child = pipe.recv()
+            parent.kill()
+            parent.join()
+            lease = recipe(f"orphan {disown}").acquire(timeout=PATIENCE if disown else 0.5)
+            os.kill(child, signal.SIGKILL)
+        assert (lease is not None) is disown
+        if lease is not None:
+            lease.release()
+        turn(recipe(f"orphan {disown}"))
+
+
+class TestNames(OnPostgres):
+    def test_names_of_one_hash_exclude_each_other(self, conninfo: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        with AdvisoryLock(conninfo, "a").hold(), AdvisoryLock(conninfo, "b").hold(timeout=0):
+            pass
+        monkeypatch.setattr(postgres, "number", lambda name, size: 42)
+        with AdvisoryLock(conninfo, "a").hold():
+            assert AdvisoryLock(conninfo, "b").acquire(blocking=False) is None
+
+    @pytest.mark.parametrize("name", ["x" * 500, "süß ∞", "it's %s $1 \\ \"", "\n"])
+    def test_any_text_is_a_name(self, any_recipe: PostgresRecipe, name: str) -> None:
+        lock = any_recipe(name)
+        with lock.hold() as lease:
+            assert lock.acquire(blocking=False) is None
+            lease.extend()
+
+    @pytest.mark.parametrize("name", ["zero \0 byte", "\ud800"])
+    def test_what_postgres_would_cut_short_is_refused(self, any_recipe: PostgresRecipe, name: str) -> None:
+        with pytest.raises(ValueError, match=r"zero byte|surrogates"):
+            any_recipe(name)
+
+    def test_a_conninfo_that_is_none_is_refused(self) -> None:
+        for kind in (AdvisoryLock, RowLock, InsertLock):
+            with pytest.raises(ValueError, match="conninfo"):
+                kind("no such thing", "x")
+
+    def test_an_insert_lock_has_a_finite_ttl(self, conninfo: str) -> None:
+        with pytest.raises(ValueError, match="ttl"):
+            InsertLock(conninfo, "x", ttl=float("inf"))
+
+
+class TestTables(OnPostgres):
+    def test_a_missing_row_is_an_error_and_never_no_lock(self, conninfo: str) -> None:
+        lock = RowLock(conninfo, "no row")
+        for attempt in (lock.acquire, lambda: lock.acquire(blocking=False), lambda: lock.acquire(timeout=1.0)):
+            with pytest.raises(NoSuchLock, match=r"no row 'no row'.*add_row"):
+                attempt()
+        wait_for(lambda: self.connections("no row") == 0)
+        add_row(conninfo, "no row")
+        turn(lock)
+
+    def test_a_row_that_is_deleted_under_a_waiter_is_an_error(self, conninfo: str) -> None:
+        add_row(conninfo, "deleted")
+        lock = RowLock(conninfo, "deleted")
+        with self.admin.transaction():
+            self.admin.execute("DELETE FROM lock_row WHERE name = 'deleted'")
+            errors: list[str] = []
+
+            def wait() -> None:
+                with pytest.raises(NoSuchLock) as caught:
+                    lock.acquire()
+                errors.append(str(caught.value))
+
+            thread = threading.Thread(target=wait)
+            thread.start()
+            with connect(self.postgres.folder) as other:
+                wait_for(lambda: other.execute("SELECT FROM pg_locks WHERE NOT granted").fetchone() is not None)
+        thread.join(PATIENCE)
+        assert "add_row" in errors[0]
+
+    @pytest.mark.parametrize("kind", [RowLock, InsertLock])
+    def test_a_missing_table_is_an_error_that_says_how_to_make_it(self, conninfo: str, kind: Any) -> None:
+        empty = conninfo.replace(self.postgres.database, "postgres")
+        with pytest.raises(NoSuchLock, match="create_lock_tables"):
+            kind(empty, "x").acquire(blocking=False)
+
+    def test_tables_may_be_made_by_many_at_once(self, conninfo: str) -> None:
+        self.admin.execute("CREATE DATABASE many")
+        many = conninfo.replace(self.postgres.database, "many")
+        run_threads(*[lambda: create_lock_tables(many)] * 8)
+        turn(InsertLock(many, "x"))
+
+
+class TestRowFence(OnPostgres):
+    KIND = RowLock
+
+    def fences_around_a_death(self, recipe: PostgresRecipe, name: str) -> tuple[int, int]:
+        lease = held(recipe(name))
+        self.admin.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = %s", [f"lock {name}"]
+        )
+        wait_for(lambda: lease.lost)
+        after = turn(recipe(name))
+        assert lease.fence is not None
+        assert after is not None
+        return lease.fence, after
+
+    def test_it_grows_when_a_holder_died(self, recipe: PostgresRecipe) -> None:
+        before, after = self.fences_around_a_death(recipe, "died")
+        assert after > before
+
+    def test_without_the_clock_it_would_not(self, recipe: PostgresRecipe, monkeypatch: pytest.MonkeyPatch) -> None:
+        clock = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
+        assert clock in tables.LOCK_ROW
+        monkeypatch.setattr(tables, "LOCK_ROW", tables.LOCK_ROW.replace(clock, "0"))
+        before, after = self.fences_around_a_death(recipe, "died without")
+        assert after == before
+
+    def test_it_grows_when_the_clock_was_set_back(self, recipe: PostgresRecipe) -> None:
+        lock = recipe("clock")
+        future = 2**62
+        self.admin.execute("UPDATE lock_row SET fence = %s WHERE name = 'clock'", [future])
+        assert [turn(lock), turn(lock)] == [future + 1, future + 2]
+
+    def test_a_stricter_isolation_level_of_the_server_does_not_fail_the_waiters(
+        self, recipe: PostgresRecipe, default: Callable[[str, str], None]
+    ) -> None:
+        default("default_transaction_isolation", "serializable")
+        default("default_transaction_read_only", "on")
+        lock = recipe_row(recipe, self.admin, "strict")
+        fences: list[int | None] = []
+
+        def take() -> None:
+            with lock.hold(timeout=PATIENCE) as lease:
+                fences.append(lease.fence)
+
+        run_threads(*[take] * 8)
+        assert fences == sorted(fences)  # type: ignore[type-var]
+        assert len(set(fences)) == 8
+
+
+def recipe_row(recipe: PostgresRecipe, admin: Admin, name: str) -> RowLock:
+    admin.execute("INSERT INTO lock_row (name) VALUES (%s)", [name])
+    return RowLock(recipe.conninfo, name)
+
+
+class TestInsert(OnPostgres):
+    KIND = InsertLock
+
+    def test_fences_grow_in_the_order_of_the_grants(self, recipe: PostgresRecipe) -> None:
+        fences: list[int | None] = []
+
+        def take() -> None:
+            for _ in range(10):
+                with recipe("order").hold(timeout=PATIENCE) as lease:
+                    fences.append(lease.fence)
+
+        run_threads(*[take] * 8)
+        assert fences == sorted(fences)  # type: ignore[type-var]
+        assert len(set(fences)) == 80
+
+    def test_an_expired_grant_is_taken_over_by_one(self, recipe: PostgresRecipe) -> None:
+        for round_ in range(5):
+            name = f"expired {round_}"
+            self.admin.execute("INSERT INTO lock_grant VALUES (%s, 'dead', clock_timestamp() - interval '1 s')", [name])
+            leases = run_threads(*[lambda name=name: recipe(name, ttl=LONG).acquire(blocking=False)] * 8)
+            assert len([lease for lease in leases if lease is not None]) == 1
+
+    def test_without_the_guard_it_would_be_taken_from_who_holds_it(
+        self, recipe: PostgresRecipe, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        with recipe("guard").hold() as lease:
+            assert recipe("guard").acquire(blocking=False) is None
+            unguarded = tables.INSERT.replace("WHERE present.expires <= clock_timestamp()", "")
+            unguarded = unguarded.replace("expires > clock_timestamp())", "false)")
+            monkeypatch.setattr(tables, "INSERT", unguarded)
+            thief = recipe("guard").acquire(blocking=False)
+            assert thief is not None
+            assert lease.release() is False
+            thief.release()
+
+    def test_a_release_that_nobody_waits_for_notifies_nobody(self, recipe: PostgresRecipe) -> None:
+        lock = recipe("quiet")
+        assert isinstance(lock, InsertLock)
+        self.admin.execute(f"LISTEN {lock._channel}")
+        turn(lock)
+        assert list(self.admin.notifies(timeout=0.2)) == []
+        lease = held(lock)
+
+        def release() -> bool:
+            with connect(self.postgres.folder, database=self.postgres.database) as other:
+                self.admin, mine = other, self.admin
+                wait_for(lambda: self.waiters(lock) == 1)
+                self.admin = mine
+            return lease.release()
+
+        assert run_threads(lambda: turn(lock), release)[1] is True
+        assert len(list(self.admin.notifies(timeout=PATIENCE, stop_after=1))) == 1
+        self.admin.execute("UNLISTEN *")
+
+    def test_a_release_wakes_one_of_many(self, recipe: PostgresRecipe) -> None:
+        lock = recipe("herd", ttl=LONG)
+        lease = held(lock)
+        second: list[Lease] = []
+        threads = [threading.Thread(target=lambda: second.append(held(lock))) for _ in range(6)]
+        for thread in threads:
+            thread.start()
+        wait_for(lambda: self.waiters(lock) == 6)
+        before = self.asked(lock)
+        lease.release()
+        wait_for(lambda: second)
+        wait_for(lambda: self.waiters(lock) == 5)
+        # The release connects and deletes; who is granted inserts and leaves the line; the next one listens and looks.
+        assert self.asked(lock) - before <= 6
+        for served in range(1, 7):
+            wait_for(lambda count=served: len(second) == count)
+            second[-1].release()
+        for thread in threads:
+            thread.join(PATIENCE)
+
+    def test_a_newcomer_does_not_overtake_who_stands_in_line(self, recipe: PostgresRecipe) -> None:
+        lock = recipe("line")
+        assert isinstance(lock, InsertLock)
+        self.admin.execute("SELECT pg_advisory_lock(%s::int, %s::int)", lock._line)
+        assert lock.acquire(blocking=False) is None
+        assert lock.acquire(timeout=0.1) is None
+        self.admin.execute("SELECT pg_advisory_unlock(%s::int, %s::int)", lock._line)
+        turn(lock)
+
+    def test_leases_are_renewed_together(self, recipe: PostgresRecipe) -> None:
+        leases = [held(recipe(f"batch {place}", ttl=LONG)) for place in range(3)]
+        leases[1].release()
+        renewer = InsertRenewer(recipe.conninfo)
+        assert renewer.renew(leases, 5.0) == [True, False, True]
+        before = self.asked_by_renewal()
+        assert renewer.renew(leases, 5.0) == [True, False, True]
+        assert self.asked_by_renewal() - before == 1
+        renewer.close()
+        for lease in leases:
+            lease.release()
+
+    def asked_by_renewal(self) -> int:
+        return sum("<lock renewal>LOG:" in line for line in self.postgres.child.log.read_text().splitlines())
+
+    def test_an_expired_grant_is_not_extended(self, recipe: PostgresRecipe) -> None:
+        lease = held(recipe("late", ttl=LONG, renew=False))
+        self.admin.execute("UPDATE lock_grant SET expires = clock_timestamp() WHERE name = 'late'")
+        with pytest.raises(LeaseLost):
+            lease.extend()
+        lease.release()
+
+    def test_a_shorter_extension_does_not_shorten_the_grant(self, recipe: PostgresRecipe) -> None:
+        lease = held(recipe("shorter", ttl=LONG))
+        lease.extend(1.0)
+        left = self.one("SELECT extract(epoch FROM expires - clock_timestamp()) FROM lock_grant WHERE name = 'shorter'")
+        assert left > 50
+        assert lease.remaining() > 50
+        lease.release()
+
+    def test_a_waiter_that_looks_all_the_time_is_not_quiet(
+        self, recipe: PostgresRecipe, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        sleep = Session.sleep
+        monkeypatch.setattr(Session, "sleep", lambda self, seconds: sleep(self, min(seconds, 0.05)))
+        lock = recipe("noisy", ttl=LONG)
+        with lock.hold():
+            thread = threading.Thread(target=lambda: lock.acquire(timeout=1.0))
+            thread.start()
+            wait_for(lambda: self.waiters(lock) == 1)
+            before = self.asked(lock)
+            wait_for(lambda: self.asked(lock) - before > 3)
+            thread.join(PATIENCE)

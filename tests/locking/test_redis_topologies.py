@@ -1,0 +1,277 @@
+"""RedisLock on more than one server: replicas, Sentinel, a cluster. Real ones, on the loopback."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+import redis
+from redis.backoff import NoBackoff
+from redis.cluster import ClusterNode, RedisCluster
+from redis.retry import Retry
+from redis.sentinel import Sentinel
+
+from locking import LockUnavailable, RedisLock, force_release, held
+from servers.folder import RunFolder, private_subfolder, unprivileged_user
+from servers.process import Child
+from servers.valkey import WHEEL, Valkey
+from tests.locking.support import paused, run_threads
+from tests.waiting import PATIENCE, wait_for
+
+HOST = "127.0.0.1"
+
+
+def free_port() -> int:
+    """A port that nobody listens on, nor on the one 10,000 above, which a cluster's nodes talk on."""
+    while True:
+        with socket.socket() as probe, socket.socket() as bus:
+            probe.bind((HOST, 0))
+            port = int(probe.getsockname()[1])
+            if port < 55_000:
+                try:
+                    bus.bind((HOST, port + 10_000))
+                except OSError:
+                    continue
+                return port
+
+
+@contextmanager
+def valkeys(count: int, *extra: str) -> Iterator[list[tuple[Valkey, int]]]:
+    """So many servers, each with its port, which listen on the loopback."""
+    outer = Path(tempfile.mkdtemp(prefix="lu-"))
+    outer.chmod(0o755)
+    with ExitStack() as stack:
+        stack.callback(shutil.rmtree, outer, ignore_errors=True)
+        made = []
+        for number in range(count):
+            folder = RunFolder(outer / f"run{number}")
+            folder.create()
+            port = free_port()
+            valkey = Valkey(folder.valkey, extra=("--port", str(port), "--bind", HOST, *extra))
+            valkey.start()
+            stack.callback(valkey.stop)
+            made.append((valkey, port))
+        yield made
+
+
+def client_of(port: int) -> redis.Redis:
+    return redis.Redis(HOST, port, socket_timeout=2.0, retry=Retry(NoBackoff(), 0))
+
+
+def synced(primary: redis.Redis) -> bool:
+    """Whether the first replica gets what is written."""
+    return int(primary.wait(1, 100)) == 1
+
+
+@pytest.fixture(scope="module")
+def pair() -> Iterator[tuple[tuple[Valkey, int], tuple[Valkey, int]]]:
+    """A primary and its replica."""
+    with valkeys(2, "--repl-diskless-sync-delay", "0") as (primary, replica):
+        client_of(replica[1]).replicaof(HOST, primary[1])
+        wait_for(lambda: synced(client_of(primary[1])), "the replica")
+        yield primary, replica
+
+
+class TestReplicas:
+    def test_a_grant_is_on_the_replica(self, pair: tuple[tuple[Valkey, int], tuple[Valkey, int]]) -> None:
+        (_, primary), (_, replica) = pair
+        lock = RedisLock(client_of(primary), "copied", wait_for_replicas=1)
+        with lock.hold() as lease:
+            assert client_of(replica).get("lock:{copied}").decode() == lease.token
+            lease.extend()
+
+    def test_a_grant_that_no_replica_has_does_not_count(
+        self, pair: tuple[tuple[Valkey, int], tuple[Valkey, int]]
+    ) -> None:
+        (_, primary), (replica, _) = pair
+        client = client_of(primary)
+        with paused(replica.child.pid):
+            with pytest.raises(LockUnavailable, match="0 of 1 replicas"):
+                RedisLock(client, "copied", ttl=1.0, wait_for_replicas=1).acquire()
+            wait_for(lambda: not client.exists("lock:{copied}"))
+            with RedisLock(client, "copied").hold(timeout=0):  # who does not ask for replicas gets it
+                pass
+        wait_for(lambda: synced(client), "the replica")
+
+    def test_a_handed_over_grant_is_on_the_replica_too(
+        self, pair: tuple[tuple[Valkey, int], tuple[Valkey, int]]
+    ) -> None:
+        (_, primary), (_, replica) = pair
+        client = client_of(primary)
+        lock = RedisLock(client, "copied", wait_for_replicas=1)
+        lease = lock.acquire()
+
+        def wait() -> bool:
+            with lock.hold(timeout=PATIENCE) as mine:
+                return bool(client_of(replica).get("lock:{copied}").decode() == mine.token)
+
+        def release() -> None:
+            wait_for(lambda: client.info("clients")["blocked_clients"])
+            lease.release()
+
+        assert run_threads(wait, release)[0] is True
+
+    def test_a_replica_grants_nothing(self, pair: tuple[tuple[Valkey, int], tuple[Valkey, int]]) -> None:
+        (_, _), (_, replica) = pair
+        with pytest.raises(LockUnavailable, match="read only"):
+            RedisLock(client_of(replica), "copied").acquire()
+
+    def test_without_waiting_a_failover_forgets_the_grant(self) -> None:
+        """The rung "one primary with replicas", and why `survives_node_loss` is not declared."""
+        with valkeys(2, "--repl-diskless-sync-delay", "0") as ((_, first), (replica, second)):
+            client_of(second).replicaof(HOST, first)
+            wait_for(lambda: synced(client_of(first)), "the replica")
+            with paused(replica.child.pid):
+                lease = RedisLock(client_of(first), "lost", renew=False).acquire()
+                client_of(first).shutdown(nosave=True, now=True, force=True)
+            wait_for(lambda: client_of(second).ping())
+            client_of(second).replicaof("NO", "ONE")
+            again = RedisLock(client_of(second), "lost", renew=False).acquire(blocking=False)
+            lease.check()
+            assert again is not None
+            assert again.fence > lease.fence
+
+
+class TestSentinel:
+    def test_a_sentinels_client_works_as_it_is_and_finds_the_new_primary(self) -> None:
+        with (
+            valkeys(2, "--repl-diskless-sync-delay", "0") as ((first, port), (_, second)),
+            valkeys_sentinel(port) as at,
+        ):
+            client_of(second).replicaof(HOST, port)
+            wait_for(lambda: synced(client_of(port)), "the replica")
+            sentinel = Sentinel([(HOST, at)], socket_timeout=2.0)
+            wait_for(lambda: sentinel.discover_slaves("shop"), "the sentinel to know the replica")
+            client = sentinel.master_for("shop", socket_timeout=2.0, retry=Retry(NoBackoff(), 0))
+            lock = RedisLock(client, "watched", ttl=2.0, wait_for_replicas=1)
+            with lock.hold() as lease:
+                before = lease.fence
+                ends = lease.remaining()
+                wait_for(lambda: lease.remaining() > ends, "the watchdog to renew it")
+            first.child.kill()
+
+            def granted() -> int:
+                try:
+                    with RedisLock(client, "watched", ttl=2.0).hold(timeout=1.0) as lease:
+                        return lease.fence
+                except LockUnavailable:
+                    return 0
+
+            assert wait_for(granted, "the new primary") > before
+            assert client_of(second).role()[0] == b"master"
+
+
+@contextmanager
+def valkeys_sentinel(primary: int) -> Iterator[int]:
+    """A sentinel that watches the server at that port, with a mind of its own after half a second."""
+    outer = Path(tempfile.mkdtemp(prefix="lu-"))
+    outer.chmod(0o755)
+    folder = RunFolder(outer / "run")
+    folder.create()
+    WHEEL.unpack(folder.path)
+    private_subfolder(folder.valkey)
+    port = free_port()
+    settings = folder.valkey / "sentinel.conf"
+    settings.write_text(
+        f"port {port}\nbind {HOST}\ndir {folder.valkey}\nsentinel monitor shop {HOST} {primary} 1\n"
+        "sentinel down-after-milliseconds shop 500\nsentinel failover-timeout shop 2000\n"
+    )
+    settings.chmod(0o666)  # it writes down there what it finds out, under whatever user it runs
+    sentinel = Child(
+        "sentinel",
+        [str(WHEEL.path(folder.path)), str(settings), "--sentinel"],
+        log=folder.valkey.with_name("sentinel.log"),
+        env={},
+        cwd=folder.valkey,
+        user=unprivileged_user(),
+    )
+    sentinel.start()
+    try:
+        wait_for(lambda: answers(port), "the sentinel")
+        yield port
+    finally:
+        sentinel.stop(5.0)
+        shutil.rmtree(outer, ignore_errors=True)
+
+
+def answers(port: int) -> bool:
+    try:
+        return bool(client_of(port).ping())
+    except redis.RedisError:
+        return False
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[list[int]]:
+    """The ports of three nodes that share the slots."""
+    with valkeys(3, "--cluster-enabled", "yes", "--cluster-node-timeout", "2000") as nodes:
+        ports = [port for _, port in nodes]
+        bounds = [0, 5461, 10923, 16384]
+        for number, port in enumerate(ports):
+            node = client_of(port)
+            node.execute_command("CLUSTER", "ADDSLOTSRANGE", bounds[number], bounds[number + 1] - 1)
+            node.execute_command("CLUSTER", "SET-CONFIG-EPOCH", number + 1)
+        for port in ports[1:]:
+            client_of(ports[0]).execute_command("CLUSTER", "MEET", HOST, port)
+        wait_for(lambda: all(knows_all(port) for port in ports), "the nodes to know each other")
+        yield ports
+
+
+def knows_all(port: int) -> bool:
+    info = client_of(port).execute_command("CLUSTER", "INFO")
+    said = info if isinstance(info, dict) else dict(line.split(":") for line in info.decode().split())
+    return said["cluster_state"] == "ok" and said["cluster_known_nodes"] == "3"
+
+
+@pytest.fixture
+def clustered(cluster: list[int]) -> RedisCluster:
+    return RedisCluster(startup_nodes=[ClusterNode(HOST, port) for port in cluster], socket_timeout=2.0)
+
+
+class TestCluster:
+    def test_locks_live_on_the_nodes_of_their_slots(self, clustered: RedisCluster, cluster: list[int]) -> None:
+        names = [f"sku {number}" for number in range(30)]
+        with ExitStack() as stack:
+            leases = [stack.enter_context(RedisLock(clustered, name, ttl=0.9).hold(timeout=PATIENCE)) for name in names]
+            assert [lock.name for lock in held(clustered)] == sorted(names)
+            assert all(any(client_of(port).keys("lock:*")) for port in cluster)
+            ends = [lease.remaining() for lease in leases]
+            wait_for(lambda: all(lease.remaining() > end for lease, end in zip(leases, ends, strict=True)))
+        assert held(clustered) == []
+
+    def test_waiters_are_handed_the_lock(self, clustered: RedisCluster) -> None:
+        lock = RedisLock(clustered, "one")
+        total = [0]
+
+        def add() -> None:
+            for _ in range(20):
+                with lock.hold(timeout=PATIENCE):
+                    value = total[0]
+                    total[0] = value + 1
+
+        run_threads(*[add] * 8)
+        assert total == [160]
+
+    def test_a_client_that_does_not_know_that_a_slot_has_moved_finds_the_lock(
+        self, clustered: RedisCluster, cluster: list[int]
+    ) -> None:
+        lock = RedisLock(clustered, "moved")
+        with lock.hold() as lease:
+            slot = clustered.keyslot("lock:{moved}")
+            slots = clustered.nodes_manager.slots_cache
+            right = slots[slot]
+            slots[slot] = next(nodes for nodes in slots.values() if nodes != right)
+            lease.extend()
+            assert slots[slot][0].port == right[0].port
+            slots[slot] = next(nodes for nodes in slots.values() if nodes != right)
+            assert lock.acquire(timeout=0.01) is None
+
+    def test_by_force(self, clustered: RedisCluster) -> None:
+        RedisLock(clustered, "stuck").acquire()
+        assert force_release(clustered, "stuck", by="a test") is True
+        assert held(clustered) == []

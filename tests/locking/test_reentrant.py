@@ -1,0 +1,542 @@
+"""ReentrantLock keeps the promises of the lock within, those of every lock, and lets its holder enter again."""
+
+from __future__ import annotations
+
+import _thread
+import asyncio
+import gc
+import subprocess
+import sys
+import threading
+import uuid
+import weakref
+from collections.abc import Callable, Hashable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import greenlet
+import pytest
+import redis
+
+from locking import Lease, LeaseLost, Lock, NotOwner, RedisLock, local, reentrant
+from locking.local import ProcessLock, ThreadLock
+from locking.reentrant import ReentrantLock
+from tests.locking.conformance import (
+    LONG,
+    SHORT,
+    AcrossProcessesConformance,
+    ExpiresConformance,
+    FairConformance,
+    FencedConformance,
+    ForkConformance,
+    QuietWaitConformance,
+    ReentrantConformance,
+    RenewsConformance,
+    SurvivesHolderCrashConformance,
+)
+from tests.locking.support import Clock, RedisRecipe, RedisTraces, in_fork, run_threads
+from tests.locking.test_local import ThreadRecipe, in_line, switches
+from tests.waiting import PATIENCE, wait_for
+
+
+@dataclass(frozen=True)
+class ReentrantRecipe:
+    """Makes re-entrant locks of what another recipe makes."""
+
+    inner: Any
+
+    def __call__(self, name: str, **options: Any) -> ReentrantLock:
+        return ReentrantLock(self.inner(name, **options))
+
+    def cell(self, name: str) -> Any:
+        return self.inner.cell(name)
+
+
+class TestReentrantRedisLock(
+    RedisTraces,
+    AcrossProcessesConformance,
+    ExpiresConformance,
+    FairConformance,
+    FencedConformance,
+    ForkConformance,
+    QuietWaitConformance,
+    ReentrantConformance,
+    RenewsConformance,
+    SurvivesHolderCrashConformance,
+):
+    OPTIONS = {"ttl": LONG}
+    CRASH_OPTIONS = {"ttl": SHORT}
+    IMPATIENT = {"ttl": SHORT}
+
+    @pytest.fixture
+    def recipe(self, recipe: RedisRecipe) -> ReentrantRecipe:
+        self.client = recipe.client
+        return ReentrantRecipe(recipe)
+
+    def waiters(self, lock: Lock) -> int:
+        return min(self.client.zcard(f"lock:{{{lock.name}}}:waiters"), self.client.info("clients")["blocked_clients"])
+
+    def traces(self, lock: Lock) -> dict[str, int]:
+        assert isinstance(lock, ReentrantLock)
+        return {**super().traces(lock), "grants": len(lock._grants)}
+
+    def test_leaving_hold_with_a_lost_lease_raises_nothing_but_was_reported(
+        self, make_lock: Callable[..., Lock], caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """Once for all who share the grant, with the lease of the lock within, which has the same token."""
+        told: list[Lease] = []
+        lock = make_lock(ttl=SHORT, renew=False, on_lost=told.append)
+        with lock.hold() as outer, lock.hold() as inner:
+            wait_for(lambda: outer.lost and inner.lost)
+            for lease in (inner, outer):
+                with pytest.raises(LeaseLost):
+                    lease.check()
+        assert [lease.token for lease in told] == [outer.token] == [inner.token]
+        assert caplog.text.count(lock.name) == 1
+
+
+class TestReentrantThreadLock(
+    FairConformance,
+    ForkConformance,
+    QuietWaitConformance,
+    ReentrantConformance,
+):
+    @pytest.fixture
+    def recipe(self, tmp_path: Path) -> ReentrantRecipe:
+        return ReentrantRecipe(ThreadRecipe(tmp_path))
+
+    def waiters(self, lock: Lock) -> int:
+        return max(0, in_line(lock.name) - 1)
+
+    def traces(self, lock: Lock) -> dict[str, int]:
+        assert isinstance(lock, ReentrantLock)
+        return {"lines": len(local._lines), "grants": len(lock._grants)}
+
+    def asked(self, lock: Lock) -> int:
+        return switches()
+
+    def test_a_forked_child_does_not_hold_what_its_parent_holds(self, make_lock: Callable[..., Lock]) -> None:
+        """It holds nothing, although the thread is the same, so it asks: and a child's thread locks are free."""
+        lock = make_lock()
+        with lock.hold() as lease:
+            assert in_fork(lambda: str(lease.release())) == "NotOwner"
+            assert in_fork(lambda: str(lock.acquire(blocking=False).token != lease.token)) == "True"
+            lease.check()
+
+
+@pytest.fixture
+def name() -> str:
+    return f"test {uuid.uuid4()}"
+
+
+@pytest.fixture
+def lock(name: str) -> ReentrantLock:
+    return ReentrantLock(ThreadLock(name))
+
+
+def held(lock: Lock) -> Lease:
+    lease = lock.acquire(blocking=False)
+    assert lease is not None
+    return lease
+
+
+def free_for_others(lock: Lock) -> bool:
+    [lease] = run_threads(lambda: lock.acquire(blocking=False))
+    return lease is not None and lease.release()
+
+
+# Counting
+
+
+def test_what_it_can_do_is_what_the_lock_within_can_and_entering_again(name: str, tmp_path: Path) -> None:
+    for inner in (ThreadLock(name), ProcessLock(tmp_path, name)):
+        declared = ReentrantLock(inner).capabilities
+        assert declared.reentrant
+        assert not inner.capabilities.reentrant
+        assert {**vars(declared), "reentrant": False} == vars(inner.capabilities)
+
+
+@pytest.mark.parametrize("order", ["inner first", "outer first"])
+def test_the_last_release_frees_it_in_whatever_order(lock: ReentrantLock, order: str) -> None:
+    leases = [held(lock) for _ in range(4)]
+    for lease in reversed(leases) if order == "inner first" else leases:
+        assert not free_for_others(lock)
+        assert lease.release() is True
+        assert lease.release() is False
+        with pytest.raises(NotOwner):
+            lease.check()
+    assert free_for_others(lock)
+
+
+def test_releasing_one_lease_twice_counts_once(lock: ReentrantLock) -> None:
+    outer, inner = held(lock), held(lock)
+    assert sorted(run_threads(*[inner.release] * 4)) == [False, False, False, True]
+    outer.check()
+    assert not free_for_others(lock)
+    outer.release()
+
+
+def test_without_the_count_an_inner_release_frees_the_outer_lease(
+    lock: ReentrantLock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reentrant.Grant, "leave", lambda self, lease: (True, 0))
+    with lock.hold():
+        held(lock).release()
+        assert free_for_others(lock)
+
+
+def test_ten_thousand_nested_pairs_leave_no_state(lock: ReentrantLock) -> None:
+    with lock.hold():
+        with ExitStack() as stack:
+            for _ in range(10_000):
+                stack.enter_context(lock.hold(timeout=0))
+            assert len(lock._grants) == 1
+            assert not free_for_others(lock)
+        assert not free_for_others(lock)
+    assert len(lock._grants) == 0
+    assert in_line(lock.name) == 0
+
+
+def test_wrong_arguments_are_wrong_for_the_holder_too(lock: ReentrantLock) -> None:
+    with lock.hold():
+        with pytest.raises(ValueError, match="blocking"):
+            lock.acquire(blocking=False, timeout=1.0)
+        with pytest.raises(ValueError, match="timeout"):
+            lock.acquire(timeout=-1.0)
+
+
+def test_another_object_of_the_name_is_another_holder(lock: ReentrantLock) -> None:
+    with lock.hold():
+        assert ReentrantLock(ThreadLock(lock.name)).acquire(blocking=False) is None
+
+
+# One grant, many leases
+
+
+def test_all_leases_of_a_grant_are_one_in_fence_token_and_time(client: redis.Redis, name: str) -> None:
+    lock = ReentrantLock(RedisLock(client, name, ttl=LONG, renew=False))
+    with lock.hold() as outer:
+        client.config_resetstat()
+        with lock.hold() as inner:
+            assert (inner.fence, inner.token, inner.ttl) == (outer.fence, outer.token, outer.ttl)
+            assert 0 < inner.remaining() <= outer.remaining() + 0.1 < LONG
+        assert "cmdstat_evalsha" not in client.info("commandstats"), "entering again asked the server"
+        with lock.hold() as inner:
+            before = outer.remaining()
+            inner.extend(2 * LONG)
+            assert outer.remaining() > before + LONG / 2
+
+
+def test_a_lease_that_was_passed_on_works_without_its_owner(client: redis.Redis, name: str) -> None:
+    lock = ReentrantLock(RedisLock(client, name, ttl=LONG))
+    [(outer, inner)] = run_threads(lambda: (held(lock), held(lock)))
+    assert outer.release() is True
+    assert lock.acquire(blocking=False) is None, "the grant is not this thread's, though the lease is"
+
+    def use() -> bool:
+        inner.check()
+        inner.extend(2 * LONG)
+        assert inner.remaining() > LONG
+        return inner.release()
+
+    assert run_threads(use) == [True]
+    assert len(lock._grants) == 0
+    held(lock).release()
+
+
+def test_a_lost_grant_is_not_entered_again(client: redis.Redis, name: str) -> None:
+    lock = ReentrantLock(RedisLock(client, name, ttl=LONG))
+    outer, inner = held(lock), held(lock)
+    client.delete(f"lock:{{{name}}}")
+    other = RedisLock(client, name, ttl=LONG).acquire(blocking=False)
+    assert other is not None
+    with pytest.raises(LeaseLost):
+        inner.extend()
+    assert outer.lost
+    assert outer.remaining() == inner.remaining() == 0.0
+    assert lock.acquire(blocking=False) is None, "it pretended to hold what it has lost"
+    other.release()
+    again = held(lock)
+    assert again.fence is not None
+    assert other.fence is not None
+    assert outer.fence is not None
+    assert again.fence > other.fence > outer.fence
+    assert (inner.release(), outer.release()) == (False, False)
+    again.check()
+    assert held(lock).token == again.token, "the release of the lost leases took the new grant with it"
+    again.release()
+
+
+def test_without_looking_at_the_grant_a_lost_one_is_entered_again(
+    client: redis.Redis, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    enter = reentrant.Grant.enter
+    monkeypatch.setattr(reentrant.Grant, "enter", lambda self, lock, first=False: enter(self, lock, first=True))
+    lock = ReentrantLock(RedisLock(client, name, ttl=LONG))
+    outer = held(lock)
+    client.delete(f"lock:{{{name}}}")
+    other = RedisLock(client, name, ttl=LONG).acquire(blocking=False)
+    with pytest.raises(LeaseLost):
+        outer.extend()
+    assert lock.acquire(blocking=False) is not None
+    assert other is not None
+    other.release()
+
+
+def test_lost_leases_leave_no_state(client: redis.Redis, name: str) -> None:
+    lock = ReentrantLock(RedisLock(client, name, ttl=LONG, renew=False))
+    for _ in range(50):
+        leases = [held(lock), held(lock)]
+        client.delete(f"lock:{{{name}}}")
+        with pytest.raises(LeaseLost):
+            leases[0].extend()
+        held(lock).release()
+        assert [lease.release() for lease in leases] == [False, False]
+        del leases
+    assert len(lock._grants) == 0
+
+
+# Owners
+
+
+def test_a_dead_thread_that_forgot_to_release_leaves_no_state(lock: ReentrantLock) -> None:
+    def forget() -> None:
+        held(lock)
+        held(lock)
+
+    for _ in range(20):
+        run_threads(forget)
+    gc.collect()
+    assert len(lock._grants) == 0
+    held(lock).release()
+
+
+def test_a_thread_with_the_id_of_a_dead_holder_is_not_the_holder(lock: ReentrantLock) -> None:
+    """Nor is one that the threading module knows under the object of an earlier one."""
+    leases: list[tuple[int, threading.Thread, Lease | None]] = []
+
+    def enter() -> None:
+        leases.append((threading.get_ident(), threading.current_thread(), lock.acquire(blocking=False)))
+
+    _thread.start_new_thread(enter, ())
+    wait_for(lambda: leases)
+    ident, thread, lease = leases[0]
+    assert lease is not None
+
+    def reused() -> bool:
+        leases.clear()
+        _thread.start_new_thread(enter, ())
+        wait_for(lambda: leases)
+        assert leases[0][2] is None
+        return leases[0][0] == ident and leases[0][1] is thread
+
+    wait_for(reused)  # the negative control: id and Thread object do come back
+    lease.release()
+
+
+def test_an_owner_is_not_kept_alive_by_what_he_holds(lock: ReentrantLock) -> None:
+    async def run() -> tuple[Lease, weakref.ref[Any]]:
+        async def enter() -> Lease:
+            return held(lock)
+
+        task = asyncio.create_task(enter())
+        return await task, weakref.ref(task)
+
+    lease, task = asyncio.run(run())
+    gc.collect()
+    assert task() is None
+    lease.check()
+    assert len(lock._grants) == 1
+    lease.release()
+    assert len(lock._grants) == 0
+
+
+def test_the_owner_may_be_whatever_the_caller_says(name: str) -> None:
+    who: list[Hashable] = ["request 1"]
+    lock = ReentrantLock(ThreadLock(name), owner=lambda: who[0])
+    lease = held(lock)
+    [passed_on] = run_threads(lambda: lock.acquire(blocking=False))
+    who[0] = "request 2"
+    assert lock.acquire(blocking=False) is None
+    lease.release()
+    passed_on.release()
+    held(lock).release()
+
+
+def test_two_tasks_of_one_thread_exclude_each_other(lock: ReentrantLock) -> None:
+    async def first(entered: asyncio.Event, tried: asyncio.Event) -> None:
+        with lock.hold(timeout=0), lock.hold(timeout=0):
+            entered.set()
+            await tried.wait()
+            held(lock).release()
+
+    async def second(entered: asyncio.Event, tried: asyncio.Event) -> Lease | None:
+        await entered.wait()
+        lease = lock.acquire(blocking=False)
+        tried.set()
+        return lease
+
+    async def both() -> Lease | None:
+        entered, tried = asyncio.Event(), asyncio.Event()
+        return (await asyncio.gather(first(entered, tried), second(entered, tried)))[1]
+
+    assert asyncio.run(both()) is None
+    held(lock).release()
+    lock = ReentrantLock(ThreadLock(lock.name), owner=threading.get_ident)
+    assert asyncio.run(both_by_thread(lock)) is True, "the negative control"
+
+
+async def both_by_thread(lock: ReentrantLock) -> bool:
+    """Whether a task enters what another one of its thread holds."""
+
+    async def enter() -> bool:
+        lease = lock.acquire(blocking=False)
+        return lease is not None and lease.release()
+
+    with lock.hold(timeout=0):
+        return await asyncio.create_task(enter())
+
+
+@pytest.mark.parametrize("owner", ["current_owner", "thread"])
+def test_a_thread_of_a_pool_does_not_carry_one_tasks_hold_to_another(name: str, owner: str) -> None:
+    """`asyncio.to_thread` runs the calls of all tasks in the same few threads: here in one."""
+    options: dict[str, Any] = {} if owner == "current_owner" else {"owner": threading.get_ident}
+    lock = ReentrantLock(ThreadLock(name), **options)
+
+    async def enter() -> Lease | None:
+        return await asyncio.to_thread(lock.acquire, blocking=False)
+
+    async def run() -> list[Lease | None]:
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
+        leases = list(await asyncio.gather(*[enter() for _ in range(5)]))
+        for lease in leases:
+            if lease is not None:
+                await asyncio.to_thread(lease.release)
+        return leases
+
+    holders = sum(lease is not None for lease in asyncio.run(run()))
+    assert holders == (1 if owner == "current_owner" else 5)
+
+
+def test_what_to_thread_runs_may_enter_again(lock: ReentrantLock) -> None:
+    def work() -> bool:
+        with lock.hold(timeout=0), lock.hold(timeout=0):
+            return True
+
+    async def run() -> bool:
+        return await asyncio.to_thread(work)
+
+    assert asyncio.run(run())
+
+
+def test_two_greenlets_of_one_thread_exclude_each_other(lock: ReentrantLock) -> None:
+    main = greenlet.getcurrent()
+
+    def enter() -> None:
+        with lock.hold(timeout=0), lock.hold(timeout=0):
+            main.switch("inside")
+        main.switch("left")
+
+    first = greenlet.greenlet(enter)
+    second = greenlet.greenlet(lambda: lock.acquire(blocking=False))
+    assert first.switch() == "inside"
+    assert second.switch() is None
+    # Not even one that runs in a copy of the holder's context, as some frameworks arrange.
+    third = greenlet.greenlet(lambda: lock.acquire(blocking=False))
+    third.gr_context = first.gr_context.copy()
+    assert third.switch() is None
+    assert lock.acquire(blocking=False) is None
+    assert first.switch() == "left"
+    held(lock).release()
+
+
+GREENLETS = """
+from gevent import monkey
+monkey.patch_all()
+import gevent, threading, sys
+from locking.local import ThreadLock
+from locking.reentrant import ReentrantLock
+
+# By the thread that they all run in, for the negative control.
+options = {} if sys.argv[1] == "greenlets" else {"owner": lambda: 1}
+lock = ReentrantLock(ThreadLock("x"), **options)
+inside, most = 0, 0
+
+def enter():
+    global inside, most
+    for _ in range(5):
+        with lock.hold():
+            gevent.sleep(0)
+            with lock.hold():
+                inside += 1
+                most = max(most, inside)
+                gevent.sleep(0)
+                inside -= 1
+
+gevent.joinall([gevent.spawn(enter) for _ in range(20)], raise_error=True)
+assert not lock._grants, len(lock._grants)
+print(most)
+"""
+
+
+@pytest.mark.parametrize("owner", ["greenlets", "thread"])
+def test_greenlets_exclude_each_other_and_enter_again(owner: str) -> None:
+    run = subprocess.run([sys.executable, "-c", GREENLETS, owner], capture_output=True, text=True, timeout=2 * PATIENCE)
+    assert run.returncode == 0, run.stderr
+    assert (int(run.stdout) == 1) is (owner == "greenlets")
+
+
+def test_a_thread_stays_itself_when_greenlet_is_imported_while_it_holds() -> None:
+    script = (
+        "import sys; from locking.local import ThreadLock; from locking.reentrant import ReentrantLock;"
+        "assert 'greenlet' not in sys.modules;"
+        "lock = ReentrantLock(ThreadLock('x')); lease = lock.acquire(); import greenlet;"
+        "assert lock.acquire(blocking=False) is not None"
+    )
+    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=PATIENCE)
+    assert run.returncode == 0, run.stderr
+
+
+@pytest.mark.parametrize("guarded", [True, False])
+def test_a_grant_that_is_being_given_back_is_not_entered(
+    lock: ReentrantLock, monkeypatch: pytest.MonkeyPatch, guarded: bool
+) -> None:
+    """The last release, by another thread, has struck its lease off and is about to free the lock."""
+    leave, enter = reentrant.Grant.leave, reentrant.Grant.enter
+    left, tried = threading.Event(), threading.Event()
+
+    def leave_slowly(self: reentrant.Grant, lease: reentrant.ReentrantLease) -> tuple[bool, int]:
+        answer = leave(self, lease)
+        left.set()
+        tried.wait(PATIENCE)
+        return answer
+
+    lease = held(lock)
+    monkeypatch.setattr(reentrant.Grant, "leave", leave_slowly)
+    if not guarded:
+        monkeypatch.setattr(reentrant.Grant, "enter", lambda self, lock, first=False: enter(self, lock, first=True))
+    thread = threading.Thread(target=lease.release)
+    thread.start()
+    left.wait(PATIENCE)
+    again = lock.acquire(blocking=False)
+    tried.set()
+    thread.join(PATIENCE)
+    assert (again is None) is guarded
+    if again is not None:
+        assert again.remaining() == 0.0, "it was entered, and given back under whoever entered"
+
+
+def test_check_tells_of_the_loss_once_for_all(client: redis.Redis, name: str) -> None:
+    told: list[Lease] = []
+    clock = Clock()
+    lock = ReentrantLock(RedisLock(client, name, ttl=LONG, renew=False, on_lost=told.append, clock=clock))
+    leases = [held(lock) for _ in range(3)]
+    clock.now += LONG
+    for lease in leases:
+        with pytest.raises(LeaseLost):
+            lease.check()
+        assert [lease.token for lease in told] == [leases[0].token]
+        assert lease.release() is False

@@ -1,0 +1,415 @@
+"""ZooKeeperLock keeps the promises of every lock, and those that it declares; and what is special about a line."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from kazoo.client import KazooClient
+from kazoo.protocol.serialization import Create2, Delete
+
+from locking import Lease, LeaseLost, Lock, LockUnavailable
+from locking import zookeeper as module
+from locking.zookeeper import ZooKeeperLock, negotiated
+from servers.zookeeper import ZooKeeper
+from tests.locking import actors
+from tests.locking.conformance import (
+    LONG,
+    AcrossProcessesConformance,
+    FairConformance,
+    FencedConformance,
+    QuietWaitConformance,
+    RenewsConformance,
+    SurvivesHolderCrashConformance,
+)
+from tests.locking.support import Clock, in_fork, paused, process
+from tests.locking.zookeeper_support import (
+    SHORTEST,
+    Proxy,
+    ZooKeeperRecipe,
+    ZooKeeperTraces,
+    clients,
+    running_zookeeper,
+)
+from tests.waiting import PATIENCE, wait_for
+
+
+@pytest.fixture(scope="module")
+def zookeeper() -> Iterator[ZooKeeper]:
+    with running_zookeeper() as running:
+        yield running
+
+
+@pytest.fixture
+def own_zookeeper() -> Iterator[ZooKeeper]:
+    """A server that the test may stop, kill and pause."""
+    with running_zookeeper() as running:
+        yield running
+
+
+@pytest.fixture
+def recipe(zookeeper: ZooKeeper, tmp_path: Path) -> Iterator[ZooKeeperRecipe]:
+    made = ZooKeeperRecipe(zookeeper.hosts, tmp_path)
+    with made(f"warm up of {tmp_path}").hold():
+        pass
+    yield made
+    clients.close()
+
+
+@pytest.fixture
+def own(own_zookeeper: ZooKeeper, tmp_path: Path) -> Iterator[ZooKeeperRecipe]:
+    yield ZooKeeperRecipe(own_zookeeper.hosts, tmp_path)
+    clients.close()
+
+
+@pytest.fixture
+def proxy(zookeeper: ZooKeeper) -> Iterator[Proxy]:
+    made = Proxy(zookeeper.port)
+    yield made
+    made.open = True
+    clients.close()
+    made.close()
+
+
+@pytest.fixture
+def proxied(proxy: Proxy, tmp_path: Path) -> ZooKeeperRecipe:
+    return ZooKeeperRecipe(proxy.hosts, tmp_path)
+
+
+@pytest.fixture
+def threads() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(20) as pool:
+        yield pool
+
+
+line = ZooKeeperTraces.line
+
+
+class TestZooKeeperLock(
+    ZooKeeperTraces,
+    AcrossProcessesConformance,
+    FairConformance,
+    FencedConformance,
+    QuietWaitConformance,
+    RenewsConformance,
+    SurvivesHolderCrashConformance,
+):
+    OPTIONS = {"ttl": LONG}
+    CRASH_OPTIONS = {"ttl": SHORTEST}
+    IMPATIENT = {"ttl": SHORTEST}
+    PAIRS = 1000
+
+    def test_without_renewal_the_lock_is_lost_after_its_ttl(  # type: ignore[override]
+        self, make_lock: Callable[..., Lock], proxy: Proxy, proxied: ZooKeeperRecipe
+    ) -> None:
+        """A session lives as long as its client is heard of, so here nothing is."""
+        lock = make_lock()
+        lease = proxied(lock.name, ttl=SHORTEST).acquire()
+        assert lease is not None
+        proxy.open = False
+        proxy.cut()
+        second = lock.acquire(timeout=PATIENCE)
+        assert second is not None
+        assert lease.lost
+        second.release()
+
+
+def nothing_is_abandoned(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Turn the guard off that takes the node of a failed try out of the line."""
+    done = threading.Event()
+    done.set()
+    monkeypatch.setattr(module, "abandon", lambda *args: done)
+
+
+# Answers that are lost
+
+
+def test_a_create_whose_answer_was_lost_is_found_again(proxy: Proxy, proxied: ZooKeeperRecipe) -> None:
+    lock = proxied("stock")
+    with lock.hold():  # makes the line
+        pass
+    proxy.lose = Create2.type
+    lease = lock.acquire(timeout=PATIENCE)
+    assert lease is not None
+    assert proxy.cuts == 1
+    (node,) = line(lock)
+    assert lease.fence == proxied.client().exists(f"{lock._line}/{node}").czxid
+    assert lease.release() is True
+    assert line(lock) == []
+
+
+def test_without_looking_for_it_one_would_wait_for_oneself(
+    proxy: Proxy, proxied: ZooKeeperRecipe, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ZooKeeperLock, "_find", lambda *args: None)
+    lock = proxied("stock 2")
+    with lock.hold():
+        pass
+    proxy.lose = Create2.type
+    assert lock.acquire(timeout=1.0) is None
+    assert proxy.cuts == 1
+
+
+def test_a_release_whose_answer_was_lost_is_repeated(proxy: Proxy, proxied: ZooKeeperRecipe) -> None:
+    lock = proxied("stock")
+    lease = lock.acquire()
+    assert lease is not None
+    proxy.lose = Delete.type
+    assert lease.release() is True
+    assert proxy.cuts == 1
+    assert lease.release() is False
+    assert line(lock) == []
+
+
+@pytest.mark.parametrize("again", [True, False])
+def test_a_release_without_an_answer_is_reported_and_done_when_the_server_goes_on(
+    own: ZooKeeperRecipe, own_zookeeper: ZooKeeper, again: bool
+) -> None:
+    lock = own("stock", ttl=SHORTEST)
+    lease = lock.acquire()
+    assert lease is not None
+    with paused(own_zookeeper.child.pid), pytest.raises(LockUnavailable, match="release again"):
+        lease.release()
+    if again:
+        wait_for(lambda: own.client(SHORTEST).connected)
+        assert lease.release() is True
+        assert lease.release() is False
+    wait_for(lambda: line(own("stock")) == [])
+
+
+@pytest.mark.parametrize("guarded", [True, False])
+def test_a_try_without_an_answer_leaves_nobody_in_line(
+    own: ZooKeeperRecipe, own_zookeeper: ZooKeeper, monkeypatch: pytest.MonkeyPatch, guarded: bool
+) -> None:
+    """The create is under way when the try gives up, and done when the server goes on."""
+    lock = own("stock")
+    with lock.hold():
+        pass
+    if not guarded:
+        nothing_is_abandoned(monkeypatch)
+    with paused(own_zookeeper.child.pid), pytest.raises(LockUnavailable, match="Try again"):
+        lock.acquire(timeout=0.1)
+    wait_for(lambda: len(line(lock)) == (0 if guarded else 1))
+
+
+@pytest.mark.parametrize("guarded", [True, False])
+def test_100_failed_tries_leave_nobody_in_line(
+    recipe: ZooKeeperRecipe, monkeypatch: pytest.MonkeyPatch, guarded: bool
+) -> None:
+    lock = recipe("stock")
+    with lock.hold():
+        if not guarded:
+            nothing_is_abandoned(monkeypatch)
+        for _ in range(50):
+            assert lock.acquire(blocking=False) is None
+            assert lock.acquire(timeout=0.001) is None
+        assert len(line(lock)) == (1 if guarded else 101)
+        if guarded:
+            assert ZooKeeperTraces().traces(lock)["watchers"] <= 1
+
+
+# Sessions that end
+
+
+def test_a_holder_that_was_paused_for_longer_than_its_session_is_told(recipe: ZooKeeperRecipe) -> None:
+    lock = recipe("stock")
+    with process(actors.write_after_a_pause, recipe, "stock", {"ttl": SHORTEST}) as (holder, pipe):
+        fence = pipe.recv()
+        with paused(holder.pid):
+            lease = lock.acquire(timeout=PATIENCE)
+            assert lease is not None
+            pipe.send("go on")
+        assert pipe.recv() == ("lost", 1, False)
+        assert lease.fence is not None
+        assert lease.fence > fence
+        assert lease.release() is True
+
+
+def test_a_holder_that_was_paused_briefly_holds_on(recipe: ZooKeeperRecipe) -> None:
+    with process(actors.write_after_a_pause, recipe, "stock", {"ttl": LONG}) as (holder, pipe):
+        pipe.recv()
+        with paused(holder.pid):
+            pipe.send("go on")
+        assert pipe.recv() == ("held", 0, True)
+
+
+def test_time_alone_ends_a_lease_before_kazoo_has_noticed_anything(recipe: ZooKeeperRecipe) -> None:
+    clock = Clock()
+    lease = recipe("stock", ttl=LONG, clock=clock).acquire()
+    assert lease is not None
+    clock.now += 0.98 * LONG
+    lease.check()
+    clock.now += 0.02 * LONG
+    assert recipe.client(LONG).connected
+    with pytest.raises(LeaseLost):
+        lease.check()
+    assert lease.release() is False
+    assert line(recipe("stock")) == []
+
+
+def test_a_session_that_ended_ends_its_leases_and_the_next_one_can_lock(proxy: Proxy, proxied: ZooKeeperRecipe) -> None:
+    told: list[Lease] = []
+    lock = proxied("stock", ttl=SHORTEST, on_lost=told.append)
+    lease = lock.acquire()
+    assert lease is not None
+    proxy.open = False
+    proxy.cut()
+    wait_for(lambda: told)
+    assert told == [lease]
+    assert lease.lost
+    proxy.open = True
+    wait_for(lambda: proxied.client(SHORTEST).connected)
+    assert lease.release() is False
+    with lock.hold(timeout=PATIENCE) as again:
+        assert again.fence > lease.fence  # type: ignore[operator]
+
+
+def test_a_session_ends_the_lease_at_once_when_kazoo_knows(recipe: ZooKeeperRecipe) -> None:
+    lease = recipe("stock", ttl=LONG).acquire()
+    assert lease is not None
+    recipe.client(LONG).stop()
+    with pytest.raises(LeaseLost):
+        lease.check()
+
+
+def test_the_ttl_is_what_the_server_agreed_to(recipe: ZooKeeperRecipe) -> None:
+    for asked, agreed in ((3600.0, 60.0), (5.0, 5.0)):
+        lock = recipe("stock", ttl=asked)
+        with lock.hold() as lease:
+            assert (lock.ttl, lease.ttl) == (agreed, agreed)
+            with pytest.raises(ValueError, match="session timeout"):
+                lease.extend(agreed + 1)
+        assert negotiated(recipe.client(asked)) == agreed
+
+
+# The line
+
+
+@pytest.mark.parametrize("believes", [False, True])
+def test_who_is_woken_by_the_death_of_a_waiter_does_not_hold_the_lock(
+    recipe: ZooKeeperRecipe, threads: ThreadPoolExecutor, believes: bool
+) -> None:
+    lock = (Believing if believes else ZooKeeperLock)(recipe.client(), "stock")
+    lease = recipe("stock").acquire()
+    assert lease is not None
+    with process(actors.wait_and_hold, recipe, "stock", {"ttl": SHORTEST}) as (waiter, pipe):
+        pipe.recv()
+        wait_for(lambda: len(line(lock)) == 2)
+        third = threads.submit(lock.acquire, True, PATIENCE)
+        wait_for(lambda: len(line(lock)) == 3)
+        dead = line(lock)[1]
+        waiter.kill()
+        wait_for(lambda: dead not in line(lock))
+    if believes:
+        assert third.result(PATIENCE) is not None
+        lease.check()
+    else:
+        wait_for(lambda: f"{lock._line}/{line(lock)[0]}" in recipe.client()._data_watchers)
+        assert not third.done()
+    lease.release()
+    after = third.result(PATIENCE)
+    assert after is not None
+    after.release()
+
+
+class Believing(ZooKeeperLock):
+    """Believes that woken means first: the guard turned off."""
+
+    woken = False
+
+    def _sleep(self, *args: object) -> None:
+        super()._sleep(*args)  # type: ignore[arg-type]
+        self.woken = True
+
+    def _look(self, deadline: float) -> list[str]:
+        return super()._look(deadline)[1 if self.woken else 0 :]
+
+
+def test_a_place_in_line_that_was_taken_away_is_no_lock(recipe: ZooKeeperRecipe, threads: ThreadPoolExecutor) -> None:
+    lock = recipe("stock")
+    with lock.hold():
+        waiting = threads.submit(lock.acquire)
+        wait_for(lambda: ZooKeeperTraces().waiters(lock) == 1)
+        recipe.client().delete(f"{lock._line}/{line(lock)[1]}")
+    with pytest.raises(LockUnavailable, match="place in line"):
+        waiting.result(PATIENCE)
+
+
+def test_a_waiter_whose_client_is_stopped_does_not_wait_for_ever(
+    recipe: ZooKeeperRecipe, threads: ThreadPoolExecutor
+) -> None:
+    lock = recipe("stock", ttl=SHORTEST)
+    with recipe("stock").hold():
+        waiting = threads.submit(lock.acquire)
+        wait_for(lambda: len(line(lock)) == 2)
+        recipe.client(SHORTEST).stop()
+        with pytest.raises(LockUnavailable):
+            waiting.result(PATIENCE)
+
+
+@pytest.mark.parametrize("crash", [False, True])
+def test_leases_and_waiters_outlive_a_restart_of_the_server(
+    own: ZooKeeperRecipe, own_zookeeper: ZooKeeper, threads: ThreadPoolExecutor, crash: bool
+) -> None:
+    lock = own("stock")
+    lease = lock.acquire()
+    assert lease is not None
+    waiting = threads.submit(lock.acquire, True, PATIENCE)
+    wait_for(lambda: ZooKeeperTraces().waiters(lock) == 1)
+    own_zookeeper.kill() if crash else own_zookeeper.stop()
+    own_zookeeper.start()
+    wait_for(lambda: own.client().connected)
+    lease.check()
+    assert len(line(lock)) == 2
+    assert lease.release() is True
+    after = waiting.result(PATIENCE)
+    assert after is not None
+    assert after.fence > lease.fence  # type: ignore[operator]
+    after.release()
+
+
+def test_the_server_removes_a_line_that_nobody_stands_in(tmp_path: Path) -> None:
+    with running_zookeeper("-Dznode.container.checkIntervalMs=50") as zookeeper:
+        recipe = ZooKeeperRecipe(zookeeper.hosts, tmp_path)
+        lock = recipe("stock")
+        fences = []
+        try:
+            for _ in range(3):
+                with lock.hold() as lease:
+                    fences.append(lease.fence)
+                wait_for(lambda: not recipe.client().exists(lock._line))
+        finally:
+            clients.close()
+    assert fences == sorted(set(fences))
+
+
+def test_any_text_is_a_name_of_its_own(recipe: ZooKeeperRecipe) -> None:
+    names = [".", "..", "a/b", "a%2Fb", "%2E", "\0", " ", "ü", "\udc80", "zookeeper"]
+    leases = [recipe(name).acquire(blocking=False) for name in names]
+    for lease in leases:
+        assert lease is not None
+        assert lease.release() is True
+
+
+def test_a_chroot_is_a_namespace(recipe: ZooKeeperRecipe, zookeeper: ZooKeeper) -> None:
+    client = recipe.client()
+    inside = clients(f"{zookeeper.hosts}/shop", LONG)
+    with recipe("stock").hold(), ZooKeeperLock(inside, "stock").hold(timeout=0):
+        assert len(client.get_children("/shop/locks/stock")) == 1
+
+
+def test_a_client_of_the_parent_process_is_refused(recipe: ZooKeeperRecipe) -> None:
+    lock = recipe("stock")
+    with lock.hold() as lease:
+        assert in_fork(lambda: str(lock.acquire(timeout=0))) == "LockUnavailable"
+        assert in_fork(lambda: str(lease.release())) == "NotOwner"
+        lease.check()
+
+
+def test_a_client_that_was_not_started_is_refused() -> None:
+    lock = ZooKeeperLock(KazooClient("127.0.0.1:1"), "stock")
+    with pytest.raises(LockUnavailable, match="Start the client"):
+        lock.acquire(timeout=0)
