@@ -1,16 +1,19 @@
 """Stock in Redis: a copy of what is on hand, taken from by one script, with a note of what is reserved for whom.
 
-Redis admits; Postgres decides. The law here is `counter + reserved = on hand`, true at rest.
+Redis admits; Postgres decides. The law here is `counter + reserved = on hand`, true at rest, and `load` restores it.
 Every key has the hash tag `{stock}`: a cart of several skus is one script, and a script lives in one slot.
 """
 
 from __future__ import annotations
 
-import json
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+from uuid import UUID
 
+import orjson
 from redis import Redis, RedisError
 
 from inventory.draft import Draft
@@ -18,13 +21,28 @@ from inventory.errors import SoldOut, StockNotLoaded, StockUnavailable
 
 logger = logging.getLogger(__name__)
 
-RESERVED = "{stock}:reserved"
-SCRIPTS = {name: (Path(__file__).parent / "lua" / f"{name}.lua").read_text() for name in ("take", "give_back", "add")}
+NOTES = "{stock}:reserved"
+UNITS = "{stock}:reserved:units"
+SCRIPTS = {path.stem: path.read_text() for path in (Path(__file__).parent / "lua").glob("*.lua")}
 
 
 def counter_key(sku: str) -> str:
     """The key that counts the units of a sku which Redis may still admit."""
     return f"{{stock}}:counter:{sku}"
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """Units that are reserved for a draft.
+
+    Args:
+        lines: pairs of sku and units.
+        at: seconds since 1970 on the server's clock.
+    """
+
+    draft: UUID
+    lines: Sequence[tuple[str, int]]
+    at: float
 
 
 class Counters:
@@ -35,23 +53,30 @@ class Counters:
     """
 
     def __init__(self, client: Redis) -> None:
-        self.client = client
+        self.client: Any = client
         self._take = client.register_script(SCRIPTS["take"])
-        self._give_back = client.register_script(SCRIPTS["give_back"])
-        self._add = client.register_script(SCRIPTS["add"])
+        self._settle = client.register_script(SCRIPTS["settle"])
+        self._load: Any = client.register_script(SCRIPTS["load"])
 
-    def preheat(self, sku: str, on_hand: int) -> bool:
-        """Copy the stock of a sku into Redis, unless it is there already.
+    def load(self, sku: str, on_hand: int, committed: Collection[UUID], *, make: bool) -> int | None:
+        """Make the counter of a sku agree with what is on hand, less what is reserved.
 
-        Call it before the sale opens: a copy made while orders are on their way would count their units twice.
+        Args:
+            on_hand: in Postgres. The caller holds the sku's row until this returns.
+            committed: drafts that are noted as reserved and are orders already.
+            make: make a counter that is not there; otherwise it is left alone.
 
         Returns:
-            Whether a counter was made.
+            By how much it was wrong, 0 when it was not there and is now; None when there is none.
         """
-        return bool(self.client.set(counter_key(sku), on_hand, nx=True))
+        arguments = [sku, on_hand, "make" if make else "mend", *map(str, committed)]
+        before, after = self._load([NOTES, UNITS, counter_key(sku)], arguments)
+        if after is None:
+            return None
+        return 0 if before is None else int(after) - int(before)
 
     def unload(self, skus: Iterable[str]) -> None:
-        """Delete the counters of skus whose sale is over."""
+        """Delete the counters of skus whose sale is over, or that cannot be trusted any more."""
         if keys := [counter_key(sku) for sku in skus]:
             self.client.delete(*keys)
 
@@ -62,10 +87,9 @@ class Counters:
             SoldOut, StockNotLoaded: nothing was taken.
             StockUnavailable: Redis did not answer. What it may have taken is noted under the draft's id.
         """
-        keys = [RESERVED, *(counter_key(line.sku) for line in draft.lines)]
-        note = json.dumps([[line.sku, line.quantity] for line in draft.lines])
+        note = orjson.dumps({"lines": [(line.sku, line.quantity) for line in draft.lines]})
         try:
-            answer, position, left = self._take(keys, [str(draft.id), note, *(line.quantity for line in draft.lines)])
+            answer, position, left = self._take(_keys(draft.skus), [str(draft.id), note])
         except RedisError as error:
             raise StockUnavailable(f"Redis did not answer: {error}") from error
         line = draft.lines[int(position) - 1]
@@ -75,29 +99,27 @@ class Counters:
             case b"not loaded" | "not loaded":
                 raise StockNotLoaded(f"{line.sku} has no counter in Redis: preheat its sale.")
 
-    def give_back(self, draft: Draft) -> None:
-        """Add the units of a draft that surely was not saved. Does so once, however often it is called."""
-        keys = [RESERVED, *(counter_key(line.sku) for line in draft.lines)]
-        try:
-            self._give_back(keys, [str(draft.id), *(line.quantity for line in draft.lines)])
-        except RedisError:
-            logger.warning("Draft %s stays noted as reserved until it is reconciled: Redis did not answer.", draft.id)
-
-    def settle(self, draft: Draft) -> None:
-        """Forget the note of a draft whose order is committed."""
-        try:
-            self.client.hdel(RESERVED, str(draft.id))
-        except RedisError:
-            logger.warning("Order %s stays noted as reserved until it is reconciled: Redis did not answer.", draft.id)
-
-    def add(self, quantities: Sequence[tuple[str, int]]) -> None:
-        """Add units of orders that are no longer orders. A sku without a counter is not on sale: it is left alone.
+    def give_back(self, draft: UUID, skus: Iterable[str]) -> bool:
+        """Add the units of a draft that surely was not saved. Does so once, however often it is called.
 
         Args:
-            quantities: pairs of sku and units.
+            skus: of its lines, in their order.
+
+        Returns:
+            Whether it was noted; False also when Redis did not answer.
         """
-        if quantities:
-            self._add([counter_key(sku) for sku, _ in quantities], [quantity for _, quantity in quantities])
+        return self._end(draft, skus, "back")
+
+    def settle(self, draft: UUID, skus: Iterable[str]) -> bool:
+        """Forget the note of a draft whose order is committed. See `give_back`."""
+        return self._end(draft, skus, "sold")
+
+    def _end(self, draft: UUID, skus: Iterable[str], how: str) -> bool:
+        try:
+            return bool(self._settle(_keys(skus), [str(draft), how]))
+        except RedisError:
+            logger.warning("Draft %s stays noted as reserved until it is reconciled: Redis did not answer.", draft)
+            return False
 
     def left(self, skus: Sequence[str]) -> Mapping[str, int | None]:
         """What Redis may still admit of each sku; None where there is no counter."""
@@ -108,8 +130,22 @@ class Counters:
 
     def reserved(self) -> Mapping[str, int]:
         """Units of each sku that are noted as reserved for a draft."""
-        units: dict[str, int] = {}
-        for note in self.client.hvals(RESERVED):
-            for sku, quantity in json.loads(note):
-                units[sku] = units.get(sku, 0) + quantity
-        return units
+        return {_text(sku): int(units) for sku, units in self.client.hgetall(UNITS).items()}
+
+    def drafts(self) -> set[UUID]:
+        """The drafts that have units reserved."""
+        return {UUID(_text(draft)) for draft in self.client.hkeys(NOTES)}
+
+    def notes(self) -> list[Note]:
+        """Every note, the oldest first."""
+        notes = ((draft, orjson.loads(note)) for draft, note in self.client.hgetall(NOTES).items())
+        made = [Note(UUID(_text(draft)), [(sku, n) for sku, n in note["lines"]], note["at"]) for draft, note in notes]
+        return sorted(made, key=lambda note: note.at)
+
+
+def _keys(skus: Iterable[str]) -> list[str]:
+    return [NOTES, UNITS, *(counter_key(sku) for sku in skus)]
+
+
+def _text(value: bytes | str) -> str:
+    return value.decode() if isinstance(value, bytes) else value

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
@@ -47,9 +47,13 @@ class Draft:
     body_hash: str
     created_at: datetime
 
+    @property
+    def skus(self) -> list[str]:
+        """Of the lines, in their order."""
+        return [line.sku for line in self.lines]
+
     def __post_init__(self) -> None:
-        skus = [line.sku for line in self.lines]
-        if not skus or skus != sorted(set(skus)):
+        if not self.skus or self.skus != sorted(set(self.skus)):
             raise ValueError("A draft needs lines in the order of their skus, one a sku.")
         if any(line.quantity < 1 for line in self.lines):
             raise ValueError("A line needs a quantity of at least 1.")
@@ -69,6 +73,20 @@ Save = Callable[[Sequence[Draft]], Mapping[UUID, Refusal]]
 
 What it refuses it undoes, and answers with the reason by the draft's id. It closes over no request.
 """
+
+
+Saved = Callable[[Collection[UUID]], set[UUID]]
+"""Which of these drafts have become orders, in whatever state those are now."""
+
+
+@dataclass(frozen=True, slots=True)
+class Returned:
+    """Units that an order has no more: it was cancelled, or has expired."""
+
+    sale: int
+    customer: int
+    sku: str
+    quantity: int
 
 
 def save_one(draft: Draft, save: Save) -> None:

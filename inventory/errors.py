@@ -19,6 +19,16 @@ class SoldOut(InventoryError):
         self.left = left
 
 
+class NotThatMany(InventoryError):
+    """A correction would take away more than is on hand."""
+
+    def __init__(self, sku: str, *, wanted: int, left: int) -> None:
+        super().__init__(f"{sku}: {wanted} to be taken away, {left} on hand")
+        self.sku = sku
+        self.wanted = wanted
+        self.left = left
+
+
 class TryAgain(InventoryError):
     """The stock could not be asked. This says nothing about what is left: try again."""
 

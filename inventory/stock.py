@@ -1,14 +1,24 @@
-"""The guarded writes of stock: the only code that changes what is on hand."""
+"""The guarded writes of stock: the only code that changes what is on hand, beside the strategies that split it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from django.db.models import F
+from django.db import transaction
+from django.db.models import Count, F, OuterRef, Subquery, Sum
+from django.db.models.expressions import CombinedExpression
+from django.db.models.functions import Coalesce
 
 from inventory.draft import Line
-from inventory.errors import SoldOut
-from inventory.models import StockItem
+from inventory.errors import NotThatMany, SoldOut
+from inventory.models import StockItem, StockMovement, StockSegment, StockUnit
+
+
+def all_on_hand() -> CombinedExpression:
+    """What is on hand of a `StockItem` altogether: in its own row, in its segments and in its unit rows."""
+    segments = StockSegment.objects.filter(item=OuterRef("pk")).order_by().values("item").annotate(sum=Sum("on_hand"))
+    units = StockUnit.objects.filter(item=OuterRef("pk")).order_by().values("item").annotate(count=Count("pk"))
+    return F("on_hand") + Coalesce(Subquery(segments.values("sum")), 0) + Coalesce(Subquery(units.values("count")), 0)
 
 
 def take(line: Line) -> None:
@@ -28,7 +38,7 @@ def take(line: Line) -> None:
 
 def on_hand(sku: str) -> int:
     """Units of a sku that can still be sold; 0 for a sku that was never received."""
-    return StockItem.objects.filter(sku=sku).values_list("on_hand", flat=True).first() or 0
+    return StockItem.objects.filter(sku=sku).values_list(all_on_hand(), flat=True).first() or 0
 
 
 def give_back(quantities: Iterable[tuple[str, int]]) -> None:
@@ -41,16 +51,34 @@ def give_back(quantities: Iterable[tuple[str, int]]) -> None:
         StockItem.objects.filter(sku=sku).update(on_hand=F("on_hand") + quantity, version=F("version") + 1)
 
 
-def deliver(sku: str, quantity: int) -> None:
-    """Receive units of a sku, whether or not the sku is known yet.
+def move(sku: str, kind: StockMovement.Kind, units: int, *, who: int | None = None, why: str = "") -> None:
+    """Change what was received of a sku, and with it what is on hand, whether or not the sku is known yet.
 
     Args:
-        quantity: units, at least 1.
+        units: that came; negative, in a correction, for units that turned out not to be there.
+        who: the id of the person who says so; None for a program.
+        why: in their words.
+
+    Raises:
+        NotThatMany: a correction takes away more than is on hand; nothing was changed.
     """
-    if quantity < 1:
-        raise ValueError(f"A delivery needs at least one unit, not {quantity}.")
-    _, created = StockItem.objects.get_or_create(sku=sku, defaults={"received": quantity, "on_hand": quantity})
-    if not created:
-        StockItem.objects.filter(sku=sku).update(
-            received=F("received") + quantity, on_hand=F("on_hand") + quantity, version=F("version") + 1
-        )
+    with transaction.atomic():
+        made = False
+        if units > 0:
+            _, made = StockItem.objects.get_or_create(sku=sku, defaults={"received": units, "on_hand": units})
+        if not made and not StockItem.objects.filter(sku=sku, on_hand__gte=-units).update(
+            received=F("received") + units, on_hand=F("on_hand") + units, version=F("version") + 1
+        ):
+            raise NotThatMany(sku, wanted=-units, left=on_hand(sku))
+        StockMovement.objects.create(item_id=sku, kind=kind, units=units, who_id=who, why=why)
+
+
+def deliver(sku: str, units: int, *, who: int | None = None, why: str = "") -> None:
+    """Receive units of a sku. See `move`.
+
+    Args:
+        units: at least 1.
+    """
+    if units < 1:
+        raise ValueError(f"A delivery needs at least one unit, not {units}.")
+    move(sku, StockMovement.Kind.DELIVERED, units, who=who, why=why)

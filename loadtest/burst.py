@@ -109,7 +109,7 @@ def prepare(
         ask_lab(host, "PUT", f"/lab/stock/{name}/", customers[0], {"received": units})
     else:
         stock.deliver(name, units)
-        sales.preheat(sale)
+        sales.preheat(sale.pk)
     return Burst(strategy, rung, sale.pk, product.pk, name, units, quantity, customers)
 
 
@@ -124,7 +124,7 @@ def make_customers(count: int) -> list[int]:
 def finish(burst: Burst) -> None:
     """End the burst's sale, so that nobody finds it open."""
     try:
-        sales.close(Sale.objects.get(pk=burst.sale))
+        sales.close(burst.sale)
     except RedisError as error:
         logger.warning("The counters of the burst stay in Redis: %s", error)
 

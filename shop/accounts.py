@@ -9,6 +9,7 @@ from django.db.models import Sum
 
 from inventory import audit
 from inventory.models import StockItem
+from inventory.stock import all_on_hand
 from shop.models import Order, OrderItem
 
 
@@ -28,6 +29,6 @@ def figures(skus: Iterable[str] | None = None) -> list[audit.Figures]:
         with connection.cursor() as cursor:
             cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
         return audit.check(
-            stock.values_list("sku", "received", "on_hand"),
+            stock.values_list("sku", "received", all_on_hand()),
             dict(items.values_list("product").annotate(Sum("quantity"))),
         )

@@ -20,11 +20,12 @@ from redis import RedisError
 
 from inventory import strategies
 from inventory.draft import Draft, Line
-from inventory.errors import InventoryError
+from inventory.errors import InventoryError, StockNotLoaded
 from inventory.strategies import Strategy
-from locking import LockUnavailable, RedisLock
-from shop import offers
-from shop.models import Order, OrderItem, Product
+from locking import LockError, LockUnavailable, RedisLock
+from shop import offers, sales
+from shop.models import Order, OrderItem, Product, Sale
+from shop.sales import NotNow
 from shop.saving import return_units, save
 
 logger = logging.getLogger(__name__)
@@ -32,6 +33,8 @@ logger = logging.getLogger(__name__)
 # Seconds for which a second click is answered early. A crash leaves the key behind for as long, so it is short; an
 # order that takes longer loses nothing, since the unique key on the order stands behind.
 RUNNING_TTL = 5.0
+# Seconds after which somebody else loads the stock when a process died over it. It is renewed meanwhile.
+PREHEAT_TTL = 5.0
 
 
 class CheckoutError(Exception):
@@ -108,10 +111,22 @@ def place_draft(draft: Draft, offer: offers.Offer, strategy: Strategy) -> Placed
         try:
             if not offer.is_open(draft.created_at):
                 raise SaleNotOpen(f"{offer.name} is open from {offer.opens_at} to {offer.closes_at}.")
+            if not offer.preheated:
+                raise StockNotLoaded(f"The stock of {offer.name} is not loaded yet.")
             strategy.place(draft, save)
+        except StockNotLoaded as missing:
+            _load_again(offer.sale)
+            return _placed_before(draft.customer, draft.key, draft.body_hash, missing)
         except (CheckoutError, InventoryError) as refused:
             return _placed_before(draft.customer, draft.key, draft.body_hash, refused)
     return Placed(_order_of(draft, offer), replayed=False)
+
+
+def _load_again(sale: int) -> None:
+    """Load the stock of a sale that is open, unless somebody is doing it: who asks again finds it there."""
+    lock = RedisLock(get_redis_connection("default"), f"preheat:{sale}", ttl=PREHEAT_TTL)
+    with suppress(LockError, RedisError, NotNow, Sale.DoesNotExist), lock.hold(timeout=0):
+        sales.preheat(sale)
 
 
 def draft_order(offer: offers.Offer, *, customer: int, quantities: Mapping[int, int], key: str) -> Draft:

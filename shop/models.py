@@ -36,6 +36,7 @@ class Sale(models.Model):
     closes_at = models.DateTimeField()
     strategy = models.CharField(max_length=40, choices=strategy_choices, default="guarded-update")
     preheated_at = models.DateTimeField(null=True, blank=True, editable=False)
+    unloaded_at = models.DateTimeField(null=True, blank=True, editable=False)
     products = models.ManyToManyField(Product, through="SaleItem")
 
     class Meta:
@@ -78,7 +79,9 @@ class Order(models.Model):
     class State(models.TextChoices):
         PENDING = "pending"
         PAID = "paid"
+        CANCELLED = "cancelled"
         EXPIRED = "expired"
+        REJECTED = "rejected"
 
     STANDING = (State.PENDING, State.PAID)
     """The states in which an order's units count as sold."""
@@ -90,6 +93,7 @@ class Order(models.Model):
     key = models.CharField(max_length=128, help_text="The customer's idempotency key.")
     body_hash = models.CharField(max_length=64, editable=False)
     created_at = models.DateTimeField()
+    reason = models.CharField(max_length=200, blank=True, db_default="", help_text="Why it was rejected.")
 
     class Meta:
         ordering = ["-id"]

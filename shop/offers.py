@@ -32,6 +32,7 @@ class Offer:
     opens_at: datetime
     closes_at: datetime
     strategy: str
+    preheated: bool
     products: Mapping[int, Offered]
 
     def is_open(self, now: datetime) -> bool:
@@ -47,6 +48,11 @@ def get(sale: int) -> Offer | None:
     return offer
 
 
+def forget(sale: int) -> None:
+    """Read the sale anew the next time, in this process."""
+    caches["offers"].delete(str(sale))
+
+
 def read(sale: int) -> Offer | None:
     """The offer of a sale as the tables have it now; None where there is no such sale."""
     row = Sale.objects.filter(pk=sale).prefetch_related("items__product").first()
@@ -60,5 +66,11 @@ def offer_of(sale: Sale) -> Offer:
         for item in sale.items.all()
     ]
     return Offer(
-        sale.pk, sale.name, sale.opens_at, sale.closes_at, sale.strategy, {item.product: item for item in items}
+        sale.pk,
+        sale.name,
+        sale.opens_at,
+        sale.closes_at,
+        sale.strategy,
+        sale.preheated_at is not None,
+        {item.product: item for item in items},
     )

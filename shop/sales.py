@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
 
-from django.db import transaction
+from django.conf import settings
+from django.db import DatabaseError, transaction
 from django.utils import timezone
+from redis import RedisError
 
 from inventory import strategies
+from shop import offers
 from shop.models import Product, Sale, SaleItem
+from shop.saving import saved
+
+logger = logging.getLogger(__name__)
+
+
+class NotNow(Exception):
+    """The sale cannot be preheated at the moment."""
 
 
 def overlaps(sale: Sale, products: Iterable[Product]) -> Iterator[str]:
@@ -25,28 +38,75 @@ def strategy_is_fixed(sale: Sale) -> bool:
     return sale.preheated_at is not None or sale.orders.exists()
 
 
-def preheat(sale: Sale) -> None:
-    """Copy the stock of a sale to where its strategy takes it from. Doing it twice is doing it once.
+def preheat(sale: int) -> None:
+    """Copy the stock of a sale to where its strategy takes it from, or make the copy right again.
 
     Raises:
+        Sale.DoesNotExist: there is no such sale.
+        NotNow: it is over, or another sale is selling the same skus.
         RedisError: Redis did not answer.
     """
-    skus = list(sale.items.values_list("product__sku", flat=True))
-    strategy = strategies.get(sale.strategy)
     with transaction.atomic():
-        # One at a time: the first removes what an earlier sale of the skus has left, and nobody does after it.
-        locked = Sale.objects.select_for_update().get(pk=sale.pk)
+        # One at a time: the first removes what an earlier sale of the skus has left, and nobody does after it. Orders
+        # refer to the row meanwhile, so its key is not locked.
+        locked = Sale.objects.select_for_update(no_key=True).get(pk=sale)
+        now = timezone.now()
+        if locked.closes_at <= now:
+            raise NotNow(f"{locked} is over.")
+        skus = _skus_of(locked)
         if locked.preheated_at is None:
-            strategy.unload(skus)
-        strategy.preheat(skus)
-        Sale.objects.filter(pk=sale.pk, preheated_at=None).update(preheated_at=timezone.now())
+            others = Sale.objects.filter(opens_at__lte=now, closes_at__gt=now, products__sku__in=skus)
+            if other := others.exclude(pk=sale).first():
+                raise NotNow(f"“{other}” is selling the same until {other.closes_at:%H:%M:%S}.")
+            strategies.unload(skus)
+        strategies.get(locked.strategy).preheat(skus, saved)
+        Sale.objects.filter(pk=sale, preheated_at=None).update(preheated_at=now)
+    offers.forget(sale)
 
 
-def close(sale: Sale) -> None:
+def close(sale: int) -> None:
     """End a sale now, and remove the copies that its strategy has made.
 
     Raises:
-        RedisError: Redis did not answer; the sale is closed all the same.
+        RedisError: Redis did not answer; the sale is closed all the same, and `tend` removes them later.
     """
-    Sale.objects.filter(pk=sale.pk, closes_at__gt=timezone.now()).update(closes_at=timezone.now())
-    strategies.get(sale.strategy).unload(list(sale.items.values_list("product__sku", flat=True)))
+    Sale.objects.filter(pk=sale, closes_at__gt=timezone.now()).update(closes_at=timezone.now())
+    offers.forget(sale)
+    _unload(Sale.objects.get(pk=sale))
+
+
+def tend() -> None:
+    """Preheat the sales that open soon, and remove the copies of those that are over. Celery beat calls it.
+
+    A sale that cannot be tended now is logged, and does not keep the others from it.
+    """
+    now = timezone.now()
+    for sale in Sale.objects.filter(closes_at__lte=now, preheated_at__isnull=False, unloaded_at=None):
+        with _logged(sale):
+            _unload(sale)
+    soon = now + timedelta(seconds=settings.PREHEAT_LEAD)
+    for sale in Sale.objects.filter(opens_at__lte=soon, closes_at__gt=now, preheated_at=None):
+        with _logged(sale):
+            preheat(sale.pk)
+
+
+def _unload(sale: Sale) -> None:
+    now = timezone.now()
+    next_ones = Sale.objects.filter(preheated_at__isnull=False, closes_at__gt=now).exclude(pk=sale.pk)
+    others = set(SaleItem.objects.filter(sale__in=next_ones).values_list("product__sku", flat=True))
+    strategies.unload([sku for sku in _skus_of(sale) if sku not in others])
+    Sale.objects.filter(pk=sale.pk).update(unloaded_at=now)
+
+
+def _skus_of(sale: Sale) -> list[str]:
+    return sorted(sale.items.values_list("product__sku", flat=True))
+
+
+@contextmanager
+def _logged(sale: Sale) -> Iterator[None]:
+    try:
+        yield
+    except NotNow as wait:
+        logger.info("%s", wait)
+    except (RedisError, DatabaseError):
+        logger.exception("Sale %s could not be tended; the next round tries again.", sale.pk)

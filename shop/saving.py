@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from uuid import UUID
 
 import orjson
 from django.db import connection, transaction
 from django.db.backends.utils import CursorWrapper
-from django.db.models import Sum
 
 from inventory import stock, strategies
-from inventory.draft import Draft
+from inventory.draft import Draft, Returned
 from inventory.errors import Duplicate, OverLimit, Refusal, SaleOver, UnknownCustomer
-from shop.models import OrderItem
+from shop.models import Order, OrderItem
 
 # In one order for everybody, so that batches cannot wait for each other in a circle; of twins the first comes first.
 # A key that the customer has used before makes the row, and so its items, not appear. A twin that is still being
@@ -179,9 +179,19 @@ def return_units(orders: Sequence[UUID]) -> None:
     """Give back the units and allowances of orders that stand no longer, in the transaction that ends them."""
     if not orders:
         return
-    items = OrderItem.objects.filter(order__in=orders).values_list("product").annotate(Sum("quantity"))
-    quantities = [(str(sku), units) for sku, units in items]
-    stock.give_back(quantities)
+    items = OrderItem.objects.filter(order__in=orders).select_related("order")
+    returned = [
+        Returned(item.order.sale_id, item.order.customer_id, str(item.product_id), item.quantity) for item in items
+    ]
+    units: Counter[str] = Counter()
+    for each in returned:
+        units[each.sku] += each.quantity
+    stock.give_back(units.items())
     with connection.cursor() as cursor:
         cursor.execute(RETURN_ALLOWANCES, {"ids": list(orders)})
-    transaction.on_commit(partial(strategies.given_back, quantities), robust=True)
+    transaction.on_commit(partial(strategies.given_back, returned, saved), robust=True)
+
+
+def saved(drafts: Collection[UUID]) -> set[UUID]:
+    """Which of these drafts have become orders, in whatever state those are now."""
+    return set(Order.objects.filter(pk__in=drafts).values_list("pk", flat=True)) if drafts else set()

@@ -62,6 +62,9 @@ ORDER_RATE = env.int("ORDER_RATE", default=10)
 # Seconds for which a web process trusts what it has read of a sale.
 OFFER_TTL = env.float("OFFER_TTL", default=1.0)
 
+# Seconds before a sale opens in which its stock is preheated.
+PREHEAT_LEAD = env.float("PREHEAT_LEAD", default=60.0)
+
 INSTALLED_APPS = [
     "unfold",
     "django.contrib.admin",
@@ -172,6 +175,7 @@ CELERY_BEAT_SCHEDULE = {
         # A beat that nobody worked on is not worth keeping: the next one does the same.
         "options": {"expires": 10},
     },
+    "tend-sales": {"task": "shop.tasks.tend_sales", "schedule": timedelta(seconds=5), "options": {"expires": 5}},
 }
 CELERY_TIMEZONE = "UTC"
 

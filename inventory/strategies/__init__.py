@@ -10,6 +10,7 @@ from django.conf import settings
 from django_redis import get_redis_connection
 
 from inventory.counters import Counters
+from inventory.draft import Returned, Saved
 from inventory.strategies.base import Strategy
 from inventory.strategies.guarded_update import GuardedUpdate
 from inventory.strategies.locked import Locked
@@ -17,7 +18,7 @@ from inventory.strategies.lua import Lua
 from inventory.strategies.optimistic import Optimistic
 from locking import RedisLock
 
-__all__ = ["NAMES", "Strategy", "counters", "get", "given_back"]
+__all__ = ["NAMES", "Strategy", "counters", "get", "given_back", "refresh", "unload"]
 
 NAMES = ("guarded-update", "lua", "optimistic", "redis-lock")
 
@@ -31,14 +32,22 @@ def get(name: str) -> Strategy:
     return _strategies()[name]
 
 
-def given_back(quantities: Sequence[tuple[str, int]]) -> None:
-    """Tell every strategy of units that are on hand again: whose sale sells the sku now need not be whose order it was.
-
-    Args:
-        quantities: pairs of sku and units, committed to Postgres.
-    """
+def given_back(returned: Sequence[Returned], saved: Saved) -> None:
+    """Tell every strategy of orders that ended: whose sale sells a sku now need not be whose order it was."""
     for strategy in _strategies().values():
-        strategy.given_back(quantities)
+        strategy.given_back(returned, saved)
+
+
+def refresh(skus: Sequence[str], saved: Saved) -> None:
+    """Tell every strategy that what is on hand has changed: somebody delivered or corrected."""
+    for strategy in _strategies().values():
+        strategy.refresh(skus, saved)
+
+
+def unload(skus: Sequence[str]) -> None:
+    """Remove whatever copies any strategy has made of the skus: none of them is on sale now."""
+    for strategy in _strategies().values():
+        strategy.unload(skus)
 
 
 def counters() -> Counters:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from django.db import transaction
 
-from inventory.draft import Draft, Placement, Save
+from inventory.draft import Draft, Placement, Returned, Save, Saved
 
 
 class Strategy(ABC):
@@ -37,15 +37,19 @@ class Strategy(ABC):
     def _place(self, order: Draft, save: Save) -> Placement:
         """What the strategy does. No transaction is open."""
 
-    def preheat(self, skus: Sequence[str]) -> None:
-        """Make whatever copy of the stock this strategy takes from, before the sale opens."""
-
-    def unload(self, skus: Sequence[str]) -> None:
-        """Remove that copy: the sale is over."""
-
-    def given_back(self, quantities: Sequence[tuple[str, int]]) -> None:
-        """Units are on hand in Postgres again, and committed: bring up to date whatever copy this strategy keeps.
+    def preheat(self, skus: Sequence[str], saved: Saved) -> None:
+        """Make whatever copy of the stock this strategy takes from, or make it right again. Harmless at any time.
 
         Args:
-            quantities: pairs of sku and units.
+            saved: tells drafts that became orders from those that are on their way.
         """
+
+    def unload(self, skus: Sequence[str]) -> None:
+        """Remove that copy, whosever sale of the skus it was made for: none is open now."""
+
+    def refresh(self, skus: Sequence[str], saved: Saved) -> None:
+        """Bring up to date what copies there are: what is on hand in Postgres has changed, and is committed."""
+
+    def given_back(self, returned: Sequence[Returned], saved: Saved) -> None:
+        """Orders ended, and their units are on hand again, committed."""
+        self.refresh(sorted({each.sku for each in returned}), saved)

@@ -10,7 +10,8 @@ from redis import RedisError
 
 from inventory import stock
 from inventory.counters import Counters
-from inventory.draft import Draft, Placement, Save, save_one
+from inventory.draft import Draft, Placement, Save, Saved, save_one
+from inventory.errors import SoldOut
 from inventory.models import StockItem
 from inventory.strategies.base import Strategy
 
@@ -44,29 +45,37 @@ class Lua(Strategy):
                 # what is reserved then stays, and reconciling asks Postgres whether the order exists.
                 rolls_back = False
         except IntegrityError:
-            counters.give_back(order)  # Postgres has answered, and the answer was no
+            counters.give_back(order.id, order.skus)  # Postgres has answered, and the answer was no
             raise
-        except BaseException:
+        except BaseException as error:
             if rolls_back:
-                counters.give_back(order)
+                counters.give_back(order.id, order.skus)
+            if isinstance(error, SoldOut):
+                # Redis has admitted what is not there: it has lost its last second. The next buyer finds no counter.
+                counters.unload([error.sku])
             raise
-        counters.settle(order)
+        counters.settle(order.id, order.skus)
         return Placement.COMMITTED
 
-    def preheat(self, skus: Sequence[str]) -> None:
-        counters = self.counters()
-        with transaction.atomic():
-            # The rows are locked, so that no units come back between the reading and the copy.
-            rows = StockItem.objects.select_for_update().filter(sku__in=skus).order_by("sku")
-            on_hand = dict(rows.values_list("sku", "on_hand"))
-            for sku in skus:
-                counters.preheat(sku, on_hand.get(sku, 0))
+    def preheat(self, skus: Sequence[str], saved: Saved) -> None:
+        self._load(skus, saved, make=True)
 
     def unload(self, skus: Sequence[str]) -> None:
         self.counters().unload(skus)
 
-    def given_back(self, quantities: Sequence[tuple[str, int]]) -> None:
+    def refresh(self, skus: Sequence[str], saved: Saved) -> None:
         try:
-            self.counters().add(quantities)
+            self._load(skus, saved, make=False)
         except RedisError:
-            logger.warning("Redis did not take back %s: its counter is too low until it is reconciled.", quantities)
+            logger.warning("The counters of %s are wrong until they are reconciled: Redis did not answer.", skus)
+
+    def _load(self, skus: Sequence[str], saved: Saved, *, make: bool) -> None:
+        counters = self.counters()
+        with transaction.atomic():
+            # While the rows are locked no order of these skus is committed, so what is noted is either an order by now
+            # or still on its way.
+            rows = StockItem.objects.select_for_update().filter(sku__in=skus).order_by("sku")
+            on_hand = dict(rows.values_list("sku", "on_hand"))
+            committed = saved(counters.drafts())
+            for sku in skus:
+                counters.load(sku, on_hand.get(sku, 0), committed, make=make)

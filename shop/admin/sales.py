@@ -81,7 +81,7 @@ class SaleAdmin(ModelAdmin):
         self,
         request: HttpRequest,
         queryset: QuerySet[Sale],
-        act: Callable[[Sale], None],
+        act: Callable[[int], None],
         done: str,
         *,
         states: Sequence[str],
@@ -92,9 +92,11 @@ class SaleAdmin(ModelAdmin):
                 self.message_user(request, f"{sale} is {self.state(sale)}: it was not {done}.", messages.WARNING)
                 continue
             try:
-                act(sale)
+                act(sale.pk)
             except RedisError as error:
                 self.message_user(request, f"{sale}: Redis did not answer: {error}", messages.ERROR)
+            except sales.NotNow as wait:
+                self.message_user(request, f"{sale} was not {done}: {wait}", messages.WARNING)
             else:
                 self.message_user(request, f"{sale} is {done}.", messages.SUCCESS)
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from django import forms
-from django.contrib import admin, messages
+from django.contrib import admin
 from django.contrib.admin.views.main import ChangeList
 from django.db import transaction
 from django.db.models import F, OuterRef, QuerySet, Subquery, Sum
 from django.db.models.functions import Abs, Coalesce
 from django.http import HttpRequest
-from redis import RedisError
 from unfold.admin import ModelAdmin
 from unfold.decorators import display
 from unfold.widgets import UnfoldAdminIntegerFieldWidget
@@ -19,8 +18,10 @@ from unfold.widgets import UnfoldAdminIntegerFieldWidget
 from inventory import stock, strategies
 from inventory.audit import Figures
 from inventory.models import StockItem
+from inventory.stock import all_on_hand
 from shop.admin.audit import audit
 from shop.models import Order, OrderItem
+from shop.saving import saved
 
 
 class DeliveryForm(forms.ModelForm):
@@ -65,7 +66,7 @@ class StockAdmin(ModelAdmin):
     """Each sku as the tables and Redis have it: received = on hand + sold, or there is drift."""
 
     form = DeliveryForm
-    list_display = ("sku", "received", "on_hand", "in_redis", "sold", "drift", "verdict")
+    list_display = ("sku", "received", "all_on_hand", "in_redis", "sold", "drift", "verdict")
     list_before_template = "shop/verdict_of_list.html"
     search_fields = ("sku",)
 
@@ -73,7 +74,9 @@ class StockAdmin(ModelAdmin):
         # One statement, so on hand and sold are of one moment, also while the shop is selling.
         sold = OrderItem.objects.filter(product=OuterRef("pk"), order__state__in=Order.STANDING)
         units = sold.order_by().values("product").annotate(units=Sum("quantity")).values("units")
-        return super().get_queryset(request).annotate(sold_units=Coalesce(Subquery(units), 0))
+        return (
+            super().get_queryset(request).annotate(sold_units=Coalesce(Subquery(units), 0), on_hand_units=all_on_hand())
+        )
 
     def get_changelist_instance(self, request: HttpRequest) -> ChangeList:
         changelist: Any = super().get_changelist_instance(request)
@@ -89,22 +92,15 @@ class StockAdmin(ModelAdmin):
         return (*shown, "delivered", "received_before") if self.has_change_permission(request, obj) else shown
 
     def get_readonly_fields(self, request: HttpRequest, obj: StockItem | None = None) -> tuple[str, ...]:
-        return ("sku", "received", "on_hand", "sold", "drift") if obj else ()
+        return ("sku", "received", "all_on_hand", "sold", "drift") if obj else ()
 
     def save_model(self, request: HttpRequest, obj: StockItem, form: Any, change: bool) -> None:  # noqa: FBT001
         delivered = form.cleaned_data.get("delivered")
         if delivered:
-            stock.deliver(obj.sku, delivered)
-            transaction.on_commit(lambda: self.tell_redis(request, obj.sku, delivered))
+            stock.deliver(obj.sku, delivered, who=request.user.pk)
+            transaction.on_commit(lambda: strategies.refresh([obj.sku], saved))
         elif not change:
             StockItem.objects.get_or_create(sku=obj.sku)
-
-    def tell_redis(self, request: HttpRequest, sku: str, delivered: int) -> None:
-        try:
-            strategies.counters().add([(sku, delivered)])
-        except RedisError as error:
-            warning = f"The delivery is in the tables. Redis did not answer, so a counter may lack {delivered}: {error}"
-            self.message_user(request, warning, messages.WARNING)
 
     def construct_change_message(self, request: HttpRequest, form: Any, formsets: Any, add: bool = False) -> Any:  # noqa: FBT001, FBT002
         delivered = form.cleaned_data.get("delivered")
@@ -122,11 +118,15 @@ class StockAdmin(ModelAdmin):
         reserved = f" + {item.counter.reserved} reserved" if item.counter.reserved else ""
         return "differs" if item.counter.drift else "agrees", f"{item.counter.left}{reserved}"
 
+    @display(description="On hand", ordering="on_hand_units")
+    def all_on_hand(self, item: Any) -> int:
+        return item.on_hand_units
+
     @display(description="Sold", ordering="sold_units")
     def sold(self, item: Any) -> int:
         return item.sold_units
 
-    @display(description="Drift", ordering=Abs(F("received") - F("on_hand") - F("sold_units")))
+    @display(description="Drift", ordering=Abs(F("received") - F("on_hand_units") - F("sold_units")))
     def drift(self, item: Any) -> int:
         return figures_of(item).drift
 
@@ -136,4 +136,4 @@ class StockAdmin(ModelAdmin):
 
 
 def figures_of(item: Any) -> Figures:
-    return Figures(item.sku, item.received, item.on_hand, item.sold_units)
+    return Figures(item.sku, item.received, item.on_hand_units, item.sold_units)

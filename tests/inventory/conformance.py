@@ -14,11 +14,11 @@ from django.db import OperationalError, connection, transaction
 from redis import Redis
 
 from inventory import stock, strategies
-from inventory.draft import Draft, Placement
+from inventory.draft import Draft, Placement, Returned
 from inventory.errors import Duplicate, OverLimit, Refusal, SoldOut, StockNotLoaded
 from inventory.models import StockItem
 from inventory.strategies import Strategy
-from tests.factories import at_once, elsewhere, meeting_before_the_write, new_draft, tally, to_the_end
+from tests.factories import at_once, elsewhere, meeting_before_the_write, new_draft, nobody, tally, to_the_end
 from tests.inventory.conftest import Ledger
 
 BUYERS = 32
@@ -37,7 +37,7 @@ class StrategyConformance(ABC):
     def put_on_sale(strategy: Strategy, **units: int) -> None:
         for sku, received in units.items():
             stock.deliver(sku, received)
-        strategy.preheat(list(units))
+        strategy.preheat(list(units), nobody)
 
     @staticmethod
     def sell(strategy: Strategy, ledger: Ledger, *carts: Sequence[tuple[str, int]]) -> dict[str, int]:
@@ -208,7 +208,7 @@ class StrategyConformance(ABC):
             *[partial(to_the_end, strategy, draft, ledger.save) for draft in drafts],
             *[lambda: stock.deliver("a", 5)] * 4,
         )
-        strategy.given_back([("a", 20)])
+        strategy.refresh(["a"], ledger.saved)
         assert tally(answers) == {"COMMITTED": 8, "None": 4}
         assert StockItem.objects.get(sku="a").received == 28
         ledger.assert_law(a=(20, 8))
@@ -219,7 +219,7 @@ class StrategyConformance(ABC):
         with connection.cursor() as cursor:
             cursor.execute("DELETE FROM tests_sold")
         stock.give_back([("a", 1)])
-        strategy.given_back([("a", 1)])
+        strategy.given_back([Returned(1, 1, "a", 1)], ledger.saved)
         ledger.assert_law(a=(1, 0))
         assert self.sell(strategy, ledger, *[[("a", 1)]] * 4) == {"COMMITTED": 1, "SoldOut": 3}
         ledger.assert_law(a=(0, 1))
@@ -227,7 +227,7 @@ class StrategyConformance(ABC):
     def test_preheating_twice_and_unloading_move_nothing(self, strategy: Strategy, ledger: Ledger) -> None:
         self.put_on_sale(strategy, a=2)
         strategy.place(new_draft(("a", 1)), ledger.save)
-        strategy.preheat(["a"])
+        strategy.preheat(["a"], ledger.saved)
         ledger.assert_law(a=(1, 1))
         strategy.unload(["a"])
         assert strategies.counters().left(["a"]) == {"a": None}

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from uuid import UUID
 
 import pytest
 from django.db import connection
 from redis import Redis
 
-from inventory import audit, strategies
+from inventory import audit, stock, strategies
 from inventory.counters import Counters
 from inventory.draft import Draft
 from inventory.errors import Refusal
@@ -38,9 +38,12 @@ class Ledger:
             cursor.execute("SELECT DISTINCT draft FROM tests_sold ORDER BY draft")
             return [row[0] for row in cursor.fetchall()]
 
+    def saved(self, drafts: Collection[UUID]) -> set[UUID]:
+        return set(self.orders()) & set(drafts)
+
     def figures(self) -> dict[str, audit.Figures]:
-        stock = StockItem.objects.values_list("sku", "received", "on_hand")
-        return {row.sku: row for row in audit.check(stock, self.sold())}
+        items = StockItem.objects.values_list("sku", "received", stock.all_on_hand())
+        return {row.sku: row for row in audit.check(items, self.sold())}
 
     def assert_law(self, **expected: tuple[int, int]) -> None:
         """Each sku has so many units on hand and sold, the law holds, and so does Redis' own law at rest."""

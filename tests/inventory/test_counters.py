@@ -14,7 +14,7 @@ from redis import ConnectionPool, Redis
 from redis.crc import key_slot
 
 from inventory import counters as module
-from inventory.counters import RESERVED, SCRIPTS, Counters, counter_key
+from inventory.counters import NOTES, SCRIPTS, UNITS, Counters, counter_key
 from inventory.errors import SoldOut, StockNotLoaded, StockUnavailable
 from tests.factories import at_once, new_draft, tally
 from tests.locking.support import CutConnection
@@ -38,19 +38,19 @@ def flawed(redis: Redis, monkeypatch: pytest.MonkeyPatch, script: str, guard: st
 
 @pytest.mark.parametrize("quantity", [1, 2, 3])
 def test_take_subtracts_and_notes_whose_units_they_are(counters: Counters, quantity: int) -> None:
-    counters.preheat("a", 3)
+    counters.load("a", 3, (), make=True)
     draft = new_draft(("a", quantity))
     counters.take(draft)
     assert counters.left(["a"]) == {"a": 3 - quantity}
-    notes = {str(key): json.loads(note) for key, note in counters.client.hgetall(RESERVED).items()}
-    assert list(notes.values()) == [[["a", quantity]]]
+    notes = {str(key): json.loads(note) for key, note in counters.client.hgetall(NOTES).items()}
+    assert [note["lines"] for note in notes.values()] == [[["a", quantity]]]
     assert str(draft.id) in next(iter(notes))
     assert counters.reserved() == {"a": quantity}
 
 
 @pytest.mark.parametrize(("left", "quantity"), [(3, 4), (0, 1), (3, 2**53)])
 def test_take_refuses_what_is_not_there_and_notes_nothing(counters: Counters, left: int, quantity: int) -> None:
-    counters.preheat("a", left)
+    counters.load("a", left, (), make=True)
     with pytest.raises(SoldOut) as refused:
         counters.take(new_draft(("a", quantity)))
     assert (refused.value.sku, refused.value.wanted, refused.value.left) == ("a", quantity, left)
@@ -62,15 +62,15 @@ def test_an_off_by_one_in_the_script_sells_a_unit_that_is_not_there(
     redis: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The negative control of the refusal."""
-    counters = flawed(redis, monkeypatch, "take", "tonumber(left) < tonumber(ARGV[line + 2])", "tonumber(left) < 0")
-    counters.preheat("a", 0)
+    counters = flawed(redis, monkeypatch, "take", "tonumber(left) < line[2]", "tonumber(left) < 0")
+    counters.load("a", 0, (), make=True)
     counters.take(new_draft(("a", 1)))
     assert counters.left(["a"]) == {"a": -1}
 
 
 def test_take_is_all_or_nothing(counters: Counters) -> None:
-    counters.preheat("a", 2)
-    counters.preheat("b", 1)
+    counters.load("a", 2, (), make=True)
+    counters.load("b", 1, (), make=True)
     with pytest.raises(SoldOut, match="b: 2 wanted, 1 left"):
         counters.take(new_draft(("a", 1), ("b", 2)))
     assert counters.left(["a", "b"]) == {"a": 2, "b": 1}
@@ -80,7 +80,7 @@ def test_take_is_all_or_nothing(counters: Counters) -> None:
 
 
 def test_take_says_which_sku_is_not_loaded_and_takes_nothing_of_the_others(counters: Counters) -> None:
-    counters.preheat("a", 2)
+    counters.load("a", 2, (), make=True)
     with pytest.raises(StockNotLoaded, match="b has no counter"):
         counters.take(new_draft(("a", 1), ("b", 1)))
     assert counters.left(["a", "b"]) == {"a": 2, "b": None}
@@ -88,7 +88,7 @@ def test_take_says_which_sku_is_not_loaded_and_takes_nothing_of_the_others(count
 
 
 def test_the_same_draft_takes_once_however_often_it_is_sent(counters: Counters) -> None:
-    counters.preheat("a", 5)
+    counters.load("a", 5, (), make=True)
     draft = new_draft(("a", 2))
     for _ in range(3):
         counters.take(draft)
@@ -99,17 +99,17 @@ def test_the_same_draft_takes_once_however_often_it_is_sent(counters: Counters) 
 def test_without_the_look_at_the_note_the_same_draft_takes_again(redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
     """The negative control of the idempotent take."""
     counters = flawed(redis, monkeypatch, "take", 'redis.call("HEXISTS", KEYS[1], ARGV[1]) == 1', "false")
-    counters.preheat("a", 5)
+    counters.load("a", 5, (), make=True)
     draft = new_draft(("a", 2))
     counters.take(draft)
     counters.take(draft)
     assert counters.left(["a"]) == {"a": 1}
-    assert counters.reserved() == {"a": 2}
+    assert counters.reserved() == {"a": 4}
 
 
 @pytest.mark.django_db
 def test_32_takers_of_ten_units_take_ten(counters: Counters) -> None:
-    counters.preheat("a", 10)
+    counters.load("a", 10, (), make=True)
     drafts = [new_draft(("a", 1)) for _ in range(32)]
     answers = at_once(*[partial(counters.take, draft) for draft in drafts])
     assert tally(answers) == {"None": 10, "SoldOut": 22}
@@ -125,14 +125,14 @@ def test_an_answer_that_is_lost_is_unavailable_and_asking_again_takes_nothing_mo
         connection_class=Cut, path=redis.connection_pool.connection_kwargs["path"], retry=None, retry_on_timeout=False
     )
     counters = Counters(Redis(connection_pool=pool))
-    counters.preheat("a", 3)
+    counters.load("a", 3, (), make=True)
     counters.take(new_draft(("a", 1)))  # the server knows the script from now on
     draft = new_draft(("a", 1))
     Cut.cut_next = True
     with pytest.raises(StockUnavailable):
         counters.take(draft)
     assert (Cut.cuts, counters.left(["a"])) == (1, {"a": 1})
-    assert redis.hexists(RESERVED, str(draft.id))
+    assert redis.hexists(NOTES, str(draft.id))
     counters.take(draft)
     assert counters.left(["a"]) == {"a": 1}
     assert counters.reserved() == {"a": 2}
@@ -142,86 +142,127 @@ def test_an_answer_that_is_lost_is_unavailable_and_asking_again_takes_nothing_mo
 
 
 def test_give_back_gives_back_once_however_often_it_is_called(counters: Counters) -> None:
-    counters.preheat("a", 5)
+    counters.load("a", 5, (), make=True)
     draft = new_draft(("a", 2))
     counters.take(draft)
     for _ in range(3):
-        counters.give_back(draft)
+        counters.give_back(draft.id, draft.skus)
     assert counters.left(["a"]) == {"a": 5}
     assert counters.reserved() == {}
 
 
 def test_without_the_look_at_the_note_it_gives_back_again(redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
     """The negative control of the idempotent return: units that nobody has appear."""
-    counters = flawed(redis, monkeypatch, "give_back", 'redis.call("HDEL", KEYS[1], ARGV[1]) == 0', "false")
-    counters.preheat("a", 5)
+    counters = flawed(redis, monkeypatch, "settle", 'redis.call("HDEL", KEYS[1], ARGV[1])', "")
+    counters.load("a", 5, (), make=True)
     draft = new_draft(("a", 2))
     counters.take(draft)
-    counters.give_back(draft)
-    counters.give_back(draft)
+    counters.give_back(draft.id, draft.skus)
+    counters.give_back(draft.id, draft.skus)
     assert counters.left(["a"]) == {"a": 7}
 
 
 def test_a_draft_that_took_nothing_gives_nothing_back(counters: Counters) -> None:
-    counters.preheat("a", 5)
-    counters.give_back(new_draft(("a", 2)))
+    counters.load("a", 5, (), make=True)
+    assert counters.give_back(new_draft(("a", 2)).id, ["a"]) is False
     assert counters.left(["a"]) == {"a": 5}
 
 
 def test_a_draft_that_was_settled_gives_nothing_back_and_the_others_keep_their_notes(counters: Counters) -> None:
-    counters.preheat("a", 5)
-    counters.preheat("b", 5)
+    counters.load("a", 5, (), make=True)
+    counters.load("b", 5, (), make=True)
     first, second = new_draft(("a", 2)), new_draft(("a", 1), ("b", 1))
     counters.take(first)
     counters.take(second)
-    counters.settle(first)
-    counters.give_back(first)
+    counters.settle(first.id, first.skus)
+    counters.give_back(first.id, first.skus)
     assert counters.left(["a", "b"]) == {"a": 2, "b": 4}
     assert counters.reserved() == {"a": 1, "b": 1}
 
 
 def test_units_that_come_back_after_the_sale_make_no_counter_anew(counters: Counters) -> None:
-    counters.preheat("a", 5)
-    counters.preheat("b", 5)
+    counters.load("a", 5, (), make=True)
+    counters.load("b", 5, (), make=True)
     draft = new_draft(("a", 2), ("b", 2))
     counters.take(draft)
     counters.unload(["a"])
-    counters.give_back(draft)
+    counters.give_back(draft.id, draft.skus)
     assert counters.left(["a", "b"]) == {"a": None, "b": 5}
     assert counters.reserved() == {}
 
 
-# preheat, unload, add
+# load, unload
 
 
-def test_preheating_twice_is_preheating_once(counters: Counters) -> None:
-    assert counters.preheat("a", 5) is True
+def test_a_counter_is_what_is_on_hand_less_what_is_reserved(counters: Counters) -> None:
+    """The drafts on their way have taken from the counter, and not yet from what is on hand."""
+    assert counters.load("a", 5, (), make=True) == 0
     counters.take(new_draft(("a", 2)))
-    assert counters.preheat("a", 5) is False
+    assert counters.load("a", 5, (), make=False) == 0
+    assert counters.left(["a"]) == {"a": 3}
+    assert counters.load("a", 9, (), make=False) == 4
+    assert counters.left(["a"]) == {"a": 7}
+    assert counters.reserved() == {"a": 2}
+
+
+def test_a_counter_that_is_lost_is_made_again_less_what_is_reserved(counters: Counters) -> None:
+    counters.load("a", 5, (), make=True)
+    counters.take(new_draft(("a", 2)))
+    counters.unload(["a"])
+    assert counters.load("a", 5, (), make=True) == 0
     assert counters.left(["a"]) == {"a": 3}
 
 
+def test_units_of_a_draft_that_is_an_order_already_are_not_subtracted_twice(counters: Counters) -> None:
+    """It is committed, so its units are not on hand any more, and its note is about to be settled."""
+    counters.load("a", 5, (), make=True)
+    counters.load("b", 5, (), make=True)
+    done, coming = new_draft(("a", 2), ("b", 1)), new_draft(("a", 1))
+    counters.take(done)
+    counters.take(coming)
+    assert counters.load("a", 3, {done.id, new_draft(("a", 1)).id}, make=False) == 0
+    assert counters.load("b", 4, {done.id}, make=False) == 0
+    counters.settle(done.id, done.skus)
+    assert counters.left(["a", "b"]) == {"a": 2, "b": 4}
+    assert counters.reserved() == {"a": 1}
+
+
+def test_without_the_look_at_committed_notes_units_are_subtracted_twice(counters: Counters) -> None:
+    """The negative control: the caller does not say which drafts are orders."""
+    counters.load("a", 5, (), make=True)
+    counters.take(new_draft(("a", 2)))
+    assert counters.load("a", 3, (), make=False) == -2
+
+
+def test_a_counter_that_is_not_there_is_made_only_when_asked_for(counters: Counters) -> None:
+    assert counters.load("a", 5, (), make=False) is None
+    assert counters.left(["a"]) == {"a": None}
+
+
+def test_notes_say_whose_and_since_when(counters: Counters) -> None:
+    counters.load("a", 5, (), make=True)
+    first, second = new_draft(("a", 2)), new_draft(("a", 1))
+    before = counters.client.time()[0]
+    counters.take(first)
+    counters.take(second)
+    assert {note.draft: note.lines for note in counters.notes()} == {first.id: [("a", 2)], second.id: [("a", 1)]}
+    assert all(before <= note.at <= counters.client.time()[0] for note in counters.notes())
+    assert counters.drafts() == {first.id, second.id}
+
+
 def test_a_counter_that_is_preheated_does_not_expire(counters: Counters) -> None:
-    counters.preheat("a", 5)
+    counters.load("a", 5, (), make=True)
     counters.take(new_draft(("a", 1)))
     assert counters.client.ttl(counter_key("a")) == -1
-    assert counters.client.ttl(RESERVED) == -1
+    assert [counters.client.ttl(key) for key in (NOTES, UNITS)] == [-1, -1]
 
 
 def test_unload_deletes_the_counters_that_it_is_told_and_no_other(counters: Counters) -> None:
     for sku in "abc":
-        counters.preheat(sku, 1)
+        counters.load(sku, 1, (), make=True)
     counters.unload([])
     counters.unload(["a", "b", "unknown"])
     assert counters.left(["a", "b", "c"]) == {"a": None, "b": None, "c": 1}
-
-
-def test_add_adds_to_the_counters_that_exist_and_leaves_the_others_alone(counters: Counters) -> None:
-    counters.preheat("a", 1)
-    counters.add([("a", 2), ("b", 3), ("a", 4)])
-    counters.add([])
-    assert counters.left(["a", "b"]) == {"a": 7, "b": None}
-    assert counters.reserved() == {}
 
 
 def test_left_of_nothing_is_nothing(counters: Counters) -> None:
@@ -234,8 +275,8 @@ def test_left_of_nothing_is_nothing(counters: Counters) -> None:
 @pytest.mark.parametrize("sku", ["a", "café-☕", "with space", "with}brace", "{stock}", "a" * 64])
 def test_every_sku_has_its_counter_in_the_slot_of_the_notes(counters: Counters, sku: str) -> None:
     """A script lives in one slot of a cluster, so a cart of several skus has all of its keys there."""
-    assert key_slot(counter_key(sku).encode()) == key_slot(RESERVED.encode())
-    counters.preheat(sku, 2)
+    assert key_slot(counter_key(sku).encode()) == key_slot(NOTES.encode())
+    counters.load(sku, 2, (), make=True)
     counters.take(new_draft((sku, 1)))
     assert counters.left([sku]) == {sku: 1}
     assert counters.reserved() == {sku: 1}
@@ -260,6 +301,6 @@ def test_what_cannot_be_told_to_redis_is_logged_by_the_drafts_id(
 ) -> None:
     draft = new_draft(("a", 1))
     with caplog.at_level(logging.WARNING):
-        getattr(nobody, call)(draft)
+        getattr(nobody, call)(draft.id, draft.skus)
     assert [str(draft.id) in record.getMessage() for record in caplog.records] == [True]
     assert "reconciled" in caplog.text

@@ -8,7 +8,7 @@ from django.db import transaction
 
 from inventory.models import StockItem
 from shop import checkout, sales
-from shop.models import Order, Sale, SaleItem
+from shop.models import Order, SaleItem
 from tests.factories import interleaved, new_customer, on_sale
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("redis")]
@@ -46,6 +46,6 @@ def test_no_units_come_back_between_the_reading_and_the_copy_of_a_preheat() -> N
             free.append(StockItem.objects.select_for_update(skip_locked=True).filter(sku="a").exists())
 
     with interleaved(look, after="inventory_stockitem.*FOR UPDATE"):
-        sales.preheat(Sale.objects.get(pk=offer.sale))
+        sales.preheat(offer.sale)
 
     assert free == [False]

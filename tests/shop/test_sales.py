@@ -91,7 +91,7 @@ def test_preheating_twice_is_preheating_once(redis: Redis) -> None:
     offer = on_sale({"a": 2, "b": 3}, strategy="lua")
     first = sale(offer.sale).preheated_at
     checkout.place(customer=new_customer(), sale=offer.sale, quantities=offer.cart(a=1), key="mine")
-    sales.preheat(sale(offer.sale))
+    sales.preheat(offer.sale)
     assert first is not None
     assert sale(offer.sale).preheated_at == first
     assert strategies.counters().left(["a", "b"]) == {"a": 1, "b": 3}
@@ -115,14 +115,14 @@ def test_without_redis_it_says_so(redis_gone: Gone, call: Callable[[Sale], None]
 
 def test_closing_ends_the_window_and_removes_the_copies() -> None:
     offer, another = on_sale({"a": 1}, strategy="lua"), on_sale({"b": 1}, strategy="lua")
-    sales.close(sale(offer.sale))
+    sales.close(offer.sale)
     caches["offers"].clear()
     ended = sale(offer.sale).closes_at
     assert ended <= timezone.now()
     assert strategies.counters().left(["a", "b"]) == {"a": None, "b": 1}
     with pytest.raises(checkout.SaleNotOpen):
         checkout.place(customer=new_customer(), sale=offer.sale, quantities=offer.cart(a=1), key="mine")
-    sales.close(sale(offer.sale))
+    sales.close(offer.sale)
     assert sale(offer.sale).closes_at == ended
     assert sale(another.sale).closes_at > timezone.now()
 
@@ -164,7 +164,7 @@ def test_the_first_preheat_removes_what_an_earlier_sale_of_the_sku_has_left(redi
     later = Sale.objects.create(name="x", opens_at=now, closes_at=now + timedelta(hours=1), strategy="lua")
     SaleItem.objects.create(sale=later, product=Product.objects.get(sku="a"), price=Decimal(1))
 
-    sales.preheat(later)
+    sales.preheat(later.pk)
 
     assert strategies.counters().left(["a"]) == {"a": 3}
 
@@ -174,6 +174,6 @@ def test_a_second_preheat_leaves_the_counter_of_a_running_sale_alone(redis: Redi
     checkout.place(customer=new_customer(), sale=offer.sale, quantities=offer.cart(a=1), key="k")
     StockItem.objects.filter(sku="a").update(on_hand=5)
 
-    sales.preheat(sale(offer.sale))
+    sales.preheat(offer.sale)
 
     assert strategies.counters().left(["a"]) == {"a": 4}

@@ -55,7 +55,7 @@ class Command(BaseCommand):
                 SaleItem(sale=sale, product=product, price=Decimal(price), limit=2)
                 for product, (_, _, price, _) in zip(products, CATALOGUE, strict=True)
             )
-        sales.preheat(sale)
+        sales.preheat(sale.pk)
         self.stdout.write(f"Sale {sale.pk}, “{sale.name}”, is open until {sale.closes_at:%Y-%m-%d %H:%M} UTC.")
         self.stdout.write(f"Log in as admin or buyer, password {password}")
 
