@@ -81,8 +81,9 @@ def on_sale(
     price: str = "9.90",
     opens: timedelta = timedelta(hours=-1),
     closes: timedelta = timedelta(hours=1),
+    preheat: bool = True,
 ) -> OnSale:
-    """Products that are in stock and in a sale, which is open unless its window says otherwise."""
+    """Products that are in stock and in a sale, which is open and preheated unless its window says otherwise."""
     now = timezone.now()
     sale = Sale.objects.create(
         name=f"Sale by {strategy}", opens_at=now + opens, closes_at=now + closes, strategy=strategy
@@ -94,7 +95,7 @@ def on_sale(
         product, _ = Product.objects.get_or_create(sku=sku, defaults={"name": sku.title()})
         SaleItem.objects.create(sale=sale, product=product, price=Decimal(price), limit=limit)
         products[sku] = product.pk
-    if opens < timedelta() < closes:
+    if preheat and opens < timedelta() < closes:
         sales.preheat(sale.pk)
     return OnSale(sale.pk, products)
 

@@ -17,7 +17,7 @@ from redis import Redis
 
 from inventory import audit, stock
 from inventory.audit import Figures
-from inventory.models import StockItem
+from inventory.models import StockItem, StockMovement
 from shop import accounts, checkout
 from shop.models import Order, OrderItem
 from tests.factories import OnSale, interleaved, new_customer, on_sale
@@ -50,6 +50,7 @@ def test_it_counts_orders_that_stand_and_no_others(customer: int) -> None:
 
 def test_a_sku_that_was_sold_and_has_no_stock_is_seen(customer: int) -> None:
     place(on_sale({"a": 1}), customer, a=1)
+    StockMovement.objects.all().delete()
     StockItem.objects.all().delete()
     assert accounts.figures() == accounts.figures(["a"]) == [Figures("a", 0, 0, 1)]
 

@@ -20,7 +20,7 @@ from shop.celery import app
 from shop.checkout import NotPayable
 from shop.models import Allowance, Order
 from shop.saving import return_units
-from shop.tasks import expire_unpaid_orders
+from shop.tasks import expire_unpaid_orders, tend_sales
 from tests.factories import OnSale, close_now, elsewhere, interleaved, new_customer, on_sale, orders_in
 from tests.shop.conftest import Gone
 from tests.waiting import PATIENCE, wait_for
@@ -329,6 +329,5 @@ def test_the_task_expires_what_is_due(customer: int, redis: Redis) -> None:
 def test_every_task_that_beat_is_told_to_start_is_there() -> None:
     app.loader.import_default_modules()
     scheduled = {entry["task"] for entry in app.conf.beat_schedule.values()}
-    assert scheduled == {"shop.tasks.expire_unpaid_orders"}
+    assert scheduled == {expire_unpaid_orders.name, tend_sales.name}
     assert scheduled <= set(app.tasks)
-    assert app.tasks["shop.tasks.expire_unpaid_orders"].run is expire_unpaid_orders.run

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import timedelta
 from decimal import Decimal
+from functools import partial
 
 import pytest
 from django.core.cache import caches
@@ -14,12 +15,14 @@ from django.utils import timezone
 from redis import Redis, RedisError
 
 from inventory import strategies
+from inventory.errors import StockNotLoaded
 from inventory.models import StockItem
 from inventory.strategies import NAMES
 from shop import checkout, offers, sales
 from shop.models import Product, Sale, SaleItem
-from tests.factories import new_customer, on_sale
+from tests.factories import at_once, new_customer, on_sale, tally
 from tests.shop.conftest import Gone
+from tests.waiting import wait_for
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("redis")]
 
@@ -80,7 +83,9 @@ def test_the_strategy_is_fixed_once_stock_may_have_been_taken() -> None:
     assert sales.strategy_is_fixed(sale(offer.sale))
     Sale.objects.update(preheated_at=None)
     assert not sales.strategy_is_fixed(sale(offer.sale))
+    Sale.objects.update(preheated_at=timezone.now())
     checkout.place(customer=new_customer(), sale=offer.sale, quantities=offer.cart(a=1), key="mine")
+    Sale.objects.update(preheated_at=None)
     assert sales.strategy_is_fixed(sale(offer.sale))
 
 
@@ -104,11 +109,11 @@ def test_only_lua_makes_copies(redis: Redis) -> None:
 
 
 @pytest.mark.parametrize("call", [sales.preheat, sales.close])
-def test_without_redis_it_says_so(redis_gone: Gone, call: Callable[[Sale], None]) -> None:
+def test_without_redis_it_says_so(redis_gone: Gone, call: Callable[[int], None]) -> None:
     offer = on_sale({"a": 1}, strategy="lua")
     Sale.objects.update(preheated_at=None)
     with redis_gone(), pytest.raises(RedisError):
-        call(sale(offer.sale))
+        call(offer.sale)
     assert sale(offer.sale).preheated_at is None
     assert (sale(offer.sale).closes_at <= timezone.now()) is (call is sales.close)
 
@@ -139,6 +144,7 @@ def test_an_offer_has_what_an_order_needs() -> None:
         row.opens_at,
         row.closes_at,
         "lua",
+        True,
         {made.products[sku]: offers.Offered(made.products[sku], sku, sku.title(), Decimal("1.50"), 3) for sku in "ab"},
     )
 
@@ -169,11 +175,111 @@ def test_the_first_preheat_removes_what_an_earlier_sale_of_the_sku_has_left(redi
     assert strategies.counters().left(["a"]) == {"a": 3}
 
 
-def test_a_second_preheat_leaves_the_counter_of_a_running_sale_alone(redis: Redis) -> None:
+def test_a_second_preheat_makes_the_counter_of_a_running_sale_agree_with_postgres_again(redis: Redis) -> None:
     offer = on_sale({"a": 5}, strategy="lua")
     checkout.place(customer=new_customer(), sale=offer.sale, quantities=offer.cart(a=1), key="k")
-    StockItem.objects.filter(sku="a").update(on_hand=5)
+    strategies.counters().load("a", 9, (), make=True)
 
     sales.preheat(offer.sale)
 
     assert strategies.counters().left(["a"]) == {"a": 4}
+
+
+# What was not preheated, or was lost
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("lost", [True, False], ids=["redis lost its data", "never preheated"])
+def test_stock_that_is_not_loaded_is_loaded_by_the_first_who_asks(redis: Redis, name: str, lost: bool) -> None:
+    offer = on_sale({"a": 3}, strategy=name, preheat=lost)
+    redis.flushall()
+
+    def buy() -> checkout.Placed:
+        return checkout.place(customer=new_customer(), sale=offer.sale, quantities=offer.cart(a=1), key="k")
+
+    if not lost or name == "lua":
+        with pytest.raises(StockNotLoaded):
+            buy()
+    assert not buy().replayed
+    assert StockItem.objects.get(sku="a").on_hand == 2
+    assert sale(offer.sale).preheated_at is not None
+
+
+def test_of_16_who_find_no_stock_one_loads_it(redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+    offer = on_sale({"a": 50}, strategy="lua")
+    redis.flushall()
+    customers = [new_customer() for _ in range(16)]
+    loading: list[int] = []
+    told: list[int] = []
+    preheat = sales.preheat
+
+    def slow(number: int) -> None:
+        loading.append(number)
+        wait_for(lambda: len(told) == 15, "the others to be told to come again")
+        preheat(number)
+
+    monkeypatch.setattr(sales, "preheat", slow)
+
+    def buy(customer: int) -> None:
+        try:
+            checkout.place(customer=customer, sale=offer.sale, quantities=offer.cart(a=1), key="k")
+        finally:
+            told.append(customer)
+
+    answers = at_once(*[partial(buy, customer) for customer in customers])
+    assert tally(answers) == {"StockNotLoaded": 16}
+    assert loading == [offer.sale]
+    assert strategies.counters().left(["a"]) == {"a": 50}
+
+
+def test_what_is_over_is_not_loaded_again_by_who_has_not_heard(redis: Redis) -> None:
+    offer = on_sale({"a": 3}, strategy="lua")
+    remembered = offers.get(offer.sale)
+    sales.close(offer.sale)
+    caches["offers"].set(str(offer.sale), remembered)
+    with pytest.raises(StockNotLoaded):
+        checkout.place(customer=new_customer(), sale=offer.sale, quantities=offer.cart(a=1), key="k")
+    assert strategies.counters().left(["a"]) == {"a": None}
+
+
+# Tending
+
+
+def test_a_sale_that_opens_soon_is_preheated_and_one_that_is_over_is_unloaded(redis: Redis) -> None:
+    hour = timedelta(hours=1)
+    soon = on_sale({"a": 3}, strategy="lua", opens=timedelta(seconds=30), preheat=False)
+    later = on_sale({"b": 3}, strategy="lua", opens=timedelta(seconds=90), preheat=False)
+    over = on_sale({"c": 3}, strategy="lua")
+    Sale.objects.filter(pk=over.sale).update(opens_at=timezone.now() - hour, closes_at=timezone.now())
+
+    sales.tend()
+
+    assert strategies.counters().left(["a", "b", "c"]) == {"a": 3, "b": None, "c": None}
+    assert [sale(each.sale).preheated_at is not None for each in (soon, later, over)] == [True, False, True]
+    assert [sale(each.sale).unloaded_at is not None for each in (soon, later, over)] == [False, False, True]
+
+
+def test_the_next_sale_of_a_sku_is_preheated_when_the_one_before_is_over_and_keeps_its_copy(redis: Redis) -> None:
+    first = on_sale({"a": 3}, strategy="lua")
+    second = on_sale({"a": 0}, strategy="lua", opens=timedelta(seconds=1), preheat=False)
+    with pytest.raises(sales.NotNow, match="selling the same"):
+        sales.preheat(second.sale)
+    sales.tend()
+    assert sale(second.sale).preheated_at is None
+    Sale.objects.filter(pk=first.sale).update(closes_at=timezone.now())
+    sales.preheat(second.sale)
+    sales.tend()
+    assert sale(first.sale).unloaded_at is not None
+    assert strategies.counters().left(["a"]) == {"a": 3}
+
+
+def test_a_sale_that_cannot_be_tended_keeps_no_other_from_it(
+    redis_gone: Gone, caplog: pytest.LogCaptureFixture
+) -> None:
+    lua = on_sale({"a": 1}, strategy="lua", preheat=False)
+    with redis_gone():
+        sales.tend()
+    assert f"Sale {lua.sale} could not be tended" in caplog.text
+    assert sale(lua.sale).preheated_at is None
+    sales.tend()
+    assert sale(lua.sale).preheated_at is not None

@@ -277,7 +277,7 @@ def test_a_cart_over_the_limit_of_one_sku_counts_for_none(offer: OnSale, custome
 
 
 def test_the_limit_of_one_sale_does_not_count_in_another(offer: OnSale, customer: int) -> None:
-    another = on_sale({"a": 0})
+    another = on_sale({"a": 0}, preheat=False)
     for sale in (offer.sale, another.sale):
         assert saved(new_draft(("a", 2), customer=customer, sale=sale, limit=2)) == {}
     assert sorted(Allowance.objects.values_list("sale", "taken")) == sorted([(offer.sale, 2), (another.sale, 2)])
