@@ -22,9 +22,9 @@ from inventory import strategies
 from inventory.draft import Draft, Line
 from inventory.errors import InventoryError, StockNotLoaded
 from inventory.strategies import Strategy
-from locking import LockError, LockUnavailable, RedisLock
+from locking import LockUnavailable, RedisLock
 from shop import offers, sales
-from shop.models import Order, OrderItem, Product, Sale
+from shop.models import Order, OrderItem, Product
 from shop.sales import NotNow
 from shop.saving import return_units, save
 
@@ -33,8 +33,6 @@ logger = logging.getLogger(__name__)
 # Seconds for which a second click is answered early. A crash leaves the key behind for as long, so it is short; an
 # order that takes longer loses nothing, since the unique key on the order stands behind.
 RUNNING_TTL = 5.0
-# Seconds after which somebody else loads the stock when a process died over it. It is renewed meanwhile.
-PREHEAT_TTL = 5.0
 
 
 class CheckoutError(Exception):
@@ -124,9 +122,8 @@ def place_draft(draft: Draft, offer: offers.Offer, strategy: Strategy) -> Placed
 
 def _load_again(sale: int) -> None:
     """Load the stock of a sale that is open, unless somebody is doing it: who asks again finds it there."""
-    lock = RedisLock(get_redis_connection("default"), f"preheat:{sale}", ttl=PREHEAT_TTL)
-    with suppress(LockError, RedisError, NotNow, Sale.DoesNotExist), lock.hold(timeout=0):
-        sales.preheat(sale)
+    with suppress(RedisError, NotNow):
+        sales.preheat(sale, wait=False)
 
 
 def draft_order(offer: offers.Offer, *, customer: int, quantities: Mapping[int, int], key: str) -> Draft:

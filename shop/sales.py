@@ -38,19 +38,24 @@ def strategy_is_fixed(sale: Sale) -> bool:
     return sale.preheated_at is not None or sale.orders.exists()
 
 
-def preheat(sale: int) -> None:
+def preheat(sale: int, *, wait: bool = True) -> None:
     """Copy the stock of a sale to where its strategy takes it from, or make the copy right again.
 
+    Args:
+        wait: for whoever is preheating the sale at the moment.
+
     Raises:
-        Sale.DoesNotExist: there is no such sale.
-        NotNow: it is over, or another sale is selling the same skus.
+        NotNow: there is no such sale any more, it is over, another sale is selling the same skus, or somebody else is
+            preheating it.
         RedisError: Redis did not answer.
     """
     with transaction.atomic():
         # One at a time: the first removes what an earlier sale of the skus has left, and nobody does after it. Orders
         # refer to the row meanwhile, so its key is not locked.
-        locked = Sale.objects.select_for_update(no_key=True).get(pk=sale)
+        locked = Sale.objects.select_for_update(no_key=True, skip_locked=not wait).filter(pk=sale).first()
         now = timezone.now()
+        if locked is None:
+            raise NotNow(f"Sale {sale} is being preheated, or is no more.")
         if locked.closes_at <= now:
             raise NotNow(f"{locked} is over.")
         skus = _skus_of(locked)
@@ -58,7 +63,8 @@ def preheat(sale: int) -> None:
             others = Sale.objects.filter(opens_at__lte=now, closes_at__gt=now, products__sku__in=skus)
             if other := others.exclude(pk=sale).first():
                 raise NotNow(f"“{other}” is selling the same until {other.closes_at:%H:%M:%S}.")
-            strategies.unload(skus)
+            if Sale.objects.filter(preheated_at__isnull=False, unloaded_at=None, products__sku__in=skus).exists():
+                strategies.unload(skus)
         strategies.get(locked.strategy).preheat(skus, saved)
         Sale.objects.filter(pk=sale, preheated_at=None).update(preheated_at=now)
     offers.forget(sale)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from decimal import Decimal
 from functools import partial
+from typing import Any
 
 import pytest
 from django.core.cache import caches
@@ -211,14 +212,15 @@ def test_of_16_who_find_no_stock_one_loads_it(redis: Redis, monkeypatch: pytest.
     customers = [new_customer() for _ in range(16)]
     loading: list[int] = []
     told: list[int] = []
-    preheat = sales.preheat
+    lua = strategies.get("lua")
+    preheat = lua.preheat
 
-    def slow(number: int) -> None:
-        loading.append(number)
+    def slow(*stock: Any) -> None:
+        loading.append(offer.sale)
         wait_for(lambda: len(told) == 15, "the others to be told to come again")
-        preheat(number)
+        preheat(*stock)
 
-    monkeypatch.setattr(sales, "preheat", slow)
+    monkeypatch.setattr(lua, "preheat", slow)
 
     def buy(customer: int) -> None:
         try:
@@ -230,6 +232,13 @@ def test_of_16_who_find_no_stock_one_loads_it(redis: Redis, monkeypatch: pytest.
     assert tally(answers) == {"StockNotLoaded": 16}
     assert loading == [offer.sale]
     assert strategies.counters().left(["a"]) == {"a": 50}
+
+
+def test_a_sale_that_needs_no_redis_is_loaded_without_it(redis_gone: Gone) -> None:
+    offer = on_sale({"a": 3}, preheat=False)
+    with redis_gone(), pytest.raises(StockNotLoaded):
+        checkout.place(customer=new_customer(), sale=offer.sale, quantities=offer.cart(a=1), key="k")
+    assert sale(offer.sale).preheated_at is not None
 
 
 def test_what_is_over_is_not_loaded_again_by_who_has_not_heard(redis: Redis) -> None:
