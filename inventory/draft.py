@@ -75,6 +75,12 @@ What it refuses it undoes, and answers with the reason by the draft's id. It clo
 """
 
 
+Reject = Callable[[Mapping["Draft", str]], None]
+"""Writes orders that somebody was promised and that are sold nothing, with the reason, in the transaction that is open.
+
+It does so once, however often it is called.
+"""
+
 Saved = Callable[[Collection[UUID]], set[UUID]]
 """Which of these drafts have become orders, in whatever state those are now."""
 

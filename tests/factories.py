@@ -188,10 +188,15 @@ def interleaved(action: Callable[[], Any], *, before: str = "", after: str = "")
     assert done, f"no statement matched {before or after}"
 
 
-def meeting_before_the_write(redis: Redis, *buyers: Callable[[], T]) -> list[T | Exception]:
+def meeting_before_the_write(
+    redis: Redis, *buyers: Callable[[], T], waiting: Callable[[], int] = int
+) -> list[T | Exception]:
     """Hold each buyer before his first write of stock until every other one is there, waits for a lock, or is answered.
 
     The schedule that breaks a check made before the write, forced: nobody writes before everybody has read.
+
+    Args:
+        waiting: how many wait where neither Redis nor Postgres can see it.
     """
     arrived: list[int] = []
     answered: list[int] = []
@@ -211,7 +216,7 @@ def meeting_before_the_write(redis: Redis, *buyers: Callable[[], T]) -> list[T |
             answered.append(1)
 
     def everybody_is_there() -> bool:
-        return len(arrived) + len(answered) + _blocked(redis) >= len(buyers)
+        return len(arrived) + len(answered) + _blocked(redis) + waiting() >= len(buyers)
 
     def conduct() -> None:
         wait_for(everybody_is_there, "the buyers to meet")

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from functools import cache
 from urllib.parse import quote
 
 from django.conf import settings
 from django_redis import get_redis_connection
+from redis import RedisError
 
 from inventory.counters import Counters
 from inventory.draft import Returned, Saved
 from inventory.strategies.base import Strategy
+from inventory.strategies.group_commit import GroupCommit
 from inventory.strategies.guarded_update import GuardedUpdate
 from inventory.strategies.locked import Locked
 from inventory.strategies.lua import Lua
@@ -20,7 +23,9 @@ from locking import RedisLock
 
 __all__ = ["NAMES", "Strategy", "counters", "get", "given_back", "refresh", "unload"]
 
-NAMES = ("guarded-update", "lua", "optimistic", "redis-lock")
+logger = logging.getLogger(__name__)
+
+NAMES = ("group-commit", "guarded-update", "lua", "optimistic", "redis-lock")
 
 
 def get(name: str) -> Strategy:
@@ -34,8 +39,11 @@ def get(name: str) -> Strategy:
 
 def given_back(returned: Sequence[Returned], saved: Saved) -> None:
     """Tell every strategy of orders that ended: whose sale sells a sku now need not be whose order it was."""
-    for strategy in _strategies().values():
-        strategy.given_back(returned, saved)
+    try:
+        for strategy in _strategies().values():
+            strategy.given_back(returned, saved)
+    except RedisError:
+        logger.warning("Redis did not answer, so its counters are wrong until they are reconciled: %s", returned)
 
 
 def refresh(skus: Sequence[str], saved: Saved) -> None:
@@ -63,6 +71,7 @@ def stock_lock(sku: str) -> RedisLock:
 @cache
 def _strategies() -> Mapping[str, Strategy]:
     strategies: list[Strategy] = [
+        GroupCommit(),
         GuardedUpdate(),
         Lua(counters),
         Locked("redis-lock", stock_lock, wait=settings.STOCK_LOCK_WAIT),

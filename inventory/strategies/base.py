@@ -48,8 +48,12 @@ class Strategy(ABC):
         """Remove that copy, whosever sale of the skus it was made for: none is open now."""
 
     def refresh(self, skus: Sequence[str], saved: Saved) -> None:
-        """Bring up to date what copies there are: what is on hand in Postgres has changed, and is committed."""
+        """Bring up to date what copies there are: what is on hand in Postgres has changed, and is committed.
+
+        Raises:
+            RedisError: Redis did not answer; the copies are wrong until they are reconciled.
+        """
 
     def given_back(self, returned: Sequence[Returned], saved: Saved) -> None:
-        """Orders ended, and their units are on hand again, committed."""
+        """Orders ended, and their units are on hand again, committed. See `refresh`."""
         self.refresh(sorted({each.sku for each in returned}), saved)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Sequence
 
 from django.db import IntegrityError, transaction
-from redis import RedisError
 
 from inventory import stock
 from inventory.counters import Counters
@@ -14,8 +12,6 @@ from inventory.draft import Draft, Placement, Save, Saved, save_one
 from inventory.errors import SoldOut
 from inventory.models import StockItem
 from inventory.strategies.base import Strategy
-
-logger = logging.getLogger(__name__)
 
 
 class Lua(Strategy):
@@ -64,10 +60,7 @@ class Lua(Strategy):
         self.counters().unload(skus)
 
     def refresh(self, skus: Sequence[str], saved: Saved) -> None:
-        try:
-            self._load(skus, saved, make=False)
-        except RedisError:
-            logger.warning("The counters of %s are wrong until they are reconciled: Redis did not answer.", skus)
+        self._load(skus, saved, make=False)
 
     def _load(self, skus: Sequence[str], saved: Saved, *, make: bool) -> None:
         counters = self.counters()

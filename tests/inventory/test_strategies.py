@@ -35,6 +35,7 @@ def test_no_other_name_has_one(name: str) -> None:
 
 # What one order of two skus costs: statements to Postgres, and what is sent to Redis. The INSERT is the test's Save.
 COSTS = {
+    "group-commit": ("BEGIN SELECT INSERT UPDATE COMMIT", ""),
     "guarded-update": ("BEGIN UPDATE UPDATE INSERT COMMIT", ""),
     "lua": ("BEGIN UPDATE UPDATE INSERT COMMIT", "EVALSHA EVALSHA"),
     "optimistic": ("BEGIN SELECT UPDATE SELECT UPDATE INSERT COMMIT", ""),
