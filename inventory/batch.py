@@ -9,7 +9,7 @@ from uuid import UUID
 from django.db import connection, transaction
 
 from inventory.draft import Draft, Reject, Save
-from inventory.errors import InventoryError, SoldOut
+from inventory.errors import Duplicate, InventoryError, SoldOut
 
 LOCK = "SELECT sku, on_hand FROM inventory_stockitem WHERE sku = ANY(%s) ORDER BY sku FOR NO KEY UPDATE"
 
@@ -25,7 +25,7 @@ def nothing(refused: Mapping[Draft, str]) -> None:
     """A `Reject` for orders whose buyers wait for the answer."""
 
 
-def commit(drafts: Sequence[Draft], save: Save, reject: Reject = nothing) -> Mapping[UUID, InventoryError]:
+def commit(drafts: Sequence[Draft], save: Save, reject: Reject = nothing) -> dict[UUID, InventoryError]:
     """Sell to each draft, in the order given, what the ones before it have left, and commit.
 
     Args:
@@ -42,23 +42,28 @@ def commit(drafts: Sequence[Draft], save: Save, reject: Reject = nothing) -> Map
         waiting = list(drafts)
         while waiting:
             fitting, waiting, short = _fit(waiting, left)
-            refused = save(fitting) if fitting else {}
+            unsaved = save(fitting) if fitting else {}
             for draft in fitting:
-                if draft.id in refused:
+                if draft.id in unsaved:
                     left.update(_units(draft))
                 else:
                     sold.update(_units(draft))
-            refusals.update(refused)
-            if not refused:  # what was kept for them is no help to those for whom too little was left
+            refusals.update(unsaved)
+            if not unsaved:  # what was kept for them is no help to those for whom too little was left
                 refusals.update(short)
                 break
         if sold:
             cursor.execute(TAKE, [list(sold), list(sold.values())])
             if cursor.rowcount != len(sold):
                 raise RuntimeError("Stock was changed under the lock of its row.")
-        if refusals:
-            reject({draft: str(refusals[draft.id]) for draft in drafts if draft.id in refusals})
+        if refused := {draft: str(refusals[draft.id]) for draft in drafts if _is_new(refusals.get(draft.id))}:
+            reject(refused)
     return refusals
+
+
+def _is_new(refusal: InventoryError | None) -> bool:
+    """Whether it is the draft's own end: one whose key is an order's already is that order."""
+    return refusal is not None and not isinstance(refusal, Duplicate)
 
 
 def _fit(drafts: Sequence[Draft], left: Counter[str]) -> tuple[list[Draft], list[Draft], dict[UUID, SoldOut]]:

@@ -130,16 +130,18 @@ class Counters:
 
     def reserved(self) -> Mapping[str, int]:
         """Units of each sku that are noted as reserved for a draft."""
-        return {_text(sku): int(units) for sku, units in self.client.hgetall(UNITS).items()}
+        return {text(sku): int(units) for sku, units in self.client.hgetall(UNITS).items()}
 
     def drafts(self) -> set[UUID]:
         """The drafts that have units reserved."""
-        return {UUID(_text(draft)) for draft in self.client.hkeys(NOTES)}
+        return {UUID(text(draft)) for draft in self.client.hkeys(NOTES)}
 
     def notes(self) -> list[Note]:
         """Every note, the oldest first."""
-        notes = ((draft, orjson.loads(note)) for draft, note in self.client.hgetall(NOTES).items())
-        made = [Note(UUID(_text(draft)), [(sku, n) for sku, n in note["lines"]], note["at"]) for draft, note in notes]
+        made = []
+        for draft, said in self.client.hgetall(NOTES).items():
+            note = orjson.loads(said)
+            made.append(Note(UUID(text(draft)), [(line[0], line[1]) for line in note["lines"]], note["at"]))
         return sorted(made, key=lambda note: note.at)
 
 
@@ -147,5 +149,6 @@ def _keys(skus: Iterable[str]) -> list[str]:
     return [NOTES, UNITS, *(counter_key(sku) for sku in skus)]
 
 
-def _text(value: bytes | str) -> str:
+def text(value: bytes | str) -> str:
+    """What a client said, whether it decodes or not."""
     return value.decode() if isinstance(value, bytes) else value

@@ -6,3 +6,10 @@ from django.apps import AppConfig
 class ShopConfig(AppConfig):
     name = "shop"
     verbose_name = "Shop"
+
+    def ready(self) -> None:
+        """Have a worker come when orders are queued."""
+        from inventory.strategies.lua_queue import queued
+        from shop.tasks import wake_worker
+
+        queued.connect(wake_worker)

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import Any
 from uuid import UUID
 
 import orjson
@@ -19,14 +20,14 @@ from django_redis import get_redis_connection
 from redis import RedisError
 
 from inventory import strategies
-from inventory.draft import Draft, Line
-from inventory.errors import InventoryError, StockNotLoaded
-from inventory.strategies import Strategy
+from inventory.draft import Draft, Line, Placement
+from inventory.errors import Duplicate, InventoryError, StockNotLoaded
+from inventory.strategies import Strategy, Waiting
 from locking import LockUnavailable, RedisLock
 from shop import offers, sales
 from shop.models import Order, OrderItem, Product
 from shop.sales import NotNow
-from shop.saving import return_units, save
+from shop.saving import reject, return_units, save, saved
 
 logger = logging.getLogger(__name__)
 
@@ -72,11 +73,16 @@ class Placed:
     """The order that a customer's key stands for.
 
     Args:
+        order: its row, or what its row will be while it is queued.
         replayed: it was placed by an earlier call with the same key.
+        queued: its row follows.
+        place: in the queue, from 1, where it was looked up.
     """
 
     order: Order
     replayed: bool
+    queued: bool = False
+    place: int | None = None
 
 
 def place(*, customer: int, sale: int, quantities: Mapping[int, int], key: str) -> Placed:
@@ -88,7 +94,7 @@ def place(*, customer: int, sale: int, quantities: Mapping[int, int], key: str) 
         key: made by the customer; the same key is the same order, however often it is sent.
 
     Returns:
-        The order, committed.
+        The order, committed, or queued where the sale's strategy does so.
 
     Raises:
         CheckoutError, InventoryError: nothing was sold. The same key may try again.
@@ -99,7 +105,7 @@ def place(*, customer: int, sale: int, quantities: Mapping[int, int], key: str) 
             raise UnknownSale(f"There is no sale {sale}.")
         draft = draft_order(offer, customer=customer, quantities=quantities, key=key)
     except (UnknownSale, UnknownProduct) as refused:
-        return _placed_before(customer, key, body_hash_of(sale, quantities), refused)
+        return _placed_before(None, customer, key, body_hash_of(sale, quantities), refused)
     return place_draft(draft, offer, strategies.get(offer.strategy))
 
 
@@ -111,13 +117,14 @@ def place_draft(draft: Draft, offer: offers.Offer, strategy: Strategy) -> Placed
                 raise SaleNotOpen(f"{offer.name} is open from {offer.opens_at} to {offer.closes_at}.")
             if not offer.preheated:
                 raise StockNotLoaded(f"The stock of {offer.name} is not loaded yet.")
-            strategy.place(draft, save)
+            placement = strategy.place(draft, save)
         except StockNotLoaded as missing:
             _load_again(offer.sale)
-            return _placed_before(draft.customer, draft.key, draft.body_hash, missing)
+            return _placed_before(strategy, draft.customer, draft.key, draft.body_hash, missing)
         except (CheckoutError, InventoryError) as refused:
-            return _placed_before(draft.customer, draft.key, draft.body_hash, refused)
-    return Placed(_order_of(draft, offer), replayed=False)
+            return _placed_before(strategy, draft.customer, draft.key, draft.body_hash, refused)
+    products = {item.sku: Product(pk=item.product, sku=item.sku, name=item.name) for item in offer.products.values()}
+    return Placed(_order_of(draft, products), replayed=False, queued=placement is Placement.QUEUED)
 
 
 def _load_again(sale: int) -> None:
@@ -178,23 +185,59 @@ def body_hash_of(sale: int, quantities: Mapping[int, int]) -> str:
     return hashlib.sha256(orjson.dumps([sale, sorted(quantities.items())])).hexdigest()
 
 
-def _placed_before(customer: int, key: str, body_hash: str, refused: Exception) -> Placed:
+def find(order: UUID, *, customer: int) -> Placed:
+    """An order of a customer, also while it is queued.
+
+    Raises:
+        Order.DoesNotExist: the customer has no such order.
+        RedisError: it has no row, and Redis does not say whether it is queued.
+    """
+    if (found := _row(pk=order, customer=customer)) is not None:
+        return Placed(found, replayed=True)
+    waiting = strategies.waiting(order)
+    if waiting is not None and waiting.draft is not None and waiting.draft.customer == customer:
+        return _queued(waiting)
+    # It may have left the queue between the two looks, or another order stands for it.
+    meanwhile = _row(pk=(waiting and waiting.instead) or order, customer=customer)
+    if meanwhile is None:
+        raise Order.DoesNotExist(f"There is no order {order}.")
+    return Placed(meanwhile, replayed=True)
+
+
+def _placed_before(strategy: Strategy | None, customer: int, key: str, body_hash: str, refused: Exception) -> Placed:
     """The order that has the key, whatever refuses a new one now: stock, sale or offer may have ended since.
 
     Raises:
         KeyReused: the key stands for another order.
         Exception: what is refused, where there is no such order.
     """
-    found = Order.objects.filter(customer=customer, key=key).prefetch_related("items__product").first()
-    if found is None:
+    placed = None
+    if found := _row(customer=customer, key=key):
+        placed = Placed(found, replayed=True)
+    elif strategy is not None and (waiting := strategy.waiting(customer, key)) is not None:
+        placed = _queued(waiting)
+    elif isinstance(refused, Duplicate) and (found := _row(customer=customer, key=key)):
+        placed = Placed(found, replayed=True)  # it has left the queue between the two looks
+    if placed is None:
         raise refused
-    if found.body_hash != body_hash:
+    if placed.order.body_hash != body_hash:
         raise KeyReused("This key belongs to a different order of yours: make a new key for a new order.")
-    return Placed(found, replayed=True)
+    return placed
 
 
-def _order_of(draft: Draft, offer: offers.Offer) -> Order:
-    """The order as it was saved, without asking for it again."""
+def _row(**of: Any) -> Order | None:
+    return Order.objects.filter(**of).prefetch_related("items__product").first()
+
+
+def _queued(waiting: Waiting) -> Placed:
+    draft = waiting.draft
+    assert draft is not None  # noqa: S101 - for the type checker
+    products = {product.sku: product for product in Product.objects.filter(sku__in=draft.skus)}
+    return Placed(_order_of(draft, products), replayed=True, queued=True, place=waiting.place)
+
+
+def _order_of(draft: Draft, products: Mapping[str, Product]) -> Order:
+    """The order as it was saved or will be, without asking for it again."""
     order = Order(
         id=draft.id,
         customer_id=draft.customer,
@@ -203,13 +246,21 @@ def _order_of(draft: Draft, offer: offers.Offer) -> Order:
         body_hash=draft.body_hash,
         created_at=draft.created_at,
     )
-    products = {item.sku: Product(pk=item.product, sku=item.sku, name=item.name) for item in offer.products.values()}
     items = [
         OrderItem(order=order, product=products[line.sku], quantity=line.quantity, price=line.price)
         for line in draft.lines
     ]
     order._prefetched_objects_cache = {"items": items}  # type: ignore[attr-defined]
     return order
+
+
+def save_queued() -> int:
+    """Save the orders that are queued, until none is.
+
+    Returns:
+        How many were taken off the queue.
+    """
+    return strategies.work(save, reject, saved)
 
 
 def pay(order: UUID, *, customer: int) -> Order:

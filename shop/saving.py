@@ -55,6 +55,18 @@ INSERT = """
       FROM placed JOIN line ON draft = id JOIN counted USING (sale_id, customer_id, sku)
 """
 
+REJECT = """
+    INSERT INTO shop_order (id, customer_id, sale_id, state, key, body_hash, created_at, reason)
+    SELECT draft.id, customer, sale, 'rejected', key, body_hash, created_at, reason
+      FROM jsonb_to_recordset(%(drafts)s::jsonb)
+           AS draft (id uuid, customer bigint, sale bigint, key text, body_hash text, created_at timestamptz,
+                     reason text)
+      JOIN auth_user ON auth_user.id = customer
+      JOIN shop_sale ON shop_sale.id = sale
+     ORDER BY customer, key, draft.id
+    ON CONFLICT DO NOTHING
+"""
+
 ACTIVE = "SELECT id FROM auth_user WHERE id = ANY(%(customers)s) AND is_active"
 
 EXISTING = """
@@ -173,6 +185,17 @@ def _undo_over_limit(
         CORRECT_ALLOWANCES, {"sales": sales, "customers": customers, "skus": skus, "taken": list(taken.values())}
     )
     return refusals
+
+
+def reject(refused: Mapping[Draft, str]) -> None:
+    """Write orders that their customers were promised and that are sold nothing, inside the transaction that is open.
+
+    Args:
+        refused: the reason of each.
+    """
+    drafts = [{**orjson.loads(orjson.dumps(draft, default=str)), "reason": why} for draft, why in refused.items()]
+    with connection.cursor() as cursor:
+        cursor.execute(REJECT, {"drafts": orjson.dumps(drafts).decode()})
 
 
 def return_units(orders: Sequence[UUID]) -> None:

@@ -175,6 +175,11 @@ CELERY_BEAT_SCHEDULE = {
         # A beat that nobody worked on is not worth keeping: the next one does the same.
         "options": {"expires": 10},
     },
+    "save-queued-orders": {
+        "task": "shop.tasks.save_queued_orders",
+        "schedule": timedelta(seconds=10),
+        "options": {"expires": 10},
+    },
     "tend-sales": {"task": "shop.tasks.tend_sales", "schedule": timedelta(seconds=5), "options": {"expires": 5}},
 }
 CELERY_TIMEZONE = "UTC"

@@ -1,8 +1,14 @@
 """What Celery runs. A task is a wake-up: the truth is in the tables, so one lost or run twice does no harm."""
 
+import logging
+from typing import Any
+
 from celery import shared_task
+from kombu.exceptions import KombuError, OperationalError
 
 from shop import checkout, sales
+
+logger = logging.getLogger(__name__)
 
 
 @shared_task
@@ -15,3 +21,17 @@ def expire_unpaid_orders() -> int:
 def tend_sales() -> None:
     """Preheat the sales that open soon, and clear away those that are over."""
     sales.tend()
+
+
+@shared_task
+def save_queued_orders() -> int:
+    """Save the orders that are queued. Beat starts it too, for the orders whose wake-up was lost."""
+    return checkout.save_queued()
+
+
+def wake_worker(**_: Any) -> None:
+    """Tell Celery that orders are queued. If it does not listen, beat's next round sees them."""
+    try:
+        save_queued_orders.apply_async(retry=False)
+    except (KombuError, OperationalError, OSError) as error:
+        logger.warning("No worker was told that orders are queued: %s", error)

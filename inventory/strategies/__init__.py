@@ -6,26 +6,41 @@ import logging
 from collections.abc import Mapping, Sequence
 from functools import cache
 from urllib.parse import quote
+from uuid import UUID
 
 from django.conf import settings
 from django_redis import get_redis_connection
 from redis import RedisError
 
 from inventory.counters import Counters
-from inventory.draft import Returned, Saved
+from inventory.draft import Reject, Returned, Save, Saved
 from inventory.strategies.base import Strategy
 from inventory.strategies.group_commit import GroupCommit
 from inventory.strategies.guarded_update import GuardedUpdate
 from inventory.strategies.locked import Locked
 from inventory.strategies.lua import Lua
+from inventory.strategies.lua_queue import LuaQueue
 from inventory.strategies.optimistic import Optimistic
+from inventory.stream import Queue, Waiting
 from locking import RedisLock
 
-__all__ = ["NAMES", "Strategy", "counters", "get", "given_back", "refresh", "unload"]
+__all__ = [
+    "NAMES",
+    "Strategy",
+    "Waiting",
+    "counters",
+    "get",
+    "given_back",
+    "queue",
+    "refresh",
+    "unload",
+    "waiting",
+    "work",
+]
 
 logger = logging.getLogger(__name__)
 
-NAMES = ("group-commit", "guarded-update", "lua", "optimistic", "redis-lock")
+NAMES = ("group-commit", "guarded-update", "lua", "lua-queue", "optimistic", "redis-lock")
 
 
 def get(name: str) -> Strategy:
@@ -63,6 +78,27 @@ def counters() -> Counters:
     return Counters(get_redis_connection("default"))
 
 
+def queue() -> Queue:
+    """The queue of accepted orders in the shop's Redis."""
+    return Queue(get_redis_connection("default"))
+
+
+def work(save: Save, reject: Reject, saved: Saved) -> int:
+    """Save the orders that are queued. See `LuaQueue.work`."""
+    strategy = _strategies()["lua-queue"]
+    assert isinstance(strategy, LuaQueue)  # noqa: S101 - for the type checker
+    return strategy.work(save, reject, saved)
+
+
+def waiting(draft: UUID) -> Waiting | None:
+    """What is known of a draft that was queued and is no order yet.
+
+    Raises:
+        RedisError: Redis did not answer.
+    """
+    return queue().get(draft)
+
+
 def stock_lock(sku: str) -> RedisLock:
     """The lock of a sku in the shop's Redis. A lock's name has no braces; a sku may."""
     return RedisLock(get_redis_connection("default"), f"stock:{quote(sku, safe='/:')}", ttl=settings.STOCK_LOCK_TTL)
@@ -74,6 +110,7 @@ def _strategies() -> Mapping[str, Strategy]:
         GroupCommit(),
         GuardedUpdate(),
         Lua(counters),
+        LuaQueue(counters, queue),
         Locked("redis-lock", stock_lock, wait=settings.STOCK_LOCK_WAIT),
         Optimistic(),
     ]

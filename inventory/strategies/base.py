@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from django.db import transaction
 
 from inventory.draft import Draft, Placement, Returned, Save, Saved
+from inventory.stream import Waiting
 
 
 class Strategy(ABC):
@@ -57,3 +58,7 @@ class Strategy(ABC):
     def given_back(self, returned: Sequence[Returned], saved: Saved) -> None:
         """Orders ended, and their units are on hand again, committed. See `refresh`."""
         self.refresh(sorted({each.sku for each in returned}), saved)
+
+    def waiting(self, customer: int, key: str) -> Waiting | None:
+        """The customer's draft under this key that is safe but no order yet; None for a strategy that saves at once."""
+        return None

@@ -57,7 +57,9 @@ class OrderItemSerializer(serializers.Serializer[Any]):
 class OrderSerializer(serializers.Serializer[Any]):
     id = serializers.UUIDField()
     sale = serializers.IntegerField(source="sale_id")
-    state = serializers.ChoiceField(choices=Order.State.choices)
+    state = serializers.ChoiceField(choices=[("queued", "Queued"), *Order.State.choices])
+    place = serializers.IntegerField(required=False, allow_null=True, default=None, help_text="In the queue, from 1.")
+    reason = serializers.CharField(help_text="Why it was rejected.")
     items = serializers.SerializerMethodField()
     total = serializers.SerializerMethodField()
     created_at = serializers.DateTimeField()

@@ -75,6 +75,12 @@ def new_order(request: Request) -> dict[str, Any]:
     return dict(NEW_ORDER.run_validation(request.data))
 
 
+def represented(placed: checkout.Placed) -> dict[str, Any]:
+    """An order as the API shows it. One that is queued has a place in the queue and no state of its own yet."""
+    said = dict(ORDER.to_representation(placed.order))
+    return {**said, "state": "queued", "place": placed.place} if placed.queued else said
+
+
 class Orders(ListAPIView[Order]):
     """The caller's orders."""
 
@@ -90,15 +96,18 @@ class Orders(ListAPIView[Order]):
         request=NewOrderSerializer,
         parameters=[KEY_PARAMETER],
         examples=[EXAMPLE_ORDER],
-        responses={201: OpenApiResponse(OrderSerializer, description="The order, committed.")},
+        responses={
+            201: OpenApiResponse(OrderSerializer, description="The order, committed."),
+            202: OpenApiResponse(OrderSerializer, description="The order is queued; see Location."),
+        },
     )
     def post(self, request: Request) -> Response:
         """Place an order."""
         key = idempotency_key(request)
         placed = checkout.place(customer=customer_of(request), key=key, **new_order(request))
         return Response(
-            ORDER.to_representation(placed.order),
-            status=201,
+            represented(placed),
+            status=202 if placed.queued else 201,
             headers={
                 "Location": f"{request.path}{placed.order.pk}/",
                 **({"Idempotent-Replayed": "true"} if placed.replayed else {}),
@@ -112,8 +121,7 @@ class OneOrder(APIView):
     @extend_schema(responses=OrderSerializer)
     def get(self, request: Request, order: UUID) -> Response:
         """Look at an order."""
-        mine = Order.objects.filter(customer=customer_of(request)).prefetch_related("items__product")
-        return Response(OrderSerializer(mine.get(pk=order)).data)
+        return Response(represented(checkout.find(order, customer=customer_of(request))))
 
 
 class Payment(APIView):

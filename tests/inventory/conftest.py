@@ -19,6 +19,9 @@ from inventory.models import StockItem
 class Ledger:
     """A Save of the tests' own: it writes what was sold, in the open transaction, and refuses nothing."""
 
+    def __init__(self) -> None:
+        self.rejected: dict[UUID, str] = {}
+
     def save(self, drafts: Sequence[Draft]) -> Mapping[UUID, Refusal]:
         lines = [(draft.id, line.sku, line.quantity) for draft in drafts for line in draft.lines]
         with connection.cursor() as cursor:
@@ -37,6 +40,9 @@ class Ledger:
         with connection.cursor() as cursor:
             cursor.execute("SELECT DISTINCT draft FROM tests_sold ORDER BY draft")
             return [row[0] for row in cursor.fetchall()]
+
+    def reject(self, refused: Mapping[Draft, str]) -> None:
+        self.rejected.update({draft.id: why for draft, why in refused.items()})
 
     def saved(self, drafts: Collection[UUID]) -> set[UUID]:
         return set(self.orders()) & set(drafts)

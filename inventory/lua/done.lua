@@ -1,0 +1,45 @@
+-- Take a draft off the queue: its order is committed, or it was refused and its units go back.
+-- KEYS[1]   the notes: a hash of draft id to note
+-- KEYS[2]   the units reserved: a hash of sku to units
+-- KEYS[3]   the queue: a stream
+-- KEYS[4]   the idempotency keys of queued drafts: a hash of "customer:key" to draft id
+-- KEYS[5]   the place of the last draft that was taken off
+-- KEYS[6]   the outcome, for those who ask by the draft's id
+-- KEYS[7..] for each line the counter of its sku, then what was bought of it: a hash of "sale:customer" to units
+-- ARGV[1]   the draft's id
+-- ARGV[2]   the entry in the queue
+-- ARGV[3]   the group of workers
+-- ARGV[4]   "sold" or "back"
+-- ARGV[5]   the id of the order that stands for the draft, where it is another one; else empty
+-- ARGV[6]   seconds for which that is remembered
+-- Returns 1 when the draft was on the queue, 0 when somebody has taken it off before.
+
+redis.call("XACK", KEYS[3], ARGV[3], ARGV[2])
+redis.call("XDEL", KEYS[3], ARGV[2])
+local noted = redis.call("HGET", KEYS[1], ARGV[1])
+if not noted then
+    return 0
+end
+local note = cjson.decode(noted)
+redis.call("HDEL", KEYS[1], ARGV[1])
+redis.call("HDEL", KEYS[4], note.key)
+for at, line in ipairs(note.lines) do
+    if redis.call("HINCRBY", KEYS[2], line[1], -line[2]) == 0 then
+        redis.call("HDEL", KEYS[2], line[1])
+    end
+    if ARGV[4] == "back" then
+        if redis.call("EXISTS", KEYS[5 + 2 * at]) == 1 then
+            redis.call("INCRBY", KEYS[5 + 2 * at], line[2])
+        end
+        if redis.call("HEXISTS", KEYS[6 + 2 * at], note.buyer) == 1 then
+            redis.call("HINCRBY", KEYS[6 + 2 * at], note.buyer, -line[2])
+        end
+    end
+end
+if tonumber(redis.call("GET", KEYS[5]) or 0) < note.place then
+    redis.call("SET", KEYS[5], string.format("%.0f", note.place))
+end
+if ARGV[5] ~= "" then
+    redis.call("SET", KEYS[6], ARGV[5], "EX", ARGV[6])
+end
+return 1

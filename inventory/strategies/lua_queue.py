@@ -1,0 +1,134 @@
+"""`lua-queue`: Redis takes and queues in one script; workers save many orders at once."""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+
+from django.db import DataError, IntegrityError, InterfaceError, OperationalError, transaction
+from django.dispatch import Signal
+
+from inventory import batch
+from inventory.counters import Counters
+from inventory.draft import Draft, Placement, Reject, Returned, Save, Saved
+from inventory.errors import Duplicate, InventoryError, SoldOut
+from inventory.strategies.lua import Lua
+from inventory.stream import Entry, Queue, Waiting
+
+logger = logging.getLogger(__name__)
+
+queued = Signal()
+"""Sent when an order is queued and nobody is at work: somebody has to call `LuaQueue.work`."""
+
+BATCH = 500
+"""Orders in a transaction."""
+
+
+class LuaQueue(Lua):
+    """The buyer is answered when the order is in Redis, and its rows follow. Fast, and as durable as Redis' own log.
+
+    What Redis admitted and Postgres refuses is rejected, and its units go back: Redis never decides alone.
+
+    Args:
+        queue: the queue in Redis; called when it is needed.
+    """
+
+    name = "lua-queue"
+
+    def __init__(self, counters: Callable[[], Counters], queue: Callable[[], Queue]) -> None:
+        super().__init__(counters)
+        self.queue = queue
+
+    def _place(self, order: Draft, save: Save) -> Placement:
+        if self.queue().put(order):
+            queued.send_robust(sender=type(self))
+        return Placement.QUEUED
+
+    def work(self, save: Save, reject: Reject, saved: Saved) -> int:
+        """Save what is queued, until nothing is. Several may work at the same time.
+
+        Args:
+            reject: writes the orders that are sold nothing after all.
+
+        Returns:
+            How many drafts were taken off the queue.
+
+        Raises:
+            OperationalError, InterfaceError: Postgres did not answer; what is queued stays so.
+            RedisError: Redis did not answer.
+        """
+        queue, worker, total, resting = self.queue(), uuid.uuid4().hex, 0, False
+        while True:
+            entries = queue.read(worker, BATCH)
+            if entries:
+                self._save(entries, save, reject, saved)
+                total, resting = total + len(entries), False
+            elif resting:
+                queue.leave(worker)
+                return total
+            else:
+                queue.rest()
+                resting = True
+
+    def _save(self, entries: Sequence[Entry], save: Save, reject: Reject, saved: Saved) -> None:
+        """Save drafts in one transaction. One that makes it fail is set aside, and stops nobody."""
+        drafts = [entry.draft for entry in entries if entry.draft]
+        try:
+            if len(drafts) < len(entries):
+                raise ValueError("An entry cannot be read.")
+            refusals = batch.commit(drafts, save, reject)
+        except (OperationalError, InterfaceError):
+            raise
+        except Exception as error:
+            if len(entries) > 1:
+                for entry in entries:
+                    self._save([entry], save, reject, saved)
+            else:
+                self._set_aside(entries[0], f"{type(error).__name__}: {error}"[:200], reject)
+            return
+        self._take_off(entries, refusals, saved)
+
+    def _set_aside(self, entry: Entry, reason: str, reject: Reject) -> None:
+        logger.error("Draft %s cannot be saved: %s", entry.id, reason)
+        if entry.draft is not None:
+            with suppress(DataError, IntegrityError), transaction.atomic():
+                reject({entry.draft: reason})
+        self.queue().set_aside(entry, reason)
+
+    def _take_off(self, entries: Sequence[Entry], refusals: dict[uuid.UUID, InventoryError], saved: Saved) -> None:
+        queue = self.queue()
+        queue.done([entry for entry in entries if entry.id not in refusals], sold=True)
+        distrusted: set[str] = set()
+        for entry in entries:
+            match refusals.get(entry.id):
+                case None:
+                    continue
+                case Duplicate(existing=existing) if existing == entry.id:
+                    # A worker died after its commit. Whether it had sold or rejected the draft, the counters of its
+                    # skus are made right below.
+                    queue.done([entry], sold=True)
+                    distrusted.update(entry.draft.skus if entry.draft else ())
+                case Duplicate(existing=existing):
+                    queue.done([entry], sold=False, instead=existing)
+                case SoldOut(sku=sku):
+                    queue.done([entry], sold=False)
+                    distrusted.add(sku)
+                case _:
+                    queue.done([entry], sold=False)
+        if distrusted:
+            super().refresh(sorted(distrusted), saved)
+
+    def unload(self, skus: Sequence[str]) -> None:
+        super().unload(skus)
+        self.queue().forget(skus)
+
+    def refresh(self, skus: Sequence[str], saved: Saved) -> None:
+        """Nothing: the counters are those of `lua`, which brings them up to date."""
+
+    def given_back(self, returned: Sequence[Returned], saved: Saved) -> None:
+        self.queue().allow(returned)
+
+    def waiting(self, customer: int, key: str) -> Waiting | None:
+        return self.queue().under(customer, key)

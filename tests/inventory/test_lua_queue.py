@@ -1,0 +1,415 @@
+"""`lua-queue`: what Redis has accepted is saved once, whoever dies meanwhile, or refused with a reason."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any
+from uuid import UUID, uuid4
+
+import orjson
+import pytest
+from django.db import OperationalError, connection
+from redis import Redis
+
+from inventory import stock, strategies
+from inventory.counters import NOTES, UNITS, Counters
+from inventory.draft import Draft, Placement, Returned, Save
+from inventory.errors import Duplicate, OverLimit, Refusal, SoldOut, StockNotLoaded
+from inventory.strategies import Strategy
+from inventory.strategies.lua_queue import LuaQueue, queued
+from inventory.stream import DONE, KEYS, STREAM, WOKEN, Entry, Queue
+from tests.factories import at_once, new_draft, preheated, tally
+from tests.inventory.conformance import StrategyConformance
+from tests.inventory.conftest import Ledger
+from tests.waiting import wait_for
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+class Followed(LuaQueue):
+    """Every order is followed to its end: it is placed, worked off, and answered with what has become of it."""
+
+    ledger: Ledger
+
+    def _place(self, order: Draft, save: Save) -> Placement:
+        super()._place(order, save)
+        self.work(save, self.ledger.reject, self.ledger.saved)
+        wait_for(lambda: (waiting := self.queue().get(order.id)) is None or waiting.draft is None)
+        if order.id in self.ledger.rejected:
+            raise SoldOut(order.lines[0].sku, wanted=0, left=0)
+        return Placement.COMMITTED
+
+
+class TestFollowed(StrategyConformance):
+    """The properties of every strategy. Those that speak of the answer before the save are below, in other words."""
+
+    test_save_runs_in_the_transaction_that_takes_the_stock = None  # type: ignore[assignment]
+    test_what_save_refuses_is_not_taken = None  # type: ignore[assignment]
+    test_when_save_fails_nothing_is_taken = None  # type: ignore[assignment]
+    test_when_the_connection_dies_in_save_nothing_is_taken = None  # type: ignore[assignment]
+    test_when_every_buyer_has_read_before_any_writes_still_only_one_is_sold = None  # type: ignore[assignment]
+
+    @pytest.fixture
+    def strategy(self, ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> Strategy:
+        strategy = Followed(strategies.counters, strategies.queue)
+        monkeypatch.setattr(strategy, "ledger", ledger, raising=False)
+        # In the shop `lua` sees to the counters of both.
+        monkeypatch.setattr(Followed, "refresh", strategies.get("lua").refresh)
+        monkeypatch.setattr(Followed, "given_back", strategies.get("lua").given_back)
+        return strategy
+
+
+@pytest.fixture
+def strategy(ledger: Ledger) -> LuaQueue:
+    """`lua-queue`, with three units of `a` and of `b`."""
+    strategy = preheated("lua-queue", {"a": 3, "b": 3})
+    assert isinstance(strategy, LuaQueue)
+    return strategy
+
+
+@pytest.fixture
+def queue(redis: Redis) -> Queue:
+    return strategies.queue()
+
+
+def work(strategy: LuaQueue, ledger: Ledger) -> int:
+    return strategy.work(ledger.save, ledger.reject, ledger.saved)
+
+
+def assert_at_rest(redis: Redis) -> None:
+    """Nothing is queued, nothing is reserved, nothing is noted."""
+    assert [redis.exists(key) for key in (NOTES, UNITS, KEYS, WOKEN)] == [0, 0, 0, 0]
+    assert redis.xlen(STREAM) == 0
+
+
+# Placing
+
+
+def test_an_order_is_queued_with_its_stock_and_saved_by_a_worker(
+    strategy: LuaQueue, ledger: Ledger, queue: Queue, counters: Counters, redis: Redis
+) -> None:
+    draft = new_draft(("a", 2), ("b", 1), limit=2)
+    assert strategy.place(draft, ledger.save) is Placement.QUEUED
+    assert (counters.left(["a", "b"]), counters.reserved()) == ({"a": 1, "b": 2}, {"a": 2, "b": 1})
+    assert ledger.orders() == []
+    waiting = queue.get(draft.id)
+    assert waiting is not None
+    assert (waiting.draft, waiting.place) == (draft, 1)
+
+    assert work(strategy, ledger) == 1
+
+    assert ledger.orders() == [draft.id]
+    assert queue.get(draft.id) is None
+    assert_at_rest(redis)
+    ledger.assert_law(a=(1, 2), b=(2, 1))
+
+
+def test_the_place_in_the_queue_is_counted_from_the_last_that_left(
+    strategy: LuaQueue, ledger: Ledger, queue: Queue
+) -> None:
+    drafts = [new_draft(("a", 1)) for _ in range(3)]
+    for draft in drafts:
+        strategy.place(draft, ledger.save)
+    assert [queue.get(draft.id).place for draft in drafts] == [1, 2, 3]  # type: ignore[union-attr]
+    work(strategy, ledger)
+    late = new_draft(("b", 1))
+    strategy.place(late, ledger.save)
+    assert queue.get(late.id).place == 1  # type: ignore[union-attr]
+
+
+def test_the_limit_holds_in_redis_and_what_came_back_may_be_bought_again(strategy: LuaQueue, ledger: Ledger) -> None:
+    strategy.place(new_draft(("a", 2), limit=2), ledger.save)
+    with pytest.raises(OverLimit) as refused:
+        strategy.place(new_draft(("a", 1), limit=2), ledger.save)
+    assert (refused.value.limit, refused.value.taken) == (2, 2)
+    strategy.place(new_draft(("a", 1), customer=2, limit=2), ledger.save)
+    strategy.given_back([Returned(1, 1, "a", 2)], ledger.saved)
+    with pytest.raises(SoldOut):
+        strategy.place(new_draft(("a", 1), limit=2), ledger.save)
+
+
+def test_a_key_is_one_order_while_it_is_queued(strategy: LuaQueue, ledger: Ledger, counters: Counters) -> None:
+    draft = new_draft(("a", 1), key="mine")
+    strategy.place(draft, ledger.save)
+    strategy.place(draft, ledger.save)  # an answer that was lost
+    with pytest.raises(Duplicate) as refused:
+        strategy.place(new_draft(("a", 1), key="mine"), ledger.save)
+    assert refused.value.existing == draft.id
+    strategy.place(new_draft(("a", 1), key="mine", customer=2), ledger.save)
+    assert counters.left(["a"]) == {"a": 1}
+    assert strategy.waiting(1, "mine").draft == draft  # type: ignore[union-attr]
+    assert strategy.waiting(3, "mine") is None
+
+
+def test_16_clicks_at_once_with_one_key_are_queued_once(
+    strategy: LuaQueue, ledger: Ledger, counters: Counters, queue: Queue
+) -> None:
+    drafts = [new_draft(("a", 1), key="mine") for _ in range(16)]
+    answers = at_once(*[partial(strategy.place, draft, ledger.save) for draft in drafts])
+    assert tally(answers) == {"QUEUED": 1, "Duplicate": 15}
+    assert (len(queue), counters.left(["a"])) == (1, {"a": 2})
+
+
+def test_a_lost_counter_is_not_loaded_and_not_sold_out(strategy: LuaQueue, ledger: Ledger, counters: Counters) -> None:
+    first = new_draft(("a", 1))
+    strategy.place(first, ledger.save)
+    counters.unload(["a"])
+    with pytest.raises(StockNotLoaded):
+        strategy.place(new_draft(("a", 1)), ledger.save)
+    strategy.preheat(["a"], ledger.saved)
+    assert counters.left(["a"]) == {"a": 2}  # less what is queued
+    work(strategy, ledger)
+    ledger.assert_law(a=(2, 1), b=(3, 0))
+
+
+# Waking
+
+
+@pytest.fixture
+def woken() -> Iterator[list[Any]]:
+    calls: list[Any] = []
+
+    def wake(**said: Any) -> None:
+        calls.append(said)
+
+    queued.connect(wake, weak=False)
+    yield calls
+    queued.disconnect(wake)
+
+
+def test_a_worker_is_woken_by_the_first_order_and_not_once_an_order(
+    strategy: LuaQueue, ledger: Ledger, woken: list[Any]
+) -> None:
+    for sku in "aab":
+        strategy.place(new_draft((sku, 1)), ledger.save)
+    assert len(woken) == 1
+    work(strategy, ledger)
+    strategy.place(new_draft(("b", 1)), ledger.save)
+    assert len(woken) == 2
+
+
+def test_an_order_that_comes_when_the_worker_has_just_looked_is_not_forgotten(
+    strategy: LuaQueue, ledger: Ledger, woken: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It finds the queue empty; before it says that it rests, an order comes, which wakes nobody."""
+    rest = Queue.rest
+    late = new_draft(("a", 1))
+    strategy.place(new_draft(("b", 1)), ledger.save)
+
+    def rest_late(queue: Queue) -> None:
+        if not ledger.saved([late.id]):
+            strategy.place(late, ledger.save)
+        rest(queue)
+
+    monkeypatch.setattr(Queue, "rest", rest_late)
+    assert work(strategy, ledger) == 2
+    assert len(woken) == 1
+    assert ledger.saved([late.id])
+
+
+def test_without_the_second_look_it_is(
+    strategy: LuaQueue, ledger: Ledger, woken: list[Any], monkeypatch: pytest.MonkeyPatch, queue: Queue
+) -> None:
+    """The negative control: who rests does not look again."""
+    rest, read = Queue.rest, Queue.read
+    rested: list[int] = []
+
+    def rest_late(queue: Queue) -> None:
+        strategy.place(new_draft(("a", 1)), ledger.save)
+        rest(queue)
+        rested.append(1)
+
+    def blind(queue: Queue, *rest: Any) -> list[Entry]:
+        return [] if rested else read(queue, *rest)
+
+    strategy.place(new_draft(("b", 1)), ledger.save)
+    monkeypatch.setattr(Queue, "rest", rest_late)
+    monkeypatch.setattr(Queue, "read", blind)
+    assert work(strategy, ledger) == 1
+    assert (len(woken), len(queue)) == (1, 1)
+
+
+# Saving
+
+
+def test_many_orders_are_saved_in_one_transaction(strategy: LuaQueue, ledger: Ledger) -> None:
+    stock.deliver("a", 97)
+    strategy.preheat(["a"], ledger.saved)
+    batches: list[int] = []
+
+    def count(drafts: Sequence[Draft]) -> Mapping[UUID, Refusal]:
+        batches.append(len(drafts))
+        return ledger.save(drafts)
+
+    for _ in range(100):
+        strategy.place(new_draft(("a", 1)), ledger.save)
+    assert strategy.work(count, ledger.reject, ledger.saved) == 100
+    assert batches == [100]
+    ledger.assert_law(a=(0, 100), b=(3, 0))
+
+
+def test_what_postgres_refuses_is_rejected_and_its_units_go_back(
+    strategy: LuaQueue, ledger: Ledger, counters: Counters, redis: Redis
+) -> None:
+    draft, another = new_draft(("a", 1)), new_draft(("a", 1))
+
+    def refuse(drafts: Sequence[Draft]) -> Mapping[UUID, Refusal]:
+        ledger.save([each for each in drafts if each.id != draft.id])
+        return {draft.id: OverLimit("a", limit=1, taken=1)}
+
+    strategy.place(draft, ledger.save)
+    strategy.place(another, ledger.save)
+    strategy.work(refuse, ledger.reject, ledger.saved)
+    assert ledger.rejected == {draft.id: "a: at most 1 per customer, 1 taken already"}
+    assert ledger.orders() == [another.id]
+    assert counters.left(["a"]) == {"a": 2}
+    assert_at_rest(redis)
+    ledger.assert_law(a=(2, 1), b=(3, 0))
+
+
+def test_a_draft_whose_key_is_an_order_already_stands_for_that_order(
+    strategy: LuaQueue, ledger: Ledger, queue: Queue, redis: Redis
+) -> None:
+    draft, existing = new_draft(("a", 1)), uuid4()
+    strategy.place(draft, ledger.save)
+    strategy.work(lambda drafts: {draft.id: Duplicate(existing)}, ledger.reject, ledger.saved)
+    assert queue.get(draft.id).instead == existing  # type: ignore[union-attr]
+    assert ledger.rejected == {}
+    assert_at_rest(redis)
+    ledger.assert_law(a=(3, 0), b=(3, 0))
+
+
+def test_a_counter_above_the_truth_is_corrected_and_nothing_is_oversold(
+    strategy: LuaQueue, ledger: Ledger, counters: Counters
+) -> None:
+    """Redis has come back older than the truth."""
+    counters.load("a", 5, (), make=False)
+    drafts = [new_draft(("a", 1)) for _ in range(5)]
+    for draft in drafts:
+        strategy.place(draft, ledger.save)
+    work(strategy, ledger)
+    assert ledger.orders() == [draft.id for draft in drafts[:3]]
+    assert set(ledger.rejected) == {draft.id for draft in drafts[3:]}
+    ledger.assert_law(a=(0, 3), b=(3, 0))
+
+
+# Workers that die
+
+
+class Dies(Exception):
+    """The worker's process ends here."""
+
+
+def test_what_a_dead_worker_has_read_is_taken_over(strategy: LuaQueue, ledger: Ledger, redis: Redis) -> None:
+    strategy.place(new_draft(("a", 1)), ledger.save)
+    dead, heir = Queue(redis), LuaQueue(strategies.counters, lambda: Queue(redis, dead=0))
+    assert len(dead.read("dead", 10)) == 1
+    assert work(strategy, ledger) == 0
+    assert work(heir, ledger) == 1
+    assert_at_rest(redis)
+    ledger.assert_law(a=(2, 1), b=(3, 0))
+
+
+def test_what_a_dead_worker_has_committed_is_not_sold_twice(
+    strategy: LuaQueue, ledger: Ledger, redis: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It dies between its commit and its word to Redis."""
+    draft = new_draft(("a", 1))
+    strategy.place(draft, ledger.save)
+
+    def die(*rest: Any, **more: Any) -> None:
+        raise Dies
+
+    with monkeypatch.context() as dying:
+        dying.setattr(Queue, "done", die)
+        with pytest.raises(Dies):
+            work(strategy, ledger)
+    assert ledger.orders() == [draft.id]
+
+    def save(drafts: Sequence[Draft]) -> Mapping[UUID, Refusal]:
+        return {draft.id: Duplicate(draft.id)}  # as the unique key tells
+
+    heir = LuaQueue(strategies.counters, lambda: Queue(redis, dead=0))
+    assert heir.work(save, ledger.reject, ledger.saved) == 1
+    assert_at_rest(redis)
+    ledger.assert_law(a=(2, 1), b=(3, 0))
+
+
+def test_without_postgres_everything_stays_queued(strategy: LuaQueue, ledger: Ledger, queue: Queue) -> None:
+    draft = new_draft(("a", 1))
+    strategy.place(draft, ledger.save)
+
+    def die(drafts: Sequence[Draft]) -> Mapping[UUID, Refusal]:
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT pg_terminate_backend(pg_backend_pid())")
+        return {}
+
+    with pytest.raises(OperationalError):
+        strategy.work(die, ledger.reject, ledger.saved)
+    connection.close()
+    assert queue.get(draft.id).draft == draft  # type: ignore[union-attr]
+    heir = LuaQueue(strategies.counters, lambda: Queue(queue.client, dead=0))
+    assert work(heir, ledger) == 1
+    ledger.assert_law(a=(2, 1), b=(3, 0))
+
+
+def test_four_workers_at_once_save_each_order_once(strategy: LuaQueue, ledger: Ledger, redis: Redis) -> None:
+    stock.deliver("a", 197)
+    strategy.preheat(["a"], ledger.saved)
+    for _ in range(200):
+        strategy.place(new_draft(("a", 1)), ledger.save)
+    answers = at_once(*[partial(work, strategy, ledger)] * 4)
+    assert sum(int(answer) for answer in answers if isinstance(answer, int)) == 200
+    assert_at_rest(redis)
+    ledger.assert_law(a=(0, 200), b=(3, 0))
+
+
+# What cannot be saved
+
+
+def test_an_order_that_cannot_be_saved_is_set_aside_and_stops_nobody(
+    strategy: LuaQueue, ledger: Ledger, queue: Queue, redis: Redis
+) -> None:
+    poison, others = new_draft(("a", 1)), [new_draft(("a", 1)), new_draft(("b", 1))]
+
+    def save(drafts: Sequence[Draft]) -> Mapping[UUID, Refusal]:
+        if poison in drafts:
+            raise ValueError("no such thing")
+        return ledger.save(drafts)
+
+    for draft in (others[0], poison, others[1]):
+        strategy.place(draft, ledger.save)
+    strategy.work(save, ledger.reject, ledger.saved)
+    assert set(ledger.orders()) == {draft.id for draft in others}
+    assert ledger.rejected == {poison.id: "ValueError: no such thing"}
+    assert [(draft, reason) for _, draft, _, reason in queue.aside()] == [(poison.id, "ValueError: no such thing")]
+    assert queue.get(poison.id).reason == "ValueError: no such thing"  # type: ignore[union-attr]
+    assert_at_rest(redis)
+    ledger.assert_law(a=(2, 1), b=(2, 1))
+
+
+def test_an_entry_that_cannot_be_read_is_set_aside_and_its_units_go_back(
+    strategy: LuaQueue, ledger: Ledger, queue: Queue, redis: Redis
+) -> None:
+    draft = new_draft(("a", 2))
+    strategy.place(draft, ledger.save)
+    note = orjson.loads(redis.hget(NOTES, str(draft.id)))
+    redis.xdel(STREAM, note["entry"])
+    redis.xadd(STREAM, {"id": str(draft.id), "draft": "{"})
+    strategy.place(new_draft(("b", 1)), ledger.save)
+    work(strategy, ledger)
+    assert [(said[1], said[2]) for said in queue.aside()] == [(draft.id, "{")]
+    assert_at_rest(redis)
+    ledger.assert_law(a=(3, 0), b=(2, 1))
+
+
+def test_closing_a_sale_forgets_who_bought_what(strategy: LuaQueue, ledger: Ledger, redis: Redis) -> None:
+    strategy.place(new_draft(("a", 1)), ledger.save)
+    work(strategy, ledger)
+    strategy.unload(["a", "b"])
+    assert redis.keys("{stock}:*") == [DONE.encode()] or set(redis.keys("{stock}:*")) <= {
+        DONE.encode(),
+        STREAM.encode(),
+        b"{stock}:queue:last",
+    }
