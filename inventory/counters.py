@@ -38,11 +38,13 @@ class Note:
     Args:
         lines: pairs of sku and units.
         at: seconds since 1970 on the server's clock.
+        entry: the draft's entry in the queue; empty for one that is being saved at once.
     """
 
     draft: UUID
     lines: Sequence[tuple[str, int]]
     at: float
+    entry: str = ""
 
 
 class Counters:
@@ -121,6 +123,11 @@ class Counters:
             logger.warning("Draft %s stays noted as reserved until it is reconciled: Redis did not answer.", draft)
             return False
 
+    def skus(self) -> list[str]:
+        """The skus that have a counter."""
+        prefix = counter_key("")
+        return sorted(text(key)[len(prefix) :] for key in self.client.scan_iter(match=f"{prefix}*", count=1000))
+
     def left(self, skus: Sequence[str]) -> Mapping[str, int | None]:
         """What Redis may still admit of each sku; None where there is no counter."""
         if not skus:
@@ -141,7 +148,8 @@ class Counters:
         made = []
         for draft, said in self.client.hgetall(NOTES).items():
             note = orjson.loads(said)
-            made.append(Note(UUID(text(draft)), [(line[0], line[1]) for line in note["lines"]], note["at"]))
+            lines = [(line[0], line[1]) for line in note["lines"]]
+            made.append(Note(UUID(text(draft)), lines, note["at"], note.get("entry", "")))
         return sorted(made, key=lambda note: note.at)
 
 

@@ -24,18 +24,22 @@ from inventory.errors import Duplicate, OverLimit, SoldOut, StockNotLoaded, Stoc
 
 STREAM = "{stock}:queue"
 GROUP = "workers"
-KEYS = "{stock}:queue:keys"
 LAST = "{stock}:queue:last"
 DONE = "{stock}:queue:done"
 WOKEN = "{stock}:queue:woken"
 ASIDE = "{stock}:queue:aside"
 REMEMBERED = 86400
-"""Seconds for which it is known what has become of a draft that is not an order of its own."""
+"""Seconds for which Redis knows who has an idempotency key, and what has become of a draft that is no order."""
 
 
 def bought_key(sku: str) -> str:
     """The key that counts what each customer has queued or bought of a sku, by sale."""
     return f"{{stock}}:bought:{sku}"
+
+
+def key_key(customer: int, key: str) -> str:
+    """The key that tells which draft has a customer's idempotency key."""
+    return f"{{stock}}:key:{customer}:{key}"
 
 
 def outcome_key(draft: UUID) -> str:
@@ -89,7 +93,7 @@ class Queue:
         self.client: Any = client
         self.forgotten = forgotten
         self.dead = dead
-        self._enqueue = client.register_script(SCRIPTS["enqueue"])
+        self._enqueue: Any = client.register_script(SCRIPTS["enqueue"])
         self._done: Any = client.register_script(SCRIPTS["done"])
 
     def put(self, draft: Draft) -> bool:
@@ -104,13 +108,13 @@ class Queue:
         """
         note = {
             "lines": [(line.sku, line.quantity, line.limit or 0) for line in draft.lines],
-            "key": f"{draft.customer}:{draft.key}",
             "buyer": f"{draft.sale}:{draft.customer}",
             "draft": orjson.dumps(draft, default=str).decode(),
         }
-        keys = [NOTES, UNITS, STREAM, KEYS, LAST, WOKEN, *_of_lines(draft.skus)]
+        keys = [NOTES, UNITS, STREAM, key_key(draft.customer, draft.key), LAST, WOKEN, *_of_lines(draft.skus)]
         try:
-            answer, what, left = self._enqueue(keys, [str(draft.id), orjson.dumps(note), round(self.forgotten)])
+            arguments = [str(draft.id), orjson.dumps(note), round(self.forgotten), REMEMBERED]
+            answer, what, left = self._enqueue(keys, arguments)
         except RedisError as error:
             raise StockUnavailable(f"Redis did not answer: {error}") from error
         match text(answer):
@@ -158,7 +162,8 @@ class Queue:
         with self.client.pipeline(transaction=False) as pipe:
             for entry in entries:
                 skus = entry.draft.skus if entry.draft else [line[0] for line in self._note(entry.id)["lines"]]
-                keys = [NOTES, UNITS, STREAM, KEYS, DONE, outcome_key(entry.id), *_of_lines(skus)]
+                key = key_key(entry.draft.customer, entry.draft.key) if entry.draft else outcome_key(entry.id)
+                keys = [NOTES, UNITS, STREAM, key, DONE, outcome_key(entry.id), *_of_lines(skus)]
                 how = "sold" if sold else "back"
                 arguments = [str(entry.id), entry.number, GROUP, how, str(instead or ""), REMEMBERED]
                 self._done(keys, arguments, client=pipe)
@@ -180,6 +185,10 @@ class Queue:
     def __len__(self) -> int:
         return int(self.client.xlen(STREAM))
 
+    def has(self, entry: str) -> bool:
+        """Whether an entry is still on the queue."""
+        return bool(self.client.xrange(STREAM, entry, entry))
+
     def get(self, draft: UUID) -> Waiting | None:
         """What is known of a draft; None when Redis knows nothing."""
         note = self._note(draft)
@@ -195,8 +204,9 @@ class Queue:
 
     def under(self, customer: int, key: str) -> Waiting | None:
         """The queued draft that has a customer's idempotency key."""
-        draft = self.client.hget(KEYS, f"{customer}:{key}")
-        return None if draft is None else self.get(UUID(text(draft)))
+        draft = self.client.get(key_key(customer, key))
+        waiting = None if draft is None else self.get(UUID(text(draft)))
+        return waiting if waiting is not None and waiting.draft is not None else None
 
     def allow(self, returned: Iterable[Returned]) -> None:
         """Customers have given units back, and may buy as many again."""

@@ -13,8 +13,9 @@ def verdict(burst: Burst, tally: Tally, *, host: str, clients: int) -> dict[str,
     """Everything that is worth saying of a burst. `sold`, `oversold` and `conserved` come from the tables.
 
     `errors` are attempts that never got an answer that counts; `busy` are answers that said "try again"; `missing`
-    are orders that were answered with 201 and are not in the tables.
+    are orders that were answered with 201 or 202 and are not in the tables once the queue is empty.
     """
+    bursts.wait_for_the_queue(burst)
     figures = bursts.figures(burst, host=host)
     return {
         "strategy": burst.rung or burst.strategy,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import time
 import urllib.error
 import urllib.request
 import uuid
@@ -137,8 +138,17 @@ def figures(burst: Burst, *, host: str) -> Figures:
     return accounts.figures([burst.sku])[0]
 
 
+def wait_for_the_queue(burst: Burst, *, patience: float = 60.0) -> None:
+    """Return when nothing is queued any more, or after so many seconds."""
+    if burst.rung or not strategies.get(burst.strategy).queues:
+        return
+    until = time.monotonic() + patience
+    while len(strategies.queue()) and time.monotonic() < until:
+        time.sleep(0.05)
+
+
 def missing(burst: Burst, orders: list[str]) -> int:
-    """How many orders that were answered with 201 are not in the shop's tables."""
+    """How many orders that were answered with 201 or 202 are not in the shop's tables."""
     return 0 if burst.rung else len(orders) - Order.objects.filter(pk__in=orders).count()
 
 

@@ -13,6 +13,8 @@ from typing import Any
 
 from django.conf import settings
 
+from inventory import strategies
+
 LOCUSTFILE = Path(__file__).parent / "locustfile.py"
 
 
@@ -42,6 +44,11 @@ class Rush:
     @property
     def name(self) -> str:
         return self.rung or self.strategy
+
+    @property
+    def needs_workers(self) -> bool:
+        """Whether orders are queued, and somebody has to save them."""
+        return not self.rung and strategies.get(self.strategy).queues
 
     @property
     def wanted(self) -> int:

@@ -190,7 +190,7 @@ def find(order: UUID, *, customer: int) -> Placed:
 
     Raises:
         Order.DoesNotExist: the customer has no such order.
-        RedisError: it has no row, and Redis does not say whether it is queued.
+        StockUnavailable: it has no row, and Redis does not say whether it is queued.
     """
     if (found := _row(pk=order, customer=customer)) is not None:
         return Placed(found, replayed=True)

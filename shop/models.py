@@ -93,7 +93,7 @@ class Order(models.Model):
     key = models.CharField(max_length=128, help_text="The customer's idempotency key.")
     body_hash = models.CharField(max_length=64, editable=False)
     created_at = models.DateTimeField()
-    reason = models.CharField(max_length=200, blank=True, db_default="", help_text="Why it was rejected.")
+    reason = models.CharField(max_length=200, blank=True, default="", db_default="", help_text="Why it was rejected.")
 
     class Meta:
         ordering = ["-id"]

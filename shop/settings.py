@@ -64,6 +64,8 @@ OFFER_TTL = env.float("OFFER_TTL", default=1.0)
 
 # Seconds before a sale opens in which its stock is preheated.
 PREHEAT_LEAD = env.float("PREHEAT_LEAD", default=60.0)
+# Seconds after which units that are reserved for an order that never came go back. Longer than any request takes.
+RECONCILE_GRACE = env.float("RECONCILE_GRACE", default=60.0)
 
 INSTALLED_APPS = [
     "unfold",
@@ -175,6 +177,7 @@ CELERY_BEAT_SCHEDULE = {
         # A beat that nobody worked on is not worth keeping: the next one does the same.
         "options": {"expires": 10},
     },
+    "reconcile": {"task": "shop.tasks.reconcile", "schedule": timedelta(seconds=60), "options": {"expires": 60}},
     "save-queued-orders": {
         "task": "shop.tasks.save_queued_orders",
         "schedule": timedelta(seconds=10),

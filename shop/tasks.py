@@ -7,6 +7,7 @@ from celery import shared_task
 from kombu.exceptions import KombuError, OperationalError
 
 from shop import checkout, sales
+from shop import reconcile as reconciling
 
 logger = logging.getLogger(__name__)
 
@@ -27,6 +28,12 @@ def tend_sales() -> None:
 def save_queued_orders() -> int:
     """Save the orders that are queued. Beat starts it too, for the orders whose wake-up was lost."""
     return checkout.save_queued()
+
+
+@shared_task
+def reconcile() -> int:
+    """Put right what processes that died have left between Redis and Postgres. Each repair is logged."""
+    return len(reconciling.reconcile())
 
 
 def wake_worker(**_: Any) -> None:

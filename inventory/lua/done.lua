@@ -2,7 +2,7 @@
 -- KEYS[1]   the notes: a hash of draft id to note
 -- KEYS[2]   the units reserved: a hash of sku to units
 -- KEYS[3]   the queue: a stream
--- KEYS[4]   the idempotency keys of queued drafts: a hash of "customer:key" to draft id
+-- KEYS[4]   the customer's idempotency key: the id of the draft that has it
 -- KEYS[5]   the place of the last draft that was taken off
 -- KEYS[6]   the outcome, for those who ask by the draft's id
 -- KEYS[7..] for each line the counter of its sku, then what was bought of it: a hash of "sale:customer" to units
@@ -22,7 +22,9 @@ if not noted then
 end
 local note = cjson.decode(noted)
 redis.call("HDEL", KEYS[1], ARGV[1])
-redis.call("HDEL", KEYS[4], note.key)
+if ARGV[4] == "back" then
+    redis.call("DEL", KEYS[4])  -- Postgres alone knows now who has the key
+end
 for at, line in ipairs(note.lines) do
     if redis.call("HINCRBY", KEYS[2], line[1], -line[2]) == 0 then
         redis.call("HDEL", KEYS[2], line[1])

@@ -2,19 +2,20 @@
 -- KEYS[1]   the notes: a hash of draft id to note
 -- KEYS[2]   the units reserved: a hash of sku to units
 -- KEYS[3]   the queue: a stream
--- KEYS[4]   the idempotency keys of queued drafts: a hash of "customer:key" to draft id
+-- KEYS[4]   the customer's idempotency key: the id of the draft that has it
 -- KEYS[5]   how many were ever queued
 -- KEYS[6]   the wake-up: there while a worker was told to come
 -- KEYS[7..] for each line the counter of its sku, then what was bought of it: a hash of "sale:customer" to units
 -- ARGV[1]   the draft's id
--- ARGV[2]   the note: JSON, {"lines": [[sku, quantity, limit or 0], ...], "key": "customer:key", "buyer":
---           "sale:customer", "draft": the whole draft}, to which time and place are added
+-- ARGV[2]   the note: JSON, {"lines": [[sku, quantity, limit or 0], ...], "buyer": "sale:customer",
+--           "draft": the whole draft}, to which time and place are added
 -- ARGV[3]   seconds after which a wake-up that nobody came to is forgotten
+-- ARGV[4]   seconds for which the idempotency key is remembered
 -- Returns {"queued", whether to wake a worker, 0}, {"duplicate", the id of the draft that has the key, 0},
 -- {"over limit", line, units bought before}, {"sold out", line, left} or {"not loaded", line, 0}.
 
 local note = cjson.decode(ARGV[2])
-local existing = redis.call("HGET", KEYS[4], note.key)
+local existing = redis.call("GET", KEYS[4])
 if existing == ARGV[1] then
     return {"queued", 0, 0}  -- a client that lost the answer has sent the script again
 end
@@ -44,5 +45,5 @@ note.place = redis.call("INCR", KEYS[5])
 note.entry = redis.call("XADD", KEYS[3], "*", "id", ARGV[1], "draft", note.draft)
 note.draft = nil  -- the queue has it
 redis.call("HSET", KEYS[1], ARGV[1], cjson.encode(note))
-redis.call("HSET", KEYS[4], note.key, ARGV[1])
+redis.call("SET", KEYS[4], ARGV[1], "EX", ARGV[4])
 return {"queued", redis.call("SET", KEYS[6], 1, "NX", "EX", ARGV[3]) and 1 or 0, 0}

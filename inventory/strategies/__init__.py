@@ -14,6 +14,7 @@ from redis import RedisError
 
 from inventory.counters import Counters
 from inventory.draft import Reject, Returned, Save, Saved
+from inventory.errors import StockUnavailable
 from inventory.strategies.base import Strategy
 from inventory.strategies.group_commit import GroupCommit
 from inventory.strategies.guarded_update import GuardedUpdate
@@ -94,9 +95,12 @@ def waiting(draft: UUID) -> Waiting | None:
     """What is known of a draft that was queued and is no order yet.
 
     Raises:
-        RedisError: Redis did not answer.
+        StockUnavailable: Redis did not answer.
     """
-    return queue().get(draft)
+    try:
+        return queue().get(draft)
+    except RedisError as error:
+        raise StockUnavailable(f"Redis did not answer: {error}") from error
 
 
 def stock_lock(sku: str) -> RedisLock:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from typing import ClassVar
 
 from django.db import transaction
 
@@ -15,6 +16,8 @@ class Strategy(ABC):
     """A way of taking stock. Holds no state of an order: every thread may use the same object."""
 
     name: str
+    queues: ClassVar[bool] = False
+    """Whether it answers before the order is saved: somebody has to work the queue off."""
 
     def place(self, order: Draft, save: Save) -> Placement:
         """Take the stock of every line and save the order, or do neither.
@@ -60,5 +63,9 @@ class Strategy(ABC):
         self.refresh(sorted({each.sku for each in returned}), saved)
 
     def waiting(self, customer: int, key: str) -> Waiting | None:
-        """The customer's draft under this key that is safe but no order yet; None for a strategy that saves at once."""
+        """The customer's draft under this key that is safe but no order yet; None for a strategy that saves at once.
+
+        Raises:
+            StockUnavailable: that cannot be told at the moment.
+        """
         return None

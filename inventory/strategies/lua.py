@@ -54,21 +54,34 @@ class Lua(Strategy):
         return Placement.COMMITTED
 
     def preheat(self, skus: Sequence[str], saved: Saved) -> None:
-        self._load(skus, saved, make=True)
+        load(self.counters(), skus, saved, make=True)
 
     def unload(self, skus: Sequence[str]) -> None:
         self.counters().unload(skus)
 
     def refresh(self, skus: Sequence[str], saved: Saved) -> None:
-        self._load(skus, saved, make=False)
+        load(self.counters(), skus, saved, make=False)
 
-    def _load(self, skus: Sequence[str], saved: Saved, *, make: bool) -> None:
-        counters = self.counters()
-        with transaction.atomic():
-            # While the rows are locked no order of these skus is committed, so what is noted is either an order by now
-            # or still on its way.
-            rows = StockItem.objects.select_for_update().filter(sku__in=skus).order_by("sku")
-            on_hand = dict(rows.values_list("sku", "on_hand"))
-            committed = saved(counters.drafts())
-            for sku in skus:
-                counters.load(sku, on_hand.get(sku, 0), committed, make=make)
+
+def load(counters: Counters, skus: Sequence[str], saved: Saved, *, make: bool) -> dict[str, int]:
+    """Make counters agree with Postgres, also while the shop is selling.
+
+    Args:
+        make: make those that are not there, too.
+
+    Returns:
+        By how much each was wrong; a sku without a counter is left out.
+
+    Raises:
+        RedisError: Redis did not answer.
+    """
+    changes = {}
+    with transaction.atomic():
+        # While the rows are locked no order of these skus is committed, so what is noted is either an order by now or
+        # still on its way.
+        rows = StockItem.objects.select_for_update(no_key=True).filter(sku__in=skus).order_by("sku")
+        on_hand = dict(rows.values_list("sku", "on_hand"))
+        committed = saved(counters.drafts())
+        for sku in skus:
+            changes[sku] = counters.load(sku, on_hand.get(sku, 0), committed, make=make)
+    return {sku: change for sku, change in changes.items() if change is not None}

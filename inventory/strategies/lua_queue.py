@@ -9,11 +9,12 @@ from contextlib import suppress
 
 from django.db import DataError, IntegrityError, InterfaceError, OperationalError, transaction
 from django.dispatch import Signal
+from redis import RedisError
 
 from inventory import batch
 from inventory.counters import Counters
 from inventory.draft import Draft, Placement, Reject, Returned, Save, Saved
-from inventory.errors import Duplicate, InventoryError, SoldOut
+from inventory.errors import Duplicate, InventoryError, SoldOut, StockUnavailable
 from inventory.strategies.lua import Lua
 from inventory.stream import Entry, Queue, Waiting
 
@@ -36,6 +37,7 @@ class LuaQueue(Lua):
     """
 
     name = "lua-queue"
+    queues = True
 
     def __init__(self, counters: Callable[[], Counters], queue: Callable[[], Queue]) -> None:
         super().__init__(counters)
@@ -131,4 +133,7 @@ class LuaQueue(Lua):
         self.queue().allow(returned)
 
     def waiting(self, customer: int, key: str) -> Waiting | None:
-        return self.queue().under(customer, key)
+        try:
+            return self.queue().under(customer, key)
+        except RedisError as error:
+            raise StockUnavailable(f"Redis did not answer: {error}") from error

@@ -11,6 +11,7 @@ from locust.exception import StopUser
 
 # How long a buyer keeps asking before giving up, in seconds.
 PATIENCE = 30.0
+TAKEN = {201, 202}
 TRY_AGAIN = {0, 429, 502, 503, 504}
 
 
@@ -40,7 +41,7 @@ class Buyer(FastHttpUser):
             deadline = gevent.get_hub().loop.now() + PATIENCE
             while True:
                 status, answer, retry_after = self._place(coming.path, headers, body)
-                if status == 201:
+                if status in TAKEN:
                     attempt.sold(answer["id"])
                 elif status == 409 and answer.get("type", "").endswith("/sold-out/"):
                     attempt.refused()
@@ -61,10 +62,10 @@ class Buyer(FastHttpUser):
             except (TypeError, ValueError):  # no body, or not JSON
                 answer = {}
             status = response.status_code
-            if status == 201 and "id" not in answer:
+            if status in TAKEN and "id" not in answer:
                 status = 0  # cut off in the middle: whoever cannot read the answer has none
             problem = answer.get("type", "").strip("/").rpartition("/")[2]
-            if status == 201:
+            if status in TAKEN:
                 response.success()
                 response.request_meta["name"] = "order: sold"
             elif problem == "sold-out":

@@ -14,9 +14,9 @@ from rest_framework.test import APIClient
 
 from inventory import strategies
 from inventory.draft import Draft, Placement, Save
-from inventory.strategies import NAMES, Strategy
+from inventory.strategies import Strategy
 from shop import accounts, checkout
-from tests.factories import on_sale, orders_in
+from tests.factories import SAVING, on_sale, orders_in
 from tests.shop.conftest import Buyer, Gone, assert_problem, order_body
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 NEEDS_REDIS = {"lua", "redis-lock"}
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", SAVING)
 def test_without_redis_an_order_is_503_or_sold_as_its_strategy_needs_it_and_counts_once(
     buyer: Buyer, redis_gone: Gone, name: str
 ) -> None:
@@ -40,7 +40,7 @@ def test_without_redis_an_order_is_503_or_sold_as_its_strategy_needs_it_and_coun
     assert [(row.sold, row.conserved) for row in accounts.figures()] == [(1, True)]
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", SAVING)
 def test_a_redis_that_refuses_to_write_is_as_good_as_none(buyer: Buyer, redis: Redis, name: str) -> None:
     """A replica that was not promoted, or a server that is out of memory: it answers, with an error."""
     offer = on_sale({"a": 2}, strategy=name)
@@ -86,7 +86,7 @@ def test_without_postgres_every_answer_is_503(buyer: Buyer, postgres_gone: Gone,
     assert orders_in() == 0
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", SAVING)
 def test_without_postgres_nothing_is_taken_in_redis(buyer: Buyer, postgres_gone: Gone, name: str) -> None:
     offer = on_sale({"a": 1}, strategy=name)
     assert checkout.offers.get(offer.sale) is not None
@@ -98,7 +98,7 @@ def test_without_postgres_nothing_is_taken_in_redis(buyer: Buyer, postgres_gone:
     assert buyer.order(order_body(offer, a=1), key="mine").status_code == 201
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", SAVING)
 def test_when_the_answer_of_the_commit_is_lost_it_is_503_and_the_retry_finds_the_order(
     buyer: Buyer, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:

@@ -20,12 +20,12 @@ from inventory import strategies
 from inventory.draft import Draft, Placement, Save
 from inventory.errors import OverLimit, SoldOut, StockUnavailable, UnknownCustomer
 from inventory.models import StockItem
-from inventory.strategies import NAMES, Strategy
+from inventory.strategies import Strategy
 from locking import held
 from shop import accounts, checkout, offers
 from shop.checkout import KeyReused, Placed, SaleNotOpen, StillRunning, UnknownProduct, UnknownSale
 from shop.models import Allowance, Order, OrderItem, SaleItem
-from tests.factories import OnSale, at_once, close_now, new_customer, on_sale, orders_in, tally
+from tests.factories import SAVING, OnSale, at_once, close_now, new_customer, on_sale, orders_in, tally
 from tests.shop.conftest import Gone
 from tests.waiting import PATIENCE, wait_for
 
@@ -71,7 +71,7 @@ class Paused(Strategy):
 # A new order
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", SAVING)
 def test_an_order_is_committed_and_answered_as_it_is_in_the_tables(customer: int, name: str) -> None:
     offer = on_sale({"a": 3, "b": 3}, strategy=name, price="9.90", limit=2)
     placed = place(offer, customer, key="mine", a=2, b=1)
@@ -110,7 +110,7 @@ def test_an_order_under_a_limit_costs_so_many_statements_once_the_offer_is_known
 # The same key again
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", SAVING)
 def test_the_same_key_and_body_is_the_same_order_and_takes_nothing_more(customer: int, name: str) -> None:
     offer = on_sale({"a": 5, "b": 5}, strategy=name)
     first = place(offer, customer, key="mine", a=2, b=1)
@@ -121,7 +121,7 @@ def test_the_same_key_and_body_is_the_same_order_and_takes_nothing_more(customer
     assert strategies.counters().reserved() == {}
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", SAVING)
 def test_without_the_key_the_same_order_again_is_another_order(customer: int, name: str) -> None:
     """The negative control."""
     offer = on_sale({"a": 5}, strategy=name)
@@ -136,7 +136,7 @@ def sell_out(offer: OnSale) -> None:
 
 
 @pytest.mark.parametrize("since", [sell_out, close_now], ids=["sold out", "closed"])
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", SAVING)
 def test_a_retry_gets_its_order_also_when_stock_or_sale_have_ended_since(
     customer: int, name: str, since: Callable[[OnSale], None]
 ) -> None:
@@ -197,7 +197,7 @@ def test_a_key_whose_order_was_refused_may_try_again(customer: int) -> None:
 # Two clicks at once
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", SAVING)
 def test_while_the_first_click_is_on_its_way_the_second_is_told_so_and_after_it_gets_the_order(
     customer: int, name: str
 ) -> None:
@@ -267,7 +267,7 @@ def somebody_waits_for_a_transaction() -> bool:
         return cursor.fetchone() is not None
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", SAVING)
 @pytest.mark.parametrize("one_key", [True, False], ids=["one key", "a key each"])
 def test_16_clicks_at_once_with_one_key_are_one_order_and_with_a_key_each_16(
     customer: int, name: str, one_key: bool
@@ -326,7 +326,7 @@ def test_a_strategy_that_needs_redis_is_unavailable_without_it_and_takes_nothing
 # The answer is lost
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", SAVING)
 def test_when_the_answer_of_the_commit_is_lost_a_retry_finds_the_order(customer: int, name: str) -> None:
     offer = on_sale({"a": 5}, strategy=name)
     known = offers.read(offer.sale)
@@ -357,7 +357,7 @@ def test_when_the_answer_of_the_commit_is_lost_a_retry_finds_the_order(customer:
 # Limits
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", SAVING)
 @pytest.mark.parametrize(("limit", "orders"), [(2, 2), (None, 16)], ids=["limit 2", "no limit"])
 def test_16_orders_of_one_customer_at_once_are_as_many_as_the_limit_allows(
     customer: int, name: str, limit: int | None, orders: int
@@ -392,7 +392,7 @@ def test_over_the_limit_says_what_was_taken_and_leaves_nothing(customer: int) ->
         pytest.param(timedelta(hours=-1), timedelta(hours=1), True, id="open"),
     ],
 )
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", SAVING)
 def test_only_an_open_sale_sells(customer: int, name: str, opens: timedelta, closes: timedelta, is_open: bool) -> None:
     offer = on_sale({"a": 1}, strategy=name, opens=opens, closes=closes)
     if is_open:
@@ -423,7 +423,7 @@ def test_an_unknown_sale_and_a_product_that_the_sale_does_not_offer_are_refused(
     assert_books(a=(1, 0), b=(1, 0))
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", SAVING)
 def test_a_customer_who_was_deleted_buys_nothing(customer: int, name: str) -> None:
     offer = on_sale({"a": 1}, strategy=name)
     User.objects.filter(pk=customer).delete()

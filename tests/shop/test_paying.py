@@ -14,14 +14,13 @@ from redis import Redis
 
 from inventory import stock, strategies
 from inventory.models import StockItem
-from inventory.strategies import NAMES
 from shop import accounts, checkout
 from shop.celery import app
 from shop.checkout import NotPayable
 from shop.models import Allowance, Order
 from shop.saving import return_units
-from shop.tasks import expire_unpaid_orders, tend_sales
-from tests.factories import OnSale, close_now, elsewhere, interleaved, new_customer, on_sale, orders_in
+from shop.tasks import expire_unpaid_orders, reconcile, save_queued_orders, tend_sales
+from tests.factories import SAVING, OnSale, close_now, elsewhere, interleaved, new_customer, on_sale, orders_in
 from tests.shop.conftest import Gone
 from tests.waiting import PATIENCE, wait_for
 
@@ -98,7 +97,7 @@ def test_an_order_that_is_due_can_be_paid_until_it_has_expired(customer: int) ->
 # Expiring
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", SAVING)
 def test_what_nobody_paid_for_comes_back_once_and_what_was_paid_stays(customer: int, name: str) -> None:
     offer = on_sale({"a": 10, "b": 10}, strategy=name, limit=9)
     due, paid, fresh = (place(offer, customer, a=units, b=1) for units in (1, 2, 4))
@@ -329,5 +328,6 @@ def test_the_task_expires_what_is_due(customer: int, redis: Redis) -> None:
 def test_every_task_that_beat_is_told_to_start_is_there() -> None:
     app.loader.import_default_modules()
     scheduled = {entry["task"] for entry in app.conf.beat_schedule.values()}
-    assert scheduled == {expire_unpaid_orders.name, tend_sales.name}
+    tasks = (expire_unpaid_orders, reconcile, save_queued_orders, tend_sales)
+    assert scheduled == {task.name for task in tasks}
     assert scheduled <= set(app.tasks)

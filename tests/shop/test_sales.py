@@ -103,10 +103,10 @@ def test_preheating_twice_is_preheating_once(redis: Redis) -> None:
     assert strategies.counters().left(["a", "b"]) == {"a": 1, "b": 3}
 
 
-def test_only_lua_makes_copies(redis: Redis) -> None:
+def test_only_what_takes_from_redis_makes_copies_there(redis: Redis) -> None:
     for name in NAMES:
         on_sale({name: 1}, strategy=name)
-    assert strategies.counters().left(NAMES) == {name: 1 if name == "lua" else None for name in NAMES}
+    assert strategies.counters().left(NAMES) == {name: 1 if name.startswith("lua") else None for name in NAMES}
 
 
 @pytest.mark.parametrize("call", [sales.preheat, sales.close])
@@ -198,10 +198,11 @@ def test_stock_that_is_not_loaded_is_loaded_by_the_first_who_asks(redis: Redis, 
     def buy() -> checkout.Placed:
         return checkout.place(customer=new_customer(), sale=offer.sale, quantities=offer.cart(a=1), key="k")
 
-    if not lost or name == "lua":
+    if not lost or name.startswith("lua"):
         with pytest.raises(StockNotLoaded):
             buy()
     assert not buy().replayed
+    checkout.save_queued()
     assert StockItem.objects.get(sku="a").on_hand == 2
     assert sale(offer.sale).preheated_at is not None
 

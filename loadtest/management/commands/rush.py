@@ -59,7 +59,7 @@ class Command(BaseCommand):
                 url = options["url"].rstrip("/")
                 if not url:
                     with console.status("Starting the shop …"):
-                        url = running.enter_context(Stack(lab=bool(rush.rung))).url
+                        url = running.enter_context(Stack(lab=bool(rush.rung), background=rush.needs_workers)).url
                 elif not answers(url):
                     raise CommandError(f"No healthy shop answers at {url}: {url}/health/ says more.", returncode=2)
                 result = run_with_progress(rush, url, console)

@@ -1,0 +1,103 @@
+"""What processes that died have left between Redis and Postgres, found and put right while the shop is selling.
+
+Postgres is the truth. Each repair is guarded: it does nothing where somebody has put it right meanwhile.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+
+from inventory import strategies
+from inventory.counters import Counters, Note
+from inventory.draft import Saved
+from inventory.models import StockItem
+from inventory.strategies.lua import load
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Repair:
+    """Something that was put right.
+
+    Args:
+        what: was wrong, in words.
+        name: of the sku or draft.
+        units: that Redis may admit now and could not before; negative for units that it may not.
+    """
+
+    what: str
+    name: str
+    units: int
+
+
+def reconcile(on_sale: Collection[str], saved: Saved, *, grace: float) -> list[Repair]:
+    """Put right what Redis says of the stock, and gather the pieces of stock that is not on sale.
+
+    Args:
+        on_sale: the skus of sales that are open or preheated. Others need no copy of their stock.
+        grace: seconds after which a draft that is no order is believed to be nobody's. A process that is paused for
+            longer and then goes on is refused by the guard in SQL, if its units were sold meanwhile.
+
+    Returns:
+        What was repaired; each repair is logged.
+
+    Raises:
+        RedisError: Redis did not answer.
+    """
+    counters = strategies.counters()
+    made = [
+        *_end_old_reservations(counters, saved, grace),
+        *_remove_stale_counters(counters, on_sale),
+        *_mend_counters(counters, saved),
+        *_gather_pieces(on_sale),
+    ]
+    for repair in made:
+        logger.warning("Repaired: %s, %s, %+d units in Redis.", repair.what, repair.name, repair.units)
+    return made
+
+
+def _end_old_reservations(counters: Counters, saved: Saved, grace: float) -> Iterator[Repair]:
+    """Notes of drafts whose process died: the order exists, or the units go back. What is queued is a worker's."""
+    now = counters.client.time()[0]
+    old = [note for note in counters.notes() if note.at <= now - grace and not _is_queued(note)]
+    orders = saved({note.draft for note in old})
+    for note in old:
+        skus = [sku for sku, _ in note.lines]
+        if note.draft in orders:
+            if counters.settle(note.draft, skus):
+                yield Repair("an order whose reservation had not ended", str(note.draft), 0)
+        elif counters.give_back(note.draft, skus):
+            yield Repair("units reserved for nobody", str(note.draft), sum(units for _, units in note.lines))
+
+
+def _is_queued(note: Note) -> bool:
+    return bool(note.entry) and strategies.queue().has(note.entry)
+
+
+def _remove_stale_counters(counters: Counters, on_sale: Collection[str]) -> Iterator[Repair]:
+    stale = [sku for sku in counters.skus() if sku not in on_sale]
+    left = counters.left(stale)
+    counters.unload(stale)
+    for sku in stale:
+        yield Repair("a counter of what is not on sale", sku, -(left[sku] or 0))
+
+
+def _mend_counters(counters: Counters, saved: Saved) -> Iterator[Repair]:
+    # One by one: the row of a sku is locked no longer than its own counter takes.
+    for sku in counters.skus():
+        change = load(counters, [sku], saved, make=False).get(sku, 0)
+        if change:
+            yield Repair("a counter that differed from what is on hand", sku, change)
+
+
+def _gather_pieces(on_sale: Collection[str]) -> Iterator[Repair]:
+    """Segments and unit rows of what is not on sale: their units go back to where every strategy finds them."""
+    items = StockItem.objects.exclude(sku__in=on_sale)
+    pieces = items.filter(segments__isnull=False) | items.filter(units__isnull=False)
+    skus = sorted(set(pieces.values_list("sku", flat=True)))
+    strategies.unload(skus)
+    for sku in skus:
+        yield Repair("pieces of stock that is not on sale", sku, 0)

@@ -1,0 +1,59 @@
+"""`manage.py reconcile`: what processes that died have left between Redis and Postgres, put right."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.db import InterfaceError, OperationalError
+from redis import RedisError
+from rich.console import Console
+from rich.table import Table
+
+from shop import accounts
+from shop.reconcile import reconcile
+
+
+class Command(BaseCommand):
+    help = (
+        "Saves what is queued, gives back units that are reserved for orders that never came, mends counters that "
+        "differ from what is on hand, and removes those of what is not on sale. Safe while the shop is selling. "
+        "Celery does the same every minute. Exit status 0 when the conservation law holds afterwards, 1 when it is "
+        "broken, 2 when a server did not answer."
+    )
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument(
+            "--grace",
+            type=float,
+            help="seconds after which a reservation that became no order is nobody's (RECONCILE_GRACE)",
+        )
+        parser.add_argument("--json", action="store_true", help="one JSON object instead of a table")
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        try:
+            before = broken()
+            repairs = reconcile(grace=options["grace"])
+            after = broken()
+        except (RedisError, OperationalError, InterfaceError) as error:
+            raise CommandError(f"A server did not answer: {error}", returncode=2) from error
+        if options["json"]:
+            said = {"broken_before": before, "repairs": [asdict(repair) for repair in repairs], "broken_after": after}
+            self.stdout.write(json.dumps(said))
+        else:
+            if repairs:
+                table = Table("what was wrong", "sku or draft", "units in Redis", title="Repaired")
+                for repair in repairs:
+                    table.add_row(repair.what, repair.name, f"{repair.units:+}")
+                Console().print(table)
+            law = f"BROKEN for {', '.join(after)}: see manage.py audit" if after else "holds"
+            self.stdout.write(f"{len(repairs)} repairs. The conservation law {law}.")
+        if after:
+            raise SystemExit(1)
+
+
+def broken() -> list[str]:
+    """The skus for which the tables break the law."""
+    return [figures.sku for figures in accounts.figures() if not figures.conserved]

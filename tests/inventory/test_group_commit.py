@@ -1,0 +1,189 @@
+"""`group-commit`: who waits together is saved together, and nobody waits for company or for somebody else's mistake."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from uuid import UUID, uuid4
+
+import pytest
+from django.db import OperationalError, connection, connections
+
+from inventory import stock
+from inventory.draft import Draft, Placement
+from inventory.errors import Duplicate, OverLimit, Refusal, SoldOut
+from inventory.models import StockItem
+from inventory.strategies.group_commit import GroupCommit
+from tests.factories import new_draft
+from tests.inventory.conftest import Ledger
+from tests.waiting import PATIENCE, wait_for
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+class Gate:
+    """A Save that stops the first group until it is told to go on, and notes who is saved with whom."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self.ledger = ledger
+        self.groups: list[list[UUID]] = []
+        self.inside = threading.Event()
+        self.go_on = threading.Event()
+        self.refusals: dict[UUID, Refusal] = {}
+        self.poison: set[UUID] = set()
+
+    def save(self, drafts: Sequence[Draft]) -> Mapping[UUID, Refusal]:
+        self.groups.append([draft.id for draft in drafts])
+        self.inside.set()
+        assert self.go_on.wait(PATIENCE)
+        if self.poison & {draft.id for draft in drafts}:
+            raise ValueError("a mistake of ours")
+        refused = {draft.id: self.refusals[draft.id] for draft in drafts if draft.id in self.refusals}
+        if accepted := [draft for draft in drafts if draft.id not in refused]:
+            self.ledger.save(accepted)
+        return refused
+
+
+@pytest.fixture
+def gate(ledger: Ledger) -> Gate:
+    return Gate(ledger)
+
+
+@pytest.fixture
+def strategy() -> GroupCommit:
+    return GroupCommit()
+
+
+@pytest.fixture
+def place(strategy: GroupCommit, gate: Gate) -> Iterator[Callable[[Draft], Future[Placement]]]:
+    """Place a draft in a thread of its own, and return once it waits or saves."""
+    pool = ThreadPoolExecutor(32)
+
+    def run(draft: Draft) -> Placement:
+        try:
+            return strategy.place(draft, gate.save)
+        finally:
+            connections.close_all()
+
+    def start(draft: Draft) -> Future[Placement]:
+        before = len(strategy._waiting)
+        leads = not strategy._saving
+        future = pool.submit(run, draft)
+        if leads:
+            assert gate.inside.wait(PATIENCE)
+        else:
+            wait_for(lambda: len(strategy._waiting) > before, "the buyer to wait")
+        return future
+
+    yield start
+    gate.go_on.set()
+    pool.shutdown()
+
+
+def test_who_waits_while_one_is_saved_is_saved_together(
+    gate: Gate, place: Callable[[Draft], Future[Placement]], ledger: Ledger
+) -> None:
+    stock.deliver("a", 20)
+    drafts = [new_draft(("a", 1)) for _ in range(9)]
+    answers = [place(draft) for draft in drafts]
+    gate.go_on.set()
+    assert [answer.result(PATIENCE) for answer in answers] == [Placement.COMMITTED] * 9
+    assert gate.groups == [[drafts[0].id], [draft.id for draft in drafts[1:]]]
+    ledger.assert_law(a=(11, 9))
+
+
+def test_nobody_waits_for_company(strategy: GroupCommit, ledger: Ledger) -> None:
+    stock.deliver("a", 2)
+    threads = threading.active_count()
+    for _ in range(2):
+        assert strategy.place(new_draft(("a", 1)), ledger.save) is Placement.COMMITTED
+    assert threading.active_count() == threads
+    assert (strategy._waiting, strategy._saving) == ([], False)
+
+
+def test_when_the_stock_does_not_cover_all_the_first_to_come_are_served(
+    gate: Gate, place: Callable[[Draft], Future[Placement]], ledger: Ledger
+) -> None:
+    """A cart that is too large does not keep a smaller one behind it from what is left."""
+    stock.deliver("a", 4)
+    answers = [place(new_draft(("a", quantity))) for quantity in (1, 2, 2, 1, 1)]
+    gate.go_on.set()
+    said = [answer.exception(PATIENCE) for answer in answers]
+    assert [type(error).__name__ for error in said] == ["NoneType", "NoneType", "SoldOut", "NoneType", "SoldOut"]
+    assert isinstance(said[2], SoldOut)
+    assert (said[2].wanted, said[2].left) == (2, 1)
+    ledger.assert_law(a=(0, 4))
+
+
+@pytest.mark.parametrize("refusal", [Duplicate(uuid4()), OverLimit("a", limit=1, taken=1)], ids=["key", "limit"])
+def test_what_one_was_refused_is_left_for_the_next(
+    gate: Gate, place: Callable[[Draft], Future[Placement]], ledger: Ledger, refusal: Refusal
+) -> None:
+    stock.deliver("a", 2)
+    first, refused, last = (new_draft(("a", 1)) for _ in range(3))
+    gate.refusals[refused.id] = refusal
+    answers = [place(draft) for draft in (first, refused, last)]
+    gate.go_on.set()
+    assert [answer.exception(PATIENCE) for answer in answers] == [None, refusal, None]
+    ledger.assert_law(a=(0, 2))
+
+
+def test_an_order_that_makes_the_transaction_fail_fails_alone(
+    gate: Gate, place: Callable[[Draft], Future[Placement]], ledger: Ledger
+) -> None:
+    stock.deliver("a", 9)
+    drafts = [new_draft(("a", 1)) for _ in range(5)]
+    gate.poison = {drafts[2].id}
+    answers = [place(draft) for draft in drafts]
+    gate.go_on.set()
+    assert [type(answer.exception(PATIENCE)).__name__ for answer in answers] == [
+        *["NoneType"] * 2,
+        "ValueError",
+        *["NoneType"] * 2,
+    ]
+    ledger.assert_law(a=(5, 4))
+
+
+def test_without_an_answer_from_postgres_everybody_of_the_group_is_told_and_the_next_group_goes_on(
+    gate: Gate, place: Callable[[Draft], Future[Placement]], ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stock.deliver("a", 9)
+    drafts = [new_draft(("a", 1)) for _ in range(3)]
+    save = gate.save
+
+    def die(drafts_: Sequence[Draft]) -> Mapping[UUID, Refusal]:
+        refused = save(drafts_)
+        if drafts[1] in drafts_:
+            with connection.cursor() as cursor:
+                cursor.execute("SELECT pg_terminate_backend(pg_backend_pid())")
+        return refused
+
+    monkeypatch.setattr(gate, "save", die)
+    answers = [place(draft) for draft in drafts]
+    gate.go_on.set()
+    assert [type(answer.exception(PATIENCE)) for answer in answers] == [type(None), OperationalError, OperationalError]
+    late = place(new_draft(("a", 1)))
+    assert late.result(PATIENCE) is Placement.COMMITTED
+    ledger.assert_law(a=(7, 2))
+
+
+def test_who_leads_and_is_interrupted_leaves_nobody_waiting(
+    gate: Gate, place: Callable[[Draft], Future[Placement]], ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stock.deliver("a", 9)
+    first, second, third = (new_draft(("a", 1)) for _ in range(3))
+    save = gate.save
+
+    def stop(drafts: Sequence[Draft]) -> Mapping[UUID, Refusal]:
+        save(drafts)
+        if first in drafts:
+            raise KeyboardInterrupt
+        return {}
+
+    monkeypatch.setattr(gate, "save", stop)
+    answers = [place(draft) for draft in (first, second, third)]
+    gate.go_on.set()
+    assert isinstance(answers[0].exception(PATIENCE), KeyboardInterrupt)
+    assert [answer.result(PATIENCE) for answer in answers[1:]] == [Placement.COMMITTED] * 2
+    assert StockItem.objects.get(sku="a").on_hand == 7

@@ -1,0 +1,159 @@
+"""An order that is queued: what its customer is told, from 202 to what has become of it."""
+
+from __future__ import annotations
+
+from uuid import uuid4
+
+import pytest
+from django.core.cache import caches
+from django.db import IntegrityError
+from redis import Redis
+
+from inventory import strategies
+from inventory.models import StockItem
+from shop import accounts, checkout, sales
+from shop.models import Allowance, Order, Sale
+from shop.tasks import save_queued_orders
+from tests.factories import OnSale, close_now, on_sale, orders_in
+from tests.shop.conftest import Buyer, Gone, assert_problem, order_body
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture
+def offer(redis: Redis) -> OnSale:
+    return on_sale({"a": 3, "b": 3}, strategy="lua-queue", limit=2)
+
+
+def test_an_order_is_202_with_its_location_and_then_an_order(buyer: Buyer, offer: OnSale) -> None:
+    answer = buyer.order(order_body(offer, a=1, b=1), key="mine")
+    assert answer.status_code == 202
+    queued = answer.json()
+    assert (queued["state"], [item["sku"] for item in queued["items"]]) == ("queued", ["a", "b"])
+    assert answer.headers["Location"] == f"/api/orders/{queued['id']}/"
+
+    looked = buyer.get(answer.headers["Location"])
+    assert (looked.status_code, looked.json()) == (200, {**queued, "place": 1})
+    assert orders_in() == 0
+
+    assert save_queued_orders() == 1
+    saved = buyer.get(answer.headers["Location"]).json()
+    assert saved == {**queued, "state": "pending"}
+    assert [(row.on_hand, row.sold, row.conserved) for row in accounts.figures()] == [(2, 1, True)] * 2
+
+
+def test_a_retry_is_the_same_order_before_and_after_it_is_saved(buyer: Buyer, offer: OnSale) -> None:
+    first = buyer.order(order_body(offer, a=1), key="mine")
+    again = buyer.order(order_body(offer, a=1), key="mine")
+    assert (again.status_code, again.json()["id"]) == (202, first.json()["id"])
+    assert again.headers["Idempotent-Replayed"] == "true"
+    assert_problem(buyer.order(order_body(offer, a=2), key="mine"), 422, "key-reused")
+    checkout.save_queued()
+    after = buyer.order(order_body(offer, a=1), key="mine")
+    assert (after.status_code, after.json()["id"]) == (201, first.json()["id"])
+    assert_problem(buyer.order(order_body(offer, a=2), key="mine"), 422, "key-reused")
+    assert orders_in() == 1
+
+
+def test_a_retry_after_the_sale_finds_what_is_queued(buyer: Buyer, offer: OnSale) -> None:
+    first = buyer.order(order_body(offer, a=1), key="mine")
+    close_now(offer)
+    again = buyer.order(order_body(offer, a=1), key="mine")
+    assert (again.status_code, again.json()["id"]) == (202, first.json()["id"])
+
+
+def test_who_leaves_the_queue_between_the_two_looks_is_found(
+    buyer: Buyer, offer: OnSale, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    location = buyer.order(order_body(offer, a=1), key="mine").headers["Location"]
+    waiting, rows = strategies.waiting, checkout._row
+    monkeypatch.setattr(strategies, "waiting", lambda order: (checkout.save_queued(), waiting(order))[1])
+    assert buyer.get(location).json()["state"] == "pending"
+    assert rows(pk=location.split("/")[-2]) is not None
+
+
+def test_nobody_sees_what_somebody_else_has_queued(buyer: Buyer, other_buyer: Buyer, offer: OnSale) -> None:
+    location = buyer.order(order_body(offer, a=1)).headers["Location"]
+    assert_problem(other_buyer.get(location), 404, "not-found")
+    assert_problem(buyer.get(f"/api/orders/{uuid4()}/"), 404, "not-found")
+
+
+def test_refusals_are_answered_at_once_and_a_later_try_is_a_new_one(
+    buyer: Buyer, other_buyer: Buyer, offer: OnSale
+) -> None:
+    assert buyer.order(order_body(offer, a=2)).status_code == 202
+    assert_problem(buyer.order(order_body(offer, a=1)), 409, "over-limit")
+    assert_problem(other_buyer.order(order_body(offer, a=2), key="mine"), 409, "sold-out")
+    assert other_buyer.order(order_body(offer, a=1), key="mine").status_code == 202
+    checkout.save_queued()
+    assert orders_in("pending") == 2
+
+
+def test_what_postgres_refuses_is_rejected_with_its_reason(buyer: Buyer, offer: OnSale) -> None:
+    """Redis has forgotten what the customer has; the tables have not."""
+    Allowance.objects.create(sale_id=offer.sale, customer_id=buyer.customer, sku="a", taken=2)
+    answer = buyer.order(order_body(offer, a=1), key="mine")
+    assert answer.status_code == 202
+    checkout.save_queued()
+    rejected = buyer.get(answer.headers["Location"]).json()
+    assert (rejected["state"], rejected["reason"]) == ("rejected", "a: at most 2 per customer, 2 taken already")
+    assert strategies.counters().left(["a"]) == {"a": 3}
+    assert [(row.sold, row.conserved) for row in accounts.figures(["a"])] == [(0, True)]
+
+
+def test_an_order_that_was_queued_in_time_counts_when_the_sale_has_ended_meanwhile(buyer: Buyer, offer: OnSale) -> None:
+    location = buyer.order(order_body(offer, a=1)).headers["Location"]
+    sales.close(offer.sale)
+    caches["offers"].clear()
+    assert_problem(buyer.order(order_body(offer, a=1)), 409, "sale-not-open")
+    checkout.save_queued()
+    assert buyer.get(location).json()["state"] == "pending"
+    assert strategies.counters().left(["a"]) == {"a": None}
+
+
+def test_a_key_that_is_an_order_of_another_sale_already_is_that_order(buyer: Buyer, offer: OnSale) -> None:
+    other = on_sale({"c": 1})
+    first = buyer.order(order_body(other, c=1), key="mine").json()
+    answer = buyer.order(order_body(offer, a=1), key="mine")
+    assert answer.status_code == 202  # Redis knows nothing of it
+    checkout.save_queued()
+    assert buyer.get(answer.headers["Location"]).json()["id"] == first["id"]
+    assert orders_in() == 1
+
+
+def test_an_order_that_cannot_be_saved_is_rejected_and_set_aside(
+    buyer: Buyer, other_buyer: Buyer, offer: OnSale, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    poison = buyer.order(order_body(offer, a=1)).headers["Location"]
+    healthy = other_buyer.order(order_body(offer, a=1)).headers["Location"]
+    save = checkout.save
+
+    def fail(drafts):  # type: ignore[no-untyped-def]
+        if any(draft.customer == buyer.customer for draft in drafts):
+            raise IntegrityError("no such thing")
+        return save(drafts)
+
+    monkeypatch.setattr(checkout, "save", fail)
+    assert checkout.save_queued() == 2
+    assert buyer.get(poison).json()["state"] == "rejected"
+    assert other_buyer.get(healthy).json()["state"] == "pending"
+    assert [reason for *_, reason in strategies.queue().aside()] == ["IntegrityError: no such thing"]
+
+
+def test_without_redis_it_is_unavailable(buyer: Buyer, offer: OnSale, redis_gone: Gone) -> None:
+    location = buyer.order(order_body(offer, a=1)).headers["Location"]
+    with redis_gone():
+        assert_problem(buyer.order(order_body(offer, a=1)), 503, "unavailable")
+        assert_problem(buyer.get(location), 503, "unavailable")
+
+
+def test_an_order_that_ends_gives_back_its_allowance_in_redis_too(buyer: Buyer, offer: OnSale) -> None:
+    buyer.order(order_body(offer, a=2))
+    checkout.save_queued()
+    assert_problem(buyer.order(order_body(offer, a=1)), 409, "over-limit")
+    Order.objects.update(created_at="2020-01-01T00:00Z")
+    assert checkout.expire_unpaid() == 1
+    assert strategies.counters().left(["a"]) == {"a": 3}
+    assert buyer.order(order_body(offer, a=1)).status_code == 202
+    assert StockItem.objects.get(sku="a").on_hand == 3
+    assert Sale.objects.get(pk=offer.sale).strategy == "lua-queue"

@@ -1,0 +1,198 @@
+"""What processes that died have left between Redis and Postgres is found, put right once, and nothing else is."""
+
+from __future__ import annotations
+
+import json
+import logging
+from functools import partial
+from io import StringIO
+from typing import Any
+
+import pytest
+from django.core.management import CommandError, call_command
+from django.utils import timezone
+from redis import Redis
+
+from inventory import strategies
+from inventory.counters import NOTES, Counters
+from inventory.models import StockItem, StockUnit
+from inventory.stream import STREAM
+from shop import accounts, checkout
+from shop.models import Sale
+from shop.reconcile import reconcile
+from tests.factories import OnSale, at_once, new_customer, new_draft, on_sale, tally
+from tests.shop.conftest import Gone
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture
+def offer(redis: Redis) -> OnSale:
+    return on_sale({"a": 5, "b": 5}, strategy="lua")
+
+
+@pytest.fixture
+def counters(redis: Redis) -> Counters:
+    return strategies.counters()
+
+
+def buy(offer: OnSale, **cart: int) -> checkout.Placed:
+    return checkout.place(customer=new_customer(), sale=offer.sale, quantities=offer.cart(**cart), key="k")
+
+
+def assert_law(**on_hand: int) -> None:
+    """Both laws: nobody's units are reserved, and Redis admits what is on hand."""
+    assert all(figures.conserved for figures in accounts.figures())
+    assert {item.sku: item.on_hand for item in StockItem.objects.all()} == on_hand
+    assert strategies.counters().reserved() == {}
+    assert strategies.counters().left(list(on_hand)) == on_hand
+
+
+def test_at_rest_there_is_nothing_to_repair(offer: OnSale) -> None:
+    buy(offer, a=2, b=1)
+    assert reconcile(grace=0) == []
+    assert_law(a=3, b=4)
+
+
+def test_units_of_a_process_that_died_before_its_commit_go_back(offer: OnSale, counters: Counters) -> None:
+    draft = new_draft(("a", 2), ("b", 1))
+    counters.take(draft)
+    (repair,) = reconcile(grace=0)
+    assert (repair.what, repair.name, repair.units) == ("units reserved for nobody", str(draft.id), 3)
+    assert reconcile(grace=0) == []
+    assert_law(a=5, b=5)
+
+
+def test_an_order_whose_process_died_after_its_commit_keeps_its_units(
+    offer: OnSale, counters: Counters, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as dying:
+        dying.setattr(Counters, "settle", lambda *rest: False)
+        order = buy(offer, a=2).order
+    assert counters.drafts() == {order.pk}
+    (repair,) = reconcile(grace=0)
+    assert (repair.what, repair.units) == ("an order whose reservation had not ended", 0)
+    assert_law(a=3, b=5)
+
+
+def test_who_does_not_ask_postgres_gives_sold_units_back(
+    offer: OnSale, counters: Counters, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The negative control: every old note is taken for nobody's."""
+    monkeypatch.setattr("shop.reconcile.saved", lambda drafts: set())
+    with monkeypatch.context() as dying:
+        dying.setattr(Counters, "settle", lambda *rest: False)
+        buy(offer, a=2)
+    given_back = [repair.units for repair in reconcile(grace=0) if repair.what == "units reserved for nobody"]
+    assert given_back == [2]
+
+
+def test_a_reservation_within_its_grace_is_on_its_way(offer: OnSale, counters: Counters) -> None:
+    draft = new_draft(("a", 2))
+    counters.take(draft)
+    assert reconcile(grace=60) == []
+    assert counters.drafts() == {draft.id}
+
+
+@pytest.mark.parametrize("wrong", [-3, 2])
+def test_a_counter_that_differs_is_mended(offer: OnSale, counters: Counters, redis: Redis, wrong: int) -> None:
+    redis.incrby("{stock}:counter:a", wrong)
+    (repair,) = reconcile()
+    assert (repair.what, repair.name, repair.units) == ("a counter that differed from what is on hand", "a", -wrong)
+    assert_law(a=5, b=5)
+
+
+def test_a_counter_of_what_is_not_on_sale_is_removed(offer: OnSale, counters: Counters) -> None:
+    Sale.objects.update(opens_at=timezone.now() - timezone.timedelta(hours=2), closes_at=timezone.now())
+    assert {(repair.what, repair.name) for repair in reconcile()} == {
+        ("a counter of what is not on sale", "a"),
+        ("a counter of what is not on sale", "b"),
+    }
+    assert counters.skus() == []
+
+
+def test_pieces_of_stock_that_is_not_on_sale_are_gathered(redis: Redis) -> None:
+    """Who split the stock died before it gathered it again: its units are on hand, and nobody would find them."""
+    on_sale({"a": 5}, strategy="guarded-update")
+    Sale.objects.update(opens_at=timezone.now() - timezone.timedelta(hours=2), closes_at=timezone.now())
+    StockItem.objects.update(on_hand=3)
+    StockUnit.objects.bulk_create(StockUnit(item_id="a") for _ in range(2))
+    assert accounts.figures()[0].conserved
+    assert [(repair.what, repair.name) for repair in reconcile()] == [("pieces of stock that is not on sale", "a")]
+    assert StockItem.objects.get(sku="a").on_hand == 5
+    assert StockUnit.objects.count() == 0
+
+
+def test_what_is_queued_is_saved_and_not_taken_for_nobodys(redis: Redis) -> None:
+    offer = on_sale({"a": 5}, strategy="lua-queue")
+    order = buy(offer, a=2).order
+    assert reconcile(grace=0) == []
+    assert checkout.find(order.pk, customer=order.customer_id).order.state == "pending"
+    assert_law(a=3)
+
+
+def test_a_draft_whose_entry_was_lost_gives_its_units_back(redis: Redis) -> None:
+    offer = on_sale({"a": 5}, strategy="lua-queue")
+    buy(offer, a=2)
+    redis.xtrim(STREAM, maxlen=0)
+    assert [repair.what for repair in reconcile(grace=0)] == ["units reserved for nobody"]
+    assert_law(a=5)
+
+
+def test_a_queue_that_a_worker_is_busy_with_is_left_alone(redis: Redis) -> None:
+    offer = on_sale({"a": 5}, strategy="lua-queue")
+    buy(offer, a=2)
+    assert len(strategies.queue().read("busy", 10)) == 1
+    assert reconcile(grace=0) == []
+    assert redis.hlen(NOTES) == 1
+
+
+def test_it_repairs_while_the_shop_sells(offer: OnSale, counters: Counters) -> None:
+    nobodys = [new_draft(("a", 1)) for _ in range(2)]
+    for draft in nobodys:
+        counters.take(draft)
+    customers = [new_customer() for _ in range(12)]
+
+    def order(customer: int) -> Any:
+        return checkout.place(customer=customer, sale=offer.sale, quantities=offer.cart(a=1), key="k").order.state
+
+    answers = at_once(*[partial(order, customer) for customer in customers], *[partial(reconcile, grace=0)] * 3)
+    assert tally(answers)["PENDING"] == 3
+    reconcile(grace=0)
+    assert all(figures.conserved for figures in accounts.figures())
+    assert counters.reserved() == {}
+    assert counters.left(["a"]) == {"a": StockItem.objects.get(sku="a").on_hand}
+
+
+# The command
+
+
+def test_the_command_says_what_it_repaired(offer: OnSale, counters: Counters, caplog: pytest.LogCaptureFixture) -> None:
+    draft = new_draft(("a", 2))
+    counters.take(draft)
+    said = StringIO()
+    with caplog.at_level(logging.WARNING):
+        call_command("reconcile", "--grace", "0", "--json", stdout=said)
+    assert json.loads(said.getvalue()) == {
+        "broken_before": [],
+        "repairs": [{"what": "units reserved for nobody", "name": str(draft.id), "units": 2}],
+        "broken_after": [],
+    }
+    assert str(draft.id) in caplog.text
+    said = StringIO()
+    call_command("reconcile", stdout=said)
+    assert said.getvalue() == "0 repairs. The conservation law holds.\n"
+
+
+def test_what_it_cannot_repair_is_status_1(offer: OnSale) -> None:
+    StockItem.objects.filter(sku="a").update(on_hand=4)
+    with pytest.raises(SystemExit) as ended:
+        call_command("reconcile", stdout=(said := StringIO()))
+    assert ended.value.code == 1
+    assert "BROKEN for a" in said.getvalue()
+
+
+def test_without_redis_it_is_status_2(redis_gone: Gone) -> None:
+    with redis_gone(), pytest.raises(CommandError, match="did not answer") as failed:
+        call_command("reconcile")
+    assert failed.value.returncode == 2
