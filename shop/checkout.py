@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -16,14 +16,12 @@ import uuid_utils.compat
 from django.conf import settings
 from django.db import DatabaseError, transaction
 from django.utils import timezone
-from django_redis import get_redis_connection
 from redis import RedisError
 
 from inventory import strategies
 from inventory.draft import Draft, Line, Placement
 from inventory.errors import Duplicate, InventoryError, StockNotLoaded
 from inventory.strategies import Strategy, Waiting
-from locking import LockUnavailable, RedisLock
 from shop import offers, sales
 from shop.models import Order, OrderItem, Product
 from shop.sales import NotNow
@@ -31,9 +29,8 @@ from shop.saving import reject, return_units, save, saved
 
 logger = logging.getLogger(__name__)
 
-# Seconds for which a second click is answered early. A crash leaves the key behind for as long, so it is short; an
-# order that takes longer loses nothing, since the unique key on the order stands behind.
-RUNNING_TTL = 5.0
+_running: dict[tuple[int, str], UUID] = {}
+"""The drafts that are being placed in this process, by customer and key."""
 
 
 class CheckoutError(Exception):
@@ -111,19 +108,26 @@ def place(*, customer: int, sale: int, quantities: Mapping[int, int], key: str) 
 
 def place_draft(draft: Draft, offer: offers.Offer, strategy: Strategy) -> Placed:
     """Place a draft by a strategy. See `place`, which knows the strategy of the sale."""
-    with _alone(draft):
-        try:
-            if not offer.is_open(draft.created_at):
-                raise SaleNotOpen(f"{offer.name} is open from {offer.opens_at} to {offer.closes_at}.")
-            if not offer.preheated:
-                raise StockNotLoaded(f"The stock of {offer.name} is not loaded yet.")
-            placement = strategy.place(draft, save)
-        except StockNotLoaded as missing:
-            _load_again(offer.sale)
-            return _placed_before(strategy, draft.customer, draft.key, draft.body_hash, missing)
-        except (CheckoutError, InventoryError) as refused:
-            return _placed_before(strategy, draft.customer, draft.key, draft.body_hash, refused)
-    products = {item.sku: Product(pk=item.product, sku=item.sku, name=item.name) for item in offer.products.values()}
+    click = (draft.customer, draft.key)
+    # A second click is answered early while the first is on its way in this process. In another one it waits for the
+    # first at the unique key on the order, which lets one through, and is answered with that order.
+    if _running.setdefault(click, draft.id) != draft.id:
+        raise StillRunning("An order with this key is being placed: ask again in a moment.")
+    try:
+        if not offer.is_open(draft.created_at):
+            raise SaleNotOpen(f"{offer.name} is open from {offer.opens_at} to {offer.closes_at}.")
+        if not offer.preheated:
+            raise StockNotLoaded(f"The stock of {offer.name} is not loaded yet.")
+        placement = strategy.place(draft, save)
+    except StockNotLoaded as missing:
+        _load_again(offer.sale)
+        return _placed_before(strategy, draft.customer, draft.key, draft.body_hash, missing)
+    except (CheckoutError, InventoryError) as refused:
+        return _placed_before(strategy, draft.customer, draft.key, draft.body_hash, refused)
+    finally:
+        del _running[click]
+    items = [offer.by_sku[sku] for sku in draft.skus]
+    products = {item.sku: Product(pk=item.product, sku=item.sku, name=item.name) for item in items}
     return Placed(_order_of(draft, products), replayed=False, queued=placement is Placement.QUEUED)
 
 
@@ -155,29 +159,6 @@ def draft_order(offer: offers.Offer, *, customer: int, quantities: Mapping[int, 
         body_hash=body_hash_of(offer.sale, quantities),
         created_at=timezone.now(),
     )
-
-
-@contextmanager
-def _alone(draft: Draft) -> Iterator[None]:
-    """Answer a second click while the first is on its way.
-
-    This only makes the answer early. Without Redis both go on, and the unique key on the order lets one through.
-    """
-    lock = RedisLock(
-        get_redis_connection("default"), f"order:{draft.customer}:{draft.key}", ttl=RUNNING_TTL, renew=False
-    )
-    try:
-        lease = lock.acquire(blocking=False)
-    except (LockUnavailable, RedisError):  # no answer, or an error: out of memory, a replica
-        yield
-        return
-    if lease is None:
-        raise StillRunning("An order with this key is being placed: ask again in a moment.")
-    try:
-        yield
-    finally:
-        with suppress(LockUnavailable, RedisError):  # it ends by itself
-            lease.release()
 
 
 def body_hash_of(sale: int, quantities: Mapping[int, int]) -> str:

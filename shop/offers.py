@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from decimal import Decimal
 
-from django.core.cache import caches
+from django.conf import settings
 
 from shop.models import Sale
 
@@ -34,23 +35,34 @@ class Offer:
     strategy: str
     preheated: bool
     products: Mapping[int, Offered]
+    by_sku: Mapping[str, Offered] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "by_sku", {item.sku: item for item in self.products.values()})
 
     def is_open(self, now: datetime) -> bool:
         return self.opens_at <= now < self.closes_at
 
 
+_remembered: dict[int, tuple[float, Offer]] = {}
+"""Until when, on the monotonic clock, and what. Not a cache of Django's: those copy what they keep, each time."""
+
+
 def get(sale: int) -> Offer | None:
     """The offer of a sale, at most `OFFER_TTL` seconds old; None where there is no such sale."""
-    key = str(sale)
-    offer: Offer | None = caches["offers"].get(key)
-    if offer is None and (offer := read(sale)) is not None:
-        caches["offers"].set(key, offer)
+    now = time.monotonic()
+    until, remembered = _remembered.get(sale, (now, None))
+    if now < until:
+        return remembered
+    offer = read(sale)
+    if offer is not None:
+        _remembered[sale] = (now + settings.OFFER_TTL, offer)
     return offer
 
 
 def forget(sale: int) -> None:
     """Read the sale anew the next time, in this process."""
-    caches["offers"].delete(str(sale))
+    _remembered.pop(sale, None)
 
 
 def read(sale: int) -> Offer | None:

@@ -164,7 +164,6 @@ CACHES = {
         # No retries: a script that was sent and not answered may have run. Who calls it knows how to ask again.
         "OPTIONS": {"CONNECTION_POOL_KWARGS": {"retry": None, "socket_timeout": 2, "socket_connect_timeout": 2}},
     },
-    "offers": {"BACKEND": "django.core.cache.backends.locmem.LocMemCache", "TIMEOUT": OFFER_TTL},
 }
 
 CELERY_BROKER_URL = REDIS_LOCATION.replace("unix://", "redis+socket://")

@@ -6,12 +6,12 @@ from collections.abc import Iterator
 
 import pytest
 from django.conf import settings
-from django.core.cache import caches
 from django_redis import get_redis_connection
 from redis import Redis
 
 from locking import LockError
 from servers import Servers
+from shop import offers
 
 
 @pytest.fixture(scope="session")
@@ -30,7 +30,7 @@ def redis(servers: Servers) -> Redis:
     """The shop's Redis, emptied."""
     client = get_redis_connection("default")
     client.flushall()
-    caches["offers"].clear()
+    offers._remembered.clear()
     return client
 
 

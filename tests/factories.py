@@ -16,7 +16,6 @@ from uuid import UUID, uuid4
 
 import uuid_utils.compat
 from django.contrib.auth.models import User
-from django.core.cache import caches
 from django.db import connection, connections
 from django.utils import timezone
 from redis import Redis
@@ -26,7 +25,7 @@ from inventory.draft import Draft, Line, Save
 from inventory.errors import TryAgain
 from inventory.strategies import Strategy
 from locking import held
-from shop import sales
+from shop import offers, sales
 from shop.models import Order, Product, Sale, SaleItem
 from tests.waiting import PATIENCE, wait_for
 
@@ -107,7 +106,7 @@ def close_now(offer: OnSale) -> None:
     """End the window of a sale, without waiting for what a process remembers of it."""
     now = timezone.now()
     Sale.objects.filter(pk=offer.sale).update(opens_at=now - timedelta(hours=2), closes_at=now - timedelta(hours=1))
-    caches["offers"].clear()
+    offers._remembered.clear()
 
 
 def orders_in(*states: str) -> int:

@@ -17,7 +17,6 @@ from rest_framework.test import APIClient
 from inventory import stock, strategies
 from inventory.models import StockItem
 from inventory.strategies import stock_lock
-from locking import RedisLock
 from shop import accounts, checkout
 from shop.api import throttles
 from shop.models import Order, OrderItem
@@ -138,9 +137,10 @@ def test_a_key_for_another_body_is_422(buyer: Buyer, offer: OnSale) -> None:
 
 
 def test_a_key_whose_order_is_being_placed_is_409_with_a_time_to_wait(
-    buyer: Buyer, offer: OnSale, redis: Redis
+    buyer: Buyer, offer: OnSale, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with RedisLock(redis, f"order:{buyer.customer}:mine").hold():
+    with monkeypatch.context() as running:
+        running.setitem(checkout._running, (buyer.customer, "mine"), uuid4())
         assert_problem(buyer.order(order_body(offer, a=1), key="mine"), 409, "still-running")
         assert buyer.order(order_body(offer, a=1), key="another").status_code == 201
     assert buyer.order(order_body(offer, a=1), key="mine").status_code == 201

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -12,13 +13,12 @@ from uuid import uuid4
 
 import pytest
 from django.contrib.auth.models import User
-from django.core.cache import caches
 from django.db import OperationalError, connection, connections, transaction
 from django.test.utils import CaptureQueriesContext
 
 from inventory import strategies
 from inventory.draft import Draft, Placement, Save
-from inventory.errors import OverLimit, SoldOut, StockUnavailable, UnknownCustomer
+from inventory.errors import OverLimit, SoldOut, StockUnavailable, TryAgain, UnknownCustomer
 from inventory.models import StockItem
 from inventory.strategies import Strategy
 from locking import held
@@ -101,7 +101,7 @@ def test_an_order_under_a_limit_costs_so_many_statements_once_the_offer_is_known
     customer: int, name: str, statements: str
 ) -> None:
     offer = on_sale({"a": 3}, strategy=name, limit=3)
-    caches["offers"].set(str(offer.sale), offers.read(offer.sale), timeout=None)
+    offers._remembered[offer.sale] = (math.inf, offers.read(offer.sale))
     with CaptureQueriesContext(connection) as queries:
         place(offer, customer, a=1)
     assert " ".join(query["sql"].split()[0] for query in queries) == statements
@@ -231,8 +231,22 @@ def test_while_the_first_click_is_on_its_way_the_second_is_told_so_and_after_it_
     assert_books(a=(4, 1))
 
 
-def test_without_redis_the_second_order_under_a_key_waits_for_the_first_at_the_unique_index(
-    customer: int, redis_gone: Gone
+@pytest.fixture
+def apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No click sees another one on its way: as if each came to a process of its own."""
+
+    class Apart(dict[Any, Any]):
+        def setdefault(self, key: Any, default: Any = None) -> Any:
+            return default
+
+        def __delitem__(self, key: Any) -> None:
+            pass
+
+    monkeypatch.setattr(checkout, "_running", Apart())
+
+
+def test_in_another_process_the_second_order_under_a_key_waits_for_the_first_at_the_unique_index(
+    customer: int, apart: None
 ) -> None:
     # Stock of its own for each, so that it is the key that the second one waits for, and not the row of the stock.
     offer = on_sale({"a": 5, "b": 5})
@@ -249,7 +263,7 @@ def test_without_redis_the_second_order_under_a_key_waits_for_the_first_at_the_u
         finally:
             connections.close_all()
 
-    with redis_gone(), ThreadPoolExecutor(2) as pool:
+    with ThreadPoolExecutor(2) as pool:
         placing = pool.submit(click, first, paused)
         assert paused.saved.wait(PATIENCE)
         different = pool.submit(click, second, strategies.get("guarded-update"))
@@ -293,11 +307,21 @@ def test_16_clicks_at_once_with_one_key_are_one_order_and_with_a_key_each_16(
     assert_books(a=(19, 1) if one_key else (4, 16))
 
 
-def test_16_clicks_at_once_with_one_key_and_without_redis_are_one_order(customer: int, redis_gone: Gone) -> None:
-    offer = on_sale({"a": 20})
-    with redis_gone():
-        answers = at_once(*[lambda: place(offer, customer, key="mine", a=1).replayed] * 16)
-    assert tally(answers) == {"False": 1, "True": 15}
+@pytest.mark.parametrize("name", SAVING)
+def test_16_clicks_at_once_with_one_key_in_a_process_each_are_one_order(customer: int, apart: None, name: str) -> None:
+    offer = on_sale({"a": 20}, strategy=name)
+
+    def click() -> str:
+        def once() -> str:
+            try:
+                return str(place(offer, customer, key="mine", a=1).replayed)
+            except TryAgain:
+                return ""
+
+        answer: str = wait_for(once, "an answer other than to try again")
+        return answer
+
+    assert tally(at_once(*[click] * 16)) == {"False": 1, "True": 15}
     assert_books(a=(19, 1))
 
 
@@ -446,7 +470,7 @@ def test_an_order_keeps_the_price_of_its_moment(customer: int) -> None:
     offer = on_sale({"a": 2}, price="5.00")
     place(offer, customer, key="mine", a=1)
     SaleItem.objects.update(price=Decimal("7.00"))
-    caches["offers"].clear()
+    offers._remembered.clear()
     place(offer, customer, key="later", a=1)
     again = place(offer, customer, key="mine", a=1)
     assert [item.price for item in again.order.items.all()] == [Decimal("5.00")]

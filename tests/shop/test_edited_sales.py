@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from django.core.cache import caches
 from django.db import transaction
 
 from inventory.models import StockItem
-from shop import checkout, sales
+from shop import checkout, offers, sales
 from shop.models import Order, SaleItem
 from tests.factories import interleaved, new_customer, on_sale
 
@@ -25,7 +24,7 @@ def test_a_retry_is_the_same_order_also_when_what_it_ordered_is_offered_no_more(
     else:
         sale = 2**62
         Order.objects.update(body_hash=checkout.body_hash_of(sale, cart))
-    caches["offers"].clear()
+    offers._remembered.clear()
 
     again = checkout.place(customer=customer, sale=sale, quantities=cart, key="one")
 
@@ -45,7 +44,7 @@ def test_no_units_come_back_between_the_reading_and_the_copy_of_a_preheat() -> N
         with transaction.atomic():
             free.append(StockItem.objects.select_for_update(skip_locked=True).filter(sku="a").exists())
 
-    with interleaved(look, after="inventory_stockitem.*FOR UPDATE"):
+    with interleaved(look, after="inventory_stockitem.*FOR NO KEY UPDATE"):
         sales.preheat(offer.sale)
 
     assert free == [False]

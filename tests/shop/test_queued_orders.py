@@ -5,13 +5,12 @@ from __future__ import annotations
 from uuid import uuid4
 
 import pytest
-from django.core.cache import caches
 from django.db import IntegrityError
 from redis import Redis
 
 from inventory import strategies
 from inventory.models import StockItem
-from shop import accounts, checkout, sales
+from shop import accounts, checkout, offers, sales
 from shop.models import Allowance, Order, Sale
 from shop.tasks import save_queued_orders
 from tests.factories import OnSale, close_now, on_sale, orders_in
@@ -104,7 +103,7 @@ def test_what_postgres_refuses_is_rejected_with_its_reason(buyer: Buyer, offer: 
 def test_an_order_that_was_queued_in_time_counts_when_the_sale_has_ended_meanwhile(buyer: Buyer, offer: OnSale) -> None:
     location = buyer.order(order_body(offer, a=1)).headers["Location"]
     sales.close(offer.sale)
-    caches["offers"].clear()
+    offers._remembered.clear()
     assert_problem(buyer.order(order_body(offer, a=1)), 409, "sale-not-open")
     checkout.save_queued()
     assert buyer.get(location).json()["state"] == "pending"

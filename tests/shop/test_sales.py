@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from datetime import timedelta
 from decimal import Decimal
@@ -9,7 +10,6 @@ from functools import partial
 from typing import Any
 
 import pytest
-from django.core.cache import caches
 from django.core.exceptions import ValidationError
 from django.db import IntegrityError, transaction
 from django.utils import timezone
@@ -122,7 +122,7 @@ def test_without_redis_it_says_so(redis_gone: Gone, call: Callable[[int], None])
 def test_closing_ends_the_window_and_removes_the_copies() -> None:
     offer, another = on_sale({"a": 1}, strategy="lua"), on_sale({"b": 1}, strategy="lua")
     sales.close(offer.sale)
-    caches["offers"].clear()
+    offers._remembered.clear()
     ended = sale(offer.sale).closes_at
     assert ended <= timezone.now()
     assert strategies.counters().left(["a", "b"]) == {"a": None, "b": 1}
@@ -153,13 +153,13 @@ def test_an_offer_has_what_an_order_needs() -> None:
 def test_an_offer_is_read_once_and_a_sale_that_is_not_there_is_asked_for_again() -> None:
     made = on_sale({"a": 1})
     offer = offers.read(made.sale)
-    caches["offers"].set(str(made.sale), offer, timeout=None)
+    offers._remembered[made.sale] = (math.inf, offer)
     SaleItem.objects.all().delete()
     assert offers.get(made.sale) == offer
-    caches["offers"].clear()
+    offers._remembered.clear()
     assert offers.get(made.sale) != offer
     assert offers.get(2**62) is None
-    assert caches["offers"].get(str(2**62)) is None
+    assert 2**62 not in offers._remembered
 
 
 def test_the_first_preheat_removes_what_an_earlier_sale_of_the_sku_has_left(redis: Redis) -> None:
@@ -246,7 +246,7 @@ def test_what_is_over_is_not_loaded_again_by_who_has_not_heard(redis: Redis) -> 
     offer = on_sale({"a": 3}, strategy="lua")
     remembered = offers.get(offer.sale)
     sales.close(offer.sale)
-    caches["offers"].set(str(offer.sale), remembered)
+    offers._remembered[offer.sale] = (math.inf, remembered)
     with pytest.raises(StockNotLoaded):
         checkout.place(customer=new_customer(), sale=offer.sale, quantities=offer.cart(a=1), key="k")
     assert strategies.counters().left(["a"]) == {"a": None}
