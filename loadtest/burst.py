@@ -1,13 +1,15 @@
-"""What a burst is about: a product, its stock, and the customers who come for it."""
+"""What a burst is about: products, their stock, and the customers who come for them."""
 
 from __future__ import annotations
 
 import json
 import logging
+import random
 import time
 import urllib.error
 import urllib.request
 import uuid
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from datetime import timedelta
@@ -34,14 +36,16 @@ class Burst:
 
     Args:
         rung: the flawed rung of the lab that sells; empty for a strategy of the shop.
+        products: their ids by sku.
+        stock: units of each sku.
+        quantity: units that each customer wants of a single sku. Of several skus they want 1 to 3 units, by chance.
         customers: ids of the users who come, one an attempt.
     """
 
     strategy: str
     rung: str
     sale: int
-    product: int
-    sku: str
+    products: dict[str, int]
     stock: int
     quantity: int
     customers: list[int]
@@ -50,6 +54,17 @@ class Burst:
     @property
     def path(self) -> str:
         return f"/lab/rungs/{self.rung}/orders/" if self.rung else "/api/orders/"
+
+    def cart(self) -> dict[str, int]:
+        """What the next customer wants: units by sku, in no particular order."""
+        if len(self.products) == 1:
+            return dict.fromkeys(self.products, self.quantity)
+        return Counter(random.choices(list(self.products), k=random.randint(1, 3)))  # noqa: S311 - no secret
+
+    def body(self, cart: dict[str, int]) -> dict[str, Any]:
+        """The order of a cart, as the API wants it."""
+        items = [{"product": self.products[sku], "quantity": units} for sku, units in cart.items()]
+        return {"sale": self.sale, "items": items}
 
     def next_customer(self) -> int | None:
         if self._coming is None:
@@ -76,15 +91,16 @@ def token(customer: int, *, staff: bool = False) -> str:
 
 
 def prepare(
-    *, host: str, strategy: str, rung: str, units: int, quantity: int, limit: int, customers: list[int]
+    *, host: str, strategy: str, rung: str, units: int, skus: int, quantity: int, limit: int, customers: list[int]
 ) -> Burst:
-    """Make a product, its stock and an open sale; preheat.
+    """Make products, their stock and an open sale; preheat.
 
     Args:
         host: where the shop is; only the lab's stock is made over HTTP.
-        units: the stock.
-        quantity: units that each customer wants.
-        limit: units that a customer may have.
+        units: the stock of each product.
+        skus: how many products.
+        quantity: units that each customer wants, where there is one product.
+        limit: units that a customer may have of each.
         customers: ids of the users who come; see `make_customers`.
 
     Raises:
@@ -93,25 +109,32 @@ def prepare(
     """
     if not rung:
         strategies.get(strategy)
-    name = f"burst-{uuid.uuid4().hex[:10]}"
-    product = Product.objects.create(sku=name, name=f"Burst: {rung or strategy}")
-    now = timezone.now()
-    sale = Sale.objects.create(
-        name=product.name,
-        opens_at=now,
-        closes_at=now + timedelta(hours=1),
-        strategy=strategies.NAMES[0] if rung else strategy,
-    )
-    SaleItem.objects.create(sale=sale, product=product, price=Decimal("9.90"), limit=limit)
     if rung:
         rungs = ask_lab(host, "GET", "/lab/rungs/", customers[0])["rungs"]
         if rung not in rungs:
             raise LabError(f"the lab has no rung {rung}; it has {', '.join(rungs)}")
-        ask_lab(host, "PUT", f"/lab/stock/{name}/", customers[0], {"received": units})
-    else:
-        stock.deliver(name, units)
+    name = f"burst-{uuid.uuid4().hex[:10]}"
+    title = f"Burst: {rung or strategy}"
+    names = [name] if skus == 1 else [f"{name}-{number}" for number in range(1, skus + 1)]
+    products = {sku: Product.objects.create(sku=sku, name=title) for sku in names}
+    now = timezone.now()
+    sale = Sale.objects.create(
+        name=title,
+        opens_at=now,
+        closes_at=now + timedelta(hours=1),
+        strategy=strategies.NAMES[0] if rung else strategy,
+    )
+    for sku, product in products.items():
+        SaleItem.objects.create(sale=sale, product=product, price=Decimal("9.90"), limit=limit)
+        if rung:
+            ask_lab(host, "PUT", f"/lab/stock/{sku}/", customers[0], {"received": units})
+        else:
+            stock.deliver(sku, units)
+    if not rung:
         sales.preheat(sale.pk)
-    return Burst(strategy, rung, sale.pk, product.pk, name, units, quantity, customers)
+    return Burst(
+        strategy, rung, sale.pk, {sku: product.pk for sku, product in products.items()}, units, quantity, customers
+    )
 
 
 def make_customers(count: int) -> list[int]:
@@ -130,12 +153,12 @@ def finish(burst: Burst) -> None:
         logger.warning("The counters of the burst stay in Redis: %s", error)
 
 
-def figures(burst: Burst, *, host: str) -> Figures:
-    """What the tables say after the burst: the shop's, or the lab's for a rung."""
+def figures(burst: Burst, *, host: str) -> list[Figures]:
+    """What the tables say after the burst, sku by sku: the shop's, or the lab's for a rung."""
     if burst.rung:
-        row = ask_lab(host, "GET", f"/lab/stock/{burst.sku}/", burst.customers[0])
-        return Figures(row["sku"], row["received"], row["on_hand"], row["sold"])
-    return accounts.figures([burst.sku])[0]
+        rows = [ask_lab(host, "GET", f"/lab/stock/{sku}/", burst.customers[0]) for sku in burst.products]
+        return [Figures(row["sku"], row["received"], row["on_hand"], row["sold"]) for row in rows]
+    return accounts.figures(burst.products)
 
 
 def wait_for_the_queue(burst: Burst, *, patience: float = 60.0) -> None:

@@ -40,7 +40,8 @@ from loadtest.users import Buyer  # noqa: E402, F401
 def options(parser: LocustArgumentParser) -> None:
     parser.add_argument("--strategy", default="guarded-update", choices=strategies.NAMES, help="how stock is taken")
     parser.add_argument("--rung", default="", help="a flawed rung of the lab instead of a strategy")
-    parser.add_argument("--stock", type=int, default=100, help="units there are")
+    parser.add_argument("--stock", type=int, default=100, help="units there are of each sku")
+    parser.add_argument("--skus", type=int, default=1, help="of several, each order is a cart of 1 to 3 units")
     parser.add_argument("--quantity", type=int, default=1, help="units in an order")
     parser.add_argument("--attempts", type=int, default=0, help="orders that are tried; 0 for twice what there is")
     parser.add_argument(
@@ -85,10 +86,11 @@ def prepare(environment: Environment, **_: Any) -> None:
             strategy=chosen.strategy,
             rung=chosen.rung,
             units=chosen.stock,
+            skus=chosen.skus,
             quantity=chosen.quantity,
-            limit=chosen.quantity,
+            limit=chosen.quantity if chosen.skus == 1 else 3,
             customers=burst.make_customers(
-                chosen.attempts or max(chosen.num_users or 1, 2 * chosen.stock // chosen.quantity)
+                chosen.attempts or max(chosen.num_users or 1, 2 * chosen.stock * chosen.skus // chosen.quantity)
             ),
         )
     except Exception as error:

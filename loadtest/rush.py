@@ -28,15 +28,17 @@ class Rush:
 
     Args:
         strategy: how the shop takes stock; ignored where `rung` names a flawed rung of the lab.
-        stock: units there are.
+        stock: units there are of each sku.
+        skus: how many there are. Of several, each order is a cart of 1 to 3 units.
         clients: buyers who ask at the same time, each one order after another.
-        quantity: units in an order.
+        quantity: units in an order of a single sku.
         attempts: orders that are tried; 0 for twice what there is, at least one a client.
     """
 
     strategy: str = "guarded-update"
     rung: str = ""
     stock: int = 100
+    skus: int = 1
     clients: int = 50
     quantity: int = 1
     attempts: int = 0
@@ -53,7 +55,7 @@ class Rush:
     @property
     def wanted(self) -> int:
         """Orders that will be tried."""
-        return self.attempts or max(self.clients, 2 * self.stock // self.quantity)
+        return self.attempts or max(self.clients, 2 * self.stock * self.skus // self.quantity)
 
     def run(self, url: str, *, progress: Callable[[dict[str, Any]], None] = lambda _: None) -> dict[str, Any]:
         """Let the burst come.
@@ -71,7 +73,8 @@ class Rush:
         command = [
             *(sys.executable, "-m", "locust", "-f", str(LOCUSTFILE), "--headless", "--only-summary"),
             *("--loglevel", "ERROR", "--host", url, "--users", str(self.clients), "--strategy", self.strategy),
-            *("--rung", self.rung, "--stock", str(self.stock), "--quantity", str(self.quantity)),
+            *("--rung", self.rung, "--stock", str(self.stock), "--skus", str(self.skus)),
+            *("--quantity", str(self.quantity)),
             *("--attempts", str(self.wanted), "--json-lines"),
         ]
         settings.RUN_FOLDER.create()

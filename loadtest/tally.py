@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -21,8 +21,11 @@ class Attempt:
         self.tally.last_sold = time.time()
         self._answer()
 
-    def refused(self) -> None:
+    def refused(self, cart: Mapping[str, int]) -> None:
+        """Sold out, for a cart of so many units by sku."""
         self.tally.refused += 1
+        if cart not in self.tally.refused_carts:
+            self.tally.refused_carts.append(dict(cart))
         self.tally.first_refused = min(self.tally.first_refused or self.begun, self.begun)
         self.tally.last_refused = time.time()
         self._answer()
@@ -44,6 +47,7 @@ class Tally:
         self.busy = 0
         self.errors = 0
         self.orders: list[str] = []
+        self.refused_carts: list[dict[str, int]] = []
         self.waits: list[float] = []
         self.began: float | None = None
         self.last_sold: float | None = None
@@ -69,7 +73,7 @@ class Tally:
 
     def add(self, values: dict[str, Any]) -> None:
         """Take over what another process has handed over."""
-        for name in ("attempted", "refused", "busy", "errors", "orders", "waits"):
+        for name in ("attempted", "refused", "refused_carts", "busy", "errors", "orders", "waits"):
             setattr(self, name, getattr(self, name) + values[name])
         for name, pick in (("began", min), ("first_refused", min), ("last_sold", max), ("last_refused", max)):
             both = [moment for moment in (getattr(self, name), values[name]) if moment is not None]

@@ -67,6 +67,7 @@ def measure(name: str, url: str, customers: list[int], options: argparse.Namespa
         strategy=name if name in strategies.NAMES else strategies.NAMES[0],
         rung="",
         units=STOCK,
+        skus=1,
         quantity=1,
         limit=STOCK,
         customers=customers,
@@ -74,7 +75,7 @@ def measure(name: str, url: str, customers: list[int], options: argparse.Namespa
     plan = {
         "url": url,
         "path": PATHS.get(name, burst.path),
-        "body": json.dumps({"sale": burst.sale, "items": [{"product": burst.product, "quantity": 1}]}),
+        "body": json.dumps(burst.body(burst.cart())),
         "tokens": [burst.token(customer) for customer in customers],
         "clients": options.clients,
         "seconds": options.seconds,
@@ -88,7 +89,7 @@ def measure(name: str, url: str, customers: list[int], options: argparse.Namespa
     )
     said = json.loads(done.stdout)
     bursts.wait_for_the_queue(burst)
-    figures = bursts.figures(burst, host=url)
+    (figures,) = bursts.figures(burst, host=url)
     bursts.finish(burst)
     placed = said["answers"].get("201", 0) + said["answers"].get("202", 0)
     return {

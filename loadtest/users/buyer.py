@@ -35,7 +35,8 @@ class Buyer(FastHttpUser):
             "Authorization": f"Bearer {coming.token(customer)}",
             "Idempotency-Key": str(uuid.uuid4()),
         }
-        body = {"sale": coming.sale, "items": [{"product": coming.product, "quantity": coming.quantity}]}
+        cart = coming.cart()
+        body = coming.body(cart)
         tally = self.environment.tally
         with tally.attempt() as attempt:
             deadline = gevent.get_hub().loop.now() + PATIENCE
@@ -44,7 +45,7 @@ class Buyer(FastHttpUser):
                 if status in TAKEN:
                     attempt.sold(answer["id"])
                 elif status == 409 and answer.get("type", "").endswith("/sold-out/"):
-                    attempt.refused()
+                    attempt.refused(cart)
                 elif gevent.get_hub().loop.now() < deadline and (
                     status in TRY_AGAIN or answer.get("type", "").endswith("/still-running/")
                 ):

@@ -31,6 +31,16 @@ def test_a_sound_strategy_sells_every_unit_once(manage: Manage, strategy: str) -
     assert 0 < result["p50_ms"] <= result["p99_ms"]
 
 
+@pytest.mark.parametrize("strategy", strategies.NAMES)
+def test_carts_of_several_skus_sell_every_unit_once(manage: Manage, strategy: str) -> None:
+    done = manage("rush", "--strategy", strategy, "--stock", "20", "--skus", "3", "--clients", "20", "--json")
+
+    result = json.loads(done.stdout.splitlines()[-1])
+    assert done.returncode == 0, done.stderr
+    assert (result["stock"], result["sold"], result["on_hand"]) == (60, 60, 0)
+    assert (result["errors"], result["missing"], result["conserved"], result["unjust"]) == (0, 0, True, False)
+
+
 @pytest.mark.parametrize(
     ("rung", "sign"),
     [

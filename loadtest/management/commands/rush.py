@@ -38,7 +38,10 @@ class Command(BaseCommand):
         what = parser.add_mutually_exclusive_group()
         what.add_argument("--strategy", choices=strategies.NAMES, default="guarded-update", help="how stock is taken")
         what.add_argument("--rung", default="", help="a flawed rung of the lab, such as compute-and-overwrite")
-        parser.add_argument("--stock", type=positive, default=100, help="units there are (100)")
+        parser.add_argument("--stock", type=positive, default=100, help="units there are of each sku (100)")
+        parser.add_argument(
+            "--skus", type=positive, default=1, help="of several, each order is a cart of 1 to 3 units (1)"
+        )
         parser.add_argument("--clients", type=positive, default=50, help="buyers who ask at the same time (50)")
         parser.add_argument("--quantity", type=positive, default=1, help="units in an order (1), at most 1000")
         parser.add_argument(
@@ -51,7 +54,7 @@ class Command(BaseCommand):
         parser.add_argument("--json", action="store_true", help="end with one JSON object in place of the table")
 
     def handle(self, *args: Any, **options: Any) -> None:
-        names = ("strategy", "rung", "stock", "clients", "quantity", "attempts")
+        names = ("strategy", "rung", "stock", "skus", "clients", "quantity", "attempts")
         rush = Rush(**{name: options[name] for name in names})
         console = Console(stderr=True)
         try:
