@@ -206,6 +206,18 @@ def test_who_was_overtaken_before_he_read_is_told_at_once(client: redis.Redis) -
     assert store.read(late) is None
 
 
+def test_a_grant_that_was_copied_in_time_survives_the_failover() -> None:
+    """It is being late that breaks it, and nothing else of a failover."""
+    with valkeys(2, *REPLICATES) as ((primary, first), (_, second)):
+        copies(first, second)
+        lease = RedisLock(client_of(first), "stock", ttl=TTL, renew=False).acquire()
+        wait_for(lambda: client_of(second).exists("lock:{stock}"))
+        cut_off(second)
+        primary.child.kill()
+        client_of(second).replicaof("NO", "ONE")
+        assert both_hold((lease, RedisLock(client_of(second), "stock", ttl=TTL).acquire(blocking=False))) is None
+
+
 def test_a_grant_that_no_replica_has_is_none_so_a_failover_forgets_nothing() -> None:
     """The schedule of the rung, with `wait_for_replicas`."""
     with valkeys(2, *REPLICATES) as ((primary, first), (_, second)):

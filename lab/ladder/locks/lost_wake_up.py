@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lab.ladder.locks.rung import POLL, WITH_A_TTL, LockRung
+from lab.ladder.locks.rung import WITH_A_TTL, LockRung
 from locking.base import patience
 from locking.lease import Lease
 
@@ -56,8 +56,8 @@ class LostWakeUp(LockRung):
             return False
         with self._answered(), self.client.pubsub(ignore_subscribe_messages=True) as ears:
             ears.subscribe(self.key)
-            while self._clock() < deadline:
+            while (left := deadline - self._clock()) > 0:
                 if ears.get_message():
                     return True
-                self._sleep(POLL)  # hears what has come to this machine, and asks the server nothing
+                self._nap(left)  # then it looks at what has come to this machine, and asks the server nothing
         return False

@@ -159,7 +159,11 @@ class LockRung(Rung, Lock):
             left = deadline - self._clock()
             if left <= 0:
                 return None
-            self._sleep(min(POLL, left))
+            self._nap(left)
+
+    def _nap(self, left: float) -> None:
+        """Sleep as long as a waiter who polls does, and no longer than `left` seconds."""
+        self._sleep(min(POLL, left))
 
     def _grant(self, owner: str, started: float) -> Lease:
         return Lease(self, owner, started=started, ttl=self.ttl, clock=self._clock, on_lost=self._on_lost)
