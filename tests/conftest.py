@@ -9,7 +9,7 @@ from django.conf import settings
 from django_redis import get_redis_connection
 from redis import Redis
 
-from locking import LockError
+from locking import LeaseLost, LockTimeout
 from servers import Servers
 from shop import offers
 
@@ -35,9 +35,12 @@ def redis(servers: Servers) -> Redis:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What a class names in `FAILS` it must fail: a flawed lock or rung that passes it after all fails the run."""
+    """What a class names in `FAILS` it must fail: a flawed lock or rung that passes it after all fails the run.
+
+    `FAILS_WITH` says how, where it is not an assertion, a timeout or the loss of a lease.
+    """
     for item in items:
         if getattr(item, "originalname", item.name) in getattr(getattr(item, "cls", None), "FAILS", ()):
-            # By failing, that is: a server that does not start is no proof of anything.
-            broken = (AssertionError, pytest.fail.Exception, LockError, RuntimeError)
+            # By failing, that is: a server that does not start, or does not answer, is no proof of anything.
+            broken = getattr(item.cls, "FAILS_WITH", (AssertionError, pytest.fail.Exception, LeaseLost, LockTimeout))
             item.add_marker(pytest.mark.xfail(strict=True, raises=broken, reason="declared to fail"))

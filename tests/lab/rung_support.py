@@ -22,7 +22,7 @@ from redis.connection import UnixDomainSocketConnection
 from lab.ladder.locks import LOCKS, LockRung
 from lab.ladder.locks.merge_without_a_lock import MergeWithoutALock
 from lab.ladder.locks.rung import Rung
-from locking import Lease, Lock, LockTimeout, RedisLock
+from locking import Lease, Lock, LockTimeout, RedisLock, ReentrantLock
 from locking.renewal import watchdog
 from tests.locking import actors
 from tests.locking.support import Clock, RedisCell, client_of, process, run_threads
@@ -57,10 +57,15 @@ class Steps:
         self.sent: list[str] = []
         self.crash_before: int | None = None
         self._elsewhere: tuple[Callable[[], Any], Collection[str]] | None = None
+        self._after = 0
 
-    def before(self, action: Callable[[], Any], *commands: str) -> None:
-        """Run an action once, just before this actor sends one of these commands; without a name: whichever is next."""
+    def before(self, action: Callable[[], Any], *commands: str, after: int = 0) -> None:
+        """Run an action once, just before this actor sends one of these commands; without a name: whichever is next.
+
+        So many of them go out first as `after` says.
+        """
         self._elsewhere = action, commands
+        self._after = after
 
     @property
     def stopped(self) -> bool:
@@ -71,8 +76,10 @@ class Steps:
         if self._elsewhere is not None:
             action, commands = self._elsewhere
             if not commands or set(commands) & set(command):
-                self._elsewhere = None
-                action()
+                self._after -= 1
+                if self._after < 0:
+                    self._elsewhere = None
+                    action()
         if self.crash_before is not None and len(self.sent) >= self.crash_before:
             if command[0] == "UNWATCH":  # sent by redis-py while a transaction is cleared away
                 raise redis.ConnectionError("dead")
@@ -105,13 +112,19 @@ class SteppedConnection(UnixDomainSocketConnection):
         return super().pack_commands(commands)
 
 
+def stepped_client(socket: str, steps: Callable[..., None]) -> redis.Redis:
+    """A client that says each of its commands to `steps` before it is sent."""
+    return redis.Redis(
+        connection_pool=redis.ConnectionPool(connection_class=SteppedConnection, path=socket, steps=steps)
+    )
+
+
 class Actor:
     """Somebody with a client, and so a lock object, of his own."""
 
     def __init__(self, world: World, rung: type[Rung]) -> None:
         self.steps = Steps()
-        pool = redis.ConnectionPool(connection_class=SteppedConnection, path=world.socket, steps=self.steps)
-        self.client = redis.Redis(connection_pool=pool)
+        self.client = stepped_client(world.socket, self.steps)
         self.lock = world.new_lock(rung, self.client)
 
     def takes(self, timeout: float = 0) -> Lease | None:
@@ -138,10 +151,11 @@ class World:
         return self._actors[-1]
 
     def new_lock(self, rung: type[Rung], client: redis.Redis) -> Lock:
-        if rung is Renewal:
-            return RedisLock(client, self.name, ttl=TTL, clock=self.clock)
-        assert issubclass(rung, LockRung)
-        return rung(client, self.name, ttl=TTL, sleep=self.pass_time, clock=self.clock)
+        if issubclass(rung, LockRung):
+            return rung(client, self.name, ttl=TTL, sleep=self.pass_time, clock=self.clock)
+        assert issubclass(rung, Sound)
+        lock = RedisLock(client, self.name, ttl=TTL, clock=self.clock)
+        return ReentrantLock(lock) if rung is ReEntrant else lock
 
     def pass_time(self, seconds: float) -> None:
         self.clock.now += seconds
@@ -152,14 +166,33 @@ class World:
             actor.client.close()
 
 
-class Renewal(Rung):
-    """The rung after the last flawed one: `locking.RedisLock`."""
+class Sound(Rung):
+    """A rung that is `locking.RedisLock`: each names one thing that it does."""
 
+
+class Renewal(Sound):
     slug = "renewal"
 
 
+class ReEntrant(Sound):
+    """In a `locking.ReentrantLock`."""
+
+    slug = "re-entrant"
+
+
+class Woken(Sound):
+    slug = "woken"
+
+
+class Fair(Sound):
+    slug = "fair"
+
+
+SOUND_HERE: dict[str, type[Rung]] = {made.slug: made for made in Sound.__subclasses__()}
+
+
 def rung(slug: str) -> type[Rung]:
-    return Renewal if slug == Renewal.slug else LOCKS[slug]
+    return SOUND_HERE.get(slug) or LOCKS[slug]
 
 
 # Schedules
@@ -317,6 +350,42 @@ def works_longer_than_the_ttl(world: World, rung: type[Rung]) -> str | None:
     return "one holder" if entered else None
 
 
+def releases_the_inner_one(world: World, rung: type[Rung]) -> str | None:
+    """A enters twice and releases once. B asks while A is still inside."""
+    a, b = world.actor(rung), world.actor(rung)
+    outer, inner = a.takes(), a.takes()
+    assert outer is not None
+    assert inner is not None
+    inner.release()
+    entered = b.enters()
+    outer.release()
+    return "one holder" if entered else None
+
+
+def releases_before_the_waiter_sleeps(world: World, rung: type[Rung]) -> str | None:
+    """B is refused. A releases before B's command that he would sleep by. B waits for three TTLs."""
+    a, b = world.actor(rung), world.actor(rung)
+    lease = a.takes()
+    assert lease is not None
+    b.steps.before(lease.release, "SUBSCRIBE", "BLPOP")
+    entered = b.enters(3 * TTL)
+    assert b.steps.stopped
+    return None if entered else "progress"
+
+
+def a_waiter_dies(world: World, rung: type[Rung]) -> str | None:
+    """A holds the lock, B is refused, waits and dies. A releases. C waits for three TTLs."""
+    a, b, c = (world.actor(rung) for _ in range(3))
+    lease = a.takes()
+    assert lease is not None
+    b.steps.crash_before = 1
+    with suppress(Crash):
+        b.takes(TTL)
+    assert len(b.steps.sent) == 1
+    assert lease.release() is True
+    return None if c.enters(3 * TTL) else "progress"
+
+
 # Other processes
 
 
@@ -409,5 +478,4 @@ def meeting_client(socket: str) -> redis.Redis:
                 condition.notify_all()
                 condition.wait_for(lambda: arrived > 1, timeout=1.0)
 
-    pool = redis.ConnectionPool(connection_class=SteppedConnection, path=socket, steps=meet)
-    return redis.Redis(connection_pool=pool)
+    return stepped_client(socket, meet)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from redis import Redis
 
 Invariant = Literal["conserved", "one holder", "progress", "no false refusal", "once"]
-Event = Literal["expiry", "pause", "crash"]
+Event = Literal["expiry", "pause", "crash", "restart", "failover", "clock jump"]
 
 POLL = 0.01
 """Seconds that a waiter sleeps before it asks again."""
@@ -51,7 +51,9 @@ class Rung:
         breaks: the invariant that its schedule breaks; None for a sound one.
         survives: the events that leave it in order. `expiry`: its TTL is over while the holder works. `pause`: the
             holder and all that renews for him stand still for longer than that. `crash`: the holder's process dies,
-            before or after any of his commands.
+            before or after any of his commands. `restart`: one server starts again, with what it has on disk.
+            `failover`: one server is gone, and its replica takes its place. `clock jump`: one server's time of day
+            leaps ahead by more than the TTL.
         fixed_by: the slug of the rung that survives the schedule which breaks this one.
         source: the articles, by number, that it is found in.
     """
@@ -63,6 +65,18 @@ class Rung:
     survives: ClassVar[frozenset[Event]] = frozenset()
     fixed_by: ClassVar[str | None]
     source: ClassVar[str]
+
+
+class EventRung(Rung):
+    """A claim about a lock that you may ship: what it does not survive.
+
+    Attributes:
+        lock: the lock.
+        event: what happens to its server, or to one of its servers.
+    """
+
+    lock: ClassVar[type[Lock]]
+    event: ClassVar[Event]
 
 
 class LockRung(Rung, Lock):
@@ -134,8 +148,9 @@ class LockRung(Rung, Lock):
 
     def acquire(self, blocking: bool = True, timeout: float | None = None) -> Lease | None:  # noqa: FBT001, FBT002
         """See `Lock.acquire`."""
-        deadline = self._clock() + patience(blocking, timeout)
-        owner = self.owner()
+        return self._poll(self.owner(), self._clock() + patience(blocking, timeout))
+
+    def _poll(self, owner: str, deadline: float) -> Lease | None:
         while True:
             started = self._clock()
             with self._answered():
@@ -144,7 +159,11 @@ class LockRung(Rung, Lock):
             left = deadline - self._clock()
             if left <= 0:
                 return None
-            self._sleep(min(POLL, left))
+            self._nap(left)
+
+    def _nap(self, left: float) -> None:
+        """Sleep as long as a waiter who polls does, and no longer than `left` seconds."""
+        self._sleep(min(POLL, left))
 
     def _grant(self, owner: str, started: float) -> Lease:
         return Lease(self, owner, started=started, ttl=self.ttl, clock=self._clock, on_lost=self._on_lost)

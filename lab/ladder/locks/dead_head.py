@@ -1,0 +1,61 @@
+"""`dead-head`: waiters stand in line in a list, and the first of them is next, whatever has become of him."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from lab.ladder.locks.rung import COMPARE_AND_DELETE, WITH_A_TTL, LockRung
+from locking.base import patience
+from locking.lease import Lease
+
+TAKE = """
+-- KEYS: the lock, the line. ARGV: the owner, the TTL in milliseconds. Returns 1 when it was granted, else 0.
+if not redis.call('LPOS', KEYS[2], ARGV[1]) then
+    redis.call('RPUSH', KEYS[2], ARGV[1])
+end
+if redis.call('LINDEX', KEYS[2], 0) ~= ARGV[1] or not redis.call('SET', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[2]) then
+    return 0
+end
+redis.call('LPOP', KEYS[2])
+return 1
+"""
+
+
+class DeadHead(LockRung):
+    """Flawed: a place in line has no end, and a dead waiter keeps his.
+
+    While everybody lives it is as fair as a queue: who is first in line is next, and who gives up steps out of it. The
+    lock ends with its TTL when its holder dies; a place in line does not. The schedule: A holds the lock, B stands in
+    line and dies; A releases. The lock is free, C is told to wait for B, and so is everybody else, for ever.
+    Fixed by places that end too, so that a dead waiter is passed over: `fair`. Source: article 002, section 6.1.
+    """
+
+    slug = "dead-head"
+    title = "A dead waiter heads the line"
+    flaw = "A waiter that dies stays the first in line, and nobody enters any more."
+    breaks = "progress"
+    survives = frozenset({"crash"})
+    fixed_by = "fair"
+    source = "002"
+    capabilities = replace(WITH_A_TTL, fair=True)
+
+    def acquire(self, blocking: bool = True, timeout: float | None = None) -> Lease | None:  # noqa: FBT001, FBT002
+        """See `Lock.acquire`."""
+        deadline = self._clock() + patience(blocking, timeout)
+        owner = self.owner()
+        lease = self._poll(owner, deadline)
+        if lease is None:
+            with self._answered():
+                self.client.lrem(self.line, 1, owner)
+        return lease
+
+    def take(self, owner: str) -> bool:
+        return bool(self.client.eval(TAKE, 2, self.key, self.line, owner, self.milliseconds))
+
+    def free(self, owner: str) -> bool:
+        return bool(self.client.eval(COMPARE_AND_DELETE, 1, self.key, owner))
+
+    @property
+    def line(self) -> str:
+        """The key of the list of those who wait."""
+        return f"{self.key}:line"

@@ -1,0 +1,60 @@
+"""`insert-without-owner-and-expiry`: INSERT takes the lock, DELETE frees it, the row has no owner and no end."""
+
+from __future__ import annotations
+
+import math
+import secrets
+import time
+
+from lab.ladder.locks.rung import ON_A_SERVER, POLL, Rung
+from locking.base import Lock, patience
+from locking.lease import Lease
+from locking.session import Session, parameters
+
+INSERT = "INSERT INTO lock_grant VALUES ($1, 'somebody', 'infinity') ON CONFLICT DO NOTHING RETURNING name"
+DELETE = "DELETE FROM lock_grant WHERE name = $1 RETURNING name"
+
+
+class InsertWithoutOwnerAndExpiry(Rung, Lock):
+    """Flawed: a row outlives whoever has inserted it.
+
+    The unique key lets one win, for certain: it is `setnx` in SQL, and it ends as badly. The schedule: A inserts the
+    row and dies before he deletes it. Nobody ever enters again, neither a restart of the program nor one of the server
+    helps, and a row does not even show in what the server says of its locks. Whoever then sweeps up what looks old
+    frees the lock of somebody who is merely slow, and cannot tell, as the row does not say whose it is.
+    Fixed by an owner and an expiry in the row, looked at by whoever comes next: `lock-table-insert`.
+    Source: article 002, section 3.2.
+    """
+
+    slug = "insert-without-owner-and-expiry"
+    title = "Unique insert, no owner, no expiry"
+    flaw = "The row of a holder that crashed is never deleted."
+    breaks = "progress"
+    survives = frozenset({"expiry", "pause"})
+    fixed_by = "lock-table-insert"
+    source = "002"
+    capabilities = ON_A_SERVER
+
+    def __init__(self, conninfo: str, name: str) -> None:
+        super().__init__(name, ttl=math.inf)
+        self._conninfo = parameters(conninfo)
+
+    def acquire(self, blocking: bool = True, timeout: float | None = None) -> Lease | None:  # noqa: FBT001, FBT002
+        """See `Lock.acquire`."""
+        deadline = time.monotonic() + patience(blocking, timeout)
+        while not self._ask(INSERT):
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return None
+            time.sleep(min(POLL, left))
+        return Lease(self, secrets.token_hex(16), started=time.monotonic(), ttl=math.inf, clock=time.monotonic)
+
+    def _extend(self, lease: Lease, ttl: float) -> bool:
+        return True
+
+    def _release(self, lease: Lease) -> bool:
+        return self._ask(DELETE)
+
+    def _ask(self, statement: str) -> bool:
+        with Session(self._conninfo, self.name) as session:
+            return bool(session.ask(statement, self.name))

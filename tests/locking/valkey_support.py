@@ -1,0 +1,61 @@
+"""Servers that other servers can reach: primaries, replicas, nodes."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from servers.folder import RunFolder
+from servers.valkey import Valkey
+
+HOST = "127.0.0.1"
+
+
+def free_port() -> int:
+    """A port that nobody listens on, nor on the one 10,000 above, which a cluster's nodes talk on."""
+    while True:
+        with socket.socket() as probe, socket.socket() as bus:
+            probe.bind((HOST, 0))
+            port = int(probe.getsockname()[1])
+            if port < 55_000:
+                try:
+                    bus.bind((HOST, port + 10_000))
+                except OSError:
+                    continue
+                return port
+
+
+@contextmanager
+def valkeys(count: int, *extra: str) -> Iterator[list[tuple[Valkey, int]]]:
+    """So many servers, each with its port, which listen on the loopback."""
+    outer = Path(tempfile.mkdtemp(prefix="lu-"))
+    outer.chmod(0o755)
+    with ExitStack() as stack:
+        stack.callback(shutil.rmtree, outer, ignore_errors=True)
+        made = []
+        for number in range(count):
+            folder = RunFolder(outer / f"run{number}")
+            folder.create()
+            port = free_port()
+            valkey = Valkey(folder.valkey, extra=("--port", str(port), "--bind", HOST, *extra))
+            valkey.start()
+            stack.callback(valkey.stop)
+            made.append((valkey, port))
+        yield made
+
+
+def client_of(port: int) -> redis.Redis:
+    return redis.Redis(HOST, port, socket_timeout=2.0, retry=Retry(NoBackoff(), 0))
+
+
+def synced(primary: redis.Redis) -> bool:
+    """Whether the first replica gets what is written."""
+    return int(primary.wait(1, 100)) == 1
