@@ -1,0 +1,200 @@
+"""A model of the shop, driven in random orders beside it: after every step both say the same, and the law holds."""
+
+from __future__ import annotations
+
+from collections import Counter
+from datetime import timedelta
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+from django.conf import settings as django_settings
+from django.db import transaction
+from django.utils import timezone
+from django_redis import get_redis_connection
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as given
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+from redis import Redis
+
+from inventory import stock, strategies
+from inventory.errors import OverLimit, SoldOut, StockNotLoaded
+from inventory.models import StockItem
+from inventory.strategies import NAMES
+from shop import accounts, checkout, sales
+from shop.models import Order
+from shop.reconcile import reconcile
+from shop.saving import saved
+from tests.factories import OnSale, new_customer, on_sale
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+LIMIT = 4
+CARTS = given.dictionaries(given.sampled_from("ab"), given.integers(1, 3), min_size=1)
+
+
+class Shop(RuleBasedStateMachine):
+    """What should be: who has which units, by a few dictionaries. What is: the shop."""
+
+    strategy = ""
+
+    @initialize(units=given.tuples(given.integers(0, 8), given.integers(0, 8)))
+    def open(self, units: tuple[int, int]) -> None:
+        run = uuid4().hex[:8]
+        self.names = {"a": f"{run}-a", "b": f"{run}-b"}
+        self.received = dict(zip(self.names.values(), units, strict=True))
+        self.offer: OnSale = on_sale(self.received, strategy=self.strategy, limit=LIMIT)
+        self.customers = [new_customer() for _ in range(3)]
+        self.placed: dict[tuple[int, str], tuple[UUID, dict[str, int]]] = {}
+        self.ended: set[UUID] = set()
+        self.paid: set[UUID] = set()
+
+    def teardown(self) -> None:
+        if hasattr(self, "offer"):
+            checkout.save_queued()
+            sales.close(self.offer.sale)
+
+    # What should be
+
+    def taken(self, customer: int | None = None) -> Counter[str]:
+        """Units in orders that stand, of one customer or of all."""
+        units: Counter[str] = Counter()
+        for (who, _), (order, cart) in self.placed.items():
+            if order not in self.ended and customer in (None, who):
+                units.update(cart)
+        return units
+
+    def left(self, sku: str) -> int:
+        return self.received[sku] - self.taken()[sku]
+
+    # What happens
+
+    def buy(self, customer: int, cart: dict[str, int], key: str) -> checkout.Placed:
+        """As a patient buyer does: stock that is not loaded is there the next time."""
+        for _ in range(2):
+            try:
+                return checkout.place(
+                    customer=customer, sale=self.offer.sale, quantities=self.offer.cart(**cart), key=key
+                )
+            except StockNotLoaded:
+                continue
+        raise AssertionError("nobody loads the stock")
+
+    @rule(who=given.integers(0, 2), wanted=CARTS, key=given.sampled_from("xyz"), fresh=given.booleans())
+    def place(self, who: int, wanted: dict[str, int], key: str, fresh: bool) -> None:
+        customer, cart = self.customers[who], {self.names[name]: units for name, units in wanted.items()}
+        key = uuid4().hex if fresh else key
+        known = self.placed.get((customer, key))
+        if known is not None:
+            order, before = known
+            if before == cart:
+                replay = self.buy(customer, cart, key)
+                assert (replay.order.pk, replay.replayed) == (order, True)
+            else:
+                with pytest.raises(checkout.KeyReused):
+                    self.buy(customer, cart, key)
+            return
+        short = any(self.left(sku) < units for sku, units in cart.items())
+        mine = self.taken(customer)
+        over = any(mine[sku] + units > LIMIT for sku, units in cart.items())
+        if short or over:
+            with pytest.raises((SoldOut, OverLimit)) as refused:
+                self.buy(customer, cart, key)
+            assert short if refused.type is SoldOut else over
+        else:
+            self.placed[customer, key] = self.buy(customer, cart, key).order.pk, cart
+
+    def standing(self) -> list[UUID]:
+        return sorted(order for order, _ in self.placed.values() if order not in self.ended)
+
+    @rule()
+    def work(self) -> None:
+        checkout.save_queued()
+
+    @precondition(lambda self: self.standing())
+    @rule(data=given.data())
+    def pay(self, data: Any) -> None:
+        checkout.save_queued()
+        order = Order.objects.get(pk=data.draw(given.sampled_from(self.standing())))
+        assert checkout.pay(order.pk, customer=order.customer_id).state == Order.State.PAID
+        self.paid.add(order.pk)
+
+    @precondition(lambda self: set(self.standing()) - self.paid)
+    @rule(data=given.data())
+    def expire(self, data: Any) -> None:
+        checkout.save_queued()
+        order = data.draw(given.sampled_from(sorted(set(self.standing()) - self.paid)))
+        long_ago = timezone.now() - timedelta(seconds=django_settings.ORDER_TTL + 1)
+        Order.objects.filter(pk=order).update(created_at=long_ago)
+        assert checkout.expire_unpaid() == 1
+        self.ended.add(order)
+
+    @rule(name=given.sampled_from("ab"), units=given.integers(1, 3))
+    def deliver(self, name: str, units: int) -> None:
+        sku = self.names[name]
+        with transaction.atomic():
+            stock.deliver(sku, units)
+        strategies.refresh([sku], saved)
+        self.received[sku] += units
+
+    @rule()
+    def lose_redis(self) -> None:
+        """What is queued in Redis alone is gone with it, so that is saved before."""
+        checkout.save_queued()
+        get_redis_connection("default").flushall()
+
+    @rule(name=given.sampled_from("ab"), wrong=given.integers(-2, 2))
+    def redis_is_wrong(self, name: str, wrong: int) -> None:
+        """It has come back older than the truth, or was meddled with; reconciling finds it."""
+        key = f"{{stock}}:counter:{self.names[name]}"
+        redis = get_redis_connection("default")
+        if redis.exists(key):
+            redis.incrby(key, wrong)
+        reconcile(grace=0)
+
+    @rule()
+    def preheat(self) -> None:
+        sales.preheat(self.offer.sale)
+
+    @rule()
+    def reconcile(self) -> None:
+        reconcile(grace=0)
+
+    # The law
+
+    @invariant()
+    def the_law_holds(self) -> None:
+        if not hasattr(self, "offer"):
+            return
+        skus = list(self.received)
+        figures = accounts.figures(skus)
+        assert all(row.conserved for row in figures), figures
+        counters, on_hand = strategies.counters(), {row.sku: row.on_hand for row in figures}
+        reserved = counters.reserved()
+        for sku, counter in counters.left(skus).items():
+            assert counter is None or counter + reserved.get(sku, 0) == on_hand.get(sku, 0)
+        if not len(strategies.queue()):
+            assert {row.sku: row.sold for row in figures if row.sold} == dict(self.taken())
+        assert not StockItem.objects.filter(sku__in=skus, on_hand__lt=0).exists()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_whatever_happens_in_whatever_order_the_law_holds(redis: Redis, name: str) -> None:
+    machine = type(f"Shop by {name}", (Shop,), {"strategy": name})
+    run_state_machine_as_test(
+        machine,
+        settings=settings(
+            max_examples=8,
+            stateful_step_count=25,
+            deadline=None,
+            suppress_health_check=list(HealthCheck),
+            database=None,
+        ),
+    )
