@@ -32,7 +32,7 @@ from tests.waiting import PATIENCE, wait_for
 
 T = TypeVar("T")
 
-STOCK_WRITE = re.compile(r'UPDATE "?(inventory_stockitem|lab_rungstock)"?\s')
+STOCK_WRITE = re.compile(r'UPDATE "?(inventory_stock(item|segment)|lab_rungstock)"?\s')
 
 
 def new_draft(

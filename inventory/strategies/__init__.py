@@ -11,16 +11,19 @@ from django_redis import get_redis_connection
 
 from inventory.counters import Counters
 from inventory.draft import Returned, Saved
+from inventory.segment_counters import SegmentCounters
 from inventory.strategies.base import Strategy
 from inventory.strategies.guarded_update import GuardedUpdate
 from inventory.strategies.locked import Locked
 from inventory.strategies.lua import Lua
 from inventory.strategies.optimistic import Optimistic
+from inventory.strategies.segmented_keys import SegmentedKeys
+from inventory.strategies.segmented_lock import SegmentedLock
 from locking import RedisLock
 
 __all__ = ["NAMES", "Strategy", "counters", "get", "given_back", "refresh", "unload"]
 
-NAMES = ("guarded-update", "lua", "optimistic", "redis-lock")
+NAMES = ("guarded-update", "lua", "optimistic", "redis-lock", "segmented-keys", "segmented-lock")
 
 
 def get(name: str) -> Strategy:
@@ -55,9 +58,15 @@ def counters() -> Counters:
     return Counters(get_redis_connection("default"))
 
 
-def stock_lock(sku: str) -> RedisLock:
-    """The lock of a sku in the shop's Redis. A lock's name has no braces; a sku may."""
-    return RedisLock(get_redis_connection("default"), f"stock:{quote(sku, safe='/:')}", ttl=settings.STOCK_LOCK_TTL)
+def segment_counters() -> SegmentCounters:
+    """The stock in segments in the shop's Redis."""
+    return SegmentCounters(get_redis_connection("default"))
+
+
+def stock_lock(sku: str, segment: int | None = None) -> RedisLock:
+    """The lock of a sku, or of a segment of it, in the shop's Redis. A lock's name has no braces; a sku may."""
+    name = f"stock:{quote(sku, safe='/:')}" + ("" if segment is None else f":{segment}")
+    return RedisLock(get_redis_connection("default"), name, ttl=settings.STOCK_LOCK_TTL)
 
 
 @cache
@@ -67,5 +76,7 @@ def _strategies() -> Mapping[str, Strategy]:
         Lua(counters),
         Locked("redis-lock", stock_lock, wait=settings.STOCK_LOCK_WAIT),
         Optimistic(),
+        SegmentedKeys(segment_counters, stock_lock, wait=settings.STOCK_LOCK_WAIT, segments=settings.STOCK_SEGMENTS),
+        SegmentedLock(stock_lock, wait=settings.STOCK_LOCK_WAIT, segments=settings.STOCK_SEGMENTS),
     ]
     return {strategy.name: strategy for strategy in strategies}

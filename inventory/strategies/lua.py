@@ -35,26 +35,12 @@ class Lua(Strategy):
     def _place(self, order: Draft, save: Save) -> Placement:
         counters = self.counters()
         counters.take(order)
-        rolls_back = True
         try:
-            with transaction.atomic(durable=True):
-                for line in order.lines:
-                    stock.take(line)
-                save_one(order, save)
-                # From here on the COMMIT may have reached Postgres though its answer does not reach us. The note of
-                # what is reserved then stays, and reconciling asks Postgres whether the order exists.
-                rolls_back = False
-        except IntegrityError:
-            counters.give_back(order.id, order.skus)  # Postgres has answered, and the answer was no
+            decide(order, order.skus, counters, save)
+        except SoldOut as error:
+            # Redis has admitted what is not there: it has lost its last second. The next buyer finds no counter.
+            counters.unload([error.sku])
             raise
-        except BaseException as error:
-            if rolls_back:
-                counters.give_back(order.id, order.skus)
-            if isinstance(error, SoldOut):
-                # Redis has admitted what is not there: it has lost its last second. The next buyer finds no counter.
-                counters.unload([error.sku])
-            raise
-        counters.settle(order.id, order.skus)
         return Placement.COMMITTED
 
     def preheat(self, skus: Sequence[str], saved: Saved) -> None:
@@ -79,3 +65,28 @@ class Lua(Strategy):
             committed = saved(counters.drafts())
             for sku in skus:
                 counters.load(sku, on_hand.get(sku, 0), committed, make=make)
+
+
+def decide(order: Draft, taken: Sequence[str], counters: Counters, save: Save) -> None:
+    """Let Postgres decide on what Redis has admitted, and tell Redis what became of it.
+
+    Args:
+        taken: what the counters are called from which each line was taken.
+    """
+    rolls_back = True
+    try:
+        with transaction.atomic(durable=True):
+            for line in order.lines:
+                stock.take(line)
+            save_one(order, save)
+            # From here on the COMMIT may have reached Postgres though its answer does not reach us. The note of
+            # what is reserved then stays, and reconciling asks Postgres whether the order exists.
+            rolls_back = False
+    except IntegrityError:
+        counters.give_back(order.id, taken)  # Postgres has answered, and the answer was no
+        raise
+    except BaseException:
+        if rolls_back:
+            counters.give_back(order.id, taken)
+        raise
+    counters.settle(order.id, taken)

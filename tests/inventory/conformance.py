@@ -100,7 +100,7 @@ class StrategyConformance(ABC):
         ledger.assert_law(a=(0, 3))
 
     def test_a_sku_that_nobody_received_is_not_sold(self, strategy: Strategy, ledger: Ledger) -> None:
-        with pytest.raises(StockNotLoaded if strategy.name == "lua" else SoldOut) as refused:
+        with pytest.raises(StockNotLoaded if strategy.name in {"lua", "segmented-keys"} else SoldOut) as refused:
             strategy.place(new_draft(("nothing", 1)), ledger.save)
         if isinstance(refused.value, SoldOut):
             assert refused.value.left == 0
