@@ -130,11 +130,13 @@ class Segmented(Strategy):
         return Held(line, None, {number: self._wait(line.sku, number, leases, until) for number in numbers})
 
     def _one_of(self, sku: str, numbers: list[int], leases: ExitStack, until: float) -> tuple[int, Lease]:
-        """The first segment that is free; when all are busy, the first one as soon as it is handed over."""
-        for number in numbers:
+        """The lease of the first of these segments or, when that is busy, of the next as soon as it is to be had."""
+        # Asking more of them costs more than it gains: when there are many buyers, all are busy.
+        first, second = numbers[0], numbers[1 % len(numbers)]
+        if second != first:
             with suppress(LockTimeout):
-                return number, leases.enter_context(self.make_lock(sku, number).hold(0))
-        return numbers[0], self._wait(sku, numbers[0], leases, until)
+                return first, leases.enter_context(self.make_lock(sku, first).hold(0))
+        return second, self._wait(sku, second, leases, until)
 
     def _wait(self, sku: str, number: int, leases: ExitStack, until: float) -> Lease:
         return leases.enter_context(self.make_lock(sku, number).hold(max(0.0, until - time.monotonic())))

@@ -71,14 +71,18 @@ def orders_per_s(segments: int, customers: Sequence[int], seconds: float) -> flo
     )
     strategy = SegmentedLock(stock_lock, wait=settings.STOCK_LOCK_WAIT, segments=segments, start=round_robin())
     strategy.preheat([burst.sku], lambda drafts: set())
-    go = threading.Barrier(len(customers))
+    go = threading.Barrier(len(customers) + 1)
     with ThreadPoolExecutor(len(customers)) as pool:
-        placed = list(pool.map(partial(_buy, strategy, burst, go, seconds), customers))
+        answers = pool.map(partial(_buy, strategy, burst, go, seconds), customers)
+        go.wait()
+        begun = time.monotonic()
+        placed = list(answers)
+    took = time.monotonic() - begun
     figures = bursts.figures(burst, host="")
     bursts.finish(burst)
     if not figures.conserved or figures.sold != sum(placed):
         raise RuntimeError(f"{segments} segments: {sum(placed)} placed, but the tables say {figures}.")
-    return sum(placed) / seconds
+    return sum(placed) / took
 
 
 def _buy(strategy: SegmentedLock, burst: bursts.Burst, go: threading.Barrier, seconds: float, customer: int) -> int:
