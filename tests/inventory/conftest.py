@@ -38,6 +38,11 @@ class Ledger:
             cursor.execute("SELECT DISTINCT draft FROM tests_sold ORDER BY draft")
             return [row[0] for row in cursor.fetchall()]
 
+    def forget(self, units: int) -> None:
+        """Units of orders that stand no longer."""
+        with connection.cursor() as cursor:
+            cursor.execute("UPDATE tests_sold SET quantity = quantity - %s", [units])
+
     def saved(self, drafts: Collection[UUID]) -> set[UUID]:
         return set(self.orders()) & set(drafts)
 

@@ -1,0 +1,50 @@
+"""What the tests of the two segmented strategies share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from inventory import stock, strategies
+from inventory.strategies import stock_lock
+from inventory.strategies.segmented import Segmented
+from inventory.strategies.segmented_keys import SegmentedKeys
+from inventory.strategies.segmented_lock import SegmentedLock
+from locking import RedisLock
+from tests.factories import nobody
+from tests.waiting import PATIENCE
+
+NAMES = ("segmented-lock", "segmented-keys")
+
+
+def make(name: str, base: type[Segmented] | None = None, **options: Any) -> Any:
+    """A strategy as a process of its own has it, which tries the first segment that would do first."""
+    options = {"wait": PATIENCE, "segments": 5, "start": lambda segments: 0} | options
+    make_lock = options.pop("make_lock", stock_lock)
+    if name == "segmented-lock":
+        return (base or SegmentedLock)(make_lock, **options)
+    return (base or SegmentedKeys)(strategies.segment_counters, make_lock, **options)  # type: ignore[call-arg]
+
+
+def put_on_sale(strategy: Segmented, **units: int) -> None:
+    for sku, received in units.items():
+        stock.deliver(sku, received)
+    strategy.preheat(list(units), nobody)
+
+
+def units_of(strategy: Segmented, sku: str) -> list[int]:
+    """What is in the segments, by number."""
+    return [units for _, units in sorted(strategy.look(sku).items())]
+
+
+class Locks:
+    """Makes the shop's locks, and notes which were asked for; `before` is called first."""
+
+    def __init__(self, before: Callable[[str, int], object] = lambda sku, number: None) -> None:
+        self.asked: list[tuple[str, int]] = []
+        self.before = before
+
+    def __call__(self, sku: str, number: int) -> RedisLock:
+        self.before(sku, number)
+        self.asked.append((sku, number))
+        return stock_lock(sku, number)
