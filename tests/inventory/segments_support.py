@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+from uuid import UUID
+
+import pytest
+from redis import Redis
 
 from inventory import stock, strategies
+from inventory.draft import Draft
+from inventory.errors import Refusal, SoldOut
 from inventory.strategies import stock_lock
 from inventory.strategies.segmented import Segmented
 from inventory.strategies.segmented_keys import SegmentedKeys
 from inventory.strategies.segmented_lock import SegmentedLock
-from locking import RedisLock
-from tests.factories import nobody
-from tests.waiting import PATIENCE
+from locking import RedisLock, held
+from tests.factories import at_once, new_draft, nobody
+from tests.inventory.conftest import Ledger
+from tests.waiting import PATIENCE, wait_for
 
 NAMES = ("segmented-lock", "segmented-keys")
 
@@ -23,7 +31,7 @@ def make(name: str, base: type[Segmented] | None = None, **options: Any) -> Any:
     make_lock = options.pop("make_lock", stock_lock)
     if name == "segmented-lock":
         return (base or SegmentedLock)(make_lock, **options)
-    return (base or SegmentedKeys)(strategies.segment_counters, make_lock, **options)  # type: ignore[call-arg]
+    return (base or SegmentedKeys)(strategies.segment_counters, make_lock, **options)
 
 
 def put_on_sale(strategy: Segmented, **units: int) -> None:
@@ -48,3 +56,29 @@ class Locks:
         self.before(sku, number)
         self.asked.append((sku, number))
         return stock_lock(sku, number)
+
+
+def second_buyer_of_the_last_unit(strategy: Segmented, ledger: Ledger, redis: Redis) -> Any:
+    """What he is answered who comes while the first one is in his save, which then fails."""
+    put_on_sale(strategy, a=1)
+    comes, answers = threading.Event(), []
+
+    def second() -> None:
+        comes.wait(PATIENCE)
+        strategy.forget("a")  # as another process, which has seen nothing yet
+        try:
+            answers.append(strategy.place(new_draft(("a", 1)), ledger.save))
+        except SoldOut as refused:
+            answers.append(refused)
+
+    def fail(drafts: Sequence[Draft]) -> Mapping[UUID, Refusal]:
+        comes.set()
+        wait_for(lambda: answers or sum(lock.waiters for lock in held(redis)), "the second buyer")
+        raise KeyError
+
+    def first() -> None:
+        with pytest.raises(KeyError):
+            strategy.place(new_draft(("a", 1)), fail)
+
+    at_once(first, second)
+    return answers[0]

@@ -7,7 +7,6 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
-from uuid import UUID
 
 import pytest
 from django.db import connection, transaction
@@ -15,7 +14,7 @@ from redis import Redis
 
 from inventory import audit, stock
 from inventory.draft import Draft, Placement, Returned
-from inventory.errors import Refusal, SoldOut, StockBusy
+from inventory.errors import SoldOut, StockBusy
 from inventory.strategies import stock_lock
 from inventory.strategies.segmented import Held, Moved, Segmented, round_robin
 from inventory.strategies.segmented_keys import SegmentedKeys
@@ -23,7 +22,7 @@ from inventory.strategies.segmented_lock import SegmentedLock
 from locking import held
 from tests.factories import at_once, elsewhere, new_draft, tally, to_the_end
 from tests.inventory.conftest import Ledger
-from tests.inventory.segments_support import NAMES, Locks, make, put_on_sale, units_of
+from tests.inventory.segments_support import NAMES, Locks, make, put_on_sale, second_buyer_of_the_last_unit, units_of
 from tests.waiting import PATIENCE, wait_for
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.parametrize("name", NAMES)]
@@ -157,7 +156,7 @@ def test_without_gathering_it_is_sold_out_with_stock_left(ledger: Ledger, name: 
     """The negative control: what one segment has is taken for what is left."""
     base: Any = CLASSES[name]
 
-    class Strands(base):  # type: ignore[misc]
+    class Strands(base):
         def left(self, sku: str) -> int:
             return max(self.look(sku).values())
 
@@ -217,31 +216,6 @@ def test_the_last_unit_is_not_sold_out_while_the_order_that_has_it_may_still_fai
     ledger.assert_law(a=(0, 1))
 
 
-def second_buyer_of_the_last_unit(strategy: Segmented, ledger: Ledger, redis: Redis) -> Any:
-    """What he is answered who comes while the first one is in his save, which then fails."""
-    put_on_sale(strategy, a=1)
-    comes, answers = threading.Event(), []
-
-    def second() -> None:
-        comes.wait(PATIENCE)
-        try:
-            answers.append(buy(strategy, ledger, ("a", 1)))
-        except SoldOut as refused:
-            answers.append(refused)
-
-    def fail(drafts: Sequence[Draft]) -> Mapping[UUID, Refusal]:
-        comes.set()
-        wait_for(lambda: answers or sum(lock.waiters for lock in held(redis)), "the second buyer")
-        raise KeyError
-
-    def first() -> None:
-        with pytest.raises(KeyError):
-            strategy.place(new_draft(("a", 1)), fail)
-
-    at_once(first, second)
-    return answers[0]
-
-
 # Busy is not sold out
 
 
@@ -259,7 +233,7 @@ def test_when_every_segment_is_held_the_answer_is_busy(ledger: Ledger, name: str
 def test_stock_that_moves_every_time_is_busy_in_the_end(ledger: Ledger, name: str) -> None:
     base: Any = CLASSES[name]
 
-    class Moves(base):  # type: ignore[misc]
+    class Moves(base):
         def sell(self, order: Draft, held: Sequence[Held], save: object) -> None:
             raise Moved("a")
 
@@ -316,7 +290,7 @@ def two_who_gather(name: str, ledger: Ledger, redis: Redis, orders: Sequence[typ
             numbers = list(order(sorted(self.look(line.sku))))
             return Held(line, None, {number: self._wait(line.sku, number, leases, until) for number in numbers})
 
-        class Gathers(base):  # type: ignore[misc]
+        class Gathers(base):
             _hold = hold
 
         strategies.append(make(name, Gathers, make_lock=Locks(before), wait=1.0 if reversed in orders else PATIENCE))
