@@ -161,6 +161,6 @@ class Segmented(Strategy):
 
 
 def round_robin() -> Callable[[int], int]:
-    """A start that goes round: the segments in turn."""
+    """A start that goes round: the segments in turn. For sales of one sku: the lines of a cart would fall into step."""
     turns = itertools.count()
     return lambda segments: next(turns) % segments

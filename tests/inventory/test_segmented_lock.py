@@ -225,6 +225,34 @@ def test_a_unit_that_moves_between_the_look_and_the_count_is_not_lost_from_sight
     ledger.assert_law(a=(5, 5))
 
 
+def test_while_the_stock_is_split_nobody_else_writes_its_rows(strategy: Segmented, ledger: Ledger) -> None:
+    free = []
+
+    def look() -> None:
+        with transaction.atomic():
+            for rows in (StockItem.objects.all(), StockSegment.objects.all()):
+                free.append(len(rows.select_for_update(skip_locked=True)))
+
+    with interleaved(look, before="INSERT INTO .inventory_stocksegment"):
+        strategy.preheat(["a"], nobody)
+    assert free == [0, 0]
+
+
+def test_split_without_the_rows_being_locked_a_unit_that_is_sold_meanwhile_appears_again(
+    strategy: Segmented, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The negative control."""
+
+    def only_read(sku: str) -> tuple[StockItem, list[StockSegment]]:
+        return StockItem.objects.get(sku=sku), list(StockSegment.objects.filter(item=sku))
+
+    monkeypatch.setattr(segmented_lock, "locked", only_read)
+    other = make("segmented-lock")
+    with interleaved(lambda: other.place(new_draft(("a", 1)), ledger.save), before="UPDATE .inventory_stockitem"):
+        strategy.preheat(["a"], nobody)
+    assert ledger.figures()["a"].drift == -1
+
+
 def test_preheating_skus_that_nobody_received_makes_nothing(strategy: Segmented, ledger: Ledger) -> None:
     strategy.preheat(["a", "unknown"], nobody)
     strategy.unload(["unknown"])
