@@ -7,7 +7,7 @@ The law of a sku is `all of its counters + reserved from any of them = on hand`.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
@@ -50,6 +50,12 @@ class SegmentCounters(Counters):
             if int(how_many) == guess:
                 return [int(count or 0) for count in counts], sum(int(units or 0) for units in reserved)
             guess = int(how_many)
+
+    def sums(self, skus: Sequence[str]) -> Mapping[str, tuple[int, int]]:
+        """What Redis may still admit of each sku that has segments, and what is reserved from them."""
+        known = self.client.mget(map(how_many_key, skus)) if skus else []
+        found = {sku: self.segments(sku, int(many)) for sku, many in zip(skus, known, strict=True) if many is not None}
+        return {sku: (sum(each[0]), each[1]) for sku, each in found.items() if each is not None}
 
     def gather(self, sku: str, known: int, over: int, first: int) -> int | None:
         """Spread the units of a sku evenly over its segments, but so many of them that the first has enough.

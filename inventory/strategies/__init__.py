@@ -21,7 +21,7 @@ from inventory.strategies.segmented_keys import SegmentedKeys
 from inventory.strategies.segmented_lock import SegmentedLock
 from locking import RedisLock
 
-__all__ = ["NAMES", "Strategy", "counters", "get", "given_back", "refresh", "unload"]
+__all__ = ["NAMES", "Strategy", "counters", "get", "given_back", "refresh", "segment_counters", "unload"]
 
 NAMES = ("guarded-update", "lua", "optimistic", "redis-lock", "segmented-keys", "segmented-lock")
 
