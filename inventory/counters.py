@@ -124,9 +124,10 @@ class Counters:
             return False
 
     def skus(self) -> list[str]:
-        """The skus that have a counter."""
+        """The skus that have a counter, or several."""
         prefix = counter_key("")
-        return sorted(text(key)[len(prefix) :] for key in self.client.scan_iter(match=f"{prefix}*", count=1000))
+        names = {text(key)[len(prefix) :] for key in self.client.scan_iter(match=f"{prefix}*", count=1000)}
+        return sorted({name.partition("\0")[0] for name in names})
 
     def left(self, skus: Sequence[str]) -> Mapping[str, int | None]:
         """What Redis may still admit of each sku; None where there is no counter."""

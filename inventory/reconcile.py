@@ -13,7 +13,6 @@ from inventory import strategies
 from inventory.counters import Counters, Note
 from inventory.draft import Saved
 from inventory.models import StockItem
-from inventory.strategies.lua import load
 
 logger = logging.getLogger(__name__)
 
@@ -50,9 +49,8 @@ def reconcile(on_sale: Collection[str], saved: Saved, *, grace: float) -> list[R
     counters = strategies.counters()
     made = [
         *_end_old_reservations(counters, saved, grace),
-        *_remove_stale_counters(counters, on_sale),
-        *_mend_counters(counters, saved),
-        *_gather_pieces(on_sale),
+        *_remove_copies(counters, on_sale),
+        *_mend_copies(on_sale, saved),
     ]
     for repair in made:
         logger.warning("Repaired: %s, %s, %+d units in Redis.", repair.what, repair.name, repair.units)
@@ -77,27 +75,19 @@ def _is_queued(note: Note) -> bool:
     return bool(note.entry) and strategies.queue().has(note.entry)
 
 
-def _remove_stale_counters(counters: Counters, on_sale: Collection[str]) -> Iterator[Repair]:
-    stale = [sku for sku in counters.skus() if sku not in on_sale]
-    left = counters.left(stale)
-    counters.unload(stale)
-    for sku in stale:
-        yield Repair("a counter of what is not on sale", sku, -(left[sku] or 0))
+def _remove_copies(counters: Counters, on_sale: Collection[str]) -> Iterator[Repair]:
+    """Counters, segments and unit rows of what is not on sale: the units go back to where every strategy finds them."""
+    items = StockItem.objects.exclude(sku__in=on_sale)
+    pieces = items.filter(segments__on_hand__gt=0) | items.filter(units__isnull=False)
+    stale = {*pieces.values_list("sku", flat=True), *(sku for sku in counters.skus() if sku not in on_sale)}
+    strategies.unload(sorted(stale))
+    for sku in sorted(stale):
+        yield Repair("a copy of stock that is not on sale", sku, 0)
 
 
-def _mend_counters(counters: Counters, saved: Saved) -> Iterator[Repair]:
+def _mend_copies(on_sale: Collection[str], saved: Saved) -> Iterator[Repair]:
     # One by one: the row of a sku is locked no longer than its own counter takes.
-    for sku in counters.skus():
-        change = load(counters, [sku], saved, make=False).get(sku, 0)
+    for sku in sorted(on_sale):
+        change = strategies.refresh([sku], saved).get(sku, 0)
         if change:
             yield Repair("a counter that differed from what is on hand", sku, change)
-
-
-def _gather_pieces(on_sale: Collection[str]) -> Iterator[Repair]:
-    """Segments and unit rows of what is not on sale: their units go back to where every strategy finds them."""
-    items = StockItem.objects.exclude(sku__in=on_sale)
-    pieces = items.filter(segments__isnull=False) | items.filter(units__isnull=False)
-    skus = sorted(set(pieces.values_list("sku", flat=True)))
-    strategies.unload(skus)
-    for sku in skus:
-        yield Repair("pieces of stock that is not on sale", sku, 0)

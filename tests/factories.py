@@ -34,7 +34,7 @@ T = TypeVar("T")
 SAVING = [name for name in strategies.NAMES if not strategies.get(name).queues]
 """The strategies whose answer is the order, saved. Those that queue it have tests of their own."""
 
-STOCK_WRITE = re.compile(r'UPDATE "?(inventory_stockitem|lab_rungstock)"?\s')
+STOCK_WRITE = re.compile(r'UPDATE "?(inventory_stock(item|segment)|lab_rungstock)"?\s')
 
 
 def new_draft(

@@ -15,6 +15,7 @@ from redis import RedisError
 from inventory.counters import Counters
 from inventory.draft import Reject, Returned, Save, Saved
 from inventory.errors import StockUnavailable
+from inventory.segment_counters import SegmentCounters
 from inventory.strategies.base import Strategy
 from inventory.strategies.group_commit import GroupCommit
 from inventory.strategies.guarded_update import GuardedUpdate
@@ -22,6 +23,8 @@ from inventory.strategies.locked import Locked
 from inventory.strategies.lua import Lua
 from inventory.strategies.lua_queue import LuaQueue
 from inventory.strategies.optimistic import Optimistic
+from inventory.strategies.segmented_keys import SegmentedKeys
+from inventory.strategies.segmented_lock import SegmentedLock
 from inventory.stream import Queue, Waiting
 from locking import RedisLock
 
@@ -34,6 +37,7 @@ __all__ = [
     "given_back",
     "queue",
     "refresh",
+    "segment_counters",
     "unload",
     "waiting",
     "work",
@@ -41,7 +45,16 @@ __all__ = [
 
 logger = logging.getLogger(__name__)
 
-NAMES = ("group-commit", "guarded-update", "lua", "lua-queue", "optimistic", "redis-lock")
+NAMES = (
+    "group-commit",
+    "guarded-update",
+    "lua",
+    "lua-queue",
+    "optimistic",
+    "redis-lock",
+    "segmented-keys",
+    "segmented-lock",
+)
 
 
 def get(name: str) -> Strategy:
@@ -62,10 +75,19 @@ def given_back(returned: Sequence[Returned], saved: Saved) -> None:
         logger.warning("Redis did not answer, so its counters are wrong until they are reconciled: %s", returned)
 
 
-def refresh(skus: Sequence[str], saved: Saved) -> None:
-    """Tell every strategy that what is on hand has changed: somebody delivered or corrected."""
+def refresh(skus: Sequence[str], saved: Saved) -> Mapping[str, int]:
+    """Tell every strategy that what is on hand has changed: somebody delivered or corrected.
+
+    Returns:
+        By how many units the copy of each sku was wrong.
+
+    Raises:
+        RedisError: Redis did not answer.
+    """
+    changes: dict[str, int] = {}
     for strategy in _strategies().values():
-        strategy.refresh(skus, saved)
+        changes.update(strategy.refresh(skus, saved))
+    return changes
 
 
 def unload(skus: Sequence[str]) -> None:
@@ -103,9 +125,15 @@ def waiting(draft: UUID) -> Waiting | None:
         raise StockUnavailable(f"Redis did not answer: {error}") from error
 
 
-def stock_lock(sku: str) -> RedisLock:
-    """The lock of a sku in the shop's Redis. A lock's name has no braces; a sku may."""
-    return RedisLock(get_redis_connection("default"), f"stock:{quote(sku, safe='/:')}", ttl=settings.STOCK_LOCK_TTL)
+def segment_counters() -> SegmentCounters:
+    """The stock in segments in the shop's Redis."""
+    return SegmentCounters(get_redis_connection("default"))
+
+
+def stock_lock(sku: str, segment: int | None = None) -> RedisLock:
+    """The lock of a sku, or of a segment of it, in the shop's Redis. A lock's name has no braces; a sku may."""
+    name = f"stock:{quote(sku, safe='/:')}" + ("" if segment is None else f":{segment}")
+    return RedisLock(get_redis_connection("default"), name, ttl=settings.STOCK_LOCK_TTL)
 
 
 @cache
@@ -117,5 +145,7 @@ def _strategies() -> Mapping[str, Strategy]:
         LuaQueue(counters, queue),
         Locked("redis-lock", stock_lock, wait=settings.STOCK_LOCK_WAIT),
         Optimistic(),
+        SegmentedKeys(segment_counters, stock_lock, wait=settings.STOCK_LOCK_WAIT, segments=settings.STOCK_SEGMENTS),
+        SegmentedLock(stock_lock, wait=settings.STOCK_LOCK_WAIT, segments=settings.STOCK_SEGMENTS),
     ]
     return {strategy.name: strategy for strategy in strategies}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 from django.db import transaction
@@ -51,12 +51,16 @@ class Strategy(ABC):
     def unload(self, skus: Sequence[str]) -> None:
         """Remove that copy, whosever sale of the skus it was made for: none is open now."""
 
-    def refresh(self, skus: Sequence[str], saved: Saved) -> None:
+    def refresh(self, skus: Sequence[str], saved: Saved) -> Mapping[str, int]:
         """Bring up to date what copies there are: what is on hand in Postgres has changed, and is committed.
+
+        Returns:
+            By how many units the copy of each sku was wrong; a sku without a copy may be left out.
 
         Raises:
             RedisError: Redis did not answer; the copies are wrong until they are reconciled.
         """
+        return {}
 
     def given_back(self, returned: Sequence[Returned], saved: Saved) -> None:
         """Orders ended, and their units are on hand again, committed. See `refresh`."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from django.db import IntegrityError, transaction
 
@@ -31,26 +31,12 @@ class Lua(Strategy):
     def _place(self, order: Draft, save: Save) -> Placement:
         counters = self.counters()
         counters.take(order)
-        rolls_back = True
         try:
-            with transaction.atomic(durable=True):
-                for line in order.lines:
-                    stock.take(line)
-                save_one(order, save)
-                # From here on the COMMIT may have reached Postgres though its answer does not reach us. The note of
-                # what is reserved then stays, and reconciling asks Postgres whether the order exists.
-                rolls_back = False
-        except IntegrityError:
-            counters.give_back(order.id, order.skus)  # Postgres has answered, and the answer was no
+            decide(order, order.skus, counters, save)
+        except SoldOut as error:
+            # Redis has admitted what is not there: it has lost its last second. The next buyer finds no counter.
+            counters.unload([error.sku])
             raise
-        except BaseException as error:
-            if rolls_back:
-                counters.give_back(order.id, order.skus)
-            if isinstance(error, SoldOut):
-                # Redis has admitted what is not there: it has lost its last second. The next buyer finds no counter.
-                counters.unload([error.sku])
-            raise
-        counters.settle(order.id, order.skus)
         return Placement.COMMITTED
 
     def preheat(self, skus: Sequence[str], saved: Saved) -> None:
@@ -59,8 +45,8 @@ class Lua(Strategy):
     def unload(self, skus: Sequence[str]) -> None:
         self.counters().unload(skus)
 
-    def refresh(self, skus: Sequence[str], saved: Saved) -> None:
-        load(self.counters(), skus, saved, make=False)
+    def refresh(self, skus: Sequence[str], saved: Saved) -> Mapping[str, int]:
+        return load(self.counters(), skus, saved, make=False)
 
 
 def load(counters: Counters, skus: Sequence[str], saved: Saved, *, make: bool) -> dict[str, int]:
@@ -85,3 +71,28 @@ def load(counters: Counters, skus: Sequence[str], saved: Saved, *, make: bool) -
         for sku in skus:
             changes[sku] = counters.load(sku, on_hand.get(sku, 0), committed, make=make)
     return {sku: change for sku, change in changes.items() if change is not None}
+
+
+def decide(order: Draft, taken: Sequence[str], counters: Counters, save: Save) -> None:
+    """Let Postgres decide on what Redis has admitted, and tell Redis what became of it.
+
+    Args:
+        taken: what the counters are called from which each line was taken.
+    """
+    rolls_back = True
+    try:
+        with transaction.atomic(durable=True):
+            for line in order.lines:
+                stock.take(line)
+            save_one(order, save)
+            # From here on the COMMIT may have reached Postgres though its answer does not reach us. The note of
+            # what is reserved then stays, and reconciling asks Postgres whether the order exists.
+            rolls_back = False
+    except IntegrityError:
+        counters.give_back(order.id, taken)  # Postgres has answered, and the answer was no
+        raise
+    except BaseException:
+        if rolls_back:
+            counters.give_back(order.id, taken)
+        raise
+    counters.settle(order.id, taken)

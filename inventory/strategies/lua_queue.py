@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
 from django.db import DataError, IntegrityError, InterfaceError, OperationalError, transaction
@@ -126,8 +126,9 @@ class LuaQueue(Lua):
         super().unload(skus)
         self.queue().forget(skus)
 
-    def refresh(self, skus: Sequence[str], saved: Saved) -> None:
+    def refresh(self, skus: Sequence[str], saved: Saved) -> Mapping[str, int]:
         """Nothing: the counters are those of `lua`, which brings them up to date."""
+        return {}
 
     def given_back(self, returned: Sequence[Returned], saved: Saved) -> None:
         self.queue().allow(returned)

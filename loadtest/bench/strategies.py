@@ -17,6 +17,7 @@ from rich.table import Table
 
 from inventory import strategies
 from loadtest import burst as bursts
+from loadtest.bench import segments
 from loadtest.stack import Stack
 
 PEER = "peer:redis-py-lock"
@@ -51,12 +52,18 @@ def run(options: argparse.Namespace) -> int:
                 measured = measure(name, stack.url, customers, options)
                 if number:
                     rounds[name].append(measured)
+        status.update("Segments, with work in the critical section")
+        split = segments.measure(customers=customers, rounds=options.rounds, seconds=options.seconds)
     report = {name: summary(measured) for name, measured in rounds.items()}
     conserved = all(row["conserved"] for row in report.values())
     if options.json:
-        print(json.dumps({"machine": machine(options), **shaped(report)}))  # noqa: T201
+        print(json.dumps({"machine": machine(options), **shaped(report), "segments": split}))  # noqa: T201
     else:
         Console().print(table(report, options))
+        Console().print(
+            f"segments with {segments.WORK * 1000:g} ms of work in them: {split['5']:.0f} orders per s by 5, "
+            f"{split['1']:.0f} by 1 ({split['5'] / split['1']:.1f} x)"
+        )
     return 0 if conserved else 1
 
 

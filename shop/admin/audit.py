@@ -67,8 +67,8 @@ def audit() -> Audit:
 
 
 def read_counters(on_hand: Mapping[str, int]) -> dict[str, Counter]:
-    redis = strategies.counters()
+    redis, segments = strategies.counters(), strategies.segment_counters()
     left, reserved = redis.left(list(on_hand)), redis.reserved()
-    return {
-        sku: Counter(sku, units, reserved.get(sku, 0), on_hand[sku]) for sku, units in left.items() if units is not None
-    }
+    found = {sku: (units, reserved.get(sku, 0)) for sku, units in left.items() if units is not None}
+    found.update(segments.sums(list(on_hand)))
+    return {sku: Counter(sku, *found[sku], units) for sku, units in on_hand.items() if sku in found}

@@ -20,6 +20,7 @@ from redis import Redis
 
 from inventory import strategies
 from inventory.models import StockItem
+from inventory.segment_counters import name_of
 from shop import checkout, sales
 from shop.models import Order, OrderItem, Product, Sale
 from tests.factories import OnSale, at_once, close_now, new_customer, new_draft, on_sale
@@ -188,6 +189,14 @@ def test_what_drifts_can_be_sorted_to_the_top(admin_client: Client, redis: Redis
     StockItem.objects.filter(sku="d").update(received=7)
     assert list(rows(get(admin_client, STOCK, o="-5")))[:2] == ["d", "b"]
     assert next(iter(rows(get(admin_client, STOCK, o="-4")))) == "d"
+
+
+def test_the_counters_of_segments_are_added_up(admin_client: Client, redis: Redis) -> None:
+    on_sale({"a": 10, "b": 5, "c": 3}, strategy="segmented-keys")
+    strategies.counters().take(new_draft((name_of("b", 1), 1)))
+    assert [row["in_redis"] for row in rows(get(admin_client, STOCK)).values()] == ["10", "4 + 1 reserved", "3"]
+    redis.incrby("{stock}:counter:" + name_of("a", 4), 2)
+    assert "a : 12 in Redis, 10 on hand: +2" in verdict(get(admin_client, STOCK))
 
 
 def test_a_counter_that_differs_from_on_hand_is_pointed_out(admin_client: Client, redis: Redis) -> None:

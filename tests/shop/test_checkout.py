@@ -16,10 +16,9 @@ from django.contrib.auth.models import User
 from django.db import OperationalError, connection, connections, transaction
 from django.test.utils import CaptureQueriesContext
 
-from inventory import strategies
+from inventory import stock, strategies
 from inventory.draft import Draft, Placement, Save
 from inventory.errors import OverLimit, SoldOut, StockUnavailable, TryAgain, UnknownCustomer
-from inventory.models import StockItem
 from inventory.strategies import Strategy
 from locking import held
 from shop import accounts, checkout, offers
@@ -95,6 +94,8 @@ def test_an_order_is_committed_and_answered_as_it_is_in_the_tables(customer: int
         ("lua", "BEGIN UPDATE WITH COMMIT"),
         ("optimistic", "BEGIN SELECT UPDATE WITH COMMIT"),
         ("redis-lock", "BEGIN UPDATE WITH COMMIT"),
+        ("segmented-keys", "BEGIN UPDATE WITH COMMIT"),
+        ("segmented-lock", "SELECT BEGIN UPDATE WITH COMMIT"),  # the first look at the segments
     ],
 )
 def test_an_order_under_a_limit_costs_so_many_statements_once_the_offer_is_known(
@@ -131,8 +132,7 @@ def test_without_the_key_the_same_order_again_is_another_order(customer: int, na
 
 
 def sell_out(offer: OnSale) -> None:
-    left = StockItem.objects.get(sku="a").on_hand
-    place(offer, new_customer(), a=left)
+    place(offer, new_customer(), a=stock.on_hand("a"))
 
 
 @pytest.mark.parametrize("since", [sell_out, close_now], ids=["sold out", "closed"])
@@ -335,7 +335,7 @@ def test_a_strategy_that_needs_no_redis_sells_without_it(customer: int, redis_go
     assert_books(a=(1, 1))
 
 
-@pytest.mark.parametrize("name", ["lua", "redis-lock"])
+@pytest.mark.parametrize("name", ["lua", "redis-lock", "segmented-keys", "segmented-lock"])
 def test_a_strategy_that_needs_redis_is_unavailable_without_it_and_takes_nothing(
     customer: int, redis_gone: Gone, name: str
 ) -> None:

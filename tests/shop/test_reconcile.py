@@ -105,8 +105,8 @@ def test_a_counter_that_differs_is_mended(offer: OnSale, counters: Counters, red
 def test_a_counter_of_what_is_not_on_sale_is_removed(offer: OnSale, counters: Counters) -> None:
     Sale.objects.update(opens_at=timezone.now() - timezone.timedelta(hours=2), closes_at=timezone.now())
     assert {(repair.what, repair.name) for repair in reconcile()} == {
-        ("a counter of what is not on sale", "a"),
-        ("a counter of what is not on sale", "b"),
+        ("a copy of stock that is not on sale", "a"),
+        ("a copy of stock that is not on sale", "b"),
     }
     assert counters.skus() == []
 
@@ -118,7 +118,7 @@ def test_pieces_of_stock_that_is_not_on_sale_are_gathered(redis: Redis) -> None:
     StockItem.objects.update(on_hand=3)
     StockUnit.objects.bulk_create(StockUnit(item_id="a") for _ in range(2))
     assert accounts.figures()[0].conserved
-    assert [(repair.what, repair.name) for repair in reconcile()] == [("pieces of stock that is not on sale", "a")]
+    assert [(repair.what, repair.name) for repair in reconcile()] == [("a copy of stock that is not on sale", "a")]
     assert StockItem.objects.get(sku="a").on_hand == 5
     assert StockUnit.objects.count() == 0
 

@@ -1,0 +1,95 @@
+"""`segmented-keys`: the stock in N keys of Redis with a lock each; then Postgres decides."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from django.db import transaction
+
+from inventory.draft import Draft, Save, Saved
+from inventory.errors import SoldOut, StockNotLoaded
+from inventory.models import StockItem
+from inventory.segment_counters import SegmentCounters, name_of
+from inventory.strategies.lua import decide
+from inventory.strategies.segmented import Held, Moved, Segmented
+
+
+class SegmentedKeys(Segmented):
+    """Lock a key, check and decrement it, noting whose units they are; save in Postgres, commit, unlock.
+
+    As with `lua`, Redis admits and the guarded update decides; so a holder who was overtaken needs no fence here. Who
+    finds enough in all keys but in none alone locks them all and spreads the units again, so that one key covers him.
+
+    Args:
+        counters: the segments in Redis; called when they are needed, so that nothing connects at import.
+    """
+
+    name = "segmented-keys"
+
+    def __init__(self, counters: Callable[[], SegmentCounters], *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.counters = counters
+
+    def look(self, sku: str) -> dict[int, int]:
+        return dict(enumerate(self._units(sku)[0]))
+
+    def left(self, sku: str) -> int:
+        """What is reserved counts as well: it comes back when its order fails, and until then its lock is held."""
+        units, reserved = self._units(sku)
+        return max(0, sum(units) + reserved)
+
+    def _units(self, sku: str) -> tuple[Sequence[int], int]:
+        found = self.counters().segments(sku, self.segments)
+        if found is None:
+            raise StockNotLoaded(f"{sku} has no counters in Redis: preheat its sale.")
+        return found
+
+    def sell(self, order: Draft, held: Sequence[Held], save: Save) -> None:
+        counters = self.counters()
+        for each in held:
+            if each.number is None:
+                left = counters.gather(each.line.sku, len(each.leases), self.segments, each.line.quantity)
+                if left is None:
+                    raise Moved(each.line.sku)
+                if left < each.line.quantity:
+                    raise SoldOut(each.line.sku, wanted=each.line.quantity, left=max(0, left))
+        lines = [replace(each.line, sku=name_of(each.line.sku, each.number or 0)) for each in held]
+        taken = replace(order, lines=tuple(lines))
+        try:
+            counters.take(taken)
+        except SoldOut as moved:
+            raise Moved(moved.sku.partition("\0")[0]) from moved
+        except StockNotLoaded as missing:
+            raise StockNotLoaded("A segment has no counter in Redis: preheat its sale.") from missing
+        try:
+            decide(order, taken.skus, counters, save)
+        except SoldOut as error:
+            # Redis has admitted what is not there: it has lost its last second. The next buyer finds no counter.
+            counters.unload_segments([error.sku])
+            raise
+
+    def preheat(self, skus: Sequence[str], saved: Saved) -> None:
+        self._load(skus, saved, make=True)
+
+    def unload(self, skus: Sequence[str]) -> None:
+        self.counters().unload_segments(skus)
+
+    def refresh(self, skus: Sequence[str], saved: Saved) -> Mapping[str, int]:
+        # Who has none locks no row for it: another strategy's buyers wait there.
+        split = [sku for sku in skus if self.counters().segments(sku, self.segments)]
+        return self._load(split, saved, make=False) if split else {}
+
+    def _load(self, skus: Sequence[str], saved: Saved, *, make: bool) -> Mapping[str, int]:
+        counters, changes = self.counters(), {}
+        with transaction.atomic():
+            # While the rows are locked no order of these skus is committed, so what is noted is either an order by now
+            # or still on its way.
+            rows = StockItem.objects.select_for_update(no_key=True).filter(sku__in=skus).order_by("sku")
+            on_hand = dict(rows.values_list("sku", "on_hand"))
+            committed = saved(counters.drafts())
+            for sku in skus:
+                changes[sku] = counters.load_segments(sku, self.segments, on_hand.get(sku, 0), committed, make=make)
+                self.forget(sku)
+        return {sku: change for sku, change in changes.items() if change is not None}

@@ -1,0 +1,111 @@
+"""`segmented-lock`: the stock in N rows with a lock each, so that the buyers of one sku wait in N lines."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from django.db import connection, transaction
+
+from inventory import stock
+from inventory.draft import Draft, Line, Save, Saved, save_one
+from inventory.errors import SoldOut, StockBusy
+from inventory.models import StockSegment
+from inventory.segments import locked, spread, units
+from inventory.strategies.segmented import Held, Moved, Segmented
+from locking import Lease
+
+CLAIM = """
+    UPDATE inventory_stocksegment
+       SET on_hand = on_hand - %(quantity)s, fence = %(fence)s
+     WHERE sku = %(sku)s AND number = %(number)s AND fence < %(fence)s AND on_hand >= %(quantity)s
+"""
+
+
+class SegmentedLock(Segmented):
+    """`redis-lock`, N times: lock a segment, check, decrement, save, commit, unlock.
+
+    Nobody is told "sold out" before segments and pool were counted together. Who finds enough in all of them but in
+    none alone gathers: he locks them all, takes his units from the total, and spreads the rest evenly again.
+    """
+
+    name = "segmented-lock"
+
+    def look(self, sku: str) -> dict[int, int]:
+        return dict(StockSegment.objects.filter(item=sku).values_list("number", "on_hand"))
+
+    def left(self, sku: str) -> int:
+        return stock.on_hand(sku)
+
+    def sell(self, order: Draft, held: Sequence[Held], save: Save) -> None:
+        # The commit comes before the leases are let go.
+        with transaction.atomic(durable=True):
+            for each in held:
+                if each.number is None:
+                    gather(each.line, each.leases, self.segments)
+                else:
+                    check_and_decrement(each.line, each.number, each.leases[each.number])
+            save_one(order, save)
+
+    def preheat(self, skus: Sequence[str], saved: Saved) -> None:
+        self._spread(skus, self.segments)
+
+    def unload(self, skus: Sequence[str]) -> None:
+        self._spread(skus, 0)
+
+    def _spread(self, skus: Sequence[str], over: int) -> None:
+        # Under no lock but the rows': every write of a buyer is relative and guarded, and waits for this commit.
+        with transaction.atomic():
+            for sku in sorted(skus):
+                item, segments = locked(sku)
+                if item is not None and (over or segments):
+                    spread(item, segments, units(item, segments), over)
+        for sku in skus:
+            self.forget(sku)
+
+
+def check_and_decrement(line: Line, number: int, lease: Lease) -> None:
+    """Subtract a line from a segment in the open transaction, as the holder of its lock.
+
+    Raises:
+        Moved: the segment has fewer units than the line wants.
+        StockBusy: a later holder has been here, so this lease is over, whatever its clock says.
+    """
+    with connection.cursor() as cursor:
+        cursor.execute(CLAIM, {"sku": line.sku, "number": number, "quantity": line.quantity, "fence": fence_of(lease)})
+        claimed = cursor.rowcount
+    if not claimed:
+        claim_all(StockSegment.objects.filter(item=line.sku, number=number), {number: lease})
+        raise Moved(line.sku)
+
+
+def gather(line: Line, leases: Mapping[int, Lease], over: int) -> None:
+    """Subtract a line from all that there is in the open transaction, as the holder of every lock; spread the rest.
+
+    Raises:
+        SoldOut: segments and pool together have fewer units than the line wants.
+        Moved: there are segments that were not there before the locks were taken.
+        StockBusy: a later holder has been at one of the segments.
+    """
+    item, segments = locked(line.sku)
+    if item is None or {segment.number for segment in segments} - leases.keys():
+        raise Moved(line.sku)
+    claim_all(segments, leases)
+    left = units(item, segments)
+    if left < line.quantity:
+        raise SoldOut(line.sku, wanted=line.quantity, left=left)
+    spread(item, segments, left - line.quantity, over)
+
+
+def claim_all(segments: Iterable[StockSegment], leases: Mapping[int, Lease]) -> None:
+    """Put the leases' fences into the segments that were read; whoever writes them writes those too."""
+    for segment in segments:
+        fence = fence_of(leases[segment.number])
+        if segment.fence >= fence:
+            raise StockBusy(f"{segment}: fence {fence} was overtaken by a later holder of the lock.")
+        segment.fence = fence
+
+
+def fence_of(lease: Lease) -> int:
+    if lease.fence is None:
+        raise ValueError("This strategy needs a lock that gives a fence.")
+    return lease.fence

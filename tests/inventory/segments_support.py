@@ -1,0 +1,84 @@
+"""What the tests of the two segmented strategies share."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+from uuid import UUID
+
+import pytest
+from redis import Redis
+
+from inventory import stock, strategies
+from inventory.draft import Draft
+from inventory.errors import Refusal, SoldOut
+from inventory.strategies import stock_lock
+from inventory.strategies.segmented import Segmented
+from inventory.strategies.segmented_keys import SegmentedKeys
+from inventory.strategies.segmented_lock import SegmentedLock
+from locking import RedisLock, held
+from tests.factories import at_once, new_draft, nobody
+from tests.inventory.conftest import Ledger
+from tests.waiting import PATIENCE, wait_for
+
+NAMES = ("segmented-lock", "segmented-keys")
+
+
+def make(name: str, base: type[Segmented] | None = None, **options: Any) -> Any:
+    """A strategy as a process of its own has it, which tries the first segment that would do first."""
+    options = {"wait": PATIENCE, "segments": 5, "start": lambda segments: 0} | options
+    make_lock = options.pop("make_lock", stock_lock)
+    if name == "segmented-lock":
+        return (base or SegmentedLock)(make_lock, **options)
+    return (base or SegmentedKeys)(strategies.segment_counters, make_lock, **options)
+
+
+def put_on_sale(strategy: Segmented, **units: int) -> None:
+    for sku, received in units.items():
+        stock.deliver(sku, received)
+    strategy.preheat(list(units), nobody)
+
+
+def units_of(strategy: Segmented, sku: str) -> list[int]:
+    """What is in the segments, by number."""
+    return [units for _, units in sorted(strategy.look(sku).items())]
+
+
+class Locks:
+    """Makes the shop's locks, and notes which were asked for; `before` is called first."""
+
+    def __init__(self, before: Callable[[str, int], object] = lambda sku, number: None) -> None:
+        self.asked: list[tuple[str, int]] = []
+        self.before = before
+
+    def __call__(self, sku: str, number: int) -> RedisLock:
+        self.before(sku, number)
+        self.asked.append((sku, number))
+        return stock_lock(sku, number)
+
+
+def second_buyer_of_the_last_unit(strategy: Segmented, ledger: Ledger, redis: Redis) -> Any:
+    """What he is answered who comes while the first one is in his save, which then fails."""
+    put_on_sale(strategy, a=1)
+    comes, answers = threading.Event(), []
+
+    def second() -> None:
+        comes.wait(PATIENCE)
+        strategy.forget("a")  # as another process, which has seen nothing yet
+        try:
+            answers.append(strategy.place(new_draft(("a", 1)), ledger.save))
+        except SoldOut as refused:
+            answers.append(refused)
+
+    def fail(drafts: Sequence[Draft]) -> Mapping[UUID, Refusal]:
+        comes.set()
+        wait_for(lambda: answers or sum(lock.waiters for lock in held(redis)), "the second buyer")
+        raise KeyError
+
+    def first() -> None:
+        with pytest.raises(KeyError):
+            strategy.place(new_draft(("a", 1)), fail)
+
+    at_once(first, second)
+    return answers[0]
