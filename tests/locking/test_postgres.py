@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from multiprocessing import forkserver
 from pathlib import Path
@@ -21,8 +22,10 @@ from locking.session import Session, parameters
 from locking.tables import InsertLock, InsertRenewer, NoSuchLock, RowLock, add_row, create_lock_tables
 from servers.postgres import Postgres, connect
 from tests.locking.conformance import (
+    BUSY,
     LONG,
     SHORT,
+    AcrossMachinesConformance,
     AcrossProcessesConformance,
     ExpiresConformance,
     FairConformance,
@@ -33,8 +36,10 @@ from tests.locking.conformance import (
     SurvivesHolderCrashConformance,
 )
 from tests.locking.postgres_support import (
+    InsertWaits,
     PostgresRecipe,
     PostgresTraces,
+    SessionWaits,
     conninfo_of,
     hold_and_fork,
     running_postgres,
@@ -99,7 +104,9 @@ class OnPostgres(PostgresTraces):
 
 
 class TestAdvisoryLock(
+    SessionWaits,
     OnPostgres,
+    AcrossMachinesConformance,
     AcrossProcessesConformance,
     FairConformance,
     ForkConformance,
@@ -110,7 +117,9 @@ class TestAdvisoryLock(
 
 
 class TestRowLock(
+    SessionWaits,
     OnPostgres,
+    AcrossMachinesConformance,
     AcrossProcessesConformance,
     FencedConformance,
     ForkConformance,
@@ -124,7 +133,9 @@ class TestRowLock(
 
 
 class TestInsertLock(
+    InsertWaits,
     OnPostgres,
+    AcrossMachinesConformance,
     AcrossProcessesConformance,
     ExpiresConformance,
     FairConformance,
@@ -465,6 +476,59 @@ class TestTables(OnPostgres):
         many = conninfo.replace(self.postgres.database, "many")
         run_threads(*[lambda: create_lock_tables(many)] * 8)
         turn(InsertLock(many, "x"))
+
+
+class TestRowTimeout(SessionWaits, OnPostgres):
+    KIND = RowLock
+
+    @pytest.mark.parametrize("limited", [True, False])
+    def test_a_timeout_is_for_all_that_one_waits_for(
+        self, recipe: PostgresRecipe, monkeypatch: pytest.MonkeyPatch, limited: bool
+    ) -> None:
+        """First for one's turn at the row, and then for whoever had the turn before."""
+        if not limited:
+            monkeypatch.setattr(tables, "BEGIN", "BEGIN")
+        lock, took = recipe(f"total {limited}"), list[float]()
+
+        def wait() -> None:
+            began = time.monotonic()
+            assert lock.acquire(timeout=1.0) is None
+            took.append(time.monotonic() - began)
+
+        with self.woken_in_vain(lock) as wake:
+            began = time.monotonic()
+            thread = threading.Thread(target=wait)
+            thread.start()
+            wait_for(lambda: self.waiters(lock) == 2)
+            wait_for(lambda: time.monotonic() > began + 0.7)
+            wake()
+            thread.join(PATIENCE)
+        assert (took[0] < 1.0 + BUSY) is limited
+
+    def test_a_wait_that_somebody_cancels_is_not_a_wait_in_vain(self, recipe: PostgresRecipe) -> None:
+        lock = recipe("cancelled")
+        errors: list[str] = []
+
+        def wait() -> None:
+            with pytest.raises(LockUnavailable) as caught:
+                lock.acquire(timeout=PATIENCE)
+            errors.append(str(caught.value))
+
+        with lock.hold():
+            thread = threading.Thread(target=wait)
+            thread.start()
+            wait_for(lambda: self.waiters(lock) == 1)
+            self.admin.execute("SELECT pg_cancel_backend(pid) FROM pg_locks WHERE NOT granted")
+            thread.join(PATIENCE)
+        assert "Try again" in errors[0]
+
+    def test_the_limit_of_the_wait_is_none_for_the_holder(self, recipe: PostgresRecipe) -> None:
+        lock = recipe("unlimited")
+        lease = lock.acquire(timeout=0.2)
+        assert lease is not None
+        assert lease.session.ask("SHOW statement_timeout") == ["0"]  # type: ignore[attr-defined]
+        lease.session.ask("SELECT pg_sleep(0.3)")  # type: ignore[attr-defined]
+        assert lease.release() is True
 
 
 class TestRowFence(OnPostgres):

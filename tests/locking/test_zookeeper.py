@@ -18,6 +18,7 @@ from servers.zookeeper import ZooKeeper
 from tests.locking import actors
 from tests.locking.conformance import (
     LONG,
+    AcrossMachinesConformance,
     AcrossProcessesConformance,
     FairConformance,
     FencedConformance,
@@ -25,13 +26,14 @@ from tests.locking.conformance import (
     RenewsConformance,
     SurvivesHolderCrashConformance,
 )
-from tests.locking.support import Clock, in_fork, paused, process
+from tests.locking.proxy import Proxy
+from tests.locking.support import Clock, ReentrantRecipe, in_fork, paused, process
 from tests.locking.zookeeper_support import (
     SHORTEST,
-    Proxy,
     ZooKeeperRecipe,
     ZooKeeperTraces,
     clients,
+    request_of,
     running_zookeeper,
 )
 from tests.waiting import PATIENCE, wait_for
@@ -67,16 +69,16 @@ def own(own_zookeeper: ZooKeeper, tmp_path: Path) -> Iterator[ZooKeeperRecipe]:
 
 @pytest.fixture
 def proxy(zookeeper: ZooKeeper) -> Iterator[Proxy]:
-    made = Proxy(zookeeper.port)
+    made = Proxy(("127.0.0.1", zookeeper.port))
     yield made
-    made.open = True
+    made.restore()
     clients.close()
     made.close()
 
 
 @pytest.fixture
 def proxied(proxy: Proxy, tmp_path: Path) -> ZooKeeperRecipe:
-    return ZooKeeperRecipe(proxy.hosts, tmp_path)
+    return ZooKeeperRecipe(f"{proxy.host}:{proxy.port}", tmp_path)
 
 
 @pytest.fixture
@@ -90,6 +92,7 @@ line = ZooKeeperTraces.line
 
 class TestZooKeeperLock(
     ZooKeeperTraces,
+    AcrossMachinesConformance,
     AcrossProcessesConformance,
     FairConformance,
     FencedConformance,
@@ -97,8 +100,10 @@ class TestZooKeeperLock(
     RenewsConformance,
     SurvivesHolderCrashConformance,
 ):
+    SHORT = SHORTEST
     OPTIONS = {"ttl": LONG}
     CRASH_OPTIONS = {"ttl": SHORTEST}
+    CRASH_GRACE = 0.4  # the server ends sessions at every other of its ticks of 0.2 s
     IMPATIENT = {"ttl": SHORTEST}
     PAIRS = 1000
 
@@ -109,8 +114,7 @@ class TestZooKeeperLock(
         lock = make_lock()
         lease = proxied(lock.name, ttl=SHORTEST).acquire()
         assert lease is not None
-        proxy.open = False
-        proxy.cut()
+        proxy.refuse()
         second = lock.acquire(timeout=PATIENCE)
         assert second is not None
         assert lease.lost
@@ -131,7 +135,7 @@ def test_a_create_whose_answer_was_lost_is_found_again(proxy: Proxy, proxied: Zo
     lock = proxied("stock")
     with lock.hold():  # makes the line
         pass
-    proxy.lose = Create2.type
+    proxy.lose = request_of(Create2)
     lease = lock.acquire(timeout=PATIENCE)
     assert lease is not None
     assert proxy.cuts == 1
@@ -148,7 +152,7 @@ def test_without_looking_for_it_one_would_wait_for_oneself(
     lock = proxied("stock 2")
     with lock.hold():
         pass
-    proxy.lose = Create2.type
+    proxy.lose = request_of(Create2)
     assert lock.acquire(timeout=1.0) is None
     assert proxy.cuts == 1
 
@@ -157,7 +161,7 @@ def test_a_release_whose_answer_was_lost_is_repeated(proxy: Proxy, proxied: ZooK
     lock = proxied("stock")
     lease = lock.acquire()
     assert lease is not None
-    proxy.lose = Delete.type
+    proxy.lose = request_of(Delete)
     assert lease.release() is True
     assert proxy.cuts == 1
     assert lease.release() is False
@@ -255,12 +259,11 @@ def test_a_session_that_ended_ends_its_leases_and_the_next_one_can_lock(proxy: P
     lock = proxied("stock", ttl=SHORTEST, on_lost=told.append)
     lease = lock.acquire()
     assert lease is not None
-    proxy.open = False
-    proxy.cut()
+    proxy.refuse()
     wait_for(lambda: told)
     assert told == [lease]
     assert lease.lost
-    proxy.open = True
+    proxy.restore()
     wait_for(lambda: proxied.client(SHORTEST).connected)
     assert lease.release() is False
     with lock.hold(timeout=PATIENCE) as again:
