@@ -37,7 +37,8 @@ from tests.locking.conformance import (
     SurvivesHolderCrashConformance,
 )
 from tests.locking.etcd_support import EtcdRecipe, EtcdTraces, Observer, client_of
-from tests.locking.support import in_fork, paused, process
+from tests.locking.reentrant_support import OfTheLockWithin, a_tenth
+from tests.locking.support import ReentrantRecipe, in_fork, paused, process
 from tests.waiting import PATIENCE, wait_for
 
 SHORTEST = 1
@@ -129,6 +130,13 @@ class TestEtcdLock(
     @pytest.fixture(autouse=True)
     def _observer(self, observer: Observer) -> None:
         self.observer = observer
+
+
+@a_tenth
+class TestReentrantEtcdLock(OfTheLockWithin, TestEtcdLock):
+    @pytest.fixture
+    def recipe(self, recipe: EtcdRecipe) -> ReentrantRecipe:
+        return ReentrantRecipe(recipe)
 
 
 class Trusting(EtcdLock):

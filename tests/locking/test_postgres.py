@@ -44,7 +44,8 @@ from tests.locking.postgres_support import (
     hold_and_fork,
     running_postgres,
 )
-from tests.locking.support import in_fork, paused, process, run_threads
+from tests.locking.reentrant_support import OfTheLockWithin, a_tenth
+from tests.locking.support import ReentrantRecipe, in_fork, paused, process, run_threads
 from tests.waiting import PATIENCE, wait_for
 
 Admin = psycopg.Connection[Any]
@@ -152,6 +153,29 @@ class TestInsertLock(
 
     def forget(self, lock: Lock) -> None:
         self.admin.execute("DELETE FROM lock_grant WHERE name = %s", [lock.name])
+
+
+class ReentrantOnPostgres(OfTheLockWithin):
+    KIND: Any
+
+    @pytest.fixture
+    def recipe(self, conninfo: str, tmp_path: Path) -> ReentrantRecipe:
+        return ReentrantRecipe(PostgresRecipe(self.KIND, conninfo, tmp_path))
+
+
+@a_tenth
+class TestReentrantAdvisoryLock(ReentrantOnPostgres, TestAdvisoryLock):
+    pass
+
+
+@a_tenth
+class TestReentrantRowLock(ReentrantOnPostgres, TestRowLock):
+    pass
+
+
+@a_tenth
+class TestReentrantInsertLock(ReentrantOnPostgres, TestInsertLock):
+    pass
 
 
 @pytest.fixture(params=[AdvisoryLock, RowLock, InsertLock])

@@ -39,6 +39,7 @@ from tests.locking.redlock_support import (
     hanging,
     refusing,
 )
+from tests.locking.reentrant_support import OfTheLockWithin, a_tenth
 from tests.locking.support import (
     Clock,
     CommandStats,
@@ -161,6 +162,17 @@ class TestRedlock(
             "keys": sum(client.exists(f"redlock:{lock.name}") for client in self.admins),
             "connections": sum(len(client.client_list()) for client in self.admins),
         }
+
+
+@a_tenth
+class TestReentrantRedlock(OfTheLockWithin, TestRedlock):
+    @pytest.fixture
+    def recipe(self, recipe: RedlockRecipe) -> ReentrantRecipe:
+        return ReentrantRecipe(recipe)
+
+    @pytest.fixture(autouse=True)
+    def _nodes(self, recipe: ReentrantRecipe) -> None:
+        self.admins = recipe.inner.clients
 
 
 EVERY_MIX = [

@@ -27,6 +27,7 @@ from tests.locking.conformance import (
     SurvivesHolderCrashConformance,
 )
 from tests.locking.proxy import Proxy
+from tests.locking.reentrant_support import OfTheLockWithin, a_tenth
 from tests.locking.support import Clock, ReentrantRecipe, in_fork, paused, process
 from tests.locking.zookeeper_support import (
     SHORTEST,
@@ -119,6 +120,13 @@ class TestZooKeeperLock(
         assert second is not None
         assert lease.lost
         second.release()
+
+
+@a_tenth
+class TestReentrantZooKeeperLock(OfTheLockWithin, TestZooKeeperLock):
+    @pytest.fixture
+    def recipe(self, recipe: ZooKeeperRecipe) -> ReentrantRecipe:
+        return ReentrantRecipe(recipe)
 
 
 def nothing_is_abandoned(monkeypatch: pytest.MonkeyPatch) -> None:
