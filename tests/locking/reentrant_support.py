@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
 from locking import Lock, ReentrantLock
-from tests.locking.conformance import LockConformance, ReentrantConformance
+from tests.locking.conformance import LockConformance, ReentrantConformance, Tests
 from tests.locking.support import Recipe, ReentrantRecipe
-
-Tests = TypeVar("Tests", bound=type[LockConformance])
 
 OF_THE_LOCK_WITHIN = (
     "test_125_short_lived_processes_lose_no_update",

@@ -10,7 +10,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection as Pipe
 from pathlib import Path
@@ -23,7 +23,7 @@ from redis.connection import UnixDomainSocketConnection
 
 from locking import Lease, Lock, RedisLock, ReentrantLock
 from locking.waiting import Waiter
-from tests.waiting import PATIENCE, wait_for
+from tests.waiting import PATIENCE
 
 Address = str | tuple[str, int]
 """Where a server listens: the path of a Unix socket, or a host and a port."""
@@ -337,6 +337,7 @@ class RedisTraces:
         pool = self.client.connection_pool
         return {
             "keys": len(keys),
+            "in line": self.client.zcard(f"lock:{{{lock.name}}}:waiters"),
             "connections in use": len(pool._in_use_connections),
             "blocked": self.client.info("clients")["blocked_clients"],
         }

@@ -35,6 +35,7 @@ from tests.locking.conformance import (
     QuietWaitConformance,
     RenewsConformance,
     SurvivesHolderCrashConformance,
+    only,
 )
 from tests.locking.etcd_support import EtcdRecipe, EtcdTraces, Observer, client_of
 from tests.locking.reentrant_support import OfTheLockWithin, a_tenth
@@ -137,6 +138,15 @@ class TestReentrantEtcdLock(OfTheLockWithin, TestEtcdLock):
     @pytest.fixture
     def recipe(self, recipe: EtcdRecipe) -> ReentrantRecipe:
         return ReentrantRecipe(recipe)
+
+
+@only("test_100_failed_tries_that_wait_leave_nothing_behind")
+class TestEtcdLockThatStaysInLine(TestEtcdLock):
+    FAILS = frozenset({"test_100_failed_tries_that_wait_leave_nothing_behind"})
+
+    @pytest.fixture(autouse=True)
+    def _revokes_nothing(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(EtcdLock, "_revoke", lambda *args: True)
 
 
 class Trusting(EtcdLock):

@@ -34,6 +34,7 @@ from tests.locking.conformance import (
     QuietWaitConformance,
     RenewsConformance,
     SurvivesHolderCrashConformance,
+    only,
 )
 from tests.locking.postgres_support import (
     InsertWaits,
@@ -153,6 +154,34 @@ class TestInsertLock(
 
     def forget(self, lock: Lock) -> None:
         self.admin.execute("DELETE FROM lock_grant WHERE name = %s", [lock.name])
+
+
+@only("test_100_failed_tries_that_wait_leave_nothing_behind")
+class TestAdvisoryLockThatKeepsItsConnections(TestAdvisoryLock):
+    FAILS = frozenset({"test_100_failed_tries_that_wait_leave_nothing_behind"})
+
+    @pytest.fixture(autouse=True)
+    def _keeps(self, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+        kept: list[Session] = []
+        with monkeypatch.context() as patch:
+            patch.setattr(Session, "close", lambda session: kept.append(session))
+            yield
+        for one in kept:
+            one.close()
+
+
+@only("test_a_release_between_the_look_and_the_sleep_is_not_missed")
+class TestInsertLockThatDoesNotListen(TestInsertLock):
+    FAILS = frozenset({"test_a_release_between_the_look_and_the_sleep_is_not_missed"})
+
+    @pytest.fixture(autouse=True)
+    def _is_deaf(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        ask = Session.ask
+
+        def deaf(self: Session, statement: str, *values: str, **options: Any) -> list[str | None]:
+            return [] if statement.startswith("LISTEN") else ask(self, statement, *values, **options)
+
+        monkeypatch.setattr(Session, "ask", deaf)
 
 
 class ReentrantOnPostgres(OfTheLockWithin):
@@ -642,6 +671,21 @@ class TestInsert(OnPostgres):
             assert thief is not None
             assert lease.release() is False
             thief.release()
+
+    def test_a_release_before_a_waiter_stands_in_line_is_not_missed(
+        self, recipe: PostgresRecipe, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Nobody is notified, as nobody is in line: whoever comes into it looks before he sleeps."""
+        lock = recipe("before the line", ttl=LONG)
+        lease, ask = held(lock), Session.ask
+
+        def release_first(self: Session, statement: str, *values: str, **options: Any) -> list[str | None]:
+            if "pg_advisory_lock" in statement:
+                assert lease.release() is True
+            return ask(self, statement, *values, **options)
+
+        monkeypatch.setattr(Session, "ask", release_first)
+        turn(lock)
 
     def test_a_release_that_nobody_waits_for_notifies_nobody(self, recipe: PostgresRecipe) -> None:
         lock = recipe("quiet")

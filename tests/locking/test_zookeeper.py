@@ -5,10 +5,13 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 from kazoo.client import KazooClient
+from kazoo.exceptions import NoNodeError
 from kazoo.protocol.serialization import Create2, Delete
 
 from locking import Lease, LeaseLost, Lock, LockUnavailable
@@ -25,6 +28,7 @@ from tests.locking.conformance import (
     QuietWaitConformance,
     RenewsConformance,
     SurvivesHolderCrashConformance,
+    only,
 )
 from tests.locking.proxy import Proxy
 from tests.locking.reentrant_support import OfTheLockWithin, a_tenth
@@ -127,6 +131,28 @@ class TestReentrantZooKeeperLock(OfTheLockWithin, TestZooKeeperLock):
     @pytest.fixture
     def recipe(self, recipe: ZooKeeperRecipe) -> ReentrantRecipe:
         return ReentrantRecipe(recipe)
+
+
+@only("test_a_release_between_the_look_and_the_sleep_is_not_missed")
+class TestZooKeeperLockThatIgnoresWhatItsWatchSays(TestZooKeeperLock):
+    """It sleeps although the node that it wants to watch is gone."""
+
+    FAILS = frozenset({"test_a_release_between_the_look_and_the_sleep_is_not_missed"})
+
+    @pytest.fixture(autouse=True)
+    def _ignores(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        sleep, answer = ZooKeeperLock._sleep, ZooKeeperLock._answer
+
+        def ignore(self: ZooKeeperLock, result: Any, deadline: float) -> Any:
+            with suppress(NoNodeError):
+                return answer(self, result, deadline)
+
+        def deaf(self: ZooKeeperLock, *args: Any) -> None:
+            with monkeypatch.context() as patch:
+                patch.setattr(ZooKeeperLock, "_answer", ignore)
+                sleep(self, *args)
+
+        monkeypatch.setattr(ZooKeeperLock, "_sleep", deaf)
 
 
 def nothing_is_abandoned(monkeypatch: pytest.MonkeyPatch) -> None:
