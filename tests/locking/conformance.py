@@ -90,6 +90,7 @@ class LockConformance(ABC):
         return f"test {uuid.uuid4()}"
 
     def made(self, recipe: Recipe, name: str, **options: Any) -> Lock:
+        """A lock with the options of these tests, and some of one's own."""
         return recipe(name, **{**self.OPTIONS, **options})
 
     @contextmanager
@@ -485,13 +486,12 @@ class AcrossMachinesConformance(LockConformance):
         try:
             ours = lease.release()  # a lock may repeat it by itself
         except LockUnavailable:
-            wait_for(lambda: link.lost)
             with make_lock().hold(timeout=PATIENCE) as other:
                 ours = lease.release()
                 other.check()
                 other.extend()
                 assert make_lock().acquire(blocking=False) is None
-        assert link.lost
+        wait_for(lambda: link.lost == len(link.proxies))
         assert ours is True
         assert lease.release() is False
         with make_lock().hold(timeout=PATIENCE):
