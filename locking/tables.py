@@ -148,7 +148,7 @@ class RowLock(SessionLock):
 
     def _take(self, session: Session, left: float) -> Grant | None:
         deadline = self._clock() + left
-        session.ask(BEGIN.format(limit=limit(left) if left > 0 else 0))
+        session.ask(BEGIN.format(limit=limit(left) if 0 < left < math.inf else 0))
         lock_row = LOCK_ROW.format(nowait="" if left > 0 else " NOWAIT")
         try:
             row = _ask(session, self.name, lock_row, self.name, waits=left)

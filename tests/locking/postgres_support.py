@@ -150,9 +150,12 @@ class SessionWaits:
 
     @contextmanager
     def woken_in_vain(self, lock: Lock) -> Iterator[Callable[[], object]]:
-        """By one who stands before them and becomes the holder."""
+        """By one who stands before them and becomes the holder.
+
+        The holder before him dies: a release would change the row, and behind a changed row anybody may overtake.
+        """
         handed, end = threading.Event(), threading.Event()
-        lease = lock.acquire()
+        lease: Any = lock.acquire()
         assert lease is not None
 
         def stand_before() -> None:
@@ -161,8 +164,8 @@ class SessionWaits:
                 end.wait(PATIENCE)
 
         def wake() -> None:
-            lease.release()
-            handed.wait(PATIENCE)
+            lease.session.close()
+            assert handed.wait(PATIENCE)
 
         thread = threading.Thread(target=stand_before)
         thread.start()
