@@ -41,6 +41,9 @@ APPLICATION_NAME_BYTES = 63
 LOCK_NOT_AVAILABLE = "55P03"
 """The SQLSTATE of a wait that reached `lock_timeout`, and of `NOWAIT`."""
 
+QUERY_CANCELED = "57014"
+"""The SQLSTATE of a statement that reached `statement_timeout`, and of one that somebody has cancelled."""
+
 # Our kernel notices a silent network after 15 seconds, the server's after 40: before it gives the lock to others. The
 # user timeout also ends a vain try to connect, so that the next one of several hosts gets its turn.
 CONNECTING = {
@@ -109,7 +112,7 @@ class Session:
             self._connect()
             # A statement that does not wait for the lock may still wait for another statement to end.
             patience = until - time.monotonic() if left > 0 else answers
-            self.ask(SETTINGS, str(max(1, math.ceil(min(patience, LONGEST_WAIT) * 1000))))
+            self.ask(SETTINGS, str(limit(patience)))
         except (psycopg.Error, TimeoutError) as error:
             self.close()
             raise LockUnavailable(
@@ -273,6 +276,11 @@ def parameters(conninfo: str) -> dict[str, Any]:
         return dict(conninfo_to_dict(conninfo))
     except psycopg.ProgrammingError as error:
         raise ValueError(f"conninfo is not a connection string of libpq: {str(error).strip()}") from error
+
+
+def limit(seconds: float) -> int:
+    """Return a time limit as the server counts it, in milliseconds, where 0 would be none."""
+    return max(1, math.ceil(min(seconds, LONGEST_WAIT) * 1000))
 
 
 def _wait(socket: int, deadline: float, events: int = select.POLLIN) -> None:

@@ -19,7 +19,7 @@ from locking.errors import LockError, LockUnavailable
 from locking.lease import Lease
 from locking.postgres import AdvisoryLock, Grant, SessionLock, number, refuse_what_is_no_text
 from locking.renewal import watchdog
-from locking.session import LOCK_NOT_AVAILABLE, Refused, Session, parameters
+from locking.session import LOCK_NOT_AVAILABLE, QUERY_CANCELED, Refused, Session, limit, parameters
 
 logger = logging.getLogger(__name__)
 
@@ -39,11 +39,18 @@ CREATE SEQUENCE IF NOT EXISTS lock_fence;
 
 UNDEFINED_TABLE = "42P01"
 
+# Whatever the server's default is: a stricter level would fail for each waiter.
+BEGIN = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; SET LOCAL statement_timeout = {limit}"
+"""A statement waits for one lock of the row after the other, and `lock_timeout` counts for each anew."""
+
 LOCK_ROW = """
 WITH held AS (SELECT fence FROM lock_row WHERE name = $1 FOR UPDATE{nowait})
-SELECT greatest(fence + 1, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) FROM held
+SELECT
+    greatest(fence + 1, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint),
+    set_config('statement_timeout', '0', true)
+FROM held
 """
-"""Waits in `held`, so that the fence is made when the lock is ours and not before."""
+"""Waits in `held`, so that the fence is made when the lock is ours and not before. The limit was for the wait alone."""
 
 NOTE_FENCE = "UPDATE lock_row SET fence = $2::bigint WHERE name = $1"
 
@@ -140,9 +147,15 @@ class RowLock(SessionLock):
     )
 
     def _take(self, session: Session, left: float) -> Grant | None:
-        # Whatever the server's default is: a stricter level would fail for each waiter.
-        session.ask("BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE")
-        row = _ask(session, self.name, LOCK_ROW.format(nowait="" if left > 0 else " NOWAIT"), self.name, waits=left)
+        deadline = self._clock() + left
+        session.ask(BEGIN.format(limit=limit(left) if 0 < left < math.inf else 0))
+        lock_row = LOCK_ROW.format(nowait="" if left > 0 else " NOWAIT")
+        try:
+            row = _ask(session, self.name, lock_row, self.name, waits=left)
+        except Refused as refused:
+            if refused.sqlstate == QUERY_CANCELED and self._clock() >= deadline:
+                return None
+            raise
         if not row:
             raise NoSuchLock(
                 f"There is no row {self.name!r} in lock_row, so there is nothing to lock. Make it once: "

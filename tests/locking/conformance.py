@@ -16,16 +16,18 @@ import threading
 import time
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
-from typing import Any, ClassVar
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from functools import partial
+from typing import Any, ClassVar, TypeVar
 
 import pytest
 
-from locking import Lease, LeaseLost, Lock, LockTimeout, NotOwner
+from locking import Lease, LeaseLost, Lock, LockTimeout, LockUnavailable, NotOwner
 from tests.locking import actors
-from tests.locking.support import Recipe, in_fork, paused, process, renewing, run_threads
+from tests.locking.proxy import Link, linked
+from tests.locking.support import Cell, Recipe, RemoteRecipe, end_of, in_fork, paused, process, renewing, run_threads
 from tests.waiting import PATIENCE, wait_for
 
 SHORT = 0.5
@@ -33,6 +35,24 @@ SHORT = 0.5
 
 LONG = 60.0
 """Seconds: a TTL that no test lives to see the end of."""
+
+BUSY = 0.5
+"""Seconds that a busy machine may take on top of a bound: to wake a thread, to open a connection."""
+
+
+Tests = TypeVar("Tests", bound="type[LockConformance]")
+
+
+def only(*names: str) -> Callable[[Tests], Tests]:
+    """Leave the other tests of the suite out."""
+
+    def leave_out(tests: Tests) -> Tests:
+        assert all(callable(getattr(tests, name)) for name in names)
+        for name in {name for name in dir(tests) if name.startswith("test_")}.difference(names):
+            setattr(tests, name, None)
+        return tests
+
+    return leave_out
 
 
 class LockConformance(ABC):
@@ -59,22 +79,49 @@ class LockConformance(ABC):
     def traces(self, lock: Lock) -> dict[str, int]:
         """What there is because of this lock, on its server and here, counted by kind: keys, nodes, connections, …"""
 
+    @pytest.fixture(autouse=True)
+    def _impatient(self, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+        """What must not come is not waited for as long as what must."""
+        if request.node.originalname in self.FAILS:
+            monkeypatch.setattr(sys.modules[__name__], "PATIENCE", 6 * SHORT)
+
     @pytest.fixture
     def name(self) -> str:
         return f"test {uuid.uuid4()}"
 
+    def made(self, recipe: Recipe, name: str, **options: Any) -> Lock:
+        """A lock with the options of these tests, and some of one's own."""
+        return recipe(name, **{**self.OPTIONS, **options})
+
+    @contextmanager
+    def clients(self, recipe: Recipe, count: int) -> Iterator[Sequence[Recipe]]:
+        """So many recipes of the same locks, each over a client object of its own.
+
+        They are one and the same by default: for locks that have no client, or that connect anew for each grant.
+        """
+        yield [recipe] * count
+
     @pytest.fixture
     def make_lock(self, recipe: Recipe, name: str) -> Callable[..., Lock]:
         def make(**options: Any) -> Lock:
-            return recipe(name, **{**self.OPTIONS, **options})
+            return self.made(recipe, name, **options)
 
         return make
 
-    def test_what_it_declares_is_what_is_tested(self, make_lock: Callable[..., Lock]) -> None:
+    @pytest.fixture
+    def link(self, recipe: RemoteRecipe) -> Iterator[Link]:
+        link = linked(recipe)
+        yield link
+        link.close()
+
+    def test_what_it_declares_is_what_is_tested(self, make_lock: Callable[..., Lock], recipe: Recipe) -> None:
         declared = make_lock().capabilities
         assert {name for name in CONFORMANCE if getattr(declared, name)} == {
             name for name, tests in CONFORMANCE.items() if isinstance(self, tests)
         }
+        # `across_machines` takes a recipe whose servers can be cut off, which those of the lab's rungs cannot.
+        remote = declared.across_machines and hasattr(recipe, "servers")
+        assert remote is isinstance(self, AcrossMachinesConformance)
 
     # Granting and refusing
 
@@ -171,17 +218,19 @@ class LockConformance(ABC):
 
     @pytest.mark.parametrize(("contenders", "times"), [(2, 50), (10, 20), (50, 4), (200, 1)])
     def test_threads_lose_no_update(self, recipe: Recipe, name: str, contenders: int, times: int) -> None:
+        """Each contender is a thread with a lock and a client object of its own: they share nothing but the server."""
         assert self.lost_updates(recipe, name, contenders, times, locked=True) == 0
 
-    def test_without_the_lock_threads_lose_updates(self, recipe: Recipe, name: str) -> None:
-        wait_for(lambda: self.lost_updates(recipe, name, 10, 20, locked=False) > 0)
+    @pytest.mark.parametrize(("contenders", "times"), [(10, 20), (50, 4), (200, 1)])
+    def test_without_the_lock_threads_lose_updates(
+        self, recipe: Recipe, name: str, contenders: int, times: int
+    ) -> None:
+        wait_for(lambda: self.lost_updates(recipe, name, contenders, times, locked=False) > 0)
 
     def lost_updates(self, recipe: Recipe, name: str, contenders: int, times: int, *, locked: bool) -> int:
-        cell = recipe.cell(name)
-        cell.write(0)
+        recipe.cell(name).write(0)
 
-        def add() -> None:
-            lock = recipe(name, **self.OPTIONS)
+        def add(lock: Lock, cell: Cell) -> None:
             for _ in range(times):
                 if locked:
                     with lock.hold():
@@ -189,8 +238,9 @@ class LockConformance(ABC):
                 else:
                     cell.write(cell.read() + 1)
 
-        run_threads(*[add] * contenders)
-        return contenders * times - cell.read()
+        with self.clients(recipe, contenders) as apart:
+            run_threads(*[partial(add, self.made(one, name), one.cell(name)) for one in apart])
+        return contenders * times - recipe.cell(name).read()
 
     def test_tasks_each_own_a_lease(self, recipe: Recipe, name: str) -> None:
         cell = recipe.cell(name)
@@ -218,15 +268,19 @@ class LockConformance(ABC):
         lease = lock.acquire()
         assert lease is not None
 
-        def wait() -> bool:
-            got = lock.acquire(timeout=PATIENCE)  # far less than the TTL: nothing but the release can end the wait
-            return got is not None and got.release()
-
         def release() -> None:
             wait_for(lambda: self.waiters(lock) == 1)
             lease.release()
 
-        assert run_threads(wait, release)[0] is True
+        assert run_threads(lambda: self.woken(lock).release(), release)[0] is True
+
+    def woken(self, lock: Lock) -> Lease:
+        """Wait for far less than the TTL: nothing but a release can end the wait before its end."""
+        start = time.monotonic()
+        lease = lock.acquire(timeout=PATIENCE)
+        assert lease is not None
+        assert time.monotonic() - start < PATIENCE / 2, "nobody woke it: it looked when its time was over"
+        return lease
 
     def test_every_waiter_gets_its_turn(self, make_lock: Callable[..., Lock]) -> None:
         lock = make_lock()
@@ -287,14 +341,40 @@ class LockConformance(ABC):
         lock, other = make_lock(), make_lock()
         with lock.hold():
             assert other.acquire(timeout=0.01) is None  # whatever it opens once and keeps is open now
-        before = self.traces(lock), threading.active_count() - renewing()
+        before = self.all_traces(lock)
         for _ in range(self.PAIRS):
             with lock.hold(timeout=0):
                 pass
+        self.leaves_only(before, lock)
+
+    def test_100_failed_tries_leave_nothing_behind(self, make_lock: Callable[..., Lock]) -> None:
+        self.fail_100_tries(make_lock(), make_lock(), blocking=False)
+
+    def test_100_failed_tries_that_wait_leave_nothing_behind(self, make_lock: Callable[..., Lock]) -> None:
+        self.fail_100_tries(make_lock(), make_lock(), timeout=0.03)
+
+    def fail_100_tries(self, lock: Lock, other: Lock, **how: Any) -> None:
+        """Four at a time, so that some wait behind others that wait."""
+
+        def try_in_vain(times: int) -> None:
+            for _ in range(times):
+                assert other.acquire(**how) is None
+
         with lock.hold():
-            for _ in range(100):
-                assert other.acquire(blocking=False) is None
-        wait_for(lambda: (self.traces(lock), threading.active_count() - renewing()) == before)
+            # Whatever so many open once and keep is open now, and what a wait leaves with the holder is there.
+            assert other.acquire(timeout=SHORT) is None
+            run_threads(*[partial(try_in_vain, 5)] * 8)
+            before = self.all_traces(lock)
+            run_threads(*[partial(try_in_vain, 25)] * 4)
+            self.leaves_only(before, lock)
+
+    def leaves_only(self, before: tuple[dict[str, int], int], lock: Lock) -> None:
+        with suppress(AssertionError):
+            wait_for(lambda: self.all_traces(lock) == before, timeout=PATIENCE)
+        assert self.all_traces(lock) == before
+
+    def all_traces(self, lock: Lock) -> tuple[dict[str, int], int]:
+        return self.traces(lock), threading.active_count() - renewing()
 
     # Fences
 
@@ -351,14 +431,26 @@ class AcrossProcessesConformance(LockConformance):
     def test_125_short_lived_processes_lose_no_update(self, recipe: Recipe, name: str) -> None:
         recipe.cell(name).write(0)
         for _ in range(5):
-            with ExitStack() as stack:
-                pipes = [
-                    stack.enter_context(process(actors.increment, recipe, name, self.OPTIONS, 1, True))[1]
-                    for _ in range(25)
-                ]
-                self.start_together(pipes)
-                assert [pipe.recv() for pipe in pipes] == ["done"] * 25
+            self.add_25(recipe, name, locked=True)
         assert recipe.cell(name).read() == 125
+
+    def test_without_the_lock_short_lived_processes_lose_updates(self, recipe: Recipe, name: str) -> None:
+        def lost() -> int:
+            recipe.cell(name).write(0)
+            self.add_25(recipe, name, locked=False)
+            return 25 - recipe.cell(name).read()
+
+        wait_for(lost)
+
+    def add_25(self, recipe: Recipe, name: str, *, locked: bool) -> None:
+        """Add one in each of 25 processes, which end after that."""
+        with ExitStack() as stack:
+            pipes = [
+                stack.enter_context(process(actors.increment, recipe, name, self.OPTIONS, 1, locked))[1]
+                for _ in range(25)
+            ]
+            self.start_together(pipes)
+            assert [pipe.recv() for pipe in pipes] == ["done"] * 25
 
     @staticmethod
     def start_together(pipes: list[Any]) -> None:
@@ -378,11 +470,42 @@ class AcrossProcessesConformance(LockConformance):
         assert recipe.cell(name).read() == 20
 
 
+class AcrossMachinesConformance(LockConformance):
+    """It is on a server, whose answers can be lost on the way."""
+
+    def test_a_release_whose_answer_was_lost_can_be_repeated_and_was_ours(
+        self, link: Link, make_lock: Callable[..., Lock], name: str
+    ) -> None:
+        """Every server has done its part, and nobody has heard of it."""
+        lock = self.made(link.recipe, name)
+        with lock.hold():  # from now on connections are open, and servers know what they will be asked
+            pass
+        lease = lock.acquire()
+        assert lease is not None
+        link.lose_the_answer(link.recipe.RELEASE)
+        try:
+            ours = lease.release()  # a lock may repeat it by itself
+        except LockUnavailable:
+            with make_lock().hold(timeout=PATIENCE) as other:
+                ours = lease.release()
+                other.check()
+                other.extend()
+                assert make_lock().acquire(blocking=False) is None
+        wait_for(lambda: link.lost == len(link.proxies))
+        assert ours is True
+        assert lease.release() is False
+        with make_lock().hold(timeout=PATIENCE):
+            pass
+
+
 class SurvivesHolderCrashConformance(LockConformance):
     """When the holder dies, others get the lock in a bounded time."""
 
     CRASH_OPTIONS: ClassVar[dict[str, Any]] = {}
-    """With which options the bound is short."""
+    """With which options the bound is short: a TTL, unless a server notices by itself that somebody has died."""
+
+    CRASH_GRACE: ClassVar[float] = 0.0
+    """Seconds beyond the TTL for which the server may keep the lock of somebody who has died."""
 
     def test_the_lock_of_a_crashed_holder_becomes_free(self, make_lock: Callable[..., Lock], recipe: Recipe) -> None:
         lock = make_lock(**self.CRASH_OPTIONS)
@@ -390,8 +513,9 @@ class SurvivesHolderCrashConformance(LockConformance):
             pipe.recv()
             assert lock.acquire(timeout=2 * self.SHORT) is None
             holder.kill()
-            lease = lock.acquire(timeout=PATIENCE)
-            assert lease is not None
+            bound = self.CRASH_OPTIONS.get("ttl", 0.0) + self.CRASH_GRACE
+            lease = lock.acquire(timeout=bound + BUSY)
+            assert lease is not None, f"it is not free {bound} s after the death of its holder"
             lease.release()
 
 
@@ -520,6 +644,32 @@ class RenewsConformance(LockConformance):
         assert lease.lost
         second.release()
 
+    def test_the_holder_is_told_within_the_ttl_when_the_server_hangs(self, link: Link, name: str) -> None:
+        self.tell_the_holder(link, name, link.hang)
+
+    def test_the_holder_is_told_within_the_ttl_when_the_server_is_gone(self, link: Link, name: str) -> None:
+        self.tell_the_holder(link, name, link.refuse)
+
+    def tell_the_holder(self, link: Link, name: str, fail: Callable[[], None]) -> None:
+        """Let renewal succeed once, and fail from then on."""
+        told: list[tuple[float, str]] = []
+        lock = self.made(
+            link.recipe, name, ttl=self.SHORT, on_lost=lambda lease: told.append((time.monotonic(), lease.token))
+        )
+        lease = lock.acquire()
+        assert lease is not None
+        granted = end_of(lease)
+        wait_for(lambda: end_of(lease) > granted + 0.1, "a first renewal, so that there is a connection to hang on")
+        fail()
+        ends = end_of(lease)
+        wait_for(lambda: told, timeout=PATIENCE)
+        (at, token), *more = told
+        assert at <= ends + BUSY
+        assert (token, more, lease.lost) == (lease.token, [], True)
+        with pytest.raises(LeaseLost):
+            lease.check()
+        assert len(told) == 1
+
     def test_renewal_ends_with_the_release(self, make_lock: Callable[..., Lock]) -> None:
         lease = make_lock(ttl=self.SHORT).acquire()
         assert lease is not None
@@ -601,8 +751,53 @@ class QuietWaitConformance(LockConformance):
     def asked(self, lock: Lock) -> int:
         """How many commands the server has run that waiters of this lock have sent."""
 
+    @abstractmethod
+    def woken_in_vain(self, lock: Lock) -> AbstractContextManager[Callable[[], object]]:
+        """Hold the lock, and yield what wakes whoever has come to wait since, although it stays held."""
+
+    @abstractmethod
+    def before_sleep(self, monkeypatch: pytest.MonkeyPatch, body: Callable[[], object]) -> None:
+        """Have `body` run when a waiter has seen that the lock is held and is about to sleep."""
+
     IMPATIENT: ClassVar[dict[str, Any]] = {}
     """With which options a waiter's TTL is short, if it has one."""
+
+    def test_a_timeout_is_a_total_deadline_although_wakes_are_in_vain(self, make_lock: Callable[..., Lock]) -> None:
+        lock, timeout = make_lock(), 1.0
+        with ThreadPoolExecutor(1) as threads, self.woken_in_vain(lock) as wake:
+            others = self.waiters(lock)
+            start = time.monotonic()
+            attempt = threads.submit(make_lock().acquire, timeout=timeout)
+            wait_for(lambda: self.waiters(lock) == others + 1)
+            # Late, so that a wait that begins anew with a wake is much too long.
+            wait_for(lambda: time.monotonic() > start + 0.7 * timeout)
+            assert not attempt.done()
+            while not attempt.done() and time.monotonic() < start + timeout + BUSY:
+                wake()
+            took, served = time.monotonic() - start, attempt.done()
+        lease = attempt.result(PATIENCE)
+        if lease is not None:
+            lease.release()
+        assert (served, lease) == (True, None)
+        assert took >= timeout
+
+    def test_a_release_between_the_look_and_the_sleep_is_not_missed(
+        self, make_lock: Callable[..., Lock], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        lock = make_lock()
+        lease = lock.acquire()
+        assert lease is not None
+        released: list[bool] = []
+
+        def release() -> None:
+            if not released:
+                released.append(True)
+                assert lease.release() is True
+
+        self.before_sleep(monkeypatch, release)
+        (got,) = run_threads(lambda: self.woken(make_lock()))
+        assert released
+        assert got.release() is True
 
     def test_an_idle_waiter_is_quiet(self, make_lock: Callable[..., Lock]) -> None:
         """Over four of its TTLs; without a TTL it says nothing at all, but for the answer to what it has asked."""

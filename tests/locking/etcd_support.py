@@ -6,46 +6,64 @@ import functools
 import json
 import os
 import re
-from dataclasses import dataclass
+from base64 import b64encode
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 from urllib.parse import quote
 
 import psutil
+import pytest
 import requests
 from etcd3gw import Etcd3Client
 
 from locking import Lock
-from locking.etcd import EtcdLock
-from tests.locking.support import FileCell
+from locking.etcd import Deletions, EtcdLock, Wire, _session
+from tests.locking.support import Address, FileCell, Recipe, clients_apart
 
 if TYPE_CHECKING:
     from servers.etcd import Etcd
 
 
 @functools.cache
-def client_of(host: str, port: int, pid: int) -> Etcd3Client:
+def client_of(host: str, port: int, pid: int, own: int = 0) -> Etcd3Client:
     return Etcd3Client(host, port)
 
 
 @dataclass(frozen=True)
 class EtcdRecipe:
-    """Makes `EtcdLock`s on one server."""
+    """Makes `EtcdLock`s on one server, over the client object number `own` of this process."""
+
+    RELEASE: ClassVar[bytes] = b"/lease/revoke"
 
     host: str
     port: int
     folder: Path
     """Where the cells are."""
+    own: int = 0
 
     @property
     def client(self) -> Etcd3Client:
-        return client_of(self.host, self.port, os.getpid())
+        return client_of(self.host, self.port, os.getpid(), self.own)
 
     def __call__(self, name: str, **options: Any) -> EtcdLock:
         return EtcdLock(self.client, name, **options)
 
     def cell(self, name: str) -> FileCell:
         return FileCell(self.folder / quote(name))
+
+    @property
+    def servers(self) -> Sequence[Address]:
+        return [(self.host, self.port)]
+
+    def through(self, addresses: Sequence[tuple[str, int]]) -> Self:
+        host, port = addresses[0]
+        return replace(self, host=host, port=port)
+
+    def close(self) -> None:
+        _session(self.client).close()
 
 
 class Observer:
@@ -74,9 +92,12 @@ class Observer:
     def keys(self, lock: Lock) -> int:
         return int(self.ask("kv/range", **lock._range(), count_only=True).get("count", 0))  # type: ignore[attr-defined]
 
+    def revision(self) -> int:
+        return int(self.ask("kv/range", key="AA==")["header"]["revision"])
+
     def compact(self) -> None:
         """Make it forget all that was before now."""
-        self.ask("kv/compaction", revision=self.ask("kv/range", key="AA==")["header"]["revision"])
+        self.ask("kv/compaction", revision=str(self.revision()))
 
     def watchers(self) -> int:
         return self.metric(r"etcd_debugging_mvcc_watcher_total (\d+)")
@@ -99,7 +120,7 @@ class Observer:
 
 
 class EtcdTraces:
-    """What an etcd lock leaves on its server and here."""
+    """What an etcd lock leaves on its server and here, and how its waiters are disturbed."""
 
     observer: Observer
 
@@ -116,8 +137,49 @@ class EtcdTraces:
         }
 
     def forget(self, lock: Lock) -> None:
-        """A lock that nobody holds leaves nothing but history; that goes when it is compacted."""
-        self.observer.compact()
+        """A lock that nobody holds leaves nothing but history, which goes when it is compacted.
+
+        The revision does not go with it: it counts the changes of the whole store, and so do fences. It falls only with
+        the loss of all data.
+        """
+        seen = self.observer
+        assert seen.keys(lock) == 0
+        gone = seen.revision()
+        seen.ask("kv/put", key="AA==")
+        seen.compact()
+        seen.ask("maintenance/defragment")
+        answer = requests.post(
+            f"{seen.url}/v3/kv/range", data=json.dumps({"key": "AA==", "revision": str(gone)}), timeout=10.0
+        )
+        assert "compacted" in answer.text
+
+    @contextmanager
+    def clients(self, recipe: EtcdRecipe, count: int) -> Iterator[list[Recipe]]:
+        with clients_apart(recipe, count) as apart:
+            yield apart
+
+    @contextmanager
+    def woken_in_vain(self, lock: EtcdLock) -> Iterator[Callable[[], object]]:
+        """By those who stand between it and the holder, and leave one after the other."""
+        seen = self.observer
+        with lock.hold():
+            keys = [b64encode(f"{lock._line}x{place}".encode()).decode() for place in range(100)]
+            for key in keys:
+                seen.ask("kv/put", key=key)
+            yield lambda: keys and seen.ask("kv/deleterange", key=keys.pop())
+            for key in keys:
+                seen.ask("kv/deleterange", key=key)
+
+    def before_sleep(self, monkeypatch: pytest.MonkeyPatch, body: Callable[[], object]) -> None:
+        watch = Wire.deletions
+
+        @contextmanager
+        def deletions(self: Wire, key: str, revision: int, seconds: float) -> Iterator[Deletions]:
+            body()
+            with watch(self, key, revision, seconds) as heard:
+                yield heard
+
+        monkeypatch.setattr(Wire, "deletions", deletions)
 
     def asked(self, lock: Lock) -> int:
         return self.observer.commands()

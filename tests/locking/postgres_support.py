@@ -6,21 +6,24 @@ import os
 import shutil
 import signal
 import tempfile
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection as Pipe
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import psycopg
+import pytest
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from locking import Lock, session
 from locking.postgres import AdvisoryLock
 from locking.tables import InsertLock, RowLock, add_row, create_lock_tables
 from servers.folder import RunFolder
-from servers.postgres import DATABASE, USER, Postgres
-from tests.locking.support import FileCell
+from servers.postgres import DATABASE, PORT, USER, Postgres
+from tests.locking.support import Address, FileCell
 from tests.waiting import PATIENCE, wait_for
 
 # 200 contenders at once have a connection each. The log says what was asked, and by whom.
@@ -65,9 +68,27 @@ class PostgresRecipe:
     def cell(self, name: str) -> FileCell:
         return FileCell(self.cells / name.replace("/", "_"))
 
+    @property
+    def RELEASE(self) -> bytes:  # noqa: N802 - as those of other recipes
+        return RELEASES[self.kind]
+
+    @property
+    def servers(self) -> Sequence[Address]:
+        return [f"{conninfo_to_dict(self.conninfo)['host']}/.s.PGSQL.{PORT}"]
+
+    def through(self, addresses: Sequence[tuple[str, int]]) -> Self:
+        host, port = addresses[0]
+        return replace(self, conninfo=make_conninfo(self.conninfo, host=host, port=port, sslmode="disable"))
+
+    def close(self) -> None:
+        """There is no client: each grant and each wait has a connection of its own."""
+
+
+RELEASES = {AdvisoryLock: b"pg_advisory_unlock", RowLock: b"COMMIT", InsertLock: b"DELETE FROM lock_grant"}
+
 
 class PostgresTraces:
-    """What a lock leaves on its server, seen over a connection of the test's."""
+    """What a lock leaves on its server, seen over a connection of the test's, and how its waiters are disturbed."""
 
     postgres: Postgres
     admin: psycopg.Connection[Any]
@@ -120,6 +141,74 @@ class PostgresTraces:
         """What the server says in its log that it was asked."""
         lines = self.postgres.child.log.read_text(errors="replace").splitlines()
         return sum(line.startswith(f"<lock {lock.name}>") and "LOG:  " in line for line in lines)
+
+
+class SessionWaits:
+    """How those are disturbed who wait in a statement of the server's, for a lock that ends with its connection."""
+
+    waiters: Callable[[Lock], int]
+
+    @contextmanager
+    def woken_in_vain(self, lock: Lock) -> Iterator[Callable[[], object]]:
+        """By one who stands before them and becomes the holder.
+
+        The holder before him dies: a release would change the row, and behind a changed row anybody may overtake.
+        """
+        handed, end = threading.Event(), threading.Event()
+        lease: Any = lock.acquire()
+        assert lease is not None
+
+        def stand_before() -> None:
+            with lock.hold(timeout=2 * PATIENCE):
+                handed.set()
+                end.wait(PATIENCE)
+
+        def wake() -> None:
+            lease.session.close()
+            assert handed.wait(PATIENCE)
+
+        thread = threading.Thread(target=stand_before)
+        thread.start()
+        wait_for(lambda: self.waiters(lock) == 1)
+        try:
+            yield wake
+        finally:
+            lease.release()
+            end.set()
+            thread.join(PATIENCE)
+
+    def before_sleep(self, monkeypatch: pytest.MonkeyPatch, body: Callable[[], object]) -> None:
+        """The look and the sleep are one statement, so it is before that."""
+        for kind in (AdvisoryLock, RowLock):
+            monkeypatch.setattr(kind, "_take", self._after(body, kind._take))
+
+    @staticmethod
+    def _after(body: Callable[[], object], take: Callable[..., Any]) -> Callable[..., Any]:
+        def later(*args: Any) -> Any:
+            body()
+            return take(*args)
+
+        return later
+
+
+class InsertWaits:
+    """How those are disturbed who wait for a row to go: who is the first in line listens."""
+
+    admin: psycopg.Connection[Any]
+
+    @contextmanager
+    def woken_in_vain(self, lock: Any) -> Iterator[Callable[[], object]]:
+        with lock.hold():
+            yield lambda: self.admin.execute(f"NOTIFY {lock._channel}")
+
+    def before_sleep(self, monkeypatch: pytest.MonkeyPatch, body: Callable[[], object]) -> None:
+        sleep = session.Session.sleep
+
+        def later(self: session.Session, seconds: float) -> bool:
+            body()
+            return sleep(self, seconds)
+
+        monkeypatch.setattr(session.Session, "sleep", later)
 
 
 def hold_and_fork(recipe: PostgresRecipe, name: str, disown: bool, pipe: Pipe) -> None:

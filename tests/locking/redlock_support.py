@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from locking import Lease
-from locking.redlock import Redlock
-from tests.locking.support import RedisCell, client_of, paused
+from locking.redlock import Redlock, node_of
+from tests.locking.support import Address, RedisCell, client_of, paused, socket_of
 
 if TYPE_CHECKING:
     from servers.valkey import Valkey  # in the tests' many short processes its import would cost more than the test
@@ -39,19 +39,36 @@ class CountedRedlock(Redlock):
 
 @dataclass(frozen=True)
 class RedlockRecipe:
-    """Makes `Redlock`s on the servers at `urls`, that ask often enough for tests."""
+    """Makes `Redlock`s on the servers at `urls`, over client objects number `own`, that ask often enough for tests."""
+
+    RELEASE: ClassVar[bytes] = b"EVALSHA"
 
     urls: tuple[str, ...]
+    own: int = 0
 
     @property
     def clients(self) -> list[redis.Redis]:
-        return [client_of(url, os.getpid()) for url in self.urls]
+        return [client_of(url, os.getpid(), self.own) for url in self.urls]
 
     def __call__(self, name: str, **options: Any) -> CountedRedlock:
         return CountedRedlock(self.clients, name, **{"retry_delay": 0.1, **options})
 
     def cell(self, name: str) -> RedisCell:
         return RedisCell(self.clients[0], f"cell:{name}")
+
+    @property
+    def servers(self) -> Sequence[Address]:
+        return [socket_of(url) for url in self.urls]
+
+    def through(self, addresses: Sequence[tuple[str, int]]) -> Self:
+        return replace(self, urls=tuple("redis://{}:{}".format(*address) for address in addresses))
+
+    def close(self) -> None:
+        for client in self.clients:
+            node = node_of(client.connection_pool)
+            while (connection := node.take()) is not None:
+                connection.disconnect()
+            client.close()
 
 
 def admin(node: Valkey) -> redis.Redis:

@@ -9,18 +9,24 @@ import signal
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection as Pipe
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol, Self
+from urllib.parse import unquote
 
+import pytest
 import redis
 from redis.connection import UnixDomainSocketConnection
 
-from locking import Lease, Lock, RedisLock
+from locking import Lease, Lock, RedisLock, ReentrantLock
+from locking.waiting import Waiter
 from tests.waiting import PATIENCE
+
+Address = str | tuple[str, int]
+"""Where a server listens: the path of a Unix socket, or a host and a port."""
 
 
 def end_of(lease: Lease) -> float:
@@ -55,6 +61,22 @@ class Recipe(Protocol):
     def cell(self, name: str) -> Cell: ...
 
 
+class RemoteRecipe(Recipe, Protocol):
+    """Makes locks on servers that may be reached another way, and says what a release looks like on the wire."""
+
+    RELEASE: ClassVar[bytes]
+    """What the last request of a release contains, and no other one that its holder sends meanwhile."""
+
+    @property
+    def servers(self) -> Sequence[Address]: ...
+
+    def through(self, addresses: Sequence[tuple[str, int]]) -> Self:
+        """The same, with other addresses of the same servers."""
+
+    def close(self) -> None:
+        """Let go of the clients."""
+
+
 @dataclass(frozen=True)
 class RedisCell:
     client: redis.Redis
@@ -83,25 +105,81 @@ class FileCell:
 
 
 @functools.cache
-def client_of(url: str, pid: int) -> redis.Redis:
-    return redis.Redis.from_url(url, max_connections=1000)  # two for each of 200 threads
+def client_of(url: str, pid: int, own: int = 0) -> redis.Redis:
+    return redis.Redis.from_url(url, max_connections=1000)
 
 
 @dataclass(frozen=True)
 class RedisRecipe:
-    """Makes `RedisLock`s on the server at `url`."""
+    """Makes `RedisLock`s on the server at `url`, over the client object number `own` of this process."""
+
+    RELEASE: ClassVar[bytes] = b"EVALSHA"
 
     url: str
+    own: int = 0
 
     @property
     def client(self) -> redis.Redis:
-        return client_of(self.url, os.getpid())
+        return client_of(self.url, os.getpid(), self.own)
 
     def __call__(self, name: str, **options: Any) -> RedisLock:
         return RedisLock(self.client, name, **options)
 
     def cell(self, name: str) -> RedisCell:
         return RedisCell(self.client, f"cell:{name}")
+
+    @property
+    def servers(self) -> Sequence[Address]:
+        return [socket_of(self.url)]
+
+    def through(self, addresses: Sequence[tuple[str, int]]) -> Self:
+        return replace(self, url="redis://{}:{}".format(*addresses[0]))
+
+    def close(self) -> None:
+        self.client.close()
+
+
+def socket_of(url: str) -> str:
+    """The path of the Unix socket that an address of a Valkey of ours names."""
+    return unquote(url.removeprefix("unix://"))
+
+
+@dataclass(frozen=True)
+class ReentrantRecipe:
+    """Makes re-entrant locks of what another recipe makes."""
+
+    inner: Any
+
+    def __call__(self, name: str, **options: Any) -> ReentrantLock:
+        return ReentrantLock(self.inner(name, **options))
+
+    def cell(self, name: str) -> Any:
+        return self.inner.cell(name)
+
+    @property
+    def RELEASE(self) -> bytes:  # noqa: N802 - that of the lock within
+        return bytes(self.inner.RELEASE)
+
+    @property
+    def servers(self) -> Sequence[Address]:
+        return list(self.inner.servers)
+
+    def through(self, addresses: Sequence[tuple[str, int]]) -> Self:
+        return replace(self, inner=self.inner.through(addresses))
+
+    def close(self) -> None:
+        self.inner.close()
+
+
+@contextmanager
+def clients_apart(recipe: Any, count: int) -> Iterator[list[Any]]:
+    """So many recipes of the same locks, each with a client object that no other one uses."""
+    apart = [replace(recipe, own=place) for place in range(1, count + 1)]
+    try:
+        yield apart
+    finally:
+        for one in apart:
+            one.close()
 
 
 RECIPES = [f"tests.locking.{server}_support" for server in ("etcd", "postgres", "redlock", "zookeeper")]
@@ -224,9 +302,34 @@ class CutConnection(UnixDomainSocketConnection):
 
 
 class RedisTraces:
-    """What a Redis lock leaves on its server and here."""
+    """What a Redis lock leaves on its server and here, and how its waiters are disturbed."""
 
     client: redis.Redis
+
+    def waiters(self, lock: Lock) -> int:
+        """Those that are on the list and asleep, too."""
+        return min(self.client.zcard(f"lock:{{{lock.name}}}:waiters"), self.client.info("clients")["blocked_clients"])
+
+    @contextmanager
+    def clients(self, recipe: RedisRecipe, count: int) -> Iterator[list[Recipe]]:
+        with clients_apart(recipe, count) as apart:
+            yield apart
+
+    @contextmanager
+    def woken_in_vain(self, lock: Lock) -> Iterator[Callable[[], object]]:
+        """By grants whose time is over: of a millisecond, long ago."""
+        wake = f"lock:{{{lock.name}}}:wake"
+        with lock.hold():
+            yield lambda: self.client.exists(wake) or self.client.rpush(wake, "1 1 over")
+
+    def before_sleep(self, monkeypatch: pytest.MonkeyPatch, body: Callable[[], object]) -> None:
+        sleep = Waiter.wait
+
+        def wait(self: Waiter, seconds: float, left: float) -> str | None:
+            body()
+            return sleep(self, seconds, left)
+
+        monkeypatch.setattr(Waiter, "wait", wait)
 
     def traces(self, lock: Lock) -> dict[str, int]:
         fence = f"lock:{{{lock.name}}}:fence".encode()  # expires by itself, and must outlast the grants
@@ -234,6 +337,7 @@ class RedisTraces:
         pool = self.client.connection_pool
         return {
             "keys": len(keys),
+            "in line": self.client.zcard(f"lock:{{{lock.name}}}:waiters"),
             "connections in use": len(pool._in_use_connections),
             "blocked": self.client.info("clients")["blocked_clients"],
         }

@@ -26,6 +26,7 @@ from servers.folder import RunFolder
 from tests.locking import actors
 from tests.locking.conformance import (
     LONG,
+    AcrossMachinesConformance,
     AcrossProcessesConformance,
     ExpiresConformance,
     FairConformance,
@@ -34,9 +35,11 @@ from tests.locking.conformance import (
     QuietWaitConformance,
     RenewsConformance,
     SurvivesHolderCrashConformance,
+    only,
 )
 from tests.locking.etcd_support import EtcdRecipe, EtcdTraces, Observer, client_of
-from tests.locking.support import in_fork, paused, process
+from tests.locking.reentrant_support import OfTheLockWithin, a_tenth
+from tests.locking.support import ReentrantRecipe, in_fork, paused, process
 from tests.waiting import PATIENCE, wait_for
 
 SHORTEST = 1
@@ -108,6 +111,7 @@ def threads() -> Iterator[ThreadPoolExecutor]:
 
 class TestEtcdLock(
     EtcdTraces,
+    AcrossMachinesConformance,
     AcrossProcessesConformance,
     ExpiresConformance,
     FairConformance,
@@ -120,12 +124,29 @@ class TestEtcdLock(
     SHORT = SHORTEST
     OPTIONS = {"ttl": LONG}
     CRASH_OPTIONS = {"ttl": SHORTEST}
+    CRASH_GRACE = 1.5  # etcd keeps a place for a second more, and looks twice a second for those that are over
     IMPATIENT = {"ttl": SHORTEST}
     PAIRS = 1000
 
     @pytest.fixture(autouse=True)
     def _observer(self, observer: Observer) -> None:
         self.observer = observer
+
+
+@a_tenth
+class TestReentrantEtcdLock(OfTheLockWithin, TestEtcdLock):
+    @pytest.fixture
+    def recipe(self, recipe: EtcdRecipe) -> ReentrantRecipe:
+        return ReentrantRecipe(recipe)
+
+
+@only("test_100_failed_tries_that_wait_leave_nothing_behind")
+class TestEtcdLockThatStaysInLine(TestEtcdLock):
+    FAILS = frozenset({"test_100_failed_tries_that_wait_leave_nothing_behind"})
+
+    @pytest.fixture(autouse=True)
+    def _revokes_nothing(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(EtcdLock, "_revoke", lambda *args: True)
 
 
 class Trusting(EtcdLock):

@@ -11,7 +11,7 @@ import threading
 import uuid
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection as Pipe
 from pathlib import Path
@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from locking import Lease, Lock, LockUnavailable, NotOwner, local
-from locking.local import ProcessLock, ThreadLock
+from locking.local import ProcessLock, ThreadLock, Turn
 from tests.locking.conformance import (
     AcrossProcessesConformance,
     FairConformance,
@@ -79,6 +79,24 @@ def switches() -> int:
     return total
 
 
+@dataclass(frozen=True)
+class Bell:
+    """A bell that does something before anybody sleeps on it."""
+
+    bell: Any
+    before: Callable[[], object]
+
+    def acquire(self, *, timeout: float) -> bool:
+        self.before()
+        return bool(self.bell.acquire(timeout=timeout))
+
+    def locked(self) -> bool:
+        return bool(self.bell.locked())
+
+    def release(self) -> None:
+        self.bell.release()
+
+
 class TestThreadLock(FairConformance, ForkConformance, QuietWaitConformance):
     @pytest.fixture
     def recipe(self, tmp_path: Path) -> ThreadRecipe:
@@ -92,6 +110,21 @@ class TestThreadLock(FairConformance, ForkConformance, QuietWaitConformance):
 
     def asked(self, lock: Lock) -> int:
         return switches()
+
+    @contextmanager
+    def woken_in_vain(self, lock: Lock) -> Iterator[Callable[[], object]]:
+        """Not at all: who leaves the line rings for the first in it, who is the holder here."""
+        with lock.hold():
+            yield lambda: lock.acquire(timeout=0)
+
+    def before_sleep(self, monkeypatch: pytest.MonkeyPatch, body: Callable[[], object]) -> None:
+        made = Turn.__init__
+
+        def make(self: Turn, name: str) -> None:
+            made(self, name)
+            self._bell = Bell(self._bell, body)  # type: ignore[assignment]
+
+        monkeypatch.setattr(Turn, "__init__", make)
 
     def test_a_forked_child_does_not_hold_what_its_parent_holds(self, make_lock: Callable[..., Lock]) -> None:
         """And its own locks are free: they do not reach beyond a process."""

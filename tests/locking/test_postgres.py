@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from multiprocessing import forkserver
 from pathlib import Path
@@ -21,8 +22,10 @@ from locking.session import Session, parameters
 from locking.tables import InsertLock, InsertRenewer, NoSuchLock, RowLock, add_row, create_lock_tables
 from servers.postgres import Postgres, connect
 from tests.locking.conformance import (
+    BUSY,
     LONG,
     SHORT,
+    AcrossMachinesConformance,
     AcrossProcessesConformance,
     ExpiresConformance,
     FairConformance,
@@ -31,15 +34,19 @@ from tests.locking.conformance import (
     QuietWaitConformance,
     RenewsConformance,
     SurvivesHolderCrashConformance,
+    only,
 )
 from tests.locking.postgres_support import (
+    InsertWaits,
     PostgresRecipe,
     PostgresTraces,
+    SessionWaits,
     conninfo_of,
     hold_and_fork,
     running_postgres,
 )
-from tests.locking.support import in_fork, paused, process, run_threads
+from tests.locking.reentrant_support import OfTheLockWithin, a_tenth
+from tests.locking.support import ReentrantRecipe, in_fork, paused, process, run_threads
 from tests.waiting import PATIENCE, wait_for
 
 Admin = psycopg.Connection[Any]
@@ -99,7 +106,9 @@ class OnPostgres(PostgresTraces):
 
 
 class TestAdvisoryLock(
+    SessionWaits,
     OnPostgres,
+    AcrossMachinesConformance,
     AcrossProcessesConformance,
     FairConformance,
     ForkConformance,
@@ -110,7 +119,9 @@ class TestAdvisoryLock(
 
 
 class TestRowLock(
+    SessionWaits,
     OnPostgres,
+    AcrossMachinesConformance,
     AcrossProcessesConformance,
     FencedConformance,
     ForkConformance,
@@ -124,7 +135,9 @@ class TestRowLock(
 
 
 class TestInsertLock(
+    InsertWaits,
     OnPostgres,
+    AcrossMachinesConformance,
     AcrossProcessesConformance,
     ExpiresConformance,
     FairConformance,
@@ -141,6 +154,57 @@ class TestInsertLock(
 
     def forget(self, lock: Lock) -> None:
         self.admin.execute("DELETE FROM lock_grant WHERE name = %s", [lock.name])
+
+
+@only("test_100_failed_tries_that_wait_leave_nothing_behind")
+class TestAdvisoryLockThatKeepsItsConnections(TestAdvisoryLock):
+    FAILS = frozenset({"test_100_failed_tries_that_wait_leave_nothing_behind"})
+
+    @pytest.fixture(autouse=True)
+    def _keeps(self, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+        kept: list[Session] = []
+        with monkeypatch.context() as patch:
+            patch.setattr(Session, "close", lambda session: kept.append(session))
+            yield
+        for one in kept:
+            one.close()
+
+
+@only("test_a_release_between_the_look_and_the_sleep_is_not_missed")
+class TestInsertLockThatDoesNotListen(TestInsertLock):
+    FAILS = frozenset({"test_a_release_between_the_look_and_the_sleep_is_not_missed"})
+
+    @pytest.fixture(autouse=True)
+    def _is_deaf(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        ask = Session.ask
+
+        def deaf(self: Session, statement: str, *values: str, **options: Any) -> list[str | None]:
+            return [] if statement.startswith("LISTEN") else ask(self, statement, *values, **options)
+
+        monkeypatch.setattr(Session, "ask", deaf)
+
+
+class ReentrantOnPostgres(OfTheLockWithin):
+    KIND: Any
+
+    @pytest.fixture
+    def recipe(self, conninfo: str, tmp_path: Path) -> ReentrantRecipe:
+        return ReentrantRecipe(PostgresRecipe(self.KIND, conninfo, tmp_path))
+
+
+@a_tenth
+class TestReentrantAdvisoryLock(ReentrantOnPostgres, TestAdvisoryLock):
+    pass
+
+
+@a_tenth
+class TestReentrantRowLock(ReentrantOnPostgres, TestRowLock):
+    pass
+
+
+@a_tenth
+class TestReentrantInsertLock(ReentrantOnPostgres, TestInsertLock):
+    pass
 
 
 @pytest.fixture(params=[AdvisoryLock, RowLock, InsertLock])
@@ -467,6 +531,59 @@ class TestTables(OnPostgres):
         turn(InsertLock(many, "x"))
 
 
+class TestRowTimeout(SessionWaits, OnPostgres):
+    KIND = RowLock
+
+    @pytest.mark.parametrize("limited", [True, False])
+    def test_a_timeout_is_for_all_that_one_waits_for(
+        self, recipe: PostgresRecipe, monkeypatch: pytest.MonkeyPatch, limited: bool
+    ) -> None:
+        """First for one's turn at the row, and then for whoever had the turn before."""
+        if not limited:
+            monkeypatch.setattr(tables, "BEGIN", "BEGIN")
+        lock, took = recipe(f"total {limited}"), list[float]()
+
+        def wait() -> None:
+            began = time.monotonic()
+            assert lock.acquire(timeout=1.0) is None
+            took.append(time.monotonic() - began)
+
+        with self.woken_in_vain(lock) as wake:
+            began = time.monotonic()
+            thread = threading.Thread(target=wait)
+            thread.start()
+            wait_for(lambda: self.waiters(lock) == 2)
+            wait_for(lambda: time.monotonic() > began + 0.7)
+            wake()
+            thread.join(PATIENCE)
+        assert (took[0] < 1.0 + BUSY) is limited
+
+    def test_a_wait_that_somebody_cancels_is_not_a_wait_in_vain(self, recipe: PostgresRecipe) -> None:
+        lock = recipe("cancelled")
+        errors: list[str] = []
+
+        def wait() -> None:
+            with pytest.raises(LockUnavailable) as caught:
+                lock.acquire(timeout=PATIENCE)
+            errors.append(str(caught.value))
+
+        with lock.hold():
+            thread = threading.Thread(target=wait)
+            thread.start()
+            wait_for(lambda: self.waiters(lock) == 1)
+            self.admin.execute("SELECT pg_cancel_backend(pid) FROM pg_locks WHERE NOT granted")
+            thread.join(PATIENCE)
+        assert "Try again" in errors[0]
+
+    def test_the_limit_of_the_wait_is_none_for_the_holder(self, recipe: PostgresRecipe) -> None:
+        lock = recipe("unlimited")
+        lease = lock.acquire(timeout=0.2)
+        assert lease is not None
+        assert lease.session.ask("SHOW statement_timeout") == ["0"]  # type: ignore[attr-defined]
+        lease.session.ask("SELECT pg_sleep(0.3)")  # type: ignore[attr-defined]
+        assert lease.release() is True
+
+
 class TestRowFence(OnPostgres):
     KIND = RowLock
 
@@ -554,6 +671,21 @@ class TestInsert(OnPostgres):
             assert thief is not None
             assert lease.release() is False
             thief.release()
+
+    def test_a_release_before_a_waiter_stands_in_line_is_not_missed(
+        self, recipe: PostgresRecipe, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Nobody is notified, as nobody is in line: whoever comes into it looks before he sleeps."""
+        lock = recipe("before the line", ttl=LONG)
+        lease, ask = held(lock), Session.ask
+
+        def release_first(self: Session, statement: str, *values: str, **options: Any) -> list[str | None]:
+            if "pg_advisory_lock" in statement:
+                assert lease.release() is True
+            return ask(self, statement, *values, **options)
+
+        monkeypatch.setattr(Session, "ask", release_first)
+        turn(lock)
 
     def test_a_release_that_nobody_waits_for_notifies_nobody(self, recipe: PostgresRecipe) -> None:
         lock = recipe("quiet")

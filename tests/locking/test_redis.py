@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import redis
 
-from locking import Lock
 from tests.locking.conformance import (
     LONG,
     SHORT,
+    AcrossMachinesConformance,
     AcrossProcessesConformance,
     ExpiresConformance,
     FairConformance,
@@ -23,6 +23,7 @@ from tests.locking.support import RedisTraces
 
 class TestRedisLock(
     RedisTraces,
+    AcrossMachinesConformance,
     AcrossProcessesConformance,
     ExpiresConformance,
     FairConformance,
@@ -39,7 +40,3 @@ class TestRedisLock(
     @pytest.fixture(autouse=True)
     def _client(self, client: redis.Redis) -> None:
         self.client = client
-
-    def waiters(self, lock: Lock) -> int:
-        """Those that are on the list and asleep, too."""
-        return min(self.client.zcard(f"lock:{{{lock.name}}}:waiters"), self.client.info("clients")["blocked_clients"])

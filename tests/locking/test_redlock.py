@@ -7,7 +7,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from itertools import count, cycle
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from servers.valkey import Valkey
 from tests.locking.conformance import (
     LONG,
     SHORT,
+    AcrossMachinesConformance,
     AcrossProcessesConformance,
     ExpiresConformance,
     ForkConformance,
@@ -38,7 +39,18 @@ from tests.locking.redlock_support import (
     hanging,
     refusing,
 )
-from tests.locking.support import Clock, CommandStats, CountedConnection, client_of, end_of, run_threads
+from tests.locking.reentrant_support import OfTheLockWithin, a_tenth
+from tests.locking.support import (
+    Clock,
+    CommandStats,
+    CountedConnection,
+    Recipe,
+    ReentrantRecipe,
+    client_of,
+    clients_apart,
+    end_of,
+    run_threads,
+)
 from tests.waiting import PATIENCE, wait_for
 
 NODES = 5
@@ -117,6 +129,7 @@ def acquire_or_say(lock: Redlock) -> tuple[Lease | None, float]:
 
 
 class TestRedlock(
+    AcrossMachinesConformance,
     AcrossProcessesConformance,
     ExpiresConformance,
     ForkConformance,
@@ -127,27 +140,39 @@ class TestRedlock(
     CRASH_OPTIONS = {"ttl": SHORT, "node_timeout": SHORT / 2}
     PAIRS = 1000
 
-    @pytest.fixture
-    def make_lock(self, recipe: RedlockRecipe, name: str) -> Callable[..., Lock]:
-        def lock(**options: Any) -> Lock:
-            if options.get("ttl") == SHORT:
-                options["node_timeout"] = SHORT / 2
-            return recipe(name, **{**self.OPTIONS, **options})
+    def made(self, recipe: Recipe, name: str, **options: Any) -> Lock:
+        if options.get("ttl") == SHORT:
+            options["node_timeout"] = SHORT / 2
+        return super().made(recipe, name, **options)
 
-        return lock
+    @contextmanager
+    def clients(self, recipe: RedlockRecipe, count: int) -> Iterator[list[Recipe]]:
+        with clients_apart(recipe, count) as apart:
+            yield apart
 
     @pytest.fixture(autouse=True)
     def _nodes(self, recipe: RedlockRecipe) -> None:
-        self.clients = recipe.clients
+        self.admins = recipe.clients
 
     def waiters(self, lock: Lock) -> int:
         return len(CountedRedlock.waiting.get(lock.name, ()))
 
     def traces(self, lock: Lock) -> dict[str, int]:
         return {
-            "keys": sum(client.exists(f"redlock:{lock.name}") for client in self.clients),
-            "connections": sum(len(client.client_list()) for client in self.clients),
+            "keys": sum(client.exists(f"redlock:{lock.name}") for client in self.admins),
+            "connections": sum(len(client.client_list()) for client in self.admins),
         }
+
+
+@a_tenth
+class TestReentrantRedlock(OfTheLockWithin, TestRedlock):
+    @pytest.fixture
+    def recipe(self, recipe: RedlockRecipe) -> ReentrantRecipe:
+        return ReentrantRecipe(recipe)
+
+    @pytest.fixture(autouse=True)
+    def _nodes(self, recipe: ReentrantRecipe) -> None:
+        self.admins = recipe.inner.clients
 
 
 EVERY_MIX = [

@@ -13,7 +13,6 @@ import weakref
 from collections.abc import Callable, Hashable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,67 +20,25 @@ import greenlet
 import pytest
 import redis
 
-from locking import Lease, LeaseLost, Lock, NotOwner, RedisLock, local, reentrant
+from locking import Lease, LeaseLost, Lock, NotOwner, RedisLock, reentrant
 from locking.local import ProcessLock, ThreadLock
 from locking.reentrant import ReentrantLock
-from tests.locking.conformance import (
-    LONG,
-    SHORT,
-    AcrossProcessesConformance,
-    ExpiresConformance,
-    FairConformance,
-    FencedConformance,
-    ForkConformance,
-    QuietWaitConformance,
-    ReentrantConformance,
-    RenewsConformance,
-    SurvivesHolderCrashConformance,
-)
-from tests.locking.support import Clock, RedisRecipe, RedisTraces, in_fork, run_threads
-from tests.locking.test_local import ThreadRecipe, in_line, switches
+from tests.locking import test_local, test_redis
+from tests.locking.conformance import LONG, SHORT
+from tests.locking.reentrant_support import OfTheLockWithin
+from tests.locking.support import Clock, RedisRecipe, ReentrantRecipe, in_fork, run_threads
+from tests.locking.test_local import ProcessRecipe, ThreadRecipe, in_line
 from tests.waiting import PATIENCE, wait_for
 
 
-@dataclass(frozen=True)
-class ReentrantRecipe:
-    """Makes re-entrant locks of what another recipe makes."""
-
-    inner: Any
-
-    def __call__(self, name: str, **options: Any) -> ReentrantLock:
-        return ReentrantLock(self.inner(name, **options))
-
-    def cell(self, name: str) -> Any:
-        return self.inner.cell(name)
-
-
-class TestReentrantRedisLock(
-    RedisTraces,
-    AcrossProcessesConformance,
-    ExpiresConformance,
-    FairConformance,
-    FencedConformance,
-    ForkConformance,
-    QuietWaitConformance,
-    ReentrantConformance,
-    RenewsConformance,
-    SurvivesHolderCrashConformance,
-):
-    OPTIONS = {"ttl": LONG}
-    CRASH_OPTIONS = {"ttl": SHORT}
-    IMPATIENT = {"ttl": SHORT}
-
+class TestReentrantRedisLock(OfTheLockWithin, test_redis.TestRedisLock):
     @pytest.fixture
     def recipe(self, recipe: RedisRecipe) -> ReentrantRecipe:
-        self.client = recipe.client
         return ReentrantRecipe(recipe)
 
-    def waiters(self, lock: Lock) -> int:
-        return min(self.client.zcard(f"lock:{{{lock.name}}}:waiters"), self.client.info("clients")["blocked_clients"])
-
-    def traces(self, lock: Lock) -> dict[str, int]:
-        assert isinstance(lock, ReentrantLock)
-        return {**super().traces(lock), "grants": len(lock._grants)}
+    @pytest.fixture(autouse=True)
+    def _client(self, recipe: ReentrantRecipe) -> None:
+        self.client = recipe.inner.client
 
     def test_leaving_hold_with_a_lost_lease_raises_nothing_but_was_reported(
         self, make_lock: Callable[..., Lock], caplog: pytest.LogCaptureFixture
@@ -98,25 +55,10 @@ class TestReentrantRedisLock(
         assert caplog.text.count(lock.name) == 1
 
 
-class TestReentrantThreadLock(
-    FairConformance,
-    ForkConformance,
-    QuietWaitConformance,
-    ReentrantConformance,
-):
+class TestReentrantThreadLock(OfTheLockWithin, test_local.TestThreadLock):
     @pytest.fixture
     def recipe(self, tmp_path: Path) -> ReentrantRecipe:
         return ReentrantRecipe(ThreadRecipe(tmp_path))
-
-    def waiters(self, lock: Lock) -> int:
-        return max(0, in_line(lock.name) - 1)
-
-    def traces(self, lock: Lock) -> dict[str, int]:
-        assert isinstance(lock, ReentrantLock)
-        return {"lines": len(local._lines), "grants": len(lock._grants)}
-
-    def asked(self, lock: Lock) -> int:
-        return switches()
 
     def test_a_forked_child_does_not_hold_what_its_parent_holds(self, make_lock: Callable[..., Lock]) -> None:
         """It holds nothing, although the thread is the same, so it asks: and a child's thread locks are free."""
@@ -125,6 +67,12 @@ class TestReentrantThreadLock(
             assert in_fork(lambda: str(lease.release())) == "NotOwner"
             assert in_fork(lambda: str(lock.acquire(blocking=False).token != lease.token)) == "True"
             lease.check()
+
+
+class TestReentrantProcessLock(OfTheLockWithin, test_local.TestProcessLock):
+    @pytest.fixture
+    def recipe(self, tmp_path: Path) -> ReentrantRecipe:
+        return ReentrantRecipe(ProcessRecipe(tmp_path))
 
 
 @pytest.fixture

@@ -1,26 +1,25 @@
-"""What the tests of the ZooKeeper lock share: servers, locks that other processes can make, and a line to cut."""
+"""What the tests of the ZooKeeper locks, ours and kazoo's, share: servers, and locks that other processes can make."""
 
 from __future__ import annotations
 
 import os
 import shutil
-import socket
-import struct
 import tempfile
 import threading
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import pytest
 from kazoo.client import KazooClient
+from kazoo.protocol.serialization import Delete, int_struct
 
 from locking import Lock
 from locking.zookeeper import ZooKeeperLock
-from tests.locking.support import FileCell
+from tests.locking.support import Address, FileCell, Recipe, clients_apart
 
 if TYPE_CHECKING:
     from servers.zookeeper import ZooKeeper
@@ -67,46 +66,66 @@ class CountingClient(KazooClient):
 
 
 class Clients:
-    """The clients of this process, one for each server and session timeout."""
+    """The clients of this process, one for each server, session timeout and number."""
 
     def __init__(self) -> None:
         self._mutex = threading.Lock()
-        self._made: dict[tuple[str, float, int], CountingClient] = {}
+        self._made: dict[tuple[str, float, int, int], CountingClient] = {}
 
-    def __call__(self, hosts: str, timeout: float) -> CountingClient:
-        key = (hosts, timeout, os.getpid())
+    def __call__(self, hosts: str, timeout: float, own: int = 0) -> CountingClient:
+        key = (hosts, timeout, own, os.getpid())
         with self._mutex:
             if key not in self._made:
                 self._made[key] = CountingClient(hosts, timeout=timeout)
                 self._made[key].start()
             return self._made[key]
 
-    def close(self) -> None:
-        for client in self._made.values():
+    def close(self, hosts: str | None = None, own: int | None = None) -> None:
+        """Close all clients, or those of one server and number."""
+        for key in [key for key in self._made if hosts in (None, key[0]) and own in (None, key[2])]:
+            client = self._made.pop(key)
             client.stop()
             client.close()
-        self._made.clear()
 
 
 clients = Clients()
+
+
+def request_of(kind: type) -> bytes:
+    """What a request of this kind contains: its number, and the beginning of the length of a path."""
+    return bytes(int_struct.pack(kind.type)) + b"\0\0"  # type: ignore[attr-defined]
 
 
 @dataclass(frozen=True)
 class ZooKeeperRecipe:
     """Makes `ZooKeeperLock`s on one server. Their TTL is the session timeout of a client that all of that TTL share."""
 
+    RELEASE: ClassVar[bytes] = request_of(Delete)
+
     hosts: str
     folder: Path
     """Where the cells are."""
+    own: int = 0
 
     def client(self, ttl: float = LONGEST) -> CountingClient:
-        return clients(self.hosts, max(ttl, SHORTEST))
+        return clients(self.hosts, max(ttl, SHORTEST), self.own)
 
     def __call__(self, name: str, *, ttl: float = LONGEST, **options: Any) -> Lock:
         return ZooKeeperLock(self.client(ttl), name, **options)
 
     def cell(self, name: str) -> FileCell:
         return FileCell(self.folder / name)
+
+    @property
+    def servers(self) -> Sequence[Address]:
+        host, _, port = self.hosts.partition(":")
+        return [(host, int(port))]
+
+    def through(self, addresses: Sequence[tuple[str, int]]) -> Self:
+        return replace(self, hosts="{}:{}".format(*addresses[0]))
+
+    def close(self) -> None:
+        clients.close(self.hosts, self.own)
 
 
 def parts(lock: Any) -> tuple[CountingClient, str]:
@@ -115,7 +134,7 @@ def parts(lock: Any) -> tuple[CountingClient, str]:
 
 
 class ZooKeeperTraces:
-    """What a ZooKeeper lock, ours or kazoo's, leaves on its server and here."""
+    """What a ZooKeeper lock, ours or kazoo's, leaves on its server and here, and how its waiters are disturbed."""
 
     @staticmethod
     def line(lock: Lock) -> list[str]:
@@ -145,71 +164,26 @@ class ZooKeeperTraces:
     def asked(self, lock: Lock) -> int:
         return parts(lock)[0].asked.total()
 
+    @contextmanager
+    def clients(self, recipe: ZooKeeperRecipe, count: int) -> Iterator[list[Recipe]]:
+        with clients_apart(recipe, count) as apart:
+            yield apart
 
-class Proxy:
-    """Stands between clients and a server, and can lose an answer or hold everything up."""
+    @contextmanager
+    def woken_in_vain(self, lock: Lock) -> Iterator[Callable[[], object]]:
+        """By changes of the node that they watch, which is that of the holder."""
+        client, path = parts(lock)
+        with lock.hold():
+            (holder,) = self.line(lock)
+            yield lambda: client.set(f"{path}/{holder}", b"")
 
-    def __init__(self, port: int) -> None:
-        self._port = port
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self._sockets: list[socket.socket] = [self._listener]
-        self.hosts = f"127.0.0.1:{self._listener.getsockname()[1]}"
-        self.open = True
-        """Whether clients can connect."""
-        self.lose: int | None = None
-        """Cut the connection instead of passing on the answer to the next request of this kind."""
-        self.cuts = 0
-        threading.Thread(target=self._accept, daemon=True).start()
+    def before_sleep(self, monkeypatch: pytest.MonkeyPatch, body: Callable[[], object]) -> None:
+        """Whoever sleeps has set a watch on the node before his, by a `get`."""
+        get = KazooClient.get_async
 
-    def cut(self) -> None:
-        """Cut every connection."""
-        for end in self._sockets[1:]:
-            self._end(end)
-        del self._sockets[1:]
+        def get_async(self: KazooClient, path: str, watch: Any = None) -> Any:
+            if watch is not None:
+                body()
+            return get(self, path, watch)
 
-    def close(self) -> None:
-        self.open = False
-        self._end(self._listener)
-        self.cut()
-
-    @staticmethod
-    def _end(end: socket.socket) -> None:
-        with suppress(OSError):
-            end.shutdown(socket.SHUT_RDWR)
-        end.close()
-
-    def _accept(self) -> None:
-        with suppress(OSError):
-            while True:
-                client, _ = self._listener.accept()
-                if not self.open:
-                    client.close()
-                    continue
-                server = socket.create_connection(("127.0.0.1", self._port))
-                self._sockets += (client, server)
-                lost: set[int] = set()
-                for source, target, watch in ((client, server, self._request), (server, client, self._answer)):
-                    threading.Thread(target=self._pass, args=(source, target, watch, lost), daemon=True).start()
-
-    def _pass(self, source: socket.socket, target: socket.socket, watch: Any, lost: set[int]) -> None:
-        with suppress(OSError, struct.error), source.makefile("rb") as stream:
-            stream.peek()
-            while True:
-                size = stream.read(4)
-                frame = stream.read(*struct.unpack("!i", size))
-                if not watch(frame, lost):
-                    self.cuts += 1
-                    break
-                target.sendall(size + frame)
-        self._end(source)
-        self._end(target)
-
-    def _request(self, frame: bytes, lost: set[int]) -> bool:
-        number, kind = struct.unpack_from("!ii", frame)
-        if self.lose is not None and kind == self.lose and number > 0:
-            self.lose = None
-            lost.add(number)
-        return True
-
-    def _answer(self, frame: bytes, lost: set[int]) -> bool:
-        return struct.unpack_from("!i", frame)[0] not in lost
+        monkeypatch.setattr(KazooClient, "get_async", get_async)

@@ -1,0 +1,137 @@
+"""A proxy between clients and a server: it can lose an answer, hold everything up, or be gone."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+from tests.locking.support import Address, RemoteRecipe
+
+
+class Proxy:
+    """Passes on what clients and the server at `server` send each other."""
+
+    def __init__(self, server: Address) -> None:
+        self._server = server
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._ends: list[socket.socket] = []
+        self._flows = threading.Event()
+        self._flows.set()
+        self.host, self.port = self._listener.getsockname()
+        self.open = True
+        """Whether clients can connect."""
+        self.lose: bytes | None = None
+        """Cut the connection instead of passing on the answer to the next request that contains this."""
+        self.cuts = 0
+        """How many answers were lost."""
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def hang(self) -> None:
+        """Accept connections and pass nothing on, in either direction."""
+        self._flows.clear()
+
+    def refuse(self) -> None:
+        """Cut every connection, and accept none."""
+        self.open = False
+        self.cut()
+
+    def restore(self) -> None:
+        """Go on, also with what was held up."""
+        self.open = True
+        self._flows.set()
+
+    def cut(self) -> None:
+        """Cut every connection."""
+        while self._ends:
+            _end(self._ends.pop())
+
+    def close(self) -> None:
+        self.open = False
+        self._flows.set()
+        _end(self._listener)
+        self.cut()
+
+    def _accept(self) -> None:
+        with suppress(OSError):
+            while True:
+                client, _ = self._listener.accept()
+                if not self.open:
+                    client.close()
+                    continue
+                family = socket.AF_UNIX if isinstance(self._server, str) else socket.AF_INET
+                server = socket.socket(family)
+                try:
+                    server.connect(self._server)
+                except OSError:  # the server is gone
+                    _end(client)
+                    _end(server)
+                    continue
+                self._ends += (client, server)
+                lost = threading.Event()
+                for source, target in ((client, server), (server, client)):
+                    threading.Thread(
+                        target=self._pass, args=(source, target, source is client, lost), daemon=True
+                    ).start()
+
+    def _pass(self, source: socket.socket, target: socket.socket, requests: bool, lost: threading.Event) -> None:
+        with suppress(OSError):
+            while data := source.recv(65536):
+                self._flows.wait()
+                if requests and self.lose is not None and self.lose in data:
+                    self.lose = None
+                    lost.set()
+                if not requests and lost.is_set():
+                    self.cuts += 1
+                    break
+                target.sendall(data)
+        _end(source)
+        _end(target)
+
+
+def _end(end: socket.socket) -> None:
+    with suppress(OSError):
+        end.shutdown(socket.SHUT_RDWR)
+    end.close()
+
+
+@dataclass(frozen=True)
+class Link:
+    """Locks whose clients reach each of their servers through a proxy."""
+
+    recipe: RemoteRecipe
+    proxies: Sequence[Proxy]
+
+    def lose_the_answer(self, request: bytes) -> None:
+        """Let every server do what the next request that contains `request` asks for, and nobody hear of it."""
+        for proxy in self.proxies:
+            proxy.lose = request
+
+    @property
+    def lost(self) -> int:
+        """How many answers were lost."""
+        return sum(proxy.cuts for proxy in self.proxies)
+
+    def hang(self) -> None:
+        for proxy in self.proxies:
+            proxy.hang()
+
+    def refuse(self) -> None:
+        for proxy in self.proxies:
+            proxy.refuse()
+
+    def close(self) -> None:
+        """Let go of the clients, who may want to take their leave, and of the proxies."""
+        for proxy in self.proxies:
+            proxy.restore()
+        self.recipe.close()
+        for proxy in self.proxies:
+            proxy.close()
+
+
+def linked(recipe: RemoteRecipe) -> Link:
+    """Return locks of the same servers as the recipe's, through proxies."""
+    proxies = [Proxy(server) for server in recipe.servers]
+    return Link(recipe.through([(proxy.host, proxy.port) for proxy in proxies]), proxies)

@@ -1,0 +1,72 @@
+"""What the tests of re-entrant locks share: a suite for what is made of each other lock."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, cast
+
+from locking import Lock, ReentrantLock
+from tests.locking.conformance import LockConformance, ReentrantConformance, Tests
+from tests.locking.support import Recipe, ReentrantRecipe
+
+OF_THE_LOCK_WITHIN = (
+    "test_125_short_lived_processes_lose_no_update",
+    "test_a_holder_that_was_paused_briefly_holds_on",
+    "test_a_holder_that_was_paused_too_long_is_told",
+    "test_a_lease_that_nobody_refers_to_is_not_renewed",
+    "test_an_idle_waiter_is_quiet",
+    "test_renewal_keeps_the_lock_beyond_its_ttl",
+    "test_the_holder_is_told_within_the_ttl_when_the_server_is_gone",
+    "test_the_lock_of_a_crashed_holder_becomes_free",
+    "test_who_has_lost_the_lock_cannot_extend_it",
+    "test_without_renewal_the_lock_is_lost_after_its_ttl",
+    "test_without_the_lock_processes_lose_updates",
+    "test_without_the_lock_short_lived_processes_lose_updates",
+    "test_without_the_lock_threads_lose_updates",
+)
+"""What takes long, and is up to the lock within and its server."""
+
+
+def a_tenth(tests: Tests) -> Tests:
+    """For locks that are slow: fewer pairs and clients, and nothing of `OF_THE_LOCK_WITHIN`."""
+    for name in OF_THE_LOCK_WITHIN:
+        if hasattr(tests, name):
+            setattr(tests, name, None)
+    tests.PAIRS //= 10
+    cast(Any, tests).test_threads_lose_no_update = ten_threads_lose_no_update
+    return tests
+
+
+def ten_threads_lose_no_update(self: LockConformance, recipe: Recipe, name: str) -> None:
+    assert self.lost_updates(recipe, name, 10, 2, locked=True) == 0
+
+
+class OfTheLockWithin(ReentrantConformance):
+    """Comes before the tests of a lock, and asks them about that lock when asked about one that is made of it."""
+
+    def waiters(self, lock: Lock) -> int:
+        return int(cast(Any, super()).waiters(within(lock)))
+
+    def traces(self, lock: Lock) -> dict[str, int]:
+        assert isinstance(lock, ReentrantLock)
+        return {**cast(Any, super()).traces(within(lock)), "grants": len(lock._grants)}
+
+    def asked(self, lock: Lock) -> int:
+        return int(cast(Any, super()).asked(within(lock)))
+
+    def forget(self, lock: Lock) -> None:
+        cast(Any, super()).forget(within(lock))
+
+    def woken_in_vain(self, lock: Lock) -> AbstractContextManager[Callable[[], object]]:
+        return cast(AbstractContextManager[Callable[[], object]], cast(Any, super()).woken_in_vain(within(lock)))
+
+    @contextmanager
+    def clients(self, recipe: Recipe, count: int) -> Iterator[list[Recipe]]:
+        assert isinstance(recipe, ReentrantRecipe)
+        with cast(Any, super()).clients(recipe.inner, count) as apart:
+            yield [ReentrantRecipe(one) for one in apart]
+
+
+def within(lock: Lock) -> Lock:
+    return lock._lock if isinstance(lock, ReentrantLock) else lock
