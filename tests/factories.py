@@ -209,7 +209,7 @@ def meeting_before_the_write(redis: Redis, *buyers: Callable[[], T]) -> list[T |
             answered.append(1)
 
     def everybody_is_there() -> bool:
-        return len(arrived) + len(answered) + _blocked(redis) >= len(buyers)
+        return len(arrived) + len(answered) + blocked(redis) >= len(buyers)
 
     def conduct() -> None:
         wait_for(everybody_is_there, "the buyers to meet")
@@ -222,7 +222,7 @@ def meeting_before_the_write(redis: Redis, *buyers: Callable[[], T]) -> list[T |
     return answers
 
 
-def _blocked(redis: Redis) -> int:
+def blocked(redis: Redis) -> int:
     """How many wait for a lock in Redis or in Postgres."""
     with connection.cursor() as cursor:
         cursor.execute(
