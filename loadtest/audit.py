@@ -13,7 +13,8 @@ def verdict(burst: Burst, tally: Tally, *, host: str, clients: int) -> dict[str,
     """Everything that is worth saying of a burst. `sold`, `oversold` and `conserved` come from the tables.
 
     `errors` are attempts that never got an answer that counts; `busy` are answers that said "try again"; `missing`
-    are orders that were answered with 201 and are not in the tables.
+    are orders that were answered with 201 and are not in the tables; `unserved` are buyers who were told that it is
+    sold out, with enough for them on hand at the end, when nobody can have given it back.
     """
     figures = bursts.figures(burst, host=host)
     return {
@@ -31,22 +32,25 @@ def verdict(burst: Burst, tally: Tally, *, host: str, clients: int) -> dict[str,
         "answered": len(tally.orders) + tally.refused,
         "on_hand": figures.on_hand,
         "missing": bursts.missing(burst, tally.orders),
+        "unserved": min(tally.refused, max(0, figures.on_hand) // burst.quantity),
     }
 
 
 def holds(result: dict[str, Any]) -> bool:
-    """Whether nothing was sold twice or lost: the conservation law, and every order that was promised."""
-    return bool(result["conserved"] and not result["missing"])
+    """Whether nothing was sold twice, lost or kept back: the conservation law, every promised order, every refusal."""
+    return bool(result["conserved"] and not result["missing"] and not result["unserved"])
 
 
 def sentence(result: dict[str, Any]) -> str:
     """The verdict in a line."""
     if holds(result):
-        return f"conserved: {result['sold']} of {result['stock']} sold, each once"
+        unanswered = f"; {result['errors']} buyers were never answered" if result["errors"] else ""
+        return f"conserved: {result['sold']} of {result['stock']} sold, each once{unanswered}"
     reasons = [
         f"{result['oversold']} oversold" if result["oversold"] else "",
         f"{result['on_hand']} on hand" if result["on_hand"] < 0 else "",
         f"{result['missing']} orders missing" if result["missing"] else "",
+        f"{result['unserved']} refused with units left for them" if result["unserved"] else "",
     ]
     drift = result["stock"] - result["on_hand"] - result["sold"]
     if drift and not any(reasons):

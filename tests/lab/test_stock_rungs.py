@@ -282,7 +282,7 @@ def test_the_note_of_a_draft_goes_with_its_order(redis: Redis) -> None:
 def test_what_a_dead_worker_has_published_is_written_by_the_next(redis: Redis) -> None:
     """Of the queue itself nothing is wrong: only what was never in it is lost."""
     till = RungTill("queue-after-decrement-as-two-calls", 3)
-    assert killed(lambda: till.place(till.draft()), lambda step: os._exit(9) if step == "LINDEX" else None)
+    assert killed(lambda: till.place(till.draft()), lambda step: os._exit(9) if step == "LLEN" else None)
     assert (till.figures().sold, till.unowned()) == (0, 0)
     assert till.buy() is Placement.COMMITTED
     assert till.figures() == Figures(till.sku, 3, 1, 2)

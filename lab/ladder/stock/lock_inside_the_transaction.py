@@ -22,7 +22,8 @@ class LockInsideTheTransaction(StockRung):
     locks, subtracts the last unit and unlocks; before his commit B locks, reads "one left", and subtracts as soon as A
     has committed: the stock is below zero.
     Fixed by a lock around the transaction: `redis-lock`. The lock here is one of this process, as in the source, and
-    one process is enough to break it; between two it excludes nobody, see `thread-lock` of track one.
+    one process is enough to break it, at the last unit, though not in every burst. With two it breaks more often,
+    since between processes it excludes nobody at all: see `thread-lock` of track one.
     Source: article 002 (section 1.1, case three).
     """
 

@@ -47,11 +47,13 @@ class QueueAfterDecrementAsTwoCalls(RedisTakenThenTheProcessDies):
         One writes at a time; an entry goes after its commit, and an order that is there is not written again. So a
         worker that dies or is paused loses nothing and writes nothing twice: that is not what is wrong here.
         """
-        while entry := self.redis.lindex(self.queue, 0):
-            order = draft_of(entry)
+        while self.redis.llen(self.queue):
             with transaction.atomic(durable=True):
                 with connection.cursor() as cursor:
                     cursor.execute("SELECT pg_advisory_xact_lock(hashtext(%s))", [self.queue])
+                if (entry := self.redis.lindex(self.queue, 0)) is None:
+                    return
+                order = draft_of(entry)
                 if not RungOrder.objects.filter(order=order.id).exists():
                     self.write(order, save)
             self.redis.lrem(self.queue, 1, entry)
