@@ -11,7 +11,7 @@ from django.db.models import Count, F, Q, Sum
 from inventory import audit
 from inventory.draft import Draft
 from inventory.errors import Refusal
-from lab.ladder.stock import RUNGS, StockRung
+from lab.ladder.stock import RUNGS
 from lab.models import RungOrder, RungStock
 
 
@@ -66,10 +66,14 @@ def figures(sku: str) -> audit.Figures:
     return audit.check([(stock.sku, stock.received, stock.on_hand - units["counted"])], {sku: units["sold"]})[0]
 
 
-def unowned(rung: StockRung, sku: str) -> int:
-    """Units on hand that a rung's copy in Redis neither offers nor keeps for anybody: nobody can buy them."""
-    copy = rung.copy(sku)
-    return 0 if copy is None else max(0, figures(sku).on_hand - copy)
+def unowned(sku: str) -> int:
+    """Units on hand that the copy in Redis neither offers nor keeps for anybody: nobody can buy them.
+
+    Every rung has a copy of its own. Those that have sold nothing show too much, and so no such unit.
+    """
+    on_hand = figures(sku).on_hand
+    copies = (rung.copy(sku) for rung in RUNGS.values())
+    return max(0, *(on_hand - copy for copy in copies if copy is not None))
 
 
 def repeated(sku: str) -> int:

@@ -19,7 +19,7 @@ from lab.ladder.stock import RUNGS
 from lab.ladder.stock.rung import stock_lock
 from lab.models import RungOrder, RungStock
 from shop.models import Order
-from tests.factories import OnSale, new_customer, on_sale
+from tests.factories import OnSale, new_customer, new_draft, on_sale
 from tests.shop.conftest import Buyer, assert_problem, order_body
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -129,7 +129,8 @@ def put(client: APIClient, sku: str, body: Any) -> Any:
 
 
 def test_staff_stock_up_and_everybody_may_look(staff: Buyer, buyer: Buyer) -> None:
-    expected = {"sku": "a", "received": 3, "on_hand": 3, "sold": 0, "oversold": 0, "conserved": True}
+    nothing_yet = {"sold": 0, "oversold": 0, "conserved": True, "unowned": 0, "repeated": 0}
+    expected = {"sku": "a", "received": 3, "on_hand": 3, **nothing_yet}
     answer = put(staff, "a", {"received": 3})
     assert (answer.status_code, answer.json()) == (200, expected)
     assert buyer.get("/lab/stock/a/").json() == expected
@@ -147,7 +148,31 @@ def test_what_went_wrong_can_be_seen(buyer: Buyer) -> None:
         "sold": 2,
         "oversold": 1,
         "conserved": False,
+        "unowned": 0,
+        "repeated": 0,
     }
+
+
+def test_what_only_redis_and_the_keys_show_can_be_seen_too(buyer: Buyer, redis: Redis) -> None:
+    """A unit that a dead process took from the counter, and an order that came twice: the tables add up."""
+    ledger.stock_up("a", 5)
+    redis.decr("lab:{redis-taken-then-the-process-dies}:a")
+    draft = new_draft(("a", 1))
+    for _ in range(2):
+        RUNGS["duplicate-click"].place(draft, ledger.save)
+    redis.decrby("lab:{redis-taken-then-the-process-dies}:a", 2)
+    said = buyer.get("/lab/stock/a/").json()
+    assert (said["on_hand"], said["sold"], said["conserved"]) == (3, 2, True)
+    assert (said["unowned"], said["repeated"]) == (1, 1)
+
+
+def test_without_redis_the_stock_is_unavailable(
+    staff: Buyer, buyer: Buyer, settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledger.stock_up("a", 1)
+    monkeypatch.setattr("lab.ladder.stock.counter_rung.get_redis_connection", lambda _: Redis(port=1))
+    assert_problem(buyer.get("/lab/stock/a/"), 503, "unavailable")
+    assert_problem(put(staff, "a", {"received": 3}), 503, "unavailable")
 
 
 def test_a_buyer_cannot_stock_up(buyer: Buyer, visitor: APIClient) -> None:
