@@ -29,7 +29,6 @@ from inventory.audit import Figures
 from inventory.counters import RESERVED
 from inventory.draft import Draft, Placement
 from inventory.errors import InventoryError, SoldOut, StockBusy
-from inventory.strategies import Strategy
 from lab import ledger
 from lab.ladder.locks.rung import Invariant
 from lab.ladder.stock import RUNGS
@@ -47,8 +46,6 @@ Answer = Placement | InventoryError
 
 class Till(ABC):
     """Sells one sku, of which it has so many units."""
-
-    strategy: Strategy
 
     def __init__(self, units: int) -> None:
         self.sku = f"sku-{uuid4().hex[:8]}"
@@ -97,7 +94,7 @@ class RungTill(Till):
 
     def __init__(self, slug: str, units: int) -> None:
         super().__init__(units)
-        self.strategy = self.rung = RUNGS[slug]
+        self.rung = RUNGS[slug]
         ledger.stock_up(self.sku, units)
 
     def draft(self, quantity: int = 1, *, like: Draft | None = None) -> Draft:

@@ -33,6 +33,7 @@ from tests.lab.stock_support import (
     RungTill,
     Schedule,
     comes_before,
+    dies,
     each_step,
     killed,
     seller,
@@ -277,6 +278,23 @@ def test_the_note_of_a_draft_goes_with_its_order(redis: Redis) -> None:
     till.buy()
     assert redis.hgetall("lab:{redis-loses-its-last-second}") == {}
     assert (till.rung.copy(till.sku), till.unowned()) == (1, 0)
+
+
+def test_of_all_crashes_only_the_one_between_decrement_and_publish_loses_the_unit(redis: Redis) -> None:
+    slug = "queue-after-decrement-as-two-calls"
+    steps: list[str] = []
+    first = RungTill(slug, 2)
+    with each_step(steps.append):
+        first.buy()
+    lost = []
+    for number, step in enumerate(steps):
+        till = RungTill(slug, 2)
+        assert dies(partial(till.place, till.draft()), before=number)
+        if till.law():
+            lost.append(step)
+            assert (till.figures().on_hand, till.unowned()) == (2, 1)
+        redis.delete("lab:{queue-after-decrement-as-two-calls}")
+    assert lost == ["RPUSH"]
 
 
 @pytest.mark.parametrize(("dies_before", "written"), [("LLEN", 0), ("COMMIT", 0), ("LREM", 1)])

@@ -9,6 +9,7 @@ import pytest
 
 from inventory import strategies
 from lab.ladder.stock import RUNGS
+from loadtest import audit
 from tests.loadtest.conftest import Manage
 
 KEYS = [
@@ -47,6 +48,25 @@ def test_without_json_the_verdict_is_a_sentence(manage: Manage) -> None:
 
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1] == "guarded-update: conserved: 3 of 3 sold, each once"
+
+
+@pytest.mark.parametrize(
+    ("said", "holds", "sentence"),
+    [
+        ({}, True, "conserved: 100 of 100 sold, each once"),
+        ({"errors": 7}, True, "conserved: 100 of 100 sold, each once; 7 buyers were never answered"),
+        ({"sold": 96, "on_hand": 4, "unserved": 1}, False, "BROKEN: 1 refused with units left for them"),
+        ({"sold": 101, "on_hand": -1, "conserved": False, "oversold": 1}, False, "BROKEN: 1 oversold, -1 on hand"),
+        ({"on_hand": -3, "sold": 100, "conserved": False}, False, "BROKEN: -3 on hand"),
+        ({"sold": 99, "conserved": False}, False, "BROKEN: 1 units unaccounted for"),
+        ({"missing": 2}, False, "BROKEN: 2 orders missing"),
+    ],
+    ids=["sound", "unanswered", "unserved", "oversold", "below zero", "drift", "missing"],
+)
+def test_the_sentence_says_what_is_broken(said: dict[str, object], holds: bool, sentence: str) -> None:
+    sound = {"stock": 100, "sold": 100, "on_hand": 0, "errors": 0, "oversold": 0, "missing": 0, "unserved": 0}
+    result = {**sound, "conserved": True, **said}
+    assert (audit.holds(result), audit.sentence(result)) == (holds, sentence)
 
 
 def test_a_shop_that_does_not_answer_is_named_and_is_no_verdict(manage: Manage) -> None:
