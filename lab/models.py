@@ -17,11 +17,21 @@ class RungStock(models.Model):
 
 
 class RungOrder(models.Model):
-    """So many units of a sku that a rung has sold."""
+    """So many units of a sku that a customer has ordered from a rung: a row for each line of the order."""
 
-    order = models.UUIDField()
+    class State(models.TextChoices):
+        PLACED = "placed"
+        CANCELLED = "cancelled"
+
+    order = models.UUIDField(db_index=True)
+    customer = models.BigIntegerField()
+    key = models.CharField(max_length=128, help_text="The idempotency key. Nothing makes it unique.")
     sku = models.CharField(max_length=LONGEST_SKU, db_index=True)
     quantity = models.PositiveIntegerField()
+    state = models.CharField(max_length=9, choices=State.choices, default=State.PLACED)
+    counted = models.BooleanField(
+        default=False, help_text="Its units were never subtracted from the stock's row: they are counted here."
+    )
 
     def __str__(self) -> str:
         return f"{self.quantity} × {self.sku}"

@@ -6,6 +6,7 @@ from dataclasses import asdict
 from typing import Any
 
 from drf_spectacular.utils import extend_schema
+from redis import RedisError
 from rest_framework import serializers
 from rest_framework.exceptions import NotFound
 from rest_framework.permissions import IsAdminUser, IsAuthenticated
@@ -13,6 +14,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
+from inventory.errors import StockUnavailable
 from lab import ledger
 from lab.ladder.stock import RUNGS
 from lab.models import LONGEST_SKU, RungStock
@@ -59,16 +61,22 @@ class Stock(APIView):
             raise NotFound(f"A sku has at most {LONGEST_SKU} characters.")
         body = StockSerializer(data=request.data)
         body.is_valid(raise_exception=True)
-        ledger.stock_up(sku, body.validated_data["received"])
+        try:
+            ledger.stock_up(sku, body.validated_data["received"])
+        except RedisError as error:
+            raise StockUnavailable(str(error)) from error
         return self.get(request, sku)
 
     @extend_schema(exclude=True)
     def get(self, request: Request, sku: str) -> Response:
         try:
-            figures = ledger.figures(sku)
+            figures, unowned, repeated = ledger.figures(sku), ledger.unowned(sku), ledger.repeated(sku)
         except RungStock.DoesNotExist as error:
             raise NotFound(f"The lab has no stock of {sku}.") from error
-        return Response({**asdict(figures), "oversold": figures.oversold, "conserved": figures.conserved})
+        except RedisError as error:
+            raise StockUnavailable(str(error)) from error
+        law = {"oversold": figures.oversold, "conserved": figures.conserved, "unowned": unowned, "repeated": repeated}
+        return Response({**asdict(figures), **law})
 
 
 class Rungs(APIView):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from loadtest import burst as bursts
@@ -13,8 +14,9 @@ def verdict(burst: Burst, tally: Tally, *, host: str, clients: int) -> dict[str,
     """Everything that is worth saying of a burst. `sold`, `oversold` and `conserved` come from the tables.
 
     `errors` are attempts that never got an answer that counts; `busy` are answers that said "try again"; `missing`
-    are orders that were answered with 201 or 202 and are not in the tables once the queue is empty; `unjust` says
-    whether somebody was told "sold out" whose whole cart is still there at the end.
+    are orders that were answered with 201 or 202 and are not in the tables once the queue is empty; `unserved` are
+    buyers who were told that it is sold out, with enough for them on hand at the end, when nobody can have given it
+    back.
     """
     bursts.wait_for_the_queue(burst)
     figures = bursts.figures(burst, host=host)
@@ -34,24 +36,35 @@ def verdict(burst: Burst, tally: Tally, *, host: str, clients: int) -> dict[str,
         "answered": len(tally.orders) + tally.refused,
         "on_hand": sum(left.values()),
         "missing": bursts.missing(burst, tally.orders),
-        "unjust": any(all(left[sku] >= units for sku, units in cart.items()) for cart in tally.refused_carts),
+        "unserved": unserved(tally.refused_carts, left),
     }
 
 
+def unserved(carts: Iterable[Mapping[str, int]], left: Mapping[str, int]) -> int:
+    """How many of the refused carts what is left would have served, one after the other."""
+    still, served = dict(left), 0
+    for cart in carts:
+        if all(still[sku] >= units for sku, units in cart.items()):
+            served += 1
+            still = {sku: units - cart.get(sku, 0) for sku, units in still.items()}
+    return served
+
+
 def holds(result: dict[str, Any]) -> bool:
-    """Whether nothing was sold twice, lost or held back: the conservation law, and every order that was promised."""
-    return bool(result["conserved"] and not result["missing"] and not result["unjust"])
+    """Whether nothing was sold twice, lost or kept back: the conservation law, every promised order, every refusal."""
+    return bool(result["conserved"] and not result["missing"] and not result["unserved"])
 
 
 def sentence(result: dict[str, Any]) -> str:
     """The verdict in a line."""
     if holds(result):
-        return f"conserved: {result['sold']} of {result['stock']} sold, each once"
+        unanswered = f"; {result['errors']} buyers were never answered" if result["errors"] else ""
+        return f"conserved: {result['sold']} of {result['stock']} sold, each once{unanswered}"
     reasons = [
         f"{result['oversold']} oversold" if result["oversold"] else "",
         f"{result['on_hand']} on hand" if result["on_hand"] < 0 else "",
         f"{result['missing']} orders missing" if result["missing"] else "",
-        f"told “sold out” with {result['on_hand']} left" if result["unjust"] else "",
+        f"{result['unserved']} refused with units left for them" if result["unserved"] else "",
     ]
     drift = result["stock"] - result["on_hand"] - result["sold"]
     if drift and not any(reasons):

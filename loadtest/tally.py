@@ -24,8 +24,7 @@ class Attempt:
     def refused(self, cart: Mapping[str, int]) -> None:
         """Sold out, for a cart of so many units by sku."""
         self.tally.refused += 1
-        if cart not in self.tally.refused_carts:
-            self.tally.refused_carts.append(dict(cart))
+        self.tally.refused_carts.append(dict(cart))
         self.tally.first_refused = min(self.tally.first_refused or self.begun, self.begun)
         self.tally.last_refused = time.time()
         self._answer()

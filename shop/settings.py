@@ -55,7 +55,7 @@ DATABASE_POOL = env.int("DATABASE_POOL", default=0)
 STOCK_LOCK_TTL = env.float("STOCK_LOCK_TTL", default=3.0)
 # Seconds that a buyer waits for a stock lock before the answer is 503.
 STOCK_LOCK_WAIT = env.float("STOCK_LOCK_WAIT", default=5.0)
-# Segments into which `segmented-lock` and `segmented-keys` split the stock of a sku: so many buyers at the same time.
+# Segments into which `segmented-lock` and `segmented-redis` split the stock of a sku: so many buyers at the same time.
 # It may be changed while a sale runs: restart the web processes one after the other, and preheat the sale again.
 STOCK_SEGMENTS = env.int("STOCK_SEGMENTS", default=5)
 # Seconds in which an order has to be paid.

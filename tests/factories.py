@@ -218,7 +218,7 @@ def meeting_before_the_write(
             answered.append(1)
 
     def everybody_is_there() -> bool:
-        return len(arrived) + len(answered) + _blocked(redis) + waiting() >= len(buyers)
+        return len(arrived) + len(answered) + blocked(redis) + waiting() >= len(buyers)
 
     def conduct() -> None:
         wait_for(everybody_is_there, "the buyers to meet")
@@ -231,7 +231,7 @@ def meeting_before_the_write(
     return answers
 
 
-def _blocked(redis: Redis) -> int:
+def blocked(redis: Redis) -> int:
     """How many wait for a lock in Redis or in Postgres."""
     with connection.cursor() as cursor:
         cursor.execute(

@@ -23,8 +23,8 @@ from inventory.strategies.locked import Locked
 from inventory.strategies.lua import Lua
 from inventory.strategies.lua_queue import LuaQueue
 from inventory.strategies.optimistic import Optimistic
-from inventory.strategies.segmented_keys import SegmentedKeys
 from inventory.strategies.segmented_lock import SegmentedLock
+from inventory.strategies.segmented_redis import SegmentedRedis
 from inventory.stream import Queue, Waiting
 from locking import RedisLock
 
@@ -52,7 +52,7 @@ NAMES = (
     "lua-queue",
     "optimistic",
     "redis-lock",
-    "segmented-keys",
+    "segmented-redis",
     "segmented-lock",
 )
 
@@ -145,7 +145,7 @@ def _strategies() -> Mapping[str, Strategy]:
         LuaQueue(counters, queue),
         Locked("redis-lock", stock_lock, wait=settings.STOCK_LOCK_WAIT),
         Optimistic(),
-        SegmentedKeys(segment_counters, stock_lock, wait=settings.STOCK_LOCK_WAIT, segments=settings.STOCK_SEGMENTS),
+        SegmentedRedis(segment_counters, stock_lock, wait=settings.STOCK_LOCK_WAIT, segments=settings.STOCK_SEGMENTS),
         SegmentedLock(stock_lock, wait=settings.STOCK_LOCK_WAIT, segments=settings.STOCK_SEGMENTS),
     ]
     return {strategy.name: strategy for strategy in strategies}

@@ -23,7 +23,7 @@ from tests.factories import at_once, elsewhere, meeting_before_the_write, new_dr
 from tests.inventory.conftest import Ledger
 
 BUYERS = 32
-FROM_REDIS = {"lua", "lua-queue", "segmented-keys"}
+FROM_REDIS = {"lua", "lua-queue", "segmented-redis"}
 """The strategies that take from a copy in Redis: without it they cannot tell."""
 
 

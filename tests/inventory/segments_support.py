@@ -15,14 +15,14 @@ from inventory.draft import Draft
 from inventory.errors import Refusal, SoldOut
 from inventory.strategies import stock_lock
 from inventory.strategies.segmented import Segmented
-from inventory.strategies.segmented_keys import SegmentedKeys
 from inventory.strategies.segmented_lock import SegmentedLock
+from inventory.strategies.segmented_redis import SegmentedRedis
 from locking import RedisLock, held
 from tests.factories import at_once, new_draft, nobody
 from tests.inventory.conftest import Ledger
 from tests.waiting import PATIENCE, wait_for
 
-NAMES = ("segmented-lock", "segmented-keys")
+NAMES = ("segmented-lock", "segmented-redis")
 
 
 def make(name: str, base: type[Segmented] | None = None, **options: Any) -> Any:
@@ -31,7 +31,7 @@ def make(name: str, base: type[Segmented] | None = None, **options: Any) -> Any:
     make_lock = options.pop("make_lock", stock_lock)
     if name == "segmented-lock":
         return (base or SegmentedLock)(make_lock, **options)
-    return (base or SegmentedKeys)(strategies.segment_counters, make_lock, **options)
+    return (base or SegmentedRedis)(strategies.segment_counters, make_lock, **options)
 
 
 def put_on_sale(strategy: Segmented, **units: int) -> None:

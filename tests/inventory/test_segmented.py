@@ -17,8 +17,8 @@ from inventory.draft import Draft, Placement, Returned
 from inventory.errors import SoldOut, StockBusy
 from inventory.strategies import stock_lock
 from inventory.strategies.segmented import Held, Moved, Segmented, round_robin
-from inventory.strategies.segmented_keys import SegmentedKeys
 from inventory.strategies.segmented_lock import SegmentedLock
+from inventory.strategies.segmented_redis import SegmentedRedis
 from locking import held
 from tests.factories import at_once, elsewhere, new_draft, tally, to_the_end
 from tests.inventory.conftest import Ledger
@@ -27,7 +27,7 @@ from tests.waiting import PATIENCE, wait_for
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.parametrize("name", NAMES)]
 
-CLASSES = {"segmented-lock": SegmentedLock, "segmented-keys": SegmentedKeys}
+CLASSES = {"segmented-lock": SegmentedLock, "segmented-redis": SegmentedRedis}
 
 
 def buy(strategy: Segmented, ledger: Ledger, *cart: tuple[str, int]) -> Placement:

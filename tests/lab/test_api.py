@@ -16,9 +16,10 @@ from inventory.audit import Figures
 from inventory.models import StockItem
 from lab import ledger
 from lab.ladder.stock import RUNGS
+from lab.ladder.stock.rung import stock_lock
 from lab.models import RungOrder, RungStock
 from shop.models import Order
-from tests.factories import OnSale, new_customer, on_sale
+from tests.factories import OnSale, new_customer, new_draft, on_sale
 from tests.shop.conftest import Buyer, assert_problem, order_body
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -45,7 +46,10 @@ def order(buyer: Buyer, rung: str, body: Any, key: str = "mine") -> Any:
 # Orders
 
 
-@pytest.mark.parametrize("rung", RUNGS)
+SELLS_MORE = {"refusal-swallowed", "lua-off-by-one"}
+
+
+@pytest.mark.parametrize("rung", [slug for slug in RUNGS if slug not in {"segmented-keys", *SELLS_MORE}])
 def test_the_body_of_a_shops_order_is_sold_by_the_rung_from_the_labs_tables(
     buyer: Buyer, offer: OnSale, rung: str
 ) -> None:
@@ -58,6 +62,36 @@ def test_the_body_of_a_shops_order_is_sold_by_the_rung_from_the_labs_tables(
     assert said["left"] == 0
     assert not Order.objects.exists()
     assert StockItem.objects.get().on_hand == 5
+
+
+@pytest.mark.parametrize("rung", sorted(SELLS_MORE))
+def test_some_rungs_answer_201_to_whoever_comes_after_the_last_unit(buyer: Buyer, offer: OnSale, rung: str) -> None:
+    ledger.stock_up("a", 2)
+    assert order(buyer, rung, order_body(offer, a=2)).status_code == 201
+    assert order(buyer, rung, order_body(offer, a=1)).status_code == 201
+    assert ledger.figures("a").oversold == 1
+
+
+def test_a_cart_that_no_segment_covers_is_refused_with_what_the_segment_has(buyer: Buyer, offer: OnSale) -> None:
+    ledger.stock_up("a", 4)
+    said = assert_problem(order(buyer, "segmented-keys", order_body(offer, a=2)), 409, "sold-out")
+    assert (said["wanted"], said["left"]) == (2, 1)
+    assert ledger.figures("a") == Figures("a", 4, 4, 0)
+
+
+def test_a_lock_that_is_left_behind_is_answered_with_try_again(buyer: Buyer, offer: OnSale, settings: Any) -> None:
+    settings.STOCK_LOCK_WAIT = 0.01
+    ledger.stock_up("a", 1)
+    with stock_lock("a").hold():
+        assert_problem(order(buyer, "exception-leaves-the-lock", order_body(offer, a=1)), 503, "busy")
+    assert order(buyer, "exception-leaves-the-lock", order_body(offer, a=1)).status_code == 201
+
+
+def test_the_same_request_twice_is_two_orders_of_one_key(buyer: Buyer, offer: OnSale) -> None:
+    ledger.stock_up("a", 2)
+    ids = [order(buyer, "duplicate-click", order_body(offer, a=1)).json()["id"] for _ in range(2)]
+    assert len(set(ids)) == 2
+    assert ledger.repeated("a") == 1
 
 
 @pytest.mark.parametrize(
@@ -95,7 +129,8 @@ def put(client: APIClient, sku: str, body: Any) -> Any:
 
 
 def test_staff_stock_up_and_everybody_may_look(staff: Buyer, buyer: Buyer) -> None:
-    expected = {"sku": "a", "received": 3, "on_hand": 3, "sold": 0, "oversold": 0, "conserved": True}
+    nothing_yet = {"sold": 0, "oversold": 0, "conserved": True, "unowned": 0, "repeated": 0}
+    expected = {"sku": "a", "received": 3, "on_hand": 3, **nothing_yet}
     answer = put(staff, "a", {"received": 3})
     assert (answer.status_code, answer.json()) == (200, expected)
     assert buyer.get("/lab/stock/a/").json() == expected
@@ -105,7 +140,7 @@ def test_what_went_wrong_can_be_seen(buyer: Buyer) -> None:
     ledger.stock_up("a", 1)
     ledger.save([])
     RungStock.objects.update(on_hand=-1)
-    RungOrder.objects.create(order="0199c2ba-6f2e-7c3a-a1de-2f9a3c4b5d6e", sku="a", quantity=2)
+    RungOrder.objects.create(order="0199c2ba-6f2e-7c3a-a1de-2f9a3c4b5d6e", customer=1, key="x", sku="a", quantity=2)
     assert buyer.get("/lab/stock/a/").json() == {
         "sku": "a",
         "received": 1,
@@ -113,7 +148,31 @@ def test_what_went_wrong_can_be_seen(buyer: Buyer) -> None:
         "sold": 2,
         "oversold": 1,
         "conserved": False,
+        "unowned": 0,
+        "repeated": 0,
     }
+
+
+def test_what_only_redis_and_the_keys_show_can_be_seen_too(buyer: Buyer, redis: Redis) -> None:
+    """A unit that a dead process took from the counter, and an order that came twice: the tables add up."""
+    ledger.stock_up("a", 5)
+    redis.decr("lab:{redis-taken-then-the-process-dies}:a")
+    draft = new_draft(("a", 1))
+    for _ in range(2):
+        RUNGS["duplicate-click"].place(draft, ledger.save)
+    redis.decrby("lab:{redis-taken-then-the-process-dies}:a", 2)
+    said = buyer.get("/lab/stock/a/").json()
+    assert (said["on_hand"], said["sold"], said["conserved"]) == (3, 2, True)
+    assert (said["unowned"], said["repeated"]) == (1, 1)
+
+
+def test_without_redis_the_stock_is_unavailable(
+    staff: Buyer, buyer: Buyer, settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledger.stock_up("a", 1)
+    monkeypatch.setattr("lab.ladder.stock.counter_rung.get_redis_connection", lambda _: Redis(port=1))
+    assert_problem(buyer.get("/lab/stock/a/"), 503, "unavailable")
+    assert_problem(put(staff, "a", {"received": 3}), 503, "unavailable")
 
 
 def test_a_buyer_cannot_stock_up(buyer: Buyer, visitor: APIClient) -> None:
@@ -180,9 +239,10 @@ def test_without_lab_enabled_there_is_no_lab(lab_disabled: None, staff: Buyer, o
     assert staff.get("/api/sales/").status_code == 200
 
 
-def test_with_lab_enabled_there_is(staff: Buyer, offer: OnSale) -> None:
+def test_with_lab_enabled_there_is(staff: Buyer, offer: OnSale, settings: Any) -> None:
     """The negative control."""
-    ledger.stock_up("a", 2)
+    settings.ORDER_RATE = 1_000_000
+    ledger.stock_up("a", 4 * len(RUNGS))
     for method, path, body in addresses(offer):
         answer = getattr(staff, method)(path, body, format="json", headers={"Idempotency-Key": "mine"})
         assert answer.status_code in (200, 201)

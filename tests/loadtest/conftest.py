@@ -27,7 +27,7 @@ def folder() -> Iterator[Path]:
     shutil.rmtree(path)
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def environment(folder: Path) -> dict[str, str]:
     given = {name: value for name, value in os.environ.items() if name not in {"DJANGO_SETTINGS_MODULE", "LAB_ENABLED"}}
     return {**given, "RUN_FOLDER": str(folder)}

@@ -192,7 +192,7 @@ def test_what_drifts_can_be_sorted_to_the_top(admin_client: Client, redis: Redis
 
 
 def test_the_counters_of_segments_are_added_up(admin_client: Client, redis: Redis) -> None:
-    on_sale({"a": 10, "b": 5, "c": 3}, strategy="segmented-keys")
+    on_sale({"a": 10, "b": 5, "c": 3}, strategy="segmented-redis")
     strategies.counters().take(new_draft((name_of("b", 1), 1)))
     assert [row["in_redis"] for row in rows(get(admin_client, STOCK)).values()] == ["10", "4 + 1 reserved", "3"]
     redis.incrby("{stock}:counter:" + name_of("a", 4), 2)

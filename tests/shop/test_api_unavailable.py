@@ -21,7 +21,7 @@ from tests.shop.conftest import Buyer, Gone, assert_problem, order_body
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-NEEDS_REDIS = {"lua", "redis-lock", "segmented-keys", "segmented-lock"}
+NEEDS_REDIS = {"lua", "redis-lock", "segmented-redis", "segmented-lock"}
 
 
 @pytest.mark.parametrize("name", SAVING)

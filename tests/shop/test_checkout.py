@@ -94,7 +94,7 @@ def test_an_order_is_committed_and_answered_as_it_is_in_the_tables(customer: int
         ("lua", "BEGIN UPDATE WITH COMMIT"),
         ("optimistic", "BEGIN SELECT UPDATE WITH COMMIT"),
         ("redis-lock", "BEGIN UPDATE WITH COMMIT"),
-        ("segmented-keys", "BEGIN UPDATE WITH COMMIT"),
+        ("segmented-redis", "BEGIN UPDATE WITH COMMIT"),
         ("segmented-lock", "SELECT BEGIN UPDATE WITH COMMIT"),  # the first look at the segments
     ],
 )
@@ -335,7 +335,7 @@ def test_a_strategy_that_needs_no_redis_sells_without_it(customer: int, redis_go
     assert_books(a=(1, 1))
 
 
-@pytest.mark.parametrize("name", ["lua", "redis-lock", "segmented-keys", "segmented-lock"])
+@pytest.mark.parametrize("name", ["lua", "redis-lock", "segmented-redis", "segmented-lock"])
 def test_a_strategy_that_needs_redis_is_unavailable_without_it_and_takes_nothing(
     customer: int, redis_gone: Gone, name: str
 ) -> None:

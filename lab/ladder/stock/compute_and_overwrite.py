@@ -6,18 +6,25 @@ from django.db import transaction
 
 from inventory.draft import Draft, Placement, Save, save_one
 from inventory.errors import SoldOut
-from inventory.strategies import Strategy
+from lab.ladder.stock.rung import StockRung
 from lab.models import RungStock
 
 
-class ComputeAndOverwrite(Strategy):
+class ComputeAndOverwrite(StockRung):
     """Flawed: two buyers read the same figure, and the second writes over what the first has written.
 
-    Two orders, and the stock is down by one. The transaction does not help: at READ COMMITTED both may read before
-    either writes. Next rung: let the database subtract.
+    The schedule: A reads 10, B reads 10 and writes 9, A writes 9. Two orders, and the stock is down by one. The
+    transaction does not help: at READ COMMITTED both may read before either writes.
+    Fixed by letting the database subtract: `subtract-in-sql`. Source: article 002 (section 1.1, case one).
     """
 
-    name = "compute-and-overwrite"
+    slug = "compute-and-overwrite"
+    title = "Compute and overwrite"
+    flaw = "Two read the same stock, and the second to write undoes what the first has written."
+    breaks = "conserved"
+    survives = frozenset({"expiry", "pause", "crash"})
+    fixed_by = "subtract-in-sql"
+    source = "002"
 
     def _place(self, order: Draft, save: Save) -> Placement:
         with transaction.atomic(durable=True):

@@ -7,18 +7,25 @@ from django.db.models import F
 
 from inventory.draft import Draft, Placement, Save, save_one
 from inventory.errors import SoldOut
-from inventory.strategies import Strategy
+from lab.ladder.stock.rung import StockRung
 from lab.models import RungStock
 
 
-class SubtractInSql(Strategy):
+class SubtractInSql(StockRung):
     """Flawed: no update is lost any more, but the check is as old as the read.
 
-    Every buyer who has read "one left" subtracts it: the stock goes below zero. Next rung: check and subtract in one
-    statement, or let only one buyer at a time come this far.
+    The schedule: A reads "one left", B reads it too and subtracts, A subtracts: the stock is below zero.
+    Fixed by a check and a subtraction in one statement: `guarded-update`. To let only one buyer at a time come this far
+    is the way of the next rungs. Source: article 002 (section 1.1, case two).
     """
 
-    name = "subtract-in-sql"
+    slug = "subtract-in-sql"
+    title = "Subtract in SQL, check in memory"
+    flaw = "Everybody who has read that a unit is left subtracts it."
+    breaks = "conserved"
+    survives = frozenset({"expiry", "pause", "crash"})
+    fixed_by = "guarded-update"
+    source = "002"
 
     def _place(self, order: Draft, save: Save) -> Placement:
         with transaction.atomic(durable=True):

@@ -31,7 +31,8 @@ class Command(BaseCommand):
     help = (
         "Lets a burst of buyers loose on a strategy, or on a flawed rung of the lab, and counts from the tables what "
         "was sold. Starts a shop of its own, unless --url names one that runs with the same settings. "
-        "Exit status 0 when nothing was sold twice or lost, 1 when something was, 2 when there is no verdict."
+        "Exit status 0 when nothing was sold twice or lost, 1 when something was, or when somebody was refused with "
+        "units left for him, 2 when there is no verdict."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
@@ -105,6 +106,7 @@ SHEET = (
     ("sold", "units sold, counted from the tables"),
     ("oversold", "units sold that never existed"),
     ("refused", "buyers told that it is sold out"),
+    ("unserved", "of them for whom there was enough"),
     ("errors", "buyers without an answer that counts"),
     ("busy", "times a buyer was told to try again"),
     ("orders_per_s", "orders a second"),

@@ -1,4 +1,4 @@
-"""`segmented-keys`: Redis admits from N keys, Postgres decides, and `all keys + reserved = on hand` in between."""
+"""`segmented-redis`: Redis admits from N keys, Postgres decides, and `all keys + reserved = on hand` in between."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from inventory.errors import Refusal, SoldOut, StockNotLoaded
 from inventory.segment_counters import SegmentCounters, how_many_key, name_of
 from inventory.strategies import stock_lock
 from inventory.strategies.segmented import Segmented
-from inventory.strategies.segmented_keys import SegmentedKeys
+from inventory.strategies.segmented_redis import SegmentedRedis
 from tests.factories import elsewhere, new_draft, nobody
 from tests.inventory.conftest import Ledger
 from tests.inventory.segments_support import make, put_on_sale, second_buyer_of_the_last_unit, units_of
@@ -32,7 +32,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 @pytest.fixture
 def strategy(ledger: Ledger) -> Segmented:
     """Ten units of `a` in five segments."""
-    made: Segmented = make("segmented-keys")
+    made: Segmented = make("segmented-redis")
     put_on_sale(made, a=10)
     return made
 
@@ -116,7 +116,7 @@ def test_units_that_come_back_to_a_segment_that_is_not_used_any_more_are_sold(
     strategy: Segmented, ledger: Ledger, counters: SegmentCounters, back: str
 ) -> None:
     draft = a_process_dies(counters, 4)
-    fewer = make("segmented-keys", segments=2)
+    fewer = make("segmented-redis", segments=2)
     if back == "after":
         fewer.preheat(["a"], nobody)
         assert units_of(fewer, "a") == [5, 4, 0, 0, 0]
@@ -143,11 +143,11 @@ def test_more_reserved_than_on_hand_leaves_the_sum_below_zero_and_nothing_is_adm
 def test_who_forgets_what_is_reserved_refuses_the_last_unit_falsely(ledger: Ledger, redis: Redis) -> None:
     """The negative control: see test_segmented for the buyer who waits until the other order has failed."""
 
-    class Forgets(SegmentedKeys):
+    class Forgets(SegmentedRedis):
         def left(self, sku: str) -> int:
             return sum(self.look(sku).values())
 
-    answer = second_buyer_of_the_last_unit(make("segmented-keys", Forgets), ledger, redis)
+    answer = second_buyer_of_the_last_unit(make("segmented-redis", Forgets), ledger, redis)
     assert isinstance(answer, SoldOut)
     assert ledger.figures()["a"].on_hand == 1
 
@@ -266,7 +266,7 @@ def test_when_redis_is_gone_the_keys_are_wrong_until_they_are_reconciled(
     ledger: Ledger, caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
     gone = SegmentCounters(Redis.from_url(f"unix://{tmp_path}/nobody.sock", retry=None))
-    strategy = SegmentedKeys(lambda: gone, stock_lock, wait=1, segments=5)
+    strategy = SegmentedRedis(lambda: gone, stock_lock, wait=1, segments=5)
     with caplog.at_level(logging.WARNING):
         strategy.refresh(["a"], ledger.saved)
     assert "until they are reconciled" in caplog.text

@@ -1,4 +1,4 @@
-"""`segmented-keys`: the stock in N keys of Redis with a lock each; then Postgres decides."""
+"""`segmented-redis`: the stock in N keys of Redis with a lock each; then Postgres decides."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from inventory.strategies.lua import decide
 from inventory.strategies.segmented import Held, Moved, Segmented
 
 
-class SegmentedKeys(Segmented):
+class SegmentedRedis(Segmented):
     """Lock a key, check and decrement it, noting whose units they are; save in Postgres, commit, unlock.
 
     As with `lua`, Redis admits and the guarded update decides; so a holder who was overtaken needs no fence here. Who
@@ -26,7 +26,7 @@ class SegmentedKeys(Segmented):
         counters: the segments in Redis; called when they are needed, so that nothing connects at import.
     """
 
-    name = "segmented-keys"
+    name = "segmented-redis"
 
     def __init__(self, counters: Callable[[], SegmentCounters], *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)

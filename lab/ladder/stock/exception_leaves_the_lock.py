@@ -1,0 +1,44 @@
+"""`exception-leaves-the-lock`: lock, work, unlock, and no `finally`."""
+
+from __future__ import annotations
+
+from django.conf import settings
+from django.db import transaction
+
+from inventory.draft import Draft, Placement, Save, save_one
+from inventory.errors import StockBusy
+from lab.ladder.stock.rung import StockRung, stock_lock, take
+
+
+class ExceptionLeavesTheLock(StockRung):
+    """Flawed: a refusal is an exception, and it jumps over the unlock.
+
+    The schedule: A wants more than there is and is refused; B, who may enter, waits for the TTL of a lock that nobody
+    holds any more. Once the stock is sold out every answer costs a TTL. The lock frees itself in the end, since a
+    lease that nobody refers to is not renewed; a lock without a TTL, or with a watchdog that holds on to leases, would
+    stay for ever.
+    Fixed by a `with` block, or `finally`: `redis-lock`. Source: article 002 (section 2).
+    """
+
+    slug = "exception-leaves-the-lock"
+    title = "Exception leaves the lock"
+    flaw = "Whoever comes after a refusal waits until the TTL is over."
+    breaks = "progress"
+    survives = frozenset({"expiry", "pause", "crash"})
+    fixed_by = "redis-lock"
+    source = "002"
+
+    def _place(self, order: Draft, save: Save) -> Placement:
+        leases = []
+        for line in order.lines:
+            lease = stock_lock(line.sku).acquire(timeout=settings.STOCK_LOCK_WAIT)
+            if lease is None:
+                raise StockBusy(f"Somebody holds the lock of {line.sku}.")
+            leases.append(lease)
+        with transaction.atomic(durable=True):
+            for line in order.lines:
+                take(line)
+            save_one(order, save)
+        for lease in leases:
+            lease.release()
+        return Placement.COMMITTED

@@ -1,0 +1,46 @@
+"""`lua-off-by-one`: one script checks and decrements, and checks for the wrong number."""
+
+from __future__ import annotations
+
+from inventory.draft import Draft
+from inventory.errors import SoldOut
+from lab.ladder.stock.counter_rung import CounterRung
+
+TAKE = """
+-- KEYS: the counter of each line. ARGV: the quantity of each.
+-- Returns {line, left} of the first line that is refused; nothing when all were taken.
+for line = 1, #KEYS do
+    local left = tonumber(redis.call('GET', KEYS[line]) or 0)
+    if left < 0 then
+        return {line, left}
+    end
+end
+for line = 1, #KEYS do
+    redis.call('DECRBY', KEYS[line], ARGV[line])
+end
+"""
+
+
+class LuaOffByOne(CounterRung):
+    """Flawed: a script runs alone, and does what it says: zero is not below zero.
+
+    The schedule: A buys the last unit and the counter is 0; B comes, and the script lets him in. Only then is it below
+    zero: N units are sold N + 1 times, each time and under no load at all. A test with stock for a thousand that stops
+    at nine hundred does not see it.
+    Fixed by asking for the quantity: `redis-taken-then-the-process-dies`. Source: article 002 (sections 4.1 and 5),
+    whose own script compares the right numbers.
+    """
+
+    slug = "lua-off-by-one"
+    title = "Lua script, off by one"
+    flaw = "The script asks whether the counter is below zero, not whether it covers the order."
+    breaks = "conserved"
+    survives = frozenset({"expiry", "pause"})
+    fixed_by = "redis-taken-then-the-process-dies"
+    source = "002"
+
+    def take(self, order: Draft) -> None:
+        refused = self.redis.eval(TAKE, len(order.lines), *self.keys(order), *(line.quantity for line in order.lines))
+        if refused:
+            line = order.lines[refused[0] - 1]
+            raise SoldOut(line.sku, wanted=line.quantity, left=max(0, refused[1]))

@@ -1,0 +1,36 @@
+"""`order-after-the-unlock`: the stock in one transaction, under the lock; the order in another, after it."""
+
+from __future__ import annotations
+
+from django.db import transaction
+
+from inventory.draft import Draft, Placement, Save, save_one
+from lab.ladder.stock.rung import StockRung, locked, take
+
+
+class OrderAfterTheUnlock(StockRung):
+    """Flawed: what belongs together is committed apart.
+
+    It looks like a lock that is held as briefly as can be, and while every process lives nothing goes wrong. The
+    schedule: A takes a unit, commits, unlocks, and dies before his second transaction. The unit is gone and no order
+    has it.
+    Fixed by one transaction for both, under the lock: `redis-lock`. Source: article 002 (section 2), whose listings
+    that are called right do this.
+    """
+
+    slug = "order-after-the-unlock"
+    title = "Order after the unlock"
+    flaw = "A crash between two commits leaves a unit that was taken by no order."
+    breaks = "conserved"
+    breaks_under = "crash"
+    survives = frozenset({"expiry", "pause"})
+    fixed_by = "redis-lock"
+    source = "002"
+
+    def _place(self, order: Draft, save: Save) -> Placement:
+        with locked(*(line.sku for line in order.lines)), transaction.atomic(durable=True):
+            for line in order.lines:
+                take(line)
+        with transaction.atomic(durable=True):
+            save_one(order, save)
+        return Placement.COMMITTED

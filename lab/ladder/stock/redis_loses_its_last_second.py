@@ -1,0 +1,66 @@
+"""`redis-loses-its-last-second`: a counter that may be older than the truth, and nobody but the counter is asked."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+
+from inventory.counters import SCRIPTS
+from inventory.draft import Draft, Placement, Save
+from inventory.errors import SoldOut
+from lab.ladder.stock.counter_rung import CounterRung
+from lab.models import RungOrder
+
+
+class RedisLosesItsLastSecond(CounterRung):
+    """Flawed: Redis decides alone that a unit exists, and Redis forgets.
+
+    The scripts are those of the sound strategy: they take a cart or nothing, note for whom, and give back once. The
+    schedule: A buys the last unit. Redis restarts, or a replica takes over, without its last second, so the counter
+    says "one left" and the note is gone. B buys, and what he is sold is in no warehouse: the stock is below zero.
+    Fixed by a guard in SQL, which refuses what Redis has let through: `lua`. Source: article 002 (section 4.2).
+    """
+
+    slug = "redis-loses-its-last-second"
+    title = "Redis loses its last second"
+    flaw = "A counter that is older than the truth sells the last units again."
+    breaks = "conserved"
+    breaks_under = "lost data"
+    survives = frozenset({"expiry", "pause", "crash"})
+    fixed_by = "lua"
+    source = "002"
+
+    def _place(self, order: Draft, save: Save) -> Placement:
+        placement = super()._place(order, save)
+        self._settle(order, "sold")
+        return placement
+
+    @property
+    def notes(self) -> str:
+        """The key of the notes: what is reserved for which draft."""
+        return f"lab:{{{self.slug}}}"
+
+    def take(self, order: Draft) -> None:
+        note = orjson.dumps({"lines": [(line.sku, line.quantity) for line in order.lines]})
+        answer, position, left = self._run("take", order, note)
+        if answer != b"taken":
+            line = order.lines[position - 1]
+            raise SoldOut(line.sku, wanted=line.quantity, left=left)
+
+    def give_back(self, order: Draft) -> None:
+        self._settle(order, "back")
+
+    def _settle(self, order: Draft, how: str) -> None:
+        self._run("settle", order, how)
+
+    def _run(self, script: str, order: Draft, argument: bytes | str) -> Any:
+        keys = [self.notes, f"{self.notes}:units", *self.keys(order)]
+        return self.redis.eval(SCRIPTS[script], len(keys), *keys, str(order.id), argument)
+
+    def copy(self, sku: str) -> int:
+        """The counter, and what is noted for drafts that are no orders yet."""
+        notes = {note.decode(): orjson.loads(said)["lines"] for note, said in self.redis.hgetall(self.notes).items()}
+        orders = {str(order) for order in RungOrder.objects.filter(order__in=notes).values_list("order", flat=True)}
+        reserved = [line for note, lines in notes.items() if note not in orders for line in lines]
+        return super().copy(sku) + sum(units for noted, units in reserved if noted == sku)

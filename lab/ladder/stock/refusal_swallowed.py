@@ -1,0 +1,42 @@
+"""`refusal-swallowed`: the refusal is caught, and the order is inserted after it."""
+
+from __future__ import annotations
+
+import logging
+
+from django.db import transaction
+
+from inventory.draft import Draft, Placement, Save, save_one
+from inventory.errors import SoldOut
+from lab.ladder.stock.rung import StockRung, locked, take
+
+logger = logging.getLogger(__name__)
+
+
+class RefusalSwallowed(StockRung):
+    """Flawed: whoever catches an exception to roll back, and does not raise it again, goes on as if all were well.
+
+    Stock, lock and commit are in order. The schedule needs no second thread: A buys the last unit; B comes, is refused,
+    his subtraction is rolled back, and his order is written.
+    Fixed by an exception that leaves the function: `redis-lock`. Source: article 002 (section 2), whose published
+    listing does this.
+    """
+
+    slug = "refusal-swallowed"
+    title = "Refusal swallowed"
+    flaw = "Who is told nothing of a refusal has an order without a unit."
+    breaks = "conserved"
+    survives = frozenset({"expiry", "pause", "crash"})
+    fixed_by = "redis-lock"
+    source = "002"
+
+    def _place(self, order: Draft, save: Save) -> Placement:
+        with locked(*(line.sku for line in order.lines)), transaction.atomic(durable=True):
+            try:
+                with transaction.atomic():
+                    for line in order.lines:
+                        take(line)
+            except SoldOut as refused:
+                logger.info("%s: rolled back", refused)
+            save_one(order, save)
+        return Placement.COMMITTED

@@ -1,0 +1,88 @@
+"""What the stock rungs share: what each says of itself, the locks that they take, and two ways to subtract."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import ClassVar, Literal
+from urllib.parse import quote
+
+from django.conf import settings
+from django.db.models import F
+from django_redis import get_redis_connection
+from redis import RedisError
+
+from inventory.draft import Draft, Line, Placement, Save
+from inventory.errors import SoldOut, StockBusy, StockUnavailable
+from inventory.strategies import Strategy
+from lab.ladder.locks.rung import Rung
+from lab.models import RungStock
+from locking import LockTimeout, LockUnavailable, RedisLock
+
+Trigger = Literal["load", "several units", "mixed carts", "crash", "lost data", "second click"]
+
+
+class StockRung(Rung, Strategy):
+    """A way of selling that goes wrong. It is placed as a strategy is, and sells from the lab's own tables and keys.
+
+    `fixed_by` may name a strategy of `inventory`: what is sound stands there.
+
+    Attributes:
+        breaks_under: what it takes to break it. `load`: buyers who come at once, as `manage.py rush` sends them.
+            `several units`: the same with `--quantity`. No rush shows the others: `mixed carts` of one unit and of
+            several; a `crash` of the web server's process; `lost data`, when Redis restarts; a `second click`.
+    """
+
+    breaks_under: ClassVar[Trigger] = "load"
+
+    def __init__(self) -> None:
+        self.name = self.slug
+
+    def place(self, order: Draft, save: Save) -> Placement:
+        """See `Strategy.place`."""
+        try:
+            return super().place(order, save)
+        except LockTimeout as error:
+            raise StockBusy(str(error)) from error
+        except (LockUnavailable, RedisError) as error:
+            raise StockUnavailable(str(error)) from error
+
+    def copy(self, sku: str) -> int | None:
+        """Units of this rung's copy in Redis that can still be sold, or have an owner; None: it keeps no copy."""
+        return None
+
+
+def stock_lock(name: str) -> RedisLock:
+    """The sound lock of a sku or of a part of it: owner, renewal and waiting are not what these rungs teach."""
+    return RedisLock(get_redis_connection("default"), f"lab:{quote(name, safe='/:')}", ttl=settings.STOCK_LOCK_TTL)
+
+
+@contextmanager
+def locked(*names: str) -> Iterator[None]:
+    """Hold the locks of these names.
+
+    Raises:
+        LockTimeout: not granted in time.
+    """
+    until = time.monotonic() + settings.STOCK_LOCK_WAIT
+    with ExitStack() as leases:
+        for name in names:
+            leases.enter_context(stock_lock(name).hold(max(0.0, until - time.monotonic())))
+        yield
+
+
+def take(line: Line) -> None:
+    """Subtract a line in the open transaction if there is enough: for rungs whose flaw is elsewhere.
+
+    Raises:
+        SoldOut: fewer units are on hand than the line wants.
+    """
+    enough = RungStock.objects.filter(sku=line.sku, on_hand__gte=line.quantity)
+    if not enough.update(on_hand=F("on_hand") - line.quantity):
+        raise SoldOut(line.sku, wanted=line.quantity, left=RungStock.objects.get(sku=line.sku).on_hand)
+
+
+def subtract(line: Line) -> None:
+    """Subtract a line in the open transaction, whatever is left."""
+    RungStock.objects.filter(sku=line.sku).update(on_hand=F("on_hand") - line.quantity)
