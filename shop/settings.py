@@ -55,6 +55,16 @@ DATABASE_POOL = env.int("DATABASE_POOL", default=0)
 STOCK_LOCK_TTL = env.float("STOCK_LOCK_TTL", default=3.0)
 # Seconds that a buyer waits for a stock lock before the answer is 503.
 STOCK_LOCK_WAIT = env.float("STOCK_LOCK_WAIT", default=5.0)
+# A strategy on each of these can be chosen when it is set.
+# `redlock`: independent primaries, separated by commas: redis://one:6379/0,redis://two:6379/0,redis://three:6379/0
+REDLOCK_URLS = env.list("REDLOCK_URLS", default=[])
+# `etcd-lock`: http://host:2379
+ETCD_URL = env.str("ETCD_URL", default="")
+# `zookeeper-lock`: host:2181,host:2181/path
+ZOOKEEPER_HOSTS = env.str("ZOOKEEPER_HOSTS", default="")
+# `process-lock`, for a shop on one machine: a folder that nobody tidies, which is made when its parent is there. In
+# the run folder while the database is the project's own.
+LOCK_FOLDER = env.str("LOCK_FOLDER", default="") or (str(RUN_FOLDER.path / "locks") if DATABASE_IS_OURS else "")
 # Seconds in which an order has to be paid.
 ORDER_TTL = env.int("ORDER_TTL", default=900)
 # Orders that one customer may try to place in a second.

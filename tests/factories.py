@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+import sys
 import threading
+import traceback
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -11,6 +13,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from functools import partial
+from types import FrameType
 from typing import Any, TypeVar
 from uuid import UUID, uuid4
 
@@ -19,20 +22,18 @@ from django.contrib.auth.models import User
 from django.core.cache import caches
 from django.db import connection, connections
 from django.utils import timezone
-from redis import Redis
 
 from inventory import stock, strategies
 from inventory.draft import Draft, Line, Save
 from inventory.errors import TryAgain
 from inventory.strategies import Strategy
-from locking import held
 from shop import sales
 from shop.models import Order, Product, Sale, SaleItem
 from tests.waiting import PATIENCE, wait_for
 
 T = TypeVar("T")
 
-STOCK_WRITE = re.compile(r'UPDATE "?(inventory_stockitem|lab_rungstock)"?\s')
+STOCK_WRITE = re.compile(r'(UPDATE|DELETE FROM) "?(inventory_stockitem|inventory_stockunit|lab_rungstock)"?\s')
 
 
 def new_draft(
@@ -187,7 +188,7 @@ def interleaved(action: Callable[[], Any], *, before: str = "", after: str = "")
     assert done, f"no statement matched {before or after}"
 
 
-def meeting_before_the_write(redis: Redis, *buyers: Callable[[], T]) -> list[T | Exception]:
+def meeting_before_the_write(*buyers: Callable[[], T]) -> list[T | Exception]:
     """Hold each buyer before his first write of stock until every other one is there, waits for a lock, or is answered.
 
     The schedule that breaks a check made before the write, forced: nobody writes before everybody has read.
@@ -210,7 +211,8 @@ def meeting_before_the_write(redis: Redis, *buyers: Callable[[], T]) -> list[T |
             answered.append(1)
 
     def everybody_is_there() -> bool:
-        return len(arrived) + len(answered) + _blocked(redis) >= len(buyers)
+        # Until somebody has arrived, who asks for a lock may be about to get it.
+        return bool(arrived) and len(arrived) + len(answered) + _waiting_for_rows() + _asking_for_locks() >= len(buyers)
 
     def conduct() -> None:
         wait_for(everybody_is_there, "the buyers to meet")
@@ -223,14 +225,26 @@ def meeting_before_the_write(redis: Redis, *buyers: Callable[[], T]) -> list[T |
     return answers
 
 
-def _blocked(redis: Redis) -> int:
-    """How many wait for a lock in Redis or in Postgres."""
+def _waiting_for_rows() -> int:
+    """How many buyers Postgres keeps waiting. The connections that locks have of their own carry their names."""
     with connection.cursor() as cursor:
         cursor.execute(
             "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+            " AND application_name NOT LIKE 'lock %%'",
+            [],
         )
         waiting: int = cursor.fetchone()[0]
-    return waiting + sum(lock.waiters for lock in held(redis))
+    return waiting
+
+
+def _asking_for_locks() -> int:
+    """How many threads are in the `acquire` of a lock, whatever server it is on."""
+    threads = [[frame for frame, _ in traceback.walk_stack(top)] for top in sys._current_frames().values()]
+    return sum(any(_is_acquire(frame) for frame in frames) for frames in threads)
+
+
+def _is_acquire(frame: FrameType) -> bool:
+    return frame.f_code.co_name == "acquire" and frame.f_globals["__name__"].startswith("locking.")
 
 
 def nobody(drafts: Collection[UUID]) -> set[UUID]:

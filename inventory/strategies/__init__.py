@@ -4,23 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cache
-from urllib.parse import quote
 
-from django.conf import settings
 from django_redis import get_redis_connection
 
 from inventory.counters import Counters
 from inventory.draft import Returned, Saved
+from inventory.strategies.advisory_lock import AdvisoryLock
 from inventory.strategies.base import Strategy
 from inventory.strategies.guarded_update import GuardedUpdate
-from inventory.strategies.locked import Locked
+from inventory.strategies.locks import lock_strategies, stock_lock
 from inventory.strategies.lua import Lua
 from inventory.strategies.optimistic import Optimistic
-from locking import RedisLock
+from inventory.strategies.row_lock import RowLock
+from inventory.strategies.unit_rows import UnitRows
 
-__all__ = ["NAMES", "Strategy", "counters", "get", "given_back", "refresh", "unload"]
-
-NAMES = ("guarded-update", "lua", "optimistic", "redis-lock")
+__all__ = ["NAMES", "Strategy", "counters", "get", "given_back", "refresh", "stock_lock", "unload"]
 
 
 def get(name: str) -> Strategy:
@@ -55,17 +53,19 @@ def counters() -> Counters:
     return Counters(get_redis_connection("default"))
 
 
-def stock_lock(sku: str) -> RedisLock:
-    """The lock of a sku in the shop's Redis. A lock's name has no braces; a sku may."""
-    return RedisLock(get_redis_connection("default"), f"stock:{quote(sku, safe='/:')}", ttl=settings.STOCK_LOCK_TTL)
-
-
 @cache
 def _strategies() -> Mapping[str, Strategy]:
     strategies: list[Strategy] = [
+        AdvisoryLock(),
         GuardedUpdate(),
         Lua(counters),
-        Locked("redis-lock", stock_lock, wait=settings.STOCK_LOCK_WAIT),
         Optimistic(),
+        RowLock(),
+        UnitRows(),
+        *lock_strategies(),
     ]
     return {strategy.name: strategy for strategy in strategies}
+
+
+NAMES = tuple(sorted(_strategies()))
+"""What a sale may choose: every strategy whose servers the settings name."""
