@@ -7,7 +7,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -118,6 +118,13 @@ def elsewhere(body: Callable[[], T]) -> T:
         return pool.submit(_on_own_connection, body).result(PATIENCE)
 
 
+def begin(pool: ThreadPoolExecutor, body: Callable[[], T]) -> Future[T]:
+    """Run the body on a connection of its own, and return when it is done, or has to wait for a lock in Postgres."""
+    begun = pool.submit(_on_own_connection, body)
+    wait_for(lambda: begun.done() or waiting_in_postgres(), "it to wait or to be done")
+    return begun
+
+
 def at_once(*bodies: Callable[[], T]) -> list[T | Exception]:
     """Run every body in a thread and on a connection of its own, all from the same moment.
 
@@ -212,7 +219,8 @@ def meeting_before_the_write(*buyers: Callable[[], T]) -> list[T | Exception]:
 
     def everybody_is_there() -> bool:
         # Until somebody has arrived, who asks for a lock may be about to get it.
-        return bool(arrived) and len(arrived) + len(answered) + _waiting_for_rows() + _asking_for_locks() >= len(buyers)
+        waiting = waiting_in_postgres() + _asking_for_locks() if arrived else 0
+        return len(arrived) + len(answered) + waiting >= len(buyers)
 
     def conduct() -> None:
         wait_for(everybody_is_there, "the buyers to meet")
@@ -225,13 +233,14 @@ def meeting_before_the_write(*buyers: Callable[[], T]) -> list[T | Exception]:
     return answers
 
 
-def _waiting_for_rows() -> int:
+def waiting_in_postgres() -> int:
     """How many buyers Postgres keeps waiting. The connections that locks have of their own carry their names."""
     with connection.cursor() as cursor:
+        # Not by pg_stat_activity alone: inside a transaction it shows what it showed first.
         cursor.execute(
-            "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
-            " AND application_name NOT LIKE 'lock %%'",
-            [],
+            "SELECT count(DISTINCT pid) FROM pg_locks LEFT JOIN pg_stat_activity USING (pid)"
+            " WHERE NOT granted AND coalesce(application_name, '') NOT LIKE %s",
+            ["lock %"],
         )
         waiting: int = cursor.fetchone()[0]
     return waiting
