@@ -60,7 +60,7 @@ def zookeeper_lock(sku: str) -> ZooKeeperLock:
     """On the ZooKeeper at ZOOKEEPER_HOSTS. The first to ask waits until its client has a connection."""
     from locking.zookeeper import ZooKeeperLock
 
-    client, connected = _zookeeper_client(os.getpid())
+    client, connected = _zookeeper_client()
     connected.wait(settings.STOCK_LOCK_WAIT)
     return ZooKeeperLock(client, name_of(sku))
 
@@ -142,13 +142,13 @@ def _etcd_client() -> Etcd3Client:
     return Etcd3Client(url.hostname, url.port or 2379, protocol=url.scheme)
 
 
-def _zookeeper_client(process: int) -> tuple[KazooClient, threading.Event]:
+def _zookeeper_client() -> tuple[KazooClient, threading.Event]:
     with _starting:
-        return _started_zookeeper_client(process)
+        return _zookeeper_client_of(os.getpid())
 
 
 @cache
-def _started_zookeeper_client(process: int) -> tuple[KazooClient, threading.Event]:
+def _zookeeper_client_of(process: int) -> tuple[KazooClient, threading.Event]:
     """One for each process, since its threads do not survive a fork. It connects again by itself, for ever."""
     from kazoo.client import KazooClient
 
