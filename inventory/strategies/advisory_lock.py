@@ -16,8 +16,8 @@ LOCK = "SELECT pg_advisory_xact_lock(key) FROM unnest(%s::bigint[]) AS key"
 class AdvisoryLock(Strategy):
     """`pg_advisory_xact_lock` on a number for each sku; the server lets go of it with the commit, never before.
 
-    Whoever is refused has touched no row, and whoever reads or corrects the row waits for nobody. So the lock binds
-    only those who ask for it: the guard in the statement that subtracts is there for everybody else.
+    Whoever is refused has waited for the lock and touched no row. But it binds only those who ask for it: for whoever
+    corrects the stock or gives units back there is the guard in the statement that subtracts.
     """
 
     name = "advisory-lock"

@@ -16,10 +16,9 @@ from django.core.cache import caches
 from django.db import OperationalError, connection, connections, transaction
 from django.test.utils import CaptureQueriesContext
 
-from inventory import strategies
+from inventory import stock, strategies
 from inventory.draft import Draft, Placement, Save
 from inventory.errors import OverLimit, SoldOut, StockUnavailable, UnknownCustomer
-from inventory.models import StockItem
 from inventory.strategies import NAMES, Strategy
 from locking import held
 from shop import accounts, checkout, offers
@@ -91,10 +90,13 @@ def test_an_order_is_committed_and_answered_as_it_is_in_the_tables(customer: int
 @pytest.mark.parametrize(
     ("name", "statements"),
     [
+        ("advisory-lock", "BEGIN SELECT SELECT UPDATE WITH COMMIT"),
         ("guarded-update", "BEGIN UPDATE WITH COMMIT"),
         ("lua", "BEGIN UPDATE WITH COMMIT"),
         ("optimistic", "BEGIN SELECT UPDATE WITH COMMIT"),
         ("redis-lock", "BEGIN UPDATE WITH COMMIT"),
+        ("row-lock", "BEGIN SELECT UPDATE WITH COMMIT"),
+        ("unit-rows", "BEGIN DELETE WITH COMMIT"),
     ],
 )
 def test_an_order_under_a_limit_costs_so_many_statements_once_the_offer_is_known(
@@ -131,8 +133,7 @@ def test_without_the_key_the_same_order_again_is_another_order(customer: int, na
 
 
 def sell_out(offer: OnSale) -> None:
-    left = StockItem.objects.get(sku="a").on_hand
-    place(offer, new_customer(), a=left)
+    place(offer, new_customer(), a=stock.on_hand("a"))
 
 
 @pytest.mark.parametrize("since", [sell_out, close_now], ids=["sold out", "closed"])
