@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
+from random import Random
 from typing import Any
 from uuid import UUID
 
@@ -16,7 +18,7 @@ from inventory.errors import OverLimit, Refusal, SoldOut
 from inventory.models import StockItem, StockUnit
 from inventory.strategies import unit_rows
 from inventory.strategies.unit_rows import TooFewFree, UnitRows, take_all, take_free
-from tests.factories import begin, elsewhere, interleaved, new_draft, nobody
+from tests.factories import at_once, begin, elsewhere, interleaved, new_draft, nobody, tally
 from tests.inventory.conftest import Ledger
 from tests.waiting import PATIENCE
 
@@ -319,3 +321,38 @@ def test_a_first_look_and_a_second_do_not_wait_for_each_other(
         assert rival[0].result(PATIENCE) is Placement.COMMITTED
     connection.close()
     ledger.assert_law(a=(1, 1))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_carts_at_random_that_fail_at_random_while_units_move_sell_everything_and_nobody_deadlocks(
+    ledger: Ledger, seed: int
+) -> None:
+    """Who is told "sold out" could not have been served, so in the end there is nothing that anybody was refused."""
+    strategy = on_sale(rows=3, a=20, b=20, c=20)
+    refused: list[SoldOut] = []
+
+    def buy(chance: Random) -> None:
+        def save(drafts: Sequence[Draft]) -> Mapping[UUID, Refusal]:
+            return refuse(drafts) if chance.random() < 0.4 else ledger.save(drafts)
+
+        for _ in range(15):
+            cart = [(sku, chance.randint(1, 3)) for sku in chance.sample("abc", chance.randint(1, 3))]
+            try:
+                strategy.place(new_draft(*cart), save)
+            except OverLimit:
+                continue
+            except SoldOut as error:
+                refused.append(error)
+
+    def move() -> None:
+        for _ in range(20):
+            strategy.unload(["a", "b", "c"])
+            strategy.preheat(["a", "b", "c"], nobody)
+
+    answers = at_once(*[partial(buy, Random(f"{seed} {number}")) for number in range(12)], move)  # noqa: S311
+    assert tally(answers) == {"None": 13}
+    assert refused
+    assert all(error.left < error.wanted for error in refused)
+    figures = ledger.figures()
+    assert all(row.conserved for row in figures.values())
+    assert all(figures[error.sku].on_hand < error.wanted for error in refused)
