@@ -62,7 +62,7 @@ REDLOCK_URLS = env.list("REDLOCK_URLS", default=[])
 ETCD_URL = env.str("ETCD_URL", default="")
 # `zookeeper-lock`: host:2181,host:2181/path
 ZOOKEEPER_HOSTS = env.str("ZOOKEEPER_HOSTS", default="")
-# `process-lock`, for a shop on one machine: a folder that nobody tidies, which is made when its parent is there. In
+# `file-lock`, for a shop on one machine: a folder that nobody tidies, which is made when its parent is there. In
 # the run folder while the database is the project's own.
 LOCK_FOLDER = env.str("LOCK_FOLDER", default="") or (str(RUN_FOLDER.path / "locks") if DATABASE_IS_OURS else "")
 # Seconds in which an order has to be paid.

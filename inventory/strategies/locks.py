@@ -65,7 +65,7 @@ def zookeeper_lock(sku: str) -> ZooKeeperLock:
     return ZooKeeperLock(client, name_of(sku))
 
 
-def process_lock(sku: str) -> ProcessLock:
+def file_lock(sku: str) -> ProcessLock:
     """A file in LOCK_FOLDER, so it keeps apart the processes of one machine. It gives no fence."""
     folder = Path(settings.LOCK_FOLDER)
     with suppress(OSError):  # the lock says what is wrong with it
@@ -110,7 +110,7 @@ def lock_strategies() -> Iterator[Locked]:
     if settings.ETCD_URL:
         yield Locked("etcd-lock", etcd_lock, wait=wait)
     if settings.LOCK_FOLDER:
-        yield Locked("process-lock", process_lock, wait=wait)
+        yield Locked("file-lock", file_lock, wait=wait)
     if settings.REDLOCK_URLS:
         yield Locked("redlock", redlock, wait=wait)
     if settings.ZOOKEEPER_HOSTS:

@@ -17,7 +17,7 @@ from inventory.errors import SoldOut, StockBusy, StockNotLoaded, StockUnavailabl
 from inventory.models import StockItem
 from inventory.strategies import NAMES, locked, locks
 from inventory.strategies.locked import CLAIM, Locked
-from inventory.strategies.locks import conninfo, lock_strategies, process_lock
+from inventory.strategies.locks import conninfo, file_lock, lock_strategies
 from locking import Lease, ProcessLock
 from tests.factories import elsewhere, meeting_before_the_write, new_draft, nobody, preheated, tally
 from tests.inventory.conftest import Ledger
@@ -79,7 +79,7 @@ class ExcludesNobody(ProcessLock):
 
     @contextmanager
     def hold(self, timeout: float | None = None) -> Iterator[Lease]:
-        lease = process_lock("nobody else's").acquire(blocking=False)
+        lease = file_lock("nobody else's").acquire(blocking=False)
         assert lease is not None
         lease.release()
         yield lease
@@ -100,7 +100,7 @@ def test_when_a_lock_without_a_fence_fails_the_guard_sells_no_unit_twice(
     ledger.assert_law(last=(0, 1))
 
 
-@pytest.mark.parametrize("name", ["process-lock", "session-lock"])
+@pytest.mark.parametrize("name", ["file-lock", "session-lock"])
 def test_a_lock_without_a_fence_claims_nothing(ledger: Ledger, name: str) -> None:
     preheated("redis-lock", {"a": 2}).place(new_draft(("a", 1)), ledger.save)
     before = claimed()
@@ -112,7 +112,7 @@ def test_a_lock_without_a_fence_claims_nothing(ledger: Ledger, name: str) -> Non
 # Which locks there are
 
 
-@pytest.mark.parametrize("name", [*FENCED, "process-lock", "session-lock"])
+@pytest.mark.parametrize("name", [*FENCED, "file-lock", "session-lock"])
 def test_the_lock_is_held_in_save_and_free_after_the_answer_and_busy_is_not_sold_out(ledger: Ledger, name: str) -> None:
     strategy = preheated(name, {"a": 1})
     assert isinstance(strategy, Locked)
@@ -147,21 +147,21 @@ SERVERS = {"REDLOCK_URLS": "redlock", "ETCD_URL": "etcd-lock", "ZOOKEEPER_HOSTS"
 
 def test_a_lock_can_be_chosen_when_its_server_is_known() -> None:
     ours = {strategy.name for strategy in lock_strategies()}
-    assert ours == {"insert-lock", "lock-table", "process-lock", "redis-lock", "session-lock"}
+    assert ours == {"insert-lock", "lock-table", "file-lock", "redis-lock", "session-lock"}
     assert ours <= set(NAMES)
     assert not set(SERVERS.values()) & set(NAMES)
     for setting, name in SERVERS.items():
         with override_settings(**{setting: ["redis://a"] if setting == "REDLOCK_URLS" else "http://a"}):
             assert {strategy.name for strategy in lock_strategies()} - ours == {name}
     with override_settings(LOCK_FOLDER=""):
-        assert ours - {strategy.name for strategy in lock_strategies()} == {"process-lock"}
+        assert ours - {strategy.name for strategy in lock_strategies()} == {"file-lock"}
 
 
-def test_given_no_folder_for_its_files_a_process_lock_is_unavailable(ledger: Ledger, tmp_path: Path) -> None:
+def test_given_no_folder_for_its_files_a_file_lock_is_unavailable(ledger: Ledger, tmp_path: Path) -> None:
     stock.deliver("a", 1)
     nowhere = str(tmp_path / "no" / "folder")
     with override_settings(LOCK_FOLDER=nowhere), pytest.raises(StockUnavailable, match="folder exists"):
-        strategies.get("process-lock").place(new_draft(("a", 1)), ledger.save)
+        strategies.get("file-lock").place(new_draft(("a", 1)), ledger.save)
     ledger.assert_law(a=(1, 0))
 
 
