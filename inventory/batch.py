@@ -8,10 +8,9 @@ from uuid import UUID
 
 from django.db import connection, transaction
 
+from inventory import stock
 from inventory.draft import Draft, Reject, Save
 from inventory.errors import Duplicate, InventoryError, SoldOut
-
-LOCK = "SELECT sku, on_hand FROM inventory_stockitem WHERE sku = ANY(%s) ORDER BY sku FOR NO KEY UPDATE"
 
 TAKE = """
     UPDATE inventory_stockitem
@@ -36,9 +35,8 @@ def commit(drafts: Sequence[Draft], save: Save, reject: Reject = nothing) -> dic
     """
     refusals: dict[UUID, InventoryError] = {}
     sold: Counter[str] = Counter()
-    with transaction.atomic(durable=True), connection.cursor() as cursor:
-        cursor.execute(LOCK, [sorted({sku for draft in drafts for sku in draft.skus})])
-        left: Counter[str] = Counter(dict(cursor.fetchall()))
+    with transaction.atomic(durable=True):
+        left = Counter(stock.lock({sku for draft in drafts for sku in draft.skus}))
         waiting = list(drafts)
         while waiting:
             fitting, waiting, short = _fit(waiting, left)
@@ -53,12 +51,17 @@ def commit(drafts: Sequence[Draft], save: Save, reject: Reject = nothing) -> dic
                 refusals.update(short)
                 break
         if sold:
-            cursor.execute(TAKE, [list(sold), list(sold.values())])
-            if cursor.rowcount != len(sold):
-                raise RuntimeError("Stock was changed under the lock of its row.")
+            _take(sold)
         if refused := {draft: str(refusals[draft.id]) for draft in drafts if _is_new(refusals.get(draft.id))}:
             reject(refused)
     return refusals
+
+
+def _take(units: Mapping[str, int]) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute(TAKE, [list(units), list(units.values())])
+        if cursor.rowcount != len(units):
+            raise RuntimeError("Stock was changed under the lock of its row.")
 
 
 def _is_new(refusal: InventoryError | None) -> bool:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 
 from django.db import transaction
 from django.db.models import Count, F, OuterRef, Subquery, Sum
 from django.db.models.expressions import CombinedExpression
-from django.db.models.functions import Coalesce
+from django.db.models.functions import Coalesce, Collate
 
 from inventory.draft import Line
 from inventory.errors import NotThatMany, SoldOut
@@ -34,6 +34,32 @@ def take(line: Line) -> None:
     )
     if not changed:
         raise SoldOut(line.sku, wanted=line.quantity, left=on_hand(line.sku))
+
+
+def lock(skus: Collection[str]) -> dict[str, int]:
+    """Lock the rows of skus until the open transaction ends, and say what their pools have.
+
+    In the order in which Python sorts skus, whatever order the database gives to texts: every writer of several rows
+    keeps to it, so that no two wait for each other. Keys stay unlocked, since segments and unit rows refer to them.
+    """
+    rows = StockItem.objects.select_for_update(no_key=True).filter(sku__in=skus)
+    return dict(rows.order_by(Collate("sku", "C")).values_list("sku", "on_hand"))
+
+
+def pools(skus: Collection[str]) -> dict[str, int]:
+    """Units of each sku that are in no segment and no unit row."""
+    return dict(StockItem.objects.filter(sku__in=skus).values_list("sku", "on_hand"))
+
+
+def check(lines: Iterable[Line], pools: Mapping[str, int]) -> None:
+    """Compare lines with what the pools have.
+
+    Raises:
+        SoldOut: fewer units are on hand than a line wants.
+    """
+    for line in lines:
+        if pools.get(line.sku, 0) < line.quantity:
+            raise SoldOut(line.sku, wanted=line.quantity, left=on_hand(line.sku))
 
 
 def on_hand(sku: str) -> int:

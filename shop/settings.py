@@ -58,6 +58,16 @@ STOCK_LOCK_WAIT = env.float("STOCK_LOCK_WAIT", default=5.0)
 # Segments into which `segmented-lock` and `segmented-redis` split the stock of a sku: so many buyers at the same time.
 # It may be changed while a sale runs: restart the web processes one after the other, and preheat the sale again.
 STOCK_SEGMENTS = env.int("STOCK_SEGMENTS", default=5)
+# A strategy on each of these can be chosen when it is set.
+# `redlock`: independent primaries, separated by commas: redis://one:6379/0,redis://two:6379/0,redis://three:6379/0
+REDLOCK_URLS = env.list("REDLOCK_URLS", default=[])
+# `etcd-lock`: http://host:2379
+ETCD_URL = env.str("ETCD_URL", default="")
+# `zookeeper-lock`: host:2181,host:2181/path
+ZOOKEEPER_HOSTS = env.str("ZOOKEEPER_HOSTS", default="")
+# `file-lock`, for a shop on one machine: a folder that nobody tidies, which is made when its parent is there. In
+# the run folder while the database is the project's own.
+LOCK_FOLDER = env.str("LOCK_FOLDER", default="") or (str(RUN_FOLDER.path / "locks") if DATABASE_IS_OURS else "")
 # Seconds in which an order has to be paid.
 ORDER_TTL = env.int("ORDER_TTL", default=900)
 # Orders that one customer may try to place in a second.

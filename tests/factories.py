@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import re
+import sys
 import threading
+import traceback
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from functools import partial
+from types import FrameType
 from typing import Any, TypeVar
 from uuid import UUID, uuid4
 
@@ -18,13 +21,11 @@ import uuid_utils.compat
 from django.contrib.auth.models import User
 from django.db import connection, connections
 from django.utils import timezone
-from redis import Redis
 
 from inventory import stock, strategies
 from inventory.draft import Draft, Line, Save
 from inventory.errors import TryAgain
 from inventory.strategies import Strategy
-from locking import held
 from shop import offers, sales
 from shop.models import Order, Product, Sale, SaleItem
 from tests.waiting import PATIENCE, wait_for
@@ -34,7 +35,10 @@ T = TypeVar("T")
 SAVING = [name for name in strategies.NAMES if not strategies.get(name).queues]
 """The strategies whose answer is the order, saved. Those that queue it have tests of their own."""
 
-STOCK_WRITE = re.compile(r'UPDATE "?(inventory_stock(item|segment)|lab_rungstock)"?\s')
+DISTINCT = [name for name in strategies.NAMES if name not in {"file-lock", "insert-lock", "lock-table", "session-lock"}]
+"""Where a whole shop is started for each strategy: of those that put a lock around it, `redis-lock` stands for all."""
+
+STOCK_WRITE = re.compile(r'(UPDATE|DELETE FROM) "?(inventory_stock(item|segment|unit)|lab_rungstock)"?\s')
 
 
 def new_draft(
@@ -120,6 +124,13 @@ def elsewhere(body: Callable[[], T]) -> T:
         return pool.submit(_on_own_connection, body).result(PATIENCE)
 
 
+def begin(pool: ThreadPoolExecutor, body: Callable[[], T]) -> Future[T]:
+    """Run the body on a connection of its own, and return when it is done, or has to wait for a lock in Postgres."""
+    begun = pool.submit(_on_own_connection, body)
+    wait_for(lambda: begun.done() or waiting_in_postgres(), "it to wait or to be done")
+    return begun
+
+
 def at_once(*bodies: Callable[[], T]) -> list[T | Exception]:
     """Run every body in a thread and on a connection of its own, all from the same moment.
 
@@ -190,9 +201,7 @@ def interleaved(action: Callable[[], Any], *, before: str = "", after: str = "")
     assert done, f"no statement matched {before or after}"
 
 
-def meeting_before_the_write(
-    redis: Redis, *buyers: Callable[[], T], waiting: Callable[[], int] = int
-) -> list[T | Exception]:
+def meeting_before_the_write(*buyers: Callable[[], T], waiting: Callable[[], int] = int) -> list[T | Exception]:
     """Hold each buyer before his first write of stock until every other one is there, waits for a lock, or is answered.
 
     The schedule that breaks a check made before the write, forced: nobody writes before everybody has read.
@@ -218,7 +227,9 @@ def meeting_before_the_write(
             answered.append(1)
 
     def everybody_is_there() -> bool:
-        return len(arrived) + len(answered) + blocked(redis) + waiting() >= len(buyers)
+        # Until somebody has arrived, who asks for a lock may be about to get it.
+        blocked = waiting_in_postgres() + _asking_for_locks() + waiting() if arrived else 0
+        return len(arrived) + len(answered) + blocked >= len(buyers)
 
     def conduct() -> None:
         wait_for(everybody_is_there, "the buyers to meet")
@@ -231,14 +242,27 @@ def meeting_before_the_write(
     return answers
 
 
-def blocked(redis: Redis) -> int:
-    """How many wait for a lock in Redis or in Postgres."""
+def waiting_in_postgres() -> int:
+    """How many buyers Postgres keeps waiting. The connections that locks have of their own carry their names."""
     with connection.cursor() as cursor:
+        # Not by pg_stat_activity alone: inside a transaction it shows what it showed first.
         cursor.execute(
-            "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+            "SELECT count(DISTINCT pid) FROM pg_locks LEFT JOIN pg_stat_activity USING (pid)"
+            " WHERE NOT granted AND coalesce(application_name, '') NOT LIKE %s",
+            ["lock %"],
         )
         waiting: int = cursor.fetchone()[0]
-    return waiting + sum(lock.waiters for lock in held(redis))
+    return waiting
+
+
+def _asking_for_locks() -> int:
+    """How many threads are in the `acquire` of a lock, whatever server it is on."""
+    threads = [[frame for frame, _ in traceback.walk_stack(top)] for top in sys._current_frames().values()]
+    return sum(any(_is_acquire(frame) for frame in frames) for frames in threads)
+
+
+def _is_acquire(frame: FrameType) -> bool:
+    return frame.f_code.co_name == "acquire" and frame.f_globals["__name__"].startswith("locking.")
 
 
 def nobody(drafts: Collection[UUID]) -> set[UUID]:

@@ -5,7 +5,16 @@ import os
 import shutil
 import tempfile
 
-for name in ("DATABASE_URL", "REDIS_URL", "SECRET_KEY", "DEBUG"):
+for name in (
+    "DATABASE_URL",
+    "REDIS_URL",
+    "SECRET_KEY",
+    "DEBUG",
+    "REDLOCK_URLS",
+    "ETCD_URL",
+    "ZOOKEEPER_HOSTS",
+    "LOCK_FOLDER",
+):
     os.environ.pop(name, None)
 os.environ["RUN_FOLDER"] = tempfile.mkdtemp(prefix="lu-test-")
 os.environ["LAB_ENABLED"] = "1"

@@ -29,7 +29,7 @@ SECRETS = {"SECRET_KEY": "k" * 64, "POSTGRES_PASSWORD": "sampleOfAPassword"}
 PROJECT = {"COMPOSE_PROJECT_NAME": "last-unit"}
 SHOP = ("web", "worker", "beat", "migrate", "locust-master", "locust-worker")
 # Not for people to set: tracebacks are not for visitors, and `manage.py serve` makes the pool that its threads need.
-NOT_OFFERED = {"DEBUG", "DATABASE_POOL"}
+NOT_OFFERED = {"DEBUG", "DATABASE_POOL", "LOCK_FOLDER"}
 VARIABLE = re.compile(r"\$(?:(?P<escaped>\$)|\{(?P<name>\w+)(?:(?P<operator>:[-?])(?P<text>[^{}]*))?\}|(?P<wrong>))")
 MANAGE = """
 import sys, django
@@ -235,7 +235,8 @@ def test_every_setting_can_be_set_from_outside_but_those_that_nobody_should() ->
 
 @pytest.mark.parametrize("service", SHOP)
 def test_what_has_no_default_is_given_to_each_service(service: str) -> None:
-    required = {name for name, default in read().items() if default == ""} - {"CSRF_TRUSTED_ORIGINS"}
+    optional = {"CSRF_TRUSTED_ORIGINS", "REDLOCK_URLS", "ETCD_URL", "ZOOKEEPER_HOSTS", "LOCK_FOLDER"}
+    required = {name for name, default in read().items() if default == ""} - optional
 
     assert required == {"DATABASE_URL", "REDIS_URL", "SECRET_KEY"}
     assert {name for name in required if rendered()[service]["environment"].get(name)} == required

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from functools import cache
-from urllib.parse import quote
 from uuid import UUID
 
 from django.conf import settings
@@ -16,17 +15,19 @@ from inventory.counters import Counters
 from inventory.draft import Reject, Returned, Save, Saved
 from inventory.errors import StockUnavailable
 from inventory.segment_counters import SegmentCounters
+from inventory.strategies.advisory_lock import AdvisoryLock
 from inventory.strategies.base import Strategy
 from inventory.strategies.group_commit import GroupCommit
 from inventory.strategies.guarded_update import GuardedUpdate
-from inventory.strategies.locked import Locked
+from inventory.strategies.locks import lock_strategies, stock_lock
 from inventory.strategies.lua import Lua
 from inventory.strategies.lua_queue import LuaQueue
 from inventory.strategies.optimistic import Optimistic
+from inventory.strategies.row_lock import RowLock
 from inventory.strategies.segmented_lock import SegmentedLock
 from inventory.strategies.segmented_redis import SegmentedRedis
+from inventory.strategies.unit_rows import UnitRows
 from inventory.stream import Queue, Waiting
-from locking import RedisLock
 
 __all__ = [
     "NAMES",
@@ -38,23 +39,13 @@ __all__ = [
     "queue",
     "refresh",
     "segment_counters",
+    "stock_lock",
     "unload",
     "waiting",
     "work",
 ]
 
 logger = logging.getLogger(__name__)
-
-NAMES = (
-    "group-commit",
-    "guarded-update",
-    "lua",
-    "lua-queue",
-    "optimistic",
-    "redis-lock",
-    "segmented-redis",
-    "segmented-lock",
-)
 
 
 def get(name: str) -> Strategy:
@@ -130,22 +121,23 @@ def segment_counters() -> SegmentCounters:
     return SegmentCounters(get_redis_connection("default"))
 
 
-def stock_lock(sku: str, segment: int | None = None) -> RedisLock:
-    """The lock of a sku, or of a segment of it, in the shop's Redis. A lock's name has no braces; a sku may."""
-    name = f"stock:{quote(sku, safe='/:')}" + ("" if segment is None else f":{segment}")
-    return RedisLock(get_redis_connection("default"), name, ttl=settings.STOCK_LOCK_TTL)
-
-
 @cache
 def _strategies() -> Mapping[str, Strategy]:
     strategies: list[Strategy] = [
+        AdvisoryLock(),
         GroupCommit(),
         GuardedUpdate(),
         Lua(counters),
         LuaQueue(counters, queue),
-        Locked("redis-lock", stock_lock, wait=settings.STOCK_LOCK_WAIT),
         Optimistic(),
+        RowLock(),
         SegmentedRedis(segment_counters, stock_lock, wait=settings.STOCK_LOCK_WAIT, segments=settings.STOCK_SEGMENTS),
         SegmentedLock(stock_lock, wait=settings.STOCK_LOCK_WAIT, segments=settings.STOCK_SEGMENTS),
+        UnitRows(),
+        *lock_strategies(),
     ]
     return {strategy.name: strategy for strategy in strategies}
+
+
+NAMES = tuple(sorted(_strategies()))
+"""What a sale may choose: every strategy whose servers the settings name."""

@@ -1,4 +1,4 @@
-"""`redis-lock`: lock, check, decrement, save, commit, unlock, in this order. The lock is a parameter."""
+"""`…-lock`: lock, check, decrement, save, commit, unlock, in this order. The lock is a parameter."""
 
 from __future__ import annotations
 
@@ -9,16 +9,18 @@ from contextlib import ExitStack
 from django.db import connection, transaction
 from redis import RedisError
 
+from inventory import stock
 from inventory.draft import Draft, Line, Placement, Save, save_one
-from inventory.errors import SoldOut, StockBusy, StockUnavailable
+from inventory.errors import SoldOut, StockBusy, StockNotLoaded, StockUnavailable
 from inventory.models import StockItem
 from inventory.strategies.base import Strategy
 from locking import Lease, Lock, LockTimeout, LockUnavailable
+from locking.tables import NoSuchLock
 
 CLAIM = """
     UPDATE inventory_stockitem
-       SET on_hand = on_hand - %(quantity)s, fence = %(fence)s, version = version + 1
-     WHERE sku = %(sku)s AND fence < %(fence)s AND on_hand >= %(quantity)s
+       SET on_hand = on_hand - %(quantity)s, fence = %(fence)s, fenced_by = %(kind)s, version = version + 1
+     WHERE sku = %(sku)s AND (fence < %(fence)s OR fenced_by <> %(kind)s) AND on_hand >= %(quantity)s
 """
 
 
@@ -28,8 +30,14 @@ class Locked(Strategy):
     The lock keeps buyers from colliding. It cannot keep a paused one from waking after its lease has ended, so the
     statement that decrements also claims the row for the lease's fence: who has been overtaken changes nothing.
 
+    Locks of one kind count their grants alike, and each kind in its own way, so fences are compared within a kind: the
+    first grant of another kind claims the row whatever its fence is. Who slept from before such a change until after it
+    is not told apart, and neither is anybody who holds a lock without a fence. Then only the guard stands: it sells no
+    unit twice, whoever writes.
+
     Args:
-        make_lock: the lock of a sku. It must be fenced.
+        name: of the strategy, and of the kind of fence that its lock gives.
+        make_lock: the lock of a sku.
         wait: seconds a buyer waits for the locks of the whole cart.
     """
 
@@ -51,29 +59,36 @@ class Locked(Strategy):
                 # The commit comes before the ExitStack lets the locks go. The other way round is a rung of the ladder.
                 with transaction.atomic(durable=True):
                     for line, lease in held:
-                        check_and_decrement(line, lease)
+                        check_and_decrement(line, lease, self.name)
                     save_one(order, save)
         except LockTimeout as error:
             raise StockBusy(str(error)) from error
+        except NoSuchLock as error:
+            raise StockNotLoaded(str(error)) from error
         except (LockUnavailable, RedisError) as error:  # no answer, or an error: out of memory, a replica
             raise StockUnavailable(str(error)) from error
         return Placement.COMMITTED
 
 
-def check_and_decrement(line: Line, lease: Lease) -> None:
+def check_and_decrement(line: Line, lease: Lease, kind: str) -> None:
     """Subtract a line in the open transaction, as the holder of its lock.
+
+    Args:
+        kind: whose grants the fence counts.
 
     Raises:
         SoldOut: fewer units are on hand than the line wants.
         StockBusy: a later holder has been here, so this lease is over, whatever its clock says.
     """
     if lease.fence is None:
-        raise ValueError("This strategy needs a lock that gives a fence.")
+        return stock.take(line)
     with connection.cursor() as cursor:
-        cursor.execute(CLAIM, {"sku": line.sku, "quantity": line.quantity, "fence": lease.fence})
+        cursor.execute(CLAIM, {"sku": line.sku, "quantity": line.quantity, "fence": lease.fence, "kind": kind})
         claimed = cursor.rowcount
     if not claimed:
-        row = StockItem.objects.filter(sku=line.sku).only("on_hand", "fence").first()
-        if row is not None and row.fence >= lease.fence:
+        row = StockItem.objects.filter(sku=line.sku).values_list("fence", "fenced_by", stock.all_on_hand()).first()
+        fence, fenced_by, left = row or (0, "", 0)
+        if fenced_by == kind and fence >= lease.fence:
             raise StockBusy(f"{line.sku}: fence {lease.fence} was overtaken by a later holder of the lock.")
-        raise SoldOut(line.sku, wanted=line.quantity, left=row.on_hand if row else 0)
+        raise SoldOut(line.sku, wanted=line.quantity, left=left)
+    return None

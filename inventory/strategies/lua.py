@@ -10,7 +10,6 @@ from inventory import stock
 from inventory.counters import Counters
 from inventory.draft import Draft, Placement, Save, Saved, save_one
 from inventory.errors import SoldOut
-from inventory.models import StockItem
 from inventory.strategies.base import Strategy
 
 
@@ -65,8 +64,7 @@ def load(counters: Counters, skus: Sequence[str], saved: Saved, *, make: bool) -
     with transaction.atomic():
         # While the rows are locked no order of these skus is committed, so what is noted is either an order by now or
         # still on its way.
-        rows = StockItem.objects.select_for_update(no_key=True).filter(sku__in=skus).order_by("sku")
-        on_hand = dict(rows.values_list("sku", "on_hand"))
+        on_hand = stock.lock(skus)
         committed = saved(counters.drafts())
         for sku in skus:
             changes[sku] = counters.load(sku, on_hand.get(sku, 0), committed, make=make)

@@ -8,9 +8,9 @@ from typing import Any
 
 from django.db import transaction
 
+from inventory import stock
 from inventory.draft import Draft, Save, Saved
 from inventory.errors import SoldOut, StockNotLoaded
-from inventory.models import StockItem
 from inventory.segment_counters import SegmentCounters, name_of
 from inventory.strategies.lua import decide
 from inventory.strategies.segmented import Held, Moved, Segmented
@@ -86,8 +86,7 @@ class SegmentedRedis(Segmented):
         with transaction.atomic():
             # While the rows are locked no order of these skus is committed, so what is noted is either an order by now
             # or still on its way.
-            rows = StockItem.objects.select_for_update(no_key=True).filter(sku__in=skus).order_by("sku")
-            on_hand = dict(rows.values_list("sku", "on_hand"))
+            on_hand = stock.lock(skus)
             committed = saved(counters.drafts())
             for sku in skus:
                 changes[sku] = counters.load_segments(sku, self.segments, on_hand.get(sku, 0), committed, make=make)

@@ -1,19 +1,24 @@
-"""Why a draft is in the order of its skus: the negative control of the conformance suite's opposite carts."""
+"""Why rows and locks are taken in one order: the negative controls of the conformance suite's opposite carts."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import pytest
-from django.db import connection
+from django.db import connection, transaction
 
+from inventory import stock, strategies
 from inventory.draft import Draft
+from inventory.strategies import advisory_lock
+from inventory.strategies.advisory_lock import LOCK
 from inventory.strategies.guarded_update import GuardedUpdate
-from tests.factories import at_once, new_draft, preheated, tally
+from tests.factories import at_once, new_draft, preheated, tally, waiting_in_postgres
 from tests.inventory.conftest import Ledger
-from tests.waiting import PATIENCE
+from tests.waiting import PATIENCE, wait_for
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -51,3 +56,82 @@ def test_opposite_carts_that_are_not_ordered_deadlock_and_one_of_them_is_not_sol
     assert tally(answers) == {"COMMITTED": 1, "OperationalError": 1}
     assert "deadlock detected" in str(next(answer for answer in answers if isinstance(answer, Exception)))
     ledger.assert_law(a=(1, 1), b=(1, 1))
+
+
+def both_get_what_they_ask_for_first(take_everything: Callable[[], object], *buyers: Callable[[], Any]) -> list[Any]:
+    """Have two buyers wait while everything is taken, and then let go of it all at once."""
+
+    def patient(buy: Callable[[], Any]) -> Any:
+        with connection.cursor() as cursor:
+            cursor.execute("SET deadlock_timeout = '50ms'")
+        return buy()
+
+    with ThreadPoolExecutor(1) as pool:
+        with transaction.atomic():
+            take_everything()
+            answers = pool.submit(at_once, *[partial(patient, buy) for buy in buyers])
+            wait_for(lambda: waiting_in_postgres() == len(buyers), "both to wait")
+        return answers.result(PATIENCE)
+
+
+@pytest.mark.parametrize("name", ["row-lock", "unit-rows"])
+@pytest.mark.parametrize(
+    ("in_order", "answers"),
+    [(True, {"COMMITTED": 2}), (False, {"COMMITTED": 1, "OperationalError": 1})],
+    ids=["ordered", "as named"],
+)
+def test_rows_locked_in_one_order_do_not_deadlock_and_rows_locked_as_named_do(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch, name: str, in_order: bool, answers: dict[str, int]
+) -> None:
+    """Carts that are out of order, so that only the order of the locks is left. `unit-rows` sells from the pool."""
+    strategy = strategies.get(name)
+    stock.deliver("a", 2)
+    stock.deliver("b", 2)
+    lock = stock.lock
+    both_have_one = threading.Barrier(2)
+
+    def lock_as_named(skus: list[str]) -> dict[str, int]:
+        first, second = skus
+        units = lock([first])
+        both_have_one.wait(PATIENCE)
+        return units | lock([second])
+
+    if not in_order:
+        monkeypatch.setattr(stock, "lock", lock_as_named)
+    cart = ("a", 1), ("b", 1)
+    given = both_get_what_they_ask_for_first(
+        lambda: lock(["a", "b"]),
+        lambda: strategy.place(new_draft(*cart), ledger.save),
+        lambda: strategy.place(unordered(new_draft(*cart)), ledger.save),
+    )
+    assert tally(given) == answers
+    sold = answers["COMMITTED"]
+    ledger.assert_law(a=(2 - sold, sold), b=(2 - sold, sold))
+
+
+@pytest.mark.parametrize(
+    ("in_order", "answers"),
+    [(True, {"COMMITTED": 2}), (False, {"COMMITTED": 1, "OperationalError": 1})],
+    ids=["by number", "by sku"],
+)
+def test_where_two_skus_have_one_number_locks_in_the_order_of_numbers_do_not_deadlock(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch, in_order: bool, answers: dict[str, int]
+) -> None:
+    """`a` and `c` have the same: in the order of skus one buyer asks for 2 and 1, the other for 1 and 2."""
+    monkeypatch.setattr(advisory_lock, "key", {"a": 2, "b": 1, "c": 2}.get)
+    if not in_order:
+        monkeypatch.setattr(advisory_lock, "sorted", list, raising=False)
+    strategy = preheated("advisory-lock", {"a": 1, "b": 2, "c": 1})
+
+    def take_everything() -> None:
+        with connection.cursor() as cursor:
+            cursor.execute(LOCK, [[1, 2]])
+
+    given = both_get_what_they_ask_for_first(
+        take_everything,
+        lambda: strategy.place(new_draft(("a", 1), ("b", 1)), ledger.save),
+        lambda: strategy.place(new_draft(("b", 1), ("c", 1)), ledger.save),
+    )
+    assert tally(given) == answers
+    assert sum(ledger.sold().values()) == 2 * answers["COMMITTED"]
+    assert all(row.conserved for row in ledger.figures().values())

@@ -145,7 +145,7 @@ def paused(strategy: Strategy, ledger: Ledger, redis: Redis) -> Locked:
     def rival() -> None:
         strategy.place(new_draft(("a", 1)), ledger.save)
 
-    return Locked("paused", lambda sku: PausedAfterTheGrant(redis, sku, rival), wait=5)
+    return Locked("redis-lock", lambda sku: PausedAfterTheGrant(redis, sku, rival), wait=5)
 
 
 def test_a_holder_who_was_overtaken_changes_nothing(paused: Locked, ledger: Ledger) -> None:
@@ -161,7 +161,7 @@ def test_without_the_fence_he_writes_though_he_holds_no_lock(
     paused: Locked, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The negative control: the same pause, the fence neither claimed nor asked for."""
-    monkeypatch.setattr(locked, "check_and_decrement", lambda line, lease: stock.take(line))
+    monkeypatch.setattr(locked, "check_and_decrement", lambda line, lease, kind: stock.take(line))
     stock.deliver("a", 2)
     paused.place(new_draft(("a", 1)), ledger.save)
     assert len(ledger.orders()) == 2
@@ -204,10 +204,10 @@ def test_a_fence_must_be_higher_than_the_last_that_claimed_the_row(ledger: Ledge
         def hold(self, timeout: float | None = None) -> Iterator[Lease]:
             with super().hold(timeout) as lease:
                 assert lease.fence is not None
-                StockItem.objects.update(fence=lease.fence + ahead)
+                StockItem.objects.update(fence=lease.fence + ahead, fenced_by="redis-lock")
                 yield lease
 
-    strategy = Locked("claimed", lambda sku: ClaimedMeanwhile(strategies.counters().client, sku), wait=1)
+    strategy = Locked("redis-lock", lambda sku: ClaimedMeanwhile(strategies.counters().client, sku), wait=1)
     if sold:
         strategy.place(new_draft(("a", 1)), ledger.save)
     else:
@@ -223,20 +223,6 @@ def test_the_fence_of_the_last_holder_stays_on_the_row(strategy: Strategy, ledge
         strategy.place(new_draft(("a", 1)), ledger.save)
         fences.append(StockItem.objects.get(sku="a").fence)
     assert 0 < fences[0] < fences[1]
-
-
-def test_a_lock_without_a_fence_is_a_mistake_of_the_caller(ledger: Ledger, redis: Redis) -> None:
-    class Fenceless(RedisLock):
-        @contextmanager
-        def hold(self, timeout: float | None = None) -> Iterator[Lease]:
-            with super().hold(timeout) as lease:
-                lease.fence = None
-                yield lease
-
-    stock.deliver("a", 1)
-    with pytest.raises(ValueError, match="gives a fence"):
-        Locked("fenceless", lambda sku: Fenceless(redis, sku), wait=1).place(new_draft(("a", 1)), ledger.save)
-    ledger.assert_law(a=(1, 0))
 
 
 def test_a_refusal_leaves_the_claim_undone_with_the_rest(strategy: Strategy, ledger: Ledger) -> None:

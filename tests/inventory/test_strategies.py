@@ -36,15 +36,23 @@ def test_no_other_name_has_one(name: str) -> None:
 
 
 # What one order of two skus costs: statements to Postgres, and what is sent to Redis. The INSERT is the test's Save.
+# The locks that are in Postgres have connections of their own, and what goes over those is not in here.
 COSTS = {
     "group-commit": ("BEGIN SELECT INSERT UPDATE COMMIT", ""),
+    "advisory-lock": ("BEGIN SELECT SELECT UPDATE UPDATE INSERT COMMIT", ""),
     "guarded-update": ("BEGIN UPDATE UPDATE INSERT COMMIT", ""),
+    "insert-lock": ("BEGIN UPDATE UPDATE INSERT COMMIT", ""),
+    "lock-table": ("BEGIN UPDATE UPDATE INSERT COMMIT", ""),
     "lua": ("BEGIN UPDATE UPDATE INSERT COMMIT", "EVALSHA EVALSHA"),
     "lua-queue": ("", "EVALSHA"),
     "optimistic": ("BEGIN SELECT UPDATE SELECT UPDATE INSERT COMMIT", ""),
+    "file-lock": ("BEGIN UPDATE UPDATE INSERT COMMIT", ""),
     "redis-lock": ("BEGIN UPDATE UPDATE INSERT COMMIT", "EVALSHA EVALSHA EVALSHA EVALSHA"),
     "segmented-redis": ("BEGIN UPDATE UPDATE INSERT COMMIT", "EVALSHA EVALSHA EVALSHA EVALSHA EVALSHA EVALSHA"),
     "segmented-lock": ("BEGIN UPDATE UPDATE INSERT COMMIT", "EVALSHA EVALSHA EVALSHA EVALSHA"),
+    "row-lock": ("BEGIN SELECT UPDATE UPDATE INSERT COMMIT", ""),
+    "session-lock": ("BEGIN UPDATE UPDATE INSERT COMMIT", ""),
+    "unit-rows": ("BEGIN DELETE DELETE INSERT COMMIT", ""),
 }
 
 

@@ -11,7 +11,6 @@ import pytest
 from django.core.exceptions import ValidationError
 from django.db import transaction
 from django.utils import timezone
-from redis import Redis
 
 from inventory import strategies
 from inventory.audit import Figures
@@ -37,12 +36,10 @@ TOGETHER = [slug for slug in RUNGS if slug not in ALONE]
 
 
 @pytest.mark.parametrize("rung", BROKEN)
-def test_when_every_buyer_has_read_before_any_writes_the_last_unit_is_sold_to_all_of_them(
-    redis: Redis, rung: str
-) -> None:
+def test_when_every_buyer_has_read_before_any_writes_the_last_unit_is_sold_to_all_of_them(rung: str) -> None:
     ledger.stock_up("last", 1)
     buyers = [partial(RUNGS[rung].place, new_draft(("last", 1)), ledger.save) for _ in range(BUYERS)]
-    assert tally(meeting_before_the_write(redis, *buyers)) == {"COMMITTED": BUYERS}
+    assert tally(meeting_before_the_write(*buyers)) == {"COMMITTED": BUYERS}
     on_hand, sold = BROKEN[rung]
     figures = ledger.figures("last")
     assert figures == Figures("last", 1, on_hand, sold)

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from inventory import strategies
+from tests.factories import DISTINCT
 from tests.loadtest.conftest import CHECKOUT
 
 SCENARIO = Path(__file__).with_name("crash_scenario.py")
 
 
-@pytest.mark.parametrize("strategy", strategies.NAMES)
+@pytest.mark.parametrize("strategy", DISTINCT)
 def test_killing_web_and_valkey_loses_no_order_and_sells_none_twice(strategy: str, environment: dict[str, str]) -> None:
     folder = tempfile.mkdtemp(prefix="lu-crash-")  # of its own, since the servers in it are killed
 

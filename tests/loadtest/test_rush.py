@@ -7,9 +7,9 @@ import socket
 
 import pytest
 
-from inventory import strategies
 from lab.ladder.stock import RUNGS
 from loadtest import audit
+from tests.factories import DISTINCT
 from tests.loadtest.conftest import Manage
 
 KEYS = [
@@ -18,7 +18,7 @@ KEYS = [
 ]
 
 
-@pytest.mark.parametrize("strategy", strategies.NAMES)
+@pytest.mark.parametrize("strategy", DISTINCT)
 def test_a_sound_strategy_sells_every_unit_once(manage: Manage, strategy: str) -> None:
     done = manage("rush", "--strategy", strategy, "--stock", "100", "--clients", "50", "--json")
 
@@ -33,7 +33,7 @@ def test_a_sound_strategy_sells_every_unit_once(manage: Manage, strategy: str) -
     assert 0 < result["p50_ms"] <= result["p99_ms"]
 
 
-@pytest.mark.parametrize("strategy", strategies.NAMES)
+@pytest.mark.parametrize("strategy", DISTINCT)
 def test_carts_of_several_skus_sell_every_unit_once(manage: Manage, strategy: str) -> None:
     done = manage("rush", "--strategy", strategy, "--stock", "20", "--skus", "3", "--clients", "20", "--json")
 

@@ -94,5 +94,7 @@ def write_with_its_fence(
         said = "lost"
     wait_for(lambda: lost)
     with psycopg.connect(conninfo, autocommit=True) as own:
-        written = own.execute(statement, {"sku": "a", "quantity": 1, "fence": lease.fence}).rowcount
+        written = own.execute(
+            statement, {"sku": "a", "quantity": 1, "fence": lease.fence, "kind": "redis-lock"}
+        ).rowcount
     pipe.send((said, len(lost), written))

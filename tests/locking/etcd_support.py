@@ -6,6 +6,8 @@ import functools
 import json
 import os
 import re
+import shutil
+import tempfile
 from base64 import b64encode
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -25,6 +27,25 @@ from tests.locking.support import Address, FileCell, Recipe, clients_apart
 
 if TYPE_CHECKING:
     from servers.etcd import Etcd
+
+
+@contextmanager
+def running_etcd(*extra: str) -> Iterator[Etcd]:
+    # Not at the top: over a hundred short-lived processes import this file.
+    from servers.etcd import Etcd
+    from servers.folder import RunFolder
+
+    outer = Path(tempfile.mkdtemp(prefix="lu-"))
+    outer.chmod(0o755)
+    folder = RunFolder(outer / "run")
+    folder.create()
+    etcd = Etcd(folder.path / "etcd", extra=extra)
+    etcd.start()
+    try:
+        yield etcd
+    finally:
+        etcd.stop()
+        shutil.rmtree(outer, ignore_errors=True)
 
 
 @functools.cache

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-import shutil
 import signal
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -22,7 +20,6 @@ import requests
 from locking import LockUnavailable
 from locking.etcd import Deletions, EtcdLock, Wire, _Key, _Line, _session
 from servers.etcd import Etcd
-from servers.folder import RunFolder
 from tests.locking import actors
 from tests.locking.conformance import (
     LONG,
@@ -37,7 +34,7 @@ from tests.locking.conformance import (
     SurvivesHolderCrashConformance,
     only,
 )
-from tests.locking.etcd_support import EtcdRecipe, EtcdTraces, Observer, client_of
+from tests.locking.etcd_support import EtcdRecipe, EtcdTraces, Observer, client_of, running_etcd
 from tests.locking.reentrant_support import OfTheLockWithin, a_tenth
 from tests.locking.support import ReentrantRecipe, in_fork, paused, process
 from tests.waiting import PATIENCE, wait_for
@@ -52,21 +49,6 @@ def _other_processes_start_quickly() -> None:
     modules = ["pytest", "tests.locking.actors", "tests.locking.etcd_support"]
     multiprocessing.get_context("forkserver").set_forkserver_preload(modules)
     forkserver.ensure_running()
-
-
-@contextmanager
-def running_etcd(*extra: str) -> Iterator[Etcd]:
-    outer = Path(tempfile.mkdtemp(prefix="lu-"))
-    outer.chmod(0o755)
-    folder = RunFolder(outer / "run")
-    folder.create()
-    etcd = Etcd(folder.path / "etcd", extra=extra)
-    etcd.start()
-    try:
-        yield etcd
-    finally:
-        etcd.stop()
-        shutil.rmtree(outer, ignore_errors=True)
 
 
 @pytest.fixture(scope="module")

@@ -90,12 +90,15 @@ def test_an_order_is_committed_and_answered_as_it_is_in_the_tables(customer: int
 @pytest.mark.parametrize(
     ("name", "statements"),
     [
+        ("advisory-lock", "BEGIN SELECT SELECT UPDATE WITH COMMIT"),
         ("guarded-update", "BEGIN UPDATE WITH COMMIT"),
         ("lua", "BEGIN UPDATE WITH COMMIT"),
         ("optimistic", "BEGIN SELECT UPDATE WITH COMMIT"),
         ("redis-lock", "BEGIN UPDATE WITH COMMIT"),
         ("segmented-redis", "BEGIN UPDATE WITH COMMIT"),
         ("segmented-lock", "SELECT BEGIN UPDATE WITH COMMIT"),  # the first look at the segments
+        ("row-lock", "BEGIN SELECT UPDATE WITH COMMIT"),
+        ("unit-rows", "BEGIN DELETE WITH COMMIT"),
     ],
 )
 def test_an_order_under_a_limit_costs_so_many_statements_once_the_offer_is_known(

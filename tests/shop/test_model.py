@@ -27,12 +27,11 @@ from redis import Redis
 from inventory import stock, strategies
 from inventory.errors import OverLimit, SoldOut, StockNotLoaded
 from inventory.models import StockItem
-from inventory.strategies import NAMES
 from shop import accounts, checkout, sales
 from shop.models import Order
 from shop.reconcile import reconcile
 from shop.saving import saved
-from tests.factories import OnSale, new_customer, on_sale
+from tests.factories import DISTINCT, OnSale, new_customer, on_sale
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -185,7 +184,7 @@ class Shop(RuleBasedStateMachine):
         assert not StockItem.objects.filter(sku__in=skus, on_hand__lt=0).exists()
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", DISTINCT)
 def test_whatever_happens_in_whatever_order_the_law_holds(redis: Redis, name: str) -> None:
     machine = type(f"Shop by {name}", (Shop,), {"strategy": name})
     run_state_machine_as_test(

@@ -1,0 +1,124 @@
+"""`unit-rows`: every unit is a row of its own, and selling it deletes the row."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from django.db import connection, transaction
+from django.db.models import F
+
+from inventory import stock
+from inventory.draft import Draft, Line, Placement, Save, Saved, save_one
+from inventory.errors import SoldOut
+from inventory.models import StockItem, StockUnit
+from inventory.strategies.base import Strategy
+
+# ARRAY(...) is evaluated once. An IN (...) may be evaluated again for each row, and find other units each time.
+TAKE = """
+    DELETE FROM inventory_stockunit
+     WHERE id = ANY (ARRAY(SELECT id FROM inventory_stockunit WHERE sku = %s LIMIT %s FOR UPDATE {locked}))
+"""
+SPLIT = "INSERT INTO inventory_stockunit (sku) SELECT %s FROM generate_series(1, %s)"
+
+
+class UnitRows(Strategy):
+    """A buyer takes rows that nobody else has locked, so the buyers of one sku do not wait for each other.
+
+    Too few free rows are not yet "sold out": those that others hold come back when their orders fail, and there is the
+    pool. So a second look waits for the others and takes from the pool too. It begins with the stock rows of the whole
+    cart and with no unit in hand: who waits for a unit holds stock rows, and who holds units from a first look waits
+    for no stock row. Without that the two would wait for each other.
+
+    Args:
+        rows: units of a sku that are made rows of at a time. The rest stays in the pool, until the rows are used up.
+    """
+
+    name = "unit-rows"
+
+    def __init__(self, *, rows: int = 1000) -> None:
+        self.rows = rows
+
+    def _place(self, order: Draft, save: Save) -> Placement:
+        try:
+            with transaction.atomic(durable=True):
+                for line in order.lines:
+                    take_free(line)
+                save_one(order, save)
+        except TooFewFree:
+            with transaction.atomic(durable=True):
+                pools = stock.lock(order.skus)
+                for line in order.lines:
+                    left = take_all(line, pools.get(line.sku, 0))
+                    split(line.sku, min(left, self.rows))
+                save_one(order, save)
+        return Placement.COMMITTED
+
+    def preheat(self, skus: Sequence[str], saved: Saved) -> None:
+        with transaction.atomic():
+            for sku, units in stock.lock(skus).items():
+                split(sku, min(units, self.rows))
+
+    def unload(self, skus: Sequence[str]) -> None:
+        with transaction.atomic():
+            for sku in stock.lock(skus):
+                units, _ = StockUnit.objects.filter(item=sku).delete()
+                if units:
+                    stock.give_back([(sku, units)])
+
+
+class TooFewFree(Exception):
+    """Others hold units that this line needs, or they are in the pool."""
+
+
+def take_free(line: Line) -> None:
+    """Take units that nobody holds, in the open transaction, without waiting.
+
+    Raises:
+        SoldOut: there are not enough, even if every order on its way fails: what those have taken is still counted.
+        TooFewFree: there may be enough. What was taken has to be rolled back before anything is waited for.
+    """
+    taken = _take(line.sku, line.quantity, "SKIP LOCKED")
+    if taken < line.quantity:
+        left = taken + stock.on_hand(line.sku)
+        if left < line.quantity:
+            raise SoldOut(line.sku, wanted=line.quantity, left=left)
+        raise TooFewFree
+
+
+def take_all(line: Line, pool: int) -> int:
+    """Take units, after waiting for those who hold them, and what is missing from the pool.
+
+    Args:
+        pool: units in the stock row, which is locked: meanwhile nothing moves between the pool and the rows.
+
+    Returns:
+        Units left in the pool.
+
+    Raises:
+        SoldOut: there are not enough.
+    """
+    taken = _take(line.sku, line.quantity, "")
+    missing = line.quantity - taken
+    if missing > pool:
+        raise SoldOut(line.sku, wanted=line.quantity, left=taken + pool)
+    if missing:
+        stock.take(replace(line, quantity=missing))
+    return pool - missing
+
+
+def split(sku: str, units: int) -> None:
+    """Make units of the pool rows of their own. The stock row is locked."""
+    if units:
+        StockItem.objects.filter(sku=sku, on_hand__gte=units).update(
+            on_hand=F("on_hand") - units, version=F("version") + 1
+        )
+        with connection.cursor() as cursor:
+            cursor.execute(SPLIT, [sku, units])
+
+
+def _take(sku: str, units: int, locked: str) -> int:
+    with connection.cursor() as cursor:
+        cursor.execute(TAKE.format(locked=locked), [sku, units])
+        taken: int = cursor.rowcount
+    return taken

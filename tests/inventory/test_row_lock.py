@@ -1,0 +1,83 @@
+"""`row-lock`: what was read stays true until the commit, and rows are locked in one order everywhere."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+from django.db import connection, transaction
+from django.test.utils import CaptureQueriesContext
+
+from inventory import stock
+from inventory.draft import Line
+from inventory.errors import SoldOut
+from inventory.models import StockItem, StockUnit
+from tests.factories import elsewhere, interleaved, meeting_before_the_write, new_draft, preheated, tally
+from tests.inventory.conftest import Ledger
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def subtract_unguarded(line: Line) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "UPDATE inventory_stockitem SET on_hand = on_hand - %s WHERE sku = %s", [line.quantity, line.sku]
+        )
+
+
+@pytest.mark.parametrize(
+    ("looks", "refused"), [(stock.lock, "SoldOut"), (stock.pools, "IntegrityError")], ids=["locked", "unlocked"]
+)
+def test_the_lock_alone_keeps_the_check_true_and_without_it_only_the_constraint_is_left(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch, looks: object, refused: str
+) -> None:
+    strategy = preheated("row-lock", {"last": 1})
+    monkeypatch.setattr(stock, "take", subtract_unguarded)
+    monkeypatch.setattr(stock, "lock", looks)
+    buyers = [partial(strategy.place, new_draft(("last", 1)), ledger.save) for _ in range(4)]
+    assert tally(meeting_before_the_write(*buyers)) == {"COMMITTED": 1, refused: 3}
+    ledger.assert_law(last=(0, 1))
+
+
+def test_the_rows_of_the_whole_cart_are_locked_before_any_is_written(ledger: Ledger) -> None:
+    strategy = preheated("row-lock", {"a": 1, "b": 1, "c": 1})
+    free: list[str] = []
+
+    def look() -> None:
+        with transaction.atomic():
+            rows = StockItem.objects.select_for_update(skip_locked=True).order_by("sku")
+            free.extend(rows.values_list("sku", flat=True))
+
+    with interleaved(look, before="^UPDATE"):
+        strategy.place(new_draft(("a", 1), ("c", 1)), ledger.save)
+    assert free == ["b"]
+    ledger.assert_law(a=(0, 1), b=(1, 0), c=(0, 1))
+
+
+def test_who_is_refused_has_written_nothing(ledger: Ledger) -> None:
+    strategy = preheated("row-lock", {"a": 1, "b": 1})
+    with pytest.raises(SoldOut, match="b: 2 wanted, 1 left"):
+        strategy.place(new_draft(("a", 1), ("b", 2)), ledger.save)
+    assert set(StockItem.objects.values_list("version", flat=True)) == {0}
+
+
+def test_rows_that_refer_to_a_locked_one_can_be_written(ledger: Ledger) -> None:
+    """A segment or a unit row needs its stock row to stay, not to be left alone."""
+    preheated("row-lock", {"a": 1})
+    with transaction.atomic():
+        stock.lock(["a"])
+        elsewhere(lambda: StockUnit.objects.create(item_id="a"))
+    assert StockUnit.objects.count() == 1
+
+
+def test_rows_are_locked_in_the_order_of_skus_whatever_order_the_database_has_for_texts(ledger: Ledger) -> None:
+    """Our own database sorts as Python does, and knows no collation that does not. Others have `a` before `B`."""
+    with transaction.atomic(), CaptureQueriesContext(connection) as queries:
+        stock.lock(["a", "B"])
+    assert 'ORDER BY "inventory_stockitem"."sku" COLLATE "C" ASC FOR NO KEY UPDATE' in queries[0]["sql"]
+
+
+def test_locking_nothing_asks_nothing(ledger: Ledger) -> None:
+    with CaptureQueriesContext(connection) as queries:
+        assert stock.lock([]) == {}
+    assert len(queries) == 0
