@@ -14,13 +14,13 @@ from uuid import UUID
 import orjson
 import uuid_utils.compat
 from django.conf import settings
-from django.db import DatabaseError, transaction
+from django.db import DatabaseError, connection, transaction
 from django.utils import timezone
 from redis import RedisError
 
-from inventory import strategies
+from inventory import sold_out, strategies
 from inventory.draft import Draft, Line, Placement
-from inventory.errors import Duplicate, InventoryError, StockNotLoaded
+from inventory.errors import Duplicate, InventoryError, SoldOut, StockNotLoaded
 from inventory.strategies import Strategy, Waiting
 from shop import offers, sales
 from shop.models import Order, OrderItem, Product
@@ -118,11 +118,14 @@ def place_draft(draft: Draft, offer: offers.Offer, strategy: Strategy) -> Placed
             raise SaleNotOpen(f"{offer.name} is open from {offer.opens_at} to {offer.closes_at}.")
         if not offer.preheated:
             raise StockNotLoaded(f"The stock of {offer.name} is not loaded yet.")
+        sold_out.check(draft)
         placement = strategy.place(draft, save)
     except StockNotLoaded as missing:
         _load_again(offer.sale)
         return _placed_before(strategy, draft.customer, draft.key, draft.body_hash, missing)
     except (CheckoutError, InventoryError) as refused:
+        if isinstance(refused, SoldOut):
+            sold_out.remember(refused)
         return _placed_before(strategy, draft.customer, draft.key, draft.body_hash, refused)
     finally:
         del _running[click]
@@ -193,7 +196,7 @@ def _placed_before(strategy: Strategy | None, customer: int, key: str, body_hash
         Exception: what is refused, where there is no such order.
     """
     placed = None
-    if found := _row(customer=customer, key=key):
+    if _is_used(customer, key) and (found := _row(customer=customer, key=key)):
         placed = Placed(found, replayed=True)
     elif strategy is not None and (waiting := strategy.waiting(customer, key)) is not None:
         placed = _queued(waiting)
@@ -204,6 +207,13 @@ def _placed_before(strategy: Strategy | None, customer: int, key: str, body_hash
     if placed.order.body_hash != body_hash:
         raise KeyReused("This key belongs to a different order of yours: make a new key for a new order.")
     return placed
+
+
+def _is_used(customer: int, key: str) -> bool:
+    """Whether an order has the key. Ten thousand who come too late ask this, so it costs as little as can be."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT 1 FROM shop_order WHERE customer_id = %s AND key = %s", [customer, key])
+        return cursor.fetchone() is not None
 
 
 def _row(**of: Any) -> Order | None:

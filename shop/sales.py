@@ -12,7 +12,7 @@ from django.db import DatabaseError, transaction
 from django.utils import timezone
 from redis import RedisError
 
-from inventory import strategies
+from inventory import sold_out, strategies
 from shop import offers
 from shop.models import Product, Sale, SaleItem
 from shop.saving import saved
@@ -68,6 +68,7 @@ def preheat(sale: int, *, wait: bool = True) -> None:
         strategies.get(locked.strategy).preheat(skus, saved)
         Sale.objects.filter(pk=sale, preheated_at=None).update(preheated_at=now)
     offers.forget(sale)
+    sold_out.forget()
 
 
 def close(sale: int) -> None:

@@ -72,6 +72,8 @@ LOCK_FOLDER = env.str("LOCK_FOLDER", default="") or (str(RUN_FOLDER.path / "lock
 ORDER_TTL = env.int("ORDER_TTL", default=900)
 # Orders that one customer may try to place in a second.
 ORDER_RATE = env.int("ORDER_RATE", default=10)
+# Seconds for which a web process refuses who wants what it has just found sold out, without asking again.
+SOLD_OUT_TTL = env.float("SOLD_OUT_TTL", default=0.25)
 # Seconds for which a web process trusts what it has read of a sale.
 OFFER_TTL = env.float("OFFER_TTL", default=1.0)
 

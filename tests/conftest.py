@@ -9,6 +9,7 @@ from django.conf import settings
 from django_redis import get_redis_connection
 from redis import Redis
 
+from inventory import sold_out
 from locking import LeaseLost, LockTimeout
 from servers import Servers
 from shop import offers
@@ -31,6 +32,7 @@ def redis(servers: Servers) -> Redis:
     client = get_redis_connection("default")
     client.flushall()
     offers._remembered.clear()
+    sold_out.forget()
     return client
 
 

@@ -11,6 +11,7 @@ from django.conf import settings
 from django_redis import get_redis_connection
 from redis import RedisError
 
+from inventory import sold_out
 from inventory.counters import Counters
 from inventory.draft import Reject, Returned, Save, Saved
 from inventory.errors import StockUnavailable
@@ -59,6 +60,7 @@ def get(name: str) -> Strategy:
 
 def given_back(returned: Sequence[Returned], saved: Saved) -> None:
     """Tell every strategy of orders that ended: whose sale sells a sku now need not be whose order it was."""
+    sold_out.forget()
     try:
         for strategy in _strategies().values():
             strategy.given_back(returned, saved)
@@ -75,6 +77,7 @@ def refresh(skus: Sequence[str], saved: Saved) -> Mapping[str, int]:
     Raises:
         RedisError: Redis did not answer.
     """
+    sold_out.forget()
     changes: dict[str, int] = {}
     for strategy in _strategies().values():
         changes.update(strategy.refresh(skus, saved))

@@ -8,17 +8,23 @@ import os
 import platform
 import subprocess
 import sys
+import uuid
 from statistics import median
 from typing import Any
+from unittest import mock
 
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
+from redis.connection import AbstractConnection
 from rich import box
 from rich.console import Console
 from rich.table import Table
 
 from inventory import strategies
 from loadtest import burst as bursts
-from loadtest.bench import segments
+from loadtest.bench import saving, segments
 from loadtest.stack import Stack
+from shop import checkout
 
 PEER = "peer:redis-py-lock"
 EMPTY = "empty"
@@ -35,6 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--clients", type=int, default=32, help="connections that ask at the same time (32)")
     parser.add_argument("--rounds", type=int, default=5, help="rounds; medians are reported (5)")
     parser.add_argument("--seconds", type=float, default=3.0, help="of each measurement (3)")
+    parser.add_argument("--only", nargs="+", choices=strategies.NAMES, help="only these strategies (all)")
     parser.add_argument("--json", action="store_true", help="one JSON object as the last line")
     parser.set_defaults(run=run)
 
@@ -42,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Measure in turn, round by round, so that a slow moment of the machine meets all alike."""
     console = Console(stderr=True)
-    names = (EMPTY, PEER, *strategies.NAMES)
+    names = (EMPTY, PEER, *(options.only or strategies.NAMES))
     rounds: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
     with Stack(application="loadtest.bench.wsgi:application", background=True) as stack, console.status("") as status:
         customers = bursts.make_customers(CUSTOMERS)
@@ -52,30 +59,51 @@ def run(options: argparse.Namespace) -> int:
                 measured = measure(name, stack.url, customers, options)
                 if number:
                     rounds[name].append(measured)
+        status.update("Statements and round trips of an order")
+        costs = {name: cost(name, customers) for name in names if name in strategies.NAMES}
         status.update("Segments, with work in the critical section")
         split = segments.measure(customers=customers, rounds=options.rounds, seconds=options.seconds)
-    report = {name: summary(measured) for name, measured in rounds.items()}
+        status.update("What workers save, and what COPY would")
+        saved = saving.measure(customers=customers, rounds=options.rounds)
+    report = {name: {**summary(measured), **costs.get(name, {})} for name, measured in rounds.items()}
     conserved = all(row["conserved"] for row in report.values())
     if options.json:
-        print(json.dumps({"machine": machine(options), **shaped(report), "segments": split}))  # noqa: T201
+        print(json.dumps({"machine": machine(options), **shaped(report), "segments": split, **saved}))  # noqa: T201
     else:
         Console().print(table(report, options))
         Console().print(
             f"segments with {segments.WORK * 1000:g} ms of work in them: {split['5']:.0f} orders per s by 5, "
-            f"{split['1']:.0f} by 1 ({split['5'] / split['1']:.1f} x)"
+            f"{split['1']:.0f} by 1 ({split['5'] / split['1']:.1f} x)\n"
+            f"queued orders saved: {saved['queue_saved_per_s']:,.0f} per s, the same rows by COPY: "
+            f"{saved['copy_per_s']:,.0f} ({saved['queue_saved_per_s'] / saved['copy_per_s']:.2f})"
         )
     return 0 if conserved else 1
 
 
 def measure(name: str, url: str, customers: list[int], options: argparse.Namespace) -> dict[str, Any]:
-    """One burst with more stock than it can sell, its figures and its audit."""
+    """One burst with more stock than it can sell, and for a strategy one more with nothing left for anybody."""
+    selling = ask(name, url, customers, options, units=STOCK, quantity=1)
+    if name in PATHS:
+        return {**selling, "refusals_per_s": 0.0}
+    refusing = ask(name, url, customers, options, units=1, quantity=2)
+    return {
+        **selling,
+        "refusals_per_s": refusing["refused_per_s"],
+        "conserved": selling["conserved"] and refusing["conserved"],
+    }
+
+
+def ask(
+    name: str, url: str, customers: list[int], options: argparse.Namespace, *, units: int, quantity: int
+) -> dict[str, Any]:
+    """One burst, its figures and its audit."""
     burst = bursts.prepare(
         host=url,
-        strategy=name if name in strategies.NAMES else strategies.NAMES[0],
+        strategy=name if name in strategies.NAMES else "guarded-update",
         rung="",
-        units=STOCK,
+        units=units,
         skus=1,
-        quantity=1,
+        quantity=quantity,
         limit=STOCK,
         customers=customers,
     )
@@ -99,9 +127,11 @@ def measure(name: str, url: str, customers: list[int], options: argparse.Namespa
     (figures,) = bursts.figures(burst, host=url)
     bursts.finish(burst)
     placed = said["answers"].get("201", 0) + said["answers"].get("202", 0)
+    refused = said["answers"].get("409", 0)
     return {
         "per_s": placed / said["seconds"],
-        "others": sum(said["answers"].values()) - placed,
+        "refused_per_s": refused / said["seconds"],
+        "others": sum(said["answers"].values()) - placed - refused,
         "p50_ms": said["p50_ms"],
         "p99_ms": said["p99_ms"],
         "generator_cpu": said["generator_cpu"],
@@ -110,11 +140,36 @@ def measure(name: str, url: str, customers: list[int], options: argparse.Namespa
     }
 
 
+def cost(name: str, customers: list[int]) -> dict[str, int]:
+    """SQL statements and round trips to Redis of one order, once everything that is remembered is known."""
+    burst = bursts.prepare(
+        host="", strategy=name, rung="", units=STOCK, skus=1, quantity=1, limit=STOCK, customers=customers
+    )
+    sent: list[int] = []
+    send = AbstractConnection.send_packed_command
+
+    def count(self: AbstractConnection, *rest: Any, **more: Any) -> Any:
+        sent.append(1)
+        return send(self, *rest, **more)
+
+    def buy(customer: int) -> None:
+        checkout.place(customer=customer, sale=burst.sale, quantities={product: 1}, key=uuid.uuid4().hex)
+
+    (product,) = burst.products.values()
+    for customer in customers[:2]:
+        buy(customer)
+    with mock.patch.object(AbstractConnection, "send_packed_command", count), CaptureQueriesContext(connection) as sql:
+        buy(customers[2])
+    checkout.save_queued()
+    bursts.finish(burst)
+    return {"sql_per_order": len(sql), "redis_per_order": len(sent)}
+
+
 def summary(rounds: list[dict[str, Any]]) -> dict[str, Any]:
     """Medians over the rounds, and the spread of what counts."""
-    figures = {name: median(row[name] for row in rounds) for name in ("per_s", "p50_ms", "p99_ms", "generator_cpu")}
+    names = ("per_s", "refusals_per_s", "p50_ms", "p99_ms", "generator_cpu")
     return {
-        **figures,
+        **{name: median(row[name] for row in rounds) for name in names},
         "least": min(row["per_s"] for row in rounds),
         "most": max(row["per_s"] for row in rounds),
         "others": sum(row["others"] for row in rounds),
@@ -130,7 +185,7 @@ def shaped(report: dict[str, dict[str, Any]]) -> dict[str, Any]:
     return {
         EMPTY: row(EMPTY, "requests_per_s"),
         PEER: row(PEER, "orders_per_s"),
-        "strategies": {name: row(name, "orders_per_s") for name in strategies.NAMES},
+        "strategies": {name: row(name, "orders_per_s") for name in report if name not in PATHS},
     }
 
 
@@ -150,7 +205,7 @@ def table(report: dict[str, dict[str, Any]], options: argparse.Namespace) -> Tab
     made = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False, caption_justify="left", caption=LEGEND)
     made.title = f"{options.clients} clients, {options.seconds:g} s each, medians of {options.rounds}"
     made.add_column("", no_wrap=True)
-    for heading in ("per s", "/ empty", "/ peer", "p50 ms", "p99 ms"):
+    for heading in ("per s", "/ empty", "/ peer", "refused / empty", "p50 ms", "p99 ms"):
         made.add_column(heading, justify="right", no_wrap=True)
     made.add_column("verdict", no_wrap=True)
     for name, row in report.items():
@@ -159,6 +214,7 @@ def table(report: dict[str, dict[str, Any]], options: argparse.Namespace) -> Tab
             f"{row['per_s']:,.0f}",
             f"{row['per_s'] / report[EMPTY]['per_s']:.2f}",
             f"{row['per_s'] / report[PEER]['per_s']:.2f}",
+            f"{row['refusals_per_s'] / report[EMPTY]['per_s']:.2f}" if row["refusals_per_s"] else "",
             f"{row['p50_ms']:.1f}",
             f"{row['p99_ms']:.1f}",
             "conserved" if row["conserved"] else "[red]BROKEN[/]",

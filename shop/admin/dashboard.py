@@ -8,13 +8,16 @@ from django.contrib import admin
 from django.db.models import Count
 from django.http import HttpRequest
 from django.utils import timezone
+from redis import RedisError
 
+from inventory import strategies
 from inventory.models import StockItem
 from locking.admin import may_see_locks, most_wanted
 from shop.admin.audit import audit
 from shop.models import Order, Sale
 
 SALES = 10
+ASIDE = 10
 
 admin.site.index_template = "shop/dashboard.html"
 
@@ -34,7 +37,17 @@ def context(request: HttpRequest, context: dict[str, Any]) -> dict[str, Any]:
     if may_see(Order):
         counted = dict(Order.objects.order_by().values_list("state").annotate(Count("pk")))
         context["orders"] = [(state, counted.get(state, 0)) for state in Order.State.values]
+        context["queue"] = read_queue()
     if may_see_locks(request):
         context["locks"], context["locks_error"] = most_wanted()
         context["waiters"] = sum(lock.waiters for lock in context["locks"])
     return context
+
+
+def read_queue() -> dict[str, Any]:
+    """How many orders are queued, and which were set aside because they cannot be saved."""
+    queue = strategies.queue()
+    try:
+        return {"length": len(queue), "aside": queue.aside(ASIDE)}
+    except RedisError as error:
+        return {"error": f"Redis did not answer: {error}"}

@@ -537,6 +537,25 @@ def test_an_order_is_to_look_at(admin_client: Client, redis: Redis) -> None:
 # The first page
 
 
+def test_the_overview_tells_what_is_queued_and_what_was_set_aside(
+    admin_client: Client, redis: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    offer = on_sale({"a": 10}, strategy="lua-queue")
+    for _ in range(2):
+        checkout.place(customer=new_customer(), sale=offer.sale, quantities=offer.cart(a=1), key="k")
+    assert "Queued 2" in messages(get(admin_client, "/admin/"))
+
+    def fail(drafts: Any) -> Any:
+        raise ValueError("no such thing")
+
+    monkeypatch.setattr(checkout, "save", fail)
+    checkout.save_queued()
+    said = messages(get(admin_client, "/admin/"))
+    assert "Queued 0" in said
+    assert "Rejected 2" in said
+    assert said.count("ValueError: no such thing") == 2
+
+
 def test_the_overview_tells_how_the_night_goes(admin_client: Client, redis: Redis) -> None:
     offer = on_sale({"a": 10}, strategy="lua")
     paid, _, _ = bought(offer, a=1), bought(offer, a=1), bought(offer, a=1)
