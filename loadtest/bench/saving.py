@@ -26,7 +26,6 @@ def measure(*, customers: Sequence[int], rounds: int) -> dict[str, float]:
         RuntimeError: the law was broken, and such a run has no throughput.
     """
     saved, copied = [], []
-    buyers = list(customers)
     for _ in range(rounds):
         burst = bursts.prepare(
             host="",
