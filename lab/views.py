@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import Any
 
 from drf_spectacular.utils import extend_schema
@@ -68,7 +67,8 @@ class Stock(APIView):
             figures = ledger.figures(sku)
         except RungStock.DoesNotExist as error:
             raise NotFound(f"The lab has no stock of {sku}.") from error
-        return Response({**asdict(figures), "oversold": figures.oversold, "conserved": figures.conserved})
+        said = ("sku", "received", "on_hand", "sold", "oversold", "conserved")
+        return Response({name: getattr(figures, name) for name in said})
 
 
 class Rungs(APIView):
