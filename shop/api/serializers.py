@@ -6,6 +6,7 @@ import re
 from datetime import timedelta
 from decimal import Decimal
 from typing import Any
+from uuid import UUID
 
 from django.conf import settings
 from drf_spectacular.utils import extend_schema_field
@@ -104,11 +105,20 @@ class ReferenceField(serializers.CharField):
         return data
 
 
+class WrittenUUIDField(serializers.UUIDField):
+    """A UUID as a text: a number is a mistake of the caller."""
+
+    def to_internal_value(self, data: Any) -> UUID:
+        if not isinstance(data, str):
+            self.fail("invalid", value=data)
+        return super().to_internal_value(data)
+
+
 class NewPaymentSerializer(serializers.Serializer[Any]):
     """What a payment provider says of a payment."""
 
     reference = ReferenceField(help_text="The provider's own, a new one for each payment.")
-    order = serializers.UUIDField()
+    order = WrittenUUIDField()
     amount = AmountField(max_digits=16, decimal_places=2, help_text="All that the order costs.")
 
 

@@ -221,6 +221,8 @@ def test_a_customers_token_is_no_signature(buyer: Buyer, order: UUID) -> None:
         ({"order": "1"}, "#/order"),
         ({"order": None}, "#/order"),
         ({"order": []}, "#/order"),
+        ({"order": 5}, "#/order"),
+        ({"order": True}, "#/order"),
     ],
 )
 def test_what_is_no_payment_is_refused(provider: Provider, order: UUID, wrong: dict[str, Any], pointer: str) -> None:
