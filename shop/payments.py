@@ -99,7 +99,7 @@ def record(order: Order, *, reference: str, amount: Decimal) -> Payment:
                 with transaction.atomic():
                     take_again(order)
             except (SoldOut, OverLimit) as refused:
-                note = f"The order is {order.state}, and its units cannot be taken again: {refused}"
+                note = f"The order is {order.state}; {refused}"
             else:
                 note, outcome = f"The order was {order.state}; its units were taken again.", Payment.Outcome.PAID
         case _:

@@ -13,12 +13,16 @@ KIND_COLOURS = {"delivered": "success", "corrected": "warning", "returned": "inf
 
 @admin.register(StockMovement)
 class MovementAdmin(Shown):
-    list_display = ("item_id", "signed", "kind_label", "why", "by", "moment")
+    list_display = ("sku", "signed", "kind_label", "why", "by", "moment")
     list_filter = ("kind", "at", ("who", admin.RelatedOnlyFieldListFilter))
     list_select_related = ("who",)
     search_fields = ("item__sku", "why", "who__username")
     search_help_text = "Sku, reason or who"
     fields = ("item", "signed", "kind_label", "why", "by", "moment")
+
+    @display(description="Sku", ordering="item")
+    def sku(self, movement: StockMovement) -> str:
+        return str(movement.item_id)
 
     @display(description="Units", ordering="units")
     def signed(self, movement: StockMovement) -> str:

@@ -36,7 +36,7 @@ class RefundFilter(admin.SimpleListFilter):
 
 @admin.register(Payment)
 class PaymentAdmin(Shown):
-    list_display = ("reference", "order_id", "amount", "result", "note", "received", "refunded")
+    list_display = ("reference", "its_order", "amount", "result", "note", "received", "refunded")
     list_filter = (RefundFilter, "outcome")
     list_select_related = ("refunded_by",)
     search_fields = ("reference", "order__id", "order__customer__username")
@@ -55,6 +55,10 @@ class PaymentAdmin(Shown):
                 self.message_user(request, f"{payment} is refunded.", messages.SUCCESS)
             else:
                 self.message_user(request, f"{payment} is not due for refund.", messages.WARNING)
+
+    @display(description="Order", ordering="order")
+    def its_order(self, payment: Payment) -> str:
+        return str(payment.order_id)
 
     @display(description="Outcome", ordering="outcome", label=OUTCOME_COLOURS)
     def result(self, payment: Payment) -> str:

@@ -376,6 +376,9 @@ def test_each_movement_is_noted_with_who_and_why(staff: Callable[..., Client], r
     assert f"-2 corrected by {who}" in page
     assert "counted again" in page
     assert "+10 delivered by a program" in page
+    link = re.search(rf'href="({MOVEMENTS}[^"]+)"', get(client, f"{STOCK}a/change/"))
+    assert link
+    assert get(client, link[1]).count("field-signed") == 4
     found = rows(get(client, MOVEMENTS, kind__exact="corrected")).values()
     assert [(row["signed"], row["kind_label"], row["why"], row["by"]) for row in found] == [
         ("-2", "corrected", "counted again", str(who))

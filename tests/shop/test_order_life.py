@@ -175,7 +175,7 @@ def test_of_a_cart_whose_units_are_gone_nothing_is_taken_again(customer: int) ->
     place(offer, new_customer(), b=1)
     said = pays(order).payment
     assert (said.outcome, state(order)) == ("refund_due", "expired")
-    assert said.note == "The order is expired, and its units cannot be taken again: b: 1 wanted, 0 left"
+    assert said.note == "The order is expired; b: 1 wanted, 0 left"
     assert (on_hand("a"), on_hand("b")) == ((2, 2), (0, 0))
     assert dict(Allowance.objects.filter(customer=customer).values_list("sku", "taken")) == {"a": 0, "b": 0}
     assert_conserved()
