@@ -76,7 +76,7 @@ class SaleItem(models.Model):
 
 
 class Order(models.Model):
-    """What a customer has bought. Only `checkout` changes it, each time by one guarded update."""
+    """What a customer has bought. Only `checkout` and `payments` change it, each time by one guarded update."""
 
     class State(models.TextChoices):
         PENDING = "pending"

@@ -8,12 +8,12 @@ from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
-from django.db import DatabaseError
+from django.db import DatabaseError, OperationalError, transaction
 from redis import Redis
 from rest_framework.test import APIClient
 
 from inventory.models import StockItem
-from shop import accounts, checkout, states
+from shop import accounts, checkout, payments, states
 from shop.api import signatures
 from shop.models import Order, Payment
 from tests.factories import OnSale, on_sale
@@ -263,3 +263,23 @@ def test_who_is_overtaken_is_told_to_try_again(
     monkeypatch.undo()
     assert provider.says(payment(order)).json()["outcome"] == "paid"
     assert [row.conserved for row in accounts.figures()] == [True]
+
+
+def test_when_the_answer_of_the_commit_is_lost_the_next_report_has_it(
+    provider: Provider, order: UUID, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record = payments.record
+
+    def record_and_lose(*arguments: Any, **more: Any) -> Payment:
+        def lose() -> None:
+            raise OperationalError("the answer was lost")
+
+        transaction.on_commit(lose)
+        return record(*arguments, **more)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(payments, "record", record_and_lose)
+        assert_problem(provider.says(payment(order)), 503, "unavailable")
+    again = provider.says(payment(order))
+    assert (again.json()["outcome"], again.headers["Idempotent-Replayed"]) == ("paid", "true")
+    assert Payment.objects.count() == 1
