@@ -56,6 +56,37 @@ INSERT = """
       FROM placed JOIN line ON draft = id JOIN counted USING (sale_id, customer_id, sku)
 """
 
+# A customer who asks for the order finds it under its own id also when another order has its key. Nobody is left to ask
+# where the customer or the sale is gone, and then there is no row.
+REJECT = """
+    WITH draft AS (
+        SELECT *
+          FROM jsonb_to_recordset(%(drafts)s::jsonb)
+               AS draft (id uuid, customer bigint, sale bigint, key text, body_hash text, created_at timestamptz,
+                         lines jsonb, reason text)
+    ), rejected AS (
+        INSERT INTO shop_order (id, customer_id, sale_id, state, reason, key, body_hash, created_at)
+        SELECT draft.id, customer, sale, 'rejected', left(reason, 200),
+               CASE WHEN EXISTS (SELECT FROM shop_order WHERE customer_id = customer AND shop_order.key = draft.key)
+                      OR row_number() OVER (PARTITION BY customer, draft.key ORDER BY draft.id) > 1
+                    THEN draft.id::text
+                    ELSE draft.key
+               END,
+               body_hash, created_at
+          FROM draft
+          JOIN auth_user ON auth_user.id = customer
+          JOIN shop_sale ON shop_sale.id = sale
+         ORDER BY customer, draft.key, draft.id
+        ON CONFLICT DO NOTHING
+        RETURNING id
+    )
+    INSERT INTO shop_orderitem (order_id, sku, quantity, price)
+    SELECT rejected.id, line.sku, line.quantity, line.price
+      FROM rejected
+      JOIN draft USING (id), jsonb_to_recordset(lines) AS line (sku text, quantity int, price numeric)
+      JOIN shop_product ON shop_product.sku = line.sku
+"""
+
 ACTIVE = "SELECT id FROM auth_user WHERE id = ANY(%(customers)s) AND is_active"
 
 EXISTING = """
@@ -109,37 +140,6 @@ COUNT_AGAIN = """
         RETURNING sku, taken
     )
     SELECT sku, "limit", taken - quantity FROM wanted JOIN counted USING (sku) WHERE taken > "limit" ORDER BY sku
-"""
-
-# A customer who asks for the order finds it under its own id also when another order has its key. Nobody is left to ask
-# where the customer or the sale is gone, and then there is no row.
-REJECT = """
-    WITH draft AS (
-        SELECT *
-          FROM jsonb_to_recordset(%(drafts)s::jsonb)
-               AS draft (id uuid, customer bigint, sale bigint, key text, body_hash text, created_at timestamptz,
-                         lines jsonb, reason text)
-    ), rejected AS (
-        INSERT INTO shop_order (id, customer_id, sale_id, state, reason, key, body_hash, created_at)
-        SELECT draft.id, customer, sale, 'rejected', left(reason, 200),
-               CASE WHEN EXISTS (SELECT FROM shop_order WHERE customer_id = customer AND shop_order.key = draft.key)
-                      OR row_number() OVER (PARTITION BY customer, draft.key ORDER BY draft.id) > 1
-                    THEN draft.id::text
-                    ELSE draft.key
-               END,
-               body_hash, created_at
-          FROM draft
-          JOIN auth_user ON auth_user.id = customer
-          JOIN shop_sale ON shop_sale.id = sale
-         ORDER BY customer, draft.key, draft.id
-        ON CONFLICT DO NOTHING
-        RETURNING id
-    )
-    INSERT INTO shop_orderitem (order_id, sku, quantity, price)
-    SELECT rejected.id, line.sku, line.quantity, line.price
-      FROM rejected
-      JOIN draft USING (id), jsonb_to_recordset(lines) AS line (sku text, quantity int, price numeric)
-      JOIN shop_product ON shop_product.sku = line.sku
 """
 
 
@@ -226,6 +226,20 @@ def _undo_over_limit(
     return refusals
 
 
+def reject(refused: Mapping[Draft, str]) -> None:
+    """Write what Redis has admitted and Postgres refuses as rejected orders, inside the transaction that is open.
+
+    They hold no stock and no allowance. One statement however many; a draft that is an order by now stays what it is.
+
+    Args:
+        refused: the reason of each, in words for the customer.
+    """
+    if refused:
+        drafts = [{**asdict(draft), "reason": reason} for draft, reason in refused.items()]
+        with connection.cursor() as cursor:
+            cursor.execute(REJECT, {"drafts": orjson.dumps(drafts, default=str).decode()})
+
+
 def return_units(orders: Sequence[UUID]) -> None:
     """Give back the units and allowances of orders that stand no longer, in the transaction that ends them."""
     if not orders:
@@ -259,20 +273,6 @@ def take_again(order: Order) -> None:
         for sku, limit, taken in cursor.fetchall():
             raise OverLimit(sku, limit=limit, taken=taken)
     transaction.on_commit(partial(strategies.refresh, sorted(line.sku for line in lines), saved), robust=True)
-
-
-def reject(refused: Mapping[Draft, str]) -> None:
-    """Write what Redis has admitted and Postgres refuses as rejected orders, inside the transaction that is open.
-
-    They hold no stock and no allowance. One statement however many; a draft that is an order by now stays what it is.
-
-    Args:
-        refused: the reason of each, in words for the customer.
-    """
-    if refused:
-        drafts = [{**asdict(draft), "reason": reason} for draft, reason in refused.items()]
-        with connection.cursor() as cursor:
-            cursor.execute(REJECT, {"drafts": orjson.dumps(drafts, default=str).decode()})
 
 
 def saved(drafts: Collection[UUID]) -> set[UUID]:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from django import forms
-from django.contrib import admin
+from django.contrib import admin, messages
 from django.contrib.admin.views.main import ChangeList
 from django.db import transaction
 from django.db.models import F, OuterRef, QuerySet, Subquery, Sum
 from django.db.models.functions import Abs, Coalesce
 from django.http import HttpRequest
+from redis import RedisError
 from unfold.admin import ModelAdmin
 from unfold.decorators import display
 from unfold.widgets import UnfoldAdminIntegerFieldWidget, UnfoldAdminSelectWidget, UnfoldAdminTextInputWidget
@@ -146,9 +147,16 @@ class StockAdmin(ModelAdmin):
         if form.cleaned_data.get("units"):
             said = form.cleaned_data
             stock.move(obj.sku, Kind(said["kind"]), said["units"], who=request.user.pk, why=said["why"])
-            transaction.on_commit(lambda: strategies.refresh([obj.sku], saved))
+            transaction.on_commit(lambda: self.tell_redis(request, obj.sku))
         elif not change:
             StockItem.objects.get_or_create(sku=obj.sku)
+
+    def tell_redis(self, request: HttpRequest, sku: str) -> None:
+        try:
+            strategies.refresh([sku], saved)
+        except RedisError as error:
+            warning = f"It is in the tables. Redis did not answer, so the counter of {sku} may be wrong: {error}"
+            self.message_user(request, warning, messages.WARNING)
 
     def construct_change_message(self, request: HttpRequest, form: Any, formsets: Any, add: bool = False) -> Any:  # noqa: FBT001, FBT002
         if units := form.cleaned_data.get("units"):

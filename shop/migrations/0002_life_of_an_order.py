@@ -13,7 +13,7 @@ class Migration(migrations.Migration):
         migrations.AddField(
             model_name='order',
             name='reason',
-            field=models.CharField(blank=True, db_default='', help_text='Why it was rejected.', max_length=200),
+            field=models.CharField(blank=True, db_default='', default='', help_text='Why it was rejected.', max_length=200),
         ),
         migrations.AddField(
             model_name='sale',

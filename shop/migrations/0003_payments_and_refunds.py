@@ -13,11 +13,6 @@ class Migration(migrations.Migration):
     ]
 
     operations = [
-        migrations.AlterField(
-            model_name='order',
-            name='reason',
-            field=models.CharField(blank=True, db_default='', default='', help_text='Why it was rejected.', max_length=200),
-        ),
         migrations.CreateModel(
             name='Payment',
             fields=[
