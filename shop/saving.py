@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict
-from functools import partial
 from uuid import UUID
 
 import orjson
 from django.db import connection, transaction
 from django.db.backends.utils import CursorWrapper
+from redis import RedisError
 
 from inventory import stock, strategies
 from inventory.draft import Draft, Line, Returned
 from inventory.errors import Duplicate, OverLimit, Refusal, SaleOver, UnknownCustomer
 from shop.models import Order, OrderItem
+
+logger = logging.getLogger(__name__)
 
 # In one order for everybody, so that batches cannot wait for each other in a circle; of twins the first comes first.
 # A key that the customer has used before makes the row, and so its items, not appear. A twin that is still being
@@ -254,7 +257,7 @@ def return_units(orders: Sequence[UUID]) -> None:
     stock.give_back(units.items())
     with connection.cursor() as cursor:
         cursor.execute(RETURN_ALLOWANCES, {"ids": list(orders)})
-    transaction.on_commit(partial(strategies.given_back, returned, saved), robust=True)
+    transaction.on_commit(lambda: strategies.given_back(returned, saved), robust=True)
 
 
 def take_again(order: Order) -> None:
@@ -272,7 +275,14 @@ def take_again(order: Order) -> None:
         cursor.execute(COUNT_AGAIN, {"order": order.pk})
         for sku, limit, taken in cursor.fetchall():
             raise OverLimit(sku, limit=limit, taken=taken)
-    transaction.on_commit(partial(strategies.refresh, sorted(line.sku for line in lines), saved), robust=True)
+    transaction.on_commit(lambda: _refresh(sorted(line.sku for line in lines)), robust=True)
+
+
+def _refresh(skus: Sequence[str]) -> None:
+    try:
+        strategies.refresh(skus, saved)
+    except RedisError:
+        logger.warning("The counters of %s are wrong until they are reconciled: Redis did not answer.", skus)
 
 
 def saved(drafts: Collection[UUID]) -> set[UUID]:

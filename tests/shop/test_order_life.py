@@ -17,7 +17,7 @@ from django.utils import timezone
 
 from inventory import stock, strategies
 from inventory.errors import OverLimit, SoldOut
-from inventory.models import StockItem, StockMovement
+from inventory.models import StockMovement
 from inventory.strategies import NAMES
 from shop import accounts, checkout, payments, saving, states
 from shop.checkout import NotCancellable
@@ -63,7 +63,7 @@ def state(order: UUID) -> str:
 
 def on_hand(sku: str = "a") -> tuple[int, int | None]:
     """In Postgres and in Redis."""
-    return StockItem.objects.get(sku=sku).on_hand, strategies.counters().left([sku])[sku]
+    return stock.on_hand(sku), strategies.counters().left([sku])[sku]
 
 
 def taken() -> dict[str, int]:
