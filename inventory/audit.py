@@ -8,12 +8,17 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """What the tables say of one sku, in units."""
+    """What the tables say of one sku, in units.
+
+    Args:
+        unexplained: what its own row says was received, beyond what its movements add up to. Nobody has said so.
+    """
 
     sku: str
     received: int
     on_hand: int
     sold: int
+    unexplained: int = 0
 
     @property
     def drift(self) -> int:
@@ -28,18 +33,29 @@ class Figures:
     @property
     def conserved(self) -> bool:
         """Whether the whole law holds, not the sum alone: -1 on hand and one sold too many add up as well."""
-        return self.drift == 0 and min(self.on_hand, self.sold) >= 0 and self.sold <= self.received
+        adds_up = self.drift == 0 and self.unexplained == 0
+        return adds_up and min(self.on_hand, self.sold) >= 0 and self.sold <= self.received
 
 
-def check(stock: Iterable[tuple[str, int, int]], sold: Mapping[str, int]) -> list[Figures]:
+def check(
+    stock: Iterable[tuple[str, int, int]], sold: Mapping[str, int], moved: Mapping[str, int] | None = None
+) -> list[Figures]:
     """Hold the law against the tables. A pure function: it reads no counter that a strategy keeps.
 
     Args:
-        stock: sku, units received, units on hand. Read it and `sold` in one snapshot.
+        stock: sku, units received, units on hand. Read it and the others in one snapshot.
         sold: units of each sku in orders that stand; a sku may be missing.
+        moved: the sum of each sku's movements, which is what counts as received; a sku may be missing. None where
+            nobody keeps movements.
 
     Returns:
         The figures of every sku that is in stock or was sold, in order. The law holds when each is `conserved`.
     """
-    received = {sku: (units, on_hand) for sku, units, on_hand in stock}
-    return [Figures(sku, *received.get(sku, (0, 0)), sold.get(sku, 0)) for sku in sorted(received.keys() | sold.keys())]
+    rows = {sku: (received, on_hand) for sku, received, on_hand in stock}
+    skus = sorted(rows.keys() | sold.keys() | (moved or {}).keys())
+    return [_figures(sku, *rows.get(sku, (0, 0)), sold.get(sku, 0), moved) for sku in skus]
+
+
+def _figures(sku: str, noted: int, on_hand: int, sold: int, moved: Mapping[str, int] | None) -> Figures:
+    received = noted if moved is None else moved.get(sku, 0)
+    return Figures(sku, received, on_hand, sold, unexplained=noted - received)

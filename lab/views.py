@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import Any
 
 from drf_spectacular.utils import extend_schema
@@ -75,8 +74,9 @@ class Stock(APIView):
             raise NotFound(f"The lab has no stock of {sku}.") from error
         except RedisError as error:
             raise StockUnavailable(str(error)) from error
+        said = {name: getattr(figures, name) for name in ("sku", "received", "on_hand", "sold")}
         law = {"oversold": figures.oversold, "conserved": figures.conserved, "unowned": unowned, "repeated": repeated}
-        return Response({**asdict(figures), **law})
+        return Response({**said, **law})
 
 
 class Rungs(APIView):

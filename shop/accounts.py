@@ -8,7 +8,7 @@ from django.db import connection, transaction
 from django.db.models import Sum
 
 from inventory import audit
-from inventory.models import StockItem
+from inventory.models import StockItem, StockMovement
 from inventory.stock import all_on_hand
 from shop.models import Order, OrderItem
 
@@ -21,14 +21,17 @@ def figures(skus: Iterable[str] | None = None) -> list[audit.Figures]:
     """
     stock = StockItem.objects.all()
     items = OrderItem.objects.filter(order__state__in=Order.STANDING)
+    movements = StockMovement.objects.order_by()
     if skus is not None:
         skus = list(skus)
         stock = stock.filter(sku__in=skus)
         items = items.filter(product__sku__in=skus)
+        movements = movements.filter(item__in=skus)
     with transaction.atomic(durable=True):
         with connection.cursor() as cursor:
             cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
         return audit.check(
             stock.values_list("sku", "received", all_on_hand()),
             dict(items.values_list("product").annotate(Sum("quantity"))),
+            dict(movements.values_list("item").annotate(Sum("units"))),
         )

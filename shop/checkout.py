@@ -1,4 +1,4 @@
-"""Placing, paying and expiring orders: the only code that changes an order."""
+"""Placing, paying, cancelling and expiring orders: the only way to change one."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from inventory import sold_out, strategies
 from inventory.draft import Draft, Line, Placement
 from inventory.errors import Duplicate, InventoryError, SoldOut, StockNotLoaded
 from inventory.strategies import Strategy, Waiting
-from shop import offers, sales
+from shop import offers, payments, sales, states
 from shop.models import Order, OrderItem, Product
 from shop.sales import NotNow
 from shop.saving import reject, return_units, save, saved
@@ -62,6 +62,10 @@ class KeyReused(CheckoutError):
 
 
 class NotPayable(CheckoutError):
+    """The order is not pending any more."""
+
+
+class NotCancellable(CheckoutError):
     """The order is not pending any more."""
 
 
@@ -255,18 +259,49 @@ def save_queued() -> int:
 
 
 def pay(order: UUID, *, customer: int) -> Order:
-    """Mark a pending order as paid. Paying twice is paying once.
+    """Mark a pending order as paid, at its customer's word. Paying twice is paying once.
 
     Raises:
         Order.DoesNotExist: the customer has no such order.
-        NotPayable: it has expired.
+        NotPayable: it was cancelled or rejected, or has expired.
     """
-    mine = Order.objects.filter(pk=order, customer=customer)
-    mine.filter(state=Order.State.PENDING).update(state=Order.State.PAID)
-    found = mine.prefetch_related("items__product").get()
-    if found.state != Order.State.PAID:
-        raise NotPayable(f"The order is {found.state}.")
-    return found
+    with transaction.atomic(durable=True):
+        mine = states.locked(order, customer=customer)
+        if mine.state == Order.State.PENDING:
+            payments.record(mine, reference=f"{payments.BY_CUSTOMER}{order}", amount=mine.total)
+        elif mine.state != Order.State.PAID:
+            raise NotPayable(f"The order is {mine.state}.")
+    return mine
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """An order that is cancelled.
+
+    Args:
+        before: it was so before this call, which changed nothing.
+    """
+
+    order: Order
+    before: bool
+
+
+def cancel(order: UUID, *, customer: int) -> Ended:
+    """End a pending order, and return its units and allowance. Cancelling twice is cancelling once.
+
+    Raises:
+        Order.DoesNotExist: the customer has no such order.
+        NotCancellable: it was paid or rejected, or has expired.
+    """
+    with transaction.atomic(durable=True):
+        mine = states.locked(order, customer=customer)
+        before = mine.state == Order.State.CANCELLED
+        if mine.state == Order.State.PENDING:
+            return_units([order])
+            states.change(mine, Order.State.CANCELLED)
+        elif not before:
+            raise NotCancellable(f"The order is {mine.state}.")
+    return Ended(mine, before)
 
 
 def expire_unpaid(*, batch: int = 100) -> int:
@@ -298,7 +333,7 @@ def _expire(ids: Sequence[UUID]) -> int:
         # The stock comes before the state: an order that is placed holds the stock, and waits for whoever has changed
         # the order of its key. The other way round the two would wait for each other.
         return_units(mine)
-        Order.objects.filter(pk__in=mine).update(state=Order.State.EXPIRED)
+        Order.objects.filter(pk__in=mine, state=Order.State.PENDING).update(state=Order.State.EXPIRED)
     return len(mine)
 
 

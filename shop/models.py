@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
+
 from django.conf import settings
 from django.core.validators import MinValueValidator
 from django.db import models
@@ -74,7 +76,7 @@ class SaleItem(models.Model):
 
 
 class Order(models.Model):
-    """What a customer has bought. Only `checkout` changes it, each time by one guarded update."""
+    """What a customer has bought. Only `checkout` and `payments` change it, each time by one guarded update."""
 
     class State(models.TextChoices):
         PENDING = "pending"
@@ -103,6 +105,11 @@ class Order(models.Model):
     def __str__(self) -> str:
         return str(self.id)
 
+    @property
+    def total(self) -> Decimal:
+        """What it costs."""
+        return sum((item.price * item.quantity for item in self.items.all()), Decimal())
+
 
 class OrderItem(models.Model):
     """So many units of one sku in an order, at the price of the moment."""
@@ -117,6 +124,42 @@ class OrderItem(models.Model):
 
     def __str__(self) -> str:
         return f"{self.quantity} × {self.product_id}"
+
+
+class Payment(models.Model):
+    """Money that has come for an order, and what became of it. Written once; only a refund is noted later."""
+
+    class Outcome(models.TextChoices):
+        PAID = "paid"
+        REFUND_DUE = "refund_due", "Refund due"
+
+    reference = models.CharField(max_length=128, unique=True, help_text="Under which the provider knows it.")
+    order = models.ForeignKey(Order, on_delete=models.PROTECT, related_name="payments")
+    amount = models.DecimalField(max_digits=16, decimal_places=2)
+    received_at = models.DateTimeField(auto_now_add=True)
+    outcome = models.CharField(max_length=20, choices=Outcome)
+    note = models.CharField(max_length=200, blank=True, help_text="What there is to know of the outcome.")
+    refunded_at = models.DateTimeField(null=True, blank=True)
+    refunded_by = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.PROTECT, null=True, blank=True)
+
+    class Meta:
+        ordering = ["-received_at", "-pk"]
+        constraints = [
+            models.UniqueConstraint(fields=["order"], condition=Q(outcome="paid"), name="payment_pays_an_order_once"),
+            models.CheckConstraint(
+                condition=Q(refunded_at=None, refunded_by=None)
+                | Q(outcome="refund_due", refunded_at__isnull=False, refunded_by__isnull=False),
+                name="payment_refunded_by_somebody_and_only_if_due",
+            ),
+        ]
+        indexes = [
+            models.Index(
+                fields=["order"], condition=Q(outcome="refund_due", refunded_at=None), name="payment_refund_open"
+            )
+        ]
+
+    def __str__(self) -> str:
+        return self.reference
 
 
 class Allowance(models.Model):

@@ -1,20 +1,24 @@
-"""The Save that strategies are given, and its undoing: many orders in few statements."""
+"""The Save that strategies are given, its undoing, and its refusals as rows: many orders in few statements."""
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from functools import partial
+from dataclasses import asdict
 from uuid import UUID
 
 import orjson
 from django.db import connection, transaction
 from django.db.backends.utils import CursorWrapper
+from redis import RedisError
 
 from inventory import stock, strategies
-from inventory.draft import Draft, Returned
+from inventory.draft import Draft, Line, Returned
 from inventory.errors import Duplicate, OverLimit, Refusal, SaleOver, UnknownCustomer
 from shop.models import Order, OrderItem
+
+logger = logging.getLogger(__name__)
 
 # In one order for everybody, so that batches cannot wait for each other in a circle; of twins the first comes first.
 # A key that the customer has used before makes the row, and so its items, not appear. A twin that is still being
@@ -55,16 +59,35 @@ INSERT = """
       FROM placed JOIN line ON draft = id JOIN counted USING (sale_id, customer_id, sku)
 """
 
+# A customer who asks for the order finds it under its own id also when another order has its key. Nobody is left to ask
+# where the customer or the sale is gone, and then there is no row.
 REJECT = """
-    INSERT INTO shop_order (id, customer_id, sale_id, state, key, body_hash, created_at, reason)
-    SELECT draft.id, customer, sale, 'rejected', key, body_hash, created_at, reason
-      FROM jsonb_to_recordset(%(drafts)s::jsonb)
-           AS draft (id uuid, customer bigint, sale bigint, key text, body_hash text, created_at timestamptz,
-                     reason text)
-      JOIN auth_user ON auth_user.id = customer
-      JOIN shop_sale ON shop_sale.id = sale
-     ORDER BY customer, key, draft.id
-    ON CONFLICT DO NOTHING
+    WITH draft AS (
+        SELECT *
+          FROM jsonb_to_recordset(%(drafts)s::jsonb)
+               AS draft (id uuid, customer bigint, sale bigint, key text, body_hash text, created_at timestamptz,
+                         lines jsonb, reason text)
+    ), rejected AS (
+        INSERT INTO shop_order (id, customer_id, sale_id, state, reason, key, body_hash, created_at)
+        SELECT draft.id, customer, sale, 'rejected', left(reason, 200),
+               CASE WHEN EXISTS (SELECT FROM shop_order WHERE customer_id = customer AND shop_order.key = draft.key)
+                      OR row_number() OVER (PARTITION BY customer, draft.key ORDER BY draft.id) > 1
+                    THEN draft.id::text
+                    ELSE draft.key
+               END,
+               body_hash, created_at
+          FROM draft
+          JOIN auth_user ON auth_user.id = customer
+          JOIN shop_sale ON shop_sale.id = sale
+         ORDER BY customer, draft.key, draft.id
+        ON CONFLICT DO NOTHING
+        RETURNING id
+    )
+    INSERT INTO shop_orderitem (order_id, sku, quantity, price)
+    SELECT rejected.id, line.sku, line.quantity, line.price
+      FROM rejected
+      JOIN draft USING (id), jsonb_to_recordset(lines) AS line (sku text, quantity int, price numeric)
+      JOIN shop_product ON shop_product.sku = line.sku
 """
 
 ACTIVE = "SELECT id FROM auth_user WHERE id = ANY(%(customers)s) AND is_active"
@@ -101,6 +124,25 @@ RETURN_ALLOWANCES = """
            FOR UPDATE OF shop_allowance
     )
     UPDATE shop_allowance SET taken = taken - units FROM locked WHERE shop_allowance.id = locked.id
+"""
+
+# The limit is the sale's of today. What goes beyond it is undone by whoever asked.
+COUNT_AGAIN = """
+    WITH wanted AS (
+        SELECT shop_order.sale_id, customer_id, item.sku, quantity, "limit"
+          FROM shop_order
+          JOIN shop_orderitem AS item ON order_id = shop_order.id
+          JOIN shop_product ON shop_product.sku = item.sku
+          LEFT JOIN shop_saleitem AS offered
+                 ON offered.sale_id = shop_order.sale_id AND offered.product_id = shop_product.id
+         WHERE shop_order.id = %(order)s
+    ), counted AS (
+        INSERT INTO shop_allowance (sale_id, customer_id, sku, taken)
+        SELECT sale_id, customer_id, sku, quantity FROM wanted ORDER BY sku
+        ON CONFLICT (sale_id, customer_id, sku) DO UPDATE SET taken = shop_allowance.taken + excluded.taken
+        RETURNING sku, taken
+    )
+    SELECT sku, "limit", taken - quantity FROM wanted JOIN counted USING (sku) WHERE taken > "limit" ORDER BY sku
 """
 
 
@@ -188,14 +230,17 @@ def _undo_over_limit(
 
 
 def reject(refused: Mapping[Draft, str]) -> None:
-    """Write orders that their customers were promised and that are sold nothing, inside the transaction that is open.
+    """Write what Redis has admitted and Postgres refuses as rejected orders, inside the transaction that is open.
+
+    They hold no stock and no allowance. One statement however many; a draft that is an order by now stays what it is.
 
     Args:
-        refused: the reason of each.
+        refused: the reason of each, in words for the customer.
     """
-    drafts = [{**orjson.loads(orjson.dumps(draft, default=str)), "reason": why} for draft, why in refused.items()]
-    with connection.cursor() as cursor:
-        cursor.execute(REJECT, {"drafts": orjson.dumps(drafts).decode()})
+    if refused:
+        drafts = [{**asdict(draft), "reason": reason} for draft, reason in refused.items()]
+        with connection.cursor() as cursor:
+            cursor.execute(REJECT, {"drafts": orjson.dumps(drafts, default=str).decode()})
 
 
 def return_units(orders: Sequence[UUID]) -> None:
@@ -212,7 +257,32 @@ def return_units(orders: Sequence[UUID]) -> None:
     stock.give_back(units.items())
     with connection.cursor() as cursor:
         cursor.execute(RETURN_ALLOWANCES, {"ids": list(orders)})
-    transaction.on_commit(partial(strategies.given_back, returned, saved), robust=True)
+    transaction.on_commit(lambda: strategies.given_back(returned, saved), robust=True)
+
+
+def take_again(order: Order) -> None:
+    """Take the units and allowances of an order that had given them back, in the transaction that makes it stand again.
+
+    Raises:
+        SoldOut: somebody else has bought them.
+        OverLimit: the customer has bought as many by another order.
+            The caller rolls back what was taken by then.
+    """
+    lines = [Line(str(item.product_id), item.quantity, item.price) for item in order.items.all()]
+    for line in sorted(lines, key=lambda line: line.sku):
+        stock.take(line)
+    with connection.cursor() as cursor:
+        cursor.execute(COUNT_AGAIN, {"order": order.pk})
+        for sku, limit, taken in cursor.fetchall():
+            raise OverLimit(sku, limit=limit, taken=taken)
+    transaction.on_commit(lambda: _refresh(sorted(line.sku for line in lines)), robust=True)
+
+
+def _refresh(skus: Sequence[str]) -> None:
+    try:
+        strategies.refresh(skus, saved)
+    except RedisError:
+        logger.warning("The counters of %s are wrong until they are reconciled: Redis did not answer.", skus)
 
 
 def saved(drafts: Collection[UUID]) -> set[UUID]:

@@ -34,6 +34,9 @@ if not SECRET_KEY:
     except ServerError as error:
         raise ImproperlyConfigured(str(error)) from error
 
+# Shared with the payment provider, who signs with it what it says of payments. Empty: no such message is believed.
+PAYMENT_SECRET = env.str("PAYMENT_SECRET", default="")
+
 DEBUG = env.bool("DEBUG", default=False)
 # Host names that the shop answers to, separated by commas.
 ALLOWED_HOSTS = env.list("ALLOWED_HOSTS", default=["localhost", "127.0.0.1", "[::1]"])

@@ -13,8 +13,9 @@ from redis import RedisError
 from inventory import strategies
 from inventory.models import StockItem
 from locking.admin import may_see_locks, most_wanted
+from shop import payments
 from shop.admin.audit import audit
-from shop.models import Order, Sale
+from shop.models import Order, Payment, Sale
 
 SALES = 10
 ASIDE = 10
@@ -38,6 +39,8 @@ def context(request: HttpRequest, context: dict[str, Any]) -> dict[str, Any]:
         counted = dict(Order.objects.order_by().values_list("state").annotate(Count("pk")))
         context["orders"] = [(state, counted.get(state, 0)) for state in Order.State.values]
         context["queue"] = read_queue()
+    if may_see(Payment):
+        context["refunds"] = payments.due(Payment.objects.all()).count()
     if may_see_locks(request):
         context["locks"], context["locks_error"] = most_wanted()
         context["waiters"] = sum(lock.waiters for lock in context["locks"])

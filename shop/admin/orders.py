@@ -1,19 +1,28 @@
-"""Orders, to find and to look at: only `checkout` changes one."""
+"""Orders, to find, to look at and to cancel."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from django.contrib import admin
-from django.db.models import QuerySet
+from django.contrib import admin, messages
+from django.db import DatabaseError
+from django.db.models import Exists, OuterRef, QuerySet
 from django.http import HttpRequest
-from django.utils.timezone import localtime
-from unfold.admin import ModelAdmin, TabularInline
+from unfold.admin import TabularInline
 from unfold.decorators import display
 
-from shop.models import Order, OrderItem
+from shop import checkout, payments
+from shop.admin.shown import Shown, to_the_second
+from shop.models import Order, OrderItem, Payment
 
-STATE_COLOURS = {"pending": "info", "paid": "success", "expired": "warning"}
+STATE_COLOURS = {
+    "pending": "info",
+    "paid": "success",
+    "cancelled": "warning",
+    "expired": "warning",
+    "rejected": "danger",
+}
+REFUND_DUE = Exists(payments.due(Payment.objects.filter(order=OuterRef("pk"))))
 
 
 class OrderItemInline(TabularInline):
@@ -29,27 +38,63 @@ class OrderItemInline(TabularInline):
         return False
 
 
+class PaymentInline(TabularInline):
+    model = Payment
+    extra = 0
+    can_delete = False
+    show_change_link = True
+    fields = readonly_fields = ("reference", "amount", "outcome", "note", "received_at", "refunded_at", "refunded_by")
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Payment]:
+        return super().get_queryset(request).select_related("refunded_by")
+
+    def has_add_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return False
+
+
+class RefundFilter(admin.SimpleListFilter):
+    """Orders with money that has to go back."""
+
+    title = "refund"
+    parameter_name = "refund"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        return [("due", "Due")]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Order]) -> QuerySet[Order]:
+        return queryset.filter(REFUND_DUE) if self.value() == "due" else queryset
+
+
 @admin.register(Order)
-class OrderAdmin(ModelAdmin):
-    list_display = ("id", "customer", "ordered", "state_label", "placed")
-    list_filter = ("state", "sale")
+class OrderAdmin(Shown):
+    list_display = ("id", "customer", "ordered", "state_label", "refund", "placed")
+    list_filter = ("state", RefundFilter, "sale")
     list_select_related = ("customer",)
     search_fields = ("id", "customer__username", "key")
     search_help_text = "Id, customer or idempotency key"
-    fields = ("id", "state_label", "customer", "sale", "placed", "key")
-    inlines = (OrderItemInline,)
+    fields = ("id", "state_label", "customer", "sale", "placed", "key", "reason")
+    inlines = (OrderItemInline, PaymentInline)
+    actions = ("cancel",)
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Order]:
-        return super().get_queryset(request).prefetch_related("items")
+        return super().get_queryset(request).annotate(refund_due=REFUND_DUE).prefetch_related("items")
 
-    def has_add_permission(self, request: HttpRequest) -> bool:
-        return False
+    def has_cancel_permission(self, request: HttpRequest) -> bool:
+        return request.user.has_perm("shop.change_order")
 
-    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return False
-
-    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return False
+    @admin.action(permissions=["cancel"], description="Cancel: end pending orders, their units come back")
+    def cancel(self, request: HttpRequest, queryset: QuerySet[Order]) -> None:
+        for order in queryset:
+            try:
+                ended = checkout.cancel(order.pk, customer=order.customer_id)
+            except checkout.NotCancellable as refused:
+                self.message_user(request, f"{order} was not cancelled: {refused}", messages.WARNING)
+            except DatabaseError as error:
+                self.message_user(request, f"{order} was not cancelled, try again: {error}", messages.ERROR)
+            else:
+                if not ended.before:
+                    self.log_change(request, order, "Cancelled.")
+                self.message_user(request, f"{order} is cancelled.", messages.SUCCESS)
 
     @display(description="Ordered")
     def ordered(self, order: Order) -> str:
@@ -59,7 +104,10 @@ class OrderAdmin(ModelAdmin):
     def state_label(self, order: Order) -> str:
         return order.state
 
+    @display(description="Refund", label={"due": "danger"})
+    def refund(self, order: Any) -> str | None:
+        return "due" if order.refund_due else None
+
     @display(description="Placed", ordering="created_at")
     def placed(self, order: Order) -> str:
-        # A sale is over in seconds: the minute alone would say nothing.
-        return f"{localtime(order.created_at):%Y-%m-%d %H:%M:%S}"
+        return to_the_second(order.created_at)

@@ -10,9 +10,9 @@ from django.db.models import Model
 from django.http import HttpRequest
 from django.urls import reverse
 
-from inventory.models import StockItem
+from inventory.models import StockItem, StockMovement
 from locking.admin import may_see_locks
-from shop.models import Order, Product, Sale
+from shop.models import Order, Payment, Product, Sale
 
 Entry = dict[str, Any]
 
@@ -25,8 +25,10 @@ def navigation(request: HttpRequest) -> list[Entry]:
             "items": [
                 {"title": "Overview", "icon": "speed", "link": reverse("admin:index")},
                 listed(StockItem, "Stock", "inventory_2"),
+                listed(StockMovement, "Movements", "swap_vert"),
                 {"title": "Locks", "icon": "lock", "link": reverse("admin_locks"), "permission": may_see_locks},
                 listed(Order, "Orders", "receipt_long"),
+                listed(Payment, "Payments", "payments"),
             ],
         },
         {

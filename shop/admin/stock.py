@@ -1,4 +1,4 @@
-"""Stock: each sku as the tables and Redis have it, and the deliveries that add to it."""
+"""Stock: each sku as the tables and Redis have it, and the movements that change it."""
 
 from __future__ import annotations
 
@@ -14,26 +14,43 @@ from django.http import HttpRequest
 from redis import RedisError
 from unfold.admin import ModelAdmin
 from unfold.decorators import display
-from unfold.widgets import UnfoldAdminIntegerFieldWidget
+from unfold.widgets import UnfoldAdminIntegerFieldWidget, UnfoldAdminSelectWidget, UnfoldAdminTextInputWidget
 
 from inventory import stock, strategies
 from inventory.audit import Figures
-from inventory.models import StockItem
+from inventory.models import StockItem, StockMovement
 from inventory.stock import all_on_hand
 from shop.admin.audit import audit
 from shop.models import Order, OrderItem
 from shop.saving import saved
 
+Kind = StockMovement.Kind
 
-class DeliveryForm(forms.ModelForm):
-    """Stock is not overwritten: what arrives is added to it, also while it is being sold."""
+MAX_UNITS = 1_000_000
+LATEST = 20
 
-    delivered = forms.IntegerField(
-        min_value=1,
-        max_value=1_000_000,
+
+class MovementForm(forms.ModelForm):
+    """Stock is not overwritten: what moves is added or taken away, also while it is being sold."""
+
+    kind = forms.ChoiceField(
+        choices=Kind.choices,
+        initial=Kind.DELIVERED,
+        widget=UnfoldAdminSelectWidget,
+        help_text="A correction makes the figures agree with what was counted.",
+    )
+    units = forms.IntegerField(
+        min_value=-MAX_UNITS,
+        max_value=MAX_UNITS,
         required=False,
         widget=UnfoldAdminIntegerFieldWidget,
-        help_text="Units that have arrived now. They are added to what is received and on hand.",
+        help_text="Added to what is received and on hand; a correction may be negative. Empty for no movement.",
+    )
+    why = forms.CharField(
+        max_length=200,
+        required=False,
+        widget=UnfoldAdminTextInputWidget,
+        help_text="Needed for corrections and returns.",
     )
     received_before = forms.IntegerField(required=False, widget=forms.HiddenInput)
 
@@ -47,36 +64,65 @@ class DeliveryForm(forms.ModelForm):
             self.fields["received_before"].initial = self.instance.received
 
     def clean(self) -> dict[str, Any]:
-        """Refuse a form that was sent twice, or filled in before another delivery was known."""
+        """Refuse what `stock.move` would, and a form that was sent twice or filled in before another movement."""
         cleaned = super().clean() or {}
-        before = cleaned.get("received_before")
-        if cleaned.get("delivered") and before is not None:
-            # The row is locked until the delivery is committed: of two equal forms only one finds what it expects.
-            received = StockItem.objects.select_for_update().get(pk=self.instance.pk).received
-            if received != before:
-                self.data = {**self.data.dict(), "received_before": received}  # type: ignore[attr-defined]
-                raise forms.ValidationError(
-                    "Something was delivered since this page was opened, perhaps by sending it twice. Nothing was "
-                    "added now: look at the figures, and save again what is still missing."
-                )
+        if self.errors:
+            return cleaned
+        units, kind = cleaned.get("units"), cleaned["kind"]
+        if units is None:
+            if cleaned.get("why"):
+                self.add_error("units", "Say how many units.")
+            return cleaned
+        if units == 0 or (units < 0 and kind != Kind.CORRECTED):
+            self.add_error("units", "Only a correction takes units away, and none moves nothing.")
+        if kind != Kind.DELIVERED and not cleaned.get("why"):
+            self.add_error("why", "Say why.")
+        # The row is locked until the movement is committed: of two equal forms only one finds what it expects.
+        row = StockItem.objects.select_for_update().filter(pk=self.instance.pk).first()
+        self.refuse_if_moved_since(row, cleaned.get("received_before"))
+        self.refuse_if_not_there(row, units)
         return cleaned
+
+    def refuse_if_moved_since(self, row: StockItem | None, before: int | None) -> None:
+        if row is not None and before is not None and row.received != before:
+            self.data = {**self.data.dict(), "received_before": row.received}  # type: ignore[attr-defined]
+            raise forms.ValidationError(
+                "Something was moved since this page was opened, perhaps by sending it twice. Nothing was moved now: "
+                "look at the figures, and save again what is still missing."
+            )
+
+    def refuse_if_not_there(self, row: StockItem | None, units: int) -> None:
+        free = row.on_hand if row else 0
+        if units >= -free:
+            return
+        left = stock.on_hand(row.sku) if row else 0
+        split = f" {left - free} more are split up for a sale: close it first." if left > free else ""
+        self.add_error("units", f"Only {free} on hand can be taken away.{split}")
 
 
 @admin.register(StockItem)
 class StockAdmin(ModelAdmin):
     """Each sku as the tables and Redis have it: received = on hand + sold, or there is drift."""
 
-    form = DeliveryForm
-    list_display = ("sku", "received", "all_on_hand", "in_redis", "sold", "drift", "verdict")
+    form = MovementForm
+    list_display = ("sku", "all_received", "all_on_hand", "in_redis", "sold", "drift", "verdict")
     list_before_template = "shop/verdict_of_list.html"
+    change_form_outer_after_template = "shop/movements.html"
     search_fields = ("sku",)
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[StockItem]:
         # One statement, so on hand and sold are of one moment, also while the shop is selling.
         sold = OrderItem.objects.filter(product=OuterRef("pk"), order__state__in=Order.STANDING)
         units = sold.order_by().values("product").annotate(units=Sum("quantity")).values("units")
+        moved = StockMovement.objects.filter(item=OuterRef("pk")).order_by().values("item").annotate(sum=Sum("units"))
         return (
-            super().get_queryset(request).annotate(sold_units=Coalesce(Subquery(units), 0), on_hand_units=all_on_hand())
+            super()
+            .get_queryset(request)
+            .annotate(
+                received_units=Coalesce(Subquery(moved.values("sum")), 0),
+                on_hand_units=all_on_hand(),
+                sold_units=Coalesce(Subquery(units), 0),
+            )
         )
 
     def get_changelist_instance(self, request: HttpRequest) -> ChangeList:
@@ -88,17 +134,19 @@ class StockAdmin(ModelAdmin):
 
     def get_fields(self, request: HttpRequest, obj: StockItem | None = None) -> tuple[str, ...]:
         if obj is None:
-            return ("sku", "delivered")
+            return ("sku", "kind", "units", "why")
         shown = self.get_readonly_fields(request, obj)
-        return (*shown, "delivered", "received_before") if self.has_change_permission(request, obj) else shown
+        if not self.has_change_permission(request, obj):
+            return shown
+        return (*shown, "kind", "units", "why", "received_before")
 
     def get_readonly_fields(self, request: HttpRequest, obj: StockItem | None = None) -> tuple[str, ...]:
-        return ("sku", "received", "all_on_hand", "sold", "drift") if obj else ()
+        return ("sku", "all_received", "all_on_hand", "sold", "drift") if obj else ()
 
     def save_model(self, request: HttpRequest, obj: StockItem, form: Any, change: bool) -> None:  # noqa: FBT001
-        delivered = form.cleaned_data.get("delivered")
-        if delivered:
-            stock.deliver(obj.sku, delivered, who=request.user.pk)
+        if form.cleaned_data.get("units"):
+            said = form.cleaned_data
+            stock.move(obj.sku, Kind(said["kind"]), said["units"], who=request.user.pk, why=said["why"])
             transaction.on_commit(lambda: self.tell_redis(request, obj.sku))
         elif not change:
             StockItem.objects.get_or_create(sku=obj.sku)
@@ -111,10 +159,16 @@ class StockAdmin(ModelAdmin):
             self.message_user(request, warning, messages.WARNING)
 
     def construct_change_message(self, request: HttpRequest, form: Any, formsets: Any, add: bool = False) -> Any:  # noqa: FBT001, FBT002
-        delivered = form.cleaned_data.get("delivered")
-        return (
-            f"Delivered {delivered}." if delivered else super().construct_change_message(request, form, formsets, add)
-        )
+        if units := form.cleaned_data.get("units"):
+            return f"{Kind(form.cleaned_data['kind']).label} {units}."
+        return super().construct_change_message(request, form, formsets, add)
+
+    def render_change_form(self, request: HttpRequest, context: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
+        if (obj := kwargs.get("obj")) is not None and admin.site.get_model_admin(StockMovement).has_view_permission(
+            request
+        ):
+            context["movements"] = obj.movements.select_related("who")[:LATEST]
+        return super().render_change_form(request, context, *args, **kwargs)
 
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return False
@@ -126,6 +180,10 @@ class StockAdmin(ModelAdmin):
         reserved = f" + {item.counter.reserved} reserved" if item.counter.reserved else ""
         return "differs" if item.counter.drift else "agrees", f"{item.counter.left}{reserved}"
 
+    @display(description="Received", ordering="received_units")
+    def all_received(self, item: Any) -> int:
+        return item.received_units
+
     @display(description="On hand", ordering="on_hand_units")
     def all_on_hand(self, item: Any) -> int:
         return item.on_hand_units
@@ -134,7 +192,7 @@ class StockAdmin(ModelAdmin):
     def sold(self, item: Any) -> int:
         return item.sold_units
 
-    @display(description="Drift", ordering=Abs(F("received") - F("on_hand_units") - F("sold_units")))
+    @display(description="Drift", ordering=Abs(F("received_units") - F("on_hand_units") - F("sold_units")))
     def drift(self, item: Any) -> int:
         return figures_of(item).drift
 
@@ -144,4 +202,5 @@ class StockAdmin(ModelAdmin):
 
 
 def figures_of(item: Any) -> Figures:
-    return Figures(item.sku, item.received, item.on_hand_units, item.sold_units)
+    unexplained = item.received - item.received_units
+    return Figures(item.sku, item.received_units, item.on_hand_units, item.sold_units, unexplained)

@@ -15,7 +15,8 @@ from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
 from rest_framework import exceptions
 
 from inventory import errors
-from shop import checkout
+from shop import checkout, payments, states
+from shop.api.signatures import BadSignature
 from shop.models import Order
 
 logger = logging.getLogger(__name__)
@@ -59,6 +60,20 @@ SOLD_OUT = Problem("sold-out", 409, "Sold out", "Units of orders that are not pa
 OVER_LIMIT = Problem("over-limit", 409, "Over the limit per customer", "Order fewer units.")
 SALE_NOT_OPEN = Problem("sale-not-open", 409, "The sale is not open", "Look at the sale's window.")
 NOT_PAYABLE = Problem("not-payable", 409, "The order cannot be paid any more", "Place a new order.")
+NOT_CANCELLABLE = Problem(
+    "not-cancellable", 409, "The order cannot be cancelled any more", "Look at the order's state."
+)
+SIGNATURE = Problem(
+    "signature",
+    403,
+    "The message is not signed by the payment provider",
+    "Sign `<seconds since 1970>.<body>` with HMAC-SHA256 and the shared secret, each time that it is sent.",
+)
+UNKNOWN_ORDER = Problem("unknown-order", 404, "No such order yet", "Deliver the payment again later.", 5)
+WRONG_AMOUNT = Problem("wrong-amount", 422, "The order costs something else", "Look at the order's total.")
+REFERENCE_REUSED = Problem(
+    "reference-reused", 422, "The reference belongs to another payment", "Use a new reference for a new payment."
+)
 BUSY = Problem("busy", 503, "Too many buyers at once", "Nothing was sold. Try again with the same key.", 1)
 NOT_LOADED = Problem("not-loaded", 503, "The stock is not loaded yet", "Try again with the same key.", 5)
 UNAVAILABLE = Problem(
@@ -94,6 +109,11 @@ BY_EXCEPTION: tuple[tuple[type[Exception], Problem], ...] = (
     (checkout.StillRunning, STILL_RUNNING),
     (checkout.KeyReused, KEY_REUSED),
     (checkout.NotPayable, NOT_PAYABLE),
+    (checkout.NotCancellable, NOT_CANCELLABLE),
+    (states.Overtaken, BUSY),
+    (payments.UnknownOrder, UNKNOWN_ORDER),
+    (payments.WrongAmount, WRONG_AMOUNT),
+    (payments.ReferenceReused, REFERENCE_REUSED),
     (Order.DoesNotExist, NOT_FOUND),
     # A refresh token outlives the account that it was made for.
     (get_user_model().DoesNotExist, UNAUTHENTICATED),
@@ -139,6 +159,8 @@ def answer(error: Exception, context: Mapping[str, Any]) -> HttpResponse | None:
         return response(LENGTH_REQUIRED)
     if isinstance(error, BadKey):
         return response(KEY_INVALID, str(error))
+    if isinstance(error, BadSignature):
+        return response(SIGNATURE, str(error))
     if isinstance(error, checkout.UnknownSale):
         return response(INVALID, errors=[{"pointer": "#/sale", "detail": str(error)}])
     if isinstance(error, checkout.UnknownProduct):
@@ -170,6 +192,8 @@ def _response_to(error: Exception, problem: Problem) -> HttpResponse:
             detail = ""
         case errors.OverLimit():
             members = {"sku": error.sku, "limit": error.limit, "taken": error.taken}
+        case payments.WrongAmount():
+            members = {"expected": f"{error.expected:.2f}", "received": f"{error.received:.2f}"}
         case exceptions.ValidationError():
             members = {"errors": list(pointers(error.detail))}
             detail = ""

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from datetime import timedelta
 from decimal import Decimal
 from typing import Any
+from uuid import UUID
 
 from django.conf import settings
 from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
-from shop.models import Order
+from shop.models import Order, Payment
 
 MAX_ID = 2**63 - 1
 MAX_LINES = 20
@@ -72,12 +74,65 @@ class OrderSerializer(serializers.Serializer[Any]):
 
     @extend_schema_field(serializers.DecimalField(max_digits=14, decimal_places=2))
     def get_total(self, order: Order) -> Decimal:
-        return sum((item.price * item.quantity for item in order.items.all()), Decimal())
+        return order.total
 
     @extend_schema_field(serializers.DateTimeField())
     def get_pay_by(self, order: Order) -> str:
         at = order.created_at + timedelta(seconds=settings.ORDER_TTL)
         return str(self.fields["created_at"].to_representation(at))
+
+
+AMOUNT = r"[0-9]{1,14}\.[0-9]{2}"
+REFERENCE = r"[A-Za-z0-9._~:-]{1,128}"
+
+
+@extend_schema_field({"type": "string", "pattern": f"^{AMOUNT}$"})
+class AmountField(serializers.DecimalField):
+    """An amount as the API writes it: a text with two decimals. A JSON number may have lost a cent on its way."""
+
+    def to_internal_value(self, data: Any) -> Decimal:
+        if not isinstance(data, str) or not re.fullmatch(AMOUNT, data):
+            self.fail("invalid")
+        return super().to_internal_value(data)
+
+
+@extend_schema_field({"type": "string", "pattern": f"^{REFERENCE}$"})
+class ReferenceField(serializers.CharField):
+    """A payment provider's own name of a payment."""
+
+    def to_internal_value(self, data: Any) -> str:
+        if not isinstance(data, str) or not re.fullmatch(REFERENCE, data):
+            self.fail("invalid")
+        return data
+
+
+class WrittenUUIDField(serializers.UUIDField):
+    """A UUID as a text: a number is a mistake of the caller."""
+
+    def to_internal_value(self, data: Any) -> UUID:
+        if not isinstance(data, str):
+            self.fail("invalid", value=data)
+        return super().to_internal_value(data)
+
+
+class NewPaymentSerializer(serializers.Serializer[Any]):
+    """What a payment provider says of a payment."""
+
+    reference = ReferenceField(help_text="The provider's own, a new one for each payment.")
+    order = WrittenUUIDField()
+    amount = AmountField(max_digits=16, decimal_places=2, help_text="All that the order costs.")
+
+
+class PaymentSerializer(serializers.Serializer[Any]):
+    reference = serializers.CharField()
+    order = serializers.UUIDField(source="order_id")
+    amount = serializers.DecimalField(max_digits=16, decimal_places=2)
+    outcome = serializers.ChoiceField(
+        choices=Payment.Outcome.choices,
+        help_text="`refund_due`: the money goes back; the order is as it was.",
+    )
+    note = serializers.CharField(help_text="Why it is to be refunded, or that the units were taken again.")
+    received_at = serializers.DateTimeField()
 
 
 class OfferedSerializer(serializers.Serializer[Any]):

@@ -20,9 +20,19 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from shop import checkout, offers
-from shop.api.problems import PROBLEMS, BadKey, LengthRequired
-from shop.api.serializers import NEW_ORDER, ORDER, NewOrderSerializer, OfferSerializer, OrderSerializer
+from shop import checkout, offers, payments
+from shop.api import signatures
+from shop.api.parsers import MAX_BODY
+from shop.api.problems import PROBLEMS, BadKey, BodyTooLarge, LengthRequired
+from shop.api.serializers import (
+    NEW_ORDER,
+    ORDER,
+    NewOrderSerializer,
+    NewPaymentSerializer,
+    OfferSerializer,
+    OrderSerializer,
+    PaymentSerializer,
+)
 from shop.api.throttles import OrderRate
 from shop.models import Order, Sale
 
@@ -37,6 +47,21 @@ KEY_PARAMETER = OpenApiParameter(
 )
 EXAMPLE_ORDER = OpenApiExample(
     "One unit", value={"sale": 1, "items": [{"product": 1, "quantity": 1}]}, request_only=True
+)
+SIGNATURE_PARAMETER = OpenApiParameter(
+    signatures.HEADER,
+    location=OpenApiParameter.HEADER,
+    required=True,
+    type={"type": "string", "pattern": f"^{signatures.FORM.pattern}$"},
+    description=(
+        "`t` is the moment of sending, in seconds since 1970; `v1` the HMAC-SHA256, in hex, of `t`, a full stop and "
+        f"the body, with the secret that provider and shop share. It is good for {signatures.TOLERANCE} seconds."
+    ),
+)
+EXAMPLE_PAYMENT = OpenApiExample(
+    "A payment",
+    value={"reference": "pay_4711", "order": "0199c2ba-6f2e-7c3a-a1de-2f9a3c4b5d6e", "amount": "19.80"},
+    request_only=True,
 )
 
 
@@ -62,17 +87,43 @@ def idempotency_key(request: Request) -> str:
     return key
 
 
+def require_length(request: Request) -> None:
+    """Refuse a body that comes in chunks: it would look like none."""
+    if "Content-Length" not in request.headers and "Transfer-Encoding" in request.headers:
+        raise LengthRequired
+
+
+def json_object(request: Request) -> dict[str, Any]:
+    """The body of a request.
+
+    Raises:
+        LengthRequired, ValidationError: it cannot be read, or is something else.
+    """
+    require_length(request)
+    if not isinstance(request.data, dict):
+        raise ValidationError(["The body must be a JSON object."])
+    return request.data
+
+
+def raw_body(request: Request) -> bytes:
+    """The bytes of the body as they were sent; `request.data` can still be read.
+
+    Raises:
+        LengthRequired, BodyTooLarge: they cannot be read, or are more than a body has.
+    """
+    require_length(request)
+    if int(request.META.get("CONTENT_LENGTH") or 0) > MAX_BODY:
+        raise BodyTooLarge(f"A body has at most {MAX_BODY} bytes.")
+    return bytes(request._request.body)
+
+
 def new_order(request: Request) -> dict[str, Any]:
     """What an order's body says: `sale`, and `quantities` by product.
 
     Raises:
         ValidationError: the body is not an order.
     """
-    if "Content-Length" not in request.headers and "Transfer-Encoding" in request.headers:
-        raise LengthRequired
-    if not isinstance(request.data, dict):
-        raise ValidationError(["The body must be a JSON object."])
-    return dict(NEW_ORDER.run_validation(request.data))
+    return dict(NEW_ORDER.run_validation(json_object(request)))
 
 
 def represented(placed: checkout.Placed) -> dict[str, Any]:
@@ -124,13 +175,50 @@ class OneOrder(APIView):
         return Response(represented(checkout.find(order, customer=customer_of(request))))
 
 
-class Payment(APIView):
-    """The payment of an order."""
+class PayOrder(APIView):
+    """The payment of an order, at its customer's word."""
 
     @extend_schema(request=None, responses=OrderSerializer)
     def post(self, request: Request, order: UUID) -> Response:
         """Pay for an order. Paying twice is paying once."""
         return Response(OrderSerializer(checkout.pay(order, customer=customer_of(request))).data)
+
+
+class CancelOrder(APIView):
+    """The end of an order that is not paid."""
+
+    @extend_schema(request=None, responses=OrderSerializer)
+    def post(self, request: Request, order: UUID) -> Response:
+        """Cancel a pending order. Cancelling twice is cancelling once."""
+        return Response(OrderSerializer(checkout.cancel(order, customer=customer_of(request)).order).data)
+
+
+class Payments(APIView):
+    """What the payment provider says."""
+
+    authentication_classes = ()
+    permission_classes = (AllowAny,)
+
+    @extend_schema(
+        request=NewPaymentSerializer,
+        parameters=[SIGNATURE_PARAMETER],
+        examples=[EXAMPLE_PAYMENT],
+        responses={
+            200: OpenApiResponse(
+                PaymentSerializer, description="The payment, as it was first received, and what became of it."
+            )
+        },
+    )
+    def post(self, request: Request) -> Response:
+        """Say that an order was paid for. Of each reference the first message counts, and all have its answer."""
+        signatures.verify(request.headers.get(signatures.HEADER, ""), raw_body(request))
+        body = NewPaymentSerializer(data=json_object(request))
+        body.is_valid(raise_exception=True)
+        received = payments.receive(**body.validated_data)
+        return Response(
+            PaymentSerializer(received.payment).data,
+            headers={"Idempotent-Replayed": "true"} if received.replayed else {},
+        )
 
 
 class Sales(APIView):

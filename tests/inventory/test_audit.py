@@ -38,6 +38,22 @@ def test_check_has_a_row_for_every_sku_that_is_in_stock_or_was_sold_in_order() -
     assert [row.conserved for row in rows] == [True, False, True]
 
 
+def test_what_counts_as_received_is_the_sum_of_the_movements_where_they_are_kept() -> None:
+    rows = audit.check([("a", 3, 1), ("b", 5, 5), ("c", 1, 1)], {"a": 2}, {"a": 3, "b": 4, "d": 2})
+    assert rows == [
+        Figures("a", 3, 1, 2),
+        Figures("b", 4, 5, 0, unexplained=1),
+        Figures("c", 0, 1, 0, unexplained=1),
+        Figures("d", 2, 0, 0, unexplained=-2),
+    ]
+    assert [row.conserved for row in rows] == [True, False, False, False]
+
+
+def test_a_row_that_disagrees_with_its_movements_is_broken_though_everything_else_adds_up() -> None:
+    assert Figures("a", 5, 3, 2).conserved
+    assert not Figures("a", 5, 3, 2, unexplained=1).conserved
+
+
 def test_check_of_nothing_is_nothing() -> None:
     assert audit.check([], {}) == []
 

@@ -31,11 +31,11 @@ from lab import ledger
 from lab.ladder.locks.rung import Invariant
 from lab.ladder.stock import RUNGS
 from lab.models import RungOrder
-from locking import local
+from locking import held, local
 from shop import accounts
 from shop.models import Order
 from shop.saving import save, saved
-from tests.factories import STOCK_WRITE, blocked, elsewhere, new_customer, new_draft, on_sale
+from tests.factories import STOCK_WRITE, elsewhere, new_customer, new_draft, on_sale, waiting_in_postgres
 from tests.lab.rung_support import SteppedConnection
 from tests.waiting import PATIENCE, wait_for
 
@@ -204,6 +204,11 @@ def each_step(listener: Callable[[str], object]) -> Iterator[None]:
 
 class NeverCame(AssertionError):
     """No step was the one that somebody should have come before."""
+
+
+def blocked(redis: Redis) -> int:
+    """How many wait for a lock in Redis or in Postgres."""
+    return waiting_in_postgres() + sum(lock.waiters for lock in held(redis))
 
 
 @contextmanager

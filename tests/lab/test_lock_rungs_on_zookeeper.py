@@ -37,7 +37,7 @@ line = ZooKeeperTraces.line
 class LineRecipe(ZooKeeperRecipe):
     """Makes locks of a rung."""
 
-    slug: str
+    slug: str = ""
 
     def __call__(self, name: str, *, ttl: float = LONGEST, **options: Any) -> Lock:
         return self.on(self.client(ttl), name, **options)
@@ -69,7 +69,7 @@ def zookeeper() -> Iterator[ZooKeeper]:
 
 @pytest.fixture
 def recipe_of(zookeeper: ZooKeeper, tmp_path: Path) -> Iterator[Callable[[str], LineRecipe]]:
-    yield lambda slug: LineRecipe(zookeeper.hosts, tmp_path, slug)
+    yield lambda slug: LineRecipe(zookeeper.hosts, tmp_path, slug=slug)
     clients.close()
 
 

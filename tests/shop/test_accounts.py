@@ -149,7 +149,24 @@ def test_the_command_shows_what_differs_and_only_that(sold: None, capsys: pytest
     out = capsys.readouterr().out
     assert "BROKEN: 1 of 2 skus." in out
     rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in out.splitlines() if line.startswith("│")]
-    assert rows == [["b", "2", "1", "0", "1", "0"]]
+    assert rows == [["b", "2", "1", "0", "1", "0", "0"]]
+
+
+def test_what_a_row_says_beyond_its_movements_breaks_the_law(sold: None, capsys: pytest.CaptureFixture[str]) -> None:
+    """By hand, somebody has written a unit that nobody delivered: the figures of the row alone would add up."""
+    StockItem.objects.filter(sku="b").update(received=3, on_hand=3)
+    assert accounts.figures(["b"]) == [Figures("b", 2, 3, 0, unexplained=1)]
+    assert run_audit() == 1
+    assert "│ b   │ 2        │ 3       │ 0    │ -1    │ 0        │ 1           │" in capsys.readouterr().out
+    rows = StockItem.objects.values_list("sku", "received", "on_hand")
+    without_movements = audit.check(rows, {"a": 2})
+    assert [row.conserved for row in without_movements] == [True, True]
+
+
+def test_a_movement_that_the_row_has_not_followed_breaks_the_law(sold: None) -> None:
+    StockMovement.objects.create(item_id="b", kind="delivered", units=5)
+    assert accounts.figures(["b"]) == [Figures("b", 7, 2, 0, unexplained=-5)]
+    assert run_audit() == 1
 
 
 @pytest.mark.parametrize(("sku", "status"), [("a", 0), ("b", 1)])
@@ -170,8 +187,9 @@ def test_the_command_speaks_json(sold: None, capsys: pytest.CaptureFixture[str],
         lose_a_unit()
     assert run_audit("--json") == int(broken)
     said: dict[str, Any] = json.loads(capsys.readouterr().out)
-    row = {"received": 3, "on_hand": 1, "sold": 2, "drift": 0, "oversold": 0, "conserved": True}
-    other = {"received": 2, "on_hand": 2, "sold": 0, "drift": 0, "oversold": 0, "conserved": True}
+    sound = {"drift": 0, "oversold": 0, "unexplained": 0, "conserved": True}
+    row = {"received": 3, "on_hand": 1, "sold": 2, **sound}
+    other = {"received": 2, "on_hand": 2, "sold": 0, **sound}
     if broken:
         other |= {"on_hand": 1, "drift": 1, "conserved": False}
     assert said == {"conserved": not broken, "skus": [{"sku": "a", **row}, {"sku": "b", **other}]}

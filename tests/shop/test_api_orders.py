@@ -11,6 +11,7 @@ from uuid import UUID, uuid4
 
 import pytest
 from django.conf import settings
+from django.db import transaction
 from redis import Redis
 from rest_framework.test import APIClient
 
@@ -20,7 +21,8 @@ from inventory.strategies import stock_lock
 from shop import accounts, checkout
 from shop.api import throttles
 from shop.models import Order, OrderItem
-from tests.factories import SAVING, OnSale, close_now, interleaved, on_sale
+from shop.saving import reject
+from tests.factories import SAVING, OnSale, close_now, interleaved, new_draft, on_sale
 from tests.shop.conftest import Buyer, assert_problem, order_body
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -285,10 +287,45 @@ def test_an_order_that_has_expired_cannot_be_paid(buyer: Buyer, offer: OnSale) -
     assert_sold()
 
 
+def test_cancelling_answers_with_the_cancelled_order_however_often(buyer: Buyer, offer: OnSale) -> None:
+    location = buyer.order(order_body(offer, a=1)).headers["Location"]
+    for _ in range(2):
+        cancelled = buyer.post(f"{location}cancel/")
+        assert (cancelled.status_code, cancelled.json()["state"]) == (200, "cancelled")
+    assert buyer.get(location).json() == cancelled.json()
+    assert_sold()
+
+
+def test_a_paid_order_cannot_be_cancelled_nor_a_cancelled_one_paid(buyer: Buyer, offer: OnSale) -> None:
+    paid, cancelled = (buyer.order(order_body(offer, a=1)).headers["Location"] for _ in range(2))
+    buyer.post(f"{paid}pay/")
+    buyer.post(f"{cancelled}cancel/")
+    said = assert_problem(buyer.post(f"{paid}cancel/"), 409, "not-cancellable")
+    assert said["detail"] == "The order is paid."
+    said = assert_problem(buyer.post(f"{cancelled}pay/"), 409, "not-payable")
+    assert said["detail"] == "The order is cancelled."
+    assert_sold(a=1)
+
+
+def test_a_rejected_order_says_why(buyer: Buyer, offer: OnSale) -> None:
+    draft = new_draft(("a", 2), customer=buyer.customer, sale=offer.sale)
+    with transaction.atomic():
+        reject({draft: "a: 2 wanted, 0 left"})
+    said = buyer.get(f"/api/orders/{draft.id}/").json()
+    assert (said["state"], said["reason"], said["total"]) == ("rejected", "a: 2 wanted, 0 left", "19.80")
+    assert_problem(buyer.post(f"/api/orders/{draft.id}/pay/"), 409, "not-payable")
+    assert_problem(buyer.post(f"/api/orders/{draft.id}/cancel/"), 409, "not-cancellable")
+    assert_sold()
+
+
 @pytest.mark.parametrize(
     "call",
-    [lambda who, order: who.get(f"/api/orders/{order}/"), lambda who, order: who.post(f"/api/orders/{order}/pay/")],
-    ids=["look", "pay"],
+    [
+        lambda who, order: who.get(f"/api/orders/{order}/"),
+        lambda who, order: who.post(f"/api/orders/{order}/pay/"),
+        lambda who, order: who.post(f"/api/orders/{order}/cancel/"),
+    ],
+    ids=["look", "pay", "cancel"],
 )
 def test_somebody_elses_order_is_as_if_it_were_not_there(
     buyer: Buyer, other_buyer: Buyer, offer: OnSale, call: Callable[[APIClient, Any], Any]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from typing import Any
 from uuid import UUID
@@ -14,14 +15,16 @@ from drf_spectacular.validation import validate_schema
 from hypothesis import HealthCheck
 from hypothesis import settings as hypothesis_settings
 from redis import Redis
+from rest_framework.test import APIClient
 from rest_framework_simplejwt.tokens import RefreshToken
 
 from shop import accounts
+from shop.api import signatures
 from shop.api.problems import PROBLEMS
-from shop.api.serializers import NewOrderSerializer
+from shop.api.serializers import NewOrderSerializer, NewPaymentSerializer
 from shop.wsgi import application
 from tests.factories import on_sale
-from tests.shop.conftest import Buyer, order_body
+from tests.shop.conftest import Buyer, assert_problem, order_body
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -49,7 +52,11 @@ DECLARED = {
         "length-required",
     },
     "GET /api/orders/{order}/": {"unauthenticated", "not-found"},
-    "POST /api/orders/{order}/pay/": {"unauthenticated", "not-found", "not-payable"},
+    "POST /api/orders/{order}/pay/": {"unauthenticated", "not-found", "not-payable", "busy"},
+    "POST /api/orders/{order}/cancel/": {"unauthenticated", "not-found", "not-cancellable", "busy"},
+    "POST /api/payments/": {
+        *("invalid", "signature", "unknown-order", "wrong-amount", "reference-reused", "busy", "length-required"),
+    },
     "GET /api/sales/": set(),
     "GET /api/sales/{sale}/": {"not-found"},
     "POST /api/token/": {"invalid", "unauthenticated"},
@@ -81,6 +88,22 @@ def test_the_example_of_an_order_is_one(described: dict[str, Any], buyer: Buyer,
     offer = on_sale({"a": 1})
     assert example["value"].keys() == order_body(offer, a=1).keys()
     assert buyer.order(order_body(offer, a=1), key=key["value"]).status_code == 201
+
+
+def test_the_example_of_a_payment_is_one(described: dict[str, Any], buyer: Buyer, redis: Redis, settings: Any) -> None:
+    settings.PAYMENT_SECRET = "known to two"
+    operation = described["paths"]["/api/payments/"]["post"]
+    (example,) = operation["requestBody"]["content"]["application/json"]["examples"].values()
+    assert "security" not in operation or operation["security"] == [{}]
+    assert assert_problem(paid(json.dumps(example["value"]).encode()), 404, "unknown-order")
+    order = buyer.order(order_body(on_sale({"a": 2}, price="9.90"), a=2)).json()["id"]
+    assert paid(json.dumps({**example["value"], "order": order}).encode()).json()["outcome"] == "paid"
+
+
+def paid(body: bytes) -> Any:
+    """The answer to a payment that is signed."""
+    headers = {signatures.HEADER: signatures.sign(body)}
+    return APIClient().generic("POST", "/api/payments/", body, content_type="application/json", headers=headers)
 
 
 # What is done
@@ -125,8 +148,14 @@ class Shop:
             case "POST /api/orders/" if NewOrderSerializer(data=body).is_valid() and body["sale"] % 2:
                 body["sale"] = self.offer.sale
                 body["items"] = [{"product": self.offer.products["a"], "quantity": body["items"][0]["quantity"]}]
-            case "GET /api/orders/{order}/" | "POST /api/orders/{order}/pay/" if is_uuid(path["order"]):
+            case "GET /api/orders/{order}/" | "POST /api/orders/{order}/pay/" | "POST /api/orders/{order}/cancel/" if (
+                is_uuid(path["order"])
+            ):
                 path["order"] = self.order
+            case "POST /api/payments/" if NewPaymentSerializer(data=body).is_valid() and UUID(body["order"]).int % 2:
+                body["order"] = self.order
+                if is_odd(body, "reference"):
+                    body["amount"] = "9.90"
             case "GET /api/sales/{sale}/" if isinstance(path["sale"], int) and path["sale"] % 2:
                 path["sale"] = self.offer.sale
             case "POST /api/token/" if is_odd(body, "username") and is_odd(body, "password"):
@@ -149,6 +178,7 @@ def is_odd(body: Any, name: str) -> bool:
 @pytest.fixture
 def shop(redis: Redis, settings: Any) -> Iterator[Shop]:
     settings.ORDER_RATE = 1_000_000
+    settings.PAYMENT_SECRET = "known to two"
     shop = Shop()
     yield shop
     assert shop.answers & {200, 201}, "nothing was answered well"
@@ -159,5 +189,8 @@ def shop(redis: Redis, settings: Any) -> Iterator[Shop]:
 @hypothesis_settings(suppress_health_check=[HealthCheck.function_scoped_fixture])  # one shop for all cases
 def test_every_operation_answers_as_it_is_described(case: schemathesis.Case, shop: Shop) -> None:
     shop.name_what_there_is(case)
-    answer = case.call_and_validate(headers={"Authorization": f"Bearer {shop.buyer.token}"})
+    headers = {"Authorization": f"Bearer {shop.buyer.token}"}
+    if signatures.FORM.fullmatch(case.headers.get(signatures.HEADER, "")):
+        headers[signatures.HEADER] = signatures.sign(json.dumps(case.body, default=str).encode())
+    answer = case.call_and_validate(headers=headers)
     shop.answers.add(answer.status_code)

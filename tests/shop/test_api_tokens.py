@@ -93,6 +93,7 @@ def test_a_token_that_is_not_good_is_401_and_no_order_is_made(user: User, offer:
         client.get("/api/orders/", headers=headers),
         client.get(f"/api/orders/{uuid4()}/", headers=headers),
         client.post(f"/api/orders/{uuid4()}/pay/", headers=headers),
+        client.post(f"/api/orders/{uuid4()}/cancel/", headers=headers),
     ):
         assert_problem(answer, 401, "unauthenticated")
         assert answer.headers["WWW-Authenticate"] == 'Bearer realm="api"'

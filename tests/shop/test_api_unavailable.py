@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from typing import Any
 from uuid import uuid4
@@ -16,6 +17,7 @@ from inventory import strategies
 from inventory.draft import Draft, Placement, Save
 from inventory.strategies import Strategy
 from shop import accounts, checkout
+from shop.api import signatures
 from tests.factories import SAVING, on_sale, orders_in
 from tests.shop.conftest import Buyer, Gone, assert_problem, order_body
 
@@ -67,11 +69,20 @@ def test_without_redis_nobody_is_slowed_down_and_reading_goes_on(buyer: Buyer, r
         assert buyer.get("/api/sales/").status_code == 200
 
 
+def report(payment: dict[str, str]) -> Any:
+    """What the payment provider is answered."""
+    body = json.dumps(payment).encode()
+    headers = {signatures.HEADER: signatures.sign(body)}
+    return APIClient().generic("POST", "/api/payments/", body, content_type="application/json", headers=headers)
+
+
 CALLS: dict[str, Callable[[Buyer, dict[str, Any]], Any]] = {
     "order": lambda buyer, body: buyer.order(body),
     "list": lambda buyer, body: buyer.get("/api/orders/"),
     "look": lambda buyer, body: buyer.get(f"/api/orders/{uuid4()}/"),
     "pay": lambda buyer, body: buyer.post(f"/api/orders/{uuid4()}/pay/"),
+    "cancel": lambda buyer, body: buyer.post(f"/api/orders/{uuid4()}/cancel/"),
+    "payment": lambda buyer, body: report({"reference": "pay_1", "order": str(uuid4()), "amount": "9.90"}),
     "sales": lambda buyer, body: buyer.get("/api/sales/"),
     "sale": lambda buyer, body: buyer.get("/api/sales/1/"),
     "token": lambda buyer, body: buyer.post("/api/token/", {"username": "a", "password": "b"}, format="json"),
@@ -79,7 +90,8 @@ CALLS: dict[str, Callable[[Buyer, dict[str, Any]], Any]] = {
 
 
 @pytest.mark.parametrize("call", CALLS)
-def test_without_postgres_every_answer_is_503(buyer: Buyer, postgres_gone: Gone, call: str) -> None:
+def test_without_postgres_every_answer_is_503(buyer: Buyer, postgres_gone: Gone, settings: Any, call: str) -> None:
+    settings.PAYMENT_SECRET = "known to two"
     body = order_body(on_sale({"a": 1}), a=1)
     with postgres_gone():
         assert_problem(CALLS[call](buyer, body), 503, "unavailable")

@@ -19,9 +19,9 @@ from inventory import strategies
 from inventory.draft import Draft
 from inventory.errors import Duplicate, OverLimit, Refusal, SaleOver, UnknownCustomer
 from inventory.models import StockItem
-from shop import saving
+from shop import accounts, saving
 from shop.models import Allowance, Order, OrderItem, Sale
-from shop.saving import return_units, save
+from shop.saving import reject, return_units, save
 from tests.factories import OnSale, at_once, interleaved, new_customer, new_draft, on_sale
 from tests.waiting import PATIENCE, wait_for
 
@@ -408,3 +408,82 @@ def test_an_order_that_comes_while_units_come_back_waits_for_the_allowance(
 
     assert kinds(refusals) == ({} if commits else {draft.id: OverLimit})
     assert taken() == {(customer, "a"): 5 if commits else 3, (customer, "b"): 0 if commits else 1}
+
+
+# What is rejected
+
+
+def rejected(refused: Mapping[Draft, str]) -> int:
+    """Reject in a transaction that is committed, and return the number of statements."""
+    with transaction.atomic(), CaptureQueriesContext(connection) as queries:
+        reject(refused)
+    return len(queries)
+
+
+def test_a_rejected_order_has_its_reason_and_its_items_and_takes_nothing(offer: OnSale, customer: int) -> None:
+    draft = new_draft(("a", 2), ("b", 1), customer=customer, sale=offer.sale, price="12.34")
+    rejected({draft: "a: 2 wanted, 0 left"})
+    order = Order.objects.get()
+    assert (order.pk, order.customer_id, order.sale_id, order.key) == (draft.id, customer, offer.sale, draft.key)
+    assert (order.state, order.reason) == ("rejected", "a: 2 wanted, 0 left")
+    assert (order.body_hash, order.created_at) == (draft.body_hash, draft.created_at)
+    items = order.items.order_by("product").values_list("product__sku", "quantity", "price")
+    assert list(items) == [("a", 2, Decimal("12.34")), ("b", 1, Decimal("12.34"))]
+    assert taken() == {}
+    assert StockItem.objects.get(sku="a").on_hand == 9
+    assert [(row.sold, row.conserved) for row in accounts.figures()] == [(0, True)] * 2
+
+
+@pytest.mark.parametrize("orders", [0, 1, 100])
+def test_however_many_are_rejected_it_is_one_statement(offer: OnSale, customer: int, orders: int) -> None:
+    drafts = [new_draft(("a", 1), ("b", 1), customer=customer, sale=offer.sale) for _ in range(orders)]
+    assert rejected(dict.fromkeys(drafts, "no")) == min(orders, 1)
+    assert Order.objects.filter(state="rejected", reason="no").count() == orders
+    assert OrderItem.objects.count() == 2 * orders
+
+
+def test_rejecting_again_changes_nothing_not_even_the_reason(offer: OnSale, customer: int) -> None:
+    draft = new_draft(("a", 1), customer=customer, sale=offer.sale)
+    for reason in ("the first", "the second"):
+        rejected({draft: reason})
+    assert (Order.objects.get().reason, OrderItem.objects.count()) == ("the first", 1)
+    assert kinds(saved(draft)) == {draft.id: Duplicate}
+
+
+def test_what_is_an_order_by_now_is_not_rejected(offer: OnSale, customer: int) -> None:
+    draft = new_draft(("a", 1), customer=customer, sale=offer.sale)
+    saved(draft)
+    rejected({draft: "no"})
+    assert (Order.objects.get().state, OrderItem.objects.count()) == ("pending", 1)
+    assert taken() == {(customer, "a"): 1}
+
+
+def test_what_is_rejected_for_its_key_is_found_under_its_own_id(offer: OnSale, customer: int) -> None:
+    """202 was answered to each of them, so each of them gets an outcome."""
+    first, second, third = (new_draft(("a", 1), customer=customer, sale=offer.sale, key="one") for _ in range(3))
+    saved(first)
+    for _ in range(2):
+        rejected({second: "already placed", third: "already placed"})
+    states = dict(Order.objects.values_list("pk", "state"))
+    assert states == {first.id: "pending", second.id: "rejected", third.id: "rejected"}
+    assert Order.objects.get(key="one").pk == first.id
+
+
+def test_twins_that_are_rejected_together_share_no_key(offer: OnSale, customer: int) -> None:
+    first, second = (new_draft(("a", 1), customer=customer, sale=offer.sale, key="one") for _ in range(2))
+    rejected({second: "no", first: "no"})
+    assert dict(Order.objects.values_list("pk", "key")) == {first.id: "one", second.id: str(second.id)}
+
+
+def test_who_is_gone_keeps_nobody_elses_rejection_from_being_written(offer: OnSale, customer: int) -> None:
+    here = new_draft(("a", 1), ("gone", 1), customer=customer, sale=offer.sale)
+    of_nobody = new_draft(("a", 1), customer=customer + 1000, sale=offer.sale)
+    of_no_sale = new_draft(("a", 1), customer=customer, sale=offer.sale + 1000)
+    rejected({here: "no", of_nobody: "no", of_no_sale: "no"})
+    assert Order.objects.get().pk == here.id
+    assert [str(item) for item in OrderItem.objects.all()] == ["1 × a"]
+
+
+def test_a_long_reason_is_cut(offer: OnSale, customer: int) -> None:
+    rejected({new_draft(("a", 1), customer=customer, sale=offer.sale): "x" * 300})
+    assert Order.objects.get().reason == "x" * 200

@@ -16,6 +16,7 @@ from shop import accounts
 class Command(BaseCommand):
     help = (
         "Holds the conservation law against the tables: received = on hand + sold, nothing negative, sold ≤ received. "
+        "Received is the sum of the movements; what a row says beyond that is unexplained, and breaks the law too. "
         "Exit status 0 when it holds for every sku, 1 when it is broken, 2 when it cannot be told."
     )
 
@@ -35,9 +36,10 @@ class Command(BaseCommand):
             ]
             self.stdout.write(json.dumps({"conserved": not broken, "skus": rows}))
         elif broken:
-            table = Table("sku", "received", "on hand", "sold", "drift", "oversold", title="What differs")
+            names = ("sku", "received", "on_hand", "sold", "drift", "oversold", "unexplained")
+            table = Table(*(name.replace("_", " ") for name in names), title="What differs")
             for row in broken:
-                table.add_row(*map(str, (row.sku, row.received, row.on_hand, row.sold, row.drift, row.oversold)))
+                table.add_row(*(str(getattr(row, name)) for name in names))
             Console().print(table)
             self.stdout.write(f"BROKEN: {len(broken)} of {len(figures)} skus.")
         else:

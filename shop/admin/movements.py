@@ -1,0 +1,41 @@
+"""Movements of stock, to look at: who brought or took what, and why. The page of a sku makes them."""
+
+from __future__ import annotations
+
+from django.contrib import admin
+from unfold.decorators import display
+
+from inventory.models import StockMovement
+from shop.admin.shown import Shown, to_the_second
+
+KIND_COLOURS = {"delivered": "success", "corrected": "warning", "returned": "info"}
+
+
+@admin.register(StockMovement)
+class MovementAdmin(Shown):
+    list_display = ("sku", "signed", "kind_label", "why", "by", "moment")
+    list_filter = ("kind", "at", ("who", admin.RelatedOnlyFieldListFilter))
+    list_select_related = ("who",)
+    search_fields = ("item__sku", "why", "who__username")
+    search_help_text = "Sku, reason or who"
+    fields = ("item", "signed", "kind_label", "why", "by", "moment")
+
+    @display(description="Sku", ordering="item")
+    def sku(self, movement: StockMovement) -> str:
+        return str(movement.item_id)
+
+    @display(description="Units", ordering="units")
+    def signed(self, movement: StockMovement) -> str:
+        return f"{movement.units:+}"
+
+    @display(description="Kind", ordering="kind", label=KIND_COLOURS)
+    def kind_label(self, movement: StockMovement) -> str:
+        return movement.kind
+
+    @display(description="Who", ordering="who__username")
+    def by(self, movement: StockMovement) -> str:
+        return "a program" if movement.who is None else str(movement.who)
+
+    @display(description="When", ordering="at")
+    def moment(self, movement: StockMovement) -> str:
+        return to_the_second(movement.at)
