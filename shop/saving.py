@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict
@@ -11,14 +10,11 @@ from uuid import UUID
 import orjson
 from django.db import connection, transaction
 from django.db.backends.utils import CursorWrapper
-from redis import RedisError
 
 from inventory import stock, strategies
 from inventory.draft import Draft, Line, Returned
 from inventory.errors import Duplicate, OverLimit, Refusal, SaleOver, UnknownCustomer
 from shop.models import Order, OrderItem
-
-logger = logging.getLogger(__name__)
 
 # In one order for everybody, so that batches cannot wait for each other in a circle; of twins the first comes first.
 # A key that the customer has used before makes the row, and so its items, not appear. A twin that is still being
@@ -275,14 +271,8 @@ def take_again(order: Order) -> None:
         cursor.execute(COUNT_AGAIN, {"order": order.pk})
         for sku, limit, taken in cursor.fetchall():
             raise OverLimit(sku, limit=limit, taken=taken)
-    transaction.on_commit(lambda: _refresh(sorted(line.sku for line in lines)), robust=True)
-
-
-def _refresh(skus: Sequence[str]) -> None:
-    try:
-        strategies.refresh(skus, saved)
-    except RedisError:
-        logger.warning("The counters of %s are wrong until they are reconciled: Redis did not answer.", skus)
+    taken_again = [Returned(order.sale_id, order.customer_id, line.sku, -line.quantity) for line in lines]
+    transaction.on_commit(lambda: strategies.given_back(taken_again, saved), robust=True)
 
 
 def saved(drafts: Collection[UUID]) -> set[UUID]:

@@ -27,8 +27,8 @@ from redis import Redis
 from inventory import stock, strategies
 from inventory.errors import OverLimit, SoldOut, StockNotLoaded
 from inventory.models import StockItem
-from shop import accounts, checkout, sales
-from shop.models import Order
+from shop import accounts, checkout, payments, sales
+from shop.models import Order, Payment
 from shop.reconcile import reconcile
 from shop.saving import saved
 from tests.factories import DISTINCT, OnSale, new_customer, on_sale
@@ -103,12 +103,17 @@ class Shop(RuleBasedStateMachine):
         short = any(self.left(sku) < units for sku, units in cart.items())
         mine = self.taken(customer)
         over = any(mine[sku] + units > LIMIT for sku, units in cart.items())
+        try:
+            order = self.buy(customer, cart, key).order.pk
+        except (SoldOut, OverLimit) as refused:
+            assert short if isinstance(refused, SoldOut) else over
+            return
+        self.placed[customer, key] = order, cart
         if short or over:
-            with pytest.raises((SoldOut, OverLimit)) as refused:
-                self.buy(customer, cart, key)
-            assert short if refused.type is SoldOut else over
-        else:
-            self.placed[customer, key] = self.buy(customer, cart, key).order.pk, cart
+            # Redis has forgotten what the customer has. Postgres has not.
+            checkout.save_queued()
+            assert Order.objects.get(pk=order).state == Order.State.REJECTED
+            self.ended.add(order)
 
     def standing(self) -> list[UUID]:
         return sorted(order for order, _ in self.placed.values() if order not in self.ended)
@@ -134,6 +139,31 @@ class Shop(RuleBasedStateMachine):
         Order.objects.filter(pk=order).update(created_at=long_ago)
         assert checkout.expire_unpaid() == 1
         self.ended.add(order)
+
+    @precondition(lambda self: set(self.standing()) - self.paid)
+    @rule(data=given.data())
+    def cancel(self, data: Any) -> None:
+        checkout.save_queued()
+        order = Order.objects.get(pk=data.draw(given.sampled_from(sorted(set(self.standing()) - self.paid))))
+        for _ in range(2):
+            assert checkout.cancel(order.pk, customer=order.customer_id).order.state == Order.State.CANCELLED
+        self.ended.add(order.pk)
+
+    @precondition(lambda self: self.ended)
+    @rule(data=given.data())
+    def pay_late(self, data: Any) -> None:
+        """The units are taken again if they are still there and the limit allows it, or the money goes back."""
+        checkout.save_queued()
+        order = data.draw(given.sampled_from(sorted(self.ended)))
+        (customer, _), (_, cart) = next(item for item in self.placed.items() if item[1][0] == order)
+        payment = payments.receive(reference=uuid4().hex, order=order, amount=Order.objects.get(pk=order).total).payment
+        taken = payment.outcome == Payment.Outcome.PAID
+        mine = self.taken(customer)
+        assert not taken or all(self.left(sku) >= units for sku, units in cart.items())
+        assert not taken or all(mine[sku] + units <= LIMIT for sku, units in cart.items())
+        if taken:
+            self.ended.remove(order)
+            self.paid.add(order)
 
     @rule(name=given.sampled_from("ab"), units=given.integers(1, 3))
     def deliver(self, name: str, units: int) -> None:
