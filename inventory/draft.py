@@ -87,7 +87,7 @@ Saved = Callable[[Collection[UUID]], set[UUID]]
 
 @dataclass(frozen=True, slots=True)
 class Returned:
-    """Units that an order has no more: it was cancelled or has expired. Negative when it was paid late, and has them."""
+    """Units that an order has no more: it was cancelled or has expired. Negative when it was paid late and has them."""
 
     sale: int
     customer: int

@@ -105,8 +105,11 @@ class Shop(RuleBasedStateMachine):
         over = any(mine[sku] + units > LIMIT for sku, units in cart.items())
         try:
             order = self.buy(customer, cart, key).order.pk
-        except (SoldOut, OverLimit) as refused:
-            assert short if isinstance(refused, SoldOut) else over
+        except SoldOut:
+            assert short
+            return
+        except OverLimit:
+            assert over
             return
         self.placed[customer, key] = order, cart
         if short or over:
