@@ -14,6 +14,10 @@ from locking import LockError
 from servers import Servers
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--rounds", type=int, default=1, help="rounds of each fault and strategy in tests/faults (1)")
+
+
 @pytest.fixture(scope="session")
 def servers() -> Iterator[Servers]:
     with Servers(settings.RUN_FOLDER) as running:
