@@ -110,7 +110,7 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
     if not rounds:
         return
     sums = {name: sum(seen[name] for seen in rounds) for name in ("faults", "orders", "retries")}
-    lost = sum(bool(seen["losses"]) for seen in rounds)
-    verdict = f"{lost} rounds lost something" if lost else "nothing lost"
+    failed = len(terminalreporter.stats.get("failed", []))
+    verdict = f"{failed} tests failed" if failed else "nothing lost"
     said = ", ".join(f"{total} {name}" for name, total in sums.items())
     terminalreporter.write_line(f"faults: {len(rounds)} rounds, {said}: {verdict}")
