@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
 import psutil
@@ -18,7 +18,7 @@ from servers.valkey import Valkey
 from shop.tasks import tend_sales
 from tests.faults import flawed
 from tests.faults.proxy import Line
-from tests.waiting import wait_for
+from tests.waiting import PATIENCE, wait_for
 
 
 class Parts:
@@ -28,6 +28,8 @@ class Parts:
         self.stack = stack
         self.to_postgres = to_postgres
         self.to_redis = to_redis
+        self.ended: list[str] = []
+        """Parts that ended by themselves, in this round."""
 
     @property
     def postgres(self) -> Postgres:
@@ -58,18 +60,24 @@ class Parts:
             with suppress(psutil.NoSuchProcess):
                 backend.send_signal(signal.SIGKILL)
 
+    def supervise(self, until: Callable[[], bool], what: str) -> None:
+        """Return once something is so, and start again meanwhile whatever ends by itself, as who runs a shop does."""
+
+        def seen() -> bool:
+            for child in self.stack.children:
+                if not child.alive:
+                    self.ended.append(child.name)
+                    child.start()
+            return until()
+
+        wait_for(seen, what, timeout=2 * PATIENCE)
+
     def recover(self) -> None:
-        """Start what does not run, and return when every part works and nobody is in the middle of something."""
+        """Return when every part works and nobody is in the middle of something."""
         connections.close_all()
-        for server in (self.valkey, self.postgres):
-            if not server.child.alive:
-                server.start()
-        for child in self.stack.children:
-            if not child.alive:
-                child.start()
-        self.stack.web.wait_until(lambda: answers(self.stack.url), timeout=30)
+        self.supervise(lambda: answers(self.stack.url), "web to answer")
         tend_sales.delay()
-        self.worker.wait_until(lambda: not get_redis_connection("default").llen("celery"), timeout=30)
+        self.supervise(lambda: not get_redis_connection("default").llen("celery"), "the worker to take a task")
         rest()
 
 
