@@ -12,7 +12,7 @@ from tests.faults.parts import Parts
 from tests.faults.proxy import Line, Way
 from tests.waiting import wait_for
 
-CUTS = 6
+CUTS = 4
 GONE = 0.2  # seconds for which a server is away, at most
 
 Fault = Callable[[Parts, Burst, Random], int]
