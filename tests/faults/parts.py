@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
@@ -53,12 +52,12 @@ class Parts:
         min(workers, key=lambda worker: worker.create_time()).kill()
 
     def kill_postgres(self) -> None:
-        """End it with all its processes: each leads a group of its own."""
-        backends = psutil.Process(self.postgres.child.pid).children(recursive=True)
-        self.postgres.child.kill()
-        for backend in backends:
+        """End it with all its processes, as losing the machine would: each leads a group of its own."""
+        postmaster = psutil.Process(self.postgres.child.pid)
+        for process in (postmaster, *postmaster.children(recursive=True)):
             with suppress(psutil.NoSuchProcess):
-                backend.send_signal(signal.SIGKILL)
+                process.kill()
+        self.postgres.child.kill()
 
     def supervise(self, until: Callable[[], bool], what: str) -> None:
         """Return once something is so, and start again meanwhile whatever ends by itself, as who runs a shop does."""
