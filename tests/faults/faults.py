@@ -57,7 +57,7 @@ def kill_postgres(parts: Parts, burst: Burst, random: Random) -> int:
 
 
 def cut_redis(parts: Parts, burst: Burst, random: Random) -> int:
-    return cut(parts.to_redis, burst, random, {"there": 800, "back": 80})
+    return cut(parts.to_redis, burst, random, {"there": 300, "back": 20})
 
 
 def cut_postgres(parts: Parts, burst: Burst, random: Random) -> int:
@@ -68,7 +68,7 @@ def cut(line: Line, burst: Burst, random: Random, within: Mapping[Way, int]) -> 
     """Cut one connection after the other, each in the middle of a call, until the burst is over.
 
     Args:
-        within: so many bytes, about as many as an order needs each way.
+        within: so many bytes, a few orders' worth of those who need the line least.
     """
     before = line.cuts
     for number in range(before + 1, before + CUTS + 1):
