@@ -30,6 +30,7 @@ UNITS = 20  # of each sku
 SKUS = 3
 WISHES = 3 * BUYERS  # about twice what there is
 LATEST = WISHES // 2  # answers before the fault, at most
+MOMENT = 2.0  # seconds for which the shop may still say "sold out" of what has come back
 
 
 def play(parts: Parts, *, strategy: str, fault: str, seed: str) -> dict[str, Any]:
@@ -66,7 +67,9 @@ def play(parts: Parts, *, strategy: str, fault: str, seed: str) -> dict[str, Any
     left = {product: units for sku, product in products.items() if (units := stock.on_hand(sku))}
     if left:
         wishes.append(wish_of(last, sale, sorted(left.items()), random))
-        ask(parts, wishes[-1:])
+        until = time.monotonic() + MOMENT
+        while not wishes[-1].orders and time.monotonic() < until:
+            ask(parts, wishes[-1:])
     rest()
     losses = {
         **losses_of(wishes),
