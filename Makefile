@@ -1,10 +1,11 @@
 # Every target makes .venv first when it is missing or older than its requirements.
 PYTHON ?= python3
 PORT ?= 8000
+ROUNDS ?= 1
 VENV := .venv
 RUN := $(VENV)/bin/python
 
-.PHONY: help venv demo test lint rush bench lock clean
+.PHONY: help venv demo test faults lint rush bench lock clean
 .DEFAULT_GOAL := help
 
 help:  ## show this list
@@ -23,6 +24,9 @@ bench: $(VENV)/.development  ## strategies or locks and their peers, as ratios: 
 
 test: $(VENV)/.development  ## every test, in random order: make test ARGS="-k lease"
 	$(RUN) -m pytest $(ARGS)
+
+faults: $(VENV)/.development  ## parts of the shop are killed in the middle of bursts: make faults ROUNDS=20
+	$(RUN) -m pytest tests/faults -n 0 -v --rounds $(ROUNDS) $(ARGS)
 
 lint: $(VENV)/.development  ## style, types, and who may import whom
 	$(VENV)/bin/ruff check .

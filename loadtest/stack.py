@@ -8,7 +8,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
@@ -33,15 +33,22 @@ class Stack:
         lab: whether the lab's endpoints are there.
         background: whether Celery's worker and beat run too.
         application: what the web server runs.
+        environment: what web, worker and beat find in their environment beside ours.
     """
 
     def __init__(
-        self, *, port: int = 0, lab: bool = False, background: bool = False, application: str = "shop.wsgi:application"
+        self,
+        *,
+        port: int = 0,
+        lab: bool = False,
+        background: bool = False,
+        application: str = "shop.wsgi:application",
+        environment: Mapping[str, str] | None = None,
     ) -> None:
         self.port = port or free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.background = background
-        self.environment = {**os.environ, "LAB_ENABLED": "1" if lab else "0"}
+        self.environment = {**os.environ, "LAB_ENABLED": "1" if lab else "0", **(environment or {})}
         web = serve.granian_arguments("127.0.0.1", self.port, application)
         self.web = self._child("web", web, **serve.environment())
         self.servers: Servers | None = None

@@ -15,6 +15,10 @@ from servers import Servers
 from shop import offers
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--rounds", type=int, default=1, help="rounds of each fault and strategy in tests/faults (1)")
+
+
 @pytest.fixture(scope="session")
 def servers() -> Iterator[Servers]:
     with Servers(settings.RUN_FOLDER) as running:

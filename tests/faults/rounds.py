@@ -1,0 +1,188 @@
+"""A round: a fresh sale, a burst, a fault in the middle of it, and what the tables say when all is at rest."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from decimal import Decimal
+from random import Random
+from typing import Any
+from uuid import UUID
+
+from django.core.management import call_command, get_commands
+from django.db import transaction
+from django.utils import timezone
+
+from inventory import stock, strategies
+from inventory.models import StockItem
+from loadtest import burst as bursts
+from shop import accounts, sales
+from shop.models import Order, Product, Sale, SaleItem
+from shop.saving import saved
+from tests.faults.buyers import BUYERS, Burst, Wish
+from tests.faults.faults import FAULTS
+from tests.faults.parts import Parts, rest
+from tests.waiting import PATIENCE
+
+UNITS = 20  # of each sku
+SKUS = 3
+WISHES = 3 * BUYERS  # about twice what there is
+LATEST = WISHES // 2  # answers before the fault, at most
+MOMENT = 2.0  # seconds for which the shop may still say "sold out" of what has come back
+
+
+def play(parts: Parts, *, strategy: str, fault: str, seed: str) -> dict[str, Any]:
+    """Let a burst come, do the fault in the middle of it, and look at what is left.
+
+    Args:
+        seed: decides the carts, and the moment and the kind of the fault.
+
+    Returns:
+        `faults`; `wishes`, and how many of them were `answered_before` the first fault; `orders`; `retries`; and in
+        `losses` what went wrong, by name: nothing, in a sound shop.
+    """
+    random = Random(seed)  # noqa: S311 - it is there to be repeated
+    moment, later = random.randint(1, LATEST), random.uniform(0, 0.01)
+    *customers, last = bursts.make_customers(WISHES + 1)
+    sale, products = open_sale(strategy)
+    wishes = [wish_of(customer, sale, cart(list(products.values()), random), random) for customer in customers]
+
+    parts.ended.clear()
+    with Burst(parts.stack.port, wishes) as burst:
+        burst.wait_until(moment)
+        time.sleep(later)  # into the middle of some call
+        answered_before = burst.answered
+        faults = FAULTS[fault](parts, burst, random)
+        parts.supervise(lambda: burst.over, "the buyers to be answered")
+    retries = sum(wish.requests for wish in wishes) - len(wishes)
+    parts.recover()
+    # Before it is reconciled: what is reserved may be somebody's who is dead, but every unit is somebody's.
+    ownerless = drift_in_redis(products)
+    reconcile()
+
+    # Everybody asks once more with the same key: who has an order finds it, and who has none may try.
+    ask(parts, wishes)
+    left = {product: units for sku, product in products.items() if (units := stock.on_hand(sku))}
+    if left:
+        wishes.append(wish_of(last, sale, sorted(left.items()), random))
+        until = time.monotonic() + MOMENT
+        while not wishes[-1].orders and time.monotonic() < until:
+            ask(parts, wishes[-1:])
+    rest()
+    losses = {
+        **losses_of(wishes),
+        **losses_in_tables(sale, products, wishes),
+        "reserved": reserved_for_ever(products) if RECONCILES else 0,
+        "ownerless": ownerless + drift_in_redis(products),
+        "unsellable": sum(stock.on_hand(sku) for sku in products),
+        # Celery's worker may, with the connection that it loses: https://github.com/celery/kombu/issues/582
+        "ended by itself": sorted(set(parts.ended) - {"worker"}),
+    }
+    sales.close(sale)
+    return {
+        "faults": faults,
+        "wishes": WISHES,
+        "answered_before": answered_before,
+        "orders": sum(bool(wish.orders) for wish in wishes),
+        "retries": retries,
+        "losses": {name: loss for name, loss in losses.items() if loss and name not in AWAITING_RECONCILE},
+    }
+
+
+def ask(parts: Parts, wishes: Sequence[Wish]) -> None:
+    """A burst in which nothing happens."""
+    with Burst(parts.stack.port, wishes) as burst:
+        parts.supervise(lambda: burst.over, "the buyers to be answered")
+
+
+# What a process that dies between Redis and Postgres leaves reserved is given back by `manage.py reconcile`.
+RECONCILES = "reconcile" in get_commands()
+AWAITING_RECONCILE = () if RECONCILES else ("unsellable",)
+
+
+def reconcile() -> None:
+    """Bring Redis and Postgres together again. Nobody is on his way: what is reserved and no order is nobody's."""
+    if RECONCILES:
+        call_command("reconcile", grace=0.0)
+
+
+def open_sale(strategy: str) -> tuple[int, dict[str, int]]:
+    """A sale of its own, open and preheated: its id, and its products by their sku."""
+    now = timezone.now()
+    products = {}
+    with transaction.atomic():
+        sale = Sale.objects.create(
+            name=f"Round by {strategy}", opens_at=now, closes_at=now + timedelta(hours=1), strategy=strategy
+        )
+        for number in range(SKUS):
+            product = Product.objects.create(sku=f"round-{sale.pk}-{number}", name=f"Part {number}")
+            stock.deliver(product.sku, UNITS)
+            SaleItem.objects.create(sale=sale, product=product, price=Decimal("9.90"), limit=SKUS * UNITS)
+            products[product.sku] = product.pk
+    sales.preheat(sale.pk)
+    return sale.pk, products
+
+
+def cart(products: Sequence[int], random: Random) -> list[tuple[int, int]]:
+    """One product, or several in a random order; one unit or two of each."""
+    wanted = random.sample(products, random.choice((1, 1, 2, SKUS)))
+    return [(product, random.randint(1, 2)) for product in wanted]
+
+
+def wish_of(customer: int, sale: int, wanted: Sequence[tuple[int, int]], random: Random) -> Wish:
+    return Wish(customer, str(UUID(int=random.getrandbits(128))), sale, wanted)
+
+
+def losses_of(wishes: Sequence[Wish]) -> dict[str, Any]:
+    """What the buyers saw go wrong."""
+    return {
+        "unanswered": sum(wish.gave_up for wish in wishes),
+        "queued for ever": sum(wish.gave_up and wish.queued for wish in wishes),
+        "wrong answers": sorted(set().union(*(wish.refusals for wish in wishes)) - {"sold-out"}),
+        "two answers for one key": sum(len(wish.orders) > 1 for wish in wishes),
+    }
+
+
+def losses_in_tables(sale: int, skus: Mapping[str, int], wishes: Sequence[Wish]) -> dict[str, Any]:
+    """What the tables hold against what the buyers were told."""
+    rows = Order.objects.filter(sale=sale).values_list("pk", "customer")
+    there = {str(order) for order, _ in rows}
+    told = set().union(*(wish.orders for wish in wishes))
+    return {
+        "missing": len(told - there),
+        "untold": len(there - told),
+        "two orders for one key": sum(count > 1 for count in Counter(customer for _, customer in rows).values()),
+        "unconserved": [str(figures) for figures in accounts.figures(skus) if not figures.conserved],
+    }
+
+
+def reserved_for_ever(skus: Mapping[str, int]) -> int:
+    """Units that stay noted in Redis, for nobody. What a worker has left on a queue is taken over after a while."""
+    deadline = time.monotonic() + PATIENCE
+    while (units := units_reserved(skus)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return units
+
+
+def units_reserved(skus: Mapping[str, int]) -> int:
+    reserved = strategies.counters().reserved()
+    return sum(reserved.get(sku, 0) for sku in skus)
+
+
+def drift_in_redis(skus: Mapping[str, int]) -> int:
+    """Units that Redis keeps from everybody and has reserved for nobody, or admits though they are gone.
+
+    What is noted for a draft that has become an order is sold.
+    """
+    counters = strategies.counters()
+    notes = counters.notes()
+    orders = saved([note.draft for note in notes])
+    reserved: Counter[str] = Counter()
+    for note in notes:
+        if note.draft not in orders:
+            reserved.update(dict(note.lines))
+    on_hand = dict(StockItem.objects.filter(sku__in=skus).values_list("sku", stock.all_on_hand()))
+    left = counters.left(list(skus))
+    return sum(abs(on_hand[sku] - admits - reserved[sku]) for sku, admits in left.items() if admits is not None)

@@ -1,0 +1,44 @@
+"""Parts of the shop are killed, or cut off, in the middle of a burst: nothing is lost, and nothing is sold twice.
+
+`make faults ROUNDS=20` plays twenty rounds of each. A seed decides carts, moments and bytes; which request meets the
+fault is still the machine's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from inventory import strategies
+from tests.faults.conftest import Play
+from tests.faults.faults import FAULTS
+
+
+@pytest.mark.parametrize("fault", sorted(FAULTS.keys() - {"nothing"}))
+@pytest.mark.parametrize("strategy", strategies.NAMES)
+def test_what_was_answered_is_there_and_every_unit_is_somebodys(
+    play: Play, record_property: Callable[[str, object], None], strategy: str, fault: str, number: int
+) -> None:
+    seen = play(strategy, fault, number)
+    record_property("round", seen)
+
+    assert seen["losses"] == {}, seen["again"]
+    # The fault came, and in the middle of the burst.
+    assert seen["faults"] > 0
+    assert 0 < seen["answered_before"] < seen["wishes"]
+
+
+@pytest.mark.parametrize("fault", ["kill-web", "kill-postgres"])
+def test_an_answer_before_the_commit_is_caught(play: Play, fault: str) -> None:
+    assert play("answers-early", fault)["losses"]["missing"] > 0
+
+
+@pytest.mark.parametrize("fault", ["kill-web", "kill-web-process"])
+def test_units_that_are_taken_without_a_note_are_caught(play: Play, fault: str) -> None:
+    assert play("lua-without-notes", fault)["losses"]["ownerless"] > 0
+
+
+@pytest.mark.parametrize("flawed", ["answers-early", "lua-without-notes"])
+def test_without_a_fault_neither_loses_anything(play: Play, flawed: str) -> None:
+    assert play(flawed, "nothing")["losses"] == {}
