@@ -145,6 +145,11 @@ class Queue:
             return self.read(worker, count)
         return [_entry(number, fields) for number, fields in entries if fields]
 
+    def put_back(self, worker: str, entries: Sequence[Entry]) -> None:
+        """Let the next who reads have what a worker could not save now; nobody has to wait until it seems dead."""
+        numbers = [entry.number for entry in entries]
+        self.client.xclaim(STREAM, GROUP, worker, 0, numbers, idle=round(self.dead * 1000), justid=True)
+
     def rest(self) -> None:
         """The next draft shall wake a worker again. Whoever says so looks once more afterwards."""
         self.client.delete(WOKEN)

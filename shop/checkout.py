@@ -123,19 +123,25 @@ def place_draft(draft: Draft, offer: offers.Offer, strategy: Strategy) -> Placed
         if not offer.preheated:
             raise StockNotLoaded(f"The stock of {offer.name} is not loaded yet.")
         sold_out.check(draft)
-        placement = strategy.place(draft, save)
+        placement = _placed_by(strategy, draft)
     except StockNotLoaded as missing:
         _load_again(offer.sale)
         return _placed_before(strategy, draft.customer, draft.key, draft.body_hash, missing)
     except (CheckoutError, InventoryError) as refused:
-        if isinstance(refused, SoldOut):
-            sold_out.remember(refused)
         return _placed_before(strategy, draft.customer, draft.key, draft.body_hash, refused)
     finally:
         del _running[click]
     items = [offer.by_sku[sku] for sku in draft.skus]
     products = {item.sku: Product(pk=item.product, sku=item.sku, name=item.name) for item in items}
     return Placed(_order_of(draft, products), replayed=False, queued=placement is Placement.QUEUED)
+
+
+def _placed_by(strategy: Strategy, draft: Draft) -> Placement:
+    try:
+        return strategy.place(draft, save)
+    except SoldOut as refused:
+        sold_out.remember(refused)  # what was only remembered is not remembered anew, or it would never end
+        raise
 
 
 def _load_again(sale: int) -> None:

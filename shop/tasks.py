@@ -4,7 +4,10 @@ import logging
 from typing import Any
 
 from celery import shared_task
+from celery.signals import worker_ready
+from django.db import DatabaseError
 from kombu.exceptions import KombuError, OperationalError
+from redis import RedisError
 
 from shop import checkout, sales
 from shop import reconcile as reconciling
@@ -24,7 +27,7 @@ def tend_sales() -> None:
     sales.tend()
 
 
-@shared_task
+@shared_task(autoretry_for=(DatabaseError, RedisError), default_retry_delay=1, max_retries=8)
 def save_queued_orders() -> int:
     """Save the orders that are queued. Beat starts it too, for the orders whose wake-up was lost."""
     return checkout.save_queued()
@@ -34,6 +37,12 @@ def save_queued_orders() -> int:
 def reconcile() -> int:
     """Put right what processes that died have left between Redis and Postgres. Each repair is logged."""
     return len(reconciling.reconcile())
+
+
+@worker_ready.connect
+def look_for_queued_orders(**_: Any) -> None:
+    """Save what a worker that died has left, without waiting for beat."""
+    save_queued_orders.delay()
 
 
 def wake_worker(**_: Any) -> None:

@@ -65,7 +65,12 @@ class LuaQueue(Lua):
         while True:
             entries = queue.read(worker, BATCH)
             if entries:
-                self._save(entries, save, reject, saved)
+                try:
+                    self._save(entries, save, reject, saved)
+                except (OperationalError, InterfaceError, RedisError):
+                    with suppress(RedisError):
+                        queue.put_back(worker, entries)
+                    raise
                 total, resting = total + len(entries), False
             elif resting:
                 queue.leave(worker)

@@ -106,6 +106,7 @@ def running() -> Iterator[Parts]:
         "DATABASE_URL": f"postgresql://{USER}@127.0.0.1:{to_postgres.port}/{DATABASE}?sslmode=disable",
         "REDIS_URL": f"redis://127.0.0.1:{to_redis.port}/0",
         "SECRET_KEY": settings.SECRET_KEY,
+        "LOCK_FOLDER": str(settings.LOCK_FOLDER),
     }
     with Stack(background=True, application="tests.faults.wsgi:application", environment=environment) as stack:
         yield Parts(stack, to_postgres=to_postgres, to_redis=to_redis)

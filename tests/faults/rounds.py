@@ -11,7 +11,7 @@ from random import Random
 from typing import Any
 from uuid import UUID
 
-from django.core.management import call_command, get_commands
+from django.core.management import call_command
 from django.db import transaction
 from django.utils import timezone
 
@@ -60,7 +60,8 @@ def play(parts: Parts, *, strategy: str, fault: str, seed: str) -> dict[str, Any
     parts.recover()
     # Before it is reconciled: what is reserved may be somebody's who is dead, but every unit is somebody's.
     ownerless = drift_in_redis(products)
-    reconcile()
+    # Nobody is on his way any more: what is reserved and no order is nobody's.
+    call_command("reconcile", grace=0.0)
 
     # Everybody asks once more with the same key: who has an order finds it, and who has none may try.
     ask(parts, wishes)
@@ -74,7 +75,7 @@ def play(parts: Parts, *, strategy: str, fault: str, seed: str) -> dict[str, Any
     losses = {
         **losses_of(wishes),
         **losses_in_tables(sale, products, wishes),
-        "reserved": reserved_for_ever(products) if RECONCILES else 0,
+        "reserved": reserved_for_ever(products),
         "ownerless": ownerless + drift_in_redis(products),
         "unsellable": sum(stock.on_hand(sku) for sku in products),
         # Celery's worker may, with the connection that it loses: https://github.com/celery/kombu/issues/582
@@ -87,7 +88,7 @@ def play(parts: Parts, *, strategy: str, fault: str, seed: str) -> dict[str, Any
         "answered_before": answered_before,
         "orders": sum(bool(wish.orders) for wish in wishes),
         "retries": retries,
-        "losses": {name: loss for name, loss in losses.items() if loss and name not in AWAITING_RECONCILE},
+        "losses": {name: loss for name, loss in losses.items() if loss},
     }
 
 
@@ -95,17 +96,6 @@ def ask(parts: Parts, wishes: Sequence[Wish]) -> None:
     """A burst in which nothing happens."""
     with Burst(parts.stack.port, wishes) as burst:
         parts.supervise(lambda: burst.over, "the buyers to be answered")
-
-
-# What a process that dies between Redis and Postgres leaves reserved is given back by `manage.py reconcile`.
-RECONCILES = "reconcile" in get_commands()
-AWAITING_RECONCILE = () if RECONCILES else ("unsellable",)
-
-
-def reconcile() -> None:
-    """Bring Redis and Postgres together again. Nobody is on his way: what is reserved and no order is nobody's."""
-    if RECONCILES:
-        call_command("reconcile", grace=0.0)
 
 
 def open_sale(strategy: str) -> tuple[int, dict[str, int]]:

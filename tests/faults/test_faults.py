@@ -10,13 +10,13 @@ from collections.abc import Callable
 
 import pytest
 
-from inventory import strategies
+from tests.factories import DISTINCT
 from tests.faults.conftest import Play
 from tests.faults.faults import FAULTS
 
 
 @pytest.mark.parametrize("fault", sorted(FAULTS.keys() - {"nothing"}))
-@pytest.mark.parametrize("strategy", strategies.NAMES)
+@pytest.mark.parametrize("strategy", DISTINCT)
 def test_what_was_answered_is_there_and_every_unit_is_somebodys(
     play: Play, record_property: Callable[[str, object], None], strategy: str, fault: str, number: int
 ) -> None:

@@ -197,6 +197,37 @@ def test_a_key_whose_order_was_refused_may_try_again(customer: int) -> None:
     assert_books(a=(0, 1))
 
 
+# Sold out, remembered for a moment
+
+
+def test_who_comes_too_late_is_refused_without_asking_the_strategy_for_a_moment_and_no_longer(
+    customer: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    offer = on_sale({"a": 1})
+    strategy = strategies.get("guarded-update")
+    asked: list[Draft] = []
+    place_ = strategy.place
+    monkeypatch.setattr(strategy, "place", lambda draft, save: (asked.append(draft), place_(draft, save))[1])
+    clock = [1000.0]
+    monkeypatch.setattr("inventory.sold_out.time.monotonic", lambda: clock[0])
+    for moment, expected in ((0.0, 1), (0.2, 1), (0.2, 2)):
+        clock[0] += moment
+        with pytest.raises(SoldOut) as refused:
+            place(offer, customer, key=str(uuid4()), a=2)
+        assert (refused.value.wanted, refused.value.left) == (2, 1)
+        assert len(asked) == expected  # being refused meanwhile has not prolonged it
+    assert not place(offer, customer, key="one", a=1).replayed  # which is left
+
+
+def test_units_that_come_back_are_sold_at_once_by_the_process_that_has_them(customer: int) -> None:
+    offer = on_sale({"a": 1})
+    first = place(offer, customer, key="one", a=1)
+    with pytest.raises(SoldOut):
+        place(offer, customer, key="two", a=1)
+    checkout.cancel(first.order.pk, customer=customer)
+    assert not place(offer, customer, key="two", a=1).replayed
+
+
 # Two clicks at once
 
 
