@@ -288,7 +288,7 @@ class CutConnection(UnixDomainSocketConnection):
     cuts = 0
 
     def send_command(self, *args: Any, **options: Any) -> None:
-        self.is_script = args[0] == "EVALSHA"
+        self.is_script = args[0] in ("EVAL", "EVALSHA")
         super().send_command(*args, **options)
 
     def read_response(self, *args: Any, **options: Any) -> Any:

@@ -233,7 +233,7 @@ class TestQuorum:
     def two_hold_it(self, make: Callable[..., Redlock], nodes: list[Valkey]) -> bool:
         leases = []
         for reachable in (nodes[:2], nodes[2:4]):
-            lock = make(renew=False)
+            lock = make(renew=False, node_timeout=1.0)
             with ExitStack() as stack:
                 for node in nodes:
                     if node not in reachable:
