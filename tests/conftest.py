@@ -40,11 +40,17 @@ def redis(servers: Servers) -> Redis:
     return client
 
 
+SLOW = ("test_faults", "test_rush", "test_bench_locks", "test_rungs_under_load", "test_lifecycle", "test_postgres")
+"""The files that take longest begin, so that no worker is left alone with one of them at the end."""
+
+
+@pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What a class names in `FAILS` it must fail: a flawed lock or rung that passes it after all fails the run.
+    """Begin with the slow files. What a class names in `FAILS` it must fail, or the run fails.
 
     `FAILS_WITH` says how, where it is not an assertion, a timeout or the loss of a lease.
     """
+    items.sort(key=lambda item: item.path.stem not in SLOW)
     for item in items:
         if getattr(item, "originalname", item.name) in getattr(getattr(item, "cls", None), "FAILS", ()):
             # By failing, that is: a server that does not start, or does not answer, is no proof of anything.

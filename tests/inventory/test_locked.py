@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from uuid import uuid4
 
 import psycopg
 import pytest
@@ -79,7 +80,7 @@ class ExcludesNobody(ProcessLock):
 
     @contextmanager
     def hold(self, timeout: float | None = None) -> Iterator[Lease]:
-        lease = file_lock("nobody else's").acquire(blocking=False)
+        lease = file_lock(f"nobody else's {uuid4()}").acquire(blocking=False)
         assert lease is not None
         lease.release()
         yield lease

@@ -23,7 +23,7 @@ from redis.connection import UnixDomainSocketConnection
 
 from locking import Lease, Lock, RedisLock, ReentrantLock
 from locking.waiting import Waiter
-from tests.waiting import PATIENCE
+from tests.waiting import PATIENCE, wait_for
 
 Address = str | tuple[str, int]
 """Where a server listens: the path of a Unix socket, or a host and a port."""
@@ -255,9 +255,18 @@ def paused(pid: int) -> Iterator[None]:
     """Stop a process for the body: it lives, holds its sockets and answers nothing."""
     os.kill(pid, signal.SIGSTOP)
     try:
+        # Each of its threads stops for itself, and one that runs on another core may answer until then.
+        wait_for(lambda: all(_is_stopped(thread) for thread in Path(f"/proc/{pid}/task").iterdir()))
         yield
     finally:
         os.kill(pid, signal.SIGCONT)
+
+
+def _is_stopped(thread: Path) -> bool:
+    try:
+        return (thread / "stat").read_text().rpartition(")")[2].split()[0] in "TtZX"
+    except FileNotFoundError:  # it has ended meanwhile
+        return True
 
 
 def renewing() -> bool:
