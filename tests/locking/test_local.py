@@ -363,16 +363,21 @@ def test_without_its_folder_a_process_lock_is_unavailable(tmp_path: Path, name: 
 
 @pytest.fixture
 def living_child() -> Iterator[Callable[[], int]]:
-    """Forks a child that does nothing but live on, until the test is over."""
+    """Forks a child that does nothing but live on, until the test is over; returns when its fork hooks are done."""
     children = []
 
     def fork() -> int:
+        told, tells = os.pipe()
         child = os.fork()
         if child == 0:
             signal.alarm(2 * round(PATIENCE))
+            os.write(tells, b"!")
             while True:
                 signal.pause()
         children.append(child)
+        assert os.read(told, 1) == b"!"
+        os.close(told)
+        os.close(tells)
         return child
 
     yield fork
@@ -382,7 +387,11 @@ def living_child() -> Iterator[Callable[[], int]]:
 
 
 def opened_by(child: int, path: Path) -> bool:
-    return path in [link.readlink() for link in Path(f"/proc/{child}/fd").iterdir()]
+    for link in Path(f"/proc/{child}/fd").iterdir():
+        with suppress(FileNotFoundError):  # closed since the folder was listed, by a child that is still starting
+            if link.readlink() == path:
+                return True
+    return False
 
 
 @pytest.mark.parametrize("unlocks", [True, False])
