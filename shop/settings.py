@@ -44,6 +44,8 @@ ALLOWED_HOSTS = env.list("ALLOWED_HOSTS", default=["localhost", "127.0.0.1", "[:
 CSRF_TRUSTED_ORIGINS = env.list("CSRF_TRUSTED_ORIGINS", default=[])
 # The lab's endpoints: strategies that are wrong on purpose, on tables of their own.
 LAB_ENABLED = env.bool("LAB_ENABLED", default=False)
+# Schedules of the lab that may run at the same time, each in a Redis and a Postgres database of its own.
+LAB_STAGES = env.int("LAB_STAGES", default=2)
 
 # Threads of one web process; each may hold one database connection of the process's pool.
 WEB_THREADS = env.int("WEB_THREADS", default=16)

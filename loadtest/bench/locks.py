@@ -21,7 +21,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from loadtest.bench.contenders import ALL, LOCKS, PEERS, Addresses, Take, session
+from loadtest.bench.contenders import ALL, LOCKS, PEERS, TTL, Addresses, Take, session
 from locking.tables import create_lock_tables
 from servers.etcd import Etcd
 from servers.folder import RunFolder
@@ -47,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--pairs", type=int, default=300, help="uncontended pairs a round (300)")
     parser.add_argument("--handoffs", type=int, default=40, help="hand-overs a round (40)")
     parser.add_argument("--seconds", type=float, default=1.0, help="of greed a round (1)")
-    parser.add_argument("--idle", type=float, default=12.0, help="seconds to listen to an idle waiter, once (12)")
+    parser.add_argument("--idle", type=float, default=8.0, help="seconds to listen to an idle waiter, once (8)")
     parser.add_argument("--only", nargs="+", choices=sorted(ALL), metavar="NAME", help=f"of {', '.join(ALL)}")
     parser.add_argument("--json", action="store_true", help="one JSON object as the last line")
     parser.set_defaults(run=run)
@@ -55,6 +55,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Measure in turn, round by round, so that a slow moment of the machine meets all alike; pairs even one by one."""
+    if options.idle > TTL - 1:
+        raise SystemExit(f"--idle: {TTL - 1:g} seconds at most: some peers renew nothing, and their TTL is {TTL:g}.")
     console = Console(stderr=True)
     names = options.only or list(ALL)
     rounds: dict[str, list[dict[str, float | None]]] = {name: [] for name in names}

@@ -34,6 +34,8 @@ class DeadHead(LockRung):
     title = "A dead waiter heads the line"
     flaw = "A waiter that dies stays the first in line, and nobody enters any more."
     breaks = "progress"
+    broken_by = "crash"
+    clients = 3
     survives = frozenset({"crash"})
     fixed_by = "fair"
     source = "002"

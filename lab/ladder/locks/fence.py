@@ -25,7 +25,8 @@ class Fence(FenceOnWriteOnly):
     title = "Fence claimed by the first statement"
     flaw = None
     breaks = None
-    survives = frozenset({"expiry", "pause", "crash"})
+    broken_by = None
+    survives = frozenset({"late release", "expiry", "pause", "crash"})
     fixed_by = None
 
     def read(self, fence: int) -> int | None:

@@ -18,6 +18,8 @@ class GetCompareDel(LockRung):
     title = "Owner value: GET, compare, DEL"
     flaw = "The lock expires between the look and the DEL, which frees the lock of another."
     breaks = "one holder"
+    broken_by = "late release"
+    clients = 3
     survives = frozenset({"crash"})
     fixed_by = "watch-release"
     source = "001, 002, 004"

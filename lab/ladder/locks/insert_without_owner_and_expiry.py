@@ -30,6 +30,7 @@ class InsertWithoutOwnerAndExpiry(Rung, Lock):
     title = "Unique insert, no owner, no expiry"
     flaw = "The row of a holder that crashed is never deleted."
     breaks = "progress"
+    broken_by = "crash"
     survives = frozenset({"expiry", "pause"})
     fixed_by = "lock-table-insert"
     source = "002"

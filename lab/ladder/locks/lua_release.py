@@ -18,7 +18,8 @@ class LuaRelease(LockRung):
     title = "Owner value: release in Lua"
     flaw = "The work takes longer than the TTL, and two are inside."
     breaks = "one holder"
-    survives = frozenset({"crash"})
+    broken_by = "expiry"
+    survives = frozenset({"late release", "crash"})
     fixed_by = "renewal"
     source = "000, 002, 003, 004"
     capabilities = WITH_A_TTL

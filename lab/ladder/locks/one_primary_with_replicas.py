@@ -27,6 +27,7 @@ class OnePrimaryWithReplicas(EventRung):
     title = "One primary with replicas"
     flaw = "A failover forgets a grant that was not copied yet, and two hold the lock."
     breaks = "one holder"
+    broken_by = "failover"
     survives = frozenset({"expiry", "crash"})
     fixed_by = "fence"
     source = "000, 001, 002"

@@ -25,6 +25,8 @@ class OwnerIsIpPidThreadTime(LockRung):
     title = "The owner is ip-pid-thread-time"
     flaw = "Two that ask in one tick of the clock are one owner, and one frees the other's lock."
     breaks = "one holder"
+    broken_by = "late release"
+    clients = 3
     survives = frozenset({"crash"})
     fixed_by = "watch-release"
     source = "001"

@@ -21,6 +21,8 @@ class OwnerIsThreadId(LockRung):
     title = "The owner is the thread id"
     flaw = "Threads of different processes have the same number, and one frees the other's lock."
     breaks = "one holder"
+    broken_by = "late release"
+    clients = 3
     survives = frozenset({"crash"})
     fixed_by = "owner-is-ip-pid-thread-time"
     source = "002"

@@ -24,6 +24,7 @@ class RedlockClockJump(EventRung):
     title = "Redlock, a clock jumps"
     flaw = "One node whose clock leaps beyond the TTL makes a second majority, and two hold the lock."
     breaks = "one holder"
+    broken_by = "clock jump"
     survives = frozenset({"expiry", "crash"})
     fixed_by = "fence"
     source = "002"

@@ -22,6 +22,7 @@ class RedlockNoFsync(EventRung):
     title = "Redlock, no fsync"
     flaw = "One node that restarts empty makes a second majority, and two hold the lock."
     breaks = "one holder"
+    broken_by = "restart"
     survives = frozenset({"expiry", "crash"})
     fixed_by = "redlock"
     source = "002"

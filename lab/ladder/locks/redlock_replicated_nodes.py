@@ -21,6 +21,7 @@ class RedlockReplicatedNodes(EventRung):
     title = "Redlock, replicated nodes"
     flaw = "One node that fails over to a replica which is behind makes a second majority, and two hold the lock."
     breaks = "one holder"
+    broken_by = "failover"
     survives = frozenset({"expiry", "crash"})
     fixed_by = "redlock"
     source = "002"

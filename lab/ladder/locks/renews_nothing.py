@@ -24,7 +24,8 @@ class RenewsNothing(LockRung):
     title = "Renewal that renews nothing"
     flaw = "The lock expires on time, under its holder, who believes that it was renewed."
     breaks = "one holder"
-    survives = frozenset({"crash"})
+    broken_by = "expiry"
+    survives = frozenset({"late release", "crash"})
     fixed_by = "renewal"
     source = "000"
     capabilities = replace(WITH_A_TTL, renews=True)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from redis import Redis
 
 Invariant = Literal["conserved", "one holder", "progress", "no false refusal", "once"]
-Event = Literal["expiry", "pause", "crash", "restart", "failover", "clock jump"]
+Event = Literal["late release", "expiry", "pause", "crash", "restart", "failover", "clock jump"]
 
 POLL = 0.01
 """Seconds that a waiter sleeps before it asks again."""
@@ -49,7 +49,10 @@ class Rung:
         title: its name for people.
         flaw: what is wrong with it, in one sentence; None for a sound one.
         breaks: the invariant that its schedule breaks; None for a sound one.
-        survives: the events that leave it in order. `expiry`: its TTL is over while the holder works. `pause`: the
+        broken_by: the event that it takes to break it; None: the steps of its clients are enough.
+        clients: how many clients it takes.
+        survives: the events that leave it in order. `late release`: its TTL is over when the work is done and before
+            the release. `expiry`: its TTL is over while the holder works. `pause`: the
             holder and all that renews for him stand still for longer than that. `crash`: the holder's process dies,
             before or after any of his commands. `restart`: one server starts again, with what it has on disk.
             `failover`: one server is gone, and its replica takes its place. `clock jump`: one server's time of day
@@ -62,6 +65,8 @@ class Rung:
     title: ClassVar[str]
     flaw: ClassVar[str | None]
     breaks: ClassVar[Invariant | None]
+    broken_by: ClassVar[Event | None] = None
+    clients: ClassVar[int] = 2
     survives: ClassVar[frozenset[Event]] = frozenset()
     fixed_by: ClassVar[str | None]
     source: ClassVar[str]

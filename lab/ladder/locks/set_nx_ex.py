@@ -18,6 +18,8 @@ class SetNxEx(LockRung):
     title = "SET NX EX, one value for all"
     flaw = "A holder that comes late frees the lock of another."
     breaks = "one holder"
+    broken_by = "late release"
+    clients = 3
     survives = frozenset({"crash"})
     fixed_by = "get-compare-del"
     source = "000, 001, 004"

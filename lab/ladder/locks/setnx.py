@@ -18,6 +18,7 @@ class Setnx(LockRung):
     title = "SETNX"
     flaw = "The lock of a holder that crashed is never freed."
     breaks = "progress"
+    broken_by = "crash"
     survives = frozenset({"expiry", "pause"})
     fixed_by = "setnx-then-expire"
     source = "000, 001, 003"

@@ -19,6 +19,7 @@ class SetnxThenExpire(LockRung):
     title = "SETNX, then EXPIRE"
     flaw = "A crash between the two commands leaves a lock that never ends."
     breaks = "progress"
+    broken_by = "crash"
     fixed_by = "set-nx-ex"
     source = "000, 002, 003, 004"
     capabilities = WITH_A_TTL

@@ -19,6 +19,7 @@ class TtlHealedByWaiters(LockRung):
     title = "TTL healed by waiters"
     flaw = "It heals no lock without a TTL, and keeps a dead holder's lock alive."
     breaks = "progress"
+    broken_by = "crash"
     fixed_by = "ttl-healed-in-one-script"
     source = "003"
     capabilities = WITH_A_TTL

@@ -27,6 +27,8 @@ class TtlHealedInOneScript(LockRung):
     title = "TTL healed in one script"
     flaw = "It heals, but a holder that comes late frees the lock of another."
     breaks = "one holder"
+    broken_by = "late release"
+    clients = 3
     survives = frozenset({"crash"})
     fixed_by = "get-compare-del"
     source = "003"

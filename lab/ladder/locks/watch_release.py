@@ -20,7 +20,8 @@ class WatchRelease(LockRung):
     title = "Owner value: WATCH, MULTI"
     flaw = "The work takes longer than the TTL, and two are inside."
     breaks = "one holder"
-    survives = frozenset({"crash"})
+    broken_by = "expiry"
+    survives = frozenset({"late release", "crash"})
     fixed_by = "renewal"
     source = "003"
     capabilities = WITH_A_TTL

@@ -21,6 +21,8 @@ class WokenMeansMine(Rung, ZooKeeperLock):
     title = "Woken means mine"
     flaw = "A waiter enters when the waiter before it dies."
     breaks = "one holder"
+    broken_by = "crash"
+    clients = 3
     survives = frozenset({"expiry", "crash"})
     fixed_by = "zookeeper"
     source = "002"

@@ -17,6 +17,7 @@ class WrongKeyExpires(LockRung):
     title = "The wrong key expires"
     flaw = "EXPIRE names another key than SETNX took, so the lock never ends."
     breaks = "progress"
+    broken_by = "crash"
     survives = frozenset({"expiry", "pause"})
     fixed_by = "set-nx-ex"
     source = "000"

@@ -22,6 +22,7 @@ class OrderAfterTheUnlock(StockRung):
     title = "Order after the unlock"
     flaw = "A crash between two commits leaves a unit that was taken by no order."
     breaks = "conserved"
+    broken_by = "crash"
     breaks_under = "crash"
     survives = frozenset({"expiry", "pause"})
     fixed_by = "redis-lock"

@@ -26,6 +26,7 @@ class QueueAfterDecrementAsTwoCalls(RedisTakenThenTheProcessDies):
     title = "Queue after the decrement, as two calls"
     flaw = "A crash between decrement and publish leaves a unit that nobody owns."
     breaks = "conserved"
+    broken_by = "crash"
     breaks_under = "crash"
     survives = frozenset({"expiry", "pause"})
     fixed_by = "lua"

@@ -26,6 +26,7 @@ class RedisLosesItsLastSecond(CounterRung):
     title = "Redis loses its last second"
     flaw = "A counter that is older than the truth sells the last units again."
     breaks = "conserved"
+    broken_by = "restart"
     breaks_under = "lost data"
     survives = frozenset({"expiry", "pause", "crash"})
     fixed_by = "lua"

@@ -35,6 +35,7 @@ class RedisTakenThenTheProcessDies(CounterRung):
     title = "Taken in Redis, then the process dies"
     flaw = "A crash between the counter and the order leaves a unit that nobody owns."
     breaks = "conserved"
+    broken_by = "crash"
     breaks_under = "crash"
     survives = frozenset({"expiry", "pause"})
     fixed_by = "redis-loses-its-last-second"

@@ -1,0 +1,234 @@
+"""The ladder: every rung of both tracks in its order, flawed and sound, with what each claims."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from inventory.strategies import (
+    advisory_lock,
+    group_commit,
+    guarded_update,
+    locked,
+    lua,
+    lua_queue,
+    optimistic,
+    row_lock,
+    segmented_lock,
+    segmented_redis,
+    unit_rows,
+)
+from lab.ladder.locks import LOCKS, SOUND
+from lab.ladder.locks.rung import Event, Invariant
+from lab.ladder.stock import RUNGS
+
+Track = Literal["locks", "stock"]
+ROOT = Path(__file__).resolve().parent.parent.parent
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A rung and its claim.
+
+    Attributes:
+        slug: its name in addresses.
+        track: what it protects: a counter in Redis (`locks`), or stock and orders in Postgres (`stock`).
+        title: its name for people.
+        code: the class that does it.
+        flaw: what is wrong with it, in one sentence; None for a sound one.
+        breaks: the invariant that its witness breaks; None for a sound one.
+        broken_by: the event that it takes to break it; None: the steps of the clients alone.
+        survives: the events that leave it in order, each alone.
+        clients: how many it takes to show it.
+        fixed_by: the slug of the rung that survives what breaks this one; None for a sound one.
+        source: the articles, by number, that it is found in.
+    """
+
+    slug: str
+    track: Track
+    title: str
+    code: type
+    flaw: str | None
+    breaks: Invariant | None
+    broken_by: Event | None
+    survives: frozenset[Event]
+    clients: int
+    fixed_by: str | None
+    source: str
+
+    @property
+    def claim(self) -> Literal["flawed", "sound"]:
+        return "sound" if self.flaw is None else "flawed"
+
+    @property
+    def file(self) -> str:
+        """The path of its source, below the project's folder."""
+        return str(Path(inspect.getfile(self.code)).resolve().relative_to(ROOT))
+
+
+def _flawed(track: Track, rung: Any) -> Entry:
+    made = rung if isinstance(rung, type) else type(rung)
+    return Entry(
+        rung.slug,
+        track,
+        rung.title,
+        made,
+        rung.flaw,
+        rung.breaks,
+        rung.broken_by,
+        rung.survives,
+        rung.clients,
+        rung.fixed_by,
+        rung.source,
+    )
+
+
+def _sound(track: Track, slug: str, title: str, code: type, survives: Iterable[Event], source: str) -> Entry:
+    return Entry(slug, track, title, code, None, None, None, frozenset(survives), 2, None, source)
+
+
+LATE: tuple[Event, ...] = ("late release", "crash")
+RENEWED: tuple[Event, ...] = ("late release", "expiry", "crash")
+FENCED: tuple[Event, ...] = ("late release", "expiry", "pause", "crash")
+IN_POSTGRES: tuple[Event, ...] = ("crash",)
+
+_SOUND_LOCKS: dict[str, tuple[str, tuple[Event, ...], str]] = {
+    "renewal": ("Renewal", RENEWED, "000, 002"),
+    "fence": ("Fence claimed by the first statement", FENCED, "002"),
+    "re-entrant": ("Re-entrant, counted", RENEWED, "002"),
+    "woken": ("Woken, not polling", RENEWED, "002"),
+    "fair": ("Fair: in order of arrival", RENEWED, "002"),
+    "redlock": ("Redlock", RENEWED, "000, 001, 002, 003, 004"),
+    "zookeeper": ("ZooKeeper", RENEWED, "000, 002"),
+    "kazoo-recipe": ("Curator's recipe, as kazoo has it", RENEWED, "002"),
+    "etcd": ("etcd", RENEWED, "002"),
+    "lock-table-for-update": ("Lock table, SELECT … FOR UPDATE", IN_POSTGRES, "002"),
+    "lock-table-insert": ("Lock table, unique insert with owner and expiry", IN_POSTGRES, "002"),
+    "postgres-advisory-lock": ("Postgres advisory lock", IN_POSTGRES, "pretix"),
+}
+
+_ORDER_OF_LOCKS = (
+    "no-lock",
+    "merge-without-a-lock",
+    "thread-lock",
+    "process-lock",
+    "get-then-set",
+    "answer-not-read",
+    "busy-as-success",
+    "setnx",
+    "setnx-then-expire",
+    "wrong-key-expires",
+    "ttl-healed-by-waiters",
+    "ttl-healed-in-one-script",
+    "set-nx-ex",
+    "wrong-argument",
+    "get-compare-del",
+    "owner-as-text",
+    "owner-is-thread-id",
+    "owner-is-ip-pid-thread-time",
+    "watch-release",
+    "lua-release",
+    "renews-nothing",
+    "renewal",
+    "fence-on-write-only",
+    "fence",
+    "re-entrant-without-the-count",
+    "re-entrant",
+    "lost-wake-up",
+    "woken",
+    "dead-head",
+    "fair",
+    "one-primary-with-replicas",
+    "redlock",
+    "redlock-no-fsync",
+    "redlock-replicated-nodes",
+    "redlock-clock-jump",
+    "woken-means-mine",
+    "watch-set-too-late",
+    "zookeeper",
+    "kazoo-recipe",
+    "etcd",
+    "for-update-without-the-row",
+    "lock-table-for-update",
+    "insert-without-owner-and-expiry",
+    "lock-table-insert",
+    "postgres-advisory-lock",
+)
+
+_SOUND_STOCK: dict[str, tuple[str, type, tuple[Event, ...], str]] = {
+    "file-lock": ("Lock around the transaction", locked.Locked, ("crash",), "002"),
+    "redis-lock": ("Redis lock around the transaction", locked.Locked, ("expiry", "crash"), "002"),
+    "segmented-redis": ("Segmented keys, gathered", segmented_redis.SegmentedRedis, ("expiry", "crash"), "000, 002"),
+    "segmented-lock": ("Segmented stock, gathered", segmented_lock.SegmentedLock, ("expiry", "crash"), "002"),
+    "row-lock": ("Row lock", row_lock.RowLock, ("crash",), "002"),
+    "advisory-lock": ("Advisory lock", advisory_lock.AdvisoryLock, ("crash",), "pretix"),
+    "guarded-update": ("Guarded update", guarded_update.GuardedUpdate, ("crash",), "002"),
+    "unit-rows": ("A row a unit", unit_rows.UnitRows, ("crash",), "common practice"),
+    "optimistic": ("Compare and set on a version", optimistic.Optimistic, ("crash",), "002"),
+    "lua": ("Lua script, reserved, and a guard in SQL", lua.Lua, ("crash",), "002"),
+    "lua-queue": ("One script takes and queues", lua_queue.LuaQueue, ("crash",), "common practice"),
+    "group-commit": ("Group commit", group_commit.GroupCommit, ("crash",), "common practice"),
+}
+
+_ORDER_OF_STOCK = (
+    "compute-and-overwrite",
+    "subtract-in-sql",
+    "lock-inside-the-transaction",
+    "file-lock",
+    "lock-under-the-wrong-isolation",
+    "refusal-swallowed",
+    "order-after-the-unlock",
+    "redis-lock",
+    "exception-leaves-the-lock",
+    "segmented-keys",
+    "segmented-redis",
+    "segmented-lock",
+    "row-lock",
+    "advisory-lock",
+    "guarded-update",
+    "unit-rows",
+    "retries-reported-as-sold-out",
+    "optimistic",
+    "lua-off-by-one",
+    "decr-and-look-at-the-sign",
+    "redis-taken-then-the-process-dies",
+    "queue-after-decrement-as-two-calls",
+    "redis-loses-its-last-second",
+    "lua",
+    "lua-queue",
+    "duplicate-click",
+    "group-commit",
+)
+
+
+def _lock(slug: str) -> Entry:
+    if slug in LOCKS:
+        return _flawed("locks", LOCKS[slug])
+    title, survives, source = _SOUND_LOCKS[slug]
+    return _sound("locks", slug, title, SOUND[slug], survives, source)
+
+
+def _stock(slug: str) -> Entry:
+    if slug in RUNGS:
+        return _flawed("stock", RUNGS[slug])
+    title, code, survives, source = _SOUND_STOCK[slug]
+    return _sound("stock", slug, title, code, survives, source)
+
+
+LADDER: dict[str, Entry] = {
+    **{slug: _lock(slug) for slug in _ORDER_OF_LOCKS},
+    **{slug: _stock(slug) for slug in _ORDER_OF_STOCK},
+}
+
+
+def after(slug: str) -> Entry | None:
+    """The rung that survives what breaks this one; for a sound one the next of its track; None at the end."""
+    entry = LADDER[slug]
+    if entry.fixed_by is not None:
+        return LADDER[entry.fixed_by]
+    rungs = [other for other in LADDER.values() if other.track == entry.track]
+    place = rungs.index(entry) + 1
+    return rungs[place] if place < len(rungs) else None

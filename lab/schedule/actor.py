@@ -1,0 +1,172 @@
+"""An actor: a thread that stops before each of its steps until it is told to go on."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable
+from enum import Enum, auto
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any
+
+from lab.schedule import hooks
+from lab.schedule.steps import Pending
+from locking.local import Turn
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+SHOWN = tuple(str(ROOT / room) for room in ("lab/ladder", "locking", "inventory"))
+"""The rooms whose lines are shown, the first of them before the others."""
+THREADING = threading.__file__
+
+
+class Crash(BaseException):
+    """The actor is dead: neither this step nor a later one is taken."""
+
+
+class State(Enum):
+    """What an actor does."""
+
+    RUNNING = auto()
+    STOPPED = auto()
+    LISTENING = auto()
+    BLOCKED = auto()
+    DONE = auto()
+
+
+class Actor:
+    """Somebody who does one job.
+
+    Args:
+        name: A, B, ….
+        job: what he does; it returns what he is told.
+        told: where the actor reports that he has stopped or is done.
+
+    Attributes:
+        pending: the step before which he has stopped, or which he is taking.
+        file, line: where in the rung he is; empty and 0 when he is in none.
+        answer: what he was told, when he is done.
+        crashed: whether he is dead.
+        asleep: whether his next step is to go on after a sleep, and nothing has happened since it began.
+        clients: his connections to Redis.
+        session: his session with Postgres, if a lock of his has one.
+    """
+
+    def __init__(self, name: str, job: Callable[[], str], told: SimpleQueue[Actor], clock: Callable[[], float]) -> None:
+        self.name = name
+        self.clock = clock
+        self.state = State.RUNNING
+        self.pending: Pending | None = None
+        self.file, self.line = "", 0
+        self.answer: str | None = None
+        self.error: BaseException | None = None
+        self.crashed = False
+        self.asleep = False
+        self.wakes_at = 0.0
+        self.touched: set[str] = set()
+        self.steps = 0
+        self.rings = False
+        self.listens_to: Any = None
+        self.session: Any = None
+        self._job = job
+        self._told = told
+        self._go = threading.Semaphore(0)
+        # On every machine the first thread has this name.
+        self.thread = threading.Thread(target=self._run, name="MainThread", daemon=True)
+
+    def __repr__(self) -> str:
+        return f"<Actor {self.name}, {self.state.name.lower()}, {self.pending and self.pending.does}>"
+
+    def begin(self) -> None:
+        """Start, as far as the first step."""
+        self.thread.start()
+
+    def go(self) -> None:
+        """Take the step."""
+        self.state = State.RUNNING
+        self.asleep = False
+        self._go.release()
+
+    def crash(self) -> None:
+        """Die before the step. What is cleared away on the way out reaches no server."""
+        self.crashed = True
+        self.go()
+
+    def stop(self, pending: Pending) -> None:
+        """In the actor's own thread: wait until he is told to go on."""
+        if self.crashed:
+            raise Crash
+        self.pending = pending
+        self._look_where()
+        self.state = State.STOPPED
+        self._told.put(self)
+        self._go.acquire()
+        if self.crashed:
+            raise Crash
+
+    def sleep(self, seconds: float) -> None:
+        """In the actor's own thread: sleep for so long at least, on the clock of the schedule."""
+        self.asleep, self.wakes_at = True, self.clock() + seconds
+        self.stop(Pending(f"sleeps {seconds:g} s", "clock", seconds=seconds))
+
+    def listen(self, connection: Any, until: float) -> bool:
+        """In the actor's own thread: wait until there is an answer to what blocks, or the time is over.
+
+        Args:
+            connection: his, to Redis; a blocking command was sent on it.
+            until: when he looks up from it, on the clock of the schedule.
+
+        Returns:
+            Whether there is an answer.
+        """
+        if self.crashed:
+            raise Crash
+        self.listens_to, self.wakes_at, self.rings = connection, until, False
+        self.state = State.LISTENING
+        self._told.put(self)
+        self._go.acquire()
+        self.listens_to = None
+        if self.crashed:
+            raise Crash
+        return not self.rings
+
+    def waits_in_this_process(self) -> bool:
+        """Whether his thread waits for another thread of this process: the lock that it sleeps on is not released."""
+        frame = sys._current_frames().get(self.thread.ident or 0)
+        if frame is None:
+            return False
+        code = frame.f_code
+        if code.co_filename == THREADING and code.co_name == "wait":
+            waiter = frame.f_locals.get("waiter")
+            return waiter is not None and waiter.locked()
+        if code is Turn.comes.__code__:
+            turn = frame.f_locals["self"]
+            return frame.f_locals.get("first") is False and turn._bell.locked()
+        return False
+
+    def _run(self) -> None:
+        hooks.play(self)
+        try:
+            self.answer = self._job()
+        except Crash:
+            self.answer = "crashed"
+        except BaseException as error:
+            self.error = error
+            self.answer = f"{type(error).__name__}: {error}"
+        finally:
+            hooks.play(None)
+            self.state = State.DONE
+            self._told.put(self)
+
+    def _look_where(self) -> None:
+        self.file, self.line = "", 0
+        best = len(SHOWN)
+        frame = sys._getframe(2)
+        while frame is not None and best:
+            path = frame.f_code.co_filename
+            for rank, room in enumerate(SHOWN[:best]):
+                if path.startswith(room) and not path.endswith("/rung.py"):
+                    best = rank
+                    self.file, self.line = path[len(str(ROOT)) + 1 :], frame.f_lineno
+                    break
+            frame = frame.f_back  # type: ignore[assignment]

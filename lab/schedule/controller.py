@@ -1,0 +1,421 @@
+"""One run: every actor stops before each step, and a chooser says who goes on or what happens."""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+import traceback
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from queue import Empty, SimpleQueue
+from typing import cast
+
+from lab.ladder.locks.rung import Event, Invariant
+from lab.schedule.actor import Actor, State
+from lab.schedule.steps import EVERYTHING, POSTGRES, Pending
+from lab.schedule.trace import Choice, Step, Where
+from lab.schedule.trial import TTL, Trial
+
+LONGEST = 400
+"""Steps after which a run is cut: actors that only get in each other's way never end."""
+PASSES = 8
+"""How often time may pass because nobody can go on. A lock that does not free itself by then never will."""
+ALMOST = 0.3
+"""Seconds before an expiry at which those who poll look once more: what they see is rounded down to none."""
+LOOK = 0.002
+"""Seconds after which a server is asked whether an actor who does not come back waits in it."""
+PATIENCE = 20.0
+"""Seconds without an answer of anybody after which the schedule itself is at fault."""
+
+
+class Stuck(RuntimeError):
+    """An actor neither stops nor waits in a server."""
+
+
+@dataclass
+class Point:
+    """A moment in which somebody may be chosen.
+
+    Attributes:
+        enabled: the actors that can take a step, the one who took the last step first.
+        current: whoever took the last step.
+        pending: the step that each enabled actor is about to take.
+        fresh: those of them who have not taken any step yet.
+        events: asks what may happen instead; it takes a look at the servers.
+        key: what the trace so far has in common with every equivalent one.
+    """
+
+    enabled: tuple[str, ...]
+    current: str | None
+    pending: Mapping[str, Pending]
+    fresh: frozenset[str]
+    events: Callable[[], tuple[str, ...]]
+    key: int
+
+
+Chooser = Callable[[Point], str]
+"""Says what comes next, or `STOP`."""
+
+
+@dataclass
+class Run:
+    """What came of a schedule."""
+
+    schedule: list[str] = field(default_factory=list)
+    steps: list[Step] = field(default_factory=list)
+    answers: dict[str, str] = field(default_factory=dict)
+    broken: Invariant | None = None
+    why: str = ""
+    ledger: Mapping[str, int] = field(default_factory=dict)
+    choices: tuple[Choice, ...] = ()
+
+
+class Controller:
+    """Runs a trial once.
+
+    Args:
+        trial: what is done.
+        choose: who goes next.
+        events: what may happen, beside the actors' own steps.
+        watch: keep what every step did, for people to look at. It costs a look at the servers for each.
+        goal: the invariant that is to be broken; None: any.
+    """
+
+    def __init__(
+        self,
+        trial: Trial,
+        choose: Chooser,
+        *,
+        events: Collection[Event] = (),
+        watch: bool = False,
+        goal: Invariant | None = None,
+    ) -> None:
+        self.trial = trial
+        self.choose = choose
+        self.events = events
+        self.watch = watch
+        self.goal = goal
+        self.run = Run()
+        self._told: SimpleQueue[Actor] = SimpleQueue()
+        self._actors: dict[str, Actor] = {}
+        self._current: str | None = None
+        self._happened = False
+        self._passes = 0
+        self._napped: object = None
+        self._key = Key()
+
+    def play(self) -> Run:
+        """Run it to its end, and clear up.
+
+        Raises:
+            Stuck: an actor neither stops nor waits in a server.
+        """
+        try:
+            for name, job in self.trial.begin().items():
+                self._actors[name] = Actor(name, job, self._told, self.trial.stage.clock)
+            for actor in self._actors.values():
+                actor.begin()
+                self._settle()
+            while self._step():
+                pass
+            answers = self._answers()
+            self.run.answers = answers
+            if self.run.broken is None and not self.run.choices:
+                found = [self.trial.broken, self.trial.verdict(answers)]
+                found.sort(key=lambda broken: broken is None or broken[0] != self.goal)
+                self._judge(found[0] or found[1])
+            self.run.ledger = self.trial.ledger(answers)
+            return self.run
+        finally:
+            self._clear_up()
+
+    def _step(self) -> bool:
+        """Let one thing happen. Returns whether the run goes on."""
+        living = [actor for actor in self._actors.values() if actor.state is not State.DONE]
+        if not living:
+            return False
+        if self.trial.broken and self.goal in (None, self.trial.broken[0]):
+            self._judge(self.trial.broken)
+            return False
+        if len(self.run.schedule) >= LONGEST:
+            self._judge(("progress", f"After {LONGEST} steps nobody has come to an end."))
+            return False
+        enabled = [actor for actor in living if actor.state is State.STOPPED and not actor.asleep]
+        if not enabled:
+            return self._nobody_can(living)
+        enabled.sort(key=lambda actor: (actor.name != self._current, actor.name))
+        asleep = [actor.name for actor in living if actor.state is State.STOPPED and actor.asleep]
+        names = tuple(actor.name for actor in enabled)
+        point = Point(
+            names,
+            self._current,
+            {actor.name: actor.pending for actor in enabled if actor.pending},
+            frozenset(actor.name for actor in enabled if actor.steps == 0),
+            lambda: self._offered(living),
+            self._key.value(self._current, asleep),
+        )
+        choice = self.choose(point)
+        if choice == STOP:
+            self.run.choices = self._choices(enabled, point.events())
+            return False
+        self._do(choice)
+        return True
+
+    def _do(self, choice: str) -> None:
+        actor = self._actors.get(choice)
+        if actor is not None:
+            self._go(actor)
+        elif choice.startswith("crash "):
+            self._crash(self._actors[choice.removeprefix("crash ")])
+        else:
+            self._happened = True
+            self.trial.happens(cast("Event", choice))
+            self._key.happened(choice, [EVERYTHING])
+            self._wake()
+            self._settle()
+            self._note(choice, None, EVENTS[choice], "clock", forced=False)
+
+    def _go(self, actor: Actor) -> None:
+        pending = cast("Pending", actor.pending)
+        file, line = actor.file, actor.line
+        if pending.where == "clock" and actor.wakes_at > self.trial.stage.clock.now:
+            self.trial.stage.pass_time(actor.wakes_at - self.trial.stage.clock.now)
+        if pending.where == "clock":
+            actor.touched = set()
+            self.trial.stage.has_changed()
+        actor.steps += 1
+        self._current = actor.name
+        self._key.stepped(actor.name, pending)
+        actor.go()
+        self._settle()
+        actor.touched |= pending.reads | pending.writes
+        sleepers = [other for other in self._actors.values() if other.asleep and other is not actor]
+        # To look again at what nobody has changed since shows what it showed, and a refusal changes nothing.
+        if sleepers and pending.writes and (pending.where != "redis" or self.trial.stage.has_changed()):
+            for other in sleepers:
+                other.asleep = not pending.writes & {*other.touched, EVERYTHING}
+        self._note(actor.name, actor.name, pending.does, pending.where, file=file, line=line)
+
+    def _crash(self, actor: Actor) -> None:
+        self._happened = True
+        self._key.happened(f"crash {actor.name}", [POSTGRES])
+        self.trial.dies(actor)
+        self._kill(actor)
+        self._settle()
+        self._wake()
+        self._note(f"crash {actor.name}", actor.name, "crashes", "process")
+
+    def _kill(self, actor: Actor) -> None:
+        waits = actor.state in (State.RUNNING, State.BLOCKED) and actor.listens_to is None
+        actor.crash()
+        if waits:
+            self.trial.stage.dismiss(actor)
+        until = time.monotonic() + PATIENCE
+        while actor.state is not State.DONE:
+            self._hear(until)
+        self.trial.stage.dismiss(actor)
+
+    def _nobody_can(self, living: Sequence[Actor]) -> bool:
+        """Everybody sleeps or waits: let time pass until something can change."""
+        stage = self.trial.stage
+        naps = [actor.wakes_at for actor in living if actor.asleep]
+        who = " and ".join(actor.name for actor in living)
+        progress = len(living), tuple(self.trial.inside), self._passes
+        if naps and progress != self._napped:
+            self._napped = progress
+            seconds = max(0.0, min(naps) - stage.clock.now)
+        elif not self._happened or self._passes >= PASSES:
+            self._judge(("progress", f"Nobody is inside, and still {who} cannot enter: {WAITS[bool(self._passes)]}"))
+            return False
+        else:
+            self._passes += 1
+            seconds = self._until_something_ends(living)
+        stage.pass_time(seconds)
+        self._key.happened(f"time {seconds:.1f}", [EVERYTHING])
+        self._wake()
+        self._settle()
+        self._note("time", None, f"{seconds:.4g} s pass: nobody can go on", "clock", forced=True)
+        return True
+
+    def _until_something_ends(self, living: Sequence[Actor]) -> float:
+        stage = self.trial.stage
+        ends = [actor.wakes_at - stage.clock.now for actor in living if actor.listens_to is not None]
+        moments = [moment for moment in ends if 0 < moment < math.inf]
+        left = stage.until_expiry()
+        if left is not None:
+            moments.append(left - ALMOST if left > ALMOST + 0.05 else left + 0.01)
+        return min(moments, default=TTL)
+
+    def _wake(self) -> None:
+        """Something has happened to all: who sleeps may look again, and whose time is over does."""
+        now = self.trial.stage.clock.now
+        for actor in self._actors.values():
+            actor.asleep = False
+            if actor.listens_to is not None and actor.wakes_at <= now:
+                actor.rings = True
+
+    def _settle(self) -> None:
+        """Return when everybody has stopped, is done, or waits in a server for somebody else."""
+        stage = self.trial.stage
+        until = time.monotonic() + PATIENCE
+        while True:
+            while running := [actor for actor in self._begun() if actor.state is State.RUNNING]:
+                if not self._hear(until, LOOK):
+                    for actor in running:
+                        if actor.state is State.RUNNING and stage.is_blocked(actor):
+                            actor.state = State.BLOCKED
+            # Whoever waited may have been waked by what the others did.
+            waked = [actor for actor in self._begun() if actor.state in WAITING and not self._waits(actor)]
+            for actor in waked:
+                if actor.listens_to is None:
+                    actor.state = State.RUNNING
+                else:
+                    actor.go()
+            if not waked:
+                return
+
+    def _waits(self, actor: Actor) -> bool:
+        if actor.rings or not self.trial.stage.is_blocked(actor):
+            return False
+        actor.state = State.BLOCKED
+        return True
+
+    def _begun(self) -> list[Actor]:
+        return [actor for actor in self._actors.values() if actor.thread.ident]
+
+    def _hear(self, until: float, seconds: float = 0.05) -> bool:
+        try:
+            self._told.get(timeout=seconds)
+        except Empty:
+            if time.monotonic() > until:
+                stacks = "".join(map(_stack, self._begun()))
+                raise Stuck(f"Somebody has not stopped, and no server says why: {stacks}") from None
+            return False
+        return True
+
+    def _offered(self, living: Sequence[Actor]) -> tuple[str, ...]:
+        offered = []
+        for event in self.events:
+            if event == "crash":
+                offered += [f"crash {actor.name}" for actor in living]
+            elif self.trial.offers(event):
+                offered.append(event)
+        return tuple(offered)
+
+    def _choices(self, enabled: Sequence[Actor], events: Sequence[str]) -> tuple[Choice, ...]:
+        steps = [Choice(actor.name, actor.pending.does if actor.pending else "", event=False) for actor in enabled]
+        return (*steps, *(Choice(event, EVENTS.get(event, event), event=True) for event in events))
+
+    def _note(
+        self,
+        choice: str,
+        actor: str | None,
+        does: str,
+        where: Where,
+        *,
+        file: str = "",
+        line: int = 0,
+        forced: bool = False,
+    ) -> None:
+        if not forced:
+            self.run.schedule.append(choice)
+        if self.watch:
+            blocked = tuple(other.name for other in self._actors.values() if other.state is State.BLOCKED)
+            self.run.steps.append(
+                Step(
+                    choice,
+                    actor,
+                    does,
+                    where,
+                    file,
+                    line,
+                    forced,
+                    self._answers(),
+                    tuple(self.trial.inside),
+                    blocked,
+                    self.trial.state(),
+                )
+            )
+
+    def _answers(self) -> dict[str, str]:
+        return {name: actor.answer for name, actor in self._actors.items() if actor.answer is not None}
+
+    def _judge(self, broken: tuple[Invariant, str] | None) -> None:
+        if broken is not None:
+            self.run.broken, self.run.why = broken
+
+    def _clear_up(self) -> None:
+        for actor in self._actors.values():
+            if actor.state is not State.DONE and actor.thread.ident:
+                self._kill(actor)
+
+
+WAITS = {
+    False: "nothing that they wait for will ever come.",
+    True: "not even time has helped.",
+}
+
+WAITING = (State.LISTENING, State.BLOCKED)
+
+STOP = "stop"
+"""The chooser's word for: no further, show me what could come next."""
+
+EVENTS = {
+    "late release": "The TTL passes before the release",
+    "expiry": "The TTL passes while somebody works, and the watchdogs get their turns",
+    "pause": "Everybody inside is paused for longer than the TTL",
+    "restart": "The server restarts",
+}
+
+
+def _stack(actor: Actor) -> str:
+    frame = sys._current_frames().get(actor.thread.ident or 0)
+    return f"{actor!r}\n{''.join(traceback.format_stack(frame)) if frame else ''}"
+
+
+class Key:
+    """What equivalent traces have in common: which step came after which that it could not be exchanged with."""
+
+    def __init__(self) -> None:
+        self._own: dict[str, int] = {}
+        self._written: dict[str, int] = {}
+        self._read: dict[str, frozenset[int]] = {}
+        self._all = 0
+
+    def stepped(self, actor: str, pending: Pending) -> None:
+        if EVERYTHING in pending.writes or EVERYTHING in pending.reads:
+            self.happened(f"{actor} {pending.does}", [EVERYTHING], actor)
+            return
+        before = [self._own.get(actor, 0), self._all]
+        before += [self._written.get(name, 0) for name in sorted(pending.reads | pending.writes)]
+        before += [hash(self._read.get(name, frozenset())) for name in sorted(pending.writes)]
+        mine = hash((actor, pending.does, *before))
+        self._own[actor] = mine
+        for name in pending.reads:
+            self._read[name] = self._read.get(name, frozenset()) | {mine}
+        for name in pending.writes:
+            self._written[name], self._read[name] = mine, frozenset()
+
+    def happened(self, what: str, touched: Collection[str], actor: str | None = None) -> None:
+        mine = hash((what, self.value(None, ())))
+        if EVERYTHING in touched:
+            self._all = mine
+            self._written.clear()
+            self._read.clear()
+        for name in touched:
+            self._written[name], self._read[name] = mine, frozenset()
+        if actor:
+            self._own[actor] = mine
+
+    def value(self, current: str | None, asleep: Collection[str]) -> int:
+        return hash(
+            (
+                self._all,
+                frozenset(self._own.items()),
+                frozenset(self._written.items()),
+                frozenset(self._read.items()),
+                current,
+                frozenset(asleep),
+            )
+        )

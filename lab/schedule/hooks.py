@@ -1,0 +1,125 @@
+"""Where an actor's thread is stopped: at the extension points of redis-py, of Django's backends and of our own session.
+
+A thread that is no actor passes every hook as if it were not there.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import redis
+from django.db.backends.postgresql.base import DatabaseWrapper
+from redis.connection import Connection, UnixDomainSocketConnection
+
+from lab.schedule.steps import Pending, of_commands, of_statement
+from locking.session import Session
+
+if TYPE_CHECKING:
+    from lab.schedule.actor import Actor
+
+FOREVER: Any = object()
+
+_local = threading.local()
+
+
+def play(actor: Actor | None) -> None:
+    """Make this thread an actor's; None: it is nobody's again."""
+    _local.actor = actor
+
+
+def actor() -> Actor | None:
+    """The actor whose thread this is."""
+    return getattr(_local, "actor", None)
+
+
+def stop(pending: Pending) -> None:
+    """Stop this thread, if it is an actor's, until it is told to go on.
+
+    Raises:
+        Crash: the actor is dead.
+    """
+    if (mine := actor()) is not None:
+        mine.stop(pending)
+
+
+class _Stops:
+    """A connection to Redis that stops before it sends anything but its greeting."""
+
+    _greets = False
+    number = 0
+    """What the server calls it."""
+    _blocks = False
+
+    def on_connect_check_health(self, check_health: bool = True) -> None:  # noqa: FBT001, FBT002 - redis-py's own
+        self._greets = True
+        super().on_connect_check_health(check_health)  # type: ignore[misc]
+        super().send_command("CLIENT", "ID")  # type: ignore[misc]
+        self.number = super().read_response()  # type: ignore[misc]
+        self._greets, self._blocks = False, False
+
+    def send_command(self, *command: Any, **options: Any) -> None:
+        if not self._greets:
+            stop(of_commands([command]))
+            self._blocks = command[0] == "BLPOP"
+        super().send_command(*command, **options)  # type: ignore[misc]
+
+    def read_response(self, *args: Any, timeout: Any = FOREVER, **options: Any) -> Any:
+        if self._blocks and (mine := actor()) is not None:
+            if not mine.listen(self, math.inf if timeout is FOREVER else mine.clock() + timeout):
+                raise redis.TimeoutError("the schedule's time has passed")
+            self._blocks = False
+        limit = {} if timeout is FOREVER else {"timeout": timeout}
+        return super().read_response(*args, **limit, **options)  # type: ignore[misc]
+
+    def pack_commands(self, commands: Any) -> Any:
+        commands = list(commands)
+        if not self._greets:
+            stop(of_commands(commands))
+        return super().pack_commands(commands)  # type: ignore[misc]
+
+
+class StoppingConnection(_Stops, Connection):
+    """Over TCP."""
+
+
+class StoppingSocket(_Stops, UnixDomainSocketConnection):
+    """Over a Unix socket."""
+
+
+class StoppingDatabase(DatabaseWrapper):
+    """Django's connection to Postgres, which stops before each statement, and before BEGIN, COMMIT and ROLLBACK."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.execute_wrappers.append(_before_the_statement)
+
+    def _commit(self) -> None:
+        stop(Pending("COMMIT", "postgres", writes=frozenset({"postgres"})))
+        super()._commit()  # type: ignore[misc]
+
+    def _rollback(self) -> None:
+        stop(Pending("ROLLBACK", "postgres", writes=frozenset({"postgres"})))
+        super()._rollback()  # type: ignore[misc]
+
+    def _set_autocommit(self, autocommit: bool) -> None:  # noqa: FBT001 - Django's own
+        if not autocommit:
+            stop(Pending("BEGIN", "postgres"))
+        super()._set_autocommit(autocommit)  # type: ignore[misc]
+
+
+def _before_the_statement(execute: Callable[..., Any], sql: str, *rest: Any) -> Any:
+    stop(of_statement(sql))
+    return execute(sql, *rest)
+
+
+class StoppingSession(Session):
+    """A session of the locks on Postgres."""
+
+    def ask(self, statement: str, *values: Any, **options: Any) -> Any:
+        if (mine := actor()) is not None:
+            mine.session = self
+        stop(of_statement(statement))
+        return super().ask(statement, *values, **options)

@@ -1,0 +1,141 @@
+"""Clients who sell from a counter in Redis by GET and SET: only the lock stands between them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, cast
+
+from lab.ladder.locks import LockRung
+from lab.ladder.locks.fence_on_write_only import FenceOnWriteOnly
+from lab.ladder.locks.merge_without_a_lock import MergeWithoutALock
+from lab.schedule import hooks
+from lab.schedule.actor import Actor
+from lab.schedule.trial import TTL, Broken, Trial
+from locking import Lock, RedisLock, ReentrantLock
+
+STOCK = "stock"
+UNITS = 10
+SOLD = "sold"
+ONE_HOLDER_IS_NOT_ENOUGH = ("fence", "fence-on-write-only")
+"""Rungs that let two work at the same time: what they protect is what is written."""
+
+
+class LockTrial(Trial):
+    """Each client takes the lock, sells one unit of the counter, and releases it."""
+
+    def prepare(self) -> Mapping[str, Callable[[], str]]:
+        self.stage.redis.set(STOCK, UNITS)
+        return {name: self._job(name) for name in self.names}
+
+    def verdict(self, answers: Mapping[str, str]) -> Broken | None:
+        sold = sum(answer == SOLD for answer in answers.values())
+        gone = UNITS - int(self.stage.redis.get(STOCK))
+        # Who crashed may have sold a unit, or not.
+        if not sold <= gone <= sold + len(self.crashed):
+            return "conserved", f"{sold} were told that they have bought, and {gone} of {UNITS} units are gone."
+        return None
+
+    def ledger(self, answers: Mapping[str, str]) -> Mapping[str, int]:
+        sold = sum(answer == SOLD for answer in answers.values())
+        return {"received": UNITS, "left": int(self.stage.redis.get(STOCK)), "told yes": sold}
+
+    def _job(self, name: str) -> Callable[[], str]:
+        def job() -> str:
+            client = self.stage.sit(name).redis
+            return self.work(name, client, self.make_lock(client))
+
+        return job
+
+    def make_lock(self, client: Any) -> Lock:
+        """The lock of one client."""
+        code = self.entry.code
+        if issubclass(code, LockRung):
+            return code(client, "stock", ttl=TTL, sleep=sleep, clock=self.stage.clock)
+        return RedisLock(client, "stock", ttl=TTL, clock=self.stage.clock)
+
+    def work(self, name: str, client: Any, lock: Lock) -> str:
+        """What one client does, and what he is told."""
+        with lock.hold(), self.at_work(name):
+            client.set(STOCK, int(client.get(STOCK)) - 1)
+        return SOLD
+
+    @contextmanager
+    def at_work(self, name: str) -> Iterator[None]:
+        """Somebody is inside, from the grant until his work is done; his release is no part of it."""
+        self.enters(name)
+        yield
+        self.leaves(name)
+
+
+class SellTrial(LockTrial):
+    """Clients who use the rung's own way of selling."""
+
+    def work(self, name: str, client: Any, lock: Lock) -> str:
+        return SOLD if cast("LockRung", lock).sell(STOCK) else "sold out"
+
+
+class FenceTrial(LockTrial):
+    """Clients whose store looks at the fence of each."""
+
+    def enters(self, name: str) -> None:
+        """Two may be inside: the store tells them apart."""
+        self.inside.append(name)
+
+    def work(self, name: str, client: Any, lock: Lock) -> str:
+        store: FenceOnWriteOnly = self.entry.code(client, STOCK)
+        with lock.hold() as lease, self.at_work(name):
+            fence = cast("int", lease.fence)
+            left = store.read(fence)
+            written = left is not None and store.write(fence, left - 1)
+        return SOLD if written else "overtaken"
+
+
+class TwiceTrial(LockTrial):
+    """Clients who take the lock, call a function that takes it too, and go on."""
+
+    def make_lock(self, client: Any) -> Lock:
+        lock = super().make_lock(client)
+        return lock if isinstance(lock, LockRung) else ReentrantLock(lock)
+
+    def work(self, name: str, client: Any, lock: Lock) -> str:
+        with lock.hold(), self.at_work(name):
+            with lock.hold():
+                pass
+            client.set(STOCK, int(client.get(STOCK)) - 1)
+        return SOLD
+
+
+class MergeTrial(LockTrial):
+    """Sources that each add a part to one record."""
+
+    def prepare(self) -> Mapping[str, Callable[[], str]]:
+        self.stage.redis.set("record", json.dumps({"0": ""}))
+        return {name: self._job(name) for name in self.names}
+
+    def make_lock(self, client: Any) -> Any:
+        return None
+
+    def work(self, name: str, client: Any, lock: Lock) -> str:
+        MergeWithoutALock.merge(client, "record", name, "")
+        return "merged"
+
+    def verdict(self, answers: Mapping[str, str]) -> Broken | None:
+        lost = [name for name, answer in answers.items() if answer == "merged" and name not in self._parts()]
+        return ("conserved", f"The part of {' and '.join(lost)} is not in the record.") if lost else None
+
+    def ledger(self, answers: Mapping[str, str]) -> Mapping[str, int]:
+        return {
+            "merged": sum(answer == "merged" for answer in answers.values()),
+            "in the record": len(self._parts()) - 1,
+        }
+
+    def _parts(self) -> Mapping[str, str]:
+        found: Mapping[str, str] = json.loads(self.stage.redis.get("record"))
+        return found
+
+
+def sleep(seconds: float) -> None:
+    """Let an actor sleep on the schedule's clock."""
+    cast("Actor", hooks.actor()).sleep(seconds)

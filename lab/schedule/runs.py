@@ -1,0 +1,110 @@
+"""What the pages and the commands ask for: replay a schedule, search for one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from lab.ladder.catalogue import LADDER, Entry
+from lab.ladder.locks.rung import Event
+from lab.schedule import lock_trial
+from lab.schedule.controller import STOP, Controller, Point
+from lab.schedule.stage import Stage
+from lab.schedule.trace import Trace
+from lab.schedule.trial import Trial
+
+LOCK_TRIALS: dict[str, type[lock_trial.LockTrial]] = {
+    "busy-as-success": lock_trial.SellTrial,
+    "merge-without-a-lock": lock_trial.MergeTrial,
+    "fence-on-write-only": lock_trial.FenceTrial,
+    "fence": lock_trial.FenceTrial,
+    "re-entrant-without-the-count": lock_trial.TwiceTrial,
+    "re-entrant": lock_trial.TwiceTrial,
+}
+
+
+class Impossible(Exception):
+    """A schedule chooses what cannot be chosen.
+
+    Attributes:
+        at: the place of the choice in the schedule, from 0.
+    """
+
+    def __init__(self, message: str, at: int) -> None:
+        super().__init__(message)
+        self.at = at
+
+
+def new_trial(entry: Entry, stage: Stage, clients: int | None = None) -> Trial:
+    """What is tried on a rung.
+
+    Args:
+        clients: how many; None: as many as it takes to show the rung.
+    """
+    return LOCK_TRIALS.get(entry.slug, lock_trial.LockTrial)(entry, stage, clients or entry.clients)
+
+
+def can_play(entry: Entry) -> bool:
+    """Whether the rung's schedules run on a stage, so that a visitor may choose who goes next."""
+    return True
+
+
+def events_of(entry: Entry) -> tuple[Event, ...]:
+    """What is tried on a rung: what breaks a flawed one, or all that a sound one claims to survive."""
+    if entry.claim == "sound":
+        return tuple(sorted(entry.survives))
+    return (entry.broken_by,) if entry.broken_by else ()
+
+
+def replay(
+    slug: str,
+    schedule: Sequence[str],
+    stage: Stage,
+    *,
+    clients: int | None = None,
+    events: Sequence[Event] | None = None,
+    to_the_end: bool = False,
+    as_far_as_possible: bool = False,
+) -> Trace:
+    """Run a schedule on a rung and note every step.
+
+    Args:
+        slug: the rung.
+        schedule: who goes next, or what happens, in order.
+        stage: where.
+        clients: how many; None: as many as it takes to show the rung.
+        events: what may happen; None: what is tried on the rung.
+        to_the_end: whether all go on without interference when the schedule is used up; otherwise the trace says what
+            could come next.
+        as_far_as_possible: leave out what cannot be chosen, for a schedule of another rung.
+
+    Raises:
+        KeyError: there is no such rung.
+        Impossible: somebody is chosen who cannot go on, or something that cannot happen.
+    """
+    entry = LADDER[slug]
+    todo = list(schedule)
+
+    def choose(point: Point) -> str:
+        while todo:
+            wanted = todo.pop(0)
+            if wanted in point.enabled or wanted in point.events():
+                return wanted
+            if not as_far_as_possible:
+                can = ", ".join((*point.enabled, *point.events()))
+                raise Impossible(f"{wanted!r} cannot come next. What can: {can}.", len(schedule) - len(todo) - 1)
+        return point.enabled[0] if to_the_end else STOP
+
+    trial = new_trial(entry, stage, clients)
+    run = Controller(
+        trial, choose, events=events_of(entry) if events is None else events, watch=True, goal=entry.breaks
+    ).play()
+    return Trace(
+        slug,
+        len(trial.names),
+        tuple(run.schedule),
+        tuple(run.steps),
+        run.choices,
+        run.broken,
+        run.why,
+        run.ledger,
+    )

@@ -1,0 +1,186 @@
+"""The servers on which schedules run: a Redis database and a Postgres database that are nobody else's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, cast
+
+import psycopg
+import redis
+from django.core.cache import caches
+from django.db import DEFAULT_DB_ALIAS, connections
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from lab.schedule import hooks
+from lab.schedule.actor import Actor
+from lab.schedule.steps import scripts
+
+if TYPE_CHECKING:
+    from django.core.cache.backends.base import BaseCache
+
+TIME_PASSES = """
+-- ARGV: milliseconds. Whatever expires does so that much earlier. Returns how many keys are left.
+local keys = redis.call('KEYS', '*')
+for _, key in ipairs(keys) do
+    local left = redis.call('PTTL', key)
+    if left >= 0 then
+        redis.call('PEXPIRE', key, left - ARGV[1])
+    end
+end
+return redis.call('DBSIZE')
+"""
+NEXT = """
+-- Returns the milliseconds until the first key expires, or -1.
+local next = -1
+for _, key in ipairs(redis.call('KEYS', '*')) do
+    local left = redis.call('PTTL', key)
+    if left >= 0 and (next < 0 or left < next) then
+        next = left
+    end
+end
+return next
+"""
+
+
+class Clock:
+    """Monotonic seconds that pass only when told."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Seat:
+    """What one actor brings along from one schedule to the next: his connections."""
+
+    def __init__(self, stage: Stage) -> None:
+        self.redis = stage.new_redis()
+        self.database: hooks.StoppingDatabase | None = None
+
+    def leave(self) -> None:
+        """Drop the connections, as a process that ends does."""
+        self.redis.connection_pool.disconnect()
+        if self.database is not None:
+            if self.database.connection is not None:
+                self.database.connection.close()
+            self.database = None
+
+
+class Stage:
+    """One Redis database and one Postgres database.
+
+    Args:
+        redis_url: the Redis database. It is emptied before each schedule.
+        database: settings of Django for the Postgres database, of which `ENGINE` is not looked at.
+    """
+
+    def __init__(self, redis_url: str, database: Mapping[str, Any]) -> None:
+        self.redis_url = redis_url
+        self.database = dict(database)
+        self.redis: Any = redis.Redis.from_url(redis_url, retry=Retry(NoBackoff(), 0), socket_timeout=10)
+        self.clock = Clock()
+        self._pass = self.redis.register_script(TIME_PASSES)
+        self._next = self.redis.register_script(NEXT)
+        for script in scripts():
+            # Known from the start: a first run is as long as every later one.
+            self.redis.script_load(script)
+        self._seats: dict[str, Seat] = {}
+        self._changes = 0
+        self._eyes: psycopg.Connection[Any] | None = None
+
+    def new_redis(self) -> redis.Redis:
+        """A client whose commands are steps of the actor that sends them."""
+        kind = hooks.StoppingSocket if self.redis_url.startswith("unix:") else hooks.StoppingConnection
+        pool = redis.ConnectionPool.from_url(
+            self.redis_url, connection_class=kind, retry=Retry(NoBackoff(), 0), socket_timeout=10
+        )
+        return redis.Redis(connection_pool=pool)
+
+    def seat(self, name: str) -> Seat:
+        """The connections of the actor of that name."""
+        return self._seats.setdefault(name, Seat(self))
+
+    def sit(self, name: str) -> Seat:
+        """In the actor's own thread: make Django's default connections his.
+
+        Everything that asks for the shop's database or Redis in this thread gets those of the stage.
+        """
+        seat = self.seat(name)
+        if seat.database is None:
+            seat.database = hooks.StoppingDatabase(self.database, DEFAULT_DB_ALIAS)
+            seat.database.inc_thread_sharing()
+        connections[DEFAULT_DB_ALIAS] = seat.database
+        caches["default"] = cast("BaseCache", _Cache(seat.redis))
+        return seat
+
+    def dismiss(self, actor: Actor) -> None:
+        """He is dead: his connections drop."""
+        seat = self._seats.pop(actor.name, None)
+        if seat is not None:
+            seat.leave()
+
+    def pass_time(self, seconds: float) -> None:
+        """Let time pass on the injected clocks, and in the TTLs of Redis alike."""
+        self.clock.now += seconds
+        self._pass(args=[round(seconds * 1000)])
+
+    def until_expiry(self) -> float | None:
+        """Seconds until the first key expires; None when none does."""
+        left = self._next()
+        return None if left < 0 else left / 1000
+
+    def has_changed(self) -> bool:
+        """Whether anything was changed in Redis since this was last asked."""
+        said = self.redis.execute_command("INFO", "persistence")["rdb_changes_since_last_save"]
+        before, self._changes = self._changes, said
+        return bool(said != before)
+
+    def is_blocked(self, actor: Actor) -> bool:
+        """Whether an actor waits for somebody else, as his server sees it."""
+        if actor.listens_to is not None:
+            return any("b" in client["flags"] for client in self.redis.client_list(client_id=[actor.listens_to.number]))
+        pids = []
+        seat = self._seats.get(actor.name)
+        if seat is not None and seat.database is not None and seat.database.connection is not None:
+            pids.append(seat.database.connection.info.backend_pid)
+        if actor.session is not None:
+            pids.append(actor.session._pgconn.backend_pid)
+        if pids and self.eyes.execute(
+            "SELECT max(cardinality(pg_blocking_pids(pid))) FROM unnest(%s) AS pid", [pids]
+        ).fetchone() != (0,):
+            return True
+        return actor.waits_in_this_process()
+
+    @property
+    def eyes(self) -> psycopg.Connection[Any]:
+        """A connection that looks at what waits in Postgres. No step of anybody."""
+        if self._eyes is None or self._eyes.closed:
+            settings = hooks.StoppingDatabase(self.database, DEFAULT_DB_ALIAS).get_connection_params()
+            known = {
+                name: settings[name] for name in ("host", "port", "user", "password", "dbname") if name in settings
+            }
+            self._eyes = psycopg.connect(**known, autocommit=True, prepare_threshold=1)
+        return self._eyes
+
+    def close(self) -> None:
+        """Drop every connection."""
+        for seat in self._seats.values():
+            seat.leave()
+        self._seats.clear()
+        if self._eyes is not None:
+            self._eyes.close()
+        self.redis.close()
+
+
+class _Cache:
+    """As much of django-redis's cache as `get_redis_connection` asks for."""
+
+    def __init__(self, client: redis.Redis) -> None:
+        self.client = self
+        self._redis = client
+
+    def get_client(self, write: bool = True) -> redis.Redis:  # noqa: FBT001, FBT002 - django-redis's own signature
+        return self._redis

@@ -1,0 +1,124 @@
+"""Stages to borrow: lab databases beside the shop's own, so that no schedule can touch what the shop keeps."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import psycopg
+from django.conf import settings
+from django.core.management import call_command
+from django.db import DEFAULT_DB_ALIAS, connections
+from psycopg import sql
+
+from lab.schedule.stage import Stage
+
+LAST_REDIS_DATABASE = 15
+"""Stages use the numbers from here downwards. The shop's own is 0, unless REDIS_URL says otherwise."""
+IN_USE = (0x4C6162, 0)
+"""The advisory lock, in a stage's own Postgres database, of whoever uses the stage."""
+LOOK_AGAIN = 0.05
+"""Seconds between two looks for a stage that is free."""
+
+_mutex = threading.Lock()
+_idle: dict[int, Stage] = {}
+
+
+class StagesBusy(Exception):
+    """All stages are in use."""
+
+
+@contextmanager
+def borrowed(patience: float = 5.0) -> Iterator[Stage]:
+    """A stage that nobody else uses for as long as the block lasts.
+
+    Args:
+        patience: seconds to wait for one at most.
+
+    Raises:
+        StagesBusy: none was free in that time.
+    """
+    until = time.monotonic() + patience
+    while (taken := _take()) is None:
+        if time.monotonic() > until:
+            raise StagesBusy(f"All {settings.LAB_STAGES} stages are in use. Try again in a moment.")
+        time.sleep(LOOK_AGAIN)
+    number, stage = taken
+    try:
+        yield stage
+    except BaseException:
+        stage.close()
+        raise
+    stage.eyes.execute("SELECT pg_advisory_unlock(%s, %s)", IN_USE)
+    with _mutex:
+        _idle[number] = stage
+
+
+def _take() -> tuple[int, Stage] | None:
+    for number in range(settings.LAB_STAGES):
+        with _mutex:
+            stage = _idle.pop(number, None)
+        if stage is None:
+            stage = open_stage(number)
+        with suppress(psycopg.OperationalError):
+            if stage.eyes.execute("SELECT pg_try_advisory_lock(%s, %s)", IN_USE).fetchone() == (True,):
+                return number, stage
+        stage.close()
+    return None
+
+
+def open_stage(number: int, redis_url: str = "") -> Stage:
+    """Open a stage, and make its Postgres database if there is none yet.
+
+    Args:
+        number: which, from 0.
+        redis_url: another Redis database than the one of that number beside the shop's.
+    """
+    return Stage(redis_url or _redis_url(number), _database(number))
+
+
+def _redis_url(number: int) -> str:
+    location = settings.REDIS_LOCATION
+    return f"{location}{'&' if '?' in location else '?'}db={LAST_REDIS_DATABASE - number}"
+
+
+def _database(number: int) -> dict[str, Any]:
+    shop = connections.databases[DEFAULT_DB_ALIAS]
+    options = {name: value for name, value in shop["OPTIONS"].items() if name != "pool"}
+    # The shop's own name, which in a test is that of the test's database.
+    name = f"{connections[DEFAULT_DB_ALIAS].settings_dict['NAME']}_lab_{number}"
+    database = {**shop, "NAME": name, "OPTIONS": options, "CONN_MAX_AGE": 0}
+    with psycopg.connect(**_address(database, "postgres"), autocommit=True) as server:
+        server.execute("SELECT pg_advisory_lock(%s, 1)", IN_USE[:1])
+        if server.execute("SELECT FROM pg_database WHERE datname = %s", [name]).rowcount == 0:
+            _make(server, name, database)
+    return database
+
+
+def _make(server: psycopg.Connection[Any], name: str, database: dict[str, Any]) -> None:
+    made = sql.Identifier(name)
+    server.execute(sql.SQL("CREATE DATABASE {}").format(made))
+    try:
+        # It is worth nothing after a crash, so no commit of it waits for the disk.
+        server.execute(sql.SQL("ALTER DATABASE {} SET synchronous_commit = off").format(made))
+        alias = f"lab {name}"
+        connections.databases[alias] = connections.databases[DEFAULT_DB_ALIAS] | database
+        try:
+            call_command("migrate", database=alias, verbosity=0, interactive=False)
+        finally:
+            connections[alias].close()
+            del connections[alias]
+            del connections.databases[alias]
+    except BaseException:
+        server.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(made))
+        raise
+
+
+def _address(database: dict[str, Any], name: str) -> dict[str, Any]:
+    address = {"host": database["HOST"], "port": database["PORT"], "user": database["USER"]}
+    if database.get("PASSWORD"):
+        address["password"] = database["PASSWORD"]
+    return {**{key: value for key, value in address.items() if value}, "dbname": name}

@@ -1,0 +1,130 @@
+"""What the actors of a schedule do, what may happen to them, and what must hold: one for each kind of rung."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from lab.ladder.catalogue import Entry
+from lab.ladder.locks.rung import Event, Invariant
+from lab.schedule.actor import Actor
+from lab.schedule.stage import Stage
+from locking.renewal import watchdog
+
+NAMES = "ABCDEF"
+Broken = tuple[Invariant, str]
+"""An invariant, and how it was broken."""
+
+
+class Trial(ABC):
+    """A rung, and clients who use it.
+
+    Args:
+        entry: the rung.
+        stage: where they do.
+        clients: how many.
+    """
+
+    def __init__(self, entry: Entry, stage: Stage, clients: int) -> None:
+        self.entry = entry
+        self.stage = stage
+        self.names = NAMES[:clients]
+        self.inside: list[str] = []
+        self.crashed: set[str] = set()
+        self.broken: Broken | None = None
+
+    def begin(self) -> Mapping[str, Callable[[], str]]:
+        """Prepare the servers, and return the job of each actor by name."""
+        self.inside.clear()
+        self.crashed.clear()
+        self.broken = None
+        self.stage.redis.flushdb()
+        return self.prepare()
+
+    @abstractmethod
+    def prepare(self) -> Mapping[str, Callable[[], str]]:
+        """Put the first figures into the emptied servers, and return the job of each actor by name."""
+
+    @abstractmethod
+    def verdict(self, answers: Mapping[str, str]) -> Broken | None:
+        """What is broken when everybody is done."""
+
+    @abstractmethod
+    def ledger(self, answers: Mapping[str, str]) -> Mapping[str, int]:
+        """The figures at the end."""
+
+    def state(self) -> tuple[Mapping[str, Any], ...]:
+        """What the servers keep, for people."""
+        return keys(self.stage.redis)
+
+    def enters(self, name: str) -> None:
+        """Somebody has been granted the lock and begins to work."""
+        self.inside.append(name)
+        if len(self.inside) > 1 and self.broken is None:
+            self.broken = "one holder", f"{' and '.join(self.inside)} are inside at the same time."
+
+    def leaves(self, name: str) -> None:
+        """His work is done. He has still to release."""
+        self.inside.remove(name)
+
+    def dies(self, actor: Actor) -> None:
+        """Somebody has crashed: he is not inside any more, and nobody renews for him."""
+        self.crashed.add(actor.name)
+        if actor.name in self.inside:
+            self.inside.remove(actor.name)
+
+    def offers(self, event: Event) -> bool:
+        """Whether this may happen at this moment."""
+        if event == "late release":
+            return not self.inside and self._expires()
+        if event in ("expiry", "pause"):
+            return bool(self.inside or self.works_unseen) and self._expires()
+        return False
+
+    works_unseen = False
+    """Whether nobody can tell who is inside."""
+    alike = True
+    """Whether all clients do the same."""
+
+    def _expires(self) -> bool:
+        left = self.stage.until_expiry()
+        return left is not None
+
+    def happens(self, event: Event) -> None:
+        """Let it happen."""
+        if event == "pause":
+            self.stage.pass_time(1.01 * TTL)
+            return
+        for _ in range(3):
+            watchdog.tick()
+            self.stage.pass_time(0.35 * TTL)
+
+
+TTL = 30.0
+"""Seconds of the schedule's time: so many that the time which passes by itself does not matter."""
+
+
+def keys(client: Any) -> tuple[Mapping[str, Any], ...]:
+    """What a Redis database keeps, for people."""
+    found = []
+    for name in sorted(client.keys("*")):
+        kind = client.type(name)
+        value: Any
+        if kind == b"string":
+            value = text(client.get(name))
+        elif kind == b"list":
+            value = [text(item) for item in client.lrange(name, 0, 9)]
+        elif kind == b"hash":
+            value = {text(field): text(item) for field, item in client.hgetall(name).items()}
+        elif kind == b"zset":
+            value = [text(member) for member, _ in client.zrange(name, 0, 9, withscores=True)]
+        else:
+            value = text(kind)
+        left = client.pttl(name)
+        found.append({"where": "redis", "name": text(name), "value": value, "ttl": None if left < 0 else left / 1000})
+    return tuple(found)
+
+
+def text(value: bytes | None) -> str:
+    return "" if value is None else value.decode(errors="replace")
