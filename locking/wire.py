@@ -6,6 +6,7 @@ a request was left without an answer: the grant may have been given, the release
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -207,6 +208,8 @@ class Line:
         """
         until = time.monotonic() + seconds
         try:
+            if self._connection is not None and self._connection.pid != os.getpid():
+                self.close()  # after a fork: it is the parent's, who goes on using it
             if self._connection is None:
                 self._connection = connect(self._pool, max(seconds / 4, SHORTEST))
             answers = self._exchange([call.by_digest for call in calls], until)
