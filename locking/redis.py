@@ -72,13 +72,14 @@ class RedisLock(Lock):
         ttl: seconds after which the lock is free again when its holder has died. Several times the longest pause that
             a holder should survive (garbage collection, network); not the length of the work, which renewal covers.
         wait_for_replicas: how many replicas must have a grant before it counts (WAIT). It narrows the gap in which a
-            failover forgets a grant, and does not close it: a replica without it may be promoted. Two round trips more.
+            failover forgets a grant, and does not close it: a replica without it may be promoted. One round trip more a
+            grant, and one more a renewal of all leases that are due.
         renew: let the watchdog of the process extend the lease every third of the TTL while it is held.
         on_lost: called once with the lease when it is lost. It must not block.
         clock: monotonic seconds; for tests.
 
     Raises:
-        ValueError: the name is empty or contains braces, or `ttl` is not a usable time.
+        ValueError: the name is empty or contains braces, `ttl` is not a usable time, or `wait_for_replicas` is negative.
     """
 
     capabilities = Capabilities(
@@ -111,6 +112,8 @@ class RedisLock(Lock):
             raise ValueError(
                 f"a Redis lock needs a finite ttl, {LONGEST_TTL:.0f} s at most: a crashed holder keeps it so long"
             )
+        if wait_for_replicas < 0:
+            raise ValueError(f"wait_for_replicas must be 0 or more, not {wait_for_replicas!r}")
         self._client = client
         self._on_lost = on_lost
         self._clock = clock

@@ -19,7 +19,8 @@ from locking import LockUnavailable, RedisLock, force_release, held
 from servers.folder import RunFolder, private_subfolder, unprivileged_user
 from servers.process import Child
 from servers.valkey import WHEEL, Valkey
-from tests.locking.support import paused, run_threads
+from tests.locking.conformance import LONG
+from tests.locking.support import CommandStats, paused, run_threads
 from tests.locking.valkey_support import HOST, client_of, free_port, synced, valkeys
 from tests.waiting import PATIENCE, wait_for
 
@@ -53,6 +54,71 @@ class TestReplicas:
             with RedisLock(client, "copied").hold(timeout=0):  # who does not ask for replicas gets it
                 pass
         wait_for(lambda: synced(client), "the replica")
+
+    @pytest.mark.parametrize("ttl", [1.0, 5.0])
+    def test_a_renewal_that_no_replica_has_costs_nobody_else_his_lock(
+        self, pair: tuple[tuple[Valkey, int], tuple[Valkey, int]], ttl: float
+    ) -> None:
+        """Those that are renewed in the same round trip, whether theirs is the shorter TTL or not."""
+        (_, primary), (replica, _) = pair
+        client = client_of(primary)
+        with (
+            RedisLock(client, "plain", ttl=1.0).hold() as plain,
+            RedisLock(client, "strict", ttl=ttl, wait_for_replicas=1).hold() as strict,
+            paused(replica.child.pid),
+        ):
+            wait_for(lambda: strict.lost)
+            plain.check()
+        wait_for(lambda: synced(client), "the replica")
+
+    def test_a_grant_whose_wait_is_refused_is_taken_back(
+        self, pair: tuple[tuple[Valkey, int], tuple[Valkey, int]]
+    ) -> None:
+        (_, primary), _ = pair
+        client = client_of(primary)
+        client.acl_setuser("hasty", enabled=True, nopass=True, keys="*", commands=["+@all", "-wait"])
+        hasty = redis.Redis(HOST, primary, username="hasty", password="none", retry=Retry(NoBackoff(), 0))
+        with pytest.raises(LockUnavailable, match="wait"):
+            RedisLock(hasty, "refused", ttl=LONG, wait_for_replicas=1).acquire()
+        wait_for(lambda: client.exists("lock:{refused}:fence"))
+        wait_for(lambda: not client.exists("lock:{refused}"), "the grant to be taken back")
+
+    def test_a_renewal_whose_wait_is_refused_costs_nobody_else_his_lock(
+        self, pair: tuple[tuple[Valkey, int], tuple[Valkey, int]]
+    ) -> None:
+        (_, primary), _ = pair
+        client = client_of(primary)
+        client.acl_setuser("revoked", enabled=True, nopass=True, keys="*", commands=["+@all"])
+        revoked = redis.Redis(HOST, primary, username="revoked", password="none", retry=Retry(NoBackoff(), 0))
+        with (
+            RedisLock(revoked, "plain", ttl=1.0).hold() as plain,
+            RedisLock(revoked, "strict", ttl=1.0, wait_for_replicas=1).hold() as strict,
+        ):
+            client.acl_setuser("revoked", enabled=True, commands=["-wait"])
+            wait_for(lambda: strict.lost)
+            plain.check()
+
+    def test_only_a_grant_waits_for_a_replica(self, pair: tuple[tuple[Valkey, int], tuple[Valkey, int]]) -> None:
+        (_, primary), (replica, _) = pair
+        client = client_of(primary)
+        strict = RedisLock(client, "strict", ttl=0.5, wait_for_replicas=1)
+        with RedisLock(client, "strict", ttl=LONG).hold():
+            stats = CommandStats(client)
+            assert strict.acquire(blocking=False) is None
+            assert strict.acquire(timeout=1.2) is None
+            assert stats()["wait"] == 0
+            with paused(replica.child.pid):
+                assert strict.acquire(blocking=False) is None
+        stats = CommandStats(client)
+        with strict.hold():
+            pass
+        counts = stats()
+        assert (counts["evalsha"], counts["wait"]) == (2, 1)
+
+    def test_a_number_of_replicas_is_not_negative(self, pair: tuple[tuple[Valkey, int], tuple[Valkey, int]]) -> None:
+        (_, primary), _ = pair
+        with pytest.raises(ValueError, match="wait_for_replicas"):
+            RedisLock(client_of(primary), "copied", wait_for_replicas=-1)
 
     def test_a_handed_over_grant_is_on_the_replica_too(
         self, pair: tuple[tuple[Valkey, int], tuple[Valkey, int]]
