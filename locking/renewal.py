@@ -157,7 +157,13 @@ class Watchdog:
 
     def _renew(self, renewer: Renewer, turn: list[tuple[Lease, _Watched]], seconds: float) -> None:
         started = [lease._clock() for lease, _ in turn]
-        answers = renewer.renew([lease for lease, _ in turn], seconds)
+        answers: Sequence[bool | None]
+        try:
+            answers = renewer.renew([lease for lease, _ in turn], seconds)
+        except Exception:
+            # A fault of one renewer must not cost the leases of the others.
+            logger.exception("%d leases were not renewed; it is tried again.", len(turn))
+            answers = [None] * len(turn)
         for (lease, entry), start, ours in zip(turn, started, answers, strict=True):
             if ours is None:
                 entry.due = lease._clock() + max(RETRY_SECONDS, lease.remaining() / 4)

@@ -211,6 +211,22 @@ class TestTurn:
         dog.tick()
         assert (lease.lost, told) == (True, ["a"])
 
+    def test_a_renewer_that_fails_costs_no_other_one_its_leases(
+        self, dog: Watchdog, grant: Callable[..., Lease], clock: Clock, told: list[str]
+    ) -> None:
+        """Whichever of them has its turn first."""
+        renewers = [ScriptedRenewer(clock) for _ in range(3)]
+        renewers[1].answer = RuntimeError("a fault of our own")
+        leases = [grant(token) for token in ("a", "b", "c")]
+        for lease, renewer in zip(leases, renewers, strict=True):
+            dog.watch(lease, renewer)
+        clock.now += 3.0
+        while not told:
+            clock.now += min(dog.tick(), 0.5)
+        assert told == ["b"]
+        assert [lease.lost for lease in leases] == [False, True, False]
+        assert len(renewers[1].asked) > 5, "it is tried again"
+
     def test_a_renewer_without_leases_is_closed(
         self, dog: Watchdog, grant: Callable[..., Lease], renewer: ScriptedRenewer, clock: Clock
     ) -> None:
