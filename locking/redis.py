@@ -31,7 +31,7 @@ from locking.errors import LockUnavailable
 from locking.lease import Lease
 from locking.renewal import RENEWALS_PER_TTL, watchdog
 from locking.waiting import Waiter
-from locking.wire import Call, Line, pool_of, request
+from locking.wire import Call, Line, NoNode, pool_of, request
 
 if TYPE_CHECKING:
     from redis import ConnectionPool
@@ -311,9 +311,15 @@ class RedisRenewer:
         """See `Renewer.renew`. The nodes of a cluster are asked one after the other."""
         until = time.monotonic() + seconds
         at: dict[ConnectionPool, list[Lease]] = {}
-        for lease in leases:
-            at.setdefault(pool_of(self._client, _extension(lease).keys[0]), []).append(lease)
         answers: dict[str, bool | None] = {}
+        for lease in leases:
+            try:
+                pool = pool_of(self._client, _extension(lease).keys[0])
+            except NoNode as error:
+                logger.warning("A lease was not renewed (%s); it is tried again.", error)
+                answers[lease.token] = None
+            else:
+                at.setdefault(pool, []).append(lease)
         for pool, mine in at.items():
             for lease, answer in zip(mine, self._renew(pool, mine, until - time.monotonic()), strict=True):
                 answers[lease.token] = answer

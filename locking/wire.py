@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 import redis
 from redis.backoff import NoBackoff
 from redis.cluster import RedisCluster
-from redis.exceptions import MovedError, NoScriptError
+from redis.exceptions import MovedError, NoScriptError, RedisClusterException
 from redis.retry import Retry
 
 from locking.errors import LockUnavailable
@@ -49,11 +49,22 @@ def script(name: str) -> tuple[str, str]:
     return text, sha1(text.encode(), usedforsecurity=False).hexdigest()
 
 
+class NoNode(LockUnavailable, redis.ConnectionError):
+    """No node of the cluster is known to have a key: for the caller of a lock, and for us, who could not connect."""
+
+
 def pool_of(client: Client, key: str) -> ConnectionPool:
-    """Return the connections to the server that has the key: a cluster's client has a pool for each node."""
+    """Return the connections to the server that has the key: a cluster's client has a pool for each node.
+
+    Raises:
+        NoNode: the client knows of none.
+    """
     if isinstance(client, RedisCluster):
-        node = cast(Any, client).get_node_from_key(key)
-        return client.get_redis_connection(node).connection_pool
+        try:
+            node = cast(Any, client).get_node_from_key(key)
+            return client.get_redis_connection(node).connection_pool
+        except RedisClusterException as error:  # which is no RedisError
+            raise NoNode(f"No node of the Redis cluster has {key!r} ({error}). Try again.") from error
     return client.connection_pool
 
 
@@ -115,7 +126,7 @@ def request(
             return _request(pool_of(client, call.keys[0]), call, seconds, None, undo)
     except NO_ANSWER as error:
         if isinstance(client, RedisCluster):  # whoever has taken over from a dead node is asked next time
-            with suppress(redis.RedisError):
+            with suppress(redis.RedisError, RedisClusterException):
                 client.nodes_manager.initialize()
         raise LockUnavailable(
             f"The Redis server did not answer for lock {lock!r} ({error}). Try again; if that does not help, see "

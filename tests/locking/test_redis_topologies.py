@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import redis
@@ -231,6 +232,13 @@ def answers(port: int) -> bool:
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[list[int]]:
     """The ports of three nodes that share the slots."""
+    with running_cluster() as nodes:
+        yield [port for _, port in nodes]
+
+
+@contextmanager
+def running_cluster() -> Iterator[list[tuple[Valkey, int]]]:
+    """Three nodes that share the slots, each with its port."""
     with valkeys(3, "--cluster-enabled", "yes", "--cluster-node-timeout", "2000") as nodes:
         ports = [port for _, port in nodes]
         bounds = [0, 5461, 10923, 16384]
@@ -241,7 +249,7 @@ def cluster() -> Iterator[list[int]]:
         for port in ports[1:]:
             client_of(ports[0]).execute_command("CLUSTER", "MEET", HOST, port)
         wait_for(lambda: all(knows_all(port) for port in ports), "the nodes to know each other")
-        yield ports
+        yield nodes
 
 
 def knows_all(port: int) -> bool:
@@ -252,7 +260,11 @@ def knows_all(port: int) -> bool:
 
 @pytest.fixture
 def clustered(cluster: list[int]) -> RedisCluster:
-    return RedisCluster(startup_nodes=[ClusterNode(HOST, port) for port in cluster], socket_timeout=2.0)
+    return cluster_client(cluster)
+
+
+def cluster_client(ports: Sequence[int]) -> RedisCluster:
+    return RedisCluster(startup_nodes=[ClusterNode(HOST, port) for port in ports], socket_timeout=2.0)
 
 
 class TestCluster:
@@ -292,6 +304,58 @@ class TestCluster:
             assert slots[slot][0].port == right[0].port
             slots[slot] = next(nodes for nodes in slots.values() if nodes != right)
             assert lock.acquire(timeout=0.01) is None
+
+    def test_a_slot_without_a_node_is_said_to_be_and_is_looked_for(self, clustered: RedisCluster) -> None:
+        """As a client sees it that has learned where the slots are while one of them had no node."""
+        lock = RedisLock(clustered, "uncovered")
+        slot = clustered.keyslot("lock:{uncovered}")
+        lease = lock.acquire()
+        for use in (lock.acquire, lease.extend, lease.release):
+            del clustered.nodes_manager.slots_cache[slot]
+            with pytest.raises(LockUnavailable, match="Try again"):
+                use()
+            assert slot in clustered.nodes_manager.slots_cache
+        assert lease.release() is True
+
+    def test_a_slot_that_loses_its_node_costs_only_its_own_locks(self, clustered: RedisCluster) -> None:
+        with (
+            RedisLock(clustered, "uncovered", ttl=1.0).hold() as uncovered,
+            RedisLock(clustered, "covered", ttl=1.0).hold() as covered,
+        ):
+            del clustered.nodes_manager.slots_cache[clustered.keyslot("lock:{uncovered}")]
+            wait_for(lambda: uncovered.lost)
+            covered.check()
+        wait_for(lambda: held(clustered) == [])
+
+    def test_a_waiter_whose_slot_loses_its_node_is_told(
+        self, clustered: RedisCluster, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        lock, slot = RedisLock(clustered, "uncovered"), clustered.keyslot("lock:{uncovered}")
+        ask = RedisLock._ask
+
+        def ask_and_lose(self: RedisLock, *args: Any, **options: Any) -> Any:
+            answer = ask(self, *args, **options)
+            del clustered.nodes_manager.slots_cache[slot]
+            return answer
+
+        with lock.hold():
+            with monkeypatch.context() as patch, pytest.raises(LockUnavailable):
+                patch.setattr(RedisLock, "_ask", ask_and_lose)
+                lock.acquire(timeout=1.0)
+            clustered.nodes_manager.initialize()
+
+    def test_when_all_nodes_are_gone_it_says_so(self) -> None:
+        with running_cluster() as nodes:
+            client = cluster_client([port for _, port in nodes])
+            lock = RedisLock(client, "gone")
+            lease = RedisLock(client, "gone too").acquire()
+            with pytest.raises(KeyError), lock.hold():
+                for valkey, _ in nodes:
+                    valkey.child.kill()
+                raise KeyError  # which leaving without a server must not hide
+            for use in (lock.acquire, lease.extend, lease.release):
+                with pytest.raises(LockUnavailable, match="Try again"):
+                    use()
 
     def test_by_force(self, clustered: RedisCluster) -> None:
         RedisLock(clustered, "stuck").acquire()
