@@ -153,7 +153,11 @@ class RedisLock(Lock):
             undo=lambda: (self._release_call(token), self._leave_call(token, blocked=False)),
         )
         if granted:
-            return self._watched(self._lease(token, figure, started))
+            try:
+                return self._watched(self._lease(token, figure, started))
+            except LockUnavailable:
+                self._give_up(token)
+                raise
         # A key expires when its last millisecond is over. One that does not expire was not set by a lock.
         return Refused(started, min((figure + 1) / 1000, self.ttl) if figure >= 0 else self.ttl)
 
@@ -217,6 +221,11 @@ class RedisLock(Lock):
         )
 
     def _watched(self, lease: Lease) -> Lease:
+        if lease._ended():
+            raise LockUnavailable(
+                f"Lock {self.name!r} was granted too late, its TTL of {self.ttl} s is over: connecting or the answer took "
+                "that long. Try again; if that does not help, see to the server, or let the TTL be longer."
+            )
         if self._renewer is not None or self._on_lost is not None:
             watchdog.watch(lease, self._renewer)
         return lease

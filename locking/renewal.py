@@ -84,8 +84,11 @@ class Watchdog:
             lease: a lease that is held.
             renewer: extends it; None: it is not renewed, only watched.
         """
-        pause = LOOK_SECONDS if lease.ttl == math.inf else lease.ttl / RENEWALS_PER_TTL
-        due = math.inf if renewer is None else lease._clock() + pause
+        now = lease._clock()
+        # One that was long in coming may have less than a third left, and half of that leaves time to try again.
+        left = lease._deadline - now
+        pause = LOOK_SECONDS if lease.ttl == math.inf else min(lease.ttl / RENEWALS_PER_TTL, left / 2)
+        due = math.inf if renewer is None else now + pause
         wake = time.monotonic() + pause
         with self._condition:
             self._watched[lease.token] = _Watched(lease.token, weakref.ref(lease), renewer, due)

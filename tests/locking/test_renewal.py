@@ -118,6 +118,17 @@ class TestTurn:
         assert lease.remaining() == pytest.approx(validity(9.0))
         assert len(renewer.asked) == 1
 
+    def test_one_that_was_long_in_coming_is_renewed_when_half_of_the_rest_is_over(
+        self, dog: Watchdog, grant: Callable[..., Lease], renewer: ScriptedRenewer, clock: Clock
+    ) -> None:
+        lease = grant()
+        clock.now += 8.0
+        dog.watch(lease, renewer)
+        clock.now += dog.tick()
+        assert lease.remaining() == pytest.approx((validity(9.0) - 8.0) / 2)
+        dog.tick()
+        assert lease.remaining() == pytest.approx(validity(9.0))
+
     def test_leases_of_one_server_are_renewed_together(
         self, dog: Watchdog, grant: Callable[..., Lease], renewer: ScriptedRenewer, clock: Clock
     ) -> None:
