@@ -53,9 +53,15 @@ class RedisLock(Lock):
     """A lock on one server: owner token, fence, renewal, and waiters that sleep until the lock is handed to them.
 
     A release with waiters does not free the lock but grants it to the one that has slept for longest, so the wake and
-    the grant are one message, and a quick newcomer cannot overtake. A waiter that nobody wakes looks when the present
-    grant expires, and then once a TTL; who then finds the lock free hands it to whoever has slept for longest. So the
-    order of arrival holds, a waiter whose connection is gone is passed over, and one that is paused costs one TTL.
+    the grant are one message, and a quick newcomer cannot overtake whoever sleeps. The order is that of falling asleep:
+    who has asked and sleeps only a round trip later can be overtaken in between. A waiter that nobody wakes looks when
+    the present grant expires, and then once a TTL; who then finds the lock free hands it to whoever has slept for
+    longest. So a try that does not wait may be refused once although holder and waiters have died; the next one within
+    the TTL is granted.
+
+    A waiter whose connection is gone is passed over. One that is stopped while its connection lives (SIGSTOP, a frozen
+    machine) keeps what is handed to it from the others for the TTL of whoever released, and for up to one more of
+    their own until they look.
 
     It excludes others for as long as the server keeps its data and nobody sets its clock forward. One that fails over
     to a replica which has not seen the grant yet may grant the lock twice. The fence, checked where you write, covers
@@ -79,7 +85,7 @@ class RedisLock(Lock):
         clock: monotonic seconds; for tests.
 
     Raises:
-        ValueError: the name is empty or contains braces, `ttl` is not a usable time, or `wait_for_replicas` is negative.
+        ValueError: the name is empty or contains braces, `ttl` is not a usable time, `wait_for_replicas` is negative.
     """
 
     capabilities = Capabilities(
@@ -223,8 +229,8 @@ class RedisLock(Lock):
     def _watched(self, lease: Lease) -> Lease:
         if lease._ended():
             raise LockUnavailable(
-                f"Lock {self.name!r} was granted too late, its TTL of {self.ttl} s is over: connecting or the answer took "
-                "that long. Try again; if that does not help, see to the server, or let the TTL be longer."
+                f"Lock {self.name!r} was granted too late: connecting or the answer took longer than the TTL, "
+                f"{self.ttl} s. Try again; if that does not help, see to the server, or let the TTL be longer."
             )
         if self._renewer is not None or self._on_lost is not None:
             watchdog.watch(lease, self._renewer)

@@ -179,7 +179,7 @@ def _run(connection: Any, call: Call, seconds: float) -> Any:
 
 def granted(answer: Any) -> bool:
     """Whether a script has granted or extended the lock: 1, alone or in front, says so."""
-    return (answer[0] if isinstance(answer, list) else answer) == 1
+    return bool((answer[0] if isinstance(answer, list) else answer) == 1)
 
 
 class TooFewReplicas(redis.RedisError):

@@ -25,7 +25,7 @@ from typing import Any, ClassVar, TypeVar
 import pytest
 
 from locking import Lease, LeaseLost, Lock, LockTimeout, LockUnavailable, NotOwner
-from locking.renewal import Renewer, watchdog
+from locking.renewal import watchdog
 from tests.locking import actors
 from tests.locking.proxy import Link, linked
 from tests.locking.support import Cell, Recipe, RemoteRecipe, end_of, in_fork, paused, process, renewing, run_threads
