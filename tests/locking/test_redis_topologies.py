@@ -330,8 +330,8 @@ class TestCluster:
     def test_a_waiter_whose_slot_loses_its_node_is_told(
         self, clustered: RedisCluster, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        lock, slot = RedisLock(clustered, "uncovered"), clustered.keyslot("lock:{uncovered}")
-        other = RedisLock(clustered, "uncovered")
+        lock, other = [RedisLock(clustered, "uncovered", ttl=0.5) for _ in range(2)]
+        slot = clustered.keyslot("lock:{uncovered}")
         ask = other._ask
 
         def ask_and_lose(*args: Any, **options: Any) -> Any:
@@ -344,6 +344,7 @@ class TestCluster:
             with pytest.raises(LockUnavailable):
                 other.acquire(timeout=1.0)
             clustered.nodes_manager.initialize()
+        wait_for(lambda: held(clustered) == [])
 
     def test_when_all_nodes_are_gone_it_says_so(self) -> None:
         with running_cluster() as nodes:
