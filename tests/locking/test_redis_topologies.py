@@ -56,7 +56,7 @@ class TestReplicas:
                 pass
         wait_for(lambda: synced(client), "the replica")
 
-    @pytest.mark.parametrize("ttl", [1.0, 5.0])
+    @pytest.mark.parametrize("ttl", [2.0, 6.0])
     def test_a_renewal_that_no_replica_has_costs_nobody_else_his_lock(
         self, pair: tuple[tuple[Valkey, int], tuple[Valkey, int]], ttl: float
     ) -> None:
@@ -64,7 +64,7 @@ class TestReplicas:
         (_, primary), (replica, _) = pair
         client = client_of(primary)
         with (
-            RedisLock(client, "plain", ttl=1.0).hold() as plain,
+            RedisLock(client, "plain", ttl=2.0).hold() as plain,
             RedisLock(client, "strict", ttl=ttl, wait_for_replicas=1).hold() as strict,
             paused(replica.child.pid),
         ):
@@ -92,8 +92,8 @@ class TestReplicas:
         client.acl_setuser("revoked", enabled=True, nopass=True, keys="*", commands=["+@all"])
         revoked = redis.Redis(HOST, primary, username="revoked", password="none", retry=Retry(NoBackoff(), 0))
         with (
-            RedisLock(revoked, "plain", ttl=1.0).hold() as plain,
-            RedisLock(revoked, "strict", ttl=1.0, wait_for_replicas=1).hold() as strict,
+            RedisLock(revoked, "plain", ttl=2.0).hold() as plain,
+            RedisLock(revoked, "strict", ttl=2.0, wait_for_replicas=1).hold() as strict,
         ):
             client.acl_setuser("revoked", enabled=True, commands=["-wait"])
             wait_for(lambda: strict.lost)
@@ -110,8 +110,9 @@ class TestReplicas:
             assert stats()["wait"] == 0
             with paused(replica.child.pid):
                 assert strict.acquire(blocking=False) is None
+        wait_for(lambda: synced(client), "the replica")
         stats = CommandStats(client)
-        with strict.hold():
+        with RedisLock(client, "strict", ttl=LONG, wait_for_replicas=1).hold():
             pass
         counts = stats()
         assert (counts["evalsha"], counts["wait"]) == (2, 1)
