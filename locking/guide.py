@@ -58,7 +58,8 @@ ENTRIES: Sequence[Entry] = (
         "The server loses its data, or fails over to a replica that has not seen the grant (`wait_for_replicas` "
         "narrows that gap), or its clock is set forward. A holder that is paused beyond its TTL goes on: check the "
         "fence, which grows as long as the server's clock is not set back.",
-        "The default where there is a Redis: fast, fair, and with a fence for what no lock can prevent.",
+        "The default where there is a Redis: fast, fair (`FairRedisLock` is another name of it), and with a fence for "
+        "what no lock can prevent.",
     ),
     Entry(
         ReentrantLock,

@@ -213,6 +213,7 @@ class Session:
         Closing it properly would tell the server to end the parent's session. Keeping it open would keep the lock from
         becoming free when the parent dies. The number of the socket stays taken, so that nothing else gets it.
         """
+        self._mutex = threading.RLock()  # a thread of the parent's may have held it
         null = os.open(os.devnull, os.O_RDWR)
         os.dup2(null, self._pgconn.socket, inheritable=False)
         os.close(null)

@@ -25,6 +25,7 @@ from typing import Any, ClassVar, TypeVar
 import pytest
 
 from locking import Lease, LeaseLost, Lock, LockTimeout, LockUnavailable, NotOwner
+from locking.renewal import watchdog
 from tests.locking import actors
 from tests.locking.proxy import Link, linked
 from tests.locking.support import Cell, Recipe, RemoteRecipe, end_of, in_fork, paused, process, renewing, run_threads
@@ -690,6 +691,45 @@ class RenewsConformance(LockConformance):
     def test_a_forked_child_does_not_renew_for_its_parent(self, make_lock: Callable[..., Lock]) -> None:
         with make_lock(ttl=self.SHORT).hold():
             assert in_fork(lambda: str(renewing())) == "False"
+
+    def test_a_forked_child_renews_for_itself_while_its_parent_does(
+        self, make_lock: Callable[..., Lock], recipe: Recipe, name: str
+    ) -> None:
+        """The child renews what it holds, the parent what it has lost: if they shared anything, answers would cross."""
+        lock, gone = make_lock(), list[Lease]()
+        if not lock.capabilities.forks:
+            assert in_fork(lambda: str(lock.acquire(timeout=0))) == "LockUnavailable"
+            return
+        lost = self.made(recipe, f"{name} 2", ttl=self.SHORT, renew=False, on_lost=gone.append).acquire()
+        assert lost is not None
+        with self.made(recipe, f"{name} 2").hold(timeout=PATIENCE), lock.hold() as lease:
+            wait_for(lambda: gone)
+            renewer = watchdog._watched[lease.token].renewer
+            assert renewer is not None
+            assert renewer.renew(gone, 1.0) == [False], "whatever it opens once and keeps is open now"
+            lease.release()
+            ends = threading.Event()
+            answers: list[bool | None] = []
+
+            def renew_on() -> None:
+                while not ends.is_set():
+                    answers.extend(renewer.renew(gone, 1.0))
+
+            def body() -> str:
+                with lock.hold(timeout=PATIENCE) as mine:
+                    held = watchdog._watched[mine.token].lease()
+                    assert held is not None
+                    return str({answer for _ in range(200) for answer in renewer.renew([held], 1.0)})
+
+            thread = threading.Thread(target=renew_on)
+            thread.start()
+            try:
+                wait_for(lambda: answers)
+                assert in_fork(body) == "{True}"
+            finally:
+                ends.set()
+                thread.join()
+            assert set(answers) == {False}
 
 
 class FairConformance(LockConformance):

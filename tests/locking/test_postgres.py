@@ -442,6 +442,14 @@ class TestFork(OnPostgres):
         in_fork(lambda: str(lease.session.close()))  # type: ignore[attr-defined]
         wait_for(lambda: lease.lost)
 
+    def test_a_child_forked_while_a_thread_looks_at_a_session_does_not_wait_for_that_thread(
+        self, session_recipe: PostgresRecipe
+    ) -> None:
+        lease = held(session_recipe("fork"))
+        with lease.session._mutex:  # type: ignore[attr-defined]
+            assert run_threads(lambda: in_fork(lambda: str(lease.session.ended))) == ["True"]  # type: ignore[attr-defined]
+        assert lease.release() is True
+
     @pytest.mark.parametrize("disown", [True, False])
     def test_a_child_that_lives_on_does_not_keep_the_lock_of_its_dead_parent(
         self, conninfo: str, tmp_path: Path, disown: bool
