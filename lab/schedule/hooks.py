@@ -113,6 +113,8 @@ class StoppingDatabase(DatabaseWrapper):
         super()._rollback()  # type: ignore[misc]
 
     def _set_autocommit(self, autocommit: bool) -> None:  # noqa: FBT001 - Django's own
+        if (mine := actor()) is not None and mine.crashed:
+            raise OperationalError("the process is dead")
         if not autocommit:
             stop(Pending("BEGIN", "postgres"))
         super()._set_autocommit(autocommit)  # type: ignore[misc]
