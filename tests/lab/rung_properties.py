@@ -9,7 +9,7 @@ from abc import abstractmethod
 from collections.abc import Callable
 from contextlib import suppress
 from itertools import count
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar
 
 import pytest
 import redis
@@ -42,23 +42,6 @@ HELD_UP = "test_a_release_that_is_held_up_frees_nobody_elses_lock"
 NOT_MISSED = "test_a_release_right_before_the_waiter_sleeps_is_not_missed"
 DEAD_WAITER = "test_a_waiter_that_dies_holds_up_nobody"
 TOLD = "test_who_is_told_that_he_has_bought_has_bought"
-
-Tests = TypeVar("Tests", bound=type[LockConformance])
-
-
-def only(*names: str) -> Callable[[Tests], Tests]:
-    """Leave the other tests of the suite out: with a rung that polls they are slow, or left to chance."""
-    return lambda tests: without(*{name for name in dir(tests) if name.startswith("test_")} - {*names})(tests)
-
-
-def without(*names: str) -> Callable[[Tests], Tests]:
-    def keep(tests: Tests) -> Tests:
-        for name in names:
-            assert hasattr(tests, name)
-            setattr(tests, name, None)
-        return tests
-
-    return keep
 
 
 class FlawedConformance(LockConformance):

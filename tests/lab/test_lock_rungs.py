@@ -46,8 +46,6 @@ from tests.lab.rung_properties import (
     WOKEN,
     OneRedisConformance,
     RungConformance,
-    only,
-    without,
 )
 from tests.lab.rung_support import (
     TTL,
@@ -66,6 +64,8 @@ from tests.locking.conformance import (
     ReentrantConformance,
     RenewsConformance,
     SurvivesHolderCrashConformance,
+    only,
+    without,
 )
 from tests.locking.conftest import own_valkey, valkey
 from tests.locking.support import Clock, RedisRecipe, RedisTraces, client_of, in_fork, paused

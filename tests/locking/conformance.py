@@ -17,7 +17,7 @@ import time
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from functools import partial
 from typing import Any, ClassVar, TypeVar
@@ -43,14 +43,24 @@ BUSY = 0.5
 Tests = TypeVar("Tests", bound="type[LockConformance]")
 
 
+def without(*names: str) -> Callable[[Tests], Tests]:
+    """Leave tests of the suite out."""
+
+    def leave_out(tests: Tests) -> Tests:
+        for name in names:
+            assert hasattr(tests, name)
+            setattr(tests, name, None)
+        return tests
+
+    return leave_out
+
+
 def only(*names: str) -> Callable[[Tests], Tests]:
     """Leave the other tests of the suite out."""
 
     def leave_out(tests: Tests) -> Tests:
         assert all(callable(getattr(tests, name)) for name in names)
-        for name in {name for name in dir(tests) if name.startswith("test_")}.difference(names):
-            setattr(tests, name, None)
-        return tests
+        return without(*{name for name in dir(tests) if name.startswith("test_")}.difference(names))(tests)
 
     return leave_out
 
@@ -61,6 +71,7 @@ class LockConformance(ABC):
     Attributes:
         SHORT: longer where a server knows no TTL so short.
         OPTIONS: what its locks are made with, where a test does not say otherwise.
+        IMPATIENT: with which options a waiter's TTL is short, if it has one.
         PAIRS: how often it is taken and released before the traces are counted: 10,000, or a tenth of that for a lock
             whose pair takes over 2 ms.
         FAILS: the tests that a flawed lock must not pass.
@@ -68,6 +79,7 @@ class LockConformance(ABC):
 
     SHORT: ClassVar[float] = SHORT
     OPTIONS: ClassVar[dict[str, Any]] = {}
+    IMPATIENT: ClassVar[dict[str, Any]] = {}
     PAIRS: ClassVar[int] = 10_000
     FAILS: ClassVar[frozenset[str]] = frozenset()
 
@@ -693,7 +705,11 @@ class RenewsConformance(LockConformance):
 
 
 class FairConformance(LockConformance):
-    """Waiters are served in the order in which they came."""
+    """Waiters are served in the order in which they came, and one who is gone holds up the others for two TTLs."""
+
+    def in_line(self, lock: Lock) -> int:
+        """How many wait, those of other processes too."""
+        return self.waiters(lock)
 
     def test_waiters_are_served_in_the_order_in_which_they_came(self, make_lock: Callable[..., Lock]) -> None:
         lock = make_lock()
@@ -731,6 +747,42 @@ class FairConformance(LockConformance):
         run_threads(*[lambda who=who: take_turns(who) for who in range(greedy)])
         assert [sorted(turns[at : at + greedy]) for at in range(0, len(turns), greedy)] == [[*range(greedy)]] * rounds
 
+    def test_the_first_in_line_may_die(self, make_lock: Callable[..., Lock], recipe: Recipe) -> None:
+        with self.behind_another(make_lock, recipe) as (first, release):
+            first.kill()
+            release()
+
+    def test_the_first_in_line_may_be_stopped(self, make_lock: Callable[..., Lock], recipe: Recipe) -> None:
+        with self.behind_another(make_lock, recipe) as (first, release), paused(first.pid):
+            release()
+
+    @contextmanager
+    def behind_another(
+        self, make_lock: Callable[..., Lock], recipe: Recipe
+    ) -> Iterator[tuple[Any, Callable[[], None]]]:
+        """Yield a process that waits, and what releases the lock and fails unless who came after it is served."""
+        lock = make_lock(**self.IMPATIENT)
+        lease = lock.acquire()
+        assert lease is not None
+        bound = 2 * self.IMPATIENT.get("ttl", 0.0)
+        with (
+            process(actors.wait_and_hold, recipe, lock.name, {**self.OPTIONS, **self.IMPATIENT}) as (first, _),
+            ThreadPoolExecutor(1) as threads,
+        ):
+            wait_for(lambda: self.in_line(lock) == 1)
+            second = threads.submit(lock.acquire, timeout=PATIENCE)
+            wait_for(lambda: self.in_line(lock) == 2)
+
+            def release() -> None:
+                assert lease.release() is True
+                wait([second], bound + BUSY)
+                assert second.done(), f"who came after it is not served {bound} s after the release"
+
+            yield first, release
+            got = second.result()
+            assert got is not None
+            assert got.release() is True
+
 
 class ReentrantConformance(LockConformance):
     """Who holds it may enter again."""
@@ -758,9 +810,6 @@ class QuietWaitConformance(LockConformance):
     @abstractmethod
     def before_sleep(self, monkeypatch: pytest.MonkeyPatch, body: Callable[[], object]) -> None:
         """Have `body` run when a waiter has seen that the lock is held and is about to sleep."""
-
-    IMPATIENT: ClassVar[dict[str, Any]] = {}
-    """With which options a waiter's TTL is short, if it has one."""
 
     def test_a_timeout_is_a_total_deadline_although_wakes_are_in_vain(self, make_lock: Callable[..., Lock]) -> None:
         lock, timeout = make_lock(), 1.0

@@ -157,6 +157,9 @@ class ZooKeeperTraces:
         *before, _ = self.line(lock) or [""]
         return sum(f"{line}/{node}" in client._data_watchers for node in before)
 
+    def in_line(self, lock: Lock) -> int:
+        return len(self.line(lock)) - 1
+
     def forget(self, lock: Lock) -> None:
         client, line = parts(lock)
         client.delete(line)
