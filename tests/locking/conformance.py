@@ -531,6 +531,37 @@ class SurvivesHolderCrashConformance(LockConformance):
             lease.release()
 
 
+class SurvivesNodeLossConformance(LockConformance):
+    """It grants, and excludes others, although a minority of its servers cannot be reached."""
+
+    NODE_LOSS_OPTIONS: ClassVar[dict[str, Any]] = {}
+    """With which options a server that hangs holds nobody up for long."""
+
+    @abstractmethod
+    def without_a_minority(self) -> AbstractContextManager[None]:
+        """For the body, as many of the servers are dead or hang as the lock survives."""
+
+    def test_it_is_granted_without_a_minority(self, make_lock: Callable[..., Lock]) -> None:
+        lock, other = make_lock(**self.NODE_LOSS_OPTIONS), make_lock(**self.NODE_LOSS_OPTIONS)
+        with self.without_a_minority():
+            for one, another in [(lock, other), (other, lock)]:
+                with one.hold(timeout=PATIENCE) as lease:
+                    assert another.acquire(blocking=False) is None
+                    lease.extend()
+                    assert lease.release() is True
+
+    def test_a_grant_outlives_the_loss_of_a_minority(self, make_lock: Callable[..., Lock]) -> None:
+        lock, other = make_lock(**self.NODE_LOSS_OPTIONS), make_lock(**self.NODE_LOSS_OPTIONS)
+        lease = lock.acquire()
+        assert lease is not None
+        with self.without_a_minority():
+            assert other.acquire(blocking=False) is None
+            lease.extend()
+            assert lease.release() is True
+            with other.hold(timeout=PATIENCE):
+                pass
+
+
 class ForkConformance(LockConformance):
     """A forked child holds nothing of its parent's, and can lock by itself."""
 
@@ -872,5 +903,6 @@ CONFORMANCE: dict[str, type[LockConformance]] = {
     "reentrant": ReentrantConformance,
     "renews": RenewsConformance,
     "survives_holder_crash": SurvivesHolderCrashConformance,
+    "survives_node_loss": SurvivesNodeLossConformance,
 }
-"""The tests of each capability. `across_machines` and `survives_node_loss` take servers that fail: see those locks."""
+"""The tests of each capability. Those of `across_machines` take servers that can be cut off."""
