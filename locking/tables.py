@@ -116,6 +116,7 @@ def create_lock_tables(conninfo: str) -> None:
     """Make the tables of `LOCK_TABLES` where they are missing.
 
     Raises:
+        ValueError: `conninfo` cannot be read.
         LockUnavailable: the server cannot be reached, or refuses.
     """
     # Two who say CREATE IF NOT EXISTS at once get an error.
@@ -127,10 +128,12 @@ def add_row(conninfo: str, name: str) -> None:
     """Make the row that a `RowLock` of this name locks, where it is missing.
 
     Raises:
+        ValueError: the name is empty or not a text for Postgres, or `conninfo` cannot be read.
         LockUnavailable: the server cannot be reached.
         NoSuchLock: the table does not exist.
     """
-    with Session(parameters(conninfo), name) as session:
+    lock = RowLock(conninfo, name)  # which refuses what could never be locked
+    with Session(lock._conninfo, name) as session:
         _ask(session, name, "INSERT INTO lock_row (name) VALUES ($1) ON CONFLICT DO NOTHING", name)
 
 

@@ -500,12 +500,17 @@ class TestNames(OnPostgres):
     @pytest.mark.parametrize("name", ["zero \0 byte", "\ud800"])
     def test_what_postgres_would_cut_short_is_refused(self, any_recipe: PostgresRecipe, name: str) -> None:
         with pytest.raises(ValueError, match=r"zero byte|surrogates"):
-            any_recipe(name)
+            any_recipe.kind(any_recipe.conninfo, name)
+
+    @pytest.mark.parametrize("name", ["", "zero \0 byte", "\ud800"])
+    def test_no_row_is_made_for_a_name_that_no_lock_can_have(self, conninfo: str, name: str) -> None:
+        with pytest.raises(ValueError, match=r"name|zero byte|surrogates"):
+            add_row(conninfo, name)
 
     def test_a_conninfo_that_is_none_is_refused(self) -> None:
-        for kind in (AdvisoryLock, RowLock, InsertLock):
+        for needs_one in (AdvisoryLock, RowLock, InsertLock, add_row, lambda conninfo, _: create_lock_tables(conninfo)):
             with pytest.raises(ValueError, match="conninfo"):
-                kind("no such thing", "x")
+                needs_one("no such thing", "x")
 
     def test_an_insert_lock_has_a_finite_ttl(self, conninfo: str) -> None:
         with pytest.raises(ValueError, match="ttl"):
