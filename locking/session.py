@@ -215,8 +215,8 @@ class Session:
         """Close the connection. The server ends what it held, some moments later."""
         with self._mutex:
             self._over = True
-            _open.discard(self)
             self._pgconn.finish()
+        _open.discard(self)  # last: a child that is forked meanwhile gets a mutex that nobody holds
 
     def __enter__(self) -> Self:
         return self
@@ -230,6 +230,7 @@ class Session:
         Closing it properly would tell the server to end the parent's session. Keeping it open would keep the lock from
         becoming free when the parent dies. The number of the socket stays taken, so that nothing else gets it.
         """
+        self._mutex = threading.RLock()  # a thread of the parent's may have held it
         null = os.open(os.devnull, os.O_RDWR)
         os.dup2(null, self._pgconn.socket, inheritable=False)
         os.close(null)

@@ -48,7 +48,7 @@ from tests.locking.postgres_support import (
     running_postgres,
 )
 from tests.locking.reentrant_support import OfTheLockWithin, a_tenth
-from tests.locking.support import ReentrantRecipe, in_fork, paused, process, run_threads
+from tests.locking.support import ReentrantRecipe, end_of, in_fork, paused, process, run_threads
 from tests.waiting import PATIENCE, wait_for
 
 Admin = psycopg.Connection[Any]
@@ -480,6 +480,25 @@ class TestFork(OnPostgres):
         if lease is not None:
             lease.release()
         turn(recipe(f"orphan {disown}"))
+
+    def test_a_child_renews_although_its_parent_was_looking_at_its_session(self, conninfo: str) -> None:
+        """The parent still holds another lock, so its renewer's session is open."""
+        lock, other = InsertLock(conninfo, "child's", ttl=SHORT), InsertLock(conninfo, "parent's", ttl=LONG)
+        lease = held(lock)
+        with other.hold() as kept:
+            inherited = wait_for(lambda: lock._renewer is not None and lock._renewer._session)
+            lease.release()
+
+            def renewed() -> str:
+                with lock.hold(timeout=PATIENCE) as mine:
+                    granted = end_of(mine)
+                    wait_for(lambda: end_of(mine) > granted + SHORT)
+                    return "renewed"
+
+            with inherited._mutex:  # as `ended` does: in the child nobody ever leaves it
+                assert in_fork(renewed) == "renewed"
+            assert not inherited.ended
+            kept.extend()
 
 
 class TestNames(OnPostgres):
