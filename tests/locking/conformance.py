@@ -156,6 +156,19 @@ class LockConformance(ABC):
         assert again is not None
         again.release()
 
+    def test_only_the_owner_releases(self, make_lock: Callable[..., Lock]) -> None:
+        """A lease that is over does not even ask, so the lock is asked too."""
+        lock, other = make_lock(), make_lock()
+        early = lock.acquire()
+        assert early is not None
+        assert early.release() is True
+        lease = other.acquire()
+        assert lease is not None
+        assert (early.release(), lock._release(early)) == (False, False)
+        assert lock.acquire(blocking=False) is None
+        lease.check()
+        assert lease.release() is True
+
     def test_another_name_is_another_lock(self, make_lock: Callable[..., Lock], recipe: Recipe, name: str) -> None:
         with make_lock().hold(), recipe(f"{name} 2").hold(timeout=0):
             pass
@@ -484,6 +497,20 @@ class AcrossProcessesConformance(LockConformance):
 
 class AcrossMachinesConformance(LockConformance):
     """It is on a server, whose answers can be lost on the way."""
+
+    RELEASE_WRITES: ClassVar[int] = 1
+    """How many changes it takes to free the lock when nobody waits for it."""
+
+    @abstractmethod
+    def written(self, lock: Lock) -> int:
+        """How many changes the servers have made since some time."""
+
+    def test_a_release_that_nobody_waits_for_writes_only_that_it_is_free(self, make_lock: Callable[..., Lock]) -> None:
+        lock = make_lock()
+        with lock.hold():
+            assert make_lock().acquire(timeout=0.01) is None  # nor for one who has given up
+            before = self.written(lock)
+        assert self.written(lock) - before == self.RELEASE_WRITES
 
     def test_a_release_whose_answer_was_lost_can_be_repeated_and_was_ours(
         self, link: Link, make_lock: Callable[..., Lock], name: str

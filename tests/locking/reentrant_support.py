@@ -54,6 +54,9 @@ class OfTheLockWithin(ReentrantConformance):
         assert isinstance(lock, ReentrantLock)
         return {**cast(Any, super()).traces(within(lock)), "grants": len(lock._grants)}
 
+    def written(self, lock: Lock) -> int:
+        return int(cast(Any, super()).written(within(lock)))
+
     def asked(self, lock: Lock) -> int:
         return int(cast(Any, super()).asked(within(lock)))
 

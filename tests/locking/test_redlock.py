@@ -142,6 +142,7 @@ class TestRedlock(
     OPTIONS = {"ttl": LONG, "node_timeout": PATIENT}
     CRASH_OPTIONS = {"ttl": SHORT, "node_timeout": SHORT / 2}
     NODE_LOSS_OPTIONS = {"node_timeout": NODE_TIMEOUT}
+    RELEASE_WRITES = NODES
     PAIRS = 1000
 
     def made(self, recipe: Recipe, name: str, **options: Any) -> Lock:
@@ -171,6 +172,9 @@ class TestRedlock(
 
     def waiters(self, lock: Lock) -> int:
         return len(CountedRedlock.waiting.get(lock.name, ()))
+
+    def written(self, lock: Lock) -> int:
+        return sum(client.info("persistence")["rdb_changes_since_last_save"] for client in self.admins)
 
     def traces(self, lock: Lock) -> dict[str, int]:
         return {

@@ -160,6 +160,12 @@ class ZooKeeperTraces:
     def in_line(self, lock: Lock) -> int:
         return len(self.line(lock)) - 1
 
+    def written(self, lock: Lock) -> int:
+        """Of the line: who came and who went."""
+        client, line = parts(lock)
+        seen = client.exists(line)
+        return int(seen.version + seen.cversion)
+
     def forget(self, lock: Lock) -> None:
         client, line = parts(lock)
         client.delete(line)
