@@ -98,7 +98,8 @@ ENTRIES: Sequence[Entry] = (
         AdvisoryLock,
         "Postgres",
         "A connection is opened for each grant and each wait, which is most of the two or three milliseconds.",
-        "The connection ends, or the primary fails over: the lease says so. Two names may have one 64-bit hash.",
+        "The connection ends, or the primary fails over: the lease says so. A holder that is stopped keeps it for as "
+        "long as its connection lives, and so does a waiter whose turn has come. Two names may have one 64-bit hash.",
         "There is a Postgres and no Redis, and locks are taken some times a second, not some thousand.",
     ),
     Entry(
