@@ -41,6 +41,14 @@ class StockConflict(TryAgain):
     """Others were faster each time, until the retries were used up."""
 
 
+class StockReserved(TryAgain):
+    """What is left is reserved for orders that are not saved yet: they are sold it, or it comes back."""
+
+    def __init__(self, sku: str) -> None:
+        super().__init__(f"{sku}: what is left is reserved for others.")
+        self.sku = sku
+
+
 class StockNotLoaded(TryAgain):
     """The sku has no counter in Redis: preheat its sale."""
 
