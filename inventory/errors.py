@@ -66,11 +66,13 @@ class Duplicate(Refusal):
 
     Args:
         existing: the id of the order that has the key.
+        same: the bodies are the same, so that order is what is asked for.
     """
 
-    def __init__(self, existing: UUID) -> None:
-        super().__init__(f"already placed as order {existing}")
+    def __init__(self, existing: UUID, *, same: bool = True) -> None:
+        super().__init__(f"{'already placed as' if same else 'the key belongs to another order,'} order {existing}")
         self.existing = existing
+        self.same = same
 
 
 class OverLimit(Refusal):
