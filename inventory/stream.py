@@ -197,7 +197,7 @@ class Queue:
         self._done([*keys, *_of_lines(draft.skus)], arguments, client=client)
 
     def promised(self, entry: Entry) -> Entry:
-        """An entry that cannot be read, with what its note says of it; without a draft where that says nothing either."""
+        """An entry that cannot be read, with what its note says of it; without a draft where that says nothing."""
         draft = entry.id or self._whose(entry.number)
         return entry if draft is None else replace(entry, id=draft, draft=_draft_of(draft, self._note(draft)))
 
