@@ -41,7 +41,9 @@ def _called(tree: ast.AST) -> Iterator[Texts]:
 
 def _in_template(file: Path) -> Iterator[Texts]:
     # What Django makes of a template for xgettext: calls among text that is no Python.
-    for plural, call in re.findall(r" (n?)gettext\((.*?)(?:, *count)?\) ", templatize(file.read_text(encoding="utf-8"))):
+    for plural, call in re.findall(
+        r" (n?)gettext\((.*?)(?:, *count)?\) ", templatize(file.read_text(encoding="utf-8"))
+    ):
         texts = ast.literal_eval(f"({call},)")
         assert len(texts) == 1 + bool(plural)
         yield texts
