@@ -94,7 +94,6 @@ class Stage:
             # Known from the start: a first run is as long as every later one.
             self.redis.script_load(script)
         self._seats: dict[str, Seat] = {}
-        self._changes = 0
         self._eyes: psycopg.Connection[Any] | None = None
 
     def new_redis(self) -> redis.Redis:
@@ -157,11 +156,9 @@ class Stage:
         left = self._next()
         return None if left < 0 else left / 1000
 
-    def has_changed(self) -> bool:
-        """Whether anything was changed in Redis since this was last asked."""
-        said = self.redis.execute_command("INFO", "persistence")["rdb_changes_since_last_save"]
-        before, self._changes = self._changes, said
-        return bool(said != before)
+    def changes(self) -> int:
+        """How many changes there have been in Redis: it differs when anything was changed since it was last asked."""
+        return int(self.redis.execute_command("INFO", "persistence")["rdb_changes_since_last_save"])
 
     def is_blocked(self, actor: Actor) -> bool:
         """Whether an actor waits for somebody else, as his server sees it."""
