@@ -191,11 +191,12 @@ class Controller:
         # To look again at what nobody has changed since shows what it showed, and a refusal changes nothing.
         sleepers = [other for other in self._actors.values() if other.asleep and other is not actor]
         sleepers = [other for other in sleepers if pending.writes & {*other.touched, EVERYTHING}]
-        changes = self.trial.stage.changes() if sleepers else 0
+        written = sorted(pending.writes) if sleepers and pending.where == "redis" else []
+        before = self.trial.stage.looks(written)
         actor.go()
         self._settle()
         actor.touched |= pending.reads | pending.writes
-        if sleepers and (pending.where != "redis" or self.trial.stage.changes() != changes):
+        if not written or self.trial.stage.looks(written) != before:
             for other in sleepers:
                 other.asleep = False
         self._note(actor.name, actor.name, pending.does, pending.where, file=file, line=line)
@@ -213,7 +214,7 @@ class Controller:
         waits = actor.state in (State.RUNNING, State.BLOCKED) and actor.listens_to is None
         actor.crash()
         if waits:
-            self.trial.stage.dismiss(actor)
+            self.trial.stage.cut(actor)
         until = time.monotonic() + PATIENCE
         while actor.state is not State.DONE:
             self._hear(until)

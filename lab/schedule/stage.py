@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, cast
 
@@ -131,16 +131,20 @@ class Stage:
         finally:
             connections[DEFAULT_DB_ALIAS], caches["default"] = before
 
-    def dismiss(self, actor: Actor) -> None:
-        """He is dead: his connections drop, and what he has begun in Postgres ends."""
-        seat = self._seats.pop(actor.name, None)
-        if seat is None:
-            return
-        pids = _backends(seat, actor)
-        seat.leave()
-        if pids:
-            # One that waits for a lock would not notice.
+    def cut(self, actor: Actor) -> None:
+        """End what an actor waits for in Postgres: he is dead, and one that waits does not notice by itself.
+
+        It is ended by the server, as his thread is still using the connection.
+        """
+        if pids := _backends(self._seats.get(actor.name), actor):
             self.eyes.execute("SELECT pg_terminate_backend(pid) FROM unnest(%s) AS pid", [pids])
+
+    def dismiss(self, actor: Actor) -> None:
+        """He is dead and his thread has ended: his connections drop, and what he has begun in Postgres ends."""
+        pids = _backends(self._seats.get(actor.name), actor)
+        self.cut(actor)
+        if (seat := self._seats.pop(actor.name, None)) is not None:
+            seat.leave()
         until = time.monotonic() + PATIENCE
         while pids and self.eyes.execute("SELECT FROM pg_stat_activity WHERE pid = ANY(%s)", [pids]).rowcount:
             if time.monotonic() > until:
@@ -156,9 +160,14 @@ class Stage:
         left = self._next()
         return None if left < 0 else left / 1000
 
-    def changes(self) -> int:
-        """How many changes there have been in Redis: it differs when anything was changed since it was last asked."""
-        return int(self.redis.execute_command("INFO", "persistence")["rdb_changes_since_last_save"])
+    def looks(self, names: Collection[str]) -> Sequence[Any]:
+        """What Redis keeps under these keys, and whether it expires: what somebody who looks again could notice."""
+        pipeline = self.redis.pipeline(transaction=False)
+        for name in names:
+            pipeline.dump(name)
+            pipeline.expiretime(name)
+        said = pipeline.execute()
+        return [left if place % 2 == 0 else left < 0 for place, left in enumerate(said)]
 
     def is_blocked(self, actor: Actor) -> bool:
         """Whether an actor waits for somebody else, as his server sees it."""
