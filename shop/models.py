@@ -54,6 +54,11 @@ class Sale(models.Model):
     def __str__(self) -> str:
         return self.name
 
+    @property
+    def is_loaded(self) -> bool:
+        """Whether the stock is where the strategy takes it from: it was copied there, and not removed since."""
+        return self.preheated_at is not None and self.unloaded_at is None
+
 
 class SaleItem(models.Model):
     """A product in a sale, at a price, with a limit per customer."""

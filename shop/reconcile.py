@@ -23,11 +23,14 @@ def reconcile(*, grace: float | None = None) -> list[Repair]:
         RedisError, OperationalError: a server did not answer. What was repaired until then stays so.
     """
     checkout.save_queued()
-    return inventory.reconcile(on_sale(), saved, grace=settings.RECONCILE_GRACE if grace is None else grace)
+    return inventory.reconcile(sellers(), saved, grace=settings.RECONCILE_GRACE if grace is None else grace)
 
 
-def on_sale() -> set[str]:
-    """The skus of sales that are open or preheated, and not over."""
+def sellers() -> dict[str, str]:
+    """The strategy of each sku that is in a sale which is open or preheated, and not over."""
     now = timezone.now()
-    selling = Q(sale__closes_at__gt=now) & (Q(sale__opens_at__lte=now) | Q(sale__preheated_at__isnull=False))
-    return set(SaleItem.objects.filter(selling).values_list("product__sku", flat=True))
+    preheated = Q(sale__preheated_at__isnull=False, sale__unloaded_at=None)
+    selling = Q(sale__closes_at__gt=now) & (Q(sale__opens_at__lte=now) | preheated)
+    # The sale that opens first comes last, and wins: the other one is still to come.
+    items = SaleItem.objects.filter(selling).order_by("-sale__opens_at")
+    return dict(items.values_list("product__sku", "sale__strategy"))

@@ -115,7 +115,7 @@ def test_pieces_of_stock_that_is_not_on_sale_are_gathered(redis: Redis) -> None:
     """Who split the stock died before it gathered it again: its units are on hand, and nobody would find them."""
     on_sale({"a": 5}, strategy="guarded-update")
     Sale.objects.update(opens_at=timezone.now() - timezone.timedelta(hours=2), closes_at=timezone.now())
-    StockItem.objects.update(on_hand=3)
+    StockItem.objects.update(on_hand=3, split_by="unit-rows")
     StockUnit.objects.bulk_create(StockUnit(item_id="a") for _ in range(2))
     assert accounts.figures()[0].conserved
     assert [(repair.what, repair.name) for repair in reconcile()] == [("a copy of stock that is not on sale", "a")]
