@@ -34,11 +34,6 @@ def overlaps(sale: Sale, products: Iterable[Product]) -> Iterator[str]:
         yield f"{item.product} is in “{item.sale}” at the same time."
 
 
-def strategy_is_fixed(sale: Sale) -> bool:
-    """Whether stock may have been taken the sale's way already."""
-    return sale.preheated_at is not None or sale.orders.exists()
-
-
 def preheat(sale: int, *, wait: bool = True) -> None:
     """Copy the stock of a sale to where its strategy takes it from, or make the copy right again.
 
