@@ -18,7 +18,7 @@ from inventory.counters import NOTES, Counters
 from inventory.errors import TryAgain
 from inventory.models import StockItem, StockUnit
 from inventory.stream import STREAM
-from shop import accounts, checkout
+from shop import accounts, checkout, tasks
 from shop.models import Sale
 from shop.reconcile import reconcile
 from tests.factories import OnSale, at_once, new_customer, new_draft, on_sale, tally
@@ -117,7 +117,7 @@ def test_pieces_of_stock_that_is_not_on_sale_are_gathered(redis: Redis) -> None:
     """Who split the stock died before it gathered it again: its units are on hand, and nobody would find them."""
     on_sale({"a": 5}, strategy="guarded-update")
     Sale.objects.update(opens_at=timezone.now() - timezone.timedelta(hours=2), closes_at=timezone.now())
-    StockItem.objects.update(on_hand=3)
+    StockItem.objects.update(on_hand=3, split_by="unit-rows")
     StockUnit.objects.bulk_create(StockUnit(item_id="a") for _ in range(2))
     assert accounts.figures()[0].conserved
     assert [(repair.what, repair.name) for repair in reconcile()] == [("a copy of stock that is not on sale", "a")]
@@ -201,6 +201,16 @@ def test_what_it_cannot_repair_is_status_1(offer: OnSale) -> None:
         call_command("reconcile", stdout=(said := StringIO()))
     assert ended.value.code == 1
     assert "BROKEN for a" in said.getvalue()
+
+
+@pytest.mark.parametrize("on_hand", [4, 5], ids=["broken", "whole"])
+def test_celery_reconciles_between_two_audits(offer: OnSale, caplog: pytest.LogCaptureFixture, on_hand: int) -> None:
+    StockItem.objects.filter(sku="a").update(on_hand=on_hand)
+    assert tasks.reconcile() == (on_hand == 4)  # the counter follows the row, whatever that says
+    said = [record.message for record in caplog.records if record.levelno >= logging.ERROR]
+    assert said == (
+        ["The conservation law is broken for ['a'], and after reconciling for ['a']."] if on_hand == 4 else []
+    )
 
 
 def test_without_redis_it_is_status_2(redis_gone: Gone) -> None:
