@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from lab.ladder.catalogue import LADDER, Entry
 from lab.ladder.locks.rung import Event
-from lab.schedule import lock_trial, stock_trial
+from lab.schedule import lock_trial, process_trial, stock_trial
 from lab.schedule.controller import STOP, Controller, Point, Run
 from lab.schedule.stage import Stage
 from lab.schedule.trace import Trace
@@ -20,14 +20,14 @@ LOCK_TRIALS: dict[str, type[lock_trial.LockTrial]] = {
     "fence": lock_trial.FenceTrial,
     "re-entrant-without-the-count": lock_trial.TwiceTrial,
     "re-entrant": lock_trial.TwiceTrial,
+    "thread-lock": process_trial.MemoryTrial,
+    "process-lock": process_trial.MachinesTrial,
+    "owner-is-thread-id": process_trial.ProcessTrial,
 }
 
 
 ELSEWHERE = frozenset(
     {
-        "thread-lock",
-        "process-lock",
-        "owner-is-thread-id",
         "one-primary-with-replicas",
         "redlock",
         "redlock-no-fsync",

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import psycopg
 import redis
@@ -75,6 +75,12 @@ class Seat:
             self.database = None
 
 
+class Kept(Protocol):
+    """Something that is closed with the stage."""
+
+    def close(self) -> None: ...
+
+
 class Stage:
     """One Redis database and one Postgres database.
 
@@ -94,15 +100,18 @@ class Stage:
             # Known from the start: a first run is as long as every later one.
             self.redis.script_load(script)
         self._seats: dict[str, Seat] = {}
+        self._kept: dict[str, Kept] = {}
         self._eyes: psycopg.Connection[Any] | None = None
 
     def new_redis(self) -> redis.Redis:
         """A client whose commands are steps of the actor that sends them."""
-        kind = hooks.StoppingSocket if self.redis_url.startswith("unix:") else hooks.StoppingConnection
-        pool = redis.ConnectionPool.from_url(
-            self.redis_url, connection_class=kind, retry=Retry(NoBackoff(), 0), socket_timeout=10
-        )
-        return redis.Redis(connection_pool=pool)
+        return new_client(self.redis_url)
+
+    def kept(self, name: str, make: Callable[[], Kept]) -> Any:
+        """What a trial needs again in each schedule, made when it is first asked for, and closed with the stage."""
+        if name not in self._kept:
+            self._kept[name] = make()
+        return self._kept[name]
 
     def seat(self, name: str) -> Seat:
         """The connections of the actor of that name."""
@@ -202,13 +211,23 @@ class Stage:
         return self._eyes
 
     def close(self) -> None:
-        """Drop every connection."""
+        """Drop every connection, and close what was kept."""
+        for kept in self._kept.values():
+            kept.close()
+        self._kept.clear()
         for seat in self._seats.values():
             seat.leave()
         self._seats.clear()
         if self._eyes is not None:
             self._eyes.close()
         self.redis.close()
+
+
+def new_client(url: str) -> redis.Redis:
+    """A client whose commands are steps of the actor that sends them."""
+    kind = hooks.StoppingSocket if url.startswith("unix:") else hooks.StoppingConnection
+    pool = redis.ConnectionPool.from_url(url, connection_class=kind, retry=Retry(NoBackoff(), 0), socket_timeout=10)
+    return redis.Redis(connection_pool=pool)
 
 
 def _backends(seat: Seat | None, actor: Actor) -> list[int]:
