@@ -64,6 +64,10 @@ class _Stops:
         if not self._greets:
             stop(of_commands([command]))
             self._blocks = command[0] == "BLPOP"
+            if self._blocks:
+                # So that the server's last command of this connection is a BLPOP only once it has seen this one.
+                super().send_command("PING")  # type: ignore[misc]
+                super().read_response()  # type: ignore[misc]
         super().send_command(*command, **options)  # type: ignore[misc]
 
     def read_response(self, *args: Any, timeout: Any = FOREVER, **options: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, cast
 
@@ -41,6 +42,10 @@ for _, key in ipairs(redis.call('KEYS', '*')) do
 end
 return next
 """
+
+
+PATIENCE = 10.0
+"""Seconds in which a server has to have seen what was sent to it."""
 
 
 class Clock:
@@ -141,7 +146,7 @@ class Stage:
     def is_blocked(self, actor: Actor) -> bool:
         """Whether an actor waits for somebody else, as his server sees it."""
         if actor.listens_to is not None:
-            return any("b" in client["flags"] for client in self.redis.client_list(client_id=[actor.listens_to.number]))
+            return self._is_blocked_in_redis(actor.listens_to.number)
         pids = []
         seat = self._seats.get(actor.name)
         if seat is not None and seat.database is not None and seat.database.connection is not None:
@@ -153,6 +158,16 @@ class Stage:
         ).fetchone() != (0,):
             return True
         return actor.waits_in_this_process()
+
+    def _is_blocked_in_redis(self, connection: int) -> bool:
+        until = time.monotonic() + PATIENCE
+        while time.monotonic() < until:
+            found = self.redis.client_list(client_id=[connection])
+            if not found or "b" in found[0]["flags"]:
+                return bool(found)
+            if found[0]["cmd"] == "blpop":
+                return False
+        raise RuntimeError("Redis has not seen what was sent to it.")
 
     @property
     def eyes(self) -> psycopg.Connection[Any]:
