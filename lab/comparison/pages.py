@@ -1,4 +1,4 @@
-"""The page of the measured comparison: two tables, sorted as the address says, and a chart of what they are sorted by."""
+"""The page of the measured comparison: two tables, sorted as the address says, each with a chart of that column."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class Line:
 
 @page
 def comparison(request: HttpRequest) -> HttpResponse:
-    """Both parts, each sorted by the parameter of its name: `?locks=p50_ms`, or `?locks=-p50_ms` for the largest first."""
+    """Both parts, each sorted by the parameter of its name: `?locks=p50_ms`, or `-p50_ms` for the largest first."""
     order = {part: _order(request.GET.get(part, "")) for part in PARTS}
     tables = [_table(part, stored.load(part), order) for part in PARTS]
     return render(request, "lab/comparison.html", {"tables": tables})

@@ -11,14 +11,16 @@ from uuid import UUID
 from django import forms
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
+from django.urls import reverse
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 from django.views.decorators.cache import never_cache
-from django.views.decorators.http import require_GET, require_http_methods
+from django.views.decorators.http import require_http_methods
 from redis import RedisError
 
 from lab.ladder.catalogue import LADDER
 from lab.ladder.stock import RUNGS
+from lab.pages.page import Refused, page, shown
 from lab.race import run
 from lab.race.run import Race, Racer, RaceRunning
 from locking import LockUnavailable
@@ -53,6 +55,7 @@ class Choice(forms.Form):
 
 @never_cache
 @require_http_methods(["GET", "HEAD", "POST"])
+@shown
 def start(request: HttpRequest) -> HttpResponse:
     """Choose, and let the race begin."""
     if request.method != "POST":
@@ -74,14 +77,14 @@ def start(request: HttpRequest) -> HttpResponse:
 
 
 @never_cache
-@require_GET
+@page
 def watch(request: HttpRequest, race: UUID) -> HttpResponse:
     """The race of whoever has its address."""
     return _view(request, race, "lab/race.html")
 
 
 @never_cache
-@require_GET
+@page
 def bars(request: HttpRequest, race: UUID) -> HttpResponse:
     """How it stands now: what the page of the race replaces every half second."""
     return _view(request, race, "lab/race_bars.html")
@@ -90,13 +93,24 @@ def bars(request: HttpRequest, race: UUID) -> HttpResponse:
 def _chooser(request: HttpRequest, form: Choice, *, status: int = 200, trouble: str = "") -> HttpResponse:
     chosen = form["racers"].value() or []
     groups = [
-        (_("Flawed rungs of the ladder"), [(name, _(LADDER[name].title), name in chosen) for name in RUNGS]),
-        (_("Strategies that a sale may use"), [(name, "", name in chosen) for name in run.STRATEGIES]),
+        (title, [(name, title_of(name), name in chosen) for name in names])
+        for title, names in (
+            (_("Flawed rungs of the ladder"), RUNGS),
+            (_("Strategies that a sale may use"), run.STRATEGIES),
+        )
     ]
+    sizes = [(form["stock"], _("Units in stock")), (form["clients"], _("Buyers at the same time"))]
     answer = render(
         request,
         "lab/race_start.html",
-        {"form": form, "groups": groups, "trouble": trouble, "most": run.MOST_RACERS, "seconds": run.BURST_SECONDS},
+        {
+            "form": form,
+            "groups": groups,
+            "sizes": sizes,
+            "trouble": trouble,
+            "most": run.MOST_RACERS,
+            "seconds": run.BURST_SECONDS,
+        },
         status=status,
     )
     if status == 503:
@@ -107,10 +121,12 @@ def _chooser(request: HttpRequest, form: Choice, *, status: int = 200, trouble: 
 def _view(request: HttpRequest, number: UUID, template: str) -> HttpResponse:
     try:
         race = run.find(number)
-    except RedisError:
-        return render(request, X, {"unknown": False}, status=503, headers={"Retry-After": "5"})
+    except RedisError as error:
+        said = _("How the race stands cannot be read right now. Try again in a moment.")
+        raise Refused(503, said, retry_after=5) from error
     if race is None:
-        return render(request, X, {"unknown": True}, status=404)
+        said = _("There is no such race, or it was more than an hour ago.")
+        raise Refused(404, said, link=reverse("lab-race-start"), label=_("Another race"))
     return render(request, template, {"race": race, **standing(race)})
 
 
@@ -121,6 +137,7 @@ class Row:
     racer: Racer
     title: str
     sold: int
+    oversold: bool
     sold_width: str
     over_width: str
     p50_width: str
@@ -143,8 +160,9 @@ def standing(race: Race) -> dict[str, Any]:
         rows.append(
             Row(
                 racer=racer,
-                title=_(LADDER[racer.name].title) if racer.name in RUNGS else "",
+                title=title_of(racer.name),
                 sold=units_sold,
+                oversold=units_sold > race.stock,
                 sold_width=f"{100 * min(units_sold, race.stock) / units:.2f}",
                 over_width=f"{100 * max(0, units_sold - race.stock) / units:.2f}",
                 p50_width=f"{100 * p50 / slowest:.2f}",
@@ -161,6 +179,11 @@ def standing(race: Race) -> dict[str, Any]:
         "running": not race.over and not race.lost,
         "said": sentence(race),
     }
+
+
+def title_of(name: str) -> str:
+    """What people call it; empty for a strategy that is no rung of the ladder."""
+    return _(LADDER[name].title) if name in LADDER else ""
 
 
 def sold(racer: Racer) -> int:

@@ -60,10 +60,23 @@ class Command(BaseCommand):
             CommandError: it did not come to an end, or something was sold twice.
         """
         own = apart.folder("compare")
-        command = [sys.executable, "-m", "loadtest.bench", part, "--json", "--recovery", *(SHORT[part] if short else ())]
+        command = [
+            sys.executable,
+            "-m",
+            "loadtest.bench",
+            part,
+            "--json",
+            "--recovery",
+            *(SHORT[part] if short else ()),
+        ]
         try:
             done = subprocess.run(
-                command, cwd=settings.BASE_DIR, env=apart.environment(own), stdout=subprocess.PIPE, text=True, check=False
+                command,
+                cwd=settings.BASE_DIR,
+                env=apart.environment(own),
+                stdout=subprocess.PIPE,
+                text=True,
+                check=False,
             )
         finally:
             own.delete()

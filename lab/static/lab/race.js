@@ -2,7 +2,6 @@
 const PAUSE = 500;
 const bars = document.getElementById("race-bars");
 const said = document.getElementById("race-said");
-const form = document.getElementById("race-start");
 
 async function follow() {
   let over = false;
@@ -25,10 +24,7 @@ async function follow() {
 if (bars?.dataset.address) setTimeout(follow, PAUSE);
 
 // A second click would be refused, since the first race runs, and its answer would be all that is shown.
-form?.addEventListener("submit", () => {
-  form.querySelector("[type=submit]").disabled = true;
-});
-window.addEventListener("pageshow", () => {
-  const button = form?.querySelector("[type=submit]");
-  if (button) button.disabled = false;
-});
+const button = document.querySelector("#race-start button");
+button?.form.addEventListener("submit", () => { button.disabled = true; });
+// Whoever comes back finds the page as he left it.
+if (button) addEventListener("pageshow", () => { button.disabled = false; });
