@@ -65,8 +65,8 @@ def _take(units: Mapping[str, int]) -> None:
 
 
 def _is_new(refusal: InventoryError | None) -> bool:
-    """Whether it is the draft's own end: one whose key is an order's already is that order."""
-    return refusal is not None and not isinstance(refusal, Duplicate)
+    """Whether it is the draft's own end: one that is an order already is that order."""
+    return refusal is not None and not (isinstance(refusal, Duplicate) and refusal.same)
 
 
 def _fit(drafts: Sequence[Draft], left: Counter[str]) -> tuple[list[Draft], list[Draft], dict[UUID, SoldOut]]:

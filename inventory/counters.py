@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ import orjson
 from redis import Redis, RedisError
 
 from inventory.draft import Draft
-from inventory.errors import SoldOut, StockNotLoaded, StockUnavailable
+from inventory.errors import SoldOut, StockNotLoaded, StockReserved, StockUnavailable
 
 logger = logging.getLogger(__name__)
 
@@ -86,16 +87,22 @@ class Counters:
         """Take every line of a draft, or none, and note it as reserved. The same draft takes only once.
 
         Raises:
-            SoldOut, StockNotLoaded: nothing was taken.
-            StockUnavailable: Redis did not answer. What it may have taken is noted under the draft's id.
+            SoldOut, StockReserved, StockNotLoaded: nothing was taken.
+            StockUnavailable: Redis did not answer. What it may have taken is given back; if that is not answered
+                either, it stays noted under the draft's id.
         """
         note = orjson.dumps({"lines": [(line.sku, line.quantity) for line in draft.lines]})
         try:
             answer, position, left = self._take(_keys(draft.skus), [str(draft.id), note])
         except RedisError as error:
+            # Who asks again comes with a new draft, and would take as many once more.
+            with suppress(RedisError):
+                self._settle(_keys(draft.skus), [str(draft.id), "back"])
             raise StockUnavailable(f"Redis did not answer: {error}") from error
         line = draft.lines[int(position) - 1]
         match answer:
+            case b"reserved" | "reserved":
+                raise StockReserved(line.sku)
             case b"sold out" | "sold out":
                 raise SoldOut(line.sku, wanted=line.quantity, left=int(left))
             case b"not loaded" | "not loaded":

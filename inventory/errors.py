@@ -41,6 +41,14 @@ class StockConflict(TryAgain):
     """Others were faster each time, until the retries were used up."""
 
 
+class StockReserved(TryAgain):
+    """What is left is reserved for orders that are not saved yet: they are sold it, or it comes back."""
+
+    def __init__(self, sku: str) -> None:
+        super().__init__(f"{sku}: what is left is reserved for others.")
+        self.sku = sku
+
+
 class StockNotLoaded(TryAgain):
     """The sku has no counter in Redis: preheat its sale."""
 
@@ -58,11 +66,13 @@ class Duplicate(Refusal):
 
     Args:
         existing: the id of the order that has the key.
+        same: the bodies are the same, so that order is what is asked for.
     """
 
-    def __init__(self, existing: UUID) -> None:
-        super().__init__(f"already placed as order {existing}")
+    def __init__(self, existing: UUID, *, same: bool = True) -> None:
+        super().__init__(f"{'already placed as' if same else 'the key belongs to another order,'} order {existing}")
         self.existing = existing
+        self.same = same
 
 
 class OverLimit(Refusal):

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from datetime import datetime
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
 from uuid import UUID
@@ -53,12 +53,13 @@ class Entry:
 
     Args:
         number: the entry's own id.
+        id: of the draft; None where the entry does not say that either.
         draft: None where the entry cannot be read.
         raw: what the entry says.
     """
 
     number: str
-    id: UUID
+    id: UUID | None
     draft: Draft | None
     raw: str
 
@@ -71,13 +72,17 @@ class Waiting:
         draft: while it is on the queue.
         place: in the queue, from 1.
         instead: the order that stands for it: the customer had used the key before.
-        reason: why it was set aside, and will not become an order.
+        reason: why it is no order, and will not become one.
+        sale: where there is a reason, and
+        customer: whose it is.
     """
 
     draft: Draft | None = None
     place: int = 0
     instead: UUID | None = None
     reason: str = ""
+    sale: int = 0
+    customer: int = 0
 
 
 class Queue:
@@ -95,6 +100,8 @@ class Queue:
         self.dead = dead
         self._enqueue: Any = client.register_script(SCRIPTS["enqueue"])
         self._done: Any = client.register_script(SCRIPTS["done"])
+        self._allow: Any = client.register_script(SCRIPTS["allow"])
+        self._leave: Any = client.register_script(SCRIPTS["leave"])
 
     def put(self, draft: Draft) -> bool:
         """Take the stock of a draft and append it, all or nothing. The same draft is appended once.
@@ -107,8 +114,10 @@ class Queue:
             StockUnavailable: Redis did not answer. The draft may be on the queue: its key tells.
         """
         note = {
-            "lines": [(line.sku, line.quantity, line.limit or 0) for line in draft.lines],
-            "buyer": f"{draft.sale}:{draft.customer}",
+            "lines": [(line.sku, line.quantity, line.limit or 0, str(line.price)) for line in draft.lines],
+            "buyer": _buyer(draft.sale, draft.customer),
+            "key": draft.key,
+            "hash": draft.body_hash,
             "draft": orjson.dumps(draft, default=str).decode(),
         }
         keys = [NOTES, UNITS, STREAM, key_key(draft.customer, draft.key), LAST, WOKEN, *_of_lines(draft.skus)]
@@ -155,33 +164,56 @@ class Queue:
         self.client.delete(WOKEN)
 
     def leave(self, worker: str) -> None:
-        """Forget a worker that has finished all that it has read."""
-        self.client.xgroup_delconsumer(STREAM, GROUP, worker)
+        """Forget a worker that has finished all that it has read, and with it those that died and had done so."""
+        self._leave([STREAM], [GROUP, worker, round(self.dead * 1000)])
 
-    def done(self, entries: Iterable[Entry], *, sold: bool, instead: UUID | None = None) -> None:
-        """Take drafts off the queue that are orders now, or whose units go back.
-
-        Args:
-            instead: the order that stands for them.
-        """
+    def done(self, entries: Iterable[Entry]) -> None:
+        """Take drafts off the queue that are orders now."""
         with self.client.pipeline(transaction=False) as pipe:
             for entry in entries:
-                skus = entry.draft.skus if entry.draft else [line[0] for line in self._note(entry.id)["lines"]]
-                key = key_key(entry.draft.customer, entry.draft.key) if entry.draft else outcome_key(entry.id)
-                keys = [NOTES, UNITS, STREAM, key, DONE, outcome_key(entry.id), *_of_lines(skus)]
-                how = "sold" if sold else "back"
-                arguments = [str(entry.id), entry.number, GROUP, how, str(instead or ""), REMEMBERED]
-                self._done(keys, arguments, client=pipe)
+                self._take_off(pipe, entry, "sold", "")
             pipe.execute()
+
+    def back(self, entry: Entry, *, instead: UUID | None = None, reason: str = "") -> None:
+        """Take a draft off the queue that is no order. Its units go back, and its key may be used again.
+
+        Args:
+            instead: the order that stands for it; where there is none,
+            reason: why there is none.
+        """
+        outcome = str(instead or "")
+        if instead is None and entry.draft is not None:
+            outcome = f"!{_buyer(entry.draft.sale, entry.draft.customer)}:{reason}"
+        self._take_off(self.client, entry, "back", outcome)
+
+    def _take_off(self, client: Any, entry: Entry, how: str, outcome: str) -> None:
+        if entry.draft is None:  # nobody was promised anything; if there is a note all the same, it ends as old ones do
+            client.xack(STREAM, GROUP, entry.number)
+            client.xdel(STREAM, entry.number)
+            return
+        draft = entry.draft
+        keys = [NOTES, UNITS, STREAM, key_key(draft.customer, draft.key), DONE, outcome_key(draft.id)]
+        arguments = [str(draft.id), entry.number, GROUP, how, outcome, REMEMBERED]
+        self._done([*keys, *_of_lines(draft.skus)], arguments, client=client)
+
+    def promised(self, entry: Entry) -> Entry:
+        """An entry that cannot be read, with what its note says of it; without a draft where that says nothing."""
+        draft = entry.id or self._whose(entry.number)
+        return entry if draft is None else replace(entry, id=draft, draft=_draft_of(draft, self._note(draft)))
+
+    def _whose(self, number: str) -> UUID | None:
+        notes = self.client.hgetall(NOTES).items()
+        return next((UUID(text(draft)) for draft, note in notes if orjson.loads(note).get("entry") == number), None)
 
     def set_aside(self, entry: Entry, reason: str) -> None:
         """Keep for people to look at what cannot be saved, and go on without it."""
-        self.client.xadd(ASIDE, {"id": str(entry.id), "draft": entry.raw, "reason": reason}, maxlen=1000)
-        self.client.set(outcome_key(entry.id), f"!{reason}", ex=REMEMBERED)
-        self.done([entry], sold=False)
+        self.client.xadd(
+            ASIDE, {"id": str(entry.id or entry.number), "draft": entry.raw, "reason": reason}, maxlen=1000
+        )
+        self.back(entry, reason=reason)
 
-    def aside(self, count: int = 100) -> list[tuple[datetime, UUID, str, str]]:
-        """What was set aside, the newest first: when, which draft, what it says, and why."""
+    def aside(self, count: int = 100) -> list[tuple[datetime, str, str, str]]:
+        """What was set aside, the newest first: when, which draft or else which entry, what it says, and why."""
         return [
             (datetime.fromtimestamp(int(text(number).split("-")[0]) / 1000).astimezone(), *_aside(fields))
             for number, fields in self.client.xrevrange(ASIDE, count=count)
@@ -200,12 +232,17 @@ class Queue:
         if "entry" in note:
             entries = self.client.xrange(STREAM, note["entry"], note["entry"])
             place = int(note["place"]) - int(self.client.get(DONE) or 0)
-            return Waiting(draft=_entry(*entries[0]).draft, place=max(1, place)) if entries else None
+            if not entries:
+                return None
+            return Waiting(draft=_entry(*entries[0]).draft or _draft_of(draft, note), place=max(1, place))
         outcome = self.client.get(outcome_key(draft))
         if outcome is None:
             return None
         said = text(outcome)
-        return Waiting(reason=said[1:]) if said.startswith("!") else Waiting(instead=UUID(said))
+        if not said.startswith("!"):
+            return Waiting(instead=UUID(said))
+        sale, customer, reason = said[1:].split(":", 2)
+        return Waiting(reason=reason, sale=int(sale), customer=int(customer))
 
     def under(self, customer: int, key: str) -> Waiting | None:
         """The queued draft that has a customer's idempotency key."""
@@ -214,10 +251,10 @@ class Queue:
         return waiting if waiting is not None and waiting.draft is not None else None
 
     def allow(self, returned: Iterable[Returned]) -> None:
-        """Customers have given units back, and may buy as many again."""
+        """Customers have given units back, and may buy as many again of what they have bought here."""
         with self.client.pipeline(transaction=False) as pipe:
             for each in returned:
-                pipe.hincrby(bought_key(each.sku), f"{each.sale}:{each.customer}", -each.quantity)
+                self._allow([bought_key(each.sku)], [_buyer(each.sale, each.customer), each.quantity], client=pipe)
             pipe.execute()
 
     def forget(self, skus: Sequence[str]) -> None:
@@ -227,7 +264,11 @@ class Queue:
 
     def _note(self, draft: UUID) -> dict[str, Any]:
         note = self.client.hget(NOTES, str(draft))
-        return {"lines": []} if note is None else orjson.loads(note)
+        return {} if note is None else orjson.loads(note)
+
+
+def _buyer(sale: int, customer: int) -> str:
+    return f"{sale}:{customer}"
 
 
 def _of_lines(skus: Iterable[str]) -> list[str]:
@@ -235,17 +276,24 @@ def _of_lines(skus: Iterable[str]) -> list[str]:
 
 
 def _entry(number: Any, fields: dict[Any, Any]) -> Entry:
-    said = {text(name): text(value) for name, value in fields.items()}
+    said = {_legible(name): _legible(value) for name, value in fields.items()}
+    raw = said.get("draft", "")
     try:
-        draft = _draft(said["draft"])
-    except (ValueError, KeyError, TypeError, ArithmeticError):
-        draft = None
-    return Entry(text(number), UUID(said["id"]), draft, said.get("draft", ""))
+        draft = _draft(raw)
+        return Entry(text(number), draft.id, draft, raw)
+    except Exception:  # whatever is wrong with it: who reads the queue must be able to go on
+        with suppress(ValueError):
+            return Entry(text(number), UUID(said.get("id", "")), None, raw)
+        return Entry(text(number), None, None, raw)
 
 
-def _aside(fields: dict[Any, Any]) -> tuple[UUID, str, str]:
+def _legible(value: bytes | str) -> str:
+    return value.decode(errors="replace") if isinstance(value, bytes) else value
+
+
+def _aside(fields: dict[Any, Any]) -> tuple[str, str, str]:
     said = {text(name): text(value) for name, value in fields.items()}
-    return UUID(said["id"]), said["draft"], said["reason"]
+    return said["id"], said["draft"], said["reason"]
 
 
 def _draft(raw: str) -> Draft:
@@ -255,3 +303,13 @@ def _draft(raw: str) -> Draft:
         **{**said, "id": UUID(said["id"]), "created_at": datetime.fromisoformat(said["created_at"])},
         lines=tuple(lines),
     )
+
+
+def _draft_of(draft: UUID, note: dict[str, Any]) -> Draft | None:
+    """A draft as its note has it: all but the moment of the order, which is that of the queue. None without one."""
+    try:
+        sale, customer = map(int, note["buyer"].split(":"))
+        lines = tuple(Line(sku, units, Decimal(price), limit or None) for sku, units, limit, price in note["lines"])
+        return Draft(draft, customer, sale, lines, note["key"], note["hash"], datetime.fromtimestamp(note["at"], UTC))
+    except (ValueError, KeyError, TypeError, ArithmeticError):
+        return None

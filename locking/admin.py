@@ -11,7 +11,6 @@ from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.utils.html import format_html
 from django_redis import get_redis_connection
-from redis import RedisError
 
 from locking import LockUnavailable, registry
 from locking.registry import HeldLock
@@ -35,7 +34,7 @@ def most_wanted() -> tuple[list[HeldLock], str]:
     """The locks that are held, those that most wait for first, then the oldest; and why there are none to show."""
     try:
         locks = registry.held(get_redis_connection("default"))
-    except (LockUnavailable, RedisError) as error:
+    except LockUnavailable as error:
         return [], str(error)
     return sorted(locks, key=lambda lock: (-lock.waiters, -(lock.age or 0))), ""
 
@@ -71,7 +70,7 @@ def release_by_force(request: HttpRequest) -> HttpResponse:
             released = registry.force_release(
                 get_redis_connection("default"), name, by=f"{request.user.get_username()}: {why}"
             )
-        except (LockUnavailable, RedisError) as error:
+        except LockUnavailable as error:
             messages.error(request, str(error))
         else:
             if released:

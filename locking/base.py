@@ -30,7 +30,7 @@ class Capabilities:
         quiet_wait: a waiter sends at most one command per TTL while nothing happens.
         forks: a forked child can use the same lock object.
         survives_holder_crash: when the holder dies, others get the lock in a bounded time.
-        survives_node_loss: exclusion holds although one server loses its data or fails over.
+        survives_node_loss: it grants, and excludes others, although a minority of its servers cannot be reached.
     """
 
     across_processes: bool = False

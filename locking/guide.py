@@ -58,7 +58,8 @@ ENTRIES: Sequence[Entry] = (
         "The server loses its data, or fails over to a replica that has not seen the grant (`wait_for_replicas` "
         "narrows that gap), or its clock is set forward. A holder that is paused beyond its TTL goes on: check the "
         "fence, which grows as long as the server's clock is not set back.",
-        "The default where there is a Redis: fast, fair, and with a fence for what no lock can prevent.",
+        "The default where there is a Redis: fast, fair (`FairRedisLock` is another name of it), and with a fence for "
+        "what no lock can prevent.",
     ),
     Entry(
         ReentrantLock,
@@ -97,7 +98,8 @@ ENTRIES: Sequence[Entry] = (
         AdvisoryLock,
         "Postgres",
         "A connection is opened for each grant and each wait, which is most of the two or three milliseconds.",
-        "The connection ends, or the primary fails over: the lease says so. Two names may have one 64-bit hash.",
+        "The connection ends, or the primary fails over: the lease says so. A holder that is stopped keeps it for as "
+        "long as its connection lives, and so does a waiter whose turn has come. Two names may have one 64-bit hash.",
         "There is a Postgres and no Redis, and locks are taken some times a second, not some thousand.",
     ),
     Entry(

@@ -43,6 +43,9 @@ class SessionLock(Lock):
     until then, and while this machine is suspended, the lease is taken for held. `extend` has nothing to extend: it
     looks, too.
 
+    A process that is stopped (SIGSTOP) keeps its connection, for its kernel answers the keepalives. So a stopped holder
+    keeps the lock for as long as it is stopped, and so does a stopped waiter when its turn has come.
+
     A lease that nobody refers to any more closes its connection, and so frees the lock.
 
     Args:

@@ -31,7 +31,7 @@ from locking.errors import LockUnavailable
 from locking.lease import Lease
 from locking.renewal import RENEWALS_PER_TTL, watchdog
 from locking.waiting import Waiter
-from locking.wire import Call, Line, pool_of, request
+from locking.wire import Call, Line, NoNode, pool_of, request
 
 if TYPE_CHECKING:
     from redis import ConnectionPool
@@ -53,9 +53,15 @@ class RedisLock(Lock):
     """A lock on one server: owner token, fence, renewal, and waiters that sleep until the lock is handed to them.
 
     A release with waiters does not free the lock but grants it to the one that has slept for longest, so the wake and
-    the grant are one message, and a quick newcomer cannot overtake. A waiter that nobody wakes looks when the present
-    grant expires, and then once a TTL; who then finds the lock free hands it to whoever has slept for longest. So the
-    order of arrival holds, a waiter whose connection is gone is passed over, and one that is paused costs one TTL.
+    the grant are one message, and a quick newcomer cannot overtake whoever sleeps. The order is that of falling asleep:
+    who has asked and sleeps only a round trip later can be overtaken in between. A waiter that nobody wakes looks when
+    the present grant expires, and then once a TTL; who then finds the lock free hands it to whoever has slept for
+    longest. So a try that does not wait may be refused once although holder and waiters have died; the next one within
+    the TTL is granted.
+
+    A waiter whose connection is gone is passed over. One that is stopped while its connection lives (SIGSTOP, a frozen
+    machine) keeps what is handed to it from the others for the TTL of whoever released, and for up to one more of
+    their own until they look.
 
     It excludes others for as long as the server keeps its data and nobody sets its clock forward. One that fails over
     to a replica which has not seen the grant yet may grant the lock twice. The fence, checked where you write, covers
@@ -72,13 +78,14 @@ class RedisLock(Lock):
         ttl: seconds after which the lock is free again when its holder has died. Several times the longest pause that
             a holder should survive (garbage collection, network); not the length of the work, which renewal covers.
         wait_for_replicas: how many replicas must have a grant before it counts (WAIT). It narrows the gap in which a
-            failover forgets a grant, and does not close it: a replica without it may be promoted. Two round trips more.
+            failover forgets a grant, and does not close it: a replica without it may be promoted. One round trip more a
+            grant, and one more a renewal of all leases that are due.
         renew: let the watchdog of the process extend the lease every third of the TTL while it is held.
         on_lost: called once with the lease when it is lost. It must not block.
         clock: monotonic seconds; for tests.
 
     Raises:
-        ValueError: the name is empty or contains braces, or `ttl` is not a usable time.
+        ValueError: the name is empty or contains braces, `ttl` is not a usable time, `wait_for_replicas` is negative.
     """
 
     capabilities = Capabilities(
@@ -111,6 +118,8 @@ class RedisLock(Lock):
             raise ValueError(
                 f"a Redis lock needs a finite ttl, {LONGEST_TTL:.0f} s at most: a crashed holder keeps it so long"
             )
+        if wait_for_replicas < 0:
+            raise ValueError(f"wait_for_replicas must be 0 or more, not {wait_for_replicas!r}")
         self._client = client
         self._on_lost = on_lost
         self._clock = clock
@@ -150,7 +159,11 @@ class RedisLock(Lock):
             undo=lambda: (self._release_call(token), self._leave_call(token, blocked=False)),
         )
         if granted:
-            return self._watched(self._lease(token, figure, started))
+            try:
+                return self._watched(self._lease(token, figure, started))
+            except LockUnavailable:
+                self._give_up(token)
+                raise
         # A key expires when its last millisecond is over. One that does not expire was not set by a lock.
         return Refused(started, min((figure + 1) / 1000, self.ttl) if figure >= 0 else self.ttl)
 
@@ -214,6 +227,11 @@ class RedisLock(Lock):
         )
 
     def _watched(self, lease: Lease) -> Lease:
+        if lease._ended():
+            raise LockUnavailable(
+                f"Lock {self.name!r} was granted too late: connecting or the answer took longer than the TTL, "
+                f"{self.ttl} s. Try again; if that does not help, see to the server, or let the TTL be longer."
+            )
         if self._renewer is not None or self._on_lost is not None:
             watchdog.watch(lease, self._renewer)
         return lease
@@ -308,9 +326,15 @@ class RedisRenewer:
         """See `Renewer.renew`. The nodes of a cluster are asked one after the other."""
         until = time.monotonic() + seconds
         at: dict[ConnectionPool, list[Lease]] = {}
-        for lease in leases:
-            at.setdefault(pool_of(self._client, _extension(lease).keys[0]), []).append(lease)
         answers: dict[str, bool | None] = {}
+        for lease in leases:
+            try:
+                pool = pool_of(self._client, _extension(lease).keys[0])
+            except NoNode as error:
+                logger.warning("A lease was not renewed (%s); it is tried again.", error)
+                answers[lease.token] = None
+            else:
+                at.setdefault(pool, []).append(lease)
         for pool, mine in at.items():
             for lease, answer in zip(mine, self._renew(pool, mine, until - time.monotonic()), strict=True):
                 answers[lease.token] = answer

@@ -93,7 +93,9 @@ class ReentrantLock(Lock):
 
     Args:
         lock: the lock that is asked. Use it through this object only.
-        owner: tells who asks. Equal owners are one holder; the process need not be part of it.
+        owner: tells who asks. Equal owners are one holder; the process need not be part of it. Only who asks while an
+            equal owner holds it enters again. Those who ask together are granted it one after the other, so none of
+            them may wait for the others while he holds it.
     """
 
     def __init__(self, lock: Lock, *, owner: Callable[[], Hashable] = current_owner) -> None:

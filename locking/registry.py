@@ -13,9 +13,10 @@ from secrets import token_hex
 from typing import TYPE_CHECKING, Any, cast
 
 from redis.cluster import RedisCluster
+from redis.exceptions import RedisClusterException, RedisError
 
 from locking.errors import LockUnavailable
-from locking.wire import NO_ANSWER, Call, request
+from locking.wire import Call, request
 
 if TYPE_CHECKING:
     from redis import Redis
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 KEYS_A_STEP = 1000
+FAILURES = (RedisError, RedisClusterException)
+"""No connection, no answer, an error instead of one, and no node of a cluster that could be asked."""
+
 GONE = -2
 """What PTTL says of a key that does not exist; -1 is for one that does not expire."""
 
@@ -63,7 +67,7 @@ def held(client: Client, limit: int = 1000, *, scan: int = 1_000_000) -> list[He
         scan: how many keys of the server to look at, about, at most.
 
     Raises:
-        LockUnavailable: the server cannot be reached.
+        LockUnavailable: the server cannot be reached, or refuses.
     """
     try:
         locks: list[HeldLock] = []
@@ -71,13 +75,15 @@ def held(client: Client, limit: int = 1000, *, scan: int = 1_000_000) -> list[He
             names = list(islice(_names(node, scan), limit - len(locks)))
             for at in range(0, len(names), KEYS_A_STEP):
                 locks.extend(_look(node, names[at : at + KEYS_A_STEP]))
-    except NO_ANSWER as error:
+    except FAILURES as error:
         raise LockUnavailable(f"The Redis server cannot be asked for its locks ({error}). Try again.") from error
     return sorted(locks, key=lambda lock: lock.name)
 
 
 def force_release(client: Client, name: str, *, by: str) -> bool:
-    """Take a lock from whoever holds it, and hand it to the next in the queue. It is logged with who did it.
+    """Take a lock from whoever holds it, and hand it to the next in the queue.
+
+    Who does it is logged before it is done, for the answer may not come; and again when it was.
 
     The holder is told when its lease is renewed next, or by `check()` when its time is over; until then it goes on. So
     only where its writes are guarded by the fence, or when it is known to be dead, is this safe.
@@ -91,22 +97,23 @@ def force_release(client: Client, name: str, *, by: str) -> bool:
         Whether somebody held it.
 
     Raises:
-        LockUnavailable: the server cannot be reached or did not answer.
+        LockUnavailable: the server cannot be reached, did not answer, or refuses.
     """
     key = f"lock:{{{name}}}"
     keys = (key, f"{key}:fence", f"{key}:waiters", f"{key}:wake")
     try:
         token, last, ttl = client.get(key), client.get(keys[1]), client.pttl(key)
-    except NO_ANSWER as error:
+    except FAILURES as error:
         raise LockUnavailable(f"The Redis server cannot be asked for lock {name!r} ({error}). Try again.") from error
     if token is None:
         return False
+    holder = _text(last or b"").partition(" ")[2] or "somebody without a name"
+    logger.warning("Lock %r is about to be taken from %s by force, by %s.", name, holder, by)
     # By its token: a grant made in the meantime is another one, and stays.
     released = bool(
         request(client, name, Call("release", keys, (_text(token), "", max(ttl, 1000), token_hex(16))), seconds=5.0)
     )
     if released:
-        holder = _text(last or b"").partition(" ")[2] or "somebody without a name"
         logger.warning("Lock %r was taken from %s by force, by %s.", name, holder, by)
     return released
 

@@ -84,8 +84,11 @@ class Watchdog:
             lease: a lease that is held.
             renewer: extends it; None: it is not renewed, only watched.
         """
-        pause = LOOK_SECONDS if lease.ttl == math.inf else lease.ttl / RENEWALS_PER_TTL
-        due = math.inf if renewer is None else lease._clock() + pause
+        now = lease._clock()
+        # One that was long in coming may have less than a third left, and half of that leaves time to try again.
+        left = lease._deadline - now
+        pause = LOOK_SECONDS if lease.ttl == math.inf else min(lease.ttl / RENEWALS_PER_TTL, left / 2)
+        due = math.inf if renewer is None else now + pause
         wake = time.monotonic() + pause
         with self._condition:
             self._watched[lease.token] = _Watched(lease.token, weakref.ref(lease), renewer, due)
@@ -157,7 +160,13 @@ class Watchdog:
 
     def _renew(self, renewer: Renewer, turn: list[tuple[Lease, _Watched]], seconds: float) -> None:
         started = [lease._clock() for lease, _ in turn]
-        answers = renewer.renew([lease for lease, _ in turn], seconds)
+        answers: Sequence[bool | None]
+        try:
+            answers = renewer.renew([lease for lease, _ in turn], seconds)
+        except Exception:
+            # A fault of one renewer must not cost the leases of the others.
+            logger.exception("%d leases were not renewed; it is tried again.", len(turn))
+            answers = [None] * len(turn)
         for (lease, entry), start, ours in zip(turn, started, answers, strict=True):
             if ours is None:
                 entry.due = lease._clock() + max(RETRY_SECONDS, lease.remaining() / 4)

@@ -44,6 +44,9 @@ LOCK_NOT_AVAILABLE = "55P03"
 QUERY_CANCELED = "57014"
 """The SQLSTATE of a statement that reached `statement_timeout`, and of one that somebody has cancelled."""
 
+IDLE_SESSION_TIMEOUT = "57P05"
+"""The SQLSTATE with which the server ends a session that has asked nothing for as long as `idle`."""
+
 # Our kernel notices a silent network after 15 seconds, the server's after 40: before it gives the lock to others. The
 # user timeout also ends a vain try to connect, so that the next one of several hosts gets its turn.
 CONNECTING = {
@@ -59,7 +62,7 @@ FROM (VALUES
     ('lock_timeout', $1),
     ('statement_timeout', '0'),
     ('transaction_timeout', '0'),
-    ('idle_session_timeout', '0'),
+    ('idle_session_timeout', $2),
     ('idle_in_transaction_session_timeout', '0'),
     ('tcp_keepalives_idle', '20'),
     ('tcp_keepalives_interval', '10'),
@@ -68,7 +71,10 @@ FROM (VALUES
 ) AS wanted (name, value)
 WHERE current_setting(name, true) IS NOT NULL
 """
-"""No time limit of the server's may end a grant. Those that an older server does not know are left out."""
+"""No time limit of the server's may end a grant. Those that an older server does not know are left out.
+
+$1 `lock_timeout`, $2 `idle_session_timeout`, which Postgres knows from version 14 on.
+"""
 
 
 class Refused(LockUnavailable):
@@ -90,6 +96,7 @@ class Session:
         conninfo: where to connect, as libpq's parameters.
         lock: the name of the lock, for messages and for `application_name`.
         left: for how many seconds a statement may wait for a lock; 0 for one that does not wait.
+        idle: seconds after which the server ends the session when we ask nothing; `math.inf` for never.
         answers: seconds that the server has to let us in, and for each answer.
 
     Raises:
@@ -97,7 +104,13 @@ class Session:
     """
 
     def __init__(
-        self, conninfo: dict[str, Any], lock: str, left: float = 0.0, *, answers: float = ANSWER_SECONDS
+        self,
+        conninfo: dict[str, Any],
+        lock: str,
+        left: float = 0.0,
+        *,
+        idle: float = math.inf,
+        answers: float = ANSWER_SECONDS,
     ) -> None:
         self._lock = lock
         self.answers = answers
@@ -112,7 +125,7 @@ class Session:
             self._connect()
             # A statement that does not wait for the lock may still wait for another statement to end.
             patience = until - time.monotonic() if left > 0 else answers
-            self.ask(SETTINGS, str(limit(patience)))
+            self.ask(SETTINGS, str(limit(patience)), str(limit(idle)) if idle < math.inf else "0")
         except (psycopg.Error, TimeoutError) as error:
             self.close()
             raise LockUnavailable(
@@ -153,9 +166,7 @@ class Session:
             raise
         for result in results:
             if result.status == ExecStatus.FATAL_ERROR:
-                state = (result.error_field(DiagnosticField.SQLSTATE) or b"").decode()
-                said = (result.error_field(DiagnosticField.MESSAGE_PRIMARY) or b"").decode(errors="replace")
-                raise Refused(f"Postgres refused lock {self._lock!r} ({state}: {said}). Try again.", state)
+                raise _refused(self._lock, result)
         last = results[-1]
         if not last.ntuples:
             return []
@@ -166,9 +177,13 @@ class Session:
         """Wait for a notification, and return whether one came within `seconds`.
 
         Raises:
+            Refused: the server has ended the session, and said why.
             LockUnavailable: the connection was cut.
         """
         deadline = time.monotonic() + seconds
+        lock, said = self._lock, list[Refused]()
+        # What it says to a session that has asked nothing. It must not refer to us: our end closes the connection.
+        self._pgconn.notice_handler = lambda result: said.append(_refused(lock, result))
         try:
             while not self._notified():
                 _wait(self._pgconn.socket, deadline)
@@ -177,6 +192,8 @@ class Session:
             return False
         except psycopg.Error as error:
             self.close()
+            if said:
+                raise said[-1] from error
             raise LockUnavailable(
                 f"The wait for lock {self._lock!r} was cut ({str(error).strip()}). Try again; if that does not help, "
                 "see whether the server runs."
@@ -198,8 +215,8 @@ class Session:
         """Close the connection. The server ends what it held, some moments later."""
         with self._mutex:
             self._over = True
-            _open.discard(self)
             self._pgconn.finish()
+        _open.discard(self)  # last: a child that is forked meanwhile gets a mutex that nobody holds
 
     def __enter__(self) -> Self:
         return self
@@ -213,6 +230,7 @@ class Session:
         Closing it properly would tell the server to end the parent's session. Keeping it open would keep the lock from
         becoming free when the parent dies. The number of the socket stays taken, so that nothing else gets it.
         """
+        self._mutex = threading.RLock()  # a thread of the parent's may have held it
         null = os.open(os.devnull, os.O_RDWR)
         os.dup2(null, self._pgconn.socket, inheritable=False)
         os.close(null)
@@ -281,6 +299,12 @@ def parameters(conninfo: str) -> dict[str, Any]:
 def limit(seconds: float) -> int:
     """Return a time limit as the server counts it, in milliseconds, where 0 would be none."""
     return max(1, math.ceil(min(seconds, LONGEST_WAIT) * 1000))
+
+
+def _refused(lock: str, result: abc.PGresult) -> Refused:
+    state = (result.error_field(DiagnosticField.SQLSTATE) or b"").decode()
+    said = (result.error_field(DiagnosticField.MESSAGE_PRIMARY) or b"").decode(errors="replace")
+    return Refused(f"Postgres refused lock {lock!r} ({state}: {said}). Try again.", state)
 
 
 def _wait(socket: int, deadline: float, events: int = select.POLLIN) -> None:

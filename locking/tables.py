@@ -19,7 +19,15 @@ from locking.errors import LockError, LockUnavailable
 from locking.lease import Lease
 from locking.postgres import AdvisoryLock, Grant, SessionLock, number, refuse_what_is_no_text
 from locking.renewal import watchdog
-from locking.session import LOCK_NOT_AVAILABLE, QUERY_CANCELED, Refused, Session, limit, parameters
+from locking.session import (
+    IDLE_SESSION_TIMEOUT,
+    LOCK_NOT_AVAILABLE,
+    QUERY_CANCELED,
+    Refused,
+    Session,
+    limit,
+    parameters,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -93,6 +101,9 @@ SELECT CASE WHEN pg_try_advisory_xact_lock($3, $4) THEN '' ELSE pg_notify($5, ''
 """
 """Frees the lock, and wakes the waiter whose turn it is, if there is one: its advisory lock says so."""
 
+PAUSE_IN_TTLS = 2
+"""For how many TTLs of its own a waiter may ask nothing before it loses its place in line. It asks once a TTL."""
+
 TURNSTILE = str(int.from_bytes(b"lock", "big"))
 """The first half of the two numbers of the advisory locks in which waiters stand in line."""
 
@@ -105,6 +116,7 @@ def create_lock_tables(conninfo: str) -> None:
     """Make the tables of `LOCK_TABLES` where they are missing.
 
     Raises:
+        ValueError: `conninfo` cannot be read.
         LockUnavailable: the server cannot be reached, or refuses.
     """
     # Two who say CREATE IF NOT EXISTS at once get an error.
@@ -116,10 +128,12 @@ def add_row(conninfo: str, name: str) -> None:
     """Make the row that a `RowLock` of this name locks, where it is missing.
 
     Raises:
+        ValueError: the name is empty or not a text for Postgres, or `conninfo` cannot be read.
         LockUnavailable: the server cannot be reached.
         NoSuchLock: the table does not exist.
     """
-    with Session(parameters(conninfo), name) as session:
+    lock = RowLock(conninfo, name)  # which refuses what could never be locked
+    with Session(lock._conninfo, name) as session:
         _ask(session, name, "INSERT INTO lock_row (name) VALUES ($1) ON CONFLICT DO NOTHING", name)
 
 
@@ -176,7 +190,10 @@ class InsertLock(Lock):
     sequence, drawn and committed with the row.
 
     Waiters stand in line at an advisory lock of the server's. The first of them listens for the release (NOTIFY) and
-    looks when the present grant expires; the others sleep. A single try may not overtake them.
+    looks when the present grant expires; the others sleep. A single try may not overtake them. One that is stopped
+    (SIGSTOP, a suspended machine) holds up the others for two of its TTLs when its turn has come: then the server ends
+    its session, and it lines up again when it goes on. Postgres 13 and older have no such timeout: there the others
+    wait for as long as it is stopped.
 
     It excludes others for as long as the server keeps its data and nobody sets its clock forward.
 
@@ -233,17 +250,27 @@ class InsertLock(Lock):
         waits = patience(blocking, timeout)
         deadline = self._clock() + waits
         token = secrets.token_hex(16)
-        with Session(self._conninfo, self.name, waits) as session:
+        while True:
+            try:
+                return self._try(token, deadline, waits)
+            except Refused as refused:
+                ended = refused.sqlstate == IDLE_SESSION_TIMEOUT
+                if not ended and refused.sqlstate != LOCK_NOT_AVAILABLE:
+                    raise
+                # We were stopped for so long that somebody else had our turn.
+                waits = deadline - self._clock()
+                if not ended or waits <= 0:
+                    return None
+
+    def _try(self, token: str, deadline: float, waits: float) -> Lease | None:
+        """Ask and, if `waits` is not 0, line up. Refused with IDLE_SESSION_TIMEOUT says that our place is gone."""
+        with Session(self._conninfo, self.name, waits, idle=PAUSE_IN_TTLS * self.ttl) as session:
             try:
                 answer = self._insert(session, token, our_turn=False)
                 if isinstance(answer, Lease):
                     return answer
                 return self._wait(session, token, deadline) if waits > 0 else None
-            except Refused as refused:
-                if refused.sqlstate == LOCK_NOT_AVAILABLE:
-                    return None
-                raise
-            except NoSuchLock:
+            except (Refused, NoSuchLock):
                 raise
             except BaseException:
                 # Interrupted, or left without an answer: nobody will use what may have been granted.
@@ -280,8 +307,9 @@ class InsertLock(Lock):
                 answer = self._insert(session, token, our_turn=True)
                 if isinstance(answer, Lease):
                     return answer
-                # When nobody woke us and it is still held, somebody renews it: from then on once a TTL will do.
-                woken = session.sleep(min(max(answer.left, shortest), left))
+                # When nobody woke us and it is still held, somebody renews it: from then on once a TTL will do. Later
+                # than that the server would take us for stopped.
+                woken = session.sleep(min(max(answer.left, shortest), self.ttl, left))
                 shortest = 0.0 if woken else self.ttl
             return None
         finally:

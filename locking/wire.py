@@ -6,6 +6,8 @@ a request was left without an answer: the grant may have been given, the release
 
 from __future__ import annotations
 
+import logging
+import os
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -17,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 import redis
 from redis.backoff import NoBackoff
 from redis.cluster import RedisCluster
-from redis.exceptions import MovedError, NoScriptError
+from redis.exceptions import MovedError, NoScriptError, RedisClusterException
 from redis.retry import Retry
 
 from locking.errors import LockUnavailable
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
     from redis import ConnectionPool, Redis
 
     Client = Redis | RedisCluster
+
+logger = logging.getLogger(__name__)
 
 Command = tuple[Any, ...]
 
@@ -45,11 +49,22 @@ def script(name: str) -> tuple[str, str]:
     return text, sha1(text.encode(), usedforsecurity=False).hexdigest()
 
 
+class NoNode(LockUnavailable, redis.ConnectionError):
+    """No node of the cluster is known to have a key: for the caller of a lock, and for us, who could not connect."""
+
+
 def pool_of(client: Client, key: str) -> ConnectionPool:
-    """Return the connections to the server that has the key: a cluster's client has a pool for each node."""
+    """Return the connections to the server that has the key: a cluster's client has a pool for each node.
+
+    Raises:
+        NoNode: the client knows of none.
+    """
     if isinstance(client, RedisCluster):
-        node = cast(Any, client).get_node_from_key(key)
-        return client.get_redis_connection(node).connection_pool
+        try:
+            node = cast(Any, client).get_node_from_key(key)
+            return client.get_redis_connection(node).connection_pool
+        except RedisClusterException as error:  # which is no RedisError
+            raise NoNode(f"No node of the Redis cluster has {key!r} ({error}). Try again.") from error
     return client.connection_pool
 
 
@@ -97,8 +112,8 @@ def request(
         call: what to run.
         seconds: how long to wait for the answer, or the client's own `socket_timeout` when that is shorter.
         on: an idle connection that the caller has borrowed already.
-        undo: gives what to run behind a request whose answer does not come. A server that is merely slow gets it
-            after the request, as both travel on one connection; when the connection was cut, a new one is tried.
+        undo: gives what to run behind a request that fails or whose answer does not come. A server that is merely slow
+            gets it after the request, as both travel on one connection; when that was cut, a new one is tried.
 
     Raises:
         LockUnavailable: no connection, no answer, an error instead of one, or too few replicas.
@@ -111,7 +126,7 @@ def request(
             return _request(pool_of(client, call.keys[0]), call, seconds, None, undo)
     except NO_ANSWER as error:
         if isinstance(client, RedisCluster):  # whoever has taken over from a dead node is asked next time
-            with suppress(redis.RedisError):
+            with suppress(redis.RedisError, RedisClusterException):
                 client.nodes_manager.initialize()
         raise LockUnavailable(
             f"The Redis server did not answer for lock {lock!r} ({error}). Try again; if that does not help, see "
@@ -127,7 +142,7 @@ def _request(
     connection: Any = pool.get_connection() if on is None else on
     try:
         return _run(connection, call, seconds)
-    except redis.ResponseError:
+    except MovedError:  # nothing was done here
         raise
     except BaseException:
         try:
@@ -154,16 +169,24 @@ def _run(connection: Any, call: Call, seconds: float) -> Any:
     except NoScriptError:
         connection.send_command(*call.in_full)
         answer = connection.read_response(disconnect_on_error=False, **limit)
-    if call.replicas:
+    if call.replicas and granted(answer):
         connection.send_command("WAIT", call.replicas, round(seconds * 1000 / 2))
         acknowledged = connection.read_response(disconnect_on_error=False, **limit)
         if acknowledged < call.replicas:
-            raise TooFewReplicas(f"{acknowledged} of {call.replicas} replicas have it")
+            raise TooFewReplicas(acknowledged, call.replicas)
     return answer
+
+
+def granted(answer: Any) -> bool:
+    """Whether a script has granted or extended the lock: 1, alone or in front, says so."""
+    return bool((answer[0] if isinstance(answer, list) else answer) == 1)
 
 
 class TooFewReplicas(redis.RedisError):
     """What was written is not on as many replicas as it has to be."""
+
+    def __init__(self, acknowledged: int, wanted: int) -> None:
+        super().__init__(f"{acknowledged} of {wanted} replicas have it")
 
 
 def connect(pool: ConnectionPool, seconds: float) -> Any:
@@ -200,13 +223,16 @@ class Line:
             seconds: how long this may take in all.
 
         Returns:
-            The answers in the order of `calls`; an exception where the server answered with an error.
+            The answers in the order of `calls`; an exception where the server answered with an error, or where too few
+            replicas have what was written.
 
         Raises:
             redis.exceptions.RedisError: no connection, or not all answers in time.
         """
         until = time.monotonic() + seconds
         try:
+            if self._connection is not None and self._connection.pid != os.getpid():
+                self.close()  # after a fork: it is the parent's, who goes on using it
             if self._connection is None:
                 self._connection = connect(self._pool, max(seconds / 4, SHORTEST))
             answers = self._exchange([call.by_digest for call in calls], until)
@@ -214,8 +240,12 @@ class Line:
             again = self._exchange([calls[index].in_full for index in unknown], until)
             for index, answer in zip(unknown, again, strict=True):
                 answers[index] = answer
-            if replicas := max(call.replicas for call in calls):
-                self._wait(replicas, until)
+            wanted = [call.replicas if granted(answer) else 0 for call, answer in zip(calls, answers, strict=True)]
+            if replicas := max(wanted):
+                acknowledged = self._wait(replicas, until)
+                for index in range(len(calls)):
+                    if wanted[index] > acknowledged:
+                        answers[index] = TooFewReplicas(acknowledged, wanted[index])
         except BaseException:
             self.close()
             raise
@@ -227,11 +257,18 @@ class Line:
         if connection is not None:
             connection.disconnect()
 
-    def _wait(self, replicas: int, until: float) -> None:
+    def _wait(self, replicas: int, until: float) -> int:
+        """Return how many replicas have what was written. Those that want none must not suffer when nobody can say."""
         milliseconds = round(max(until - time.monotonic(), SHORTEST) * 1000 / 2)
-        (acknowledged,) = self._exchange([("WAIT", replicas, milliseconds)], until)
-        if acknowledged < replicas:
-            raise TooFewReplicas(f"{acknowledged} of {replicas} replicas have it")
+        try:
+            (acknowledged,) = self._exchange([("WAIT", replicas, milliseconds)], until)
+        except redis.RedisError as error:
+            self.close()
+            acknowledged = error
+        if isinstance(acknowledged, Exception):
+            logger.warning("It is not known how many replicas have a renewal (%s).", acknowledged)
+            return 0
+        return int(acknowledged)
 
     def _exchange(self, commands: Sequence[Command], until: float) -> list[Any]:
         if not commands:

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
@@ -106,7 +106,8 @@ def place(*, customer: int, sale: int, quantities: Mapping[int, int], key: str) 
             raise UnknownSale(f"There is no sale {sale}.")
         draft = draft_order(offer, customer=customer, quantities=quantities, key=key)
     except (UnknownSale, UnknownProduct) as refused:
-        return _placed_before(None, customer, key, body_hash_of(sale, quantities), refused)
+        strategy = None if offer is None else strategies.get(offer.strategy)
+        return _placed_before(strategy, customer, key, body_hash_of(sale, quantities), refused)
     return place_draft(draft, offer, strategies.get(offer.strategy))
 
 
@@ -180,7 +181,7 @@ def body_hash_of(sale: int, quantities: Mapping[int, int]) -> str:
 
 
 def find(order: UUID, *, customer: int) -> Placed:
-    """An order of a customer, also while it is queued.
+    """An order of a customer, also while it is queued, or when it could not even be written that it is rejected.
 
     Raises:
         Order.DoesNotExist: the customer has no such order.
@@ -193,6 +194,8 @@ def find(order: UUID, *, customer: int) -> Placed:
         return _queued(waiting)
     # It may have left the queue between the two looks, or another order stands for it.
     meanwhile = _row(pk=(waiting and waiting.instead) or order, customer=customer)
+    if meanwhile is None and waiting is not None and waiting.customer == customer:
+        meanwhile = _rejected(order, waiting)
     if meanwhile is None:
         raise Order.DoesNotExist(f"There is no order {order}.")
     return Placed(meanwhile, replayed=True)
@@ -235,6 +238,21 @@ def _queued(waiting: Waiting) -> Placed:
     assert draft is not None  # noqa: S101 - for the type checker
     products = {product.sku: product for product in Product.objects.filter(sku__in=draft.skus)}
     return Placed(_order_of(draft, products), replayed=True, queued=True, place=waiting.place)
+
+
+def _rejected(order: UUID, waiting: Waiting) -> Order:
+    """What there is to tell of an order without a row: its sale is no more, or what it says cannot be written."""
+    at = datetime.fromtimestamp((order.int >> 80) / 1000, UTC)
+    rejected = Order(
+        id=order,
+        customer_id=waiting.customer,
+        sale_id=waiting.sale,
+        state=Order.State.REJECTED,
+        reason=waiting.reason,
+        created_at=at,
+    )
+    rejected._prefetched_objects_cache = {"items": []}  # type: ignore[attr-defined]
+    return rejected
 
 
 def _order_of(draft: Draft, products: Mapping[str, Product]) -> Order:

@@ -163,7 +163,7 @@ class Payment(models.Model):
 
 
 class Allowance(models.Model):
-    """How many units of a sku a customer has in a sale; written only where the sale sets a limit."""
+    """How many units of a sku a customer has in a sale, whether or not it sets a limit: it may set one later."""
 
     sale = models.ForeignKey(Sale, on_delete=models.CASCADE)
     customer = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE)

@@ -78,19 +78,22 @@ REJECT = """
          ORDER BY customer, draft.key, draft.id
         ON CONFLICT DO NOTHING
         RETURNING id
+    ), items AS (
+        INSERT INTO shop_orderitem (order_id, sku, quantity, price)
+        SELECT rejected.id, line.sku, line.quantity, line.price
+          FROM rejected
+          JOIN draft USING (id), jsonb_to_recordset(lines) AS line (sku text, quantity int, price numeric)
+          JOIN shop_product ON shop_product.sku = line.sku
     )
-    INSERT INTO shop_orderitem (order_id, sku, quantity, price)
-    SELECT rejected.id, line.sku, line.quantity, line.price
-      FROM rejected
-      JOIN draft USING (id), jsonb_to_recordset(lines) AS line (sku text, quantity int, price numeric)
-      JOIN shop_product ON shop_product.sku = line.sku
+    SELECT count(*) FROM rejected
 """
 
 ACTIVE = "SELECT id FROM auth_user WHERE id = ANY(%(customers)s) AND is_active"
 
 EXISTING = """
-    SELECT draft.id, shop_order.id
-      FROM unnest(%(ids)s::uuid[], %(customers)s::bigint[], %(keys)s::text[]) AS draft (id, customer, key)
+    SELECT draft.id, shop_order.id, shop_order.body_hash = draft.body_hash
+      FROM unnest(%(ids)s::uuid[], %(customers)s::bigint[], %(keys)s::text[], %(hashes)s::text[])
+           AS draft (id, customer, key, body_hash)
       JOIN shop_order ON shop_order.customer_id = draft.customer AND shop_order.key = draft.key
 """
 
@@ -178,15 +181,17 @@ def _why(cursor: CursorWrapper, drafts: Sequence[Draft]) -> dict[UUID, Refusal]:
             "ids": [draft.id for draft in drafts],
             "customers": customers,
             "keys": [draft.key for draft in drafts],
+            "hashes": [draft.body_hash for draft in drafts],
         },
     )
-    existing = dict(cursor.fetchall())
+    existing = {draft: (order, same) for draft, order, same in cursor.fetchall()}
     cursor.execute(ACTIVE, {"customers": customers})
     active = {row[0] for row in cursor.fetchall()}
 
     def why(draft: Draft) -> Refusal:
         if draft.id in existing:
-            return Duplicate(existing[draft.id])
+            order, same = existing[draft.id]
+            return Duplicate(order, same=same)
         return SaleOver(draft.sale) if draft.customer in active else UnknownCustomer(draft.customer)
 
     return {draft.id: why(draft) for draft in drafts}
@@ -228,15 +233,20 @@ def _undo_over_limit(
 def reject(refused: Mapping[Draft, str]) -> None:
     """Write what Redis has admitted and Postgres refuses as rejected orders, inside the transaction that is open.
 
-    They hold no stock and no allowance. One statement however many; a draft that is an order by now stays what it is.
+    They hold no stock and no allowance. One statement however many, and one more where somebody was faster; a draft
+    that is an order by now stays what it is.
 
     Args:
         refused: the reason of each, in words for the customer.
     """
     if refused:
         drafts = [{**asdict(draft), "reason": reason} for draft, reason in refused.items()]
+        arguments = {"drafts": orjson.dumps(drafts, default=str).decode()}
         with connection.cursor() as cursor:
-            cursor.execute(REJECT, {"drafts": orjson.dumps(drafts, default=str).decode()})
+            cursor.execute(REJECT, arguments)
+            if cursor.fetchone()[0] < len(drafts):
+                # An order under the same key may have been committed while this waited for it: by now it is seen.
+                cursor.execute(REJECT, arguments)
 
 
 def return_units(orders: Sequence[UUID]) -> None:

@@ -24,7 +24,7 @@ from django.utils import timezone
 
 from inventory import stock, strategies
 from inventory.draft import Draft, Line, Save
-from inventory.errors import TryAgain
+from inventory.errors import StockReserved, TryAgain
 from inventory.strategies import Strategy
 from shop import offers, sales
 from shop.models import Order, Product, Sale, SaleItem
@@ -158,13 +158,22 @@ def _on_own_connection(body: Callable[[], T]) -> T:
         connections.close_all()
 
 
+_put_off: set[UUID] = set()
+"""The drafts whose buyers were told that what is left is reserved, and ask again and again."""
+
+
 def to_the_end(strategy: Strategy, draft: Draft, save: Save) -> Any:
     """Place a draft as a patient buyer does: "try again" is no answer."""
-    while True:
-        try:
-            return strategy.place(draft, save)
-        except TryAgain:
-            continue
+    try:
+        while True:
+            try:
+                return strategy.place(draft, save)
+            except StockReserved:
+                _put_off.add(draft.id)
+            except TryAgain:
+                continue
+    finally:
+        _put_off.discard(draft.id)
 
 
 def tally(answers: Sequence[Any]) -> dict[str, int]:
@@ -202,7 +211,8 @@ def interleaved(action: Callable[[], Any], *, before: str = "", after: str = "")
 
 
 def meeting_before_the_write(*buyers: Callable[[], T], waiting: Callable[[], int] = int) -> list[T | Exception]:
-    """Hold each buyer before his first write of stock until every other one is there, waits for a lock, or is answered.
+    """Hold each buyer before his first write of stock until every other one is there, waits for a lock or for what is
+    reserved, or is answered.
 
     The schedule that breaks a check made before the write, forced: nobody writes before everybody has read.
 
@@ -228,7 +238,7 @@ def meeting_before_the_write(*buyers: Callable[[], T], waiting: Callable[[], int
 
     def everybody_is_there() -> bool:
         # Until somebody has arrived, who asks for a lock may be about to get it.
-        blocked = waiting_in_postgres() + _asking_for_locks() + waiting() if arrived else 0
+        blocked = waiting_in_postgres() + _asking_for_locks() + len(_put_off) + waiting() if arrived else 0
         return len(arrived) + len(answered) + blocked >= len(buyers)
 
     def conduct() -> None:

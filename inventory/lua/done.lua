@@ -10,7 +10,7 @@
 -- ARGV[2]   the entry in the queue
 -- ARGV[3]   the group of workers
 -- ARGV[4]   "sold" or "back"
--- ARGV[5]   the id of the order that stands for the draft, where it is another one; else empty
+-- ARGV[5]   what has become of the draft, where that is not an order of its own; else empty
 -- ARGV[6]   seconds for which that is remembered
 -- Returns 1 when the draft was on the queue, 0 when somebody has taken it off before.
 

@@ -7,8 +7,8 @@
 -- KEYS[6]   the wake-up: there while a worker was told to come
 -- KEYS[7..] for each line the counter of its sku, then what was bought of it: a hash of "sale:customer" to units
 -- ARGV[1]   the draft's id
--- ARGV[2]   the note: JSON, {"lines": [[sku, quantity, limit or 0], ...], "buyer": "sale:customer",
---           "draft": the whole draft}, to which time and place are added
+-- ARGV[2]   the note: JSON, {"lines": [[sku, quantity, limit or 0, price], ...], "buyer": "sale:customer",
+--           "key": the idempotency key, "hash": of the body, "draft": the whole draft}, to which time and place are added
 -- ARGV[3]   seconds after which a wake-up that nobody came to is forgotten
 -- ARGV[4]   seconds for which the idempotency key is remembered
 -- Returns {"queued", whether to wake a worker, 0}, {"duplicate", the id of the draft that has the key, 0},

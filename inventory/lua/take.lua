@@ -4,7 +4,8 @@
 -- KEYS[3..] the counter of each line's sku
 -- ARGV[1]   the draft's id
 -- ARGV[2]   the note: JSON, {"lines": [[sku, quantity], ...]}, to which the server's time is added
--- Returns {"taken", 1, 0}, {"sold out", line, left} or {"not loaded", line, 0}.
+-- Returns {"taken", 1, 0}, {"reserved", line, left}, {"sold out", line, left} or {"not loaded", line, 0}. "Reserved" is
+-- what is left for drafts that may still fail, and with it there would be enough: too early to say "sold out".
 
 -- A client that lost the answer may send the script again: the note says that the draft has its units.
 if redis.call("HEXISTS", KEYS[1], ARGV[1]) == 1 then
@@ -17,7 +18,9 @@ for at, line in ipairs(note.lines) do
         return {"not loaded", at, 0}
     end
     if tonumber(left) < line[2] then
-        return {"sold out", at, math.max(0, tonumber(left))}
+        local reserved = tonumber(redis.call("HGET", KEYS[2], line[1]) or 0)
+        local answer = tonumber(left) + reserved < line[2] and "sold out" or "reserved"
+        return {answer, at, math.max(0, tonumber(left))}
     end
 end
 for at, line in ipairs(note.lines) do

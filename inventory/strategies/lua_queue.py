@@ -98,7 +98,9 @@ class LuaQueue(Lua):
         self._take_off(entries, refusals, saved)
 
     def _set_aside(self, entry: Entry, reason: str, reject: Reject) -> None:
-        logger.error("Draft %s cannot be saved: %s", entry.id, reason)
+        if entry.draft is None:
+            entry = self.queue().promised(entry)
+        logger.error("Draft %s cannot be saved: %s", entry.id or entry.number, reason)
         if entry.draft is not None:
             with suppress(DataError, IntegrityError), transaction.atomic():
                 reject({entry.draft: reason})
@@ -106,24 +108,24 @@ class LuaQueue(Lua):
 
     def _take_off(self, entries: Sequence[Entry], refusals: dict[uuid.UUID, InventoryError], saved: Saved) -> None:
         queue = self.queue()
-        queue.done([entry for entry in entries if entry.id not in refusals], sold=True)
+        queue.done(entry for entry in entries if entry.id not in refusals)
         distrusted: set[str] = set()
         for entry in entries:
-            match refusals.get(entry.id):
+            refusal = None if entry.id is None else refusals.get(entry.id)
+            match refusal:
                 case None:
                     continue
                 case Duplicate(existing=existing) if existing == entry.id:
                     # A worker died after its commit. Whether it had sold or rejected the draft, the counters of its
                     # skus are made right below.
-                    queue.done([entry], sold=True)
+                    queue.done([entry])
                     distrusted.update(entry.draft.skus if entry.draft else ())
-                case Duplicate(existing=existing):
-                    queue.done([entry], sold=False, instead=existing)
-                case SoldOut(sku=sku):
-                    queue.done([entry], sold=False)
-                    distrusted.add(sku)
+                case Duplicate(existing=existing, same=True):
+                    queue.back(entry, instead=existing)
                 case _:
-                    queue.done([entry], sold=False)
+                    queue.back(entry, reason=str(refusal))
+                    if isinstance(refusal, SoldOut):
+                        distrusted.add(refusal.sku)
         if distrusted:
             super().refresh(sorted(distrusted), saved)
 

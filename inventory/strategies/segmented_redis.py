@@ -10,7 +10,7 @@ from django.db import transaction
 
 from inventory import stock
 from inventory.draft import Draft, Save, Saved
-from inventory.errors import SoldOut, StockNotLoaded
+from inventory.errors import SoldOut, StockNotLoaded, StockReserved
 from inventory.segment_counters import SegmentCounters, name_of
 from inventory.strategies.lua import decide
 from inventory.strategies.segmented import Held, Moved, Segmented
@@ -54,12 +54,15 @@ class SegmentedRedis(Segmented):
                 if left is None:
                     raise Moved(each.line.sku)
                 if left < each.line.quantity:
+                    # Nobody else has a lock, so what is still reserved is of somebody who died or was overtaken.
+                    if self.left(each.line.sku) >= each.line.quantity:
+                        raise StockReserved(each.line.sku)
                     raise SoldOut(each.line.sku, wanted=each.line.quantity, left=max(0, left))
         lines = [replace(each.line, sku=name_of(each.line.sku, each.number or 0)) for each in held]
         taken = replace(order, lines=tuple(lines))
         try:
             counters.take(taken)
-        except SoldOut as moved:
+        except (SoldOut, StockReserved) as moved:
             raise Moved(moved.sku.partition("\0")[0]) from moved
         except StockNotLoaded as missing:
             raise StockNotLoaded("A segment has no counter in Redis: preheat its sale.") from missing

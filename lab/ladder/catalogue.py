@@ -160,15 +160,15 @@ _ORDER_OF_LOCKS = (
 
 _SOUND_STOCK: dict[str, tuple[str, type, tuple[Event, ...], str]] = {
     "file-lock": ("Lock around the transaction", locked.Locked, ("crash",), "002"),
-    "redis-lock": ("Redis lock around the transaction", locked.Locked, ("expiry", "crash"), "002"),
-    "segmented-redis": ("Segmented keys, gathered", segmented_redis.SegmentedRedis, ("expiry", "crash"), "000, 002"),
-    "segmented-lock": ("Segmented stock, gathered", segmented_lock.SegmentedLock, ("expiry", "crash"), "002"),
+    "redis-lock": ("Redis lock around the transaction", locked.Locked, ("pause", "crash"), "002"),
+    "segmented-redis": ("Segmented keys, gathered", segmented_redis.SegmentedRedis, ("pause", "crash"), "000, 002"),
+    "segmented-lock": ("Segmented stock, gathered", segmented_lock.SegmentedLock, ("pause", "crash"), "002"),
     "row-lock": ("Row lock", row_lock.RowLock, ("crash",), "002"),
     "advisory-lock": ("Advisory lock", advisory_lock.AdvisoryLock, ("crash",), "pretix"),
     "guarded-update": ("Guarded update", guarded_update.GuardedUpdate, ("crash",), "002"),
     "unit-rows": ("A row a unit", unit_rows.UnitRows, ("crash",), "common practice"),
     "optimistic": ("Compare and set on a version", optimistic.Optimistic, ("crash",), "002"),
-    "lua": ("Lua script, reserved, and a guard in SQL", lua.Lua, ("crash",), "002"),
+    "lua": ("Lua script, reserved, and a guard in SQL", lua.Lua, ("crash", "restart"), "002"),
     "lua-queue": ("One script takes and queues", lua_queue.LuaQueue, ("crash",), "common practice"),
     "group-commit": ("Group commit", group_commit.GroupCommit, ("crash",), "common practice"),
 }

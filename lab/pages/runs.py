@@ -15,7 +15,7 @@ from redis import RedisError
 
 from lab.ladder.catalogue import LADDER, Entry
 from lab.pages.page import Refused
-from lab.pages.session import CLIENTS, LONGEST, Session
+from lab.pages.session import LONGEST, Session
 from lab.schedule import witness
 from lab.schedule.runs import Impossible, can_play, replay
 from lab.schedule.stages import StagesBusy, borrowed
@@ -44,7 +44,7 @@ class Shown:
     def session(self) -> Session | None:
         """The same schedule for a visitor to go on with; None: it is too long for an address."""
         slug, schedule, clients = self.trace.rung, self.trace.schedule, self.trace.clients
-        return Session(slug, schedule, clients) if len(schedule) <= LONGEST and clients in CLIENTS else None
+        return Session(slug, schedule, clients) if len(schedule) <= LONGEST else None
 
 
 def shown(entry: Entry) -> Shown | None:

@@ -18,7 +18,7 @@ from lab.schedule.trial import NAMES
 
 LONGEST = 60
 """Choices of a schedule in an address."""
-CLIENTS = (2, 3)
+CLIENTS = (2, 3, 4)
 """How many clients there may be."""
 
 
@@ -55,16 +55,21 @@ class Session:
         return replace(self, schedule=(*self.schedule, choice), lenient=False)
 
 
+def begin(entry: Entry) -> Session:
+    """A session in which nothing has been chosen yet."""
+    return Session(entry.slug, (), entry.clients)
+
+
 def read(entry: Entry, query: QueryDict) -> Session:
     """The session of an address.
 
     Raises:
         Refused: the address is no session.
     """
-    start = Session(entry.slug, (), max(CLIENTS[0], entry.clients))
+    start = begin(entry)
     clients = query.get("clients", str(start.clients))
     if clients not in map(str, CLIENTS):
-        raise _refused(start, _("There can be two clients or three."))
+        raise _refused(start, _("There can be two, three or four clients."))
     session = replace(start, clients=int(clients), lenient=query.get("lenient") == "1")
     said = query.get("schedule", "")
     # A list of no end is not split: its length is known from its commas.

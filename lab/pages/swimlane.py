@@ -192,7 +192,7 @@ def _value(value: Any) -> str:
         return ", ".join(f"{name}: {_value(item)}" for name, item in value.items())
     if isinstance(value, list | tuple):
         return ", ".join(map(_value, value))
-    text = "—" if value is None else str(value)
+    text = "—" if value is None else said(str(value))
     # A token.
     return f"{text[:6]}…" if len(text) > LONGEST_VALUE and " " not in text and "{" not in text else text
 

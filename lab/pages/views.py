@@ -79,7 +79,7 @@ def rung(request: HttpRequest, slug: str) -> HttpResponse:
         "following": following,
         "difference": source.difference(entry, following) if following else None,
         "lesson": lessons.lesson(slug),
-        "play": can_play(entry) and session.Session(slug, (), max(session.CLIENTS[0], entry.clients)),
+        "play": can_play(entry) and session.begin(entry),
     }
     return render(request, "lab/rung.html", context)
 

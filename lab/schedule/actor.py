@@ -6,13 +6,14 @@ import sys
 import threading
 from collections.abc import Callable
 from enum import Enum, auto
+from fcntl import LOCK_EX, LOCK_NB, flock
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
 from lab.schedule import hooks
 from lab.schedule.steps import Pending
-from locking.local import Turn
+from locking.local import ProcessLock, Turn
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 SHOWN = tuple(str(ROOT / room) for room in ("lab/ladder", "locking", "inventory"))
@@ -70,7 +71,10 @@ class Actor:
         self.session: Any = None
         self._job = job
         self._told = told
-        self._go = threading.Semaphore(0)
+        # A plain lock, and no semaphore, in which a thread looks like one that waits for another.
+        self._go = threading.Lock()
+        self._go.acquire()
+        self._mutex = threading.Lock()
         # On every machine the first thread has this name.
         self.thread = threading.Thread(target=self._run, name="MainThread", daemon=True)
 
@@ -82,24 +86,27 @@ class Actor:
         self.thread.start()
 
     def go(self) -> None:
-        """Take the step."""
-        self.state = State.RUNNING
+        """Take the step, or look up from what he listens to."""
+        with self._mutex:
+            self._goes_on()
+
+    def crash(self) -> None:
+        """Die before the next step. What is cleared away on the way out reaches no server."""
+        with self._mutex:
+            self.crashed = True
+            if self.state is State.STOPPED or self.listens_to is not None:
+                self._goes_on()
+
+    def _goes_on(self) -> None:
+        self.state, self.listens_to = State.RUNNING, None
         self.asleep = False
         self._go.release()
 
-    def crash(self) -> None:
-        """Die before the step. What is cleared away on the way out reaches no server."""
-        self.crashed = True
-        self.go()
-
     def stop(self, pending: Pending) -> None:
         """In the actor's own thread: wait until he is told to go on."""
-        if self.crashed:
-            raise Crash
         self.pending = pending
         self._look_where()
-        self.state = State.STOPPED
-        self._told.put(self)
+        self._tell(State.STOPPED)
         self._go.acquire()
         if self.crashed:
             raise Crash
@@ -119,13 +126,9 @@ class Actor:
         Returns:
             Whether there is an answer.
         """
-        if self.crashed:
-            raise Crash
-        self.listens_to, self.wakes_at, self.rings = connection, until, False
-        self.state = State.LISTENING
-        self._told.put(self)
+        self.wakes_at, self.rings = until, False
+        self._tell(State.LISTENING, connection)
         self._go.acquire()
-        self.listens_to = None
         if self.crashed:
             raise Crash
         return not self.rings
@@ -138,11 +141,32 @@ class Actor:
         code = frame.f_code
         if code.co_filename == THREADING and code.co_name == "wait":
             waiter = frame.f_locals.get("waiter")
-            return waiter is not None and waiter.locked()
+            asks = frame.f_back and frame.f_back.f_back  # for an event; a thread that starts another waits for it too
+            ours = asks is not None and asks.f_code.co_filename.startswith(str(ROOT / "inventory"))
+            return ours and waiter is not None and waiter.locked()
         if code is Turn.comes.__code__:
             turn = frame.f_locals["self"]
             return frame.f_locals.get("first") is False and turn._bell.locked()
+        if code is ProcessLock.acquire.__code__:
+            return "pause" in frame.f_locals and _is_locked(frame.f_locals["self"]._path)
         return False
+
+    def seen(self, *, waiting: bool) -> None:
+        """Note what his server says of him, unless he has stopped since."""
+        with self._mutex:
+            if waiting and self.state in (State.RUNNING, State.LISTENING):
+                self.state = State.BLOCKED
+            elif not waiting and self.listens_to is not None:
+                self._goes_on()
+            elif not waiting and self.state is State.BLOCKED:
+                self.state = State.RUNNING
+
+    def _tell(self, state: State, listens_to: Any = None) -> None:
+        with self._mutex:
+            if self.crashed and state is not State.DONE:
+                raise Crash
+            self.state, self.listens_to = state, listens_to
+        self._told.put(self)
 
     def _run(self) -> None:
         hooks.play(self)
@@ -155,8 +179,7 @@ class Actor:
             self.answer = f"{type(error).__name__}: {error}"
         finally:
             hooks.play(None)
-            self.state = State.DONE
-            self._told.put(self)
+            self._tell(State.DONE)
 
     def _look_where(self) -> None:
         self.file, self.line = "", 0
@@ -170,3 +193,13 @@ class Actor:
                     self.file, self.line = path[len(str(ROOT)) + 1 :], frame.f_lineno
                     break
             frame = frame.f_back  # type: ignore[assignment]
+
+
+def _is_locked(path: Path) -> bool:
+    """Whether somebody has locked a file, as the kernel sees it."""
+    with path.open("a") as file:
+        try:
+            flock(file, LOCK_EX | LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False

@@ -122,9 +122,9 @@ class Controller:
             answers = self._answers()
             self.run.answers = answers
             if self.run.broken is None and not self.run.choices:
-                found = [self.trial.broken, self.trial.verdict(answers)]
-                found.sort(key=lambda broken: broken is None or broken[0] != self.goal)
-                self._judge(found[0] or found[1])
+                found = [*filter(None, [self.trial.broken]), *self.trial.verdict(answers)]
+                found.sort(key=lambda broken: broken[0] != self.goal)
+                self._judge(next(iter(found), None))
             self.run.ledger = self.trial.ledger(answers)
             return self.run
         finally:
@@ -264,22 +264,16 @@ class Controller:
                 if not self._hear(until, LOOK):
                     for actor in running:
                         if actor.state is State.RUNNING and stage.is_blocked(actor):
-                            actor.state = State.BLOCKED
+                            actor.seen(waiting=True)
             # Whoever waited may have been waked by what the others did.
-            waked = [actor for actor in self._begun() if actor.state in WAITING and not self._waits(actor)]
-            for actor in waked:
-                if actor.listens_to is None:
-                    actor.state = State.RUNNING
-                else:
-                    actor.go()
-            if not waked:
+            waiting = [actor for actor in self._begun() if actor.state in WAITING]
+            if len(waiting) == sum(map(self._still_waits, waiting)):
                 return
 
-    def _waits(self, actor: Actor) -> bool:
-        if actor.rings or not self.trial.stage.is_blocked(actor):
-            return False
-        actor.state = State.BLOCKED
-        return True
+    def _still_waits(self, actor: Actor) -> bool:
+        waits = not actor.rings and self.trial.stage.is_blocked(actor)
+        actor.seen(waiting=waits)
+        return waits
 
     def _begun(self) -> list[Actor]:
         return [actor for actor in self._actors.values() if actor.thread.ident]
@@ -298,7 +292,8 @@ class Controller:
         offered = []
         for event in self.events:
             if event == "crash":
-                offered += [f"crash {actor.name}" for actor in living]
+                # A thread that waits for another of its process cannot die alone.
+                offered += [f"crash {actor.name}" for actor in living if not actor.waits_in_this_process()]
             elif self.trial.offers(event):
                 offered.append(event)
         return tuple(offered)

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import redis
+from django.db import OperationalError
 from django.db.backends.postgresql.base import DatabaseWrapper
 from redis.connection import Connection, UnixDomainSocketConnection
 
@@ -105,10 +106,15 @@ class StoppingDatabase(DatabaseWrapper):
         super()._commit()  # type: ignore[misc]
 
     def _rollback(self) -> None:
+        if (mine := actor()) is not None and mine.crashed:
+            # Django then drops the connection, which is what becomes of a dead process's.
+            raise OperationalError("the process is dead")
         stop(Pending("ROLLBACK", "postgres", writes=frozenset({"postgres"})))
         super()._rollback()  # type: ignore[misc]
 
     def _set_autocommit(self, autocommit: bool) -> None:  # noqa: FBT001 - Django's own
+        if (mine := actor()) is not None and mine.crashed:
+            raise OperationalError("the process is dead")
         if not autocommit:
             stop(Pending("BEGIN", "postgres"))
         super()._set_autocommit(autocommit)  # type: ignore[misc]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, cast
 
@@ -29,13 +29,13 @@ class LockTrial(Trial):
         self.stage.redis.set(STOCK, UNITS)
         return {name: self._job(name) for name in self.names}
 
-    def verdict(self, answers: Mapping[str, str]) -> Broken | None:
+    def verdict(self, answers: Mapping[str, str]) -> Sequence[Broken]:
         sold = sum(answer == SOLD for answer in answers.values())
         gone = UNITS - int(self.stage.redis.get(STOCK))
         # Who crashed may have sold a unit, or not.
         if not sold <= gone <= sold + len(self.crashed):
-            return "conserved", f"{sold} were told that they have bought, and {gone} of {UNITS} units are gone."
-        return None
+            return [("conserved", f"{sold} were told that they have bought, and {gone} of {UNITS} units are gone.")]
+        return []
 
     def ledger(self, answers: Mapping[str, str]) -> Mapping[str, int]:
         sold = sum(answer == SOLD for answer in answers.values())
@@ -121,9 +121,9 @@ class MergeTrial(LockTrial):
         MergeWithoutALock.merge(client, "record", name, "")
         return "merged"
 
-    def verdict(self, answers: Mapping[str, str]) -> Broken | None:
+    def verdict(self, answers: Mapping[str, str]) -> Sequence[Broken]:
         lost = [name for name, answer in answers.items() if answer == "merged" and name not in self._parts()]
-        return ("conserved", f"The part of {' and '.join(lost)} is not in the record.") if lost else None
+        return [("conserved", f"The part of {' and '.join(lost)} is not in the record.")] if lost else []
 
     def ledger(self, answers: Mapping[str, str]) -> Mapping[str, int]:
         return {

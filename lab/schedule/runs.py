@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from lab.ladder.catalogue import LADDER, Entry
 from lab.ladder.locks.rung import Event
-from lab.schedule import lock_trial
+from lab.schedule import lock_trial, stock_trial
 from lab.schedule.controller import STOP, Controller, Point
 from lab.schedule.stage import Stage
 from lab.schedule.trace import Trace
@@ -40,7 +40,14 @@ def new_trial(entry: Entry, stage: Stage, clients: int | None = None) -> Trial:
     Args:
         clients: how many; None: as many as it takes to show the rung.
     """
-    return LOCK_TRIALS.get(entry.slug, lock_trial.LockTrial)(entry, stage, clients or entry.clients)
+    kind: type[Trial]
+    if entry.track == "locks":
+        kind = LOCK_TRIALS.get(entry.slug, lock_trial.LockTrial)
+    elif entry.claim == "flawed":
+        kind = stock_trial.RungTrial
+    else:
+        kind = stock_trial.QueueTrial if entry.slug == "lua-queue" else stock_trial.StrategyTrial
+    return kind(entry, stage, clients or entry.clients)
 
 
 def can_play(entry: Entry) -> bool:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, cast
 
 import psycopg
@@ -121,11 +122,30 @@ class Stage:
         caches["default"] = cast("BaseCache", _Cache(seat.redis))
         return seat
 
+    @contextmanager
+    def ours(self) -> Iterator[None]:
+        """For the block, what this thread asks of Django's default connections is asked of the stage."""
+        before = connections[DEFAULT_DB_ALIAS], caches["default"]
+        self.sit("stage")
+        try:
+            yield
+        finally:
+            connections[DEFAULT_DB_ALIAS], caches["default"] = before
+
     def dismiss(self, actor: Actor) -> None:
-        """He is dead: his connections drop."""
+        """He is dead: his connections drop, and what he has begun in Postgres ends."""
         seat = self._seats.pop(actor.name, None)
-        if seat is not None:
-            seat.leave()
+        if seat is None:
+            return
+        pids = _backends(seat, actor)
+        seat.leave()
+        if pids:
+            # One that waits for a lock would not notice.
+            self.eyes.execute("SELECT pg_terminate_backend(pid) FROM unnest(%s) AS pid", [pids])
+        until = time.monotonic() + PATIENCE
+        while pids and self.eyes.execute("SELECT FROM pg_stat_activity WHERE pid = ANY(%s)", [pids]).rowcount:
+            if time.monotonic() > until:
+                raise RuntimeError("Postgres has not noticed that somebody has gone.")
 
     def pass_time(self, seconds: float) -> None:
         """Let time pass on the injected clocks, and in the TTLs of Redis alike."""
@@ -147,12 +167,7 @@ class Stage:
         """Whether an actor waits for somebody else, as his server sees it."""
         if actor.listens_to is not None:
             return self._is_blocked_in_redis(actor.listens_to.number)
-        pids = []
-        seat = self._seats.get(actor.name)
-        if seat is not None and seat.database is not None and seat.database.connection is not None:
-            pids.append(seat.database.connection.info.backend_pid)
-        if actor.session is not None:
-            pids.append(actor.session._pgconn.backend_pid)
+        pids = _backends(self._seats.get(actor.name), actor)
         if pids and self.eyes.execute(
             "SELECT max(cardinality(pg_blocking_pids(pid))) FROM unnest(%s) AS pid", [pids]
         ).fetchone() != (0,):
@@ -188,6 +203,16 @@ class Stage:
         if self._eyes is not None:
             self._eyes.close()
         self.redis.close()
+
+
+def _backends(seat: Seat | None, actor: Actor) -> list[int]:
+    """The processes of Postgres that serve an actor."""
+    pids = []
+    if seat is not None and seat.database is not None and seat.database.connection is not None:
+        pids.append(seat.database.connection.info.backend_pid)
+    if actor.session is not None:
+        pids.append(actor.session._pgconn.backend_pid)
+    return pids
 
 
 class _Cache:

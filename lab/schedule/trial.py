@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from lab.ladder.catalogue import Entry
@@ -47,8 +47,8 @@ class Trial(ABC):
         """Put the first figures into the emptied servers, and return the job of each actor by name."""
 
     @abstractmethod
-    def verdict(self, answers: Mapping[str, str]) -> Broken | None:
-        """What is broken when everybody is done."""
+    def verdict(self, answers: Mapping[str, str]) -> Sequence[Broken]:
+        """All that is broken when everybody is done."""
 
     @abstractmethod
     def ledger(self, answers: Mapping[str, str]) -> Mapping[str, int]:

@@ -1,21 +1,34 @@
-"""The stored schedules that break the flawed rungs, and what came of searching the sound ones."""
+"""What was found is kept: the witness of each flawed rung, and how far each sound one was searched."""
 
 from __future__ import annotations
 
+import hashlib
+import inspect
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from lab.ladder.catalogue import LADDER, Entry
 from lab.ladder.locks.rung import Invariant
 
-LAB = Path(__file__).resolve().parent.parent
+FOLDER = Path(__file__).resolve().parent.parent / "witnesses"
+VERDICTS = FOLDER.with_name("verdicts.json")
 
 
 @dataclass(frozen=True)
 class Witness:
-    """A schedule that breaks a rung."""
+    """A schedule that breaks a rung.
+
+    Attributes:
+        rung: the slug.
+        invariant: what it breaks.
+        clients: how many.
+        schedule: who goes next, or what happens, in order.
+        preemptions: how often somebody was stopped who could go on.
+        events: how many things happened beside the clients' own steps.
+    """
 
     rung: str
     invariant: Invariant
@@ -26,16 +39,40 @@ class Witness:
 
 
 def load(slug: str) -> Witness | None:
-    """The stored witness of a rung; None: there is none."""
-    file = LAB / "witnesses" / f"{slug}.json"
-    if not file.exists():
+    """The stored witness of a rung; None when there is none."""
+    path = FOLDER / f"{slug}.json"
+    if not path.exists():
         return None
-    stored = json.loads(file.read_text(encoding="utf-8"))
-    return Witness(**stored | {"schedule": tuple(stored["schedule"])})
+    said = json.loads(path.read_text(encoding="utf-8"))
+    return Witness(**said | {"schedule": tuple(said["schedule"])})
+
+
+def store(witness: Witness) -> Path:
+    """Keep a witness, one entry of its schedule a line, so that people can read what has changed."""
+    FOLDER.mkdir(exist_ok=True)
+    path = FOLDER / f"{witness.rung}.json"
+    path.write_text(json.dumps(witness.__dict__, indent=1) + "\n", encoding="utf-8")
+    return path
 
 
 def verdict(slug: str) -> Mapping[str, Any] | None:
-    """What came of searching a sound rung; None: nothing is stored."""
-    file = LAB / "verdicts.json"
-    found: Mapping[str, Any] | None = json.loads(file.read_text(encoding="utf-8")).get(slug) if file.exists() else None
-    return found
+    """How far a rung was searched with wider bounds, and whether its source has changed since (`outdated`)."""
+    if not VERDICTS.exists() or slug not in LADDER:
+        return None
+    said = json.loads(VERDICTS.read_text(encoding="utf-8")).get(slug)
+    return said and {**said, "outdated": said["source"] != source_hash(LADDER[slug])}
+
+
+def store_verdict(entry: Entry, said: Mapping[str, Any]) -> None:
+    """Keep how far a rung was searched."""
+    kept = json.loads(VERDICTS.read_text(encoding="utf-8")) if VERDICTS.exists() else {}
+    kept[entry.slug] = {**said, "source": source_hash(entry)}
+    VERDICTS.write_text(json.dumps({slug: kept[slug] for slug in LADDER if slug in kept}, indent=1) + "\n", "utf-8")
+
+
+def source_hash(entry: Entry) -> str:
+    """What changes when the code that was searched does: that of the class and of all it is derived from."""
+    rooms = ("lab.", "locking.", "inventory.")
+    made = [base for base in entry.code.__mro__ if base.__module__.startswith(rooms)]
+    text = "".join(Path(inspect.getfile(base)).read_text(encoding="utf-8") for base in made)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]

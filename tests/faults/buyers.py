@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from http.client import HTTPConnection, HTTPException
@@ -38,6 +38,7 @@ class Wish:
     requests: int = 0
     queued: bool = False
     answered: bool = False
+    put_off: bool = False
     gave_up: bool = False
 
 
@@ -46,11 +47,15 @@ class Burst:
 
     Args:
         port: of the shop.
+        busy: seconds in which nobody has had an answer, after which whoever hears that the shop is busy is put off: he
+            wants to come again later, and has not given up.
     """
 
-    def __init__(self, port: int, wishes: Sequence[Wish]) -> None:
+    def __init__(self, port: int, wishes: Sequence[Wish], *, busy: float = PATIENCE) -> None:
         self.wishes = wishes
         self.answered = 0
+        self._busy = busy
+        self._answered_at = time.monotonic()
         self._port = port
         self._left = list(reversed(wishes))
         self._more = threading.Condition()
@@ -79,10 +84,12 @@ class Burst:
     def _buy(self) -> None:
         client = Client(self._port)
         while wish := self._next():
-            client.buy(wish)
-            wish.gave_up |= not wish.answered
+            client.buy(wish, lambda: time.monotonic() > self._answered_at + self._busy)
+            wish.gave_up |= not wish.answered and not wish.put_off
             with self._more:
-                self.answered += wish.answered
+                if wish.answered:
+                    self.answered += 1
+                    self._answered_at = time.monotonic()
                 self._more.notify_all()
         client.hang_up()
 
@@ -100,13 +107,17 @@ class Client:
     def hang_up(self) -> None:
         self._connection.close()
 
-    def buy(self, wish: Wish) -> None:
-        """Ask until the answer is an order or a refusal, with the same key."""
+    def buy(self, wish: Wish, later: Callable[[], bool]) -> None:
+        """Ask until the answer is an order or a refusal, with the same key.
+
+        Args:
+            later: whether to come again later, if the shop is busy.
+        """
         body = {"sale": wish.sale, "items": [{"product": product, "quantity": n} for product, n in wish.cart]}
         headers = {"Idempotency-Key": wish.key}
-        wish.answered = False
+        wish.answered = wish.put_off = False
         deadline = time.monotonic() + PATIENCE
-        while not wish.answered and time.monotonic() < deadline:
+        while not wish.answered and not wish.put_off and time.monotonic() < deadline:
             wish.requests += 1
             status, said, location = self._ask("POST", "/api/orders/", wish.customer, headers, body)
             problem = str(said.get("type", "")).strip("/").rpartition("/")[2]
@@ -116,6 +127,8 @@ class Client:
             elif status == 202:
                 wish.queued = True
                 self._follow(wish, location, deadline)
+            elif problem == "busy" and later():
+                wish.put_off = True
             elif status in AGAIN or problem == "still-running":
                 time.sleep(PAUSE)
             else:

@@ -31,6 +31,7 @@ SKUS = 3
 WISHES = 3 * BUYERS  # about twice what there is
 LATEST = WISHES // 2  # answers before the fault, at most
 MOMENT = 2.0  # seconds for which the shop may still say "sold out" of what has come back
+BUSY = 1.0  # seconds without an answer for anybody after which who is told to come later does
 SETTLED = 3.0  # seconds in which what was being written in Redis and Postgres is written in both
 
 
@@ -51,7 +52,8 @@ def play(parts: Parts, *, strategy: str, fault: str, seed: str) -> dict[str, Any
     wishes = [wish_of(customer, sale, cart(list(products.values()), random), random) for customer in customers]
 
     parts.ended.clear()
-    with Burst(parts.stack.port, wishes) as burst:
+    # What a process that is dead has reserved keeps those busy who want it, until it is reconciled.
+    with Burst(parts.stack.port, wishes, busy=BUSY) as burst:
         burst.wait_until(moment)
         time.sleep(later)  # into the middle of some call
         answered_before = burst.answered
@@ -159,7 +161,12 @@ def reserved_for_ever(skus: Mapping[str, int]) -> int:
 
 def units_reserved(skus: Mapping[str, int]) -> int:
     reserved = strategies.counters().reserved()
-    return sum(reserved.get(sku, 0) for sku in skus)
+    return sum(units for name, units in reserved.items() if sku_of(name) in skus)
+
+
+def sku_of(name: str) -> str:
+    """The sku of a counter: its own name, or what that of a segment begins with."""
+    return name.partition("\0")[0]
 
 
 def drift_at_rest(skus: Mapping[str, int]) -> int:
@@ -181,7 +188,9 @@ def drift_in_redis(skus: Mapping[str, int]) -> int:
     reserved: Counter[str] = Counter()
     for note in notes:
         if note.draft not in orders:
-            reserved.update(dict(note.lines))
+            for name, units in note.lines:
+                reserved[sku_of(name)] += units
     on_hand = dict(StockItem.objects.filter(sku__in=skus).values_list("sku", stock.all_on_hand()))
-    left = counters.left(list(skus))
-    return sum(abs(on_hand[sku] - admits - reserved[sku]) for sku, admits in left.items() if admits is not None)
+    left = {sku: admits for sku, admits in counters.left(list(skus)).items() if admits is not None}
+    left.update({sku: units for sku, (units, _) in strategies.segment_counters().sums(list(skus)).items()})
+    return sum(abs(on_hand[sku] - admits - reserved[sku]) for sku, admits in left.items())

@@ -67,9 +67,9 @@ def say() -> Iterator[Say]:
         server.server_close()
 
 
-def buy(port: int) -> Wish:
+def buy(port: int, **options: float) -> Wish:
     wish = Wish(1, "mine", 1, [(1, 1)])
-    with Burst(port, [wish]):
+    with Burst(port, [wish], **options):
         pass
     return wish
 
@@ -80,6 +80,13 @@ def test_he_asks_with_the_same_key_until_he_has_an_order(say: Say) -> None:
 
     assert (wish.orders, wish.requests, wish.answered, wish.gave_up) == ({ORDER}, 5, True, False)
     assert asked == [("POST", "/api/orders/", "mine")] * 5
+
+
+def test_a_shop_that_is_busy_for_too_long_puts_him_off_which_is_no_answer(say: Say) -> None:
+    port, asked = say([problem(503, "unavailable"), problem(503, "busy"), (201, PENDING)])
+    wish = buy(port, busy=0)
+
+    assert (wish.put_off, wish.answered, wish.gave_up, len(asked)) == (True, False, False, 2)
 
 
 @pytest.mark.parametrize("name", ["sold-out", "over-limit"])

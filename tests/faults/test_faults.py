@@ -7,6 +7,7 @@ fault is still the machine's.
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import product
 
 import pytest
 
@@ -14,9 +15,16 @@ from tests.factories import DISTINCT
 from tests.faults.conftest import Play
 from tests.faults.faults import FAULTS
 
+OTHER_LOCKS = [
+    ("file-lock", "kill-web-process"),
+    ("insert-lock", "kill-postgres"),
+    ("lock-table", "kill-postgres"),
+    ("session-lock", "cut-postgres"),
+]
+"""One fault each, that ends its holder or its server: in all else they are `redis-lock`."""
 
-@pytest.mark.parametrize("fault", sorted(FAULTS.keys() - {"nothing"}))
-@pytest.mark.parametrize("strategy", DISTINCT)
+
+@pytest.mark.parametrize(("strategy", "fault"), [*product(DISTINCT, sorted(FAULTS.keys() - {"nothing"})), *OTHER_LOCKS])
 def test_what_was_answered_is_there_and_every_unit_is_somebodys(
     play: Play, record_property: Callable[[str, object], None], strategy: str, fault: str, number: int
 ) -> None:

@@ -9,7 +9,7 @@ from uuid import UUID
 
 import pytest
 from django.db import DatabaseError, IntegrityError, OperationalError, connection, transaction
-from redis import Redis
+from redis import Redis, RedisError
 
 from inventory import stock, strategies
 from inventory.counters import NOTES, Counters
@@ -255,6 +255,24 @@ def test_who_gives_back_on_any_error_admits_a_unit_that_is_sold(
 
 
 # Redis goes away
+
+
+def test_who_asks_again_and_again_after_lost_answers_withholds_nothing(
+    strategy: Strategy, ledger: Ledger, counters: Counters, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each time it is a new draft, as it is in the shop."""
+    take = counters._take
+
+    def take_and_lose_the_answer(*said: object) -> None:
+        take(*said)
+        raise RedisError("the answer was lost")
+
+    monkeypatch.setattr(counters, "_take", take_and_lose_the_answer)
+    for _ in range(3):
+        with pytest.raises(StockUnavailable):
+            Lua(lambda: counters).place(new_draft(("a", 1)), ledger.save)
+    assert strategy.place(new_draft(("a", 2)), ledger.save) is Placement.COMMITTED
+    ledger.assert_law(a=(0, 2))
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from inventory.draft import Draft, Placement, Returned, Save
 from inventory.errors import Duplicate, OverLimit, Refusal, SoldOut, StockNotLoaded
 from inventory.strategies import Strategy
 from inventory.strategies.lua_queue import LuaQueue, queued
-from inventory.stream import STREAM, WOKEN, Entry, Queue
+from inventory.stream import GROUP, STREAM, WOKEN, Entry, Queue
 from tests.factories import at_once, new_draft, preheated, tally
 from tests.inventory.conformance import StrategyConformance
 from tests.inventory.conftest import Ledger
@@ -336,6 +336,26 @@ def test_what_a_dead_worker_has_committed_is_not_sold_twice(
     ledger.assert_law(a=(2, 1), b=(3, 0))
 
 
+def test_a_worker_that_died_with_nothing_left_to_do_is_forgotten_and_one_that_has_is_not(
+    strategy: LuaQueue, ledger: Ledger, redis: Redis
+) -> None:
+    strategy.place(new_draft(("a", 1)), ledger.save)
+    Queue(redis).read("dead with an order", 10)
+    Queue(redis).read("dead", 10)
+    strategy.place(new_draft(("a", 1)), ledger.save)
+
+    def workers() -> set[str]:
+        return {worker["name"].decode() for worker in redis.xinfo_consumers(STREAM, GROUP)}
+
+    assert work(strategy, ledger) == 1
+    assert workers() == {"dead", "dead with an order"}  # they may be alive
+    Queue(redis, dead=0).leave("nobody")
+    assert workers() == {"dead with an order"}
+    assert work(LuaQueue(strategies.counters, lambda: Queue(redis, dead=0)), ledger) == 1
+    assert workers() == set()
+    ledger.assert_law(a=(1, 2), b=(3, 0))
+
+
 def test_without_postgres_everything_stays_queued(strategy: LuaQueue, ledger: Ledger, queue: Queue) -> None:
     draft = new_draft(("a", 1))
     strategy.place(draft, ledger.save)
@@ -383,25 +403,57 @@ def test_an_order_that_cannot_be_saved_is_set_aside_and_stops_nobody(
     strategy.work(save, ledger.reject, ledger.saved)
     assert set(ledger.orders()) == {draft.id for draft in others}
     assert ledger.rejected == {poison.id: "ValueError: no such thing"}
-    assert [(draft, reason) for _, draft, _, reason in queue.aside()] == [(poison.id, "ValueError: no such thing")]
+    assert [said[1::2] for said in queue.aside()] == [(str(poison.id), "ValueError: no such thing")]
     assert queue.get(poison.id).reason == "ValueError: no such thing"  # type: ignore[union-attr]
     assert_at_rest(redis)
     ledger.assert_law(a=(2, 1), b=(2, 1))
 
 
-def test_an_entry_that_cannot_be_read_is_set_aside_and_its_units_go_back(
-    strategy: LuaQueue, ledger: Ledger, queue: Queue, redis: Redis
-) -> None:
-    draft = new_draft(("a", 2))
-    strategy.place(draft, ledger.save)
+def spoil(redis: Redis, draft: Draft, said: dict[str | bytes, str | bytes]) -> str:
+    """Let the entry of a draft say something else; returns its number."""
     note = orjson.loads(redis.hget(NOTES, str(draft.id)))
     redis.xdel(STREAM, note["entry"])
-    redis.xadd(STREAM, {"id": str(draft.id), "draft": "{"})
-    strategy.place(new_draft(("b", 1)), ledger.save)
-    work(strategy, ledger)
-    assert [(said[1], said[2]) for said in queue.aside()] == [(draft.id, "{")]
+    note["entry"] = redis.xadd(STREAM, said).decode()
+    redis.hset(NOTES, str(draft.id), orjson.dumps(note))
+    return str(note["entry"])
+
+
+@pytest.mark.parametrize("raw", ["{", "{}", "1", "[]", b"\xff", '{"id": "1"}'])
+@pytest.mark.parametrize("says_id", [True, False])
+def test_an_entry_that_cannot_be_read_is_rejected_and_set_aside_and_its_units_and_its_key_are_free(
+    strategy: LuaQueue, ledger: Ledger, queue: Queue, redis: Redis, raw: str | bytes, says_id: bool
+) -> None:
+    draft, other = new_draft(("a", 2), key="mine", limit=2), new_draft(("b", 1))
+    strategy.place(draft, ledger.save)
+    spoil(redis, draft, {"id": str(draft.id) if says_id else "none", "draft": raw})
+    assert queue.get(draft.id).draft.lines == draft.lines  # type: ignore[union-attr]
+    strategy.place(other, ledger.save)
+
+    assert work(strategy, ledger) == 2
+
+    assert ledger.orders() == [other.id]
+    assert ledger.rejected == {draft.id: "ValueError: An entry cannot be read."}
+    legible = raw.decode(errors="replace") if isinstance(raw, bytes) else raw
+    assert [said[1:3] for said in queue.aside()] == [(str(draft.id), legible)]
+    waiting = queue.get(draft.id)
+    assert waiting is not None
+    assert (waiting.reason, waiting.customer) == ("ValueError: An entry cannot be read.", draft.customer)
     assert_at_rest(redis)
     ledger.assert_law(a=(3, 0), b=(2, 1))
+    strategy.place(new_draft(("a", 2), key="mine", limit=2), ledger.save)
+
+
+def test_an_entry_that_is_nobodys_is_set_aside_by_its_number(
+    strategy: LuaQueue, ledger: Ledger, queue: Queue, redis: Redis
+) -> None:
+    number = redis.xadd(STREAM, {"what": "ever"}).decode()
+    draft = new_draft(("a", 1))
+    strategy.place(draft, ledger.save)
+    assert work(strategy, ledger) == 2
+    assert (ledger.orders(), ledger.rejected) == ([draft.id], {})
+    assert [said[1:3] for said in queue.aside()] == [(number, "")]
+    assert_at_rest(redis)
+    ledger.assert_law(a=(2, 1), b=(3, 0))
 
 
 def test_closing_a_sale_forgets_who_bought_what(strategy: LuaQueue, ledger: Ledger, redis: Redis) -> None:
@@ -409,3 +461,35 @@ def test_closing_a_sale_forgets_who_bought_what(strategy: LuaQueue, ledger: Ledg
     work(strategy, ledger)
     strategy.unload(["a", "b"])
     assert set(redis.keys("{stock}:[bc]*")) == set()
+
+
+def test_an_entry_and_a_note_that_both_cannot_be_read_stop_nobody(
+    strategy: LuaQueue, ledger: Ledger, queue: Queue, counters: Counters, redis: Redis
+) -> None:
+    draft, other = new_draft(("a", 1)), new_draft(("b", 1))
+    strategy.place(draft, ledger.save)
+    spoil(redis, draft, {"id": str(draft.id), "draft": "{"})
+    note = orjson.loads(redis.hget(NOTES, str(draft.id)))
+    del note["key"]
+    redis.hset(NOTES, str(draft.id), orjson.dumps(note))
+    strategy.place(other, ledger.save)
+    assert work(strategy, ledger) == 2
+    assert ledger.orders() == [other.id]
+    assert [said[1] for said in queue.aside()] == [str(draft.id)]
+    # What is noted goes back when nobody has come for it.
+    assert not queue.has(note["entry"])
+    assert counters.give_back(draft.id, draft.skus)
+    assert_at_rest(redis)
+    ledger.assert_law(a=(3, 0), b=(2, 1))
+
+
+@pytest.mark.parametrize("since", ["bought elsewhere", "unloaded"])
+def test_what_nobody_counts_as_bought_is_not_given_back_below_nothing(
+    strategy: LuaQueue, ledger: Ledger, redis: Redis, since: str
+) -> None:
+    if since == "unloaded":
+        strategy.place(new_draft(("a", 1)), ledger.save)
+        work(strategy, ledger)
+        strategy.unload(["a"])
+    strategy.given_back([Returned(1, 1, "a", 1)], ledger.saved)
+    assert redis.keys("{stock}:bought:*") == []

@@ -16,7 +16,7 @@ from inventory import counters as module
 from inventory import stock, strategies
 from inventory.counters import NOTES, SCRIPTS, counter_key
 from inventory.draft import Draft, Placement
-from inventory.errors import Refusal, SoldOut, StockNotLoaded
+from inventory.errors import Refusal, SoldOut, StockNotLoaded, StockReserved
 from inventory.segment_counters import SegmentCounters, how_many_key, name_of
 from inventory.strategies import stock_lock
 from inventory.strategies.segmented import Segmented
@@ -98,6 +98,22 @@ def test_units_of_a_process_that_died_are_noted_and_go_back_to_their_key(
     assert strategies.counters().give_back(note.draft, [name for name, _ in note.lines])
     assert units_of(strategy, "a") == [2, 2, 2, 2, 2]
     ledger.assert_law(a=(10, 0))
+
+
+def test_what_a_process_that_died_has_reserved_is_not_sold_out_until_it_is_known_whose_it_is(
+    strategy: Segmented, ledger: Ledger, counters: SegmentCounters
+) -> None:
+    dead = a_process_dies(counters, 3, units=2)
+    with pytest.raises(StockReserved):
+        strategy.place(new_draft(("a", 9)), ledger.save)
+    with pytest.raises(SoldOut):
+        strategy.place(new_draft(("a", 11)), ledger.save)
+    strategy.place(new_draft(("a", 8)), ledger.save)
+    with pytest.raises(StockReserved):
+        strategy.place(new_draft(("a", 1)), ledger.save)
+    counters.give_back(dead.id, [name_of("a", 3)])
+    strategy.place(new_draft(("a", 2)), ledger.save)
+    ledger.assert_law(a=(0, 10))
 
 
 @pytest.mark.parametrize(("saved", "left"), [(False, 8), (True, 10)], ids=["on its way", "an order"])

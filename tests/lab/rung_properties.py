@@ -9,7 +9,7 @@ from abc import abstractmethod
 from collections.abc import Callable
 from contextlib import suppress
 from itertools import count
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar
 
 import pytest
 import redis
@@ -32,6 +32,7 @@ THREADS = "test_threads_lose_no_update"
 PROCESSES = "test_processes_lose_no_update"
 WOKEN = "test_a_waiter_is_woken_by_the_release"
 CRASH = "test_the_lock_of_a_crashed_holder_becomes_free"
+ONLY_THE_OWNER = "test_only_the_owner_releases"
 LATE_RELEASE = "test_who_has_lost_the_lock_cannot_release_it"
 RENEWED = "test_renewal_keeps_the_lock_beyond_its_ttl"
 OUTERMOST = "test_the_outermost_release_frees_it"
@@ -42,23 +43,6 @@ HELD_UP = "test_a_release_that_is_held_up_frees_nobody_elses_lock"
 NOT_MISSED = "test_a_release_right_before_the_waiter_sleeps_is_not_missed"
 DEAD_WAITER = "test_a_waiter_that_dies_holds_up_nobody"
 TOLD = "test_who_is_told_that_he_has_bought_has_bought"
-
-Tests = TypeVar("Tests", bound=type[LockConformance])
-
-
-def only(*names: str) -> Callable[[Tests], Tests]:
-    """Leave the other tests of the suite out: with a rung that polls they are slow, or left to chance."""
-    return lambda tests: without(*{name for name in dir(tests) if name.startswith("test_")} - {*names})(tests)
-
-
-def without(*names: str) -> Callable[[Tests], Tests]:
-    def keep(tests: Tests) -> Tests:
-        for name in names:
-            assert hasattr(tests, name)
-            setattr(tests, name, None)
-        return tests
-
-    return keep
 
 
 class FlawedConformance(LockConformance):

@@ -37,6 +37,7 @@ from tests.lab.rung_properties import (
     IN_ORDER,
     LATE_RELEASE,
     NOT_MISSED,
+    ONLY_THE_OWNER,
     OUTERMOST,
     PROCESSES,
     RENEWED,
@@ -46,8 +47,6 @@ from tests.lab.rung_properties import (
     WOKEN,
     OneRedisConformance,
     RungConformance,
-    only,
-    without,
 )
 from tests.lab.rung_support import (
     TTL,
@@ -66,6 +65,8 @@ from tests.locking.conformance import (
     ReentrantConformance,
     RenewsConformance,
     SurvivesHolderCrashConformance,
+    only,
+    without,
 )
 from tests.locking.conftest import own_valkey, valkey
 from tests.locking.support import Clock, RedisRecipe, RedisTraces, client_of, in_fork, paused
@@ -415,11 +416,11 @@ class TestBusyAsSuccess(RungConformance, OneRedisConformance):
 class TestSetnx(RungConformance, AcrossProcessesConformance, SurvivesHolderCrashConformance):
     """The whole suite, but for a test that wants a lease to be shorter than its TTL, which is infinite here.
 
-    While everybody lives, it is a lock.
+    While everybody lives and releases once, it is a lock.
     """
 
     SLUG = "setnx"
-    FAILS = frozenset({CRASH})
+    FAILS = frozenset({CRASH, ONLY_THE_OWNER})
 
 
 @only(EXCLUDES, HOLD_RELEASES, LATE_RELEASE, TOLD)
@@ -451,7 +452,7 @@ class TestSetNxEx(RungConformance, AcrossProcessesConformance, ExpiresConformanc
     """The whole suite, less what takes long and is the same as with `setnx`."""
 
     SLUG = "set-nx-ex"
-    FAILS = frozenset({LATE_RELEASE, "test_a_holder_that_was_paused_too_long_is_told"})
+    FAILS = frozenset({LATE_RELEASE, ONLY_THE_OWNER, "test_a_holder_that_was_paused_too_long_is_told"})
 
 
 @only(EXCLUDES, HOLD_RELEASES, LATE_RELEASE)

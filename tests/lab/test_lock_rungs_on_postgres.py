@@ -14,9 +14,9 @@ from lab.ladder.locks import LOCKS, SOUND
 from locking import Lease, Lock
 from locking.tables import NoSuchLock, RowLock, add_row
 from servers.postgres import Postgres
-from tests.lab.rung_properties import CRASH, EXCLUDES, HOLD_RELEASES, SERVES_THREADS, FlawedConformance, only
+from tests.lab.rung_properties import CRASH, EXCLUDES, HOLD_RELEASES, SERVES_THREADS, FlawedConformance
 from tests.locking import actors
-from tests.locking.conformance import LONG, SurvivesHolderCrashConformance
+from tests.locking.conformance import LONG, SurvivesHolderCrashConformance, only
 from tests.locking.postgres_support import PostgresTraces, conninfo_of, running_postgres
 from tests.locking.support import FileCell, process
 from tests.waiting import wait_for

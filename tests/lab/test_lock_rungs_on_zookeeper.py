@@ -16,9 +16,9 @@ from lab.ladder.locks import LOCKS, SOUND
 from locking import Lease, Lock
 from locking.zookeeper import Session
 from servers.zookeeper import ZooKeeper
-from tests.lab.rung_properties import EXCLUDES, HOLD_RELEASES, WOKEN, FlawedConformance, only
+from tests.lab.rung_properties import EXCLUDES, HOLD_RELEASES, WOKEN, FlawedConformance
 from tests.locking import actors
-from tests.locking.conformance import LONG
+from tests.locking.conformance import LONG, only
 from tests.locking.support import process
 from tests.locking.zookeeper_support import (
     LONGEST,

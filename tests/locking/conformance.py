@@ -17,7 +17,7 @@ import time
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from functools import partial
 from typing import Any, ClassVar, TypeVar
@@ -25,6 +25,7 @@ from typing import Any, ClassVar, TypeVar
 import pytest
 
 from locking import Lease, LeaseLost, Lock, LockTimeout, LockUnavailable, NotOwner
+from locking.renewal import watchdog
 from tests.locking import actors
 from tests.locking.proxy import Link, linked
 from tests.locking.support import Cell, Recipe, RemoteRecipe, end_of, in_fork, paused, process, renewing, run_threads
@@ -43,14 +44,24 @@ BUSY = 0.5
 Tests = TypeVar("Tests", bound="type[LockConformance]")
 
 
+def without(*names: str) -> Callable[[Tests], Tests]:
+    """Leave tests of the suite out."""
+
+    def leave_out(tests: Tests) -> Tests:
+        for name in names:
+            assert hasattr(tests, name)
+            setattr(tests, name, None)
+        return tests
+
+    return leave_out
+
+
 def only(*names: str) -> Callable[[Tests], Tests]:
     """Leave the other tests of the suite out."""
 
     def leave_out(tests: Tests) -> Tests:
         assert all(callable(getattr(tests, name)) for name in names)
-        for name in {name for name in dir(tests) if name.startswith("test_")}.difference(names):
-            setattr(tests, name, None)
-        return tests
+        return without(*{name for name in dir(tests) if name.startswith("test_")}.difference(names))(tests)
 
     return leave_out
 
@@ -61,6 +72,7 @@ class LockConformance(ABC):
     Attributes:
         SHORT: longer where a server knows no TTL so short.
         OPTIONS: what its locks are made with, where a test does not say otherwise.
+        IMPATIENT: with which options a waiter's TTL is short, if it has one.
         PAIRS: how often it is taken and released before the traces are counted: 10,000, or a tenth of that for a lock
             whose pair takes over 2 ms.
         FAILS: the tests that a flawed lock must not pass.
@@ -68,6 +80,7 @@ class LockConformance(ABC):
 
     SHORT: ClassVar[float] = SHORT
     OPTIONS: ClassVar[dict[str, Any]] = {}
+    IMPATIENT: ClassVar[dict[str, Any]] = {}
     PAIRS: ClassVar[int] = 10_000
     FAILS: ClassVar[frozenset[str]] = frozenset()
 
@@ -143,6 +156,19 @@ class LockConformance(ABC):
         again = second.acquire(blocking=False)
         assert again is not None
         again.release()
+
+    def test_only_the_owner_releases(self, make_lock: Callable[..., Lock]) -> None:
+        """A lease that is over does not even ask, so the lock is asked too."""
+        lock, other = make_lock(), make_lock()
+        early = lock.acquire()
+        assert early is not None
+        assert early.release() is True
+        lease = other.acquire()
+        assert lease is not None
+        assert (early.release(), lock._release(early)) == (False, False)
+        assert lock.acquire(blocking=False) is None
+        lease.check()
+        assert lease.release() is True
 
     def test_another_name_is_another_lock(self, make_lock: Callable[..., Lock], recipe: Recipe, name: str) -> None:
         with make_lock().hold(), recipe(f"{name} 2").hold(timeout=0):
@@ -473,6 +499,20 @@ class AcrossProcessesConformance(LockConformance):
 class AcrossMachinesConformance(LockConformance):
     """It is on a server, whose answers can be lost on the way."""
 
+    RELEASE_WRITES: ClassVar[int] = 1
+    """How many changes it takes to free the lock when nobody waits for it."""
+
+    @abstractmethod
+    def written(self, lock: Lock) -> int:
+        """How many changes the servers have made since some time."""
+
+    def test_a_release_that_nobody_waits_for_writes_only_that_it_is_free(self, make_lock: Callable[..., Lock]) -> None:
+        lock = make_lock()
+        with lock.hold():
+            assert make_lock().acquire(timeout=0.01) is None  # nor for one who has given up
+            before = self.written(lock)
+        assert self.written(lock) - before == self.RELEASE_WRITES
+
     def test_a_release_whose_answer_was_lost_can_be_repeated_and_was_ours(
         self, link: Link, make_lock: Callable[..., Lock], name: str
     ) -> None:
@@ -517,6 +557,37 @@ class SurvivesHolderCrashConformance(LockConformance):
             lease = lock.acquire(timeout=bound + BUSY)
             assert lease is not None, f"it is not free {bound} s after the death of its holder"
             lease.release()
+
+
+class SurvivesNodeLossConformance(LockConformance):
+    """It grants, and excludes others, although a minority of its servers cannot be reached."""
+
+    NODE_LOSS_OPTIONS: ClassVar[dict[str, Any]] = {}
+    """With which options a server that hangs holds nobody up for long."""
+
+    @abstractmethod
+    def without_a_minority(self) -> AbstractContextManager[None]:
+        """For the body, as many of the servers are dead or hang as the lock survives."""
+
+    def test_it_is_granted_without_a_minority(self, make_lock: Callable[..., Lock]) -> None:
+        lock, other = make_lock(**self.NODE_LOSS_OPTIONS), make_lock(**self.NODE_LOSS_OPTIONS)
+        with self.without_a_minority():
+            for one, another in [(lock, other), (other, lock)]:
+                with one.hold(timeout=PATIENCE) as lease:
+                    assert another.acquire(blocking=False) is None
+                    lease.extend()
+                    assert lease.release() is True
+
+    def test_a_grant_outlives_the_loss_of_a_minority(self, make_lock: Callable[..., Lock]) -> None:
+        lock, other = make_lock(**self.NODE_LOSS_OPTIONS), make_lock(**self.NODE_LOSS_OPTIONS)
+        lease = lock.acquire()
+        assert lease is not None
+        with self.without_a_minority():
+            assert other.acquire(blocking=False) is None
+            lease.extend()
+            assert lease.release() is True
+            with other.hold(timeout=PATIENCE):
+                pass
 
 
 class ForkConformance(LockConformance):
@@ -691,9 +762,52 @@ class RenewsConformance(LockConformance):
         with make_lock(ttl=self.SHORT).hold():
             assert in_fork(lambda: str(renewing())) == "False"
 
+    def test_a_forked_child_renews_for_itself_while_its_parent_does(
+        self, make_lock: Callable[..., Lock], recipe: Recipe, name: str
+    ) -> None:
+        """The child renews what it holds, the parent what it has lost: if they shared anything, answers would cross."""
+        lock, gone = make_lock(), list[Lease]()
+        if not lock.capabilities.forks:
+            assert in_fork(lambda: str(lock.acquire(timeout=0))) == "LockUnavailable"
+            return
+        lost = self.made(recipe, f"{name} 2", ttl=self.SHORT, renew=False, on_lost=gone.append).acquire()
+        assert lost is not None
+        with self.made(recipe, f"{name} 2").hold(timeout=PATIENCE), lock.hold() as lease:
+            wait_for(lambda: gone)
+            renewer = watchdog._watched[lease.token].renewer
+            assert renewer is not None
+            assert renewer.renew(gone, 1.0) == [False], "whatever it opens once and keeps is open now"
+            lease.release()
+            ends = threading.Event()
+            answers: list[bool | None] = []
+
+            def renew_on() -> None:
+                while not ends.is_set():
+                    answers.extend(renewer.renew(gone, 1.0))
+
+            def body() -> str:
+                with lock.hold(timeout=PATIENCE) as mine:
+                    held = watchdog._watched[mine.token].lease()
+                    assert held is not None
+                    return str({answer for _ in range(200) for answer in renewer.renew([held], 1.0)})
+
+            thread = threading.Thread(target=renew_on)
+            thread.start()
+            try:
+                wait_for(lambda: answers)
+                assert in_fork(body) == "{True}"
+            finally:
+                ends.set()
+                thread.join()
+            assert set(answers) == {False}
+
 
 class FairConformance(LockConformance):
-    """Waiters are served in the order in which they came."""
+    """Waiters are served in the order in which they came, and one who is gone holds up the others for two TTLs."""
+
+    def in_line(self, lock: Lock) -> int:
+        """How many wait, those of other processes too."""
+        return self.waiters(lock)
 
     def test_waiters_are_served_in_the_order_in_which_they_came(self, make_lock: Callable[..., Lock]) -> None:
         lock = make_lock()
@@ -731,6 +845,42 @@ class FairConformance(LockConformance):
         run_threads(*[lambda who=who: take_turns(who) for who in range(greedy)])
         assert [sorted(turns[at : at + greedy]) for at in range(0, len(turns), greedy)] == [[*range(greedy)]] * rounds
 
+    def test_the_first_in_line_may_die(self, make_lock: Callable[..., Lock], recipe: Recipe) -> None:
+        with self.behind_another(make_lock, recipe) as (first, release):
+            first.kill()
+            release()
+
+    def test_the_first_in_line_may_be_stopped(self, make_lock: Callable[..., Lock], recipe: Recipe) -> None:
+        with self.behind_another(make_lock, recipe) as (first, release), paused(first.pid):
+            release()
+
+    @contextmanager
+    def behind_another(
+        self, make_lock: Callable[..., Lock], recipe: Recipe
+    ) -> Iterator[tuple[Any, Callable[[], None]]]:
+        """Yield a process that waits, and what releases the lock and fails unless who came after it is served."""
+        lock = make_lock(**self.IMPATIENT)
+        lease = lock.acquire()
+        assert lease is not None
+        bound = 2 * self.IMPATIENT.get("ttl", 0.0)
+        with (
+            process(actors.wait_and_hold, recipe, lock.name, {**self.OPTIONS, **self.IMPATIENT}) as (first, _),
+            ThreadPoolExecutor(1) as threads,
+        ):
+            wait_for(lambda: self.in_line(lock) == 1)
+            second = threads.submit(lock.acquire, timeout=PATIENCE)
+            wait_for(lambda: self.in_line(lock) == 2)
+
+            def release() -> None:
+                assert lease.release() is True
+                wait([second], bound + BUSY)
+                assert second.done(), f"who came after it is not served {bound} s after the release"
+
+            yield first, release
+            got = second.result()
+            assert got is not None
+            assert got.release() is True
+
 
 class ReentrantConformance(LockConformance):
     """Who holds it may enter again."""
@@ -758,9 +908,6 @@ class QuietWaitConformance(LockConformance):
     @abstractmethod
     def before_sleep(self, monkeypatch: pytest.MonkeyPatch, body: Callable[[], object]) -> None:
         """Have `body` run when a waiter has seen that the lock is held and is about to sleep."""
-
-    IMPATIENT: ClassVar[dict[str, Any]] = {}
-    """With which options a waiter's TTL is short, if it has one."""
 
     def test_a_timeout_is_a_total_deadline_although_wakes_are_in_vain(self, make_lock: Callable[..., Lock]) -> None:
         lock, timeout = make_lock(), 1.0
@@ -823,5 +970,6 @@ CONFORMANCE: dict[str, type[LockConformance]] = {
     "reentrant": ReentrantConformance,
     "renews": RenewsConformance,
     "survives_holder_crash": SurvivesHolderCrashConformance,
+    "survives_node_loss": SurvivesNodeLossConformance,
 }
-"""The tests of each capability. `across_machines` and `survives_node_loss` take servers that fail: see those locks."""
+"""The tests of each capability. Those of `across_machines` take servers that can be cut off."""

@@ -157,6 +157,9 @@ class EtcdTraces:
             "connections": seen.connections(),
         }
 
+    def written(self, lock: Lock) -> int:
+        return self.observer.revision()
+
     def forget(self, lock: Lock) -> None:
         """A lock that nobody holds leaves nothing but history, which goes when it is compacted.
 

@@ -137,6 +137,12 @@ class PostgresTraces:
             "rows": self.one("SELECT count(*) FROM lock_row WHERE name = %s", lock.name),
         }
 
+    def written(self, lock: Lock) -> int:
+        """The rows. What a session has written is counted when it has ended, at the latest."""
+        ours = "SELECT count(*) FROM pg_stat_activity WHERE starts_with(application_name, 'lock ')"
+        wait_for(lambda: self.one(ours) <= len(session._open), "the server to notice which connections are closed")
+        return int(self.one("SELECT sum(n_tup_ins + n_tup_upd + n_tup_del) FROM pg_stat_user_tables"))
+
     def asked(self, lock: Lock) -> int:
         """What the server says in its log that it was asked."""
         lines = self.postgres.child.log.read_text(errors="replace").splitlines()

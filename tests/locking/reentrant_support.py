@@ -17,6 +17,8 @@ OF_THE_LOCK_WITHIN = (
     "test_a_lease_that_nobody_refers_to_is_not_renewed",
     "test_an_idle_waiter_is_quiet",
     "test_renewal_keeps_the_lock_beyond_its_ttl",
+    "test_the_first_in_line_may_be_stopped",
+    "test_the_first_in_line_may_die",
     "test_the_holder_is_told_within_the_ttl_when_the_server_is_gone",
     "test_the_lock_of_a_crashed_holder_becomes_free",
     "test_who_has_lost_the_lock_cannot_extend_it",
@@ -51,6 +53,9 @@ class OfTheLockWithin(ReentrantConformance):
     def traces(self, lock: Lock) -> dict[str, int]:
         assert isinstance(lock, ReentrantLock)
         return {**cast(Any, super()).traces(within(lock)), "grants": len(lock._grants)}
+
+    def written(self, lock: Lock) -> int:
+        return int(cast(Any, super()).written(within(lock)))
 
     def asked(self, lock: Lock) -> int:
         return int(cast(Any, super()).asked(within(lock)))

@@ -351,6 +351,9 @@ class RedisTraces:
             "blocked": self.client.info("clients")["blocked_clients"],
         }
 
+    def written(self, lock: Lock) -> int:
+        return int(self.client.info("persistence")["rdb_changes_since_last_save"])
+
     def forget(self, lock: Lock) -> None:
         self.client.flushall()
 

@@ -32,6 +32,13 @@ def test_every_lock_is_in_it() -> None:
     assert {entry.lock for entry in guide.ENTRIES} == shipped()
 
 
+def test_every_name_of_a_lock_is_in_it() -> None:
+    exported = {name for name in locking.__all__ if getattr(locking, name) in shipped()}
+    assert "FairRedisLock" in exported
+    text = guide.markdown()
+    assert [name for name in exported if name not in text] == []
+
+
 def test_what_a_lock_declares_shows(monkeypatch: pytest.MonkeyPatch) -> None:
     before = guide.markdown()
     monkeypatch.setattr(RedisLock, "capabilities", locking.Capabilities())

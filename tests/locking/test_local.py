@@ -27,6 +27,7 @@ from tests.locking.conformance import (
     ForkConformance,
     QuietWaitConformance,
     SurvivesHolderCrashConformance,
+    without,
 )
 from tests.locking.support import FileCell, in_fork, process, run_threads
 from tests.waiting import PATIENCE, wait_for
@@ -97,7 +98,10 @@ class Bell:
         self.bell.release()
 
 
+@without("test_the_first_in_line_may_die", "test_the_first_in_line_may_be_stopped")
 class TestThreadLock(FairConformance, ForkConformance, QuietWaitConformance):
+    """Those who wait die and stop together, with their process."""
+
     @pytest.fixture
     def recipe(self, tmp_path: Path) -> ThreadRecipe:
         return ThreadRecipe(tmp_path)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import redis
@@ -19,7 +20,8 @@ from locking import LockUnavailable, RedisLock, force_release, held
 from servers.folder import RunFolder, private_subfolder, unprivileged_user
 from servers.process import Child
 from servers.valkey import WHEEL, Valkey
-from tests.locking.support import paused, run_threads
+from tests.locking.conformance import LONG
+from tests.locking.support import CommandStats, paused, run_threads
 from tests.locking.valkey_support import HOST, client_of, free_port, synced, valkeys
 from tests.waiting import PATIENCE, wait_for
 
@@ -53,6 +55,72 @@ class TestReplicas:
             with RedisLock(client, "copied").hold(timeout=0):  # who does not ask for replicas gets it
                 pass
         wait_for(lambda: synced(client), "the replica")
+
+    @pytest.mark.parametrize("ttl", [2.0, 6.0])
+    def test_a_renewal_that_no_replica_has_costs_nobody_else_his_lock(
+        self, pair: tuple[tuple[Valkey, int], tuple[Valkey, int]], ttl: float
+    ) -> None:
+        """Those that are renewed in the same round trip, whether theirs is the shorter TTL or not."""
+        (_, primary), (replica, _) = pair
+        client = client_of(primary)
+        with (
+            RedisLock(client, "plain", ttl=2.0).hold() as plain,
+            RedisLock(client, "strict", ttl=ttl, wait_for_replicas=1).hold() as strict,
+            paused(replica.child.pid),
+        ):
+            wait_for(lambda: strict.lost)
+            plain.check()
+        wait_for(lambda: synced(client), "the replica")
+
+    def test_a_grant_whose_wait_is_refused_is_taken_back(
+        self, pair: tuple[tuple[Valkey, int], tuple[Valkey, int]]
+    ) -> None:
+        (_, primary), _ = pair
+        client = client_of(primary)
+        client.acl_setuser("hasty", enabled=True, nopass=True, keys="*", commands=["+@all", "-wait"])
+        hasty = redis.Redis(HOST, primary, username="hasty", password="none", retry=Retry(NoBackoff(), 0))
+        with pytest.raises(LockUnavailable, match="wait"):
+            RedisLock(hasty, "refused", ttl=LONG, wait_for_replicas=1).acquire()
+        wait_for(lambda: client.exists("lock:{refused}:fence"))
+        wait_for(lambda: not client.exists("lock:{refused}"), "the grant to be taken back")
+
+    def test_a_renewal_whose_wait_is_refused_costs_nobody_else_his_lock(
+        self, pair: tuple[tuple[Valkey, int], tuple[Valkey, int]]
+    ) -> None:
+        (_, primary), _ = pair
+        client = client_of(primary)
+        client.acl_setuser("revoked", enabled=True, nopass=True, keys="*", commands=["+@all"])
+        revoked = redis.Redis(HOST, primary, username="revoked", password="none", retry=Retry(NoBackoff(), 0))
+        with (
+            RedisLock(revoked, "plain", ttl=2.0).hold() as plain,
+            RedisLock(revoked, "strict", ttl=2.0, wait_for_replicas=1).hold() as strict,
+        ):
+            client.acl_setuser("revoked", enabled=True, commands=["-wait"])
+            wait_for(lambda: strict.lost)
+            plain.check()
+
+    def test_only_a_grant_waits_for_a_replica(self, pair: tuple[tuple[Valkey, int], tuple[Valkey, int]]) -> None:
+        (_, primary), (replica, _) = pair
+        client = client_of(primary)
+        strict = RedisLock(client, "strict", ttl=0.5, wait_for_replicas=1)
+        with RedisLock(client, "strict", ttl=LONG).hold():
+            stats = CommandStats(client)
+            assert strict.acquire(blocking=False) is None
+            assert strict.acquire(timeout=1.2) is None
+            assert stats()["wait"] == 0
+            with paused(replica.child.pid):
+                assert strict.acquire(blocking=False) is None
+        wait_for(lambda: synced(client), "the replica")
+        stats = CommandStats(client)
+        with RedisLock(client, "strict", ttl=LONG, wait_for_replicas=1).hold():
+            pass
+        counts = stats()
+        assert (counts["evalsha"], counts["wait"]) == (2, 1)
+
+    def test_a_number_of_replicas_is_not_negative(self, pair: tuple[tuple[Valkey, int], tuple[Valkey, int]]) -> None:
+        (_, primary), _ = pair
+        with pytest.raises(ValueError, match="wait_for_replicas"):
+            RedisLock(client_of(primary), "copied", wait_for_replicas=-1)
 
     def test_a_handed_over_grant_is_on_the_replica_too(
         self, pair: tuple[tuple[Valkey, int], tuple[Valkey, int]]
@@ -165,6 +233,13 @@ def answers(port: int) -> bool:
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[list[int]]:
     """The ports of three nodes that share the slots."""
+    with running_cluster() as nodes:
+        yield [port for _, port in nodes]
+
+
+@contextmanager
+def running_cluster() -> Iterator[list[tuple[Valkey, int]]]:
+    """Three nodes that share the slots, each with its port."""
     with valkeys(3, "--cluster-enabled", "yes", "--cluster-node-timeout", "2000") as nodes:
         ports = [port for _, port in nodes]
         bounds = [0, 5461, 10923, 16384]
@@ -175,7 +250,7 @@ def cluster() -> Iterator[list[int]]:
         for port in ports[1:]:
             client_of(ports[0]).execute_command("CLUSTER", "MEET", HOST, port)
         wait_for(lambda: all(knows_all(port) for port in ports), "the nodes to know each other")
-        yield ports
+        yield nodes
 
 
 def knows_all(port: int) -> bool:
@@ -186,7 +261,11 @@ def knows_all(port: int) -> bool:
 
 @pytest.fixture
 def clustered(cluster: list[int]) -> RedisCluster:
-    return RedisCluster(startup_nodes=[ClusterNode(HOST, port) for port in cluster], socket_timeout=2.0)
+    return cluster_client(cluster)
+
+
+def cluster_client(ports: Sequence[int]) -> RedisCluster:
+    return RedisCluster(startup_nodes=[ClusterNode(HOST, port) for port in ports], socket_timeout=2.0)
 
 
 class TestCluster:
@@ -226,6 +305,61 @@ class TestCluster:
             assert slots[slot][0].port == right[0].port
             slots[slot] = next(nodes for nodes in slots.values() if nodes != right)
             assert lock.acquire(timeout=0.01) is None
+
+    def test_a_slot_without_a_node_is_said_to_be_and_is_looked_for(self, clustered: RedisCluster) -> None:
+        """As a client sees it that has learned where the slots are while one of them had no node."""
+        lock = RedisLock(clustered, "uncovered")
+        slot = clustered.keyslot("lock:{uncovered}")
+        lease = lock.acquire()
+        for use in (lock.acquire, lease.extend, lease.release):
+            del clustered.nodes_manager.slots_cache[slot]
+            with pytest.raises(LockUnavailable, match="Try again"):
+                use()
+            assert slot in clustered.nodes_manager.slots_cache
+        assert lease.release() is True
+
+    def test_a_slot_that_loses_its_node_costs_only_its_own_locks(self, clustered: RedisCluster) -> None:
+        with (
+            RedisLock(clustered, "uncovered", ttl=1.0).hold() as uncovered,
+            RedisLock(clustered, "covered", ttl=1.0).hold() as covered,
+        ):
+            del clustered.nodes_manager.slots_cache[clustered.keyslot("lock:{uncovered}")]
+            wait_for(lambda: uncovered.lost)
+            covered.check()
+        wait_for(lambda: held(clustered) == [])
+
+    def test_a_waiter_whose_slot_loses_its_node_is_told(
+        self, clustered: RedisCluster, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        lock, other = [RedisLock(clustered, "uncovered", ttl=0.5) for _ in range(2)]
+        slot = clustered.keyslot("lock:{uncovered}")
+        ask = other._ask
+
+        def ask_and_lose(*args: Any, **options: Any) -> Any:
+            answer = ask(*args, **options)
+            del clustered.nodes_manager.slots_cache[slot]
+            return answer
+
+        monkeypatch.setattr(other, "_ask", ask_and_lose)
+        with lock.hold():
+            with pytest.raises(LockUnavailable):
+                other.acquire(timeout=1.0)
+            clustered.nodes_manager.initialize()
+        wait_for(lambda: held(clustered) == [])
+
+    def test_when_all_nodes_are_gone_it_says_so(self) -> None:
+        with running_cluster() as nodes:
+            client = cluster_client([port for _, port in nodes])
+            lock = RedisLock(client, "gone")
+            lease = RedisLock(client, "gone too").acquire()
+            block = lock.hold()
+            block.__enter__()
+            for valkey, _ in nodes:
+                valkey.child.kill()
+            assert block.__exit__(KeyError, KeyError(), None) is False, "leaving must not hide the error of the body"
+            for use in (lock.acquire, lease.extend, lease.release):
+                with pytest.raises(LockUnavailable, match="Try again"):
+                    use()
 
     def test_by_force(self, clustered: RedisCluster) -> None:
         RedisLock(clustered, "stuck").acquire()

@@ -17,7 +17,8 @@ from locking.lease import validity
 from locking.redis import Refused, new_token
 from locking.waiting import Waiter
 from tests.locking import actors
-from tests.locking.support import Clock, CommandStats, CountedConnection, RedisRecipe, process, run_threads
+from tests.locking.conformance import BUSY
+from tests.locking.support import Clock, CommandStats, CountedConnection, RedisRecipe, paused, process, run_threads
 from tests.waiting import PATIENCE, wait_for
 
 KEY, WAITERS, WAKE = "lock:{wait}", "lock:{wait}:waiters", "lock:{wait}:wake"
@@ -50,6 +51,10 @@ def take_turn(lock: RedisLock) -> int:
     with lock.hold(timeout=2 * PATIENCE) as lease:
         assert lease.fence is not None
         return lease.fence
+
+
+def fence_of_the_holder(client: redis.Redis) -> int:
+    return int(client.get(f"{KEY}:fence").split()[0])
 
 
 class Sleeper:
@@ -225,6 +230,29 @@ class TestHandOver:
             assert lease.fence > fence
             assert not client.exists(WAKE)
             assert client.get(KEY).decode() == lease.token
+
+    def test_who_is_not_asleep_yet_can_be_overtaken(
+        self, lock: RedisLock, client: redis.Redis, monkeypatch: pytest.MonkeyPatch, threads: ThreadPoolExecutor
+    ) -> None:
+        lease = lock.acquire()
+        sleep, overtakers = Waiter.wait, list[int]()
+
+        def overtaken(self: Waiter, seconds: float, left: float) -> str | None:
+            if not overtakers:
+                lease.release()
+                with lock.hold(timeout=0) as overtaker:
+                    overtakers.append(overtaker.fence)
+            return sleep(self, seconds, left)
+
+        monkeypatch.setattr(Waiter, "wait", overtaken)
+        assert threads.submit(take_turn, lock).result(PATIENCE) > overtakers[0]
+
+    def test_a_try_is_refused_once_when_holder_and_waiter_have_died(self, lock: RedisLock, client: redis.Redis) -> None:
+        lock.acquire()
+        lock._ask("a waiter who dies", float("inf"), waits=True)
+        client.delete(KEY)
+        assert lock.acquire(blocking=False) is None
+        assert lock.acquire(blocking=False) is not None
 
     def test_without_that_it_lies_there_for_its_ttl(
         self, lock: RedisLock, flawed: Callable[[str, str, str], None]
@@ -490,6 +518,37 @@ class TestLateGrant:
             assert turn.result(PATIENCE) > lease.fence
             child.join()
             assert child.exitcode == 9
+
+    def test_one_who_is_stopped_costs_the_others_the_ttl_of_the_release_and_a_look(
+        self, client: redis.Redis, recipe: RedisRecipe, threads: ThreadPoolExecutor
+    ) -> None:
+        ttl = 0.5
+        lock = RedisLock(client, "wait", ttl=ttl)
+        lease = lock.acquire()
+        with process(actors.wait_and_hold, recipe, "wait", {"ttl": ttl}) as (child, pipe):
+            wait_for(lambda: blocked(client) == 1)
+            turn = threads.submit(take_turn, lock)
+            wait_for(lambda: blocked(client) == 2)
+            with paused(child.pid):
+                released = time.monotonic()
+                lease.release()
+                fence = turn.result(PATIENCE)
+                assert time.monotonic() - released < 2 * ttl + BUSY
+                assert fence > lease.fence
+            # Whoever goes on after that does not take what was handed to him then for a lock.
+            assert (pipe.recv(), pipe.recv()) == ("waiting", fence_of_the_holder(client))
+            pipe.send("release")
+            assert pipe.recv() is True
+
+    def test_one_who_is_stopped_costs_the_others_a_long_ttl_if_the_release_had_one(
+        self, client: redis.Redis, recipe: RedisRecipe
+    ) -> None:
+        lease = RedisLock(client, "wait", ttl=60.0).acquire()
+        with process(actors.wait_and_hold, recipe, "wait", {"ttl": 0.5}) as (child, _):
+            wait_for(lambda: blocked(client) == 1)
+            with paused(child.pid):
+                lease.release()
+                assert RedisLock(client, "wait", ttl=0.5).acquire(timeout=2.0) is None
 
     def test_one_who_looks_by_himself_and_is_granted_takes_no_later_grant(
         self, client: redis.Redis, threads: ThreadPoolExecutor

@@ -12,12 +12,15 @@ import pytest
 import redis
 from redis._parsers import _RESP2Parser
 from redis.backoff import NoBackoff
+from redis.connection import UnixDomainSocketConnection
 from redis.retry import Retry
 
 from locking import Lease, LeaseLost, LockTimeout, LockUnavailable, RedisLock
+from locking.redis import new_token
 from locking.renewal import watchdog
+from locking.wire import Call
 from servers.valkey import Valkey
-from tests.locking.support import CommandStats, CountedConnection, CutConnection, end_of, paused, run_threads
+from tests.locking.support import Clock, CommandStats, CountedConnection, CutConnection, end_of, paused, run_threads
 from tests.waiting import PATIENCE, wait_for
 
 PLAIN_PAIR = {"evalsha": 2, "time": 1, "get": 2, "set": 2, "del": 1, "exists": 2}
@@ -325,6 +328,43 @@ class TestLostAnswers:
         client.lpush("lock:{taken}", "another use of the name")
         with pytest.raises(LockUnavailable, match="WRONGTYPE"):
             RedisLock(client, "taken").acquire()
+
+    def test_a_grant_that_comes_after_its_time_is_given_back(
+        self, connect: Callable[..., redis.Redis], client: redis.Redis
+    ) -> None:
+        """It takes longer than the TTL to connect."""
+
+        class Slow(UnixDomainSocketConnection):
+            def _connect(self) -> Any:
+                started = time.monotonic()
+                wait_for(lambda: time.monotonic() > started + 0.5)
+                return super()._connect()
+
+        lock = RedisLock(connect(Slow), "slow", ttl=0.4)
+        stats = CommandStats(client)
+        with pytest.raises(LockUnavailable, match="too late"):
+            lock.acquire()
+        assert (stats()["del"], client.exists("lock:{slow}")) == (1, 0)
+        with lock.hold(timeout=0) as lease:  # now that it is connected
+            lease.check()
+
+    def test_a_hand_over_that_is_confirmed_after_its_time_is_given_back(
+        self, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        clock = Clock()
+        lock = RedisLock(client, "slow", ttl=60.0, clock=clock)
+        with lock.hold():
+            token = new_token()
+            lock._ask(token, float("inf"), waits=True)
+        send = lock.extend_call
+
+        def take_long(*args: Any, **options: Any) -> Call:
+            clock.now += 60.0
+            return send(*args, **options)
+
+        monkeypatch.setattr(lock, "extend_call", take_long)
+        with pytest.raises(LockUnavailable, match="too late"):
+            lock._accept(client.lpop("lock:{slow}:wake").decode(), token, clock.now - 30.0)
 
     def test_an_exhausted_pool_is_said_to_be(self, connect: Callable[..., redis.Redis]) -> None:
         small = connect(max_connections=1)

@@ -29,6 +29,8 @@ from tests.locking.conformance import (
     ForkConformance,
     RenewsConformance,
     SurvivesHolderCrashConformance,
+    SurvivesNodeLossConformance,
+    only,
 )
 from tests.locking.redlock_support import (
     REFUSALS,
@@ -135,9 +137,12 @@ class TestRedlock(
     ForkConformance,
     RenewsConformance,
     SurvivesHolderCrashConformance,
+    SurvivesNodeLossConformance,
 ):
     OPTIONS = {"ttl": LONG, "node_timeout": PATIENT}
     CRASH_OPTIONS = {"ttl": SHORT, "node_timeout": SHORT / 2}
+    NODE_LOSS_OPTIONS = {"node_timeout": NODE_TIMEOUT}
+    RELEASE_WRITES = NODES
     PAIRS = 1000
 
     def made(self, recipe: Recipe, name: str, **options: Any) -> Lock:
@@ -153,11 +158,23 @@ class TestRedlock(
             yield [apart[place % len(apart)] for place in range(count)]
 
     @pytest.fixture(autouse=True)
-    def _nodes(self, recipe: RedlockRecipe) -> None:
+    def _nodes(self, nodes: list[Valkey]) -> None:
+        self.nodes = nodes
+
+    @pytest.fixture(autouse=True)
+    def _admins(self, recipe: RedlockRecipe) -> None:
         self.admins = recipe.clients
+
+    @contextmanager
+    def without_a_minority(self) -> Iterator[None]:
+        with dead(self.nodes[0]), hanging(self.nodes[1]):
+            yield
 
     def waiters(self, lock: Lock) -> int:
         return len(CountedRedlock.waiting.get(lock.name, ()))
+
+    def written(self, lock: Lock) -> int:
+        return sum(client.info("persistence")["rdb_changes_since_last_save"] for client in self.admins)
 
     def traces(self, lock: Lock) -> dict[str, int]:
         return {
@@ -173,8 +190,18 @@ class TestReentrantRedlock(OfTheLockWithin, TestRedlock):
         return ReentrantRecipe(recipe)
 
     @pytest.fixture(autouse=True)
-    def _nodes(self, recipe: ReentrantRecipe) -> None:
+    def _admins(self, recipe: ReentrantRecipe) -> None:
         self.admins = recipe.inner.clients
+
+
+@only("test_it_is_granted_without_a_minority", "test_a_grant_outlives_the_loss_of_a_minority")
+class TestRedlockThatNeedsEveryNode(TestRedlock):
+    FAILS = frozenset({"test_it_is_granted_without_a_minority", "test_a_grant_outlives_the_loss_of_a_minority"})
+    FAILS_WITH = LockUnavailable
+
+    @pytest.fixture(autouse=True)
+    def _needs_all(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(redlock, "majority", lambda nodes: nodes)
 
 
 EVERY_MIX = [

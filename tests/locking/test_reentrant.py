@@ -11,7 +11,7 @@ import threading
 import uuid
 import weakref
 from collections.abc import Callable, Hashable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -312,6 +312,27 @@ def test_the_owner_may_be_whatever_the_caller_says(name: str) -> None:
     lease.release()
     passed_on.release()
     held(lock).release()
+
+
+def test_equal_owners_who_ask_together_are_granted_it_one_after_the_other(name: str) -> None:
+    """The limit that the docstring states."""
+    lock = ReentrantLock(ThreadLock(name), owner=lambda: "me")
+    other = held(ThreadLock(name))
+    with ThreadPoolExecutor(2) as threads:
+        asked = [threads.submit(lock.acquire, timeout=PATIENCE) for _ in range(2)]
+        wait_for(lambda: in_line(name) == 3)
+        other.release()
+        first = wait(asked, PATIENCE, FIRST_COMPLETED).done.pop()
+        lease = first.result()
+        assert lease is not None
+        held(lock).release()  # who asks now enters again
+        assert in_line(name) == 2
+        assert lease.release() is True
+        (second,) = {*asked} - {first}
+        again = second.result()
+        assert again is not None
+        assert again.token != lease.token
+        assert again.release() is True
 
 
 def test_two_tasks_of_one_thread_exclude_each_other(lock: ReentrantLock) -> None:

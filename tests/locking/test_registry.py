@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 import redis
 from redis.backoff import NoBackoff
+from redis.cluster import RedisCluster
 from redis.retry import Retry
 
 from locking import HeldLock, Lease, LockUnavailable, RedisLock, force_release, held
-from tests.locking.support import CommandStats, RedisRecipe
+from tests.locking.support import CommandStats, CutConnection, RedisRecipe, socket_of
+from tests.locking.valkey_support import HOST, client_of, valkeys
 from tests.waiting import PATIENCE, wait_for
 
 
@@ -124,6 +127,40 @@ def test_a_server_that_is_gone_is_said_to_be() -> None:
         held(client)
 
 
+@pytest.fixture
+def forbidden(client: redis.Redis) -> Iterator[Callable[[str], None]]:
+    """Makes the server refuse a command to everybody, until the test is over."""
+
+    def forbid(command: str) -> None:
+        client.execute_command("ACL", "SETUSER", "default", f"-{command}")
+
+    yield forbid
+    client.execute_command("ACL", "SETUSER", "default", "+@all")
+
+
+@pytest.mark.parametrize("command", ["scan", "time"])
+def test_a_server_that_refuses_is_said_to_be(
+    client: redis.Redis, forbidden: Callable[[str], None], command: str
+) -> None:
+    with RedisLock(client, "hidden").hold():
+        forbidden(command)
+        with pytest.raises(LockUnavailable, match=f"(?i)no permissions.*{command}"):
+            held(client)
+
+
+def test_a_cluster_that_is_gone_is_said_to_be() -> None:
+    """What redis-py raises then is no RedisError."""
+    with valkeys(1, "--cluster-enabled", "yes") as [(node, port)]:
+        client_of(port).execute_command("CLUSTER", "ADDSLOTSRANGE", 0, 16383)
+        wait_for(lambda: "cluster_state:ok" in str(client_of(port).execute_command("CLUSTER", "INFO")))
+        cluster = RedisCluster(HOST, port, socket_timeout=2.0)
+        node.child.kill()
+        with pytest.raises(LockUnavailable, match="Try again"):
+            held(cluster)
+        with pytest.raises(LockUnavailable, match="Try again"):
+            force_release(cluster, "stuck", by="admin")
+
+
 # By force
 
 
@@ -133,7 +170,7 @@ def test_a_lock_taken_by_force_is_free_and_its_holder_is_told(
     lock = RedisLock(client, "stuck", ttl=0.5)
     lease = lock.acquire()
     assert force_release(client, "stuck", by="admin: the worker is gone") is True
-    assert "MainThread by force, by admin: the worker is gone" in caplog.text
+    assert caplog.text.count("MainThread by force, by admin: the worker is gone") == 2
     with lock.hold(timeout=0):
         wait_for(lambda: lease.lost)
     assert force_release(client, "stuck", by="admin") is False
@@ -168,3 +205,37 @@ def test_a_grant_made_meanwhile_is_not_taken(client: redis.Redis, monkeypatch: p
     assert force_release(client, "moving", by="admin") is False
     leases[0].extend()
     assert leases[0].release() is True
+
+
+@pytest.mark.parametrize("command", ["get", "pttl", "evalsha"])
+def test_a_server_that_refuses_to_be_forced_is_said_to(
+    client: redis.Redis, forbidden: Callable[[str], None], command: str
+) -> None:
+    lease = RedisLock(client, "kept", ttl=30.0).acquire()
+    forbidden(command)
+    with pytest.raises(LockUnavailable, match=f"(?i)no permissions.*{command}"):
+        force_release(client, "kept", by="admin")
+    client.execute_command("ACL", "SETUSER", "default", "+@all")
+    assert lease.release() is True
+
+
+def test_what_is_no_lock_is_not_released(client: redis.Redis) -> None:
+    client.lpush("lock:{list}", "x")
+    with pytest.raises(LockUnavailable, match="WRONGTYPE"):
+        force_release(client, "list", by="admin")
+    assert client.llen("lock:{list}") == 1
+
+
+def test_who_forces_is_logged_although_no_answer_comes(
+    recipe: RedisRecipe, client: redis.Redis, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The server has done its work, and nobody hears of it."""
+    lease = RedisLock(client, "stuck").acquire()
+    cut = type("Cut", (CutConnection,), {"cut_next": True})
+    pool = redis.ConnectionPool(connection_class=cut, path=socket_of(recipe.url))
+    with pytest.raises(LockUnavailable):
+        force_release(redis.Redis(connection_pool=pool), "stuck", by="admin: the worker is gone")
+    assert not client.exists("lock:{stuck}")
+    assert caplog.text.count("MainThread by force, by admin: the worker is gone") == 1
+    assert lease.release() is False
+    pool.disconnect()

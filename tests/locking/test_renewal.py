@@ -118,6 +118,17 @@ class TestTurn:
         assert lease.remaining() == pytest.approx(validity(9.0))
         assert len(renewer.asked) == 1
 
+    def test_one_that_was_long_in_coming_is_renewed_when_half_of_the_rest_is_over(
+        self, dog: Watchdog, grant: Callable[..., Lease], renewer: ScriptedRenewer, clock: Clock
+    ) -> None:
+        lease = grant()
+        clock.now += 8.0
+        dog.watch(lease, renewer)
+        clock.now += dog.tick()
+        assert lease.remaining() == pytest.approx((validity(9.0) - 8.0) / 2)
+        dog.tick()
+        assert lease.remaining() == pytest.approx(validity(9.0))
+
     def test_leases_of_one_server_are_renewed_together(
         self, dog: Watchdog, grant: Callable[..., Lease], renewer: ScriptedRenewer, clock: Clock
     ) -> None:
@@ -210,6 +221,22 @@ class TestTurn:
         clock.now += 9.0
         dog.tick()
         assert (lease.lost, told) == (True, ["a"])
+
+    def test_a_renewer_that_fails_costs_no_other_one_its_leases(
+        self, dog: Watchdog, grant: Callable[..., Lease], clock: Clock, told: list[str]
+    ) -> None:
+        """Whichever of them has its turn first."""
+        renewers = [ScriptedRenewer(clock) for _ in range(3)]
+        renewers[1].answer = RuntimeError("a fault of our own")
+        leases = [grant(token) for token in ("a", "b", "c")]
+        for lease, renewer in zip(leases, renewers, strict=True):
+            dog.watch(lease, renewer)
+        clock.now += 3.0
+        while not told:
+            clock.now += min(dog.tick(), 0.5)
+        assert told == ["b"]
+        assert [lease.lost for lease in leases] == [False, True, False]
+        assert len(renewers[1].asked) > 5, "it is tried again"
 
     def test_a_renewer_without_leases_is_closed(
         self, dog: Watchdog, grant: Callable[..., Lease], renewer: ScriptedRenewer, clock: Clock

@@ -157,6 +157,15 @@ class ZooKeeperTraces:
         *before, _ = self.line(lock) or [""]
         return sum(f"{line}/{node}" in client._data_watchers for node in before)
 
+    def in_line(self, lock: Lock) -> int:
+        return len(self.line(lock)) - 1
+
+    def written(self, lock: Lock) -> int:
+        """Of the line: who came and who went."""
+        client, line = parts(lock)
+        seen = client.exists(line)
+        return int(seen.version + seen.cversion)
+
     def forget(self, lock: Lock) -> None:
         client, line = parts(lock)
         client.delete(line)

@@ -24,7 +24,18 @@ from locking import held
 from shop import accounts, checkout, offers
 from shop.checkout import KeyReused, Placed, SaleNotOpen, StillRunning, UnknownProduct, UnknownSale
 from shop.models import Allowance, Order, OrderItem, SaleItem
-from tests.factories import SAVING, OnSale, at_once, close_now, new_customer, on_sale, orders_in, tally
+from tests.factories import (
+    SAVING,
+    OnSale,
+    at_once,
+    begin,
+    close_now,
+    elsewhere,
+    new_customer,
+    on_sale,
+    orders_in,
+    tally,
+)
 from tests.shop.conftest import Gone
 from tests.waiting import PATIENCE, wait_for
 
@@ -341,9 +352,12 @@ def test_16_clicks_at_once_with_one_key_are_one_order_and_with_a_key_each_16(
     assert_books(a=(19, 1) if one_key else (4, 16))
 
 
+@pytest.mark.parametrize("units", [20, 1])
 @pytest.mark.parametrize("name", SAVING)
-def test_16_clicks_at_once_with_one_key_in_a_process_each_are_one_order(customer: int, apart: None, name: str) -> None:
-    offer = on_sale({"a": 20}, strategy=name)
+def test_16_clicks_at_once_with_one_key_in_a_process_each_are_one_order(
+    customer: int, apart: None, name: str, units: int
+) -> None:
+    offer = on_sale({"a": units}, strategy=name)
 
     def click() -> str:
         def once() -> str:
@@ -356,7 +370,37 @@ def test_16_clicks_at_once_with_one_key_in_a_process_each_are_one_order(customer
         return answer
 
     assert tally(at_once(*[click] * 16)) == {"False": 1, "True": 15}
-    assert_books(a=(19, 1))
+    assert_books(a=(units - 1, 1))
+
+
+@pytest.mark.parametrize("name", ["guarded-update", "lua"])
+def test_a_second_click_on_the_last_unit_in_another_process_is_not_told_that_it_is_sold_out(
+    customer: int, apart: None, name: str
+) -> None:
+    """While the first one's is being saved: it is the same order, and is going to be answered so."""
+    offer = on_sale({"a": 1}, strategy=name)
+    first = Paused(strategies.get(name))
+    known = offers.read(offer.sale)
+    assert known is not None
+    draft = checkout.draft_order(known, customer=customer, quantities=offer.cart(a=1), key="mine")
+
+    def second_click() -> Placed | None:
+        try:
+            return place(offer, customer, key="mine", a=1)
+        except TryAgain:
+            return None
+
+    with ThreadPoolExecutor(2) as pool:
+        try:
+            placing = pool.submit(elsewhere, lambda: checkout.place_draft(draft, known, first))
+            assert first.saved.wait(PATIENCE)
+            early = begin(pool, second_click)
+        finally:
+            first.go_on.set()
+        assert placing.result(PATIENCE).replayed is False
+        answer = early.result(PATIENCE) or place(offer, customer, key="mine", a=1)
+    assert (answer.order.pk, answer.replayed) == (draft.id, True)
+    assert_books(a=(0, 1))
 
 
 @pytest.mark.parametrize("name", ["guarded-update", "optimistic"])

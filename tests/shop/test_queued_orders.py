@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timedelta
 from uuid import uuid4
 
+import orjson
 import pytest
 from django.db import IntegrityError
 from redis import Redis
 
 from inventory import strategies
+from inventory.counters import NOTES
 from inventory.models import StockItem
+from inventory.stream import STREAM, key_key
 from shop import accounts, checkout, offers, sales
-from shop.models import Allowance, Order, Sale
+from shop.models import Allowance, Order, Sale, SaleItem
 from shop.tasks import save_queued_orders
 from tests.factories import OnSale, close_now, on_sale, orders_in
 from tests.shop.conftest import Buyer, Gone, assert_problem, order_body
@@ -110,14 +114,50 @@ def test_an_order_that_was_queued_in_time_counts_when_the_sale_has_ended_meanwhi
     assert strategies.counters().left(["a"]) == {"a": None}
 
 
-def test_a_key_that_is_an_order_of_another_sale_already_is_that_order(buyer: Buyer, offer: OnSale) -> None:
+@pytest.mark.parametrize("first", ["queued", "saved"])
+def test_of_two_orders_of_two_sales_under_one_key_the_one_that_is_queued_is_rejected(
+    buyer: Buyer, offer: OnSale, first: str
+) -> None:
+    """Who sells without Redis does not know what is queued there, nor Redis what is saved."""
     other = on_sale({"c": 1})
-    first = buyer.order(order_body(other, c=1), key="mine").json()
+    answers = {}
+    for which in ("queued", "saved") if first == "queued" else ("saved", "queued"):
+        body = order_body(offer, a=1) if which == "queued" else order_body(other, c=1)
+        answers[which] = buyer.order(body, key="mine")
+    assert (answers["queued"].status_code, answers["saved"].status_code) == (202, 201)
+
+    checkout.save_queued()
+
+    queued, saved = (buyer.get(f"/api/orders/{answers[which].json()['id']}/").json() for which in ("queued", "saved"))
+    assert (queued["state"], [item["sku"] for item in queued["items"]]) == ("rejected", ["a"])
+    assert queued["reason"] == f"the key belongs to another order, order {saved['id']}"
+    assert (saved["state"], [item["sku"] for item in saved["items"]]) == ("pending", ["c"])
+    assert (orders_in("rejected"), orders_in("pending")) == (1, 1)
+    assert strategies.counters().left(["a"]) == {"a": 3}
+    assert buyer.order(order_body(offer, a=2)).status_code == 202  # what was rejected counts for no limit
+
+
+def test_a_key_that_redis_has_forgotten_stands_for_the_order_that_has_it(
+    buyer: Buyer, offer: OnSale, redis: Redis
+) -> None:
+    first = buyer.order(order_body(offer, a=1), key="mine").json()
+    checkout.save_queued()
+    redis.delete(key_key(buyer.customer, "mine"))
     answer = buyer.order(order_body(offer, a=1), key="mine")
-    assert answer.status_code == 202  # Redis knows nothing of it
+    assert answer.status_code == 202
     checkout.save_queued()
     assert buyer.get(answer.headers["Location"]).json()["id"] == first["id"]
     assert orders_in() == 1
+
+
+def test_a_retry_after_the_product_has_left_the_sale_finds_what_is_queued(buyer: Buyer, offer: OnSale) -> None:
+    first = buyer.order(order_body(offer, a=1), key="mine")
+    SaleItem.objects.filter(product__sku="a").delete()
+    offers._remembered.clear()
+    again = buyer.order(order_body(offer, a=1), key="mine")
+    assert (again.status_code, again.json()["id"]) == (202, first.json()["id"])
+    assert_problem(buyer.order(order_body(offer, a=1), key="new"), 400, "invalid")
+    assert_problem(buyer.order(order_body(offer, a=2), key="mine"), 422, "key-reused")
 
 
 def test_an_order_that_cannot_be_saved_is_rejected_and_set_aside(
@@ -137,6 +177,43 @@ def test_an_order_that_cannot_be_saved_is_rejected_and_set_aside(
     assert buyer.get(poison).json()["state"] == "rejected"
     assert other_buyer.get(healthy).json()["state"] == "pending"
     assert [reason for *_, reason in strategies.queue().aside()] == ["IntegrityError: no such thing"]
+
+
+def test_an_order_whose_entry_cannot_be_read_is_rejected(buyer: Buyer, offer: OnSale, redis: Redis) -> None:
+    """A worker of another version, say, does not know what it says. Its note is simpler."""
+    answer = buyer.order(order_body(offer, a=1), key="mine")
+    queued = answer.json()
+    redis.delete(STREAM)
+    number = redis.xadd(STREAM, {"draft": "{}"}).decode()
+    note = orjson.loads(redis.hget(NOTES, queued["id"]))
+    redis.hset(NOTES, queued["id"], orjson.dumps({**note, "entry": number}))
+    waiting = buyer.get(answer.headers["Location"]).json()
+    assert (waiting["state"], waiting["items"]) == ("queued", queued["items"])
+
+    assert checkout.save_queued() == 1
+
+    rejected = buyer.get(answer.headers["Location"]).json()
+    assert (rejected["state"], rejected["reason"]) == ("rejected", "ValueError: An entry cannot be read.")
+    assert (rejected["items"], rejected["total"]) == (queued["items"], queued["total"])
+    assert Order.objects.get().body_hash == checkout.body_hash_of(offer.sale, offer.cart(a=1))
+    assert strategies.counters().left(["a"]) == {"a": 3}
+    assert not redis.exists(key_key(buyer.customer, "mine"))
+
+
+def test_an_order_that_cannot_even_be_written_as_rejected_has_an_outcome(
+    buyer: Buyer, other_buyer: Buyer, offer: OnSale
+) -> None:
+    answer = buyer.order(order_body(offer, a=1))
+    SaleItem.objects.all().delete()
+    Sale.objects.all().delete()
+    checkout.save_queued()
+    assert orders_in() == 0
+    rejected = buyer.get(answer.headers["Location"]).json()
+    assert (rejected["state"], rejected["reason"]) == ("rejected", f"Sale {offer.sale} takes no more orders.")
+    assert (rejected["id"], rejected["sale"], rejected["items"]) == (answer.json()["id"], offer.sale, [])
+    placed, said = (datetime.fromisoformat(each["created_at"]) for each in (answer.json(), rejected))
+    assert abs(placed - said) < timedelta(seconds=1)
+    assert_problem(other_buyer.get(answer.headers["Location"]), 404, "not-found")
 
 
 def test_without_redis_it_is_unavailable(buyer: Buyer, offer: OnSale, redis_gone: Gone) -> None:

@@ -22,7 +22,7 @@ from inventory.models import StockItem
 from shop import accounts, saving
 from shop.models import Allowance, Order, OrderItem, Sale
 from shop.saving import reject, return_units, save
-from tests.factories import OnSale, at_once, interleaved, new_customer, new_draft, on_sale
+from tests.factories import OnSale, at_once, begin, interleaved, new_customer, new_draft, on_sale
 from tests.waiting import PATIENCE, wait_for
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -467,6 +467,21 @@ def test_what_is_rejected_for_its_key_is_found_under_its_own_id(offer: OnSale, c
     states = dict(Order.objects.values_list("pk", "state"))
     assert states == {first.id: "pending", second.id: "rejected", third.id: "rejected"}
     assert Order.objects.get(key="one").pk == first.id
+
+
+def test_what_is_rejected_while_the_order_that_has_its_key_is_not_committed_yet_has_its_row(
+    offer: OnSale, customer: int
+) -> None:
+    first, second = (new_draft(("a", 1), customer=customer, sale=offer.sale, key="mine") for _ in range(2))
+    with ThreadPoolExecutor(1) as pool:
+        with transaction.atomic():
+            assert save([first]) == {}
+            rejecting = begin(pool, partial(rejected, {second: "no"}))
+            assert not rejecting.done()
+        rejecting.result(PATIENCE)
+    states = dict(Order.objects.values_list("pk", "state"))
+    assert states == {first.id: "pending", second.id: "rejected"}
+    assert OrderItem.objects.filter(order=second.id).count() == 1
 
 
 def test_twins_that_are_rejected_together_share_no_key(offer: OnSale, customer: int) -> None:

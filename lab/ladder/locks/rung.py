@@ -51,6 +51,7 @@ class Rung:
         breaks: the invariant that its schedule breaks; None for a sound one.
         broken_by: the event that it takes to break it; None: the steps of its clients are enough.
         clients: how many clients it takes.
+        preemptions: how often one of them has to be stopped who could go on, at most.
         survives: the events that leave it in order. `late release`: its TTL is over when the work is done and before
             the release. `expiry`: its TTL is over while the holder works. `pause`: the
             holder and all that renews for him stand still for longer than that. `crash`: the holder's process dies,
@@ -67,6 +68,7 @@ class Rung:
     breaks: ClassVar[Invariant | None]
     broken_by: ClassVar[Event | None] = None
     clients: ClassVar[int] = 2
+    preemptions: ClassVar[int] = 2
     survives: ClassVar[frozenset[Event]] = frozenset()
     fixed_by: ClassVar[str | None]
     source: ClassVar[str]

@@ -8,7 +8,7 @@ import orjson
 
 from inventory.counters import SCRIPTS
 from inventory.draft import Draft, Placement, Save
-from inventory.errors import SoldOut
+from inventory.errors import SoldOut, StockReserved
 from lab.ladder.stock.counter_rung import CounterRung
 from lab.models import RungOrder
 
@@ -45,8 +45,10 @@ class RedisLosesItsLastSecond(CounterRung):
     def take(self, order: Draft) -> None:
         note = orjson.dumps({"lines": [(line.sku, line.quantity) for line in order.lines]})
         answer, position, left = self._run("take", order, note)
+        line = order.lines[position - 1]
+        if answer == b"reserved":
+            raise StockReserved(line.sku)
         if answer != b"taken":
-            line = order.lines[position - 1]
             raise SoldOut(line.sku, wanted=line.quantity, left=left)
 
     def give_back(self, order: Draft) -> None:

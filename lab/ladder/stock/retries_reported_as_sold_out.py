@@ -26,6 +26,8 @@ class RetriesReportedAsSoldOut(StockRung):
     title = "Retries used up, reported as sold out"
     flaw = "A buyer who was only overtaken is told that nothing is left."
     breaks = "no false refusal"
+    clients = 4
+    preemptions = 3
     survives = frozenset({"expiry", "pause", "crash"})
     fixed_by = "optimistic"
     source = "002"
