@@ -13,7 +13,7 @@ from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.urls import reverse
 from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy, ngettext
+from django.utils.translation import gettext_lazy
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_http_methods
 from redis import RedisError
@@ -47,9 +47,7 @@ class Choice(forms.Form):
         chosen: list[str] = self.cleaned_data["racers"]
         if len(chosen) > run.MOST_RACERS:
             most = run.MOST_RACERS
-            raise forms.ValidationError(
-                ngettext("Choose %(most)d at most.", "Choose %(most)d at most.", most) % {"most": most}
-            )
+            raise forms.ValidationError(_("Choose %(most)d at most.") % {"most": most})
         return chosen
 
 
@@ -202,10 +200,10 @@ def verdict(racer: Racer, race: Race) -> tuple[str, str]:
     """The tone of the verdict (`good`, `bad` or `none`) and the verdict in words."""
     if racer.result and racer.holds:
         left = racer.result["errors"]
-        late = ngettext("; %(count)d buyer had no answer in time", "; %(count)d buyers had no answer in time", left)
-        return "good", _("conserved: every unit sold at most once") + (late % {"count": left} if left else "")
+        late = _("; buyers without an answer in time: %(count)d") % {"count": left} if left else ""
+        return "good", _("conserved: every unit sold at most once") + late
     if racer.result:
-        return "bad", _("broken: %(reasons)s") % {"reasons": ", ".join(reasons(racer.result))}
+        return "bad", _("broken: %(reasons)s") % {"reasons": _(", ").join(reasons(racer.result))}
     if racer.error:
         return "bad", _("no verdict: too few buyers were ever answered")
     if race.over or race.lost:

@@ -299,9 +299,10 @@ def recovery(name: str, at: Addresses) -> float | None:
 
 def _hold(name: str, lock: str, at: Addresses, pipe: Pipe) -> None:
     with session(name, at) as mine:
-        mine.make(lock)()
+        release = mine.make(lock)()
         pipe.send("held")
         threading.Event().wait()
+        release()  # never: but a lease that nobody keeps is given back
 
 
 @contextmanager
