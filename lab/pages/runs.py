@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
-from typing import Literal
+from typing import Literal, get_args
 
 import psycopg
 from django.db import DatabaseError
@@ -14,9 +14,11 @@ from django.utils.translation import gettext as _
 from redis import RedisError
 
 from lab.ladder.catalogue import LADDER, Entry
+from lab.ladder.locks.rung import Event
 from lab.pages.page import Refused
 from lab.pages.session import LONGEST, Session
 from lab.schedule import witness
+from lab.schedule.controller import Stuck
 from lab.schedule.runs import Impossible, can_play, replay
 from lab.schedule.stages import StagesBusy, borrowed
 from lab.schedule.trace import Trace
@@ -51,12 +53,15 @@ def shown(entry: Entry) -> Shown | None:
     """The run that a rung's page shows. It is the same each time, so a process replays it once.
 
     Raises:
-        Refused: all stages are in use, or a server does not answer.
+        Refused: all stages are in use, or a server does not answer, or the stored witness cannot be run.
     """
     if not can_play(entry):
         return None
-    with _refusing():
-        return _shown(entry.slug)
+    try:
+        with _refusing():
+            return _shown(entry.slug)
+    except Impossible as impossible:
+        raise Refused(500, _("The stored schedule does not fit the code of this rung any more.")) from impossible
 
 
 def play(session: Session) -> Trace:
@@ -78,6 +83,13 @@ def play(session: Session) -> Trace:
         ) from impossible
 
 
+def offered(entry: Entry) -> Sequence[Event]:
+    """What may happen on a rung: what it claims to survive, what breaks it, and what breaks the rungs that it fixes."""
+    fixed = [other.broken_by for other in LADDER.values() if other.fixed_by == entry.slug]
+    events = {*entry.survives, entry.broken_by, *fixed}
+    return [event for event in get_args(Event) if event in events]
+
+
 @cache
 def _shown(slug: str) -> Shown:
     entry = LADDER[slug]
@@ -94,7 +106,15 @@ def _shown(slug: str) -> Shown:
 
 def _replay(slug: str, schedule: Sequence[str], clients: int, *, to_the_end: bool, lenient: bool) -> Trace:
     with borrowed() as stage:
-        return replay(slug, schedule, stage, clients=clients, to_the_end=to_the_end, as_far_as_possible=lenient)
+        return replay(
+            slug,
+            schedule,
+            stage,
+            clients=clients,
+            events=offered(LADDER[slug]),
+            to_the_end=to_the_end,
+            as_far_as_possible=lenient,
+        )
 
 
 @contextmanager
@@ -104,6 +124,8 @@ def _refusing() -> Iterator[None]:
     except StagesBusy as busy:
         message = _("Other visitors are using every stage of the lab. One is free in a moment.")
         raise Refused(503, message, retry_after=AGAIN) from busy
+    except Stuck as stuck:
+        raise Refused(500, _("The schedule did not end, and no server says why.")) from stuck
     except (RedisError, psycopg.OperationalError, DatabaseError) as error:
         message = _("The lab's servers do not answer. Try again in a moment.")
         raise Refused(503, message, retry_after=AGAIN) from error
