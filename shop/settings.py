@@ -243,6 +243,8 @@ AUTH_PASSWORD_VALIDATORS = [
 ]
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 LANGUAGE_CODE = "en"
+# The lab's pages speak them, and choose by themselves: no middleware does, so that every answer of the API is the same.
+LANGUAGES = [("en", "English"), ("zh-hans", "简体中文")]
 TIME_ZONE = "UTC"
 USE_TZ = True
 STATIC_URL = "static/"

@@ -19,7 +19,7 @@ urlpatterns = [
     path("admin/", admin.site.urls),
 ]
 if settings.LAB_ENABLED:
-    urlpatterns.append(path("lab/", include("lab.urls")))
+    urlpatterns += [path("lab", RedirectView.as_view(pattern_name="lab-ladder")), path("lab/", include("lab.urls"))]
 
 handler400 = "shop.api.problems.bad_request"
 handler404 = "shop.api.problems.not_found"

@@ -1,6 +1,61 @@
-"""What the tests of the lab share with those of the shop."""
+"""What the tests of the lab share, with those of the shop and among themselves."""
 
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from django.conf import settings as django_settings
+from django.urls import clear_url_caches
+from pytest_django import DjangoDbBlocker
+
+import shop.urls
+from lab.pages import runs
+from lab.schedule import witness
+from lab.schedule.stages import open_stage
+from lab.schedule.witness import Witness
+from servers import Servers
 from tests.locking.conftest import _without_a_watchdog
 from tests.shop.conftest import buyer, visitor
 
 __all__ = ["_without_a_watchdog", "buyer", "visitor"]
+
+
+@pytest.fixture
+def lab_disabled(settings: Any) -> Iterator[None]:
+    settings.LAB_ENABLED = False
+    importlib.reload(shop.urls)
+    clear_url_caches()
+    yield
+    settings.LAB_ENABLED = True
+    importlib.reload(shop.urls)
+    clear_url_caches()
+
+
+@pytest.fixture(scope="session")
+def stages(servers: Servers, django_db_setup: None, django_db_blocker: DjangoDbBlocker) -> None:
+    """The databases of the stages are there: within a test nothing but the test's own database may be migrated."""
+    with django_db_blocker.unblock():
+        for number in range(django_settings.LAB_STAGES):
+            open_stage(number).close()
+
+
+WITNESSES = {
+    "no-lock": Witness("no-lock", "conserved", 2, ("A", "B", "B", "A"), 1, 0),
+    "get-compare-del": Witness(
+        "get-compare-del", "one holder", 3, ("A", "A", "A", "A", "late release", "B", "A", "C"), 1, 1
+    ),
+}
+VERDICT = {"verdict": "held", "schedules": 113, "exhausted": True, "clients": 2, "preemptions": 2, "events": 1}
+
+
+@pytest.fixture
+def stored(stages: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Two witnesses and a verdict are stored, and nothing else, whatever the last search has found."""
+    monkeypatch.setattr(witness, "load", WITNESSES.get)
+    monkeypatch.setattr(witness, "verdict", lambda slug: VERDICT if slug == "renewal" else None)
+    runs._shown.cache_clear()
+    yield
+    runs._shown.cache_clear()

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from django.urls import clear_url_caches
 from redis import Redis
 from rest_framework.test import APIClient
 
-import shop.urls
 from inventory.audit import Figures
 from inventory.models import StockItem
 from lab import ledger
@@ -207,17 +203,6 @@ def test_the_rungs_are_listed(buyer: Buyer, visitor: APIClient) -> None:
 
 
 # LAB_ENABLED
-
-
-@pytest.fixture
-def lab_disabled(settings: Any) -> Iterator[None]:
-    settings.LAB_ENABLED = False
-    importlib.reload(shop.urls)
-    clear_url_caches()
-    yield
-    settings.LAB_ENABLED = True
-    importlib.reload(shop.urls)
-    clear_url_caches()
 
 
 def addresses(offer: OnSale) -> list[tuple[str, str, Any]]:

@@ -1,0 +1,131 @@
+"""Runs for the pages, each on a stage of its own: the witness of a rung, and what a visitor has chosen."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from typing import Literal, get_args
+
+import psycopg
+from django.db import DatabaseError
+from django.utils.translation import gettext as _
+from redis import RedisError
+
+from lab.ladder.catalogue import LADDER, Entry
+from lab.ladder.locks.rung import Event
+from lab.pages.page import Refused
+from lab.pages.session import LONGEST, Session
+from lab.schedule import witness
+from lab.schedule.controller import Stuck
+from lab.schedule.runs import Impossible, can_play, replay
+from lab.schedule.stages import StagesBusy, borrowed
+from lab.schedule.trace import Trace
+
+AGAIN = 2
+"""Seconds after which a visitor who found all stages in use may ask again."""
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A run that a rung's page shows.
+
+    Attributes:
+        kind: the `witness` that breaks the rung; `survived`: the witness of another rung, which does not break this
+            one; `alone`: nobody interferes.
+        trace: what happened.
+        other: the rung whose witness was survived.
+    """
+
+    kind: Literal["witness", "survived", "alone"]
+    trace: Trace
+    other: Entry | None = None
+
+    @property
+    def session(self) -> Session | None:
+        """The same schedule for a visitor to go on with; None: it is too long for an address."""
+        slug, schedule, clients = self.trace.rung, self.trace.schedule, self.trace.clients
+        return Session(slug, schedule, clients) if len(schedule) <= LONGEST else None
+
+
+def shown(entry: Entry) -> Shown | None:
+    """The run that a rung's page shows. It is the same each time, so a process replays it once.
+
+    Raises:
+        Refused: all stages are in use, or a server does not answer, or the stored witness cannot be run.
+    """
+    if not can_play(entry):
+        return None
+    try:
+        with _refusing():
+            return _shown(entry.slug)
+    except Impossible as impossible:
+        raise Refused(500, _("The stored schedule does not fit the code of this rung any more.")) from impossible
+
+
+def play(session: Session) -> Trace:
+    """Run a visitor's schedule.
+
+    Raises:
+        Refused: it cannot be run, or all stages are in use, or a server does not answer.
+    """
+    try:
+        with _refusing():
+            return _replay(session.slug, session.schedule, session.clients, to_the_end=False, lenient=session.lenient)
+    except Impossible as impossible:
+        raise Refused(
+            400,
+            _("Choice %(number)d, “%(choice)s”, cannot come at that place.")
+            % {"number": impossible.at + 1, "choice": session.schedule[impossible.at]},
+            link=session.first(impossible.at).address,
+            label=_("Go on from the choice before it"),
+        ) from impossible
+
+
+def offered(entry: Entry) -> Sequence[Event]:
+    """What may happen on a rung: what it claims to survive, what breaks it, and what breaks the rungs that it fixes."""
+    fixed = [other.broken_by for other in LADDER.values() if other.fixed_by == entry.slug]
+    events = {*entry.survives, entry.broken_by, *fixed}
+    return [event for event in get_args(Event) if event in events]
+
+
+@cache
+def _shown(slug: str) -> Shown:
+    entry = LADDER[slug]
+    stored = witness.load(slug)
+    if stored is not None:
+        return Shown("witness", _replay(slug, stored.schedule, stored.clients, to_the_end=True, lenient=False))
+    for other in LADDER.values():
+        theirs = witness.load(other.slug) if other.fixed_by == slug and can_play(other) else None
+        if theirs is not None:
+            trace = _replay(slug, theirs.schedule, theirs.clients, to_the_end=True, lenient=True)
+            return Shown("survived", trace, other)
+    return Shown("alone", _replay(slug, (), entry.clients, to_the_end=True, lenient=False))
+
+
+def _replay(slug: str, schedule: Sequence[str], clients: int, *, to_the_end: bool, lenient: bool) -> Trace:
+    with borrowed() as stage:
+        return replay(
+            slug,
+            schedule,
+            stage,
+            clients=clients,
+            events=offered(LADDER[slug]),
+            to_the_end=to_the_end,
+            as_far_as_possible=lenient,
+        )
+
+
+@contextmanager
+def _refusing() -> Iterator[None]:
+    try:
+        yield
+    except StagesBusy as busy:
+        message = _("Other visitors are using every stage of the lab. One is free in a moment.")
+        raise Refused(503, message, retry_after=AGAIN) from busy
+    except Stuck as stuck:
+        raise Refused(500, _("The schedule did not end, and no server says why.")) from stuck
+    except (RedisError, psycopg.OperationalError, DatabaseError) as error:
+        message = _("The lab's servers do not answer. Try again in a moment.")
+        raise Refused(503, message, retry_after=AGAIN) from error

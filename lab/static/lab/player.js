@@ -1,0 +1,98 @@
+// Steps through the run of a rung's page: marks the step, its line of the source, and how things stand after it.
+// Everything it shows is in the page already, so that a page without scripts shows the whole run and its end.
+
+const player = document.getElementById("player");
+if (player) {
+  start(player);
+}
+
+function start(player) {
+  const PAUSE = 1100; // milliseconds between two steps of a run that plays
+  const steps = [...player.querySelectorAll(".steps > li")];
+  const panels = [...player.querySelectorAll(".panel")];
+  const picture = player.querySelector(".lanes-and-steps");
+  const controls = player.querySelector(".controls");
+  const button = (name) => controls.querySelector(`[data-do=${name}]`);
+  let at = steps.length - 1;
+  let timer = null;
+
+  const actions = { first: () => show(0), back: () => show(at - 1), on: () => show(at + 1), play: toggle };
+
+  for (const name of Object.keys(actions)) {
+    button(name).addEventListener("click", () => {
+      if (name !== "play") stop();
+      actions[name]();
+    });
+  }
+  steps.forEach((step, place) => step.addEventListener("click", () => { stop(); show(place); }));
+  document.addEventListener("keydown", (event) => {
+    const name = { ArrowLeft: "back", ArrowRight: "on", " ": "play" }[event.key];
+    if (!name || event.ctrlKey || event.metaKey || event.altKey) return;
+    // Keys that mean something where the focus is keep that meaning.
+    if (event.target.closest("input, select, textarea, pre")) return;
+    if (name === "play" && event.target.closest("a, button, summary")) return;
+    event.preventDefault();
+    if (name !== "play") stop();
+    actions[name]();
+  });
+
+  controls.hidden = false;
+  show(at, { scroll: false });
+
+  function show(place, { scroll = true } = {}) {
+    at = Math.max(0, Math.min(place, steps.length - 1));
+    steps.forEach((step, other) => {
+      step.classList.toggle("later", other > at);
+      if (other === at) step.setAttribute("aria-current", "step");
+      else step.removeAttribute("aria-current");
+    });
+    const step = steps[at];
+    const text = step.querySelector("code").textContent;
+    const last = at === steps.length - 1;
+    panels.forEach((panel) => { panel.hidden = panel.dataset.panel !== step.dataset.panel; });
+    player.querySelector(".now code").textContent = `${step.querySelector(".who").textContent} ${text}`;
+    player.querySelector(".end").hidden = !last;
+    controls.querySelector("output").textContent = `${at + 1} / ${steps.length}`;
+    button("first").disabled = button("back").disabled = at === 0;
+    button("on").disabled = last;
+    veil(at);
+    mark(step.dataset.source, scroll);
+    if (scroll) reveal(picture, step);
+  }
+
+  function veil(place) {
+    [...picture.querySelectorAll(".mark")].forEach((drawn, other) => drawn.classList.toggle("later", other > place));
+  }
+
+  function mark(source, scroll) {
+    document.querySelectorAll(".line.current").forEach((line) => line.classList.remove("current"));
+    const [name, number] = source.split(":");
+    const file = name && document.querySelector(`.file[data-file="${CSS.escape(name)}"]`);
+    if (!file) return;
+    if (scroll) document.querySelectorAll(".file").forEach((other) => { other.open = other === file; });
+    const line = file.querySelectorAll(".line")[number - 1];
+    line.classList.add("current");
+    reveal(file.querySelector("pre"), line);
+  }
+
+  // Scrolls within the box alone: the page stays where its reader has put it.
+  function reveal(box, inner) {
+    const outside = box.getBoundingClientRect();
+    const inside = inner.getBoundingClientRect();
+    if (inside.top < outside.top + 40) box.scrollTop -= outside.top + 40 - inside.top;
+    if (inside.bottom > outside.bottom - 40) box.scrollTop += inside.bottom - outside.bottom + 40;
+  }
+
+  function toggle() {
+    if (timer) return stop();
+    show(at === steps.length - 1 ? 0 : at + 1);
+    timer = setInterval(() => (at === steps.length - 1 ? stop() : show(at + 1)), PAUSE);
+    button("play").setAttribute("aria-pressed", "true");
+  }
+
+  function stop() {
+    clearInterval(timer);
+    timer = null;
+    button("play").setAttribute("aria-pressed", "false");
+  }
+}
