@@ -40,6 +40,7 @@ class Burst:
         stock: units of each sku.
         quantity: units that each customer wants of a single sku. Of several skus they want 1 to 3 units, by chance.
         customers: ids of the users who come, one an attempt.
+        seconds: after which nobody comes or asks again; 0 for never.
     """
 
     strategy: str
@@ -49,6 +50,7 @@ class Burst:
     stock: int
     quantity: int
     customers: list[int]
+    seconds: float = 0.0
     _coming: Iterator[int] | None = field(default=None, repr=False)
 
     @property
@@ -91,7 +93,16 @@ def token(customer: int, *, staff: bool = False) -> str:
 
 
 def prepare(
-    *, host: str, strategy: str, rung: str, units: int, skus: int, quantity: int, limit: int, customers: list[int]
+    *,
+    host: str,
+    strategy: str,
+    rung: str,
+    units: int,
+    skus: int,
+    quantity: int,
+    limit: int,
+    customers: list[int],
+    seconds: float = 0.0,
 ) -> Burst:
     """Make products, their stock and an open sale; preheat.
 
@@ -102,6 +113,7 @@ def prepare(
         quantity: units that each customer wants, where there is one product.
         limit: units that a customer may have of each.
         customers: ids of the users who come; see `make_customers`.
+        seconds: after which nobody comes or asks again; 0 for never.
 
     Raises:
         KeyError: there is no such strategy.
@@ -133,7 +145,14 @@ def prepare(
     if not rung:
         sales.preheat(sale.pk)
     return Burst(
-        strategy, rung, sale.pk, {sku: product.pk for sku, product in products.items()}, units, quantity, customers
+        strategy,
+        rung,
+        sale.pk,
+        {sku: product.pk for sku, product in products.items()},
+        units,
+        quantity,
+        customers,
+        seconds,
     )
 
 

@@ -32,7 +32,7 @@ django.setup()
 from inventory import strategies  # noqa: E402
 from loadtest import audit, burst  # noqa: E402
 from loadtest.shapes import Burst  # noqa: E402, F401 - Locust finds it by its being here
-from loadtest.tally import Tally  # noqa: E402
+from loadtest.tally import Tally, percentiles  # noqa: E402
 from loadtest.users import Buyer  # noqa: E402, F401
 
 
@@ -44,6 +44,7 @@ def options(parser: LocustArgumentParser) -> None:
     parser.add_argument("--skus", type=int, default=1, help="of several, each order is a cart of 1 to 3 units")
     parser.add_argument("--quantity", type=int, default=1, help="units in an order")
     parser.add_argument("--attempts", type=int, default=0, help="orders that are tried; 0 for twice what there is")
+    parser.add_argument("--seconds", type=float, default=0, help="after which nobody comes or asks again; 0 for never")
     parser.add_argument(
         "--json-lines",
         action="store_true",
@@ -92,6 +93,7 @@ def prepare(environment: Environment, **_: Any) -> None:
             customers=burst.make_customers(
                 chosen.attempts or max(chosen.num_users or 1, 2 * chosen.stock * chosen.skus // chosen.quantity)
             ),
+            seconds=chosen.seconds,
         )
     except Exception as error:
         # Locust would go on without us, with buyers who wait for nothing.
@@ -119,9 +121,18 @@ def take_over(environment: Environment, data: dict[str, Any], **_: Any) -> None:
 
 
 def report_progress(environment: Environment) -> None:
+    told = 0
     while environment.coming.ready():
         tally = environment.tally
-        say({"attempted": tally.attempted, "answered": len(tally.orders), "refused": tally.refused, "busy": tally.busy})
+        now = {
+            "attempted": tally.attempted,
+            "answered": len(tally.orders),
+            "refused": tally.refused,
+            "busy": tally.busy,
+        }
+        # Of those who were answered since the last line: nobody has to go through all waits again and again.
+        say({**now, **percentiles(tally.waits[told:])})
+        told = len(tally.waits)
         gevent.sleep(0.2)
 
 

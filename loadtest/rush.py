@@ -33,6 +33,7 @@ class Rush:
         clients: buyers who ask at the same time, each one order after another.
         quantity: units in an order of a single sku.
         attempts: orders that are tried; 0 for twice what there is, at least one a client.
+        seconds: after which nobody comes or asks again; 0 for never.
     """
 
     strategy: str = "guarded-update"
@@ -42,6 +43,7 @@ class Rush:
     clients: int = 50
     quantity: int = 1
     attempts: int = 0
+    seconds: float = 0.0
 
     @property
     def name(self) -> str:
@@ -75,7 +77,7 @@ class Rush:
             *("--loglevel", "ERROR", "--host", url, "--users", str(self.clients), "--strategy", self.strategy),
             *("--rung", self.rung, "--stock", str(self.stock), "--skus", str(self.skus)),
             *("--quantity", str(self.quantity)),
-            *("--attempts", str(self.wanted), "--json-lines"),
+            *("--attempts", str(self.wanted), "--seconds", str(self.seconds), "--json-lines"),
         ]
         settings.RUN_FOLDER.create()
         log = settings.RUN_FOLDER.path / f"locust-{os.getpid()}.log"

@@ -84,13 +84,17 @@ class Tally:
         A wait is what a buyer waits: from the first request to the answer that counts, being told to try again
         included.
         """
-        waits = sorted(self.waits)
         return {
             "orders_per_s": _rate(len(self.orders), self.began, self.last_sold),
             "refusals_per_s": _rate(self.refused, self.first_refused, self.last_refused),
-            "p50_ms": _percentile(waits, 50),
-            "p99_ms": _percentile(waits, 99),
+            **percentiles(self.waits),
         }
+
+
+def percentiles(waits: list[float]) -> dict[str, float]:
+    """How long half of them, and all but one in a hundred, waited; zero where nobody did."""
+    ordered = sorted(waits)
+    return {"p50_ms": _percentile(ordered, 50), "p99_ms": _percentile(ordered, 99)}
 
 
 def _rate(count: int, since: float | None, until: float | None) -> float:

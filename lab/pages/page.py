@@ -50,12 +50,16 @@ class Refused(Exception):
 
 
 def page(view: View) -> View:
-    """Make a view a page of the lab.
+    """Make a view a page of the lab that is only looked at."""
+    return require_safe(shown(view))
+
+
+def shown(view: View) -> View:
+    """Make what a view answers a page of the lab, whatever it was asked with.
 
     The language is chosen here and not in a middleware, so that no answer of the API depends on it.
     """
 
-    @require_safe
     @wraps(view)
     def answer(request: HttpRequest, *args: Any, **values: Any) -> HttpResponse:
         language = translation.get_language_from_request(request)

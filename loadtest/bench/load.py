@@ -22,15 +22,18 @@ from geventhttpclient import HTTPClient
 def run(plan: dict[str, Any]) -> dict[str, Any]:
     """Ask `plan["path"]` of `plan["url"]` with `plan["body"]` over `plan["clients"]` connections.
 
-    The tokens are used in turn. Seconds throughout; waits are milliseconds.
+    The tokens are used in turn. Seconds throughout; waits are milliseconds. `client_min` and `client_max` are the
+    answers of the unluckiest and of the luckiest connection.
     """
     answers: Counter[int] = Counter()
     waits: list[float] = []
+    turns: list[int] = []
     tokens = itertools.cycle(plan["tokens"])
     begun = time.monotonic()
     end = begun + plan["seconds"]
 
     def client() -> None:
+        mine = 0
         connection = HTTPClient.from_url(plan["url"], connection_timeout=10, network_timeout=30)
         while (asked := time.monotonic()) < end:
             headers = {
@@ -42,6 +45,8 @@ def run(plan: dict[str, Any]) -> dict[str, Any]:
             response.read()
             answers[response.status_code] += 1
             waits.append((time.monotonic() - asked) * 1000)
+            mine += 1
+        turns.append(mine)
         connection.close()
 
     gevent.joinall([gevent.spawn(client) for _ in range(plan["clients"])], raise_error=True)
@@ -52,7 +57,10 @@ def run(plan: dict[str, Any]) -> dict[str, Any]:
         "answers": {str(status): count for status, count in answers.items()},
         "seconds": took,
         "p50_ms": waits[len(waits) // 2],
+        "p95_ms": waits[len(waits) * 95 // 100],
         "p99_ms": waits[len(waits) * 99 // 100],
+        "client_min": min(turns),
+        "client_max": max(turns),
         "generator_cpu": (used.ru_utime + used.ru_stime) / took,
     }
 

@@ -48,6 +48,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--handoffs", type=int, default=40, help="hand-overs a round (40)")
     parser.add_argument("--seconds", type=float, default=1.0, help="of greed a round (1)")
     parser.add_argument("--idle", type=float, default=8.0, help="seconds to listen to an idle waiter, once (8)")
+    parser.add_argument(
+        "--recovery",
+        action="store_true",
+        help="also how long a killed holder keeps others out, once, in the JSON",
+    )
     parser.add_argument("--only", nargs="+", choices=sorted(ALL), metavar="NAME", help=f"of {', '.join(ALL)}")
     parser.add_argument("--json", action="store_true", help="one JSON object as the last line")
     parser.set_defaults(run=run)
@@ -71,10 +76,15 @@ def run(options: argparse.Namespace) -> int:
         for name in names:
             status.update(f"An idle waiter: {name}")
             idle[name] = idle_commands(name, at, options.idle)
+        deaths: dict[str, dict[str, float | None]] = {}
+        for name in names if options.recovery else ():
+            status.update(f"The death of a holder: {name}")
+            deaths[name] = {"recovery_s": recovery(name, at)}
     report = {
         name: {
             **{figure: middle([row[figure] for row in measured]) for figure in measured[0]},
             "idle_commands_per_s": idle[name],
+            **deaths.get(name, {}),
         }
         for name, measured in rounds.items()
     }
@@ -119,9 +129,11 @@ def measure(name: str, lock: str, at: Addresses, options: argparse.Namespace) ->
     """One round of a contender with others who want the same lock."""
     handed = handoffs(name, lock, at, options.handoffs)
     turns = greedy(name, lock, at, options.seconds)
+    percentiles = [each * 1000 for each in quantiles(handed, n=100, method="inclusive")]
     return {
         "handoff_p50_ms": median(handed) * 1000,
-        "handoff_p99_ms": quantiles(handed, n=100, method="inclusive")[98] * 1000,
+        "handoff_p95_ms": percentiles[94],
+        "handoff_p99_ms": percentiles[98],
         "greedy_min": min(turns),
         "greedy_max": max(turns),
     }
@@ -259,6 +271,38 @@ def idle_commands(name: str, at: Addresses, seconds: float) -> float | None:
         release()
         waiter.join()
         return round(said / seconds, 3)
+
+
+def recovery(name: str, at: Addresses) -> float | None:
+    """Seconds from the death of a process that holds the lock until a waiter in another one has it.
+
+    None for a lock of threads, which dies with the only process that knows it.
+    """
+    if name == "thread":
+        return None
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    holder = context.Process(target=_hold, args=(name, f"{name} death", at, theirs), daemon=True)
+    with session(name, at) as mine:
+        take = mine.make(f"{name} death")
+        holder.start()
+        try:
+            ours.recv()
+        finally:
+            holder.kill()
+        died = time.monotonic()
+        take()()
+        took = time.monotonic() - died
+    holder.join()
+    return round(took, 3)
+
+
+def _hold(name: str, lock: str, at: Addresses, pipe: Pipe) -> None:
+    with session(name, at) as mine:
+        release = mine.make(lock)()
+        pipe.send("held")
+        threading.Event().wait()
+        release()  # never: but a lease that nobody keeps is given back
 
 
 @contextmanager

@@ -22,7 +22,7 @@ from rich.table import Table
 
 from inventory import strategies
 from loadtest import burst as bursts
-from loadtest.bench import saving, segments
+from loadtest.bench import recovery, saving, segments
 from loadtest.stack import Stack
 from shop import checkout
 
@@ -42,6 +42,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rounds", type=int, default=5, help="rounds; medians are reported (5)")
     parser.add_argument("--seconds", type=float, default=3.0, help="of each measurement (3)")
     parser.add_argument("--only", nargs="+", choices=strategies.NAMES, help="only these strategies (all)")
+    parser.add_argument(
+        "--recovery", action="store_true", help="also how long a sale stands still when a seller is killed, in the JSON"
+    )
     parser.add_argument("--json", action="store_true", help="one JSON object as the last line")
     parser.set_defaults(run=run)
 
@@ -59,8 +62,13 @@ def run(options: argparse.Namespace) -> int:
                 measured = measure(name, stack.url, customers, options)
                 if number:
                     rounds[name].append(measured)
-        status.update("Statements and round trips of an order")
-        costs = {name: cost(name, customers) for name in names if name in strategies.NAMES}
+    # With no worker and no beat, who would save a part of what is measured here.
+    with Stack(), console.status("Statements and round trips of an order") as status:
+        costs: dict[str, dict[str, float]] = {name: cost(name, customers) for name in names if name in strategies.NAMES}
+        if options.recovery:
+            for name, row in costs.items():
+                status.update(f"The death of a seller: {name}")
+                row["recovery_s"] = recovery.measure(name, customers[:2], options.rounds)
         status.update("Segments, with work in the critical section")
         split = segments.measure(customers=customers, rounds=options.rounds, seconds=options.seconds)
         status.update("What workers save, and what COPY would")
@@ -132,15 +140,13 @@ def ask(
         "per_s": placed / said["seconds"],
         "refused_per_s": refused / said["seconds"],
         "others": sum(said["answers"].values()) - placed - refused,
-        "p50_ms": said["p50_ms"],
-        "p99_ms": said["p99_ms"],
-        "generator_cpu": said["generator_cpu"],
+        **{name: said[name] for name in ("p50_ms", "p95_ms", "p99_ms", "client_min", "client_max", "generator_cpu")},
         # A run that oversold, or lost an order that it had promised, has no throughput.
         "conserved": figures.conserved and (name == EMPTY or figures.sold == placed),
     }
 
 
-def cost(name: str, customers: list[int]) -> dict[str, int]:
+def cost(name: str, customers: list[int]) -> dict[str, float]:
     """SQL statements and round trips to Redis of one order, once everything that is remembered is known."""
     burst = bursts.prepare(
         host="", strategy=name, rung="", units=STOCK, skus=1, quantity=1, limit=STOCK, customers=customers
@@ -167,7 +173,8 @@ def cost(name: str, customers: list[int]) -> dict[str, int]:
 
 def summary(rounds: list[dict[str, Any]]) -> dict[str, Any]:
     """Medians over the rounds, and the spread of what counts."""
-    names = ("per_s", "refusals_per_s", "p50_ms", "p99_ms", "generator_cpu")
+    waits, clients = ("p50_ms", "p95_ms", "p99_ms"), ("client_min", "client_max")
+    names = ("per_s", "refusals_per_s", *waits, *clients, "generator_cpu")
     return {
         **{name: median(row[name] for row in rounds) for name in names},
         "least": min(row["per_s"] for row in rounds),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import uuid
 from typing import Any
 
@@ -24,11 +25,12 @@ class Buyer(FastHttpUser):
     def on_start(self) -> None:
         # On a worker the burst comes as a message, maybe after the order to start.
         self.burst = self.environment.coming.get(timeout=PATIENCE)
+        self.leaves_at = self._now() + self.burst.seconds if self.burst.seconds else math.inf
 
     @task
     def buy(self) -> None:
         coming = self.burst
-        customer = coming.next_customer()
+        customer = coming.next_customer() if self._now() < self.leaves_at else None
         if customer is None:
             raise StopUser
         headers = {
@@ -39,14 +41,14 @@ class Buyer(FastHttpUser):
         body = coming.body(cart)
         tally = self.environment.tally
         with tally.attempt() as attempt:
-            deadline = gevent.get_hub().loop.now() + PATIENCE
+            deadline = min(self._now() + PATIENCE, self.leaves_at)
             while True:
                 status, answer, retry_after = self._place(coming.path, headers, body)
                 if status in TAKEN:
                     attempt.sold(answer["id"])
                 elif status == 409 and answer.get("type", "").endswith("/sold-out/"):
                     attempt.refused(cart)
-                elif gevent.get_hub().loop.now() < deadline and (
+                elif self._now() < deadline and (
                     status in TRY_AGAIN or answer.get("type", "").endswith("/still-running/")
                 ):
                     attempt.busy()
@@ -54,6 +56,9 @@ class Buyer(FastHttpUser):
                     gevent.sleep(retry_after)
                     continue
                 return
+
+    def _now(self) -> float:
+        return float(gevent.get_hub().loop.now())
 
     def _place(self, path: str, headers: dict[str, str], body: dict[str, Any]) -> tuple[int, dict[str, Any], float]:
         """One request; its outcome is its name in Locust's statistics."""

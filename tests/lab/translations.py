@@ -24,8 +24,9 @@ def needed() -> set[Texts]:
     from_rungs = {text for entry in LADDER.values() for text in (entry.title, entry.flaw) if text}
     from_code = {*get_args(Event), *get_args(Invariant), *EVENTS.values(), *from_rungs}
     found = {(text,) for text in from_code}
-    for file in sorted((LAB / "pages").rglob("*.py")) + sorted((LAB / "templatetags").rglob("*.py")):
-        found.update(_called(ast.parse(file.read_text(encoding="utf-8"))))
+    for folder in ("comparison", "pages", "race", "templatetags"):
+        for file in sorted((LAB / folder).rglob("*.py")):
+            found.update(_called(ast.parse(file.read_text(encoding="utf-8"))))
     for file in sorted((LAB / "templates").rglob("*.html")):
         found.update(_in_template(file))
     return found

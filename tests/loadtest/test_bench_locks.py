@@ -15,6 +15,7 @@ from servers import zookeeper
 FIGURES = {
     "pair_us",
     "handoff_p50_ms",
+    "handoff_p95_ms",
     "handoff_p99_ms",
     "greedy_min",
     "greedy_max",

@@ -1,8 +1,13 @@
-"""`manage.py rush`: one burst, one verdict."""
+"""`manage.py rush`: one burst, one verdict; or several, one after the other."""
 
 from __future__ import annotations
 
+import argparse
 import json
+import os
+import signal
+import sys
+import threading
 from contextlib import ExitStack
 from typing import Any
 
@@ -27,18 +32,38 @@ def positive(text: str) -> int:
     return number
 
 
+def strategy(text: str) -> dict[str, str]:
+    if text not in strategies.NAMES:
+        raise argparse.ArgumentTypeError(f"there is no {text}; there are {', '.join(strategies.NAMES)}")
+    return {"strategy": text}
+
+
+def rung(text: str) -> dict[str, str]:
+    return {"rung": text}
+
+
 class Command(BaseCommand):
     help = (
         "Lets a burst of buyers loose on a strategy, or on a flawed rung of the lab, and counts from the tables what "
-        "was sold. Starts a shop of its own, unless --url names one that runs with the same settings. "
+        "was sold; on several, one after the other. Starts a shop of its own, unless --url names one that runs with "
+        "the same settings. "
         "Exit status 0 when nothing was sold twice or lost, 1 when something was, or when somebody was refused with "
         "units left for him, 2 when there is no verdict."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
-        what = parser.add_mutually_exclusive_group()
-        what.add_argument("--strategy", choices=strategies.NAMES, default="guarded-update", help="how stock is taken")
-        what.add_argument("--rung", default="", help="a flawed rung of the lab, such as compute-and-overwrite")
+        for kind, explained in (
+            (strategy, f"how stock is taken (guarded-update): {', '.join(strategies.NAMES)}; may be repeated"),
+            (rung, "a flawed rung of the lab, such as compute-and-overwrite; may be repeated"),
+        ):
+            parser.add_argument(
+                f"--{kind.__name__}",
+                type=kind,
+                action="append",
+                dest="sellers",
+                metavar=kind.__name__.upper(),
+                help=explained,
+            )
         parser.add_argument("--stock", type=positive, default=100, help="units there are of each sku (100)")
         parser.add_argument(
             "--skus", type=positive, default=1, help="of several, each order is a cart of 1 to 3 units (1)"
@@ -51,32 +76,81 @@ class Command(BaseCommand):
             default=0,
             help="orders that are tried (twice what there is)",
         )
+        parser.add_argument(
+            "--seconds", type=positive, default=0, help="after which nobody comes or asks again (until all have come)"
+        )
         parser.add_argument("--url", default="", help="a running shop; without it one is started and stopped again")
-        parser.add_argument("--json", action="store_true", help="end with one JSON object in place of the table")
+        said = parser.add_mutually_exclusive_group()
+        said.add_argument("--json", action="store_true", help="end with one JSON object a burst in place of the table")
+        said.add_argument(
+            "--json-lines",
+            action="store_true",
+            help="progress and verdicts as lines of JSON, for a program; ends when its standard input is closed",
+        )
 
     def handle(self, *args: Any, **options: Any) -> None:
-        names = ("strategy", "rung", "stock", "skus", "clients", "quantity", "attempts")
-        rush = Rush(**{name: options[name] for name in names})
+        names = ("stock", "skus", "clients", "quantity", "attempts", "seconds")
+        burst = {name: options[name] for name in names}
+        rushes = [Rush(**seller, **burst) for seller in options["sellers"] or [{"strategy": "guarded-update"}]]
+        if options["json_lines"]:
+            end_with_the_reader()
         console = Console(stderr=True)
+        statuses = [2]
         try:
             with ExitStack() as running:
                 url = options["url"].rstrip("/")
                 if not url:
+                    lab, background = any(rush.rung for rush in rushes), any(rush.needs_workers for rush in rushes)
                     with console.status("Starting the shop …"):
-                        url = running.enter_context(Stack(lab=bool(rush.rung), background=rush.needs_workers)).url
+                        url = running.enter_context(Stack(lab=lab, background=background)).url
                 elif not answers(url):
                     raise CommandError(f"No healthy shop answers at {url}: {url}/health/ says more.", returncode=2)
-                result = run_with_progress(rush, url, console)
-        except (RushError, ServerError) as error:
+                statuses = [self.judge(rush, url, console, options) for rush in rushes]
+        except ServerError as error:
             raise CommandError(str(error), returncode=2) from error
-        if options["json"]:
+        if any(statuses):
+            raise SystemExit(max(statuses))
+
+    def judge(self, rush: Rush, url: str, console: Console, options: dict[str, Any]) -> int:
+        """Let one burst come, say what became of it, and return its exit status."""
+
+        def say(values: dict[str, Any]) -> None:
+            self.stdout.write(json.dumps({"name": rush.name, **values}))
+            self.stdout.flush()
+
+        try:
+            if options["json_lines"]:
+                say({"wanted": rush.wanted})
+                result = rush.run(url, progress=lambda said: say(said) if "answered" in said else None)
+            else:
+                result = run_with_progress(rush, url, console)
+        except RushError as error:
+            if options["json_lines"]:
+                say({"error": str(error)})
+            self.stderr.write(str(error))
+            return 2
+        if options["json_lines"]:
+            say({"result": result, "holds": audit.holds(result), "sentence": audit.sentence(result)})
+        elif options["json"]:
             self.stdout.write(json.dumps(result))
         else:
             colour = "green" if audit.holds(result) else "red"
             verdict = f"[bold {colour}]{result['strategy']}: {audit.sentence(result)}[/]"
             Console().print(sheet(result), verdict, sep="\n")
-        if not audit.holds(result):
-            raise SystemExit(1)
+        return 0 if audit.holds(result) else 1
+
+
+def end_with_the_reader() -> None:
+    """Whoever reads our lines holds the other end of our standard input. When it is gone we stop what we started."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    main = threading.main_thread()
+
+    def wait() -> None:
+        os.read(sys.stdin.fileno(), 1)
+        if main.ident is not None:
+            signal.pthread_kill(main.ident, signal.SIGINT)
+
+    threading.Thread(target=wait, name="reader", daemon=True).start()
 
 
 def run_with_progress(rush: Rush, url: str, console: Console) -> dict[str, Any]:

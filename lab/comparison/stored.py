@@ -1,0 +1,158 @@
+"""The stored result of the benchmarks: `lab/comparison.json`, which `manage.py compare` writes.
+
+The file is one JSON object with a member for each part that was measured, `strategies` and `locks`:
+
+    {"strategies": {
+        "made": "2026-01-31",        the day (UTC)
+        "short": false,              whether it was a short run: a few seconds each, for orientation only
+        "source": "3f0c…",           `source_hash` of the code that was measured
+        "machine": {"cpus": 2, "processor": "x86_64", "python": "3.11.7"},
+        "report": {…}                what `python -m loadtest.bench strategies --json --recovery` said
+     },
+     "locks": {…}}                   the same, of `python -m loadtest.bench locks --json --recovery`
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from django.conf import settings
+
+Part = Literal["strategies", "locks"]
+PARTS: tuple[Part, ...] = get_args(Part)
+FILE = Path(settings.BASE_DIR) / "lab" / "comparison.json"
+PEER = "peer:redis-py-lock"
+SOURCES: Mapping[Part, Sequence[str]] = {"strategies": ("locking", "inventory", "shop"), "locks": ("locking",)}
+"""The rooms whose code is measured."""
+ASIDE = frozenset({"migrations", "management", "admin", "templates", "admin.py", "guide.py"})
+"""Folders and files in them that no order and no lock goes through."""
+
+RUNGS: Mapping[Part, Mapping[str, str]] = {
+    "strategies": {},
+    "locks": {
+        "redis": "fence",
+        "reentrant": "re-entrant",
+        "advisory": "postgres-advisory-lock",
+        "row": "lock-table-for-update",
+        "insert": "lock-table-insert",
+        "process": "process-lock",
+        "thread": "thread-lock",
+        "kazoo": "kazoo-recipe",
+    },
+}
+"""The rung that runs what was measured, where it has another name."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """What was measured of one strategy or lock; None for what does not apply, or was not measured.
+
+    Attributes:
+        peer: whether it is somebody else's, to compare with.
+        per_s: orders a second with all clients asking at once, through REST; of a lock, uncontended pairs of acquire
+            and release.
+        p50_ms: what half of the buyers waited at most; of a lock, from before a release until a waiter holds it.
+        p95_ms: the same for all but one in twenty.
+        fairness: what the unluckiest got for each that the luckiest got, from 0 to 1: answers of a client; of a lock,
+            turns of a process that takes it again at once.
+        recovery_s: seconds from the death of whoever was selling, or held the lock, until another one had.
+    """
+
+    name: str
+    rung: str
+    peer: bool
+    per_s: float | None
+    p50_ms: float | None
+    p95_ms: float | None
+    fairness: float | None
+    recovery_s: float | None
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A part of the comparison.
+
+    Attributes:
+        made: the day, as in 2026-01-31.
+        short: whether it was a short run.
+        stale: whether the code has changed since.
+        empty_per_s: answers a second of an endpoint that does nothing; None for locks.
+    """
+
+    made: str
+    short: bool
+    stale: bool
+    machine: Mapping[str, Any]
+    rows: Sequence[Row]
+    empty_per_s: float | None
+
+
+def load(part: Part) -> Measured | None:
+    """What is stored of a part; None when it was never measured."""
+    stored = read().get(part)
+    if stored is None:
+        return None
+    report = stored["report"]
+    rows = _strategies(report) if part == "strategies" else _locks(report)
+    empty = report["empty"]["requests_per_s"] if part == "strategies" else None
+    stale = stored["source"] != source_hash(part)
+    return Measured(stored["made"], stored["short"], stale, stored["machine"], tuple(rows), empty)
+
+
+def read() -> dict[str, Any]:
+    """The whole file; empty when there is none."""
+    try:
+        stored: dict[str, Any] = json.loads(FILE.read_text())
+    except FileNotFoundError:
+        return {}
+    return stored
+
+
+def source_hash(part: Part) -> str:
+    """A hash of the code that a part measures."""
+    digest = hashlib.sha256()
+    root = Path(settings.BASE_DIR)
+    for room in SOURCES[part]:
+        for file in sorted((root / room).rglob("*")):
+            inside = file.relative_to(root)
+            if file.suffix in {".py", ".lua"} and not ASIDE.intersection(inside.parts):
+                digest.update(f"{inside}\0".encode() + file.read_bytes() + b"\0")
+    return digest.hexdigest()
+
+
+def _strategies(report: Mapping[str, Any]) -> Iterator[Row]:
+    for name, row in {**report["strategies"], PEER: report[PEER]}.items():
+        yield Row(
+            name.removeprefix("peer:"),
+            rung="" if name == PEER else name,
+            peer=name == PEER,
+            per_s=row["orders_per_s"],
+            p50_ms=row["p50_ms"],
+            p95_ms=row["p95_ms"],
+            fairness=_share(row["client_min"], row["client_max"]),
+            recovery_s=row.get("recovery_s"),
+        )
+
+
+def _locks(report: Mapping[str, Any]) -> Iterator[Row]:
+    for kind in ("locks", "peers"):
+        for name, row in report[kind].items():
+            yield Row(
+                name,
+                rung=RUNGS["locks"].get(name, name),
+                peer=kind == "peers",
+                per_s=1e6 / row["pair_us"],
+                p50_ms=row["handoff_p50_ms"],
+                p95_ms=row["handoff_p95_ms"],
+                fairness=_share(row["greedy_min"], row["greedy_max"]),
+                recovery_s=row.get("recovery_s"),
+            )
+
+
+def _share(least: float, most: float) -> float:
+    return least / most if most else 0.0
