@@ -181,7 +181,8 @@ class Actor:
             self.answer = "crashed"
         except BaseException as error:
             self.error = error
-            self.answer = f"{type(error).__name__}: {error}"
+            # What a dead one is told on his way out does not reach him.
+            self.answer = "crashed" if self.crashed else f"{type(error).__name__}: {error}"
         finally:
             hooks.play(None)
             self._tell(State.DONE)

@@ -48,6 +48,10 @@ ELSEWHERE = frozenset(
 """Rungs that need more than one Redis and one Postgres, and threads that use them."""
 
 
+class NotHere(Exception):
+    """A rung needs more than a stage has."""
+
+
 class Impossible(Exception):
     """A schedule chooses what cannot be chosen.
 
@@ -56,8 +60,11 @@ class Impossible(Exception):
     """
 
     def __init__(self, message: str, at: int) -> None:
-        super().__init__(message)
+        super().__init__(message, at)
         self.at = at
+
+    def __str__(self) -> str:
+        return str(self.args[0])
 
 
 def new_trial(entry: Entry, stage: Stage, clients: int | None = None) -> Trial:
@@ -67,6 +74,8 @@ def new_trial(entry: Entry, stage: Stage, clients: int | None = None) -> Trial:
         clients: how many; None: as many as it takes to show the rung.
     """
     kind: type[Trial]
+    if not can_play(entry):
+        raise NotHere(f"{entry.slug} needs servers that a stage does not have.")
     if entry.track == "locks":
         kind = LOCK_TRIALS.get(entry.slug, lock_trial.LockTrial)
     elif entry.claim == "flawed":

@@ -66,6 +66,7 @@ def explore(
     events: Collection[Event],
     goal: Invariant | None,
     progress: Callable[[int], object] = lambda schedules: None,
+    confirm: Callable[[Run], bool] = lambda run: True,
 ) -> Found:
     """Run schedules until one breaks the invariant, or all within the bounds were tried.
 
@@ -78,6 +79,7 @@ def explore(
         events: what may happen.
         goal: the invariant; None: any.
         progress: told how many schedules were run so far.
+        confirm: whether what was found is good enough; if not, the search goes on.
     """
     began = time.monotonic()
     ticket = count()
@@ -91,7 +93,7 @@ def explore(
         walk, run = _walk(trial, (prefix, preemptions, happened), bounds, seen, events, goal)
         runs += 1
         progress(runs)
-        if run.broken is not None and goal in (None, run.broken):
+        if run.broken is not None and goal in (None, run.broken) and confirm(run):
             seconds = time.monotonic() - began
             return Found(run, clients, preemptions, happened, runs, exhausted=False, seconds=seconds)
         for other, spent, more in walk.others:
