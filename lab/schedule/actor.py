@@ -21,6 +21,10 @@ SHOWN = tuple(str(ROOT / room) for room in ("lab/ladder", "locking", "inventory"
 THREADING = threading.__file__
 
 
+CRASHED = "crashed"
+"""The answer of an actor who died."""
+
+
 class Crash(BaseException):
     """The actor is dead: neither this step nor a later one is taken."""
 
@@ -102,6 +106,15 @@ class Actor:
         self.asleep = False
         self._go.release()
 
+    def goes_on_living(self) -> None:
+        """In the actor's own thread: return, unless he is dead.
+
+        Raises:
+            Crash: he is.
+        """
+        if self.crashed:
+            raise Crash
+
     def stop(self, pending: Pending, at: tuple[str, int] | None = None) -> None:
         """In the actor's own thread: wait until he is told to go on.
 
@@ -113,8 +126,7 @@ class Actor:
         self.file, self.line = at or where()
         self._tell(State.STOPPED)
         self._go.acquire()
-        if self.crashed:
-            raise Crash
+        self.goes_on_living()
 
     def sleep(self, seconds: float, at: tuple[str, int] | None = None) -> None:
         """In the actor's own thread: sleep for so long at least, on the clock of the schedule."""
@@ -125,7 +137,7 @@ class Actor:
         """In the actor's own thread: wait until there is an answer to what blocks, or the time is over.
 
         Args:
-            connection: his, to Redis; a blocking command was sent on it.
+            connection: his, to Redis, on which a blocking command was sent; or his session with Postgres.
             until: when he looks up from it, on the clock of the schedule.
 
         Returns:
@@ -134,8 +146,7 @@ class Actor:
         self.wakes_at, self.rings = until, False
         self._tell(State.LISTENING, connection)
         self._go.acquire()
-        if self.crashed:
-            raise Crash
+        self.goes_on_living()
         return not self.rings
 
     def waits_in_this_process(self) -> bool:
@@ -178,7 +189,7 @@ class Actor:
         try:
             self.answer = self._job()
         except Crash:
-            self.answer = "crashed"
+            self.answer = CRASHED
         except BaseException as error:
             self.error = error
             # What a dead one is told on his way out does not reach him.

@@ -131,6 +131,7 @@ class Controller:
             return self.run
         finally:
             self._clear_up()
+            self.trial.end()
 
     def _step(self) -> bool:
         """Let one thing happen. Returns whether the run goes on."""

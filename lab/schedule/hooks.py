@@ -16,7 +16,8 @@ from django.db.backends.postgresql.base import DatabaseWrapper
 from redis.connection import Connection, UnixDomainSocketConnection
 
 from lab.schedule.steps import Pending, of_commands, of_statement
-from locking.session import Session
+from locking.errors import LockUnavailable
+from locking.session import SETTINGS, Session
 
 if TYPE_CHECKING:
     from lab.schedule.actor import Actor
@@ -126,10 +127,47 @@ def _before_the_statement(execute: Callable[..., Any], sql: str, *rest: Any) -> 
 
 
 class StoppingSession(Session):
-    """A session of the locks on Postgres."""
+    """A session of the locks with Postgres, which stops before each statement, but for those that settle how it is."""
 
-    def ask(self, statement: str, *values: Any, **options: Any) -> Any:
+    pid = 0
+    """The process of the server that serves it."""
+    _notes = False
+
+    def __init__(self, *args: Any, **options: Any) -> None:
         if (mine := actor()) is not None:
-            mine.session = self
-        stop(of_statement(statement))
-        return super().ask(statement, *values, **options)
+            mine.goes_on_living()
+        super().__init__(*args, **options)
+
+    def ask(self, statement: str, *values: str, waits: float = 0.0) -> list[str | None]:
+        mine = actor()
+        if mine is None:
+            return super().ask(statement, *values, waits=waits)
+        if not self.pid:
+            self.pid = self._pgconn.backend_pid
+        if statement == SETTINGS:
+            return super().ask(statement, *values)
+        mine.session = self
+        mine.stop(of_statement(statement))
+        try:
+            return super().ask(statement, *values, waits=waits)
+        except LockUnavailable:
+            mine.goes_on_living()
+            raise
+
+    def sleep(self, seconds: float) -> bool:
+        mine = actor()
+        if mine is None:
+            return super().sleep(seconds)
+        if mine.listen(self, mine.clock() + seconds):
+            self._notes = False
+            return True
+        return False
+
+    def was_notified(self) -> bool:
+        """While its owner sleeps: whether he is to be waked.
+
+        The server passes on what was committed before it answers the next question, so one is asked.
+        """
+        super().ask("SELECT")
+        self._notes = self._notified() or self._notes
+        return self._notes

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from lab.ladder.catalogue import LADDER, Entry
 from lab.ladder.locks.rung import Event
-from lab.schedule import lock_trial, process_trial, stock_trial
+from lab.schedule import lock_trial, postgres_trial, process_trial, stock_trial
 from lab.schedule.controller import STOP, Controller, Point, Run
 from lab.schedule.stage import Stage
 from lab.schedule.trace import Trace
@@ -20,6 +20,11 @@ LOCK_TRIALS: dict[str, type[lock_trial.LockTrial]] = {
     "fence": lock_trial.FenceTrial,
     "re-entrant-without-the-count": lock_trial.TwiceTrial,
     "re-entrant": lock_trial.TwiceTrial,
+    "for-update-without-the-row": postgres_trial.PostgresTrial,
+    "lock-table-for-update": postgres_trial.PostgresTrial,
+    "insert-without-owner-and-expiry": postgres_trial.PostgresTrial,
+    "lock-table-insert": postgres_trial.PostgresTrial,
+    "postgres-advisory-lock": postgres_trial.PostgresTrial,
     "thread-lock": process_trial.MemoryTrial,
     "process-lock": process_trial.MachinesTrial,
     "owner-is-thread-id": process_trial.ProcessTrial,
@@ -38,11 +43,6 @@ ELSEWHERE = frozenset(
         "zookeeper",
         "kazoo-recipe",
         "etcd",
-        "for-update-without-the-row",
-        "lock-table-for-update",
-        "insert-without-owner-and-expiry",
-        "lock-table-insert",
-        "postgres-advisory-lock",
     }
 )
 """Rungs that need more than one Redis and one Postgres, and threads that use them."""

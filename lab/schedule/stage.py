@@ -11,6 +11,7 @@ import psycopg
 import redis
 from django.core.cache import caches
 from django.db import DEFAULT_DB_ALIAS, connections
+from psycopg.conninfo import make_conninfo
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
@@ -102,6 +103,8 @@ class Stage:
         self._seats: dict[str, Seat] = {}
         self._kept: dict[str, Kept] = {}
         self._eyes: psycopg.Connection[Any] | None = None
+        self.passes_elsewhere: Callable[[float], object] | None = None
+        """Lets so many seconds pass in what else a trial uses."""
 
     def new_redis(self) -> redis.Redis:
         """A client whose commands are steps of the actor that sends them."""
@@ -163,6 +166,8 @@ class Stage:
         """Let time pass on the injected clocks, and in the TTLs of Redis alike."""
         self.clock.now += seconds
         self._pass(args=[round(seconds * 1000)])
+        if self.passes_elsewhere is not None:
+            self.passes_elsewhere(seconds)
 
     def until_expiry(self) -> float | None:
         """Seconds until the first key expires; None when none does."""
@@ -180,6 +185,8 @@ class Stage:
 
     def is_blocked(self, actor: Actor) -> bool:
         """Whether an actor waits for somebody else, as his server sees it."""
+        if isinstance(actor.listens_to, hooks.StoppingSession):
+            return not actor.listens_to.was_notified()
         if actor.listens_to is not None:
             return self._is_blocked_in_redis(actor.listens_to.number)
         pids = _backends(self._seats.get(actor.name), actor)
@@ -203,12 +210,15 @@ class Stage:
     def eyes(self) -> psycopg.Connection[Any]:
         """A connection that looks at what waits in Postgres. No step of anybody."""
         if self._eyes is None or self._eyes.closed:
-            settings = hooks.StoppingDatabase(self.database, DEFAULT_DB_ALIAS).get_connection_params()
-            known = {
-                name: settings[name] for name in ("host", "port", "user", "password", "dbname") if name in settings
-            }
-            self._eyes = psycopg.connect(**known, autocommit=True, prepare_threshold=1)
+            self._eyes = psycopg.connect(self.conninfo, autocommit=True, prepare_threshold=1)
         return self._eyes
+
+    @property
+    def conninfo(self) -> str:
+        """The Postgres database, as libpq's connection string."""
+        settings = hooks.StoppingDatabase(self.database, DEFAULT_DB_ALIAS).get_connection_params()
+        known = {name: settings[name] for name in ("host", "port", "user", "password", "dbname") if name in settings}
+        return make_conninfo("", **known)
 
     def close(self) -> None:
         """Drop every connection, and close what was kept."""
@@ -236,7 +246,7 @@ def _backends(seat: Seat | None, actor: Actor) -> list[int]:
     if seat is not None and seat.database is not None and seat.database.connection is not None:
         pids.append(seat.database.connection.info.backend_pid)
     if actor.session is not None:
-        pids.append(actor.session._pgconn.backend_pid)
+        pids.append(actor.session.pid)
     return pids
 
 

@@ -42,6 +42,9 @@ class Trial(ABC):
         self.stage.redis.flushdb()
         return self.prepare()
 
+    def end(self) -> None:
+        """Everybody is gone: undo what `begin` did beyond the stage's servers. It may be called more than once."""
+
     @abstractmethod
     def prepare(self) -> Mapping[str, Callable[[], str]]:
         """Put the first figures into the emptied servers, and return the job of each actor by name."""

@@ -23,9 +23,9 @@ SLUGS = ("thread-lock", "process-lock", "owner-is-thread-id")
 def test_the_search_finds_a_schedule_that_breaks_it_each_time(stage: Stage, slug: str) -> None:
     entry = LADDER[slug]
     found = [explore(new_trial(entry, stage), Bounds(), events_of(entry), entry.breaks) for _ in range(2)]
-    assert found[0].witness is not None
-    assert (found[0].witness, found[0].schedules) == (found[1].witness, found[1].schedules)
-    runs = [replay(slug, found[0].witness, stage) for _ in range(20)]
+    assert found[0].run is not None and found[1].run is not None
+    assert (found[0].run.schedule, found[0].schedules) == (found[1].run.schedule, found[1].schedules)
+    runs = [replay(slug, found[0].run.schedule, stage) for _ in range(20)]
     assert {run.broken for run in runs} == {entry.breaks}
     assert all(step.line for step in runs[0].steps if step.where == "process")
     assert can_play(entry)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import secrets
 import time
+from collections.abc import Callable
 
 from lab.ladder.locks.rung import ON_A_SERVER, POLL, Rung
 from locking.base import Lock, patience
@@ -36,19 +37,28 @@ class InsertWithoutOwnerAndExpiry(Rung, Lock):
     source = "002"
     capabilities = ON_A_SERVER
 
-    def __init__(self, conninfo: str, name: str) -> None:
+    def __init__(
+        self,
+        conninfo: str,
+        name: str,
+        *,
+        sleep: Callable[[float], object] = time.sleep,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         super().__init__(name, ttl=math.inf)
         self._conninfo = parameters(conninfo)
+        self._sleep = sleep
+        self._clock = clock
 
     def acquire(self, blocking: bool = True, timeout: float | None = None) -> Lease | None:  # noqa: FBT001, FBT002
         """See `Lock.acquire`."""
-        deadline = time.monotonic() + patience(blocking, timeout)
+        deadline = self._clock() + patience(blocking, timeout)
         while not self._ask(INSERT):
-            left = deadline - time.monotonic()
+            left = deadline - self._clock()
             if left <= 0:
                 return None
-            time.sleep(min(POLL, left))
-        return Lease(self, secrets.token_hex(16), started=time.monotonic(), ttl=math.inf, clock=time.monotonic)
+            self._sleep(min(POLL, left))
+        return Lease(self, secrets.token_hex(16), started=self._clock(), ttl=math.inf, clock=self._clock)
 
     def _extend(self, lease: Lease, ttl: float) -> bool:
         return True

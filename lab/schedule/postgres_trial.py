@@ -1,0 +1,96 @@
+"""Clients whose lock is in Postgres. The counter that they sell from is in Redis, as on the other rungs."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from lab.ladder.locks import insert_without_owner_and_expiry
+from lab.ladder.locks.for_update_without_the_row import ForUpdateWithoutTheRow
+from lab.ladder.locks.insert_without_owner_and_expiry import InsertWithoutOwnerAndExpiry
+from lab.schedule.actor import CRASHED
+from lab.schedule.counter import SOLD
+from lab.schedule.hooks import StoppingSession
+from lab.schedule.lock_trial import LockTrial, sleep
+from lab.schedule.trial import TTL, Broken
+from locking import Lock, postgres, tables
+from locking.session import Session
+from locking.tables import InsertLock, create_lock_tables
+
+NAME = "stock"
+USERS: tuple[Any, ...] = (postgres, tables, insert_without_owner_and_expiry)
+"""The modules that open sessions."""
+
+_mutex = threading.Lock()
+_trials: set[PostgresTrial] = set()
+
+
+class PostgresTrial(LockTrial):
+    """Each client has sessions of his own with Postgres, as his lock opens them, and stops before what he asks there.
+
+    Whoever is no client gets sessions that stop for nobody.
+    """
+
+    def prepare(self) -> Mapping[str, Callable[[], str]]:
+        eyes = self.stage.eyes
+        if eyes.execute("SELECT to_regclass('lock_fence')").fetchone() == (None,):
+            create_lock_tables(self.stage.conninfo)
+        eyes.execute("DELETE FROM lock_grant")
+        eyes.execute("DELETE FROM lock_row")
+        if self.entry.code is not ForUpdateWithoutTheRow:
+            eyes.execute("INSERT INTO lock_row (name) VALUES (%s)", [NAME])
+        self.stage.passes_elsewhere = self._passes
+        with _mutex:
+            _trials.add(self)
+            _open_sessions_with(StoppingSession)
+        return super().prepare()
+
+    def end(self) -> None:
+        self.stage.passes_elsewhere = None
+        with _mutex:
+            _trials.discard(self)
+            if not _trials:
+                _open_sessions_with(Session)
+
+    def verdict(self, answers: Mapping[str, str]) -> Sequence[Broken]:
+        """An error is no refusal here: everybody waits for as long as it takes."""
+        failed = "; ".join(
+            f"{name} was told {answer}" for name, answer in answers.items() if answer not in (SOLD, CRASHED)
+        )
+        broken = list(super().verdict(answers))
+        if failed:
+            broken.append(("progress", failed))
+        return broken
+
+    def make_lock(self, client: Any) -> Lock:
+        code: Any = self.entry.code
+        options: dict[str, Any] = {"clock": self.stage.clock}
+        if code is InsertWithoutOwnerAndExpiry:
+            options["sleep"] = sleep
+        elif code is InsertLock:
+            options["ttl"] = TTL
+        lock: Lock = code(self.stage.conninfo, NAME, **options)
+        return lock
+
+    def state(self) -> tuple[Mapping[str, Any], ...]:
+        rows = self.stage.eyes.execute(
+            "SELECT 'lock_grant: ' || name, 'somebody', extract(epoch FROM expires - clock_timestamp())::float8 "
+            "FROM lock_grant UNION ALL SELECT 'lock_row: ' || name, 'the row', 'infinity' FROM lock_row ORDER BY 1"
+        )
+        shown = [
+            {"where": "postgres", "name": name, "value": value, "ttl": None if left == float("inf") else left}
+            for name, value, left in rows
+        ]
+        return (*super().state(), *shown)
+
+    def _passes(self, seconds: float) -> None:
+        """By the server's clock, which nobody can set, whatever expires does so that much earlier."""
+        self.stage.eyes.execute(
+            "UPDATE lock_grant SET expires = expires - %s * interval '1 second' WHERE expires < 'infinity'", [seconds]
+        )
+
+
+def _open_sessions_with(kind: type[Session]) -> None:
+    for module in USERS:
+        module.Session = kind
