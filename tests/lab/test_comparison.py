@@ -43,7 +43,7 @@ def page(query: str = "") -> str:
 
 
 def rows(part: Part, query: str = "") -> list[list[str]]:
-    section = re.findall(rf'<section aria-labelledby="{part}">.*?</section>', page(query), re.DOTALL)[0]
+    section = re.findall(rf'<section id="{part}">.*?</section>', page(query), re.DOTALL)[0]
     lines = re.findall(r"<tr.*?</tr>", section, re.DOTALL)[1:]
     return [[re.sub("<.*?>", "", cell) for cell in re.findall(r"<t[hd].*?</t[hd]>", line)] for line in lines]
 
