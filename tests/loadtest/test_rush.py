@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import json
 import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 
 from lab.ladder.stock import RUNGS
 from loadtest import audit
 from tests.factories import DISTINCT
-from tests.loadtest.conftest import Manage
+from tests.loadtest.conftest import CHECKOUT, Manage
 
 KEYS = [
     *("strategy", "stock", "clients", "attempted", "sold", "refused", "errors", "oversold", "conserved"),
@@ -104,6 +108,67 @@ def test_a_burst_in_which_nobody_was_served_is_no_verdict(manage: Manage) -> Non
     assert done.returncode == 2
     assert "The burst came to no verdict: nobody was served" in done.stderr
     assert done.stdout == ""
+
+
+def test_several_sellers_sell_one_after_the_other_in_the_order_they_are_named(manage: Manage) -> None:
+    sellers = ("--strategy", "lua-queue", "--rung", "compute-and-overwrite", "--strategy", "row-lock")
+    done = manage("rush", *sellers, "--stock", "20", "--clients", "20", "--json")
+
+    results = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [result["strategy"] for result in results] == ["lua-queue", "compute-and-overwrite", "row-lock"]
+    assert [result["conserved"] for result in results] == [True, False, True]
+    assert done.returncode == 1
+
+
+def test_one_without_a_verdict_does_not_keep_the_others_from_theirs(manage: Manage) -> None:
+    done = manage("rush", "--rung", "no-such-rung", "--strategy", "lua", "--stock", "3", "--clients", "4", "--json")
+
+    assert [json.loads(line)["strategy"] for line in done.stdout.splitlines()] == ["lua"]
+    assert "the lab has no rung no-such-rung" in done.stderr
+    assert done.returncode == 2
+
+
+def test_a_program_is_told_of_the_progress_and_of_the_verdict(environment: dict[str, str]) -> None:
+    with watched(environment, "--strategy", "lua", "--rung", "no-such-rung", "--stock", "50") as rush:
+        assert rush.stdout is not None
+        said = [json.loads(line) for line in rush.stdout]
+        status = rush.wait()
+    first, *progress, verdict = [line for line in said if line["name"] == "lua"]
+    assert first == {"name": "lua", "wanted": 100}
+    assert {"attempted", "answered", "refused", "busy", "p50_ms", "p99_ms"} <= set(progress[-1])
+    assert [line["answered"] for line in progress] == sorted(line["answered"] for line in progress)
+    assert (verdict["holds"], verdict["result"]["sold"]) == (True, 50)
+    wanted, error = [line for line in said if line["name"] == "no-such-rung"]
+    assert wanted == {"name": "no-such-rung", "wanted": 100}
+    assert "the lab has no rung no-such-rung" in error["error"]
+    assert status == 2
+
+
+def test_a_rush_ends_when_the_program_that_watches_it_is_gone(environment: dict[str, str]) -> None:
+    with watched(environment, "--strategy", "lua", "--stock", "20000", "--clients", "20") as rush:
+        assert rush.stdout is not None
+        assert rush.stdin is not None
+        next(line for line in rush.stdout if "answered" in line)
+        rush.stdin.close()
+        assert not any("result" in line for line in rush.stdout)
+        assert rush.wait(timeout=60) != 0
+
+
+def test_when_the_time_is_up_nobody_comes_any_more_and_there_is_a_verdict(manage: Manage) -> None:
+    done = manage("rush", "--stock", "20000", "--clients", "10", "--seconds", "1", "--json")
+
+    result = json.loads(done.stdout.splitlines()[-1])
+    assert done.returncode == 0, done.stderr
+    assert 0 < result["sold"] == result["answered"] == result["attempted"] < 20000
+    assert (result["errors"], result["conserved"]) == (0, True)
+
+
+@contextmanager
+def watched(environment: dict[str, str], *arguments: str) -> Iterator[subprocess.Popen[str]]:
+    command = [sys.executable, "manage.py", "rush", "--json-lines", *arguments]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+    with subprocess.Popen(command, cwd=CHECKOUT, env=environment, text=True, **pipes) as rush:
+        yield rush
 
 
 @pytest.mark.parametrize(
