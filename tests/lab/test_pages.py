@@ -88,6 +88,14 @@ def test_the_line_that_does_a_step_is_one_of_the_source_shown(reader: Client) ->
     assert any("delete" in lines[name][int(number) - 1] for name, number in sources)
 
 
+def test_a_crash_is_drawn_as_one_and_a_step_inside_a_process_as_another(reader: Client) -> None:
+    rows = reader.get("/lab/rungs/thread-lock/").context["lane"].rows
+    assert {row.mark for row in rows} == {"own"}
+    crashed = play(reader, "setnx", "A,crash A,B", clients=2).context["lane"]
+    assert [row.mark for row in crashed.rows][:3] == ["call", "crash", "call"]
+    assert [lane.name for lane in crashed.lanes] == ["A", "B", "Redis"]
+
+
 def test_a_rung_that_fixes_another_is_shown_surviving_its_schedule(reader: Client) -> None:
     run = reader.get("/lab/rungs/watch-release/").context["run"]
     assert (run.kind, run.other.slug, run.trace.broken) == ("survived", "get-compare-del", None)
