@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from html import unescape
 from pathlib import Path
@@ -270,6 +271,12 @@ def test_a_page_is_in_the_readers_language(reader: Client) -> None:
     assert '<html lang="zh-hans">' in page
     assert "B 和 C 同时在里面。" in page
     assert LADDER["get-compare-del"].flaw not in page.split('class="code"')[0]
+
+
+def test_what_is_done_in_no_server_is_told_in_the_readers_language(reader: Client) -> None:
+    answer = reader.get("/lab/rungs/thread-lock/", headers={"Accept-Language": "zh-CN"})
+    assert [row.does for row in answer.context["lane"].rows if re.search("[a-z]{3}", row.does)] == []
+    assert answer.context["lane"].rows
 
 
 def test_the_language_that_was_chosen_is_kept_and_leads_back_to_the_page(reader: Client) -> None:
