@@ -27,6 +27,8 @@ SENTENCES = (
 )
 """Sentences with something in them that differs from run to run."""
 WORDS = (
+    gettext_noop("asks for the lock in his memory"),
+    gettext_noop("frees the lock in his memory"),
     gettext_noop("crashes"),
     gettext_noop("crashed"),
     gettext_noop("sold"),

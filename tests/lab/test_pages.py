@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from html import unescape
 from pathlib import Path
@@ -86,6 +87,14 @@ def test_the_line_that_does_a_step_is_one_of_the_source_shown(reader: Client) ->
     lines = {file.name: file.lines for file in answer.context["files"]}
     sources = [row.source.split(":") for row in answer.context["lane"].rows if row.source]
     assert any("delete" in lines[name][int(number) - 1] for name, number in sources)
+
+
+def test_a_crash_is_drawn_as_one_and_a_step_inside_a_process_as_another(reader: Client) -> None:
+    rows = reader.get("/lab/rungs/thread-lock/").context["lane"].rows
+    assert {row.mark for row in rows} == {"own"}
+    crashed = play(reader, "setnx", "A,crash A,B", clients=2).context["lane"]
+    assert [row.mark for row in crashed.rows][:3] == ["call", "crash", "call"]
+    assert [lane.name for lane in crashed.lanes] == ["A", "B", "Redis"]
 
 
 def test_a_rung_that_fixes_another_is_shown_surviving_its_schedule(reader: Client) -> None:
@@ -262,6 +271,12 @@ def test_a_page_is_in_the_readers_language(reader: Client) -> None:
     assert '<html lang="zh-hans">' in page
     assert "B 和 C 同时在里面。" in page
     assert LADDER["get-compare-del"].flaw not in page.split('class="code"')[0]
+
+
+def test_what_is_done_in_no_server_is_told_in_the_readers_language(reader: Client) -> None:
+    answer = reader.get("/lab/rungs/thread-lock/", headers={"Accept-Language": "zh-CN"})
+    assert [row.does for row in answer.context["lane"].rows if re.search("[a-z]{3}", row.does)] == []
+    assert answer.context["lane"].rows
 
 
 def test_the_language_that_was_chosen_is_kept_and_leads_back_to_the_page(reader: Client) -> None:
