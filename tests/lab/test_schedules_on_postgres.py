@@ -26,7 +26,8 @@ SOUND = ("lock-table-for-update", "lock-table-insert", "postgres-advisory-lock")
 def test_the_search_finds_a_schedule_that_breaks_it_each_time(stage: Stage, slug: str) -> None:
     entry = LADDER[slug]
     found = [explore(new_trial(entry, stage), Bounds(), events_of(entry), entry.breaks) for _ in range(2)]
-    assert found[0].run is not None and found[1].run is not None
+    assert found[0].run is not None
+    assert found[1].run is not None
     assert (found[0].run.schedule, found[0].schedules) == (found[1].run.schedule, found[1].schedules)
     assert {replay(slug, found[0].run.schedule, stage).broken for _ in range(20)} == {entry.breaks}
     assert entry.fixed_by is not None

@@ -23,7 +23,8 @@ SLUGS = ("thread-lock", "process-lock", "owner-is-thread-id")
 def test_the_search_finds_a_schedule_that_breaks_it_each_time(stage: Stage, slug: str) -> None:
     entry = LADDER[slug]
     found = [explore(new_trial(entry, stage), Bounds(), events_of(entry), entry.breaks) for _ in range(2)]
-    assert found[0].run is not None and found[1].run is not None
+    assert found[0].run is not None
+    assert found[1].run is not None
     assert (found[0].run.schedule, found[0].schedules) == (found[1].run.schedule, found[1].schedules)
     runs = [replay(slug, found[0].run.schedule, stage) for _ in range(20)]
     assert {run.broken for run in runs} == {entry.breaks}
@@ -33,9 +34,9 @@ def test_the_search_finds_a_schedule_that_breaks_it_each_time(stage: Stage, slug
 
 def test_workers_of_one_program_share_its_process_lock(stage: Stage) -> None:
     """What the lock is good for: the schedule that breaks the thread lock leaves it in order."""
-    broken = explore(new_trial(LADDER["thread-lock"], stage), Bounds(), (), "one holder").witness
+    broken = explore(new_trial(LADDER["thread-lock"], stage), Bounds(), (), "one holder").run
     assert broken is not None
-    run = replay("process-lock", broken, stage, clients=2, to_the_end=True)
+    run = replay("process-lock", broken.schedule, stage, clients=2, to_the_end=True)
     assert (run.broken, run.ledger) == (None, {"received": 10, "left": 8, "told yes": 2})
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.table import Table
+from rich.table import Column, Table
 
 from lab.ladder.catalogue import LADDER
 from lab.schedule import verify, witness
@@ -70,7 +70,7 @@ class Command(BaseCommand):
             rate = round(schedules / seconds, 1) if seconds else None
             self.stdout.write(json.dumps({"rungs": lines, "schedules_per_s": rate}))
             return
-        table = Table("rung", "claim", "breaks", "by", "verdict", "how", title="The ladder")
+        table = Table(Column("rung", no_wrap=True), "claim", "breaks", "by", "verdict", "how", title="The ladder")
         for slug in slugs:
             entry, line = LADDER[slug], said.get(slug)
             colour = "" if line is None else "[green]" if verify.reproduced(line) else "[red]"

@@ -1,0 +1,314 @@
+"""The controller, the search and the witnesses: on every rung that one Redis and one Postgres are enough for."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from hashlib import sha1
+from itertools import count
+from typing import Any
+
+import pytest
+from django.conf import settings
+from django.db import connection, transaction
+
+from inventory import counters
+from inventory.draft import Draft, Placement, Save, save_one
+from inventory.errors import SoldOut
+from inventory.models import StockItem
+from inventory.strategies import Strategy, stock_lock
+from lab.ladder.catalogue import LADDER, after
+from lab.ladder.locks.rung import Invariant
+from lab.schedule import stock_trial, verify, witness
+from lab.schedule.controller import Key
+from lab.schedule.runs import Impossible, can_play, events_of, new_trial, rehearse, replay
+from lab.schedule.search import Bounds, Found, explore
+from lab.schedule.stage import Stage
+from lab.schedule.trial import Trial
+from locking import wire
+from tests.lab.schedule_support import stage
+
+__all__ = ["stage"]
+
+PLAYED = [slug for slug, entry in LADDER.items() if can_play(entry)]
+FLAWED = [slug for slug in PLAYED if LADDER[slug].claim == "flawed"]
+QUICK = ["renewal", "re-entrant", "fence", "lock-table-for-update", "redis-lock", "guarded-update", "lua", "lua-queue"]
+"""Sound rungs that are searched in a second or few; `manage.py ladder --verify` searches them all."""
+
+
+def searched(slug: str, stage: Stage, *, clients: int | None = None, bounds: Bounds = verify.SOUND) -> Found:
+    entry = LADDER[slug]
+    return explore(new_trial(entry, stage, clients), bounds, events_of(entry), entry.breaks)
+
+
+# Witnesses
+
+
+@pytest.mark.parametrize("slug", FLAWED)
+def test_the_stored_witness_breaks_the_invariant_of_its_rung(stage: Stage, slug: str) -> None:
+    stored = witness.load(slug)
+    assert stored is not None
+    assert stored.invariant == LADDER[slug].breaks
+    assert [rehearse(stored, stage).broken for _ in range(3)] == [stored.invariant] * 3
+
+
+@pytest.mark.parametrize("slug", FLAWED)
+def test_the_search_finds_a_witness_without_knowing_the_stored_one(
+    stage: Stage, slug: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(witness, "load", lambda slug: pytest.fail("it looks at what is stored"))
+    entry = LADDER[slug]
+    found = searched(slug, stage, bounds=verify.bounds_of(entry))
+    assert found.run is not None
+    assert found.run.broken == entry.breaks
+    assert found.run.why
+
+
+def test_no_witness_is_stored_for_what_is_no_flawed_rung() -> None:
+    stored = {path.stem for path in witness.FOLDER.glob("*.json")}
+    assert stored <= {slug for slug, entry in LADDER.items() if entry.claim == "flawed"}
+
+
+@pytest.mark.parametrize("slug", ["no-lock", "setnx", "compute-and-overwrite", "subtract-in-sql", "lua-off-by-one"])
+def test_the_schedule_that_breaks_a_rung_leaves_the_next_in_order_or_breaks_it_otherwise(
+    stage: Stage, slug: str
+) -> None:
+    """As far as it can be run there: the other takes other steps."""
+    stored = witness.load(slug)
+    following = after(slug)
+    assert stored is not None
+    assert following is not None
+    trace = replay(
+        following.slug, stored.schedule, stage, clients=stored.clients, to_the_end=True, as_far_as_possible=True
+    )
+    assert trace.ended
+    assert trace.broken in (None, following.breaks)
+
+
+# Sound rungs
+
+
+@pytest.mark.parametrize("slug", QUICK)
+def test_a_sound_rung_holds_in_every_schedule_and_they_are_as_many_each_time(stage: Stage, slug: str) -> None:
+    first, second = searched(slug, stage), searched(slug, stage)
+    assert (first.run, second.run) == (None, None)
+    assert first.exhausted
+    assert first.schedules == second.schedules > 5
+
+
+def test_three_clients_share_a_sound_lock(stage: Stage) -> None:
+    found = searched("woken", stage, clients=3, bounds=Bounds(preemptions=1, events=1))
+    assert (found.run, found.exhausted, found.clients) == (None, True, 3)
+
+
+# New flaws
+
+
+def mutant(name: str, old: str, new: str, stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Change a script of `locking`, and let the server know it, as it knows the others."""
+    plain = wire.script
+
+    def changed(asked: str) -> tuple[str, str]:
+        text, digest = plain(asked)
+        if asked != name:
+            return text, digest
+        assert old in text
+        text = text.replace(old, new)
+        stage.redis.script_load(text)
+        return text, sha1(text.encode(), usedforsecurity=False).hexdigest()
+
+    monkeypatch.setattr(wire, "script", changed)
+
+
+def test_a_release_without_its_owner_check_is_found(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    bounds = Bounds(preemptions=2, events=1, schedules=4000)
+    mutant("release", "if redis.call('GET', KEYS[1]) ~= ARGV[1] then", "if false then", stage, monkeypatch)
+    found = searched("renewal", stage, clients=3, bounds=bounds)
+    assert found.run is not None
+    assert found.run.broken == "one holder"
+
+
+class AroundTheTransaction(Strategy):
+    """Lock, look, subtract, commit, unlock: the lock is all that protects it, and it is enough."""
+
+    name = "around"
+
+    def _place(self, order: Draft, save: Save) -> Placement:
+        with stock_lock(order.skus[0]).hold(60), transaction.atomic(durable=True):
+            self.sell(order, save)
+        return Placement.COMMITTED
+
+    def sell(self, order: Draft, save: Save) -> None:
+        (line,) = order.lines
+        left = StockItem.objects.get(sku=line.sku).on_hand
+        if left < line.quantity:
+            raise SoldOut(line.sku, wanted=line.quantity, left=left)
+        with connection.cursor() as cursor:
+            cursor.execute("UPDATE inventory_stockitem SET on_hand = %s WHERE sku = %s", [left - 1, line.sku])
+        save_one(order, save)
+
+
+class InsideTheTransaction(AroundTheTransaction):
+    """The same, but it unlocks before it commits."""
+
+    def _place(self, order: Draft, save: Save) -> Placement:
+        with transaction.atomic(durable=True), ExitStack() as leases:
+            leases.enter_context(stock_lock(order.skus[0]).hold(60))
+            self.sell(order, save)
+        return Placement.COMMITTED
+
+
+@pytest.mark.parametrize(("strategy", "broken"), [(AroundTheTransaction, None), (InsideTheTransaction, "conserved")])
+def test_a_commit_after_the_unlock_is_found(
+    stage: Stage, strategy: Callable[[], Strategy], broken: Invariant | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(stock_trial.NEW, "redis-lock", strategy)
+    trial = new_trial(LADDER["redis-lock"], stage)
+    found = explore(trial, Bounds(preemptions=2, events=0), (), None)
+    assert (found.run and found.run.broken) == broken
+
+
+def test_a_wrong_comparison_in_the_stock_script_is_found(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = counters.SCRIPTS["take"]
+    wrong = plain.replace("< line[2]", "<= line[2]")
+    assert wrong != plain
+    stage.redis.script_load(wrong)
+    monkeypatch.setitem(counters.SCRIPTS, "take", wrong)
+    found = searched("lua", stage)
+    assert found.run is not None
+    assert found.run.broken == "no false refusal"
+
+
+# The search itself
+
+
+@contextmanager
+def without_pruning(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    numbers = count()
+    with monkeypatch.context() as patch:
+        patch.setattr(Key, "value", lambda self, *rest: next(numbers))
+        yield
+
+
+def outcomes(slug: str, stage: Stage, monkeypatch: pytest.MonkeyPatch) -> tuple[set[str], int]:
+    """Every end that the schedules of a rung come to, and how many schedules it took to see them."""
+    trial: Trial = new_trial(LADDER[slug], stage)
+    seen: set[str] = set()
+    plain = trial.ledger
+
+    def noted(answers: Any) -> Any:
+        said = plain(answers)
+        seen.add(json.dumps([answers, dict(said)], sort_keys=True))
+        return said
+
+    monkeypatch.setattr(trial, "ledger", noted)
+    # No rung of these breaks it, so all are run.
+    found = explore(trial, Bounds(preemptions=2, events=1), events_of(LADDER[slug]), "once")
+    assert found.exhausted
+    return seen, found.schedules
+
+
+@pytest.mark.parametrize("slug", ["no-lock", "busy-as-success", "fence-on-write-only", "subtract-in-sql"])
+def test_pruning_leaves_out_no_outcome(stage: Stage, slug: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    pruned, few = outcomes(slug, stage, monkeypatch)
+    with without_pruning(monkeypatch):
+        everything, many = outcomes(slug, stage, monkeypatch)
+    assert pruned == everything
+    # In the others each step is in the way of every other.
+    assert few < many if slug == "fence-on-write-only" else few == many
+
+
+def test_no_other_thread_is_stopped(stage: Stage) -> None:
+    """Whoever is no actor passes every hook."""
+    began = time.monotonic()
+    assert stage.new_redis().set("somebody", "else")
+    with stage.ours(), connection.cursor() as cursor:
+        cursor.execute("SELECT 1")
+    assert time.monotonic() - began < 5
+
+
+# Replays
+
+
+def test_a_schedule_that_is_not_over_says_what_may_come_next(stage: Stage) -> None:
+    trace = replay("set-nx-ex", ["A", "A", "A"], stage)
+    assert [choice.name for choice in trace.choices] == ["A", "B", "C", "late release"]
+    assert [choice.event for choice in trace.choices] == [False, False, False, True]
+    assert trace.choices[0].does == "DEL rung:stock"
+    assert not trace.ended
+    assert [step.does for step in trace.steps] == ["SET rung:stock locked NX PX 30000", "GET stock", "SET stock 9"]
+    assert [step.holders for step in trace.steps] == [("A",), ("A",), ()]
+
+
+@pytest.mark.parametrize("schedule", [["D"], ["A", "A", "A", "A", "A"], ["late release"], ["crash A"], ["nonsense"]])
+def test_what_cannot_come_next_is_refused(stage: Stage, schedule: list[str]) -> None:
+    with pytest.raises(Impossible, match="What can"):
+        replay("set-nx-ex", schedule, stage)
+
+
+def test_who_waits_in_a_server_is_shown_as_waiting(stage: Stage) -> None:
+    trace = replay("renewal", ["A", "B", "B"], stage)
+    assert trace.steps[-1].blocked == ("B",)
+    trace = replay("row-lock", ["A", "A", "B", "B"], stage)
+    assert trace.steps[-1].blocked == ("B",)
+
+
+def test_who_crashes_leaves_nothing_open_and_is_told_nothing(stage: Stage) -> None:
+    trace = replay("guarded-update", ["A", "A", "crash A"], stage, to_the_end=True)
+    assert trace.steps[-1].answers == {"A": "crashed", "B": "sold"}
+    assert trace.ledger == {"received": 1, "on hand": 0, "sold": 1}
+
+
+@pytest.mark.django_db
+def test_a_replay_leaves_nothing_in_the_shop(stage: Stage) -> None:
+    replay("redis-lock", [], stage, to_the_end=True)
+    assert not StockItem.objects.filter(sku=stock_trial.SKU).exists()
+
+
+# Commands
+
+
+def manage(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(settings.BASE_DIR / "manage.py"), *arguments]
+    # Of the shop that the settings of this run name, in a terminal that is wide.
+    there = {**os.environ, "DJANGO_SETTINGS_MODULE": "shop.settings", "COLUMNS": "200"}
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, env=there)
+
+
+def test_verify_reports_each_claim_as_json(stage: Stage) -> None:
+    done = manage("ladder", "--verify", "--json", "get-then-set", "renewal")
+    assert done.returncode == 0, done.stderr
+    said = json.loads(done.stdout.splitlines()[-1])
+    flawed, sound = said["rungs"]
+    assert said["schedules_per_s"] > 0
+    assert (flawed["rung"], flawed["claim"], flawed["verdict"]) == ("get-then-set", "flawed", "broken")
+    assert (flawed["replays"], flawed["broken"]) == (20, 20)
+    assert (sound["rung"], sound["claim"], sound["verdict"]) == ("renewal", "sound", "held")
+    assert (sound["exhausted"], sound["clients"], sound["preemptions"], sound["events"]) == (True, 2, 2, 1)
+    keys = "rung track claim verdict replays broken schedules exhausted clients preemptions events seconds"
+    assert {*keys.split()} == {*flawed} == {*sound}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "says"),
+    [
+        (("explore", "no-lock"), 0, "is broken (conserved)"),
+        (("explore", "no-lock", "--preemptions", "0"), 1, "held. All"),
+        (("explore", "nothing"), 1, "There is no rung nothing"),
+        (("explore", "no-lock", "--clients", "9"), 1, "--clients: from 1 to 6"),
+        (("replay", "no-lock"), 0, "Broken: conserved"),
+        (("replay", "no-lock", "A,Z"), 1, "'Z' cannot come next"),
+        (("replay", "no-lock", "--on", "renewal"), 0, "Nothing is broken"),
+        (("ladder", "nothing", "--verify"), 1, "There is no rung nothing"),
+        (("ladder",), 0, "get-compare-del"),
+    ],
+)
+def test_a_command_says_what_it_found(stage: Stage, arguments: tuple[str, ...], status: int, says: str) -> None:
+    done = manage(*arguments)
+    assert says in done.stdout + done.stderr
+    assert done.returncode == status
