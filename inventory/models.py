@@ -22,6 +22,12 @@ class StockItem(models.Model):
         editable=False,
         help_text="Whose grants `fence` counts.",
     )
+    split_by = models.CharField(
+        max_length=40,
+        default="",
+        editable=False,
+        help_text="The strategy that has split it for a sale, and alone may split it again; empty when none has.",
+    )
 
     class Meta:
         ordering = ["sku"]

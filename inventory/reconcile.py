@@ -6,7 +6,7 @@ Postgres is the truth. Each repair is guarded: it does nothing where somebody ha
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 from inventory import strategies
@@ -32,11 +32,12 @@ class Repair:
     units: int
 
 
-def reconcile(on_sale: Collection[str], saved: Saved, *, grace: float) -> list[Repair]:
-    """Put right what Redis says of the stock, and gather the pieces of stock that is not on sale.
+def reconcile(on_sale: Mapping[str, str], saved: Saved, *, grace: float) -> list[Repair]:
+    """Put right what Redis says of the stock, and gather the pieces of stock that nobody sells in pieces.
 
     Args:
-        on_sale: the skus of sales that are open or preheated. Others need no copy of their stock.
+        on_sale: the strategy that sells each sku of the sales that are open or preheated. Others need no copy of their
+            stock.
         grace: seconds after which a draft that is no order is believed to be nobody's. A process that is paused for
             longer and then goes on is refused by the guard in SQL, if its units were sold meanwhile.
 
@@ -50,6 +51,7 @@ def reconcile(on_sale: Collection[str], saved: Saved, *, grace: float) -> list[R
     made = [
         *_end_old_reservations(counters, saved, grace),
         *_remove_copies(counters, on_sale),
+        *_gather_pieces(on_sale),
         *_mend_copies(on_sale, saved),
     ]
     for repair in made:
@@ -77,12 +79,17 @@ def _is_queued(note: Note) -> bool:
 
 def _remove_copies(counters: Counters, on_sale: Collection[str]) -> Iterator[Repair]:
     """Counters, segments and unit rows of what is not on sale: the units go back to where every strategy finds them."""
-    items = StockItem.objects.exclude(sku__in=on_sale)
-    pieces = items.filter(segments__on_hand__gt=0) | items.filter(units__isnull=False)
-    stale = {*pieces.values_list("sku", flat=True), *(sku for sku in counters.skus() if sku not in on_sale)}
+    split = StockItem.objects.exclude(split_by="").values_list("sku", flat=True)
+    stale = {sku for sku in {*split, *counters.skus()} if sku not in on_sale}
     strategies.unload(sorted(stale))
     for sku in sorted(stale):
         yield Repair("a copy of stock that is not on sale", sku, 0)
+
+
+def _gather_pieces(on_sale: Mapping[str, str]) -> Iterator[Repair]:
+    """Segments and unit rows of what another strategy sells by now, which does not find them there."""
+    for sku in strategies.gather(on_sale):
+        yield Repair("stock that was split for another strategy than the one that sells it", sku, 0)
 
 
 def _mend_copies(on_sale: Collection[str], saved: Saved) -> Iterator[Repair]:

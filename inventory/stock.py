@@ -9,6 +9,7 @@ from django.db.models import Count, F, OuterRef, Subquery, Sum
 from django.db.models.expressions import CombinedExpression
 from django.db.models.functions import Coalesce, Collate
 
+from inventory import segments
 from inventory.draft import Line
 from inventory.errors import NotThatMany, SoldOut
 from inventory.models import StockItem, StockMovement, StockSegment, StockUnit
@@ -16,9 +17,9 @@ from inventory.models import StockItem, StockMovement, StockSegment, StockUnit
 
 def all_on_hand() -> CombinedExpression:
     """What is on hand of a `StockItem` altogether: in its own row, in its segments and in its unit rows."""
-    segments = StockSegment.objects.filter(item=OuterRef("pk")).order_by().values("item").annotate(sum=Sum("on_hand"))
+    split = StockSegment.objects.filter(item=OuterRef("pk")).order_by().values("item").annotate(sum=Sum("on_hand"))
     units = StockUnit.objects.filter(item=OuterRef("pk")).order_by().values("item").annotate(count=Count("pk"))
-    return F("on_hand") + Coalesce(Subquery(segments.values("sum")), 0) + Coalesce(Subquery(units.values("count")), 0)
+    return F("on_hand") + Coalesce(Subquery(split.values("sum")), 0) + Coalesce(Subquery(units.values("count")), 0)
 
 
 def take(line: Line) -> None:
@@ -34,6 +35,20 @@ def take(line: Line) -> None:
     )
     if not changed:
         raise SoldOut(line.sku, wanted=line.quantity, left=on_hand(line.sku))
+
+
+def take_from_all(line: Line) -> None:
+    """Subtract a line in the open transaction, from segments and unit rows too if the pool has too little. See `take`.
+
+    For who does not know how the sku is sold now. Called for several skus in their order.
+    """
+    try:
+        take(line)
+    except SoldOut as refused:
+        if refused.left < line.quantity:
+            raise
+        gather(line.sku, line.quantity)
+        take(line)
 
 
 def lock(skus: Collection[str]) -> dict[str, int]:
@@ -67,6 +82,17 @@ def on_hand(sku: str) -> int:
     return StockItem.objects.filter(sku=sku).values_list(all_on_hand(), flat=True).first() or 0
 
 
+def gather(sku: str, wanted: int) -> None:
+    """Move the segments and unit rows of a sku into its pool, in the open transaction, if that has less than is wanted.
+
+    Whoever sells from them splits the pool again when he finds them empty.
+    """
+    item, split = segments.locked(sku)
+    if item is not None and item.on_hand < wanted:
+        rows, _ = StockUnit.objects.filter(item=sku).delete()
+        segments.spread(item, split, segments.units(item, split) + rows, 0)
+
+
 def give_back(quantities: Iterable[tuple[str, int]]) -> None:
     """Add units again in the open transaction: an order was cancelled or has expired.
 
@@ -92,6 +118,8 @@ def move(sku: str, kind: StockMovement.Kind, units: int, *, who: int | None = No
         made = False
         if units > 0:
             _, made = StockItem.objects.get_or_create(sku=sku, defaults={"received": units, "on_hand": units})
+        else:
+            gather(sku, -units)
         if not made and not StockItem.objects.filter(sku=sku, on_hand__gte=-units).update(
             received=F("received") + units, on_hand=F("on_hand") + units, version=F("version") + 1
         ):

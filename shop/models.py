@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from decimal import Decimal
+from typing import Any
 
 from django.conf import settings
+from django.core.exceptions import ValidationError
 from django.core.validators import MinValueValidator
-from django.db import models
+from django.db import models, transaction
 from django.db.models import F, Q
 
 from inventory import strategies
@@ -53,6 +55,30 @@ class Sale(models.Model):
 
     def __str__(self) -> str:
         return self.name
+
+    def save(self, *args: Any, **options: Any) -> None:
+        """Write what may change of a sale: not when it was preheated, which `sales` alone writes.
+
+        Raises:
+            ValidationError: the strategy would change, and stock may have been taken by the old one already.
+        """
+        with transaction.atomic():
+            before = Sale.objects.select_for_update(no_key=True).filter(pk=self.pk).first()
+            if before is not None:
+                if before.strategy != self.strategy and before.strategy_is_fixed:
+                    raise ValidationError({"strategy": f"“{before}” sells by {before.strategy} already."})
+                self.preheated_at, self.unloaded_at = before.preheated_at, before.unloaded_at
+            super().save(*args, **options)
+
+    @property
+    def strategy_is_fixed(self) -> bool:
+        """Whether stock may have been taken the sale's way already."""
+        return self.preheated_at is not None or self.orders.exists()
+
+    @property
+    def is_loaded(self) -> bool:
+        """Whether the stock is where the strategy takes it from: it was copied there, and not removed since."""
+        return self.preheated_at is not None and self.unloaded_at is None
 
 
 class SaleItem(models.Model):

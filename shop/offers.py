@@ -83,6 +83,6 @@ def offer_of(sale: Sale) -> Offer:
         sale.opens_at,
         sale.closes_at,
         sale.strategy,
-        sale.preheated_at is not None,
+        sale.is_loaded,
         {item.product: item for item in items},
     )

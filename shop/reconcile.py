@@ -2,15 +2,29 @@
 
 from __future__ import annotations
 
+import logging
+from dataclasses import dataclass
+
 from django.conf import settings
 from django.db.models import Q
 from django.utils import timezone
 
 from inventory import reconcile as inventory
 from inventory.reconcile import Repair
-from shop import checkout
+from shop import accounts, checkout
 from shop.models import SaleItem
 from shop.saving import saved
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Audited:
+    """What was repaired, and the skus for which the tables broke the conservation law before and after."""
+
+    before: list[str]
+    repairs: list[Repair]
+    after: list[str]
 
 
 def reconcile(*, grace: float | None = None) -> list[Repair]:
@@ -23,11 +37,29 @@ def reconcile(*, grace: float | None = None) -> list[Repair]:
         RedisError, OperationalError: a server did not answer. What was repaired until then stays so.
     """
     checkout.save_queued()
-    return inventory.reconcile(on_sale(), saved, grace=settings.RECONCILE_GRACE if grace is None else grace)
+    return inventory.reconcile(sellers(), saved, grace=settings.RECONCILE_GRACE if grace is None else grace)
 
 
-def on_sale() -> set[str]:
-    """The skus of sales that are open or preheated, and not over."""
+def reconcile_audited(*, grace: float | None = None) -> Audited:
+    """Reconcile between two audits, and say so in the log where the law is broken. See `reconcile`."""
+    before = broken()
+    repairs = reconcile(grace=grace)
+    audited = Audited(before, repairs, broken())
+    if audited.before or audited.after:
+        logger.error("The conservation law is broken for %s, and after reconciling for %s.", before, audited.after)
+    return audited
+
+
+def broken() -> list[str]:
+    """The skus for which the tables break the law."""
+    return [figures.sku for figures in accounts.figures() if not figures.conserved]
+
+
+def sellers() -> dict[str, str]:
+    """The strategy of each sku that is in a sale which is open or preheated, and not over."""
     now = timezone.now()
-    selling = Q(sale__closes_at__gt=now) & (Q(sale__opens_at__lte=now) | Q(sale__preheated_at__isnull=False))
-    return set(SaleItem.objects.filter(selling).values_list("product__sku", flat=True))
+    preheated = Q(sale__preheated_at__isnull=False, sale__unloaded_at=None)
+    selling = Q(sale__closes_at__gt=now) & (Q(sale__opens_at__lte=now) | preheated)
+    # The sale that opens first comes last, and wins: the other one is still to come.
+    items = SaleItem.objects.filter(selling).order_by("-sale__opens_at")
+    return dict(items.values_list("product__sku", "sale__strategy"))

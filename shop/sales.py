@@ -9,6 +9,7 @@ from datetime import timedelta
 
 from django.conf import settings
 from django.db import DatabaseError, transaction
+from django.db.models import Q
 from django.utils import timezone
 from redis import RedisError
 
@@ -33,11 +34,6 @@ def overlaps(sale: Sale, products: Iterable[Product]) -> Iterator[str]:
         yield f"{item.product} is in “{item.sale}” at the same time."
 
 
-def strategy_is_fixed(sale: Sale) -> bool:
-    """Whether stock may have been taken the sale's way already."""
-    return sale.preheated_at is not None or sale.orders.exists()
-
-
 def preheat(sale: int, *, wait: bool = True) -> None:
     """Copy the stock of a sale to where its strategy takes it from, or make the copy right again.
 
@@ -45,8 +41,8 @@ def preheat(sale: int, *, wait: bool = True) -> None:
         wait: for whoever is preheating the sale at the moment.
 
     Raises:
-        NotNow: there is no such sale any more, it is over, another sale is selling the same skus, or somebody else is
-            preheating it.
+        NotNow: there is no such sale any more, it is over, another sale sells the same skus now or before it, or
+            somebody else is preheating it.
         RedisError: Redis did not answer.
     """
     with transaction.atomic():
@@ -59,14 +55,18 @@ def preheat(sale: int, *, wait: bool = True) -> None:
         if locked.closes_at <= now:
             raise NotNow(f"{locked} is over.")
         skus = _skus_of(locked)
-        if locked.preheated_at is None:
-            others = Sale.objects.filter(opens_at__lte=now, closes_at__gt=now, products__sku__in=skus)
-            if other := others.exclude(pk=sale).first():
+        if not locked.is_loaded:
+            others = Sale.objects.filter(products__sku__in=skus).exclude(pk=sale)
+            first = Q(opens_at__lte=now) | Q(opens_at__lt=locked.opens_at)
+            if other := others.filter(first, closes_at__gt=now).first():
                 raise NotNow(f"“{other}” is selling the same until {other.closes_at:%H:%M:%S}.")
-            if Sale.objects.filter(preheated_at__isnull=False, unloaded_at=None, products__sku__in=skus).exists():
+            loaded = others.filter(preheated_at__isnull=False, unloaded_at=None)
+            if loaded.exists():
                 strategies.unload(skus)
-        strategies.get(locked.strategy).preheat(skus, saved)
-        Sale.objects.filter(pk=sale, preheated_at=None).update(preheated_at=now)
+            # One that is still to come was preheated before this one was made: its copies are gone now.
+            loaded.filter(closes_at__gt=now).update(unloaded_at=now)
+        strategies.preheat(locked.strategy, skus, saved)
+        Sale.objects.filter(pk=sale).update(preheated_at=locked.preheated_at or now, unloaded_at=None)
     offers.forget(sale)
     sold_out.forget()
 
@@ -92,14 +92,15 @@ def tend() -> None:
         with _logged(sale):
             _unload(sale)
     soon = now + timedelta(seconds=settings.PREHEAT_LEAD)
-    for sale in Sale.objects.filter(opens_at__lte=soon, closes_at__gt=now, preheated_at=None):
+    unloaded = Q(preheated_at=None) | Q(unloaded_at__isnull=False)
+    for sale in Sale.objects.filter(unloaded, opens_at__lte=soon, closes_at__gt=now):
         with _logged(sale):
             preheat(sale.pk)
 
 
 def _unload(sale: Sale) -> None:
     now = timezone.now()
-    next_ones = Sale.objects.filter(preheated_at__isnull=False, closes_at__gt=now).exclude(pk=sale.pk)
+    next_ones = Sale.objects.filter(preheated_at__isnull=False, unloaded_at=None, closes_at__gt=now).exclude(pk=sale.pk)
     others = set(SaleItem.objects.filter(sale__in=next_ones).values_list("product__sku", flat=True))
     strategies.unload([sku for sku in _skus_of(sale) if sku not in others])
     Sale.objects.filter(pk=sale.pk).update(unloaded_at=now)

@@ -276,7 +276,7 @@ def take_again(order: Order) -> None:
     """
     lines = [Line(str(item.product_id), item.quantity, item.price) for item in order.items.all()]
     for line in sorted(lines, key=lambda line: line.sku):
-        stock.take(line)
+        stock.take_from_all(line)
     with connection.cursor() as cursor:
         cursor.execute(COUNT_AGAIN, {"order": order.pk})
         for sku, limit, taken in cursor.fetchall():

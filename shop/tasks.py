@@ -35,8 +35,11 @@ def save_queued_orders() -> int:
 
 @shared_task
 def reconcile() -> int:
-    """Put right what processes that died have left between Redis and Postgres. Each repair is logged."""
-    return len(reconciling.reconcile())
+    """Put right what processes that died have left between Redis and Postgres, between two audits.
+
+    Each repair is logged, and so is what the audits find.
+    """
+    return len(reconciling.reconcile_audited().repairs)
 
 
 @worker_ready.connect

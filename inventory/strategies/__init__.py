@@ -8,6 +8,7 @@ from functools import cache
 from uuid import UUID
 
 from django.conf import settings
+from django.db.models.functions import Collate
 from django_redis import get_redis_connection
 from redis import RedisError
 
@@ -15,6 +16,7 @@ from inventory import sold_out
 from inventory.counters import Counters
 from inventory.draft import Reject, Returned, Save, Saved
 from inventory.errors import StockUnavailable
+from inventory.models import StockItem
 from inventory.segment_counters import SegmentCounters
 from inventory.strategies.advisory_lock import AdvisoryLock
 from inventory.strategies.base import Strategy
@@ -35,8 +37,10 @@ __all__ = [
     "Strategy",
     "Waiting",
     "counters",
+    "gather",
     "get",
     "given_back",
+    "preheat",
     "queue",
     "refresh",
     "segment_counters",
@@ -82,6 +86,35 @@ def refresh(skus: Sequence[str], saved: Saved) -> Mapping[str, int]:
     for strategy in _strategies().values():
         changes.update(strategy.refresh(skus, saved))
     return changes
+
+
+def preheat(name: str, skus: Sequence[str], saved: Saved) -> None:
+    """Make the copies from which a strategy sells the skus, or make them right again, in the open transaction.
+
+    One sku after the other: whoever locks the rows of several keeps to that order.
+
+    Raises:
+        RedisError: Redis did not answer, and the strategy needs it.
+    """
+    for sku in sorted(skus):
+        gather({sku: name})
+        get(name).preheat([sku], saved)
+
+
+def gather(sellers: Mapping[str, str]) -> list[str]:
+    """Put back where every strategy finds it what another one has split than the one that sells it now.
+
+    Args:
+        sellers: the name of the strategy that sells each sku.
+
+    Returns:
+        The skus that were split.
+    """
+    split = StockItem.objects.filter(sku__in=sellers).exclude(split_by="").values_list("sku", "split_by")
+    wrong = {sku: by for sku, by in split.order_by(Collate("sku", "C")) if by != sellers[sku]}
+    for sku, by in wrong.items():
+        get(by).unload([sku])
+    return list(wrong)
 
 
 def unload(skus: Sequence[str]) -> None:

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
-from django.db import InterfaceError, OperationalError
+from django.db import InterfaceError, OperationalError, connection
+from psycopg.errors import DeadlockDetected, LockNotAvailable, QueryCanceled
 
 from inventory import batch
 from inventory.draft import Draft, Placement, Save
 from inventory.strategies.base import Strategy
+
+AGAIN = 0.1
+"""Seconds for which an order that is tried again alone waits for a lock."""
 
 
 @dataclass(eq=False, slots=True)
@@ -71,14 +76,36 @@ def _answer(group: Sequence[Ticket], save: Save) -> None:
     try:
         refusals = batch.commit([ticket.order for ticket in group], save)
     except BaseException as error:
-        # Without an answer from Postgres the group may be saved or not, and so may each be on its own.
-        unknown = isinstance(error, OperationalError | InterfaceError) or not isinstance(error, Exception)
-        if len(group) > 1 and not unknown:
-            for ticket in group:
-                _answer([ticket], save)
+        if len(group) > 1 and _is_answer(error):
+            with _in_a_hurry():
+                for ticket in group:
+                    _answer([ticket], save)
             return
         for ticket in group:
             ticket.answered, ticket.error = True, error
         return
     for ticket in group:
         ticket.answered, ticket.error = True, refusals.get(ticket.order.id)
+
+
+def _is_answer(error: BaseException) -> bool:
+    """Whether nothing was saved. Without an answer from Postgres the group may be, and so may each be on its own."""
+    if isinstance(error, OperationalError | InterfaceError):
+        return isinstance(error.__cause__, LockNotAvailable | QueryCanceled | DeadlockDetected)
+    return isinstance(error, Exception)
+
+
+@contextmanager
+def _in_a_hurry() -> Iterator[None]:
+    """Wait only `AGAIN` seconds for a lock: what one order waits for in vain, everybody waits for."""
+    try:
+        _set(f"SET lock_timeout = '{AGAIN}s'")
+        yield
+    finally:
+        _set("RESET lock_timeout")
+
+
+def _set(what: str) -> None:
+    # Where Postgres does not answer now each order is told so by its own transaction.
+    with suppress(OperationalError, InterfaceError), connection.cursor() as cursor:
+        cursor.execute(what)

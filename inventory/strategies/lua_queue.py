@@ -85,7 +85,10 @@ class LuaQueue(Lua):
         try:
             if len(drafts) < len(entries):
                 raise ValueError("An entry cannot be read.")
-            refusals = batch.commit(drafts, save, reject)
+            # What a worker that died has committed is sold, also where nothing is left to sell.
+            orders = saved([draft.id for draft in drafts])
+            refusals = batch.commit([draft for draft in drafts if draft.id not in orders], save, reject)
+            refusals.update({order: Duplicate(order) for order in orders})
         except (OperationalError, InterfaceError):
             raise
         except Exception as error:
@@ -125,7 +128,9 @@ class LuaQueue(Lua):
                 case _:
                     queue.back(entry, reason=str(refusal))
                     if isinstance(refusal, SoldOut):
-                        distrusted.add(refusal.sku)
+                        # One line did not fit, and the units of all have gone back: if a worker that was only paused
+                        # has sold them meanwhile, they are wrong too.
+                        distrusted.update(entry.draft.skus if entry.draft else ())
         if distrusted:
             super().refresh(sorted(distrusted), saved)
 

@@ -9,7 +9,7 @@ from django.db import connection, transaction
 from inventory import stock
 from inventory.draft import Draft, Line, Save, Saved, save_one
 from inventory.errors import SoldOut, StockBusy
-from inventory.models import StockSegment
+from inventory.models import StockItem, StockSegment
 from inventory.segments import locked, spread, units
 from inventory.strategies.segmented import Held, Moved, Segmented
 from locking import Lease
@@ -57,8 +57,9 @@ class SegmentedLock(Segmented):
         with transaction.atomic():
             for sku in sorted(skus):
                 item, segments = locked(sku)
-                if item is not None and (over or segments):
+                if item is not None and (over or item.split_by == self.name):
                     spread(item, segments, units(item, segments), over)
+                    StockItem.objects.filter(sku=sku).update(split_by=self.name if over else "")
         for sku in skus:
             self.forget(sku)
 
@@ -81,6 +82,8 @@ def check_and_decrement(line: Line, number: int, lease: Lease) -> None:
 def gather(line: Line, leases: Mapping[int, Lease], over: int) -> None:
     """Subtract a line from all that there is in the open transaction, as the holder of every lock; spread the rest.
 
+    Not if the sale was over meanwhile: the rest stays where every strategy finds it.
+
     Raises:
         SoldOut: segments and pool together have fewer units than the line wants.
         Moved: there are segments that were not there before the locks were taken.
@@ -90,10 +93,13 @@ def gather(line: Line, leases: Mapping[int, Lease], over: int) -> None:
     if item is None or {segment.number for segment in segments} - leases.keys():
         raise Moved(line.sku)
     claim_all(segments, leases)
+    if item.split_by != SegmentedLock.name:
+        return stock.take_from_all(line)
     left = units(item, segments)
     if left < line.quantity:
         raise SoldOut(line.sku, wanted=line.quantity, left=left)
     spread(item, segments, left - line.quantity, over)
+    return None
 
 
 def claim_all(segments: Iterable[StockSegment], leases: Mapping[int, Lease]) -> None:

@@ -10,9 +10,11 @@ from django.db.models import F
 
 from inventory import stock
 from inventory.draft import Draft, Line, Placement, Save, Saved, save_one
-from inventory.errors import SoldOut
+from inventory.errors import SoldOut, StockBusy
 from inventory.models import StockItem, StockUnit
 from inventory.strategies.base import Strategy
+
+NAME = "unit-rows"
 
 # ARRAY(...) is evaluated once. An IN (...) may be evaluated again for each row, and find other units each time.
 TAKE = """
@@ -34,7 +36,7 @@ class UnitRows(Strategy):
         rows: units of a sku that are made rows of at a time. The rest stays in the pool, until the rows are used up.
     """
 
-    name = "unit-rows"
+    name = NAME
 
     def __init__(self, *, rows: int = 1000) -> None:
         self.rows = rows
@@ -56,7 +58,9 @@ class UnitRows(Strategy):
 
     def preheat(self, skus: Sequence[str], saved: Saved) -> None:
         with transaction.atomic():
-            for sku, units in stock.lock(skus).items():
+            pools = stock.lock(skus)
+            StockItem.objects.filter(sku__in=pools).update(split_by=NAME)
+            for sku, units in pools.items():
                 split(sku, min(units, self.rows))
 
     def unload(self, skus: Sequence[str]) -> None:
@@ -65,6 +69,7 @@ class UnitRows(Strategy):
                 units, _ = StockUnit.objects.filter(item=sku).delete()
                 if units:
                     stock.give_back([(sku, units)])
+            StockItem.objects.filter(sku__in=skus, split_by=NAME).update(split_by="")
 
 
 class TooFewFree(Exception):
@@ -97,22 +102,25 @@ def take_all(line: Line, pool: int) -> int:
 
     Raises:
         SoldOut: there are not enough.
+        StockBusy: there are, but the sale is over and the next one has split them in its own way.
     """
     taken = _take(line.sku, line.quantity, "")
     missing = line.quantity - taken
     if missing > pool:
-        raise SoldOut(line.sku, wanted=line.quantity, left=taken + pool)
+        left = taken + stock.on_hand(line.sku)
+        if left < line.quantity:
+            raise SoldOut(line.sku, wanted=line.quantity, left=left)
+        raise StockBusy(f"{line.sku} is split for another sale.")
     if missing:
         stock.take(replace(line, quantity=missing))
     return pool - missing
 
 
 def split(sku: str, units: int) -> None:
-    """Make units of the pool rows of their own. The stock row is locked."""
-    if units:
-        StockItem.objects.filter(sku=sku, on_hand__gte=units).update(
-            on_hand=F("on_hand") - units, version=F("version") + 1
-        )
+    """Make units of the pool rows of their own, unless the sku is another sale's by now. The stock row is locked."""
+    if units and StockItem.objects.filter(sku=sku, on_hand__gte=units, split_by=NAME).update(
+        on_hand=F("on_hand") - units, version=F("version") + 1
+    ):
         with connection.cursor() as cursor:
             cursor.execute(SPLIT, [sku, units])
 

@@ -43,6 +43,7 @@ class Entry:
         broken_by: the event that it takes to break it; None: the steps of the clients alone.
         survives: the events that leave it in order, each alone.
         clients: how many it takes to show it.
+        preemptions: how often one of them has to be stopped who could go on, at most.
         fixed_by: the slug of the rung that survives what breaks this one; None for a sound one.
         source: the articles, by number, that it is found in.
     """
@@ -56,6 +57,7 @@ class Entry:
     broken_by: Event | None
     survives: frozenset[Event]
     clients: int
+    preemptions: int
     fixed_by: str | None
     source: str
 
@@ -81,13 +83,14 @@ def _flawed(track: Track, rung: Any) -> Entry:
         rung.broken_by,
         rung.survives,
         rung.clients,
+        rung.preemptions,
         rung.fixed_by,
         rung.source,
     )
 
 
 def _sound(track: Track, slug: str, title: str, code: type, survives: Iterable[Event], source: str) -> Entry:
-    return Entry(slug, track, title, code, None, None, None, frozenset(survives), 2, None, source)
+    return Entry(slug, track, title, code, None, None, None, frozenset(survives), 2, 2, None, source)
 
 
 LATE: tuple[Event, ...] = ("late release", "crash")

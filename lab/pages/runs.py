@@ -9,7 +9,7 @@ from functools import cache
 from typing import Literal, get_args
 
 import psycopg
-from django.db import DatabaseError
+from django.db import InterfaceError, OperationalError
 from django.utils.translation import gettext as _
 from redis import RedisError
 
@@ -126,6 +126,6 @@ def _refusing() -> Iterator[None]:
         raise Refused(503, message, retry_after=AGAIN) from busy
     except Stuck as stuck:
         raise Refused(500, _("The schedule did not end, and no server says why.")) from stuck
-    except (RedisError, psycopg.OperationalError, DatabaseError) as error:
+    except (RedisError, psycopg.OperationalError, OperationalError, InterfaceError) as error:
         message = _("The lab's servers do not answer. Try again in a moment.")
         raise Refused(503, message, retry_after=AGAIN) from error

@@ -20,7 +20,7 @@ LONGEST_VALUE = 12
 SERVERS = {"redis": "Redis", "postgres": "Postgres"}
 
 Kind = Literal["inside", "together", "waits"]
-Mark = Literal["call", "sleep", "crash", "world"]
+Mark = Literal["call", "sleep", "own", "crash", "world"]
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,7 @@ def draw(trace: Trace) -> Swimlane:
     """The picture of a trace."""
     actors = NAMES[: trace.clients]
     used = {step.where for step in trace.steps}
-    names = [*actors, *(title for server, title in SERVERS.items() if server in used or server == "redis")]
+    names = [*actors, *(title for server, title in SERVERS.items() if server in used)]
     x = {name: round(100 * (place + 0.5) / len(names), 2) for place, name in enumerate(names)}
     panels: list[Panel] = []
     rows = []
@@ -151,9 +151,11 @@ def _row(place: int, step: Step, x: Mapping[str, float], entered: tuple[str, ...
 def _mark(step: Step) -> Mark:
     if step.actor is None:
         return "world"
+    if step.choice.startswith("crash "):
+        return "crash"
     if step.where in SERVERS:
         return "call"
-    return "crash" if step.where == "process" else "sleep"
+    return "sleep" if step.where == "clock" else "own"
 
 
 def _bands(name: str, x: float, steps: Sequence[Step]) -> Iterator[Band]:

@@ -88,7 +88,7 @@ def rung(request: HttpRequest, slug: str) -> HttpResponse:
 def play(request: HttpRequest, slug: str) -> HttpResponse:
     entry = _entry(slug)
     if not can_play(entry):
-        raise Refused(404, _("This rung runs on servers of its own, and cannot be played in a page."))
+        raise Refused(404, _("This rung needs servers of its own, and is not played in a page."))
     asked = session.read(entry, request.GET)
     trace = runs.play(asked)
     now = session.Session(slug, trace.schedule, trace.clients)

@@ -102,19 +102,24 @@ class Actor:
         self.asleep = False
         self._go.release()
 
-    def stop(self, pending: Pending) -> None:
-        """In the actor's own thread: wait until he is told to go on."""
+    def stop(self, pending: Pending, at: tuple[str, int] | None = None) -> None:
+        """In the actor's own thread: wait until he is told to go on.
+
+        Args:
+            pending: the step that he is about to take.
+            at: the file and the line of the rung that do it; None: those that this thread is in.
+        """
         self.pending = pending
-        self._look_where()
+        self.file, self.line = at or where()
         self._tell(State.STOPPED)
         self._go.acquire()
         if self.crashed:
             raise Crash
 
-    def sleep(self, seconds: float) -> None:
+    def sleep(self, seconds: float, at: tuple[str, int] | None = None) -> None:
         """In the actor's own thread: sleep for so long at least, on the clock of the schedule."""
         self.asleep, self.wakes_at = True, self.clock() + seconds
-        self.stop(Pending(f"sleeps {seconds:g} s", "clock", seconds=seconds))
+        self.stop(Pending(f"sleeps {seconds:g} s", "clock", seconds=seconds), at)
 
     def listen(self, connection: Any, until: float) -> bool:
         """In the actor's own thread: wait until there is an answer to what blocks, or the time is over.
@@ -181,18 +186,26 @@ class Actor:
             hooks.play(None)
             self._tell(State.DONE)
 
-    def _look_where(self) -> None:
-        self.file, self.line = "", 0
-        best = len(SHOWN)
-        frame = sys._getframe(2)
-        while frame is not None and best:
-            path = frame.f_code.co_filename
-            for rank, room in enumerate(SHOWN[:best]):
-                if path.startswith(room) and not path.endswith("/rung.py"):
-                    best = rank
-                    self.file, self.line = path[len(str(ROOT)) + 1 :], frame.f_lineno
-                    break
-            frame = frame.f_back  # type: ignore[assignment]
+
+def where() -> tuple[str, int]:
+    """The file, below the project's folder, and the line of the rung that this thread is in; empty and 0: in none."""
+    found = "", 0
+    best = len(SHOWN)
+    frame = sys._getframe(2)
+    while frame is not None and best:
+        path = frame.f_code.co_filename
+        for rank, room in enumerate(SHOWN[:best]):
+            if path.startswith(room) and not path.endswith("/rung.py"):
+                best = rank
+                found = place(path, frame.f_lineno)
+                break
+        frame = frame.f_back  # type: ignore[assignment]
+    return found
+
+
+def place(path: str, line: int) -> tuple[str, int]:
+    """A line of a file, as a step names it."""
+    return path[len(str(ROOT)) + 1 :], line
 
 
 def _is_locked(path: Path) -> bool:

@@ -23,6 +23,8 @@ PASSES = 8
 """How often time may pass because nobody can go on. A lock that does not free itself by then never will."""
 ALMOST = 0.3
 """Seconds before an expiry at which those who poll look once more: what they see is rounded down to none."""
+TOGETHER = 0.5
+"""Seconds: what ends within that time of each other ends together, as the servers' own clocks go on meanwhile."""
 LOOK = 0.002
 """Seconds after which a server is asked whether an actor who does not come back waits in it."""
 PATIENCE = 20.0
@@ -183,18 +185,20 @@ class Controller:
             self.trial.stage.pass_time(actor.wakes_at - self.trial.stage.clock.now)
         if pending.where == "clock":
             actor.touched = set()
-            self.trial.stage.has_changed()
         actor.steps += 1
         self._current = actor.name
         self._key.stepped(actor.name, pending)
+        # To look again at what nobody has changed since shows what it showed, and a refusal changes nothing.
+        sleepers = [other for other in self._actors.values() if other.asleep and other is not actor]
+        sleepers = [other for other in sleepers if pending.writes & {*other.touched, EVERYTHING}]
+        written = sorted(pending.writes) if sleepers and pending.where == "redis" else []
+        before = self.trial.stage.looks(written)
         actor.go()
         self._settle()
         actor.touched |= pending.reads | pending.writes
-        sleepers = [other for other in self._actors.values() if other.asleep and other is not actor]
-        # To look again at what nobody has changed since shows what it showed, and a refusal changes nothing.
-        if sleepers and pending.writes and (pending.where != "redis" or self.trial.stage.has_changed()):
+        if not written or self.trial.stage.looks(written) != before:
             for other in sleepers:
-                other.asleep = not pending.writes & {*other.touched, EVERYTHING}
+                other.asleep = False
         self._note(actor.name, actor.name, pending.does, pending.where, file=file, line=line)
 
     def _crash(self, actor: Actor) -> None:
@@ -210,7 +214,7 @@ class Controller:
         waits = actor.state in (State.RUNNING, State.BLOCKED) and actor.listens_to is None
         actor.crash()
         if waits:
-            self.trial.stage.dismiss(actor)
+            self.trial.stage.cut(actor)
         until = time.monotonic() + PATIENCE
         while actor.state is not State.DONE:
             self._hear(until)
@@ -240,12 +244,12 @@ class Controller:
 
     def _until_something_ends(self, living: Sequence[Actor]) -> float:
         stage = self.trial.stage
-        ends = [actor.wakes_at - stage.clock.now for actor in living if actor.listens_to is not None]
-        moments = [moment for moment in ends if 0 < moment < math.inf]
         left = stage.until_expiry()
-        if left is not None:
-            moments.append(left - ALMOST if left > ALMOST + 0.05 else left + 0.01)
-        return min(moments, default=TTL)
+        if left is not None and left > TOGETHER:
+            return left - ALMOST
+        ends = [actor.wakes_at - stage.clock.now for actor in living if actor.listens_to is not None]
+        moments = [moment for moment in (*ends, *([left] if left is not None else [])) if moment < math.inf]
+        return max(0.0, min(moments)) + TOGETHER if moments else TTL
 
     def _wake(self) -> None:
         """Something has happened to all: who sleeps may look again, and whose time is over does."""

@@ -12,12 +12,10 @@ from lab.ladder.locks.fence_on_write_only import FenceOnWriteOnly
 from lab.ladder.locks.merge_without_a_lock import MergeWithoutALock
 from lab.schedule import hooks
 from lab.schedule.actor import Actor
+from lab.schedule.counter import SOLD, STOCK, UNITS, sell
 from lab.schedule.trial import TTL, Broken, Trial
 from locking import Lock, RedisLock, ReentrantLock
 
-STOCK = "stock"
-UNITS = 10
-SOLD = "sold"
 ONE_HOLDER_IS_NOT_ENOUGH = ("fence", "fence-on-write-only")
 """Rungs that let two work at the same time: what they protect is what is written."""
 
@@ -57,9 +55,7 @@ class LockTrial(Trial):
 
     def work(self, name: str, client: Any, lock: Lock) -> str:
         """What one client does, and what he is told."""
-        with lock.hold(), self.at_work(name):
-            client.set(STOCK, int(client.get(STOCK)) - 1)
-        return SOLD
+        return sell(client, lock, self.at_work(name))
 
     @contextmanager
     def at_work(self, name: str) -> Iterator[None]:

@@ -6,11 +6,12 @@ from collections.abc import Sequence
 
 from lab.ladder.catalogue import LADDER, Entry
 from lab.ladder.locks.rung import Event
-from lab.schedule import lock_trial, stock_trial
-from lab.schedule.controller import STOP, Controller, Point
+from lab.schedule import lock_trial, process_trial, stock_trial
+from lab.schedule.controller import STOP, Controller, Point, Run
 from lab.schedule.stage import Stage
 from lab.schedule.trace import Trace
 from lab.schedule.trial import Trial
+from lab.schedule.witness import Witness
 
 LOCK_TRIALS: dict[str, type[lock_trial.LockTrial]] = {
     "busy-as-success": lock_trial.SellTrial,
@@ -19,7 +20,32 @@ LOCK_TRIALS: dict[str, type[lock_trial.LockTrial]] = {
     "fence": lock_trial.FenceTrial,
     "re-entrant-without-the-count": lock_trial.TwiceTrial,
     "re-entrant": lock_trial.TwiceTrial,
+    "thread-lock": process_trial.MemoryTrial,
+    "process-lock": process_trial.MachinesTrial,
+    "owner-is-thread-id": process_trial.ProcessTrial,
 }
+
+
+ELSEWHERE = frozenset(
+    {
+        "one-primary-with-replicas",
+        "redlock",
+        "redlock-no-fsync",
+        "redlock-replicated-nodes",
+        "redlock-clock-jump",
+        "woken-means-mine",
+        "watch-set-too-late",
+        "zookeeper",
+        "kazoo-recipe",
+        "etcd",
+        "for-update-without-the-row",
+        "lock-table-for-update",
+        "insert-without-owner-and-expiry",
+        "lock-table-insert",
+        "postgres-advisory-lock",
+    }
+)
+"""Rungs that need more than one Redis and one Postgres, and threads that use them."""
 
 
 class Impossible(Exception):
@@ -52,7 +78,7 @@ def new_trial(entry: Entry, stage: Stage, clients: int | None = None) -> Trial:
 
 def can_play(entry: Entry) -> bool:
     """Whether the rung's schedules run on a stage, so that a visitor may choose who goes next."""
-    return True
+    return entry.slug not in ELSEWHERE
 
 
 def events_of(entry: Entry) -> tuple[Event, ...]:
@@ -60,6 +86,26 @@ def events_of(entry: Entry) -> tuple[Event, ...]:
     if entry.claim == "sound":
         return tuple(sorted(entry.survives))
     return (entry.broken_by,) if entry.broken_by else ()
+
+
+def rehearse(witness: Witness, stage: Stage) -> Run:
+    """Replay a stored witness to its end, without a look at what the servers keep.
+
+    Raises:
+        Impossible: the rung does not do any more what it did when the witness was found.
+    """
+    entry, todo = LADDER[witness.rung], list(witness.schedule)
+
+    def choose(point: Point) -> str:
+        if not todo:
+            return point.enabled[0]
+        if todo[0] not in point.enabled and todo[0] not in point.events():
+            at = len(witness.schedule) - len(todo)
+            raise Impossible(f"{witness.rung}: {todo[0]!r} cannot come next in the stored witness.", at)
+        return todo.pop(0)
+
+    trial = new_trial(entry, stage, witness.clients)
+    return Controller(trial, choose, events=events_of(entry), goal=entry.breaks).play()
 
 
 def replay(

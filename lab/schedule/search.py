@@ -5,12 +5,21 @@ from __future__ import annotations
 import heapq
 import time
 from collections.abc import Callable, Collection
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import count
 
 from lab.ladder.locks.rung import Event, Invariant
 from lab.schedule.controller import Controller, Point, Run
 from lab.schedule.trial import Trial
+
+TRIES = 3
+"""How often a schedule is begun anew when what was possible before is not: on a busy machine the servers' own clocks
+may be late."""
+
+
+class Diverged(RuntimeError):
+    """The same choices did not lead to the same place."""
 
 
 @dataclass(frozen=True)
@@ -33,15 +42,19 @@ class Found:
     """What came of a search.
 
     Attributes:
-        witness: the first, and so a shortest, schedule that breaks the invariant; None: there is none.
-        run: the run of the witness.
+        run: the first run, and so one of the shortest, that breaks the invariant; None: there is none.
+        clients: how many took part.
+        preemptions: how many it took to break it.
+        events: how many it took.
         schedules: how many were run.
         exhausted: whether that was all of them.
         seconds: how long it took.
     """
 
-    witness: tuple[str, ...] | None
     run: Run | None
+    clients: int
+    preemptions: int
+    events: int
     schedules: int
     exhausted: bool
     seconds: float
@@ -70,20 +83,35 @@ def explore(
     ticket = count()
     prefixes: list[tuple[int, int, int, tuple[str, ...], int, int]] = [(0, 0, next(ticket), (), 0, 0)]
     seen: dict[int, list[tuple[int, int]]] = {}
-    runs = 0
+    runs, clients = 0, len(trial.names)
     while prefixes:
         if bounds.schedules is not None and runs >= bounds.schedules:
-            return Found(None, None, runs, exhausted=False, seconds=time.monotonic() - began)
+            return Found(None, clients, 0, 0, runs, exhausted=False, seconds=time.monotonic() - began)
         *_, prefix, preemptions, happened = heapq.heappop(prefixes)
-        walk = _Walk(prefix, preemptions, happened, bounds, seen, alike=trial.alike)
-        run = Controller(trial, walk, events=events, goal=goal).play()
+        walk, run = _walk(trial, (prefix, preemptions, happened), bounds, seen, events, goal)
         runs += 1
         progress(runs)
         if run.broken is not None and goal in (None, run.broken):
-            return Found(tuple(run.schedule), run, runs, exhausted=False, seconds=time.monotonic() - began)
+            seconds = time.monotonic() - began
+            return Found(run, clients, preemptions, happened, runs, exhausted=False, seconds=seconds)
         for other, spent, more in walk.others:
             heapq.heappush(prefixes, (spent + more, len(other), next(ticket), other, spent, more))
-    return Found(None, None, runs, exhausted=True, seconds=time.monotonic() - began)
+    return Found(None, clients, 0, 0, runs, exhausted=True, seconds=time.monotonic() - began)
+
+
+def _walk(
+    trial: Trial,
+    start: tuple[tuple[str, ...], int, int],
+    bounds: Bounds,
+    seen: dict[int, list[tuple[int, int]]],
+    events: Collection[Event],
+    goal: Invariant | None,
+) -> tuple[_Walk, Run]:
+    for _ in range(TRIES):
+        walk = _Walk(*start, bounds, seen, alike=trial.alike)
+        with suppress(Diverged):
+            return walk, Controller(trial, walk, events=events, goal=goal).play()
+    raise Diverged(f"{trial.entry.slug}: {', '.join(start[0])} was possible once, and {TRIES} times it was not.")
 
 
 class _Walk:
@@ -112,6 +140,8 @@ class _Walk:
         at = len(self._done)
         if at < len(self._prefix):
             choice = self._prefix[at]
+            if choice not in point.enabled and choice not in point.events():
+                raise Diverged
         else:
             choice = point.enabled[0]
             if not self._known:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import psycopg
 import redis
@@ -75,6 +75,12 @@ class Seat:
             self.database = None
 
 
+class Kept(Protocol):
+    """Something that is closed with the stage."""
+
+    def close(self) -> None: ...
+
+
 class Stage:
     """One Redis database and one Postgres database.
 
@@ -94,16 +100,18 @@ class Stage:
             # Known from the start: a first run is as long as every later one.
             self.redis.script_load(script)
         self._seats: dict[str, Seat] = {}
-        self._changes = 0
+        self._kept: dict[str, Kept] = {}
         self._eyes: psycopg.Connection[Any] | None = None
 
     def new_redis(self) -> redis.Redis:
         """A client whose commands are steps of the actor that sends them."""
-        kind = hooks.StoppingSocket if self.redis_url.startswith("unix:") else hooks.StoppingConnection
-        pool = redis.ConnectionPool.from_url(
-            self.redis_url, connection_class=kind, retry=Retry(NoBackoff(), 0), socket_timeout=10
-        )
-        return redis.Redis(connection_pool=pool)
+        return new_client(self.redis_url)
+
+    def kept(self, name: str, make: Callable[[], Kept]) -> Any:
+        """What a trial needs again in each schedule, made when it is first asked for, and closed with the stage."""
+        if name not in self._kept:
+            self._kept[name] = make()
+        return self._kept[name]
 
     def seat(self, name: str) -> Seat:
         """The connections of the actor of that name."""
@@ -132,16 +140,20 @@ class Stage:
         finally:
             connections[DEFAULT_DB_ALIAS], caches["default"] = before
 
-    def dismiss(self, actor: Actor) -> None:
-        """He is dead: his connections drop, and what he has begun in Postgres ends."""
-        seat = self._seats.pop(actor.name, None)
-        if seat is None:
-            return
-        pids = _backends(seat, actor)
-        seat.leave()
-        if pids:
-            # One that waits for a lock would not notice.
+    def cut(self, actor: Actor) -> None:
+        """End what an actor waits for in Postgres: he is dead, and one that waits does not notice by itself.
+
+        It is ended by the server, as his thread is still using the connection.
+        """
+        if pids := _backends(self._seats.get(actor.name), actor):
             self.eyes.execute("SELECT pg_terminate_backend(pid) FROM unnest(%s) AS pid", [pids])
+
+    def dismiss(self, actor: Actor) -> None:
+        """He is dead and his thread has ended: his connections drop, and what he has begun in Postgres ends."""
+        pids = _backends(self._seats.get(actor.name), actor)
+        self.cut(actor)
+        if (seat := self._seats.pop(actor.name, None)) is not None:
+            seat.leave()
         until = time.monotonic() + PATIENCE
         while pids and self.eyes.execute("SELECT FROM pg_stat_activity WHERE pid = ANY(%s)", [pids]).rowcount:
             if time.monotonic() > until:
@@ -157,11 +169,14 @@ class Stage:
         left = self._next()
         return None if left < 0 else left / 1000
 
-    def has_changed(self) -> bool:
-        """Whether anything was changed in Redis since this was last asked."""
-        said = self.redis.execute_command("INFO", "persistence")["rdb_changes_since_last_save"]
-        before, self._changes = self._changes, said
-        return bool(said != before)
+    def looks(self, names: Collection[str]) -> Sequence[Any]:
+        """What Redis keeps under these keys, and whether it expires: what somebody who looks again could notice."""
+        pipeline = self.redis.pipeline(transaction=False)
+        for name in names:
+            pipeline.dump(name)
+            pipeline.expiretime(name)
+        said = pipeline.execute()
+        return [left if place % 2 == 0 else left < 0 for place, left in enumerate(said)]
 
     def is_blocked(self, actor: Actor) -> bool:
         """Whether an actor waits for somebody else, as his server sees it."""
@@ -196,13 +211,23 @@ class Stage:
         return self._eyes
 
     def close(self) -> None:
-        """Drop every connection."""
+        """Drop every connection, and close what was kept."""
+        for kept in self._kept.values():
+            kept.close()
+        self._kept.clear()
         for seat in self._seats.values():
             seat.leave()
         self._seats.clear()
         if self._eyes is not None:
             self._eyes.close()
         self.redis.close()
+
+
+def new_client(url: str) -> redis.Redis:
+    """A client whose commands are steps of the actor that sends them."""
+    kind = hooks.StoppingSocket if url.startswith("unix:") else hooks.StoppingConnection
+    pool = redis.ConnectionPool.from_url(url, connection_class=kind, retry=Retry(NoBackoff(), 0), socket_timeout=10)
+    return redis.Redis(connection_pool=pool)
 
 
 def _backends(seat: Seat | None, actor: Actor) -> list[int]:

@@ -12,6 +12,7 @@ import psycopg
 from django.conf import settings
 from django.core.management import call_command
 from django.db import DEFAULT_DB_ALIAS, connections
+from django.db.migrations.loader import MigrationLoader
 from psycopg import sql
 
 from lab.schedule.stage import Stage
@@ -93,13 +94,21 @@ def _database(number: int) -> dict[str, Any]:
     database = {**shop, "NAME": name, "OPTIONS": options, "CONN_MAX_AGE": 0}
     with psycopg.connect(**_address(database, "postgres"), autocommit=True) as server:
         server.execute("SELECT pg_advisory_lock(%s, 1)", IN_USE[:1])
-        if server.execute("SELECT FROM pg_database WHERE datname = %s", [name]).rowcount == 0:
+        said = "SELECT shobj_description(oid, 'pg_database') FROM pg_database WHERE datname = %s"
+        known = server.execute(said, [name]).fetchone()
+        if known != (_tables(),):
             _make(server, name, database)
     return database
 
 
+def _tables() -> str:
+    """Which tables there are: a stage that was made for others is made anew."""
+    return ", ".join(f"{app}.{name}" for app, name in sorted(MigrationLoader(None).graph.leaf_nodes()))
+
+
 def _make(server: psycopg.Connection[Any], name: str, database: dict[str, Any]) -> None:
     made = sql.Identifier(name)
+    server.execute(sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(made))
     server.execute(sql.SQL("CREATE DATABASE {}").format(made))
     try:
         # It is worth nothing after a crash, so no commit of it waits for the disk.
@@ -112,6 +121,7 @@ def _make(server: psycopg.Connection[Any], name: str, database: dict[str, Any]) 
             connections[alias].close()
             del connections[alias]
             del connections.databases[alias]
+        server.execute(sql.SQL("COMMENT ON DATABASE {} IS {}").format(made, sql.Literal(_tables())))
     except BaseException:
         server.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(made))
         raise

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from django import forms
 from django.contrib import admin, messages
+from django.db import transaction
 from django.db.models import QuerySet
 from django.forms import BaseInlineFormSet
 from django.forms.formsets import DELETION_FIELD_NAME
@@ -63,11 +65,26 @@ class SaleAdmin(ModelAdmin):
     compressed_fields = False
 
     def get_readonly_fields(self, request: HttpRequest, obj: Sale | None = None) -> tuple[str, ...]:
-        return ("preheated_at", "strategy") if obj and sales.strategy_is_fixed(obj) else ("preheated_at",)
+        return ("preheated_at", "strategy") if obj and obj.strategy_is_fixed else ("preheated_at",)
 
     def has_delete_permission(self, request: HttpRequest, obj: Sale | None = None) -> bool:
         """A sale that has begun in any way is closed, not deleted: Redis may hold copies of its stock."""
-        return super().has_delete_permission(request, obj) and not (obj and sales.strategy_is_fixed(obj))
+        return super().has_delete_permission(request, obj) and not (obj and obj.strategy_is_fixed)
+
+    def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Sale | None:
+        """The sale; locked when it is about to change, so that nobody preheats it between the look and the change."""
+        sale = super().get_object(request, object_id, from_field)
+        if sale is None or request.method != "POST":
+            return sale
+        return Sale.objects.select_for_update(no_key=True).filter(pk=sale.pk).first()
+
+    def save_related(self, request: HttpRequest, form: Any, formsets: Any, change: bool) -> None:  # noqa: FBT001
+        """Load what a sale that is loaded offers now: another one may have split the stock, or have no copy of it."""
+        super().save_related(request, form, formsets, change)
+        again = Sale.objects.filter(pk=form.instance.pk, closes_at__gt=timezone.now())
+        if form.instance.is_loaded and any(items.has_changed() for items in formsets):
+            states = ("to come", "open")
+            transaction.on_commit(lambda: self.do(request, again, sales.preheat, "preheated", states=states))
 
     @admin.action(permissions=["change"], description="Preheat: copy the stock to where the strategy takes it from")
     def preheat(self, request: HttpRequest, queryset: QuerySet[Sale]) -> None:

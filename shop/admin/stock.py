@@ -78,9 +78,11 @@ class MovementForm(forms.ModelForm):
         if kind != Kind.DELIVERED and not cleaned.get("why"):
             self.add_error("why", "Say why.")
         # The row is locked until the movement is committed: of two equal forms only one finds what it expects.
+        stock.gather(self.instance.pk, -units)
         row = StockItem.objects.select_for_update().filter(pk=self.instance.pk).first()
         self.refuse_if_moved_since(row, cleaned.get("received_before"))
-        self.refuse_if_not_there(row, units)
+        if units < -(free := row.on_hand if row else 0):
+            self.add_error("units", f"Only {free} on hand can be taken away.")
         return cleaned
 
     def refuse_if_moved_since(self, row: StockItem | None, before: int | None) -> None:
@@ -90,14 +92,6 @@ class MovementForm(forms.ModelForm):
                 "Something was moved since this page was opened, perhaps by sending it twice. Nothing was moved now: "
                 "look at the figures, and save again what is still missing."
             )
-
-    def refuse_if_not_there(self, row: StockItem | None, units: int) -> None:
-        free = row.on_hand if row else 0
-        if units >= -free:
-            return
-        left = stock.on_hand(row.sku) if row else 0
-        split = f" {left - free} more are split up for a sale: close it first." if left > free else ""
-        self.add_error("units", f"Only {free} on hand can be taken away.{split}")
 
 
 @admin.register(StockItem)

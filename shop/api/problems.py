@@ -12,6 +12,7 @@ from django.contrib.auth import get_user_model
 from django.core.exceptions import PermissionDenied
 from django.db import IntegrityError, InterfaceError, OperationalError
 from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
+from psycopg.errors import IdleInTransactionSessionTimeout
 from rest_framework import exceptions
 
 from inventory import errors
@@ -165,7 +166,9 @@ def answer(error: Exception, context: Mapping[str, Any]) -> HttpResponse | None:
         return response(INVALID, errors=[{"pointer": "#/sale", "detail": str(error)}])
     if isinstance(error, checkout.UnknownProduct):
         return response(INVALID, errors=[{"pointer": "#/items", "detail": str(error)}])
-    if isinstance(error, (OperationalError, InterfaceError)):
+    # Who was paused in a transaction for too long finds it ended, and Django has another class for that.
+    ended = isinstance(error.__cause__, IdleInTransactionSessionTimeout)
+    if isinstance(error, (OperationalError, InterfaceError)) or ended:
         # The commit may or may not have happened; the key finds out.
         logger.warning("Postgres did not answer: %s", error)
         return response(UNAVAILABLE, "The database did not answer. Ask again with the same key.")

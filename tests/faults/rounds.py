@@ -31,7 +31,7 @@ SKUS = 3
 WISHES = 3 * BUYERS  # about twice what there is
 LATEST = WISHES // 2  # answers before the fault, at most
 MOMENT = 2.0  # seconds for which the shop may still say "sold out" of what has come back
-BUSY = 1.0  # seconds without an answer for anybody after which who is told to come later does
+BUSY = 0.5  # seconds without an answer for anybody after which who is told to come later does
 SETTLED = 3.0  # seconds in which what was being written in Redis and Postgres is written in both
 
 

@@ -8,12 +8,14 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from uuid import UUID, uuid4
 
 import pytest
-from django.db import OperationalError, connection, connections
+from django.db import OperationalError, connection, connections, transaction
+from psycopg.errors import LockNotAvailable
 
 from inventory import stock
 from inventory.draft import Draft, Placement
 from inventory.errors import Duplicate, OverLimit, Refusal, SoldOut
 from inventory.models import StockItem
+from inventory.strategies import group_commit
 from inventory.strategies.group_commit import GroupCommit
 from tests.factories import new_draft
 from tests.inventory.conftest import Ledger
@@ -143,6 +145,105 @@ def test_an_order_that_makes_the_transaction_fail_fails_alone(
         *["NoneType"] * 2,
     ]
     ledger.assert_law(a=(5, 4))
+
+
+WAITS = {
+    "for a lock": ("SET LOCAL lock_timeout = '50ms'", "SELECT FROM inventory_stockitem WHERE sku = 'held' FOR UPDATE"),
+    "for too long": ("SET LOCAL statement_timeout = '50ms'", "SELECT pg_sleep(60)"),
+    "in a circle": ("DO $$ BEGIN RAISE SQLSTATE '40P01'; END $$",),
+}
+
+
+@pytest.fixture
+def held(ledger: Ledger) -> Iterator[None]:
+    """Somebody has locked the row of `held`, and does not let go."""
+    stock.deliver("held", 1)
+    with ThreadPoolExecutor(1) as pool:
+        there, over = threading.Event(), threading.Event()
+
+        def hold() -> None:
+            with transaction.atomic():
+                stock.lock(["held"])
+                there.set()
+                assert over.wait(PATIENCE)
+            connections.close_all()
+
+        holding = pool.submit(hold)
+        assert there.wait(PATIENCE)
+        yield
+        over.set()
+        holding.result(PATIENCE)
+
+
+@pytest.mark.parametrize("unknown", [False, True], ids=["is an answer", "is taken for none"])
+@pytest.mark.parametrize("waits", WAITS)
+def test_an_order_that_waits_in_vain_fails_alone(
+    gate: Gate,
+    place: Callable[[Draft], Future[Placement]],
+    ledger: Ledger,
+    held: None,
+    monkeypatch: pytest.MonkeyPatch,
+    waits: str,
+    unknown: bool,
+) -> None:
+    """The negative control: taken for no answer, the error of one is everybody's."""
+    stock.deliver("a", 9)
+    drafts = [new_draft(("a", 1)) for _ in range(5)]
+    save = gate.save
+
+    def wait(some: Sequence[Draft]) -> Mapping[UUID, Refusal]:
+        if drafts[2] in some:
+            with connection.cursor() as cursor:
+                for statement in WAITS[waits]:
+                    cursor.execute(statement)
+        return save(some)
+
+    monkeypatch.setattr(gate, "save", wait)
+    if unknown:
+        monkeypatch.setattr(group_commit, "_is_answer", lambda error: False)
+    answers = [place(draft) for draft in drafts]
+    gate.go_on.set()
+    failed = [isinstance(answer.exception(PATIENCE), OperationalError) for answer in answers]
+    assert failed == ([False, *[True] * 4] if unknown else [False, False, True, False, False])
+    ledger.assert_law(a=(8, 1) if unknown else (5, 4), held=(1, 0))
+
+
+def test_those_who_are_tried_again_alone_wait_for_no_lock_for_long(
+    gate: Gate,
+    place: Callable[[Draft], Future[Placement]],
+    ledger: Ledger,
+    held: None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    stock.deliver("a", 9)
+    first, *others = [new_draft(("a", 1)) for _ in range(5)]
+    save = gate.save
+
+    def wait(some: Sequence[Draft]) -> Mapping[UUID, Refusal]:
+        if first not in some:
+            with connection.cursor() as cursor:
+                for statement in WAITS["for a lock"][len(some) == 1 :]:  # alone there is no limit of its own
+                    cursor.execute(statement)
+        return save(some)
+
+    monkeypatch.setattr(gate, "save", wait)
+    answers = [place(draft) for draft in (first, *others)]
+    gate.go_on.set()
+    said = [answer.exception(PATIENCE) for answer in answers]
+    assert [type(error and error.__cause__) for error in said] == [type(None), *[LockNotAvailable] * 4]
+    ledger.assert_law(a=(8, 1), held=(1, 0))
+
+
+def test_the_limit_of_waiting_is_what_it_was_afterwards(db: None) -> None:
+    def limit() -> str:
+        with connection.cursor() as cursor:
+            cursor.execute("SHOW lock_timeout")
+            return str(cursor.fetchone()[0])
+
+    before = limit()
+    with group_commit._in_a_hurry():
+        assert limit() == "100ms"
+    assert limit() == before != "100ms"
 
 
 def test_without_an_answer_from_postgres_everybody_of_the_group_is_told_and_the_next_group_goes_on(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 from uuid import UUID, uuid4
@@ -334,6 +334,42 @@ def test_what_a_dead_worker_has_committed_is_not_sold_twice(
     assert heir.work(save, ledger.reject, ledger.saved) == 1
     assert_at_rest(redis)
     ledger.assert_law(a=(2, 1), b=(3, 0))
+
+
+@pytest.mark.parametrize("looks", [True, False], ids=["", "without the look at what is an order"])
+def test_what_a_dead_worker_has_committed_is_sold_also_when_nothing_is_left(
+    strategy: LuaQueue,
+    ledger: Ledger,
+    counters: Counters,
+    redis: Redis,
+    monkeypatch: pytest.MonkeyPatch,
+    looks: bool,
+) -> None:
+    """Its customer has an order for all of `a`: whoever takes the entry over must not think that it came too late."""
+    draft = new_draft(("a", 3), ("b", 1))
+    strategy.place(draft, ledger.save)
+
+    def die(*rest: Any, **more: Any) -> None:
+        raise Dies
+
+    with monkeypatch.context() as dying:
+        dying.setattr(Queue, "done", die)
+        with pytest.raises(Dies):
+            work(strategy, ledger)
+    assert ledger.orders() == [draft.id]
+
+    heir = LuaQueue(strategies.counters, lambda: Queue(redis, dead=0))
+    asked: list[int] = []
+
+    def saved(drafts: Collection[UUID]) -> set[UUID]:
+        asked.append(1)
+        return ledger.saved(drafts) if looks or len(asked) > 1 else set()
+
+    assert heir.work(ledger.save, ledger.reject, saved) == 1
+    assert (draft.id in ledger.rejected) is not looks
+    # The counters are right either way.
+    assert_at_rest(redis)
+    ledger.assert_law(a=(0, 3), b=(2, 1))
 
 
 def test_a_worker_that_died_with_nothing_left_to_do_is_forgotten_and_one_that_has_is_not(

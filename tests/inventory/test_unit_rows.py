@@ -14,7 +14,7 @@ from django.db import OperationalError, connection, transaction
 
 from inventory import stock
 from inventory.draft import Draft, Placement, Save, save_one
-from inventory.errors import OverLimit, Refusal, SoldOut
+from inventory.errors import OverLimit, Refusal, SoldOut, StockBusy
 from inventory.models import StockItem, StockUnit
 from inventory.strategies import unit_rows
 from inventory.strategies.unit_rows import TooFewFree, UnitRows, take_all, take_free
@@ -139,7 +139,7 @@ def test_a_unit_whose_order_fails_is_sold_to_the_one_who_waited(ledger: Ledger) 
     ledger.assert_law(a=(0, 1))
 
 
-def test_without_the_second_look_he_is_told_sold_out_though_the_unit_is_there(
+def test_without_the_second_look_he_is_sent_away_though_the_unit_is_there(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The negative control."""
@@ -154,7 +154,7 @@ def test_without_the_second_look_he_is_told_sold_out_though_the_unit_is_there(
 
         with pytest.raises(OverLimit):
             hold_the_last_unit(strategy, rival, refuse)
-        with pytest.raises(SoldOut):
+        with pytest.raises(StockBusy):
             later[0].result(PATIENCE)
     ledger.assert_law(a=(1, 0))
 

@@ -38,7 +38,9 @@ def open_page(live_server: Any) -> Iterator[Open]:
     complaints: list[str] = []
     with chromium() as browser:
 
-        def opened(address: str, viewport: Any = None, scheme: Any = "light", language: str = "en", **more: Any) -> Page:
+        def opened(
+            address: str, viewport: Any = None, scheme: Any = "light", language: str = "en", **more: Any
+        ) -> Page:
             context = browser.new_context(
                 viewport=viewport or DESKTOP, color_scheme=scheme, locale=language, base_url=live_server.url, **more
             )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import datetime, timedelta
 from html.parser import HTMLParser
 from typing import Any
@@ -14,18 +15,22 @@ import uuid_utils.compat
 from django.contrib.admin.models import LogEntry
 from django.contrib.auth.models import Permission, User
 from django.db import connection
+from django.db.models import Model
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 from redis import Redis
+from unfold.admin import ModelAdmin
 
 from inventory import strategies
-from inventory.models import StockItem, StockMovement, StockSegment
+from inventory.models import StockItem, StockMovement
 from inventory.segment_counters import name_of
-from shop import accounts, checkout, payments, sales
+from shop import accounts, checkout, offers, payments, sales
+from shop.admin.sales import SaleAdmin
 from shop.models import Order, OrderItem, Payment, Product, Sale
-from tests.factories import OnSale, at_once, close_now, new_customer, new_draft, on_sale
+from tests.factories import OnSale, at_once, begin, close_now, interleaved, new_customer, new_draft, on_sale
 from tests.shop.conftest import Gone
+from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -431,15 +436,13 @@ def test_a_correction_takes_all_that_is_on_hand_and_not_one_more_while_the_shop_
     assert [row.conserved for row in accounts.figures()] == [True]
 
 
-def test_what_a_sale_has_split_up_is_not_taken_away_and_the_error_says_where_it_is(
-    admin_client: Client, redis: Redis
-) -> None:
-    on_sale({"a": 10})
-    StockItem.objects.update(on_hand=3)
-    StockSegment.objects.create(item_id="a", number=0, on_hand=7)
-    refused = admin_client.post(f"{STOCK}a/change/", move("-4", "corrected", "stolen"))
-    assert "Only 3 on hand can be taken away. 7 more are split up for a sale" in messages(refused.content.decode())
-    assert StockItem.objects.values_list("received", "on_hand").get() == (10, 3)
+@pytest.mark.parametrize("strategy", ["segmented-lock", "unit-rows"])
+def test_what_a_sale_has_split_up_can_be_taken_away_too(admin_client: Client, redis: Redis, strategy: str) -> None:
+    on_sale({"a": 10}, strategy=strategy)
+    refused = admin_client.post(f"{STOCK}a/change/", move("-11", "corrected", "stolen"))
+    assert "Only 10 on hand can be taken away." in messages(refused.content.decode())
+    assert admin_client.post(f"{STOCK}a/change/", move("-4", "corrected", "stolen")).status_code == 302
+    assert [(row.on_hand, row.conserved) for row in accounts.figures()] == [(6, True)]
 
 
 def test_a_new_sku_does_not_begin_below_nothing(admin_client: Client, redis: Redis) -> None:
@@ -574,6 +577,53 @@ def test_the_strategy_may_change_before(admin_client: Client, redis: Redis) -> N
     form = the_form(offer, opens=in_hours(-1), closes=in_hours(1), strategy="optimistic")
     assert admin_client.post(f"{SALES}{offer.sale}/change/", form).status_code == 302
     assert Sale.objects.get().strategy == "optimistic"
+
+
+@pytest.mark.parametrize("point", ['FROM "shop_sale" WHERE', "FOR NO KEY UPDATE", 'UPDATE "shop_sale"'])
+def test_a_sale_is_preheated_by_the_strategy_that_it_has_also_while_its_form_is_saved(
+    admin_client: Client, redis: Redis, point: str
+) -> None:
+    offer = on_sale({"a": 10}, strategy="unit-rows", preheat=False)
+    preheat_while_the_form_is_saved(admin_client, offer, point)
+    found = Sale.objects.get()
+    assert found.preheated_at is not None
+    assert StockItem.objects.get().split_by == {"unit-rows": "unit-rows", "optimistic": ""}[found.strategy]
+
+
+def test_without_lock_and_guard_it_is_not(admin_client: Client, redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The negative control."""
+    offer = on_sale({"a": 10}, strategy="unit-rows", preheat=False)
+    monkeypatch.setattr(SaleAdmin, "get_object", ModelAdmin.get_object)
+    monkeypatch.setattr(Sale, "save", Model.save)
+    preheat_while_the_form_is_saved(admin_client, offer, 'FROM "shop_sale" WHERE')
+    assert Sale.objects.values_list("strategy", "preheated_at").get() == ("optimistic", None)
+    assert StockItem.objects.get().split_by == "unit-rows"
+
+
+def preheat_while_the_form_is_saved(client: Client, offer: OnSale, point: str) -> None:
+    """Somebody preheats a sale just after the form's first statement of a kind, or waits until it is saved."""
+    form = the_form(offer, opens=in_hours(-1), closes=in_hours(1), strategy="optimistic")
+    with ThreadPoolExecutor(1) as pool:
+        preheating: list[Future[None]] = []
+        with interleaved(lambda: preheating.append(begin(pool, lambda: sales.preheat(offer.sale))), after=point):
+            assert client.post(f"{SALES}{offer.sale}/change/", form).status_code == 302
+        preheating[0].result(PATIENCE)
+
+
+@pytest.mark.parametrize("strategy", ["guarded-update", "lua"])
+def test_a_product_that_is_moved_to_an_open_sale_is_sold_there_at_once(
+    admin_client: Client, redis: Redis, strategy: str
+) -> None:
+    before, after = on_sale({"a": 10}, strategy="unit-rows"), on_sale({"b": 1}, strategy=strategy)
+    window = {"opens": in_hours(-1), "closes": in_hours(1)}
+    removal = the_form(before, **window, **{"items-0-DELETE": "on"})
+    product = {"items-1-id": "", "items-1-product": str(before.products["a"]), "items-1-price": "5"}
+    addition = the_form(after, **window, **{"items-TOTAL_FORMS": "2", "items-0-product": str(after.products["b"])})
+    assert admin_client.post(f"{SALES}{before.sale}/change/", removal).status_code == 302
+    assert admin_client.post(f"{SALES}{after.sale}/change/", {**addition, **product}).status_code == 302
+    offers._remembered.clear()
+
+    assert bought(OnSale(after.sale, before.products), a=10).state == "pending"
 
 
 def act(client: Client, action: str, *offers: OnSale) -> str:

@@ -9,7 +9,7 @@ from uuid import uuid4
 
 import pytest
 from django.conf import settings
-from django.db import OperationalError, transaction
+from django.db import OperationalError, connection, transaction
 from redis import Redis
 from rest_framework.test import APIClient
 
@@ -18,8 +18,9 @@ from inventory.draft import Draft, Placement, Save
 from inventory.strategies import Strategy
 from shop import accounts, checkout
 from shop.api import signatures
-from tests.factories import SAVING, on_sale, orders_in
+from tests.factories import SAVING, elsewhere, on_sale, orders_in
 from tests.shop.conftest import Buyer, Gone, assert_problem, order_body
+from tests.waiting import wait_for
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -136,6 +137,36 @@ def test_when_the_answer_of_the_commit_is_lost_it_is_503_and_the_retry_finds_the
     again = buyer.order(order_body(offer, a=1), key="mine")
     assert (again.status_code, again.headers["Idempotent-Replayed"]) == (201, "true")
     assert [(row.sold, row.conserved) for row in accounts.figures()] == [(1, True)]
+
+
+@pytest.mark.parametrize("name", SAVING)
+def test_an_order_that_paused_for_longer_than_postgres_waits_is_503_and_its_retry_counts_once(
+    buyer: Buyer, name: str
+) -> None:
+    """Postgres has ended the transaction of a request that was paused in the middle, and its connection with it."""
+    offer = on_sale({"a": 2}, strategy=name)
+
+    def pause(execute: Callable[..., Any], sql: str, params: Any, many: bool, context: Any) -> Any:
+        if "INSERT INTO shop_order " in sql:
+            with connection.cursor() as cursor:
+                cursor.execute("SELECT pg_backend_pid()")
+                mine = cursor.fetchone()[0]
+                cursor.execute("SET LOCAL idle_in_transaction_session_timeout = '10ms'")
+            wait_for(lambda: not elsewhere(lambda: is_there(mine)), "Postgres to lose its patience")
+        return execute(sql, params, many, context)
+
+    with connection.execute_wrapper(pause):
+        answer = buyer.order(order_body(offer, a=1), key="mine")
+    assert_problem(answer, 503, "unavailable")
+    assert orders_in() == 0
+    assert buyer.order(order_body(offer, a=1), key="mine").status_code == 201
+    assert [(row.sold, row.conserved) for row in accounts.figures()] == [(1, True)]
+
+
+def is_there(backend: int) -> bool:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT 1 FROM pg_stat_activity WHERE pid = %s", [backend])
+        return cursor.fetchone() is not None
 
 
 def test_health_names_who_is_gone(visitor: APIClient, redis_gone: Gone, postgres_gone: Gone) -> None:

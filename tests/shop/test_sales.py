@@ -79,15 +79,38 @@ def test_the_strategies_of_a_sale_are_the_ones_that_ship() -> None:
 
 def test_the_strategy_is_fixed_once_stock_may_have_been_taken() -> None:
     fresh = Sale.objects.create(name="x", opens_at=timezone.now(), closes_at=timezone.now() + timedelta(hours=1))
-    assert not sales.strategy_is_fixed(fresh)
+    assert not fresh.strategy_is_fixed
     offer = on_sale({"a": 1})
-    assert sales.strategy_is_fixed(sale(offer.sale))
+    assert sale(offer.sale).strategy_is_fixed
     Sale.objects.update(preheated_at=None)
-    assert not sales.strategy_is_fixed(sale(offer.sale))
+    assert not sale(offer.sale).strategy_is_fixed
     Sale.objects.update(preheated_at=timezone.now())
     checkout.place(customer=new_customer(), sale=offer.sale, quantities=offer.cart(a=1), key="mine")
     Sale.objects.update(preheated_at=None)
-    assert sales.strategy_is_fixed(sale(offer.sale))
+    assert sale(offer.sale).strategy_is_fixed
+
+
+def test_saving_a_sale_changes_no_strategy_that_is_fixed_and_undoes_no_preheating() -> None:
+    """Also by who has read the row before it was preheated."""
+    offer = on_sale({"a": 1}, preheat=False)
+    stale = sale(offer.sale)
+    sales.preheat(offer.sale)
+
+    stale.name = "Another"
+    stale.save()
+    assert (sale(offer.sale).name, sale(offer.sale).is_loaded) == ("Another", True)
+    stale.strategy = "unit-rows"
+    stale.preheated_at = None
+    with pytest.raises(ValidationError, match="sells by guarded-update already"):
+        stale.save()
+    assert (sale(offer.sale).strategy, sale(offer.sale).is_loaded) == ("guarded-update", True)
+
+
+def test_saving_a_sale_that_is_not_preheated_may_change_its_strategy() -> None:
+    fresh = sale(on_sale({"a": 1}, preheat=False).sale)
+    fresh.strategy = "unit-rows"
+    fresh.save()
+    assert sale(fresh.pk).strategy == "unit-rows"
 
 
 # Preheating and closing

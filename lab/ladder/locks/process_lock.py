@@ -24,6 +24,7 @@ class ProcessLock(LockRung):
     title = "Process lock"
     flaw = "Two machines, or two programs on one, have two locks of the same name."
     breaks = "one holder"
+    clients = 3
     survives = frozenset({"expiry", "pause"})
     fixed_by = "get-then-set"
     source = "001"

@@ -12,14 +12,14 @@ from redis import RedisError
 from rich.console import Console
 from rich.table import Table
 
-from shop import accounts
-from shop.reconcile import reconcile
+from shop.reconcile import reconcile_audited
 
 
 class Command(BaseCommand):
     help = (
         "Saves what is queued, gives back units that are reserved for orders that never came, mends counters that "
-        "differ from what is on hand, and removes those of what is not on sale. Safe while the shop is selling. "
+        "differ from what is on hand, removes those of what is not on sale, and gathers stock that is split up for "
+        "another strategy than the one that sells it. Safe while the shop is selling. "
         "Celery does the same every minute. Exit status 0 when the conservation law holds afterwards, 1 when it is "
         "broken, 2 when a server did not answer."
     )
@@ -34,26 +34,20 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         try:
-            before = broken()
-            repairs = reconcile(grace=options["grace"])
-            after = broken()
+            found = reconcile_audited(grace=options["grace"])
         except (RedisError, OperationalError, InterfaceError) as error:
             raise CommandError(f"A server did not answer: {error}", returncode=2) from error
         if options["json"]:
-            said = {"broken_before": before, "repairs": [asdict(repair) for repair in repairs], "broken_after": after}
+            repairs = [asdict(repair) for repair in found.repairs]
+            said = {"broken_before": found.before, "repairs": repairs, "broken_after": found.after}
             self.stdout.write(json.dumps(said))
         else:
-            if repairs:
+            if found.repairs:
                 table = Table("what was wrong", "sku or draft", "units in Redis", title="Repaired")
-                for repair in repairs:
+                for repair in found.repairs:
                     table.add_row(repair.what, repair.name, f"{repair.units:+}")
                 Console().print(table)
-            law = f"BROKEN for {', '.join(after)}: see manage.py audit" if after else "holds"
-            self.stdout.write(f"{len(repairs)} repairs. The conservation law {law}.")
-        if after:
+            law = f"BROKEN for {', '.join(found.after)}: see manage.py audit" if found.after else "holds"
+            self.stdout.write(f"{len(found.repairs)} repairs. The conservation law {law}.")
+        if found.after:
             raise SystemExit(1)
-
-
-def broken() -> list[str]:
-    """The skus for which the tables break the law."""
-    return [figures.sku for figures in accounts.figures() if not figures.conserved]

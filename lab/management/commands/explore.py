@@ -1,0 +1,87 @@
+"""`manage.py explore RUNG`: search for a schedule that breaks a rung, as if none were known."""
+
+from __future__ import annotations
+
+import json
+import logging
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+from rich.console import Console
+
+from lab.ladder.catalogue import LADDER
+from lab.schedule import stages, verify
+from lab.schedule.search import Bounds
+from servers import ServerError
+
+
+class Command(BaseCommand):
+    help = (
+        "Searches for a schedule that breaks a rung: those with few preemptions and events first, so what is found "
+        "first is a shortest one. Shows it, or how many there were when none breaks it. The exit status says whether "
+        "the rung did what it claims: 0, or 1."
+    )
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument("rung", help="its slug, as manage.py ladder shows it")
+        parser.add_argument("--clients", type=int, default=0, help="how many (as many as it takes to show the rung)")
+        parser.add_argument("--preemptions", type=int, help="how often somebody is stopped who could go on, at most")
+        parser.add_argument("--events", type=int, help="how many things may happen beside the clients' steps (1)")
+        parser.add_argument("--schedules", type=int, help="give up after so many")
+        parser.add_argument("--json", action="store_true", help="end with one JSON object")
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        entry = LADDER.get(options["rung"])
+        if entry is None:
+            raise CommandError(f"There is no rung {options['rung']}. manage.py ladder shows those that there are.")
+        if not 0 <= options["clients"] <= len("ABCDEF"):
+            raise CommandError("--clients: from 1 to 6.")
+        usual = verify.bounds_of(entry)
+        bounds = Bounds(
+            usual.preemptions if options["preemptions"] is None else options["preemptions"],
+            usual.events if options["events"] is None else options["events"],
+            options["schedules"],
+        )
+        logging.disable(logging.WARNING)
+        console = Console(stderr=True)
+        try:
+            with verify.servers(), console.status("") as status:
+                stage = stages.open_stage(0)
+                try:
+                    said = f"{entry.slug}: {{}} schedules"
+                    found = verify.find(
+                        entry, stage, bounds, lambda n: status.update(said.format(n)), options["clients"]
+                    )
+                finally:
+                    stage.close()
+        except ServerError as error:
+            raise CommandError(str(error), returncode=2) from error
+        verdict = "held" if found.run is None else "broken"
+        if options["json"]:
+            self.stdout.write(
+                json.dumps(
+                    {
+                        "rung": entry.slug,
+                        "claim": entry.claim,
+                        "verdict": verdict,
+                        "invariant": found.run and found.run.broken,
+                        "why": found.run.why if found.run else "",
+                        "witness": found.run and found.run.schedule,
+                        "schedules": found.schedules,
+                        "exhausted": found.exhausted,
+                        "clients": found.clients,
+                        "preemptions": bounds.preemptions,
+                        "events": bounds.events,
+                        "seconds": round(found.seconds, 2),
+                    }
+                )
+            )
+        elif found.run is None:
+            kind = "All" if found.exhausted else "A sample of"
+            self.stdout.write(f"{entry.slug} held. {kind} {found.schedules} schedules, {found.seconds:.1f} s.")
+        else:
+            self.stdout.write(f"{entry.slug} is broken ({found.run.broken}), by schedule {found.schedules}:")
+            self.stdout.write(f"  {','.join(found.run.schedule)}\n  {found.run.why}")
+            self.stdout.write(f"See it: manage.py replay {entry.slug} {','.join(found.run.schedule)!r}")
+        if (verdict == "broken") != (entry.claim == "flawed"):
+            raise SystemExit(1)

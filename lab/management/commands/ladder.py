@@ -1,0 +1,94 @@
+"""`manage.py ladder`: every rung with its claim, and whether it does what it claims."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from lab.ladder.catalogue import LADDER
+from lab.schedule import verify, witness
+from servers import ServerError
+
+
+class Command(BaseCommand):
+    help = (
+        "Shows every rung of both tracks with its claim. With --verify each claim is checked: the stored witness of a "
+        "flawed rung has to break it 20 times out of 20, and a sound one has to hold in all schedules of two clients "
+        "with two preemptions and one event. Exit status 1 when a claim is not reproduced."
+    )
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument("rungs", nargs="*", metavar="RUNG", help="only these, by slug; all when none is named")
+        what = parser.add_mutually_exclusive_group()
+        what.add_argument("--verify", action="store_true", help="check every claim")
+        what.add_argument("--search", action="store_true", help="search for the witnesses anew, keep and check them")
+        what.add_argument("--deep", action="store_true", help="search the sound rungs further, keep how far, and check")
+        parser.add_argument(
+            "--processes", type=int, default=min(2, os.cpu_count() or 1), help="how many rungs at the same time (2)"
+        )
+        parser.add_argument("--json", action="store_true", help="end with one JSON object in place of the table")
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        unknown = sorted(set(options["rungs"]) - set(LADDER))
+        if unknown:
+            raise CommandError(f"There is no rung {', '.join(unknown)}. manage.py ladder shows those that there are.")
+        slugs = [slug for slug in LADDER if not options["rungs"] or slug in options["rungs"]]
+        job = next((job for job in ("search", "deep") if options[job]), "check" if options["verify"] else "")
+        if not job:
+            self._show({}, slugs, as_json=options["json"])
+            return
+        said = self._do(job, slugs, options["processes"])
+        self._show(said, slugs, as_json=options["json"])
+        if not all(map(verify.reproduced, said.values())):
+            raise SystemExit(1)
+
+    def _do(self, job: str, slugs: list[str], processes: int) -> dict[str, Mapping[str, Any]]:
+        said: dict[str, Mapping[str, Any]] = {}
+        columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
+        try:
+            with verify.servers(), Progress(*columns, console=Console(stderr=True)) as progress:
+                task = progress.add_task("Rungs", total=len(slugs))
+                for line in verify.in_processes(job, slugs, processes):
+                    said[line["rung"]] = line
+                    progress.update(task, advance=1, description=f"{line['rung']}: {line['verdict']}")
+        except ServerError as error:
+            raise CommandError(str(error), returncode=2) from error
+        return said
+
+    def _show(self, said: Mapping[str, Mapping[str, Any]], slugs: list[str], *, as_json: bool) -> None:
+        if as_json:
+            lines = [said.get(slug) or _claim(slug) for slug in slugs]
+            schedules = sum(line.get("schedules", 0) for line in lines)
+            seconds = sum(line.get("seconds", 0) for line in lines)
+            rate = round(schedules / seconds, 1) if seconds else None
+            self.stdout.write(json.dumps({"rungs": lines, "schedules_per_s": rate}))
+            return
+        table = Table("rung", "claim", "breaks", "by", "verdict", "how", title="The ladder")
+        for slug in slugs:
+            entry, line = LADDER[slug], said.get(slug)
+            colour = "" if line is None else "[green]" if verify.reproduced(line) else "[red]"
+            verdict = "" if line is None else f"{colour}{line['verdict']}"
+            table.add_row(slug, entry.claim, entry.breaks or "", entry.broken_by or "", verdict, _how(slug, line))
+        Console().print(table)
+
+
+def _claim(slug: str) -> dict[str, Any]:
+    entry = LADDER[slug]
+    return {"rung": slug, "track": entry.track, "claim": entry.claim}
+
+
+def _how(slug: str, line: Mapping[str, Any] | None) -> str:
+    if line is None:
+        stored = witness.load(slug)
+        return f"witness of {len(stored.schedule)} steps" if stored else ""
+    if line["claim"] == "flawed":
+        return f"{line['broken']} of {line['replays']} replays" if line["replays"] else "no witness is stored"
+    kind = "all" if line["exhausted"] else "a sample of"
+    return str(line.get("why") or f"{kind} {line['schedules']} schedules in {line['seconds']:.1f} s")

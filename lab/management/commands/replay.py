@@ -1,0 +1,86 @@
+"""`manage.py replay RUNG`: a schedule on a rung, step by step, as lanes in the terminal."""
+
+from __future__ import annotations
+
+import json
+import logging
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from lab.ladder.catalogue import LADDER
+from lab.schedule import stages, verify
+from lab.schedule.runs import Impossible, replay
+from lab.schedule.trace import Trace
+from lab.schedule.trial import NAMES
+from lab.schedule.witness import load
+from servers import ServerError
+
+
+class Command(BaseCommand):
+    help = (
+        "Replays the stored witness of a rung, or a schedule that you name, and shows every step: a lane for each "
+        "client, who is inside, who waits. With --on the schedule of one rung runs on another, as far as it can."
+    )
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument("rung", help="its slug, as manage.py ladder shows it")
+        parser.add_argument("schedule", nargs="?", default="", help="who goes next, with commas: 'A,B,B,crash A'")
+        parser.add_argument("--on", default="", help="run it on this rung instead")
+        parser.add_argument("--json", action="store_true", help="print the trace as one JSON object")
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        slug, on = options["rung"], options["on"] or options["rung"]
+        for each in (slug, on):
+            if each not in LADDER:
+                raise CommandError(f"There is no rung {each}. manage.py ladder shows those that there are.")
+        stored = load(slug)
+        schedule = tuple(filter(None, options["schedule"].split(","))) or (stored.schedule if stored else ())
+        logging.disable(logging.WARNING)
+        try:
+            with verify.servers():
+                stage = stages.open_stage(0)
+                try:
+                    trace = replay(
+                        on,
+                        schedule,
+                        stage,
+                        clients=stored.clients if stored else None,
+                        to_the_end=True,
+                        as_far_as_possible=on != slug,
+                    )
+                finally:
+                    stage.close()
+        except ServerError as error:
+            raise CommandError(str(error), returncode=2) from error
+        except Impossible as error:
+            raise CommandError(str(error)) from error
+        if options["json"]:
+            self.stdout.write(json.dumps(trace.as_json(), default=str))
+        else:
+            show(trace, Console())
+
+
+def show(trace: Trace, console: Console) -> None:
+    """Print a trace: a lane for each client, what the servers keep beside it, the verdict below."""
+    lanes = [*NAMES[: trace.clients], *(["W"] if any(step.actor == "W" for step in trace.steps) else [])]
+    table = Table("", *lanes, "inside", "waits", title=f"{LADDER[trace.rung].title} ({trace.rung})")
+    for number, step in enumerate(trace.steps, start=1):
+        cells = [
+            Text(step.does if step.actor == lane else "", "red" if "crash" in step.choice else "") for lane in lanes
+        ]
+        if step.actor is None:
+            cells[0] = Text(step.does, "yellow")
+        inside = Text(" ".join(step.holders), "bold red" if len(step.holders) > 1 else "green")
+        table.add_row(str(number), *cells, inside, " ".join(step.blocked))
+    console.print(table)
+    for name, said in (trace.steps[-1].answers if trace.steps else {}).items():
+        console.print(f"{name} was told: {said}")
+    console.print(", ".join(f"{name}: {units}" for name, units in trace.ledger.items()))
+    if trace.broken:
+        console.print(f"[bold red]Broken: {trace.broken}.[/] {trace.why}")
+    else:
+        console.print("[bold green]Nothing is broken.[/]")

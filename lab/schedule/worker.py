@@ -1,0 +1,27 @@
+"""A process that checks rungs. What needs Django is imported when Django is set up, and not before."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+_stage: list[Any] = []
+
+
+def begin(numbers: Any) -> None:
+    """Set up this process, with the next stage of the queue `numbers`."""
+    import django
+
+    django.setup()
+    logging.disable(logging.WARNING)
+    from lab.schedule import stages
+
+    _stage.append(stages.open_stage(numbers.get()))
+
+
+def work(job: str, slug: str) -> dict[str, Any]:
+    """Do `check`, `search` or `deep` of `lab.schedule.verify` on a rung."""
+    from lab.schedule import verify
+
+    line: dict[str, Any] = getattr(verify, job)(slug, _stage[0])
+    return line

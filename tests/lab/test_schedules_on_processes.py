@@ -1,0 +1,88 @@
+"""The rungs whose clients are processes of their own: the search finds what breaks each, and it replays."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from lab.ladder.catalogue import LADDER
+from lab.schedule.controller import Controller
+from lab.schedule.process_trial import MemoryTrial, Program
+from lab.schedule.runs import can_play, events_of, new_trial, replay
+from lab.schedule.search import Bounds, explore
+from lab.schedule.stage import Stage
+from tests.lab.schedule_support import stage
+
+__all__ = ["stage"]
+
+SLUGS = ("thread-lock", "process-lock", "owner-is-thread-id")
+
+
+@pytest.mark.parametrize("slug", SLUGS)
+def test_the_search_finds_a_schedule_that_breaks_it_each_time(stage: Stage, slug: str) -> None:
+    entry = LADDER[slug]
+    found = [explore(new_trial(entry, stage), Bounds(), events_of(entry), entry.breaks) for _ in range(2)]
+    assert found[0].witness is not None
+    assert (found[0].witness, found[0].schedules) == (found[1].witness, found[1].schedules)
+    runs = [replay(slug, found[0].witness, stage) for _ in range(20)]
+    assert {run.broken for run in runs} == {entry.breaks}
+    assert all(step.line for step in runs[0].steps if step.where == "process")
+    assert can_play(entry)
+
+
+def test_workers_of_one_program_share_its_process_lock(stage: Stage) -> None:
+    """What the lock is good for: the schedule that breaks the thread lock leaves it in order."""
+    broken = explore(new_trial(LADDER["thread-lock"], stage), Bounds(), (), "one holder").witness
+    assert broken is not None
+    run = replay("process-lock", broken, stage, clients=2, to_the_end=True)
+    assert (run.broken, run.ledger) == (None, {"received": 10, "left": 8, "told yes": 2})
+
+
+@pytest.mark.parametrize("slug", SLUGS)
+def test_one_client_alone_sells(stage: Stage, slug: str) -> None:
+    run = replay(slug, [], stage, clients=1, to_the_end=True)
+    assert (run.broken, run.ledger) == (None, {"received": 10, "left": 9, "told yes": 1})
+
+
+def test_who_crashes_is_killed_and_takes_no_later_step(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    forked: list[int] = []
+    fork = Program.fork
+
+    def remembering(self: Program, *arguments: object) -> object:
+        forked.append((answer := fork(self, *arguments))[0])  # type: ignore[arg-type]
+        return answer
+
+    monkeypatch.setattr(Program, "fork", remembering)
+    schedule = ["A", "A", "crash A"]
+    run = replay("thread-lock", schedule, stage, events=("crash",), to_the_end=True)
+    assert run.ledger == {"received": 10, "left": 9, "told yes": 1}
+    assert len(forked) == 2
+    assert not any(_lives(pid) for pid in forked)
+
+
+def _lives(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def test_an_error_of_a_worker_is_what_he_is_told(stage: Stage) -> None:
+    """And no run hangs on it."""
+
+    class Forgetful(MemoryTrial):
+        def verdict(self, answers):  # type: ignore[no-untyped-def]
+            return []
+
+        def ledger(self, answers):  # type: ignore[no-untyped-def]
+            return {}
+
+        def prepare(self):  # type: ignore[no-untyped-def]
+            jobs = super().prepare()
+            self.stage.redis.delete("stock")
+            return jobs
+
+    run = Controller(Forgetful(LADDER["thread-lock"], stage, 1), lambda point: point.enabled[0]).play()
+    assert run.answers["A"].startswith("TypeError")

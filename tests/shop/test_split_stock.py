@@ -1,0 +1,234 @@
+"""Stock that a sale has split up is found by the next sale, by a late payment and by a correction."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from functools import partial
+
+import pytest
+from django.utils import timezone
+from redis import Redis
+
+from inventory import stock, strategies
+from inventory.errors import NotThatMany, SoldOut, StockBusy, StockNotLoaded
+from inventory.models import StockItem, StockMovement
+from shop import accounts, checkout, offers, payments, sales
+from shop.models import Order, Payment, Sale, SaleItem
+from shop.reconcile import reconcile
+from shop.saving import save
+from tests.factories import OnSale, at_once, close_now, new_customer, on_sale
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("redis")]
+
+SPLIT = ["segmented-lock", "unit-rows"]
+OTHERS = ["guarded-update", "lua", "redis-lock", "group-commit", *SPLIT]
+HOUR = timedelta(hours=1)
+
+
+def buy(offer: OnSale, units: int = 1) -> checkout.Placed:
+    return checkout.place(customer=new_customer(), sale=offer.sale, quantities=offer.cart(a=units), key="k")
+
+
+def buy_patiently(offer: OnSale, units: int = 1) -> checkout.Placed:
+    """As one who is told that the stock is not loaded, and comes again."""
+    try:
+        return buy(offer, units)
+    except StockNotLoaded:
+        return buy(offer, units)
+
+
+def pieces() -> tuple[int, str]:
+    """Units of `a` that are not in its pool, and who has split it."""
+    item = StockItem.objects.get(sku="a")
+    return stock.on_hand("a") - item.on_hand, item.split_by
+
+
+def assert_all_can_be_bought(offer: OnSale, units: int) -> None:
+    for _ in range(units):
+        buy_patiently(offer)
+    with pytest.raises(SoldOut):
+        buy(offer)
+    assert stock.on_hand("a") == 0
+    assert all(figures.conserved for figures in accounts.figures())
+
+
+def late_order(first: str, second: str, units: int) -> tuple[Callable[[], object], OnSale]:
+    """An order that comes to its stock when its sale is over, and the next sale, which is open."""
+    offer = on_sale({"a": 10}, strategy=first)
+    draft = checkout.draft_order(
+        offers.read(offer.sale), customer=new_customer(), quantities=offer.cart(a=units), key="late"
+    )
+    Sale.objects.update(closes_at=timezone.now())
+    return partial(strategies.get(first).place, draft, save), on_sale({"a": 0}, strategy=second)
+
+
+# The next sale
+
+
+@pytest.mark.parametrize("second", OTHERS)
+@pytest.mark.parametrize("first", SPLIT)
+def test_an_order_that_comes_late_does_not_split_the_stock_of_the_next_sale(first: str, second: str) -> None:
+    place, after = late_order(first, second, 3)
+    if (first, second) == ("unit-rows", "segmented-lock"):
+        # To gather the segments it would have to wait for them with the stock rows of its whole cart in hand.
+        with pytest.raises(StockBusy, match="a is split for another sale"):
+            place()
+    else:
+        place()
+    assert pieces()[1] == (second if second in SPLIT else "")
+    assert_all_can_be_bought(after, stock.on_hand("a"))
+
+
+@pytest.mark.parametrize("first", SPLIT)
+def test_without_knowing_whose_the_stock_is_it_splits_it_and_the_next_sale_is_sold_out(
+    first: str,
+) -> None:
+    """The negative control."""
+    place, after = late_order(first, "guarded-update", 1)
+    StockItem.objects.update(split_by=first)
+    place()
+    with pytest.raises(SoldOut, match="a: 1 wanted, 9 left"):
+        buy(after)
+
+
+@pytest.mark.parametrize("second", OTHERS)
+@pytest.mark.parametrize("first", SPLIT)
+def test_a_sale_that_was_preheated_before_another_one_was_put_in_front_of_it_is_preheated_again(
+    redis: Redis, first: str, second: str
+) -> None:
+    after = on_sale({"a": 10}, strategy=second, opens=2 * HOUR, closes=3 * HOUR)
+    sales.preheat(after.sale)
+    before = on_sale({"a": 0}, strategy=first)
+    buy(before)
+    assert pieces()[1] == first
+    assert not offers.read(after.sale).preheated
+
+    close_now(before)
+    sales.tend()
+    Sale.objects.filter(pk=after.sale).update(opens_at=timezone.now())
+    offers._remembered.clear()
+
+    assert_all_can_be_bought(after, 9)
+
+
+def test_a_sale_is_not_preheated_while_another_one_of_the_sku_comes_before_it() -> None:
+    later = on_sale({"a": 1}, opens=2 * HOUR, closes=3 * HOUR)
+    sooner = on_sale({"a": 0}, opens=HOUR, closes=2 * HOUR)
+    with pytest.raises(sales.NotNow, match="selling the same until"):
+        sales.preheat(later.sale)
+    sales.preheat(sooner.sale)
+    assert [offers.read(each.sale).preheated for each in (sooner, later)] == [True, False]
+    close_now(sooner)
+    sales.preheat(later.sale)
+    assert offers.read(later.sale).preheated
+
+
+@pytest.mark.parametrize("second", OTHERS)
+@pytest.mark.parametrize("first", SPLIT)
+def test_reconciling_gathers_what_another_strategy_than_the_sellers_has_split(first: str, second: str) -> None:
+    """The product was moved from one open sale to another."""
+    before, after = on_sale({"a": 10}, strategy=first), on_sale({"b": 1}, strategy=second)
+    buy(before)
+    SaleItem.objects.filter(sale=before.sale).update(sale=after.sale)
+    offers._remembered.clear()
+    after = OnSale(after.sale, {**before.products, **after.products})
+
+    repaired = [(repair.what, repair.name) for repair in reconcile()]
+
+    split_for_another = ("stock that was split for another strategy than the one that sells it", "a")
+    assert repaired == ([] if first == second else [split_for_another])
+    assert reconcile() == []
+    assert_all_can_be_bought(after, 9)
+
+
+def test_reconciling_leaves_a_running_sale_its_pieces() -> None:
+    for name in SPLIT:
+        on_sale({name: 10}, strategy=name)
+    assert reconcile() == []
+    assert set(StockItem.objects.values_list("sku", "split_by", "on_hand")) == {(name, name, 0) for name in SPLIT}
+
+
+@pytest.mark.parametrize("name", SPLIT)
+def test_a_sale_that_is_opened_again_after_its_end_is_loaded_and_unloaded_again(name: str) -> None:
+    offer = on_sale({"a": 10}, strategy=name)
+    sales.close(offer.sale)
+    assert pieces() == (0, "")
+    Sale.objects.update(closes_at=timezone.now() + HOUR)
+    offers._remembered.clear()
+    with pytest.raises(StockNotLoaded):
+        buy(offer)
+    buy(offer)
+    assert pieces() == (9, name)
+    close_now(offer)
+    sales.tend()
+    assert pieces() == (0, "")
+
+
+def test_tending_loads_a_sale_that_is_opened_again() -> None:
+    offer = on_sale({"a": 10}, strategy="unit-rows")
+    sales.close(offer.sale)
+    Sale.objects.update(closes_at=timezone.now() + HOUR)
+    sales.tend()
+    assert pieces() == (10, "unit-rows")
+
+
+# Late payments and corrections
+
+
+@pytest.mark.parametrize("name", SPLIT)
+def test_a_late_payment_finds_units_that_are_split_up(name: str) -> None:
+    offer = on_sale({"a": 10}, strategy=name)
+    order = buy(offer, 3).order
+    checkout.cancel(order.pk, customer=order.customer_id)
+    sales.preheat(offer.sale)
+    assert pieces()[0] == 10
+
+    payment = payments.receive("late", order=order.pk, amount=order.total).payment
+
+    assert payment.outcome == Payment.Outcome.PAID
+    assert Order.objects.get().state == Order.State.PAID
+    assert_all_can_be_bought(offer, 7)
+    assert pieces()[1] == name
+
+
+@pytest.mark.parametrize("name", SPLIT)
+def test_a_correction_finds_units_that_are_split_up_and_takes_no_more_than_there_are(name: str) -> None:
+    offer = on_sale({"a": 10}, strategy=name)
+    stock.move("a", StockMovement.Kind.CORRECTED, -4, why="broken")
+    assert stock.on_hand("a") == 6
+    with pytest.raises(NotThatMany, match="7 to be taken away, 6 on hand"):
+        stock.move("a", StockMovement.Kind.CORRECTED, -7, why="broken")
+    assert_all_can_be_bought(offer, 6)
+
+
+@pytest.mark.parametrize("name", SPLIT)
+def test_buyers_late_payments_and_corrections_wait_for_each_other_in_no_circle(name: str) -> None:
+    offer = on_sale({"a": 60, "b": 60, "c": 60}, strategy=name)
+
+    def place(**cart: int) -> Order:
+        return checkout.place(customer=new_customer(), sale=offer.sale, quantities=offer.cart(**cart), key="k").order
+
+    late = [place(**cart) for cart in [{"a": 2, "b": 1}, {"b": 2, "c": 1}, {"a": 1, "c": 2}] * 3]
+    for order in late:
+        checkout.cancel(order.pk, customer=order.customer_id)
+    sales.preheat(offer.sale)
+
+    def correct(sku: str) -> None:
+        stock.move(sku, StockMovement.Kind.CORRECTED, -1, why="broken")
+
+    answers = at_once(
+        *[partial(payments.receive, str(order), order=order.pk, amount=order.total) for order in late],
+        *[partial(place, **cart) for cart in [{"a": 1, "b": 1, "c": 1}, {"b": 20}, {"a": 1, "c": 18}] * 2],
+        *[partial(correct, sku) for sku in "cba"],
+        *[partial(sales.preheat, offer.sale)] * 2,
+    )
+
+    assert [answer for answer in answers if isinstance(answer, Exception)] == []
+    assert set(Payment.objects.values_list("outcome", flat=True)) == {Payment.Outcome.PAID}
+    assert {row.sku: row.on_hand for row in accounts.figures()} == {
+        "a": 60 - 9 - 4 - 1,
+        "b": 60 - 9 - 42 - 1,
+        "c": 60 - 9 - 38 - 1,
+    }
+    assert all(row.conserved for row in accounts.figures())
