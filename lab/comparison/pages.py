@@ -120,7 +120,7 @@ def _table(part: Part, measured: Measured | None, order: dict[Part, tuple[str, b
                 row,
                 rung=row.rung if row.rung in LADDER else "",
                 figures=[_figure(row, column) for column in COLUMNS],
-                shown=f"{_figure(row, charted)} {charted.unit}".strip(),
+                shown=_figure(row, charted, charted.unit),
                 width=f"{100 * (getattr(row, charted.field) or 0.0) / most:.2f}" if most else "0",
             )
             for row in rows
@@ -128,9 +128,9 @@ def _table(part: Part, measured: Measured | None, order: dict[Part, tuple[str, b
     }
 
 
-def _figure(row: Row, column: Column) -> str:
+def _figure(row: Row, column: Column, unit: str = "") -> str:
     value = getattr(row, column.field)
-    return "–" if value is None else f"{value:,.{column.digits}f}"
+    return "–" if value is None else f"{value:,.{column.digits}f} {unit}".strip()
 
 
 def _link(part: Part, field: str, order: dict[Part, tuple[str, bool]], *, first: bool) -> str:

@@ -1,0 +1,37 @@
+"""`python -m loadtest.bench strategies`: what it prints has the form that it promises. Not how fast they are."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+from tests.loadtest.conftest import CHECKOUT
+
+FIGURES = {
+    *("orders_per_s", "refusals_per_s", "p50_ms", "p95_ms", "p99_ms", "client_min", "client_max", "generator_cpu"),
+    *("least", "most", "others", "conserved"),
+}
+COSTS = {"sql_per_order", "redis_per_order", "recovery_s"}
+
+
+def test_the_last_line_has_every_figure_and_a_dead_holder_of_a_lock_is_waited_for(environment: dict[str, str]) -> None:
+    sizes = ["--rounds", "1", "--seconds", "0.2", "--clients", "4", "--only", "redis-lock", "guarded-update"]
+    done = subprocess.run(
+        [sys.executable, "-m", "loadtest.bench", "strategies", "--recovery", "--json", *sizes],
+        cwd=CHECKOUT,
+        env={**environment, "STOCK_LOCK_TTL": "2"},
+        capture_output=True,
+        text=True,
+        timeout=170,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    said = json.loads(done.stdout.splitlines()[-1])
+    assert set(said["peer:redis-py-lock"]) == FIGURES
+    locked, unlocked = said["strategies"]["redis-lock"], said["strategies"]["guarded-update"]
+    assert set(locked) == set(unlocked) == FIGURES | COSTS
+    assert all(row["p50_ms"] <= row["p95_ms"] <= row["p99_ms"] for row in (locked, unlocked))
+    assert all(0 <= row["client_min"] <= row["client_max"] for row in (locked, unlocked))
+    # Nobody can know that the holder is dead before its time to live is over; a transaction ends with its connection.
+    assert locked["recovery_s"] > 1 > unlocked["recovery_s"]
