@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from lab.ladder.catalogue import LADDER, Entry
 from lab.ladder.locks.rung import Event
-from lab.schedule import lock_trial, postgres_trial, process_trial, stock_trial
+from lab.schedule import fleet_trial, lock_trial, postgres_trial, process_trial, stock_trial
 from lab.schedule.controller import STOP, Controller, Point
 from lab.schedule.stage import Stage
 from lab.schedule.trace import Trace
@@ -24,6 +24,11 @@ LOCK_TRIALS: dict[str, type[lock_trial.LockTrial]] = {
     "insert-without-owner-and-expiry": postgres_trial.PostgresTrial,
     "lock-table-insert": postgres_trial.PostgresTrial,
     "postgres-advisory-lock": postgres_trial.PostgresTrial,
+    "one-primary-with-replicas": fleet_trial.PrimaryTrial,
+    "redlock": fleet_trial.RedlockTrial,
+    "redlock-no-fsync": fleet_trial.RedlockTrial,
+    "redlock-replicated-nodes": fleet_trial.RedlockTrial,
+    "redlock-clock-jump": fleet_trial.RedlockTrial,
     "thread-lock": process_trial.MemoryTrial,
     "process-lock": process_trial.MachinesTrial,
     "owner-is-thread-id": process_trial.ProcessTrial,

@@ -90,7 +90,7 @@ def shown(text: Sequence[str]) -> str:
     name = text[0].upper()
     if name in ("EVAL", "EVALSHA"):
         script = script_of(text[1]) or first_comment(text[1]) or "script"
-        return f"{script}: {' '.join(keys_of(text))}"
+        return RANDOM.sub("…", f"{script}: {' '.join(keys_of(text))}")
     return RANDOM.sub("…", " ".join([name, *text[1:]]))
 
 
