@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from lab.ladder.catalogue import LADDER, Entry
 from lab.ladder.locks.rung import Event
-from lab.schedule import fleet_trial, lock_trial, postgres_trial, process_trial, stock_trial
+from lab.schedule import fleet_trial, line_trial, lock_trial, postgres_trial, process_trial, stock_trial
 from lab.schedule.controller import STOP, Controller, Point
 from lab.schedule.stage import Stage
 from lab.schedule.trace import Trace
@@ -29,10 +29,19 @@ LOCK_TRIALS: dict[str, type[lock_trial.LockTrial]] = {
     "redlock-no-fsync": fleet_trial.RedlockTrial,
     "redlock-replicated-nodes": fleet_trial.RedlockTrial,
     "redlock-clock-jump": fleet_trial.RedlockTrial,
+    "woken-means-mine": line_trial.ZooKeeperTrial,
+    "watch-set-too-late": line_trial.ZooKeeperTrial,
+    "zookeeper": line_trial.ZooKeeperTrial,
+    "kazoo-recipe": line_trial.ZooKeeperTrial,
+    "etcd": line_trial.EtcdTrial,
     "thread-lock": process_trial.MemoryTrial,
     "process-lock": process_trial.MachinesTrial,
     "owner-is-thread-id": process_trial.ProcessTrial,
 }
+
+
+ON_SERVERS = (fleet_trial.FleetTrial, line_trial.LineTrial)
+"""Trials that need servers of their own. A random sample of their schedules is tried, and nobody chooses there."""
 
 
 class Impossible(Exception):
@@ -65,7 +74,7 @@ def new_trial(entry: Entry, stage: Stage, clients: int | None = None) -> Trial:
 
 def can_play(entry: Entry) -> bool:
     """Whether the rung's schedules run on a stage, so that a visitor may choose who goes next."""
-    return True
+    return not issubclass(LOCK_TRIALS.get(entry.slug, lock_trial.LockTrial), ON_SERVERS)
 
 
 def events_of(entry: Entry) -> tuple[Event, ...]:

@@ -184,8 +184,8 @@ class Stage:
 
     def is_blocked(self, actor: Actor) -> bool:
         """Whether an actor waits for somebody else, as his server sees it."""
-        if isinstance(actor.listens_to, hooks.StoppingSession):
-            return not actor.listens_to.was_notified()
+        if isinstance(actor.listens_to, hooks.Bell):
+            return not actor.listens_to.rang()
         if actor.listens_to is not None:
             return self._is_blocked_in_redis(actor.listens_to)
         pids = _backends(self._seats.get(actor.name), actor)
