@@ -137,7 +137,7 @@ class Actor:
         """In the actor's own thread: wait until there is an answer to what blocks, or the time is over.
 
         Args:
-            connection: his, to Redis, on which a blocking command was sent; or his session with Postgres.
+            connection: his, to Redis, on which a blocking command was sent; or a `Bell`.
             until: when he looks up from it, on the clock of the schedule.
 
         Returns:

@@ -366,6 +366,8 @@ EVENTS = {
     "expiry": "The TTL passes while somebody works, and the watchdogs get their turns",
     "pause": "Everybody inside is paused for longer than the TTL",
     "restart": "The server restarts",
+    "failover": "The server is lost, and its replica, which is behind, takes its place",
+    "clock jump": "The server's clock is set ahead by more than the TTL",
 }
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -126,7 +127,15 @@ def _before_the_statement(execute: Callable[..., Any], sql: str, *rest: Any) -> 
     return execute(sql, *rest)
 
 
-class StoppingSession(Session):
+class Bell(ABC):
+    """What an actor listens to, if it is no connection to Redis."""
+
+    @abstractmethod
+    def rang(self) -> bool:
+        """In another thread, while he sleeps: whether he is to wake, as the server sees it."""
+
+
+class StoppingSession(Bell, Session):
     """A session of the locks with Postgres, which stops before each statement, but for those that settle how it is."""
 
     pid = 0
@@ -163,8 +172,8 @@ class StoppingSession(Session):
             return True
         return False
 
-    def was_notified(self) -> bool:
-        """While its owner sleeps: whether he is to be waked.
+    def rang(self) -> bool:
+        """See `Bell.rang`.
 
         The server passes on what was committed before it answers the next question, so one is asked.
         """

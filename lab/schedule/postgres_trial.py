@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -13,17 +12,16 @@ from lab.schedule.actor import CRASHED
 from lab.schedule.counter import SOLD
 from lab.schedule.hooks import StoppingSession
 from lab.schedule.lock_trial import LockTrial, sleep
+from lab.schedule.stand_ins import StandIns
 from lab.schedule.trial import TTL, Broken
 from locking import Lock, postgres, tables
-from locking.session import Session
 from locking.tables import InsertLock, create_lock_tables
 
 NAME = "stock"
 USERS: tuple[Any, ...] = (postgres, tables, insert_without_owner_and_expiry)
 """The modules that open sessions."""
 
-_mutex = threading.Lock()
-_trials: set[PostgresTrial] = set()
+IN_THE_MODULES = StandIns(*((module, "Session", StoppingSession) for module in USERS))
 
 
 class PostgresTrial(LockTrial):
@@ -41,17 +39,12 @@ class PostgresTrial(LockTrial):
         if self.entry.code is not ForUpdateWithoutTheRow:
             eyes.execute("INSERT INTO lock_row (name) VALUES (%s)", [NAME])
         self.stage.passes_elsewhere = self._passes
-        with _mutex:
-            _trials.add(self)
-            _open_sessions_with(StoppingSession)
+        IN_THE_MODULES.enter(self)
         return super().prepare()
 
     def end(self) -> None:
         self.stage.passes_elsewhere = None
-        with _mutex:
-            _trials.discard(self)
-            if not _trials:
-                _open_sessions_with(Session)
+        IN_THE_MODULES.leave(self)
 
     def verdict(self, answers: Mapping[str, str]) -> Sequence[Broken]:
         """An error is no refusal here: everybody waits for as long as it takes."""
@@ -89,8 +82,3 @@ class PostgresTrial(LockTrial):
         self.stage.eyes.execute(
             "UPDATE lock_grant SET expires = expires - %s * interval '1 second' WHERE expires < 'infinity'", [seconds]
         )
-
-
-def _open_sessions_with(kind: type[Session]) -> None:
-    for module in USERS:
-        module.Session = kind

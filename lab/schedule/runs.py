@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from lab.ladder.catalogue import LADDER, Entry
 from lab.ladder.locks.rung import Event
-from lab.schedule import lock_trial, postgres_trial, process_trial, stock_trial
+from lab.schedule import fleet_trial, line_trial, lock_trial, postgres_trial, process_trial, stock_trial
 from lab.schedule.controller import STOP, Controller, Point, Run
 from lab.schedule.stage import Stage
 from lab.schedule.trace import Trace
@@ -25,31 +25,24 @@ LOCK_TRIALS: dict[str, type[lock_trial.LockTrial]] = {
     "insert-without-owner-and-expiry": postgres_trial.PostgresTrial,
     "lock-table-insert": postgres_trial.PostgresTrial,
     "postgres-advisory-lock": postgres_trial.PostgresTrial,
+    "one-primary-with-replicas": fleet_trial.PrimaryTrial,
+    "redlock": fleet_trial.RedlockTrial,
+    "redlock-no-fsync": fleet_trial.RedlockTrial,
+    "redlock-replicated-nodes": fleet_trial.RedlockTrial,
+    "redlock-clock-jump": fleet_trial.RedlockTrial,
+    "woken-means-mine": line_trial.ZooKeeperTrial,
+    "watch-set-too-late": line_trial.ZooKeeperTrial,
+    "zookeeper": line_trial.ZooKeeperTrial,
+    "kazoo-recipe": line_trial.ZooKeeperTrial,
+    "etcd": line_trial.EtcdTrial,
     "thread-lock": process_trial.MemoryTrial,
     "process-lock": process_trial.MachinesTrial,
     "owner-is-thread-id": process_trial.ProcessTrial,
 }
 
 
-ELSEWHERE = frozenset(
-    {
-        "one-primary-with-replicas",
-        "redlock",
-        "redlock-no-fsync",
-        "redlock-replicated-nodes",
-        "redlock-clock-jump",
-        "woken-means-mine",
-        "watch-set-too-late",
-        "zookeeper",
-        "kazoo-recipe",
-        "etcd",
-    }
-)
-"""Rungs that need more than one Redis and one Postgres, and threads that use them."""
-
-
-class NotHere(Exception):
-    """A rung needs more than a stage has."""
+ON_SERVERS = (fleet_trial.FleetTrial, line_trial.LineTrial)
+"""Trials that need servers of their own. A random sample of their schedules is tried, and nobody chooses there."""
 
 
 class Impossible(Exception):
@@ -74,8 +67,6 @@ def new_trial(entry: Entry, stage: Stage, clients: int | None = None) -> Trial:
         clients: how many; None: as many as it takes to show the rung.
     """
     kind: type[Trial]
-    if not can_play(entry):
-        raise NotHere(f"{entry.slug} needs servers that a stage does not have.")
     if entry.track == "locks":
         kind = LOCK_TRIALS.get(entry.slug, lock_trial.LockTrial)
     elif entry.claim == "flawed":
@@ -87,7 +78,7 @@ def new_trial(entry: Entry, stage: Stage, clients: int | None = None) -> Trial:
 
 def can_play(entry: Entry) -> bool:
     """Whether the rung's schedules run on a stage, so that a visitor may choose who goes next."""
-    return entry.slug not in ELSEWHERE
+    return not issubclass(LOCK_TRIALS.get(entry.slug, lock_trial.LockTrial), ON_SERVERS)
 
 
 def events_of(entry: Entry) -> tuple[Event, ...]:

@@ -102,6 +102,8 @@ class Stage:
             self.redis.script_load(script)
         self._seats: dict[str, Seat] = {}
         self._kept: dict[str, Kept] = {}
+        self.nodes: dict[str, redis.Redis] = {}
+        """Other Redis servers that a trial uses, by the path of their socket."""
         self._eyes: psycopg.Connection[Any] | None = None
         self.passes_elsewhere: Callable[[float], object] | None = None
         """Lets so many seconds pass in what else a trial uses."""
@@ -165,17 +167,20 @@ class Stage:
     def pass_time(self, seconds: float) -> None:
         """Let time pass on the injected clocks, and in the TTLs of Redis alike."""
         self.clock.now += seconds
-        self._pass(args=[round(seconds * 1000)])
+        for client in self._redises():
+            self._pass(args=[round(seconds * 1000)], client=client)
         if self.passes_elsewhere is not None:
             self.passes_elsewhere(seconds)
 
     def until_expiry(self) -> float | None:
         """Seconds until the first key expires; None when none does."""
-        left = self._next()
-        return None if left < 0 else left / 1000
+        left = [left for client in self._redises() if (left := self._next(client=client)) >= 0]
+        return min(left) / 1000 if left else None
 
     def looks(self, names: Collection[str]) -> Sequence[Any]:
         """What Redis keeps under these keys, and whether it expires: what somebody who looks again could notice."""
+        if self.nodes:
+            return [time.monotonic_ns()]  # it may have been changed on another server
         pipeline = self.redis.pipeline(transaction=False)
         for name in names:
             pipeline.dump(name)
@@ -185,10 +190,10 @@ class Stage:
 
     def is_blocked(self, actor: Actor) -> bool:
         """Whether an actor waits for somebody else, as his server sees it."""
-        if isinstance(actor.listens_to, hooks.StoppingSession):
-            return not actor.listens_to.was_notified()
+        if isinstance(actor.listens_to, hooks.Bell):
+            return not actor.listens_to.rang()
         if actor.listens_to is not None:
-            return self._is_blocked_in_redis(actor.listens_to.number)
+            return self._is_blocked_in_redis(actor.listens_to)
         pids = _backends(self._seats.get(actor.name), actor)
         if pids and self.eyes.execute(
             "SELECT max(cardinality(pg_blocking_pids(pid))) FROM unnest(%s) AS pid", [pids]
@@ -196,15 +201,19 @@ class Stage:
             return True
         return actor.waits_in_this_process()
 
-    def _is_blocked_in_redis(self, connection: int) -> bool:
+    def _is_blocked_in_redis(self, connection: Any) -> bool:
+        server: Any = self.nodes.get(getattr(connection, "path", ""), self.redis)
         until = time.monotonic() + PATIENCE
         while time.monotonic() < until:
-            found = self.redis.client_list(client_id=[connection])
+            found = server.client_list(client_id=[connection.number])
             if not found or "b" in found[0]["flags"]:
                 return bool(found)
             if found[0]["cmd"] == "blpop":
                 return False
         raise RuntimeError("Redis has not seen what was sent to it.")
+
+    def _redises(self) -> list[Any]:
+        return [self.redis, *self.nodes.values()]
 
     @property
     def eyes(self) -> psycopg.Connection[Any]:

@@ -90,7 +90,7 @@ def shown(text: Sequence[str]) -> str:
     name = text[0].upper()
     if name in ("EVAL", "EVALSHA"):
         script = script_of(text[1]) or first_comment(text[1]) or "script"
-        return f"{script}: {' '.join(keys_of(text))}"
+        return RANDOM.sub("…", f"{script}: {' '.join(keys_of(text))}")
     # How long a pop waits is what is left of some time, and not the same in each run.
     return RANDOM.sub("…", " ".join([name, *(text[1:-1] if name == "BLPOP" else text[1:])]))
 

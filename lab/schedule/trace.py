@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from lab.ladder.locks.rung import Invariant
 
-Where = Literal["redis", "postgres", "clock", "process"]
+Where = Literal["redis", "postgres", "zookeeper", "etcd", "clock", "process"]
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from lab.ladder.catalogue import LADDER, Entry
 from lab.schedule import stages, worker
 from lab.schedule.controller import Run
 from lab.schedule.runs import Impossible, can_play, events_of, new_trial, rehearse
+from lab.schedule.sample import sample
 from lab.schedule.search import Bounds, Found, explore
 from lab.schedule.stage import Stage
 from lab.schedule.witness import Witness, load, store, store_verdict
@@ -24,6 +25,8 @@ from servers import Servers
 
 REPLAYS = 20
 """How often a stored witness has to break its rung, out of as many times."""
+SAMPLE = {"flawed": 1000, "sound": 30}
+"""Schedules that are drawn at random on rungs whose servers are too slow to try them all."""
 SOUND = Bounds(preemptions=2, events=1)
 """How far the sound rungs are searched each time, with two clients."""
 DEEP = ((2, Bounds(preemptions=3, events=2, schedules=20_000)), (3, Bounds(preemptions=2, events=2, schedules=20_000)))
@@ -43,8 +46,11 @@ def find(entry: Entry, stage: Stage, bounds: Bounds, progress: Callable[[int], o
         witness = Witness(entry.slug, run.broken or "progress", len(trial.names), tuple(run.schedule), 0, 0)
         return breaks(witness, stage, REPLAYS) == REPLAYS
 
-    trial = new_trial(entry, stage, clients or None)
-    return explore(trial, bounds, events_of(entry), entry.breaks, progress, again)
+    trial, events = new_trial(entry, stage, clients or None), events_of(entry)
+    if can_play(entry):
+        return explore(trial, bounds, events, entry.breaks, progress, again)
+    size = bounds.schedules or SAMPLE[entry.claim]
+    return sample(trial, bounds, events, entry.breaks, size, progress=progress, confirm=again)
 
 
 def breaks(witness: Witness, stage: Stage, replays: int, progress: Callable[[int], object] = lambda done: None) -> int:
@@ -79,8 +85,6 @@ def check(slug: str, stage: Stage, progress: Callable[[int], object] = lambda do
     """
     entry, began = LADDER[slug], time.monotonic()
     said: dict[str, Any] = {"rung": slug, "track": entry.track, "claim": entry.claim, "replays": 0, "broken": 0}
-    if not can_play(entry):
-        return said | {"verdict": "not checked", "schedules": 0, "exhausted": False, "seconds": 0.0}
     if entry.claim == "flawed":
         witness = load(slug)
         if witness is not None:

@@ -88,8 +88,6 @@ def _how(slug: str, line: Mapping[str, Any] | None) -> str:
     if line is None:
         stored = witness.load(slug)
         return f"witness of {len(stored.schedule)} steps" if stored else ""
-    if line["verdict"] == "not checked":
-        return "needs servers of its own"
     if line["claim"] == "flawed":
         return f"{line['broken']} of {line['replays']} replays" if line["replays"] else "no witness is stored"
     kind = "all" if line["exhausted"] else "a sample of"

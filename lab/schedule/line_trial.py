@@ -1,0 +1,315 @@
+"""Clients who stand in a line on a server: ZooKeeper, or etcd.
+
+A client's session ends with his crash at once; on the servers it would take the session's timeout.
+"""
+
+from __future__ import annotations
+
+import math
+import shutil
+import tempfile
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from itertools import count
+from pathlib import Path
+from typing import Any, cast
+from weakref import WeakKeyDictionary
+
+from etcd3gw import Etcd3Client
+from kazoo.client import KazooClient
+from kazoo.exceptions import SessionMovedError
+from kazoo.handlers.threading import SequentialThreadingHandler
+from kazoo.recipe.lock import Lock as KazooRecipe
+
+from lab.ladder.locks.rung import Event
+from lab.schedule import hooks
+from lab.schedule.actor import Actor
+from lab.schedule.counter import SOLD, STOCK, sell
+from lab.schedule.fleet import Missing
+from lab.schedule.lock_trial import LockTrial
+from lab.schedule.stand_ins import StandIns
+from lab.schedule.steps import Pending
+from lab.schedule.trial import TTL
+from locking import LockUnavailable, etcd
+from locking.etcd import Deletions, EtcdLock, Wire
+from locking.zookeeper import CreateContainer
+from servers import zookeeper
+from servers.etcd import Etcd
+from servers.folder import RunFolder
+from servers.zookeeper import ZooKeeper
+
+PATIENCE = 10.0
+"""Seconds that a server has for what takes it some milliseconds."""
+LONGEST_WAIT = 1e6
+"""Seconds. Who would wake by himself after that sleeps for ever."""
+LINE = "line"
+"""What the steps touch."""
+
+_numbers = count(1)
+
+
+class LineTrial(LockTrial):
+    """Each schedule has a line of its own."""
+
+    def prepare(self) -> Mapping[str, Callable[[], str]]:
+        self.lock = f"stock {next(_numbers)}"
+        return super().prepare()
+
+    def offers(self, event: Event) -> bool:
+        if event == "late release":
+            return not self.inside
+        return event == "expiry" and bool(self.inside)
+
+    def _job(self, name: str) -> Callable[[], str]:
+        def job() -> str:
+            try:
+                return self.line_up(name, self.stage.sit(name).redis)
+            finally:
+                if cast("Actor", hooks.actor()).crashed:
+                    self.bury(name)
+
+        return job
+
+    def line_up(self, name: str, client: Any) -> str:
+        """What one client does, and what he is told."""
+        raise NotImplementedError
+
+    def bury(self, name: str) -> None:
+        """In the thread of somebody who is dead: end his session."""
+        raise NotImplementedError
+
+
+class _Running:
+    """A server in a folder of its own."""
+
+    def __init__(self, kind: type[ZooKeeper] | type[Etcd]) -> None:
+        self._outer = Path(tempfile.mkdtemp(prefix="lu-lab-"))
+        self._outer.chmod(0o755)
+        folder = RunFolder(self._outer / "run")
+        folder.create()
+        self.server: Any = kind(folder.path / kind.__name__.lower())
+        self.server.start()
+
+    def close(self) -> None:
+        self.server.stop()
+        shutil.rmtree(self._outer, ignore_errors=True)
+
+
+# ZooKeeper
+
+
+class ZooKeeperTrial(LineTrial):
+    """Each client has a session, which stops before each request."""
+
+    def prepare(self) -> Mapping[str, Callable[[], str]]:
+        if not zookeeper.available():
+            raise Missing(f"ZooKeeper is not installed: {zookeeper.INSTALL}")
+        hosts = self.stage.kept("zookeeper", lambda: _Running(ZooKeeper)).server.hosts
+        self.sessions: _Sessions = self.stage.kept("sessions", lambda: _Sessions(hosts))
+        for name in self.names:
+            self.sessions.of(name)
+        return super().prepare()
+
+    def line_up(self, name: str, client: Any) -> str:
+        session = self.sessions.of(name)
+        if self.entry.code is not KazooRecipe:
+            return sell(client, self.entry.code(session, self.lock, clock=self.stage.clock), self.at_work(name))
+        with KazooRecipe(session, f"/kazoo/{self.lock}"), self.at_work(name):
+            client.set(STOCK, int(client.get(STOCK)) - 1)
+        return SOLD
+
+    def bury(self, name: str) -> None:
+        self.sessions.end(name)
+
+
+class _Sessions:
+    """The sessions of the clients, kept from one schedule to the next."""
+
+    def __init__(self, hosts: str) -> None:
+        self._hosts = hosts
+        self._made: dict[str, StoppingClient] = {}
+
+    def of(self, name: str) -> StoppingClient:
+        if name not in self._made:
+            self._made[name] = client = StoppingClient(self._hosts)
+            client.start(PATIENCE)
+        return self._made[name]
+
+    def end(self, name: str) -> None:
+        client = self._made.pop(name)
+        client.stop()
+        client.close()
+
+    def close(self) -> None:
+        for name in list(self._made):
+            self.end(name)
+
+
+class StoppingClient(KazooClient):  # type: ignore[misc, unused-ignore]
+    """kazoo's client, which stops before each request of an actor. Its pings are nobody's steps."""
+
+    def __init__(self, hosts: str) -> None:
+        handler = _Handler()
+        handler.client = self
+        super().__init__(hosts, timeout=TTL, handler=handler)
+
+    def _call(self, request: Any, async_object: Any) -> Any:
+        mine = hooks.actor()
+        if mine is not None and mine.crashed:
+            # An error that nobody tries again for: what is tidied up on his way out does not go out.
+            async_object.set_exception(SessionMovedError())
+            return None
+        hooks.stop(of_request(request))
+        return super()._call(request, async_object)
+
+    def catches_up(self) -> None:
+        """Return when all that the server had to tell this session by now has been heard.
+
+        It tells a session what happened before it answers that session's next question.
+        """
+        self.exists("/")
+        heard = threading.Event()
+        self.handler.callback_queue.put(heard.set)
+        if not heard.wait(PATIENCE):
+            raise RuntimeError("A session with ZooKeeper does not hear.")
+
+
+class _Handler(SequentialThreadingHandler):  # type: ignore[misc, unused-ignore]
+    """kazoo's threads, and the events that an actor waits for."""
+
+    client: StoppingClient
+
+    def event_object(self) -> threading.Event:
+        return threading.Event() if hooks.actor() is None else _Watch(self.client)
+
+
+class _Watch(hooks.Bell, threading.Event):
+    """An event that an actor waits for on the schedule's clock, and a watch of the server sets."""
+
+    def __init__(self, client: StoppingClient) -> None:
+        super().__init__()
+        self._client = client
+
+    def wait(self, timeout: float | None = None) -> bool:
+        mine = hooks.actor()
+        if mine is None or self.is_set():
+            return super().wait(timeout)
+        for_ever = timeout is None or timeout > LONGEST_WAIT
+        return mine.listen(self, math.inf if for_ever else mine.clock() + cast("float", timeout))
+
+    def rang(self) -> bool:
+        self._client.catches_up()
+        return self.is_set()
+
+
+REQUESTS = {
+    "Create": "create: stands in line",
+    "CreateContainer": "create: makes the line",
+    "GetChildren": "getChildren: looks who is in line",
+    "GetData": "getData: watches the one before, if he is there",
+    "Delete": "delete: leaves the line",
+    "Sync": "sync: lets the server catch up with its leader",
+}
+
+
+def of_request(request: Any) -> Pending:
+    """What a request to ZooKeeper does."""
+    kind = type(request).__name__
+    watches = getattr(request, "watcher", None) is not None
+    does = REQUESTS.get(kind) or ("exists: watches the one before" if watches else f"{kind.lower()}: looks")
+    touched = frozenset[str]() if kind == "Sync" else frozenset({LINE})
+    if kind in ("Create", "Delete") or isinstance(request, CreateContainer):
+        return Pending(does, "zookeeper", writes=touched)
+    return Pending(does, "zookeeper", reads=touched)
+
+
+# etcd
+
+
+class EtcdTrial(LineTrial):
+    """Each client stops before each request, and listens for the deletion of the key before his own."""
+
+    def prepare(self) -> Mapping[str, Callable[[], str]]:
+        server = self.stage.kept("etcd", lambda: _Running(Etcd)).server
+        self.client = Etcd3Client(server.host, server.port)
+        IN_THE_MODULE.enter(self)
+        return super().prepare()
+
+    def end(self) -> None:
+        IN_THE_MODULE.leave(self)
+
+    def line_up(self, name: str, client: Any) -> str:
+        lock = EtcdLock(self.client, self.lock, ttl=TTL, clock=self.stage.clock)
+        return sell(client, lock, self.at_work(name))
+
+    def bury(self, name: str) -> None:
+        mine = cast("Actor", hooks.actor())
+        hooks.play(None)
+        try:
+            for lease in _granted.pop(mine, []):
+                with suppress(LockUnavailable):
+                    Wire(self.client, self.lock).ask("lease/revoke", {"ID": lease}, PATIENCE)
+        finally:
+            hooks.play(mine)
+
+
+_granted: WeakKeyDictionary[Actor, list[str]] = WeakKeyDictionary()
+"""The etcd leases that an actor has asked for."""
+
+
+class StoppingWire(Wire):
+    """What is said to etcd, a step each."""
+
+    def ask(self, path: str, question: dict[str, Any], seconds: float) -> Any:
+        mine = hooks.actor()
+        touched = frozenset({LINE})
+        reads = path == "kv/range"
+        hooks.stop(
+            Pending(
+                QUESTIONS.get(path, path), "etcd", touched if reads else frozenset(), frozenset() if reads else touched
+            )
+        )
+        if mine is not None and path == "lease/grant":
+            _granted.setdefault(mine, []).append(question["ID"])
+        return super().ask(path, question, seconds)
+
+    @contextmanager
+    def deletions(self, key: str, revision: int, seconds: float) -> Iterator[Deletions]:
+        hooks.stop(Pending("watch: listens for the deletion of the key before", "etcd", reads=frozenset({LINE})))
+        with super().deletions(key, revision, seconds) as heard:
+            yield cast("Deletions", _Listening(heard, self, key))
+
+    def is_gone(self, key: str) -> bool:
+        """Whether a key has been deleted, as the server sees it."""
+        return int(super().ask("kv/range", {"key": key, "count_only": True}, PATIENCE).get("count", 0)) == 0
+
+
+QUESTIONS = {
+    "lease/grant": "lease grant: asks for a lease of etcd's",
+    "lease/revoke": "lease revoke: leaves the line",
+    "kv/txn": "txn: stands in line",
+    "kv/range": "range: looks who is in line",
+}
+
+
+class _Listening(hooks.Bell):
+    """Deletions that an actor waits for on the schedule's clock."""
+
+    def __init__(self, heard: Deletions, wire: StoppingWire, key: str) -> None:
+        self._heard = heard
+        self._wire = wire
+        self._key = key
+
+    def wait(self, seconds: float) -> bool:
+        mine = hooks.actor()
+        if mine is None:
+            return self._heard.wait(seconds)
+        # What the server has done it tells, if somewhat later.
+        return mine.listen(self, mine.clock() + seconds) and self._heard.wait(PATIENCE)
+
+    def rang(self) -> bool:
+        return self._wire.is_gone(self._key)
+
+
+IN_THE_MODULE = StandIns((etcd, "Wire", StoppingWire))
