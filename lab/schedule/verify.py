@@ -104,32 +104,43 @@ def check(slug: str, stage: Stage, progress: Callable[[int], object] = lambda do
 
 
 def search(slug: str, stage: Stage, progress: Callable[[int], object] = lambda done: None) -> dict[str, Any]:
-    """Search for a flawed rung's witness as if none were known, and keep it. See `check`."""
+    """Search for a flawed rung's witness as if none were known, and keep it; a sound one is checked. See `check`."""
     entry = LADDER[slug]
-    witness = witness_of(entry, find(entry, stage, bounds_of(entry), progress))
-    if witness is not None:
-        store(witness)
-    return check(slug, stage)
+    if entry.claim == "flawed":
+        witness = witness_of(entry, find(entry, stage, bounds_of(entry), progress))
+        if witness is not None:
+            store(witness)
+    return check(slug, stage, progress)
 
 
 def deep(slug: str, stage: Stage, progress: Callable[[int], object] = lambda done: None) -> dict[str, Any]:
-    """Search a sound rung further than each time, and keep how far. See `check`."""
-    entry = LADDER[slug]
-    tried = [(clients, bounds, find(entry, stage, bounds, progress, clients)) for clients, bounds in DEEP]
-    held = all(found.run is None for _, _, found in tried)
-    searches = [
-        {
-            "clients": clients,
-            "preemptions": bounds.preemptions,
-            "events": bounds.events,
-            "schedules": found.schedules,
-            "exhausted": found.exhausted,
-            "seconds": round(found.seconds, 1),
-        }
-        for clients, bounds, found in tried
-    ]
-    store_verdict(entry, {"verdict": "held" if held else "broken", "searches": searches})
-    return check(slug, stage)
+    """Search a sound rung further than each time. See `check`.
+
+    Returns:
+        Its line, with what was searched as `deep`.
+    """
+    entry, searches = LADDER[slug], []
+    for clients, bounds in DEEP if entry.claim == "sound" else ():
+        found = find(entry, stage, bounds, progress, clients)
+        searches.append(
+            {
+                "verdict": "held" if found.run is None else "broken",
+                "clients": found.clients,
+                "preemptions": bounds.preemptions,
+                "events": bounds.events,
+                "schedules": found.schedules,
+                "exhausted": found.exhausted,
+                "seconds": round(found.seconds, 1),
+            }
+        )
+    return check(slug, stage, progress) | {"deep": searches}
+
+
+def keep(line: Mapping[str, Any]) -> None:
+    """Keep how far a sound rung was searched, for the pages."""
+    if line["claim"] == "sound":
+        names = ("verdict", "schedules", "exhausted", "clients", "preemptions", "events", "deep")
+        store_verdict(LADDER[line["rung"]], {name: line[name] for name in names if name in line})
 
 
 def reproduced(said: Mapping[str, Any]) -> bool:

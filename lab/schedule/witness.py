@@ -56,7 +56,10 @@ def store(witness: Witness) -> Path:
 
 
 def verdict(slug: str) -> Mapping[str, Any] | None:
-    """How far a rung was searched with wider bounds, and whether its source has changed since (`outdated`)."""
+    """How far a sound rung was searched, by name, and whether its source has changed since (`outdated`).
+
+    `deep` has the searches with wider bounds, if there were any.
+    """
     if not VERDICTS.exists() or slug not in LADDER:
         return None
     said = json.loads(VERDICTS.read_text(encoding="utf-8")).get(slug)
@@ -66,7 +69,10 @@ def verdict(slug: str) -> Mapping[str, Any] | None:
 def store_verdict(entry: Entry, said: Mapping[str, Any]) -> None:
     """Keep how far a rung was searched."""
     kept = json.loads(VERDICTS.read_text(encoding="utf-8")) if VERDICTS.exists() else {}
-    kept[entry.slug] = {**said, "source": source_hash(entry)}
+    source = source_hash(entry)
+    before = kept.get(entry.slug, {})
+    deep = {"deep": before["deep"]} if before.get("source") == source and "deep" in before else {}
+    kept[entry.slug] = {**deep, **said, "source": source}
     VERDICTS.write_text(json.dumps({slug: kept[slug] for slug in LADDER if slug in kept}, indent=1) + "\n", "utf-8")
 
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from hashlib import sha1
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -312,3 +313,24 @@ def test_a_command_says_what_it_found(stage: Stage, arguments: tuple[str, ...], 
     done = manage(*arguments)
     assert says in done.stdout + done.stderr
     assert done.returncode == status
+
+
+def test_a_kept_verdict_is_out_of_date_when_the_source_has_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(witness, "VERDICTS", tmp_path / "verdicts.json")
+    assert witness.verdict("renewal") is None
+    line = {"rung": "renewal", "claim": "sound", "verdict": "held", "schedules": 111, "exhausted": True, "clients": 2}
+    verify.keep({**line, "preemptions": 2, "events": 1, "deep": [{"schedules": 5}]})
+    verify.keep({**line, "preemptions": 2, "events": 1})
+    kept = witness.verdict("renewal")
+    assert kept is not None
+    assert (kept["schedules"], kept["deep"], kept["outdated"]) == (111, [{"schedules": 5}], False)
+    monkeypatch.setattr(witness, "source_hash", lambda entry: "another")
+    kept = witness.verdict("renewal")
+    assert kept is not None
+    assert kept["outdated"]
+    verify.keep({**line, "preemptions": 2, "events": 1})
+    kept = witness.verdict("renewal")
+    assert kept is not None
+    assert "deep" not in kept, "it was of another source"

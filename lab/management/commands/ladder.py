@@ -28,8 +28,10 @@ class Command(BaseCommand):
         parser.add_argument("rungs", nargs="*", metavar="RUNG", help="only these, by slug; all when none is named")
         what = parser.add_mutually_exclusive_group()
         what.add_argument("--verify", action="store_true", help="check every claim")
-        what.add_argument("--search", action="store_true", help="search for the witnesses anew, keep and check them")
-        what.add_argument("--deep", action="store_true", help="search the sound rungs further, keep how far, and check")
+        what.add_argument(
+            "--search", action="store_true", help="search for the witnesses anew, and keep what was found"
+        )
+        what.add_argument("--deep", action="store_true", help="search the sound rungs further, and keep how far")
         parser.add_argument(
             "--processes", type=int, default=min(2, os.cpu_count() or 1), help="how many rungs at the same time (2)"
         )
@@ -57,6 +59,8 @@ class Command(BaseCommand):
                 task = progress.add_task("Rungs", total=len(slugs))
                 for line in verify.in_processes(job, slugs, processes):
                     said[line["rung"]] = line
+                    if job != "check":
+                        verify.keep(line)
                     progress.update(task, advance=1, description=f"{line['rung']}: {line['verdict']}")
         except ServerError as error:
             raise CommandError(str(error), returncode=2) from error
