@@ -192,8 +192,8 @@ class Actor:
             self.answer = CRASHED
         except BaseException as error:
             self.error = error
-            # What a dead one is told on his way out does not reach him.
-            self.answer = "crashed" if self.crashed else f"{type(error).__name__}: {error}"
+            # On his way out a dead one may trip over what does not go out any more.
+            self.answer = CRASHED if self.crashed else f"{type(error).__name__}: {error}"
         finally:
             hooks.play(None)
             self._tell(State.DONE)

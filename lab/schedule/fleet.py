@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import shutil
 import socket
 import tempfile
@@ -122,6 +123,8 @@ class Fleet:
         self._outer = Path(tempfile.mkdtemp(prefix="lu-lab-"))
         self._outer.chmod(0o755)
         self._nodes: dict[str, Node] = {}
+        # The servers end with us in any case; their folder does not.
+        atexit.register(self.close)
 
     def node(self, name: str, *extra: str, own_clock: bool = False) -> Node:
         """The server of that name."""
@@ -151,6 +154,7 @@ class Fleet:
 
     def close(self) -> None:
         """End all. What they keep is worth nothing any more."""
+        atexit.unregister(self.close)
         for node in self._nodes.values():
             node.kill()
             node.admin.close()

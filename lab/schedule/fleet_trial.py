@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import redis
@@ -17,7 +17,7 @@ from lab.schedule.lock_trial import LockTrial, sleep
 from lab.schedule.stage import new_client
 from lab.schedule.stand_ins import StandIns
 from lab.schedule.steps import Pending
-from lab.schedule.trial import TTL
+from lab.schedule.trial import TTL, Broken
 from locking import Lock, LockUnavailable, RedisLock, Redlock, redlock
 from locking.redlock import Ballot, node_of
 
@@ -37,6 +37,7 @@ class FleetTrial(LockTrial):
 
     def prepare(self) -> Mapping[str, Callable[[], str]]:
         self.happened = False
+        self.stage.waits_in_this_process = False
         self.fleet: Fleet = self.stage.kept("fleet", Fleet)
         self.set_up()
         return super().prepare()
@@ -51,6 +52,7 @@ class FleetTrial(LockTrial):
 
     def end(self) -> None:
         self.stage.nodes.clear()
+        self.stage.waits_in_this_process = True
 
     def offers(self, event: Event) -> bool:
         if event in STRIKES:
@@ -165,6 +167,12 @@ class RedlockTrial(FleetTrial):
                 self.serve("3", self.replica)
             else:
                 self.serve("3", None)
+
+    def verdict(self, answers: Mapping[str, str]) -> Sequence[Broken]:
+        broken = list(super().verdict(answers))
+        if not self.happened:  # and else there may be too few nodes to decide anything
+            broken += self.errors({name: answer for name, answer in answers.items() if name != MINORITY})
+        return broken
 
     def make_lock(self, client: Any) -> Lock:
         # Not those that stop before each command: the vote is the step.

@@ -5,11 +5,12 @@ A client's session ends with his crash at once; on the servers it would take the
 
 from __future__ import annotations
 
+import atexit
 import math
 import shutil
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from itertools import count
 from pathlib import Path
@@ -30,7 +31,7 @@ from lab.schedule.fleet import Missing
 from lab.schedule.lock_trial import LockTrial
 from lab.schedule.stand_ins import StandIns
 from lab.schedule.steps import Pending
-from lab.schedule.trial import TTL
+from lab.schedule.trial import TTL, Broken
 from locking import LockUnavailable, etcd
 from locking.etcd import Deletions, EtcdLock, Wire
 from locking.zookeeper import CreateContainer
@@ -54,7 +55,14 @@ class LineTrial(LockTrial):
 
     def prepare(self) -> Mapping[str, Callable[[], str]]:
         self.lock = f"stock {next(_numbers)}"
+        self.stage.waits_in_this_process = False
         return super().prepare()
+
+    def end(self) -> None:
+        self.stage.waits_in_this_process = True
+
+    def verdict(self, answers: Mapping[str, str]) -> Sequence[Broken]:
+        return [*super().verdict(answers), *self.errors(answers)]
 
     def offers(self, event: Event) -> bool:
         if event == "late release":
@@ -90,8 +98,10 @@ class _Running:
         folder.create()
         self.server: Any = kind(folder.path / kind.__name__.lower())
         self.server.start()
+        atexit.register(self.close)
 
     def close(self) -> None:
+        atexit.unregister(self.close)
         self.server.stop()
         shutil.rmtree(self._outer, ignore_errors=True)
 
@@ -238,6 +248,7 @@ class EtcdTrial(LineTrial):
 
     def end(self) -> None:
         IN_THE_MODULE.leave(self)
+        super().end()
 
     def line_up(self, name: str, client: Any) -> str:
         lock = EtcdLock(self.client, self.lock, ttl=TTL, clock=self.stage.clock)

@@ -11,7 +11,7 @@ from lab.ladder.locks import LockRung
 from lab.ladder.locks.fence_on_write_only import FenceOnWriteOnly
 from lab.ladder.locks.merge_without_a_lock import MergeWithoutALock
 from lab.schedule import hooks
-from lab.schedule.actor import Actor
+from lab.schedule.actor import CRASHED, Actor
 from lab.schedule.counter import SOLD, STOCK, UNITS, sell
 from lab.schedule.trial import TTL, Broken, Trial
 from locking import Lock, RedisLock, ReentrantLock
@@ -34,6 +34,11 @@ class LockTrial(Trial):
         if not sold <= gone <= sold + len(self.crashed):
             return [("conserved", f"{sold} were told that they have bought, and {gone} of {UNITS} units are gone.")]
         return []
+
+    def errors(self, answers: Mapping[str, str]) -> Sequence[Broken]:
+        """Those who have got an error, where everybody should wait for as long as it takes and then sell."""
+        failed = [f"{name} was told {answer}" for name, answer in answers.items() if answer not in (SOLD, CRASHED)]
+        return [("progress", "; ".join(failed))] if failed else []
 
     def ledger(self, answers: Mapping[str, str]) -> Mapping[str, int]:
         sold = sum(answer == SOLD for answer in answers.values())

@@ -8,8 +8,6 @@ from typing import Any
 from lab.ladder.locks import insert_without_owner_and_expiry
 from lab.ladder.locks.for_update_without_the_row import ForUpdateWithoutTheRow
 from lab.ladder.locks.insert_without_owner_and_expiry import InsertWithoutOwnerAndExpiry
-from lab.schedule.actor import CRASHED
-from lab.schedule.counter import SOLD
 from lab.schedule.hooks import StoppingSession
 from lab.schedule.lock_trial import LockTrial, sleep
 from lab.schedule.stand_ins import StandIns
@@ -47,14 +45,7 @@ class PostgresTrial(LockTrial):
         IN_THE_MODULES.leave(self)
 
     def verdict(self, answers: Mapping[str, str]) -> Sequence[Broken]:
-        """An error is no refusal here: everybody waits for as long as it takes."""
-        failed = "; ".join(
-            f"{name} was told {answer}" for name, answer in answers.items() if answer not in (SOLD, CRASHED)
-        )
-        broken = list(super().verdict(answers))
-        if failed:
-            broken.append(("progress", failed))
-        return broken
+        return [*super().verdict(answers), *self.errors(answers)]
 
     def make_lock(self, client: Any) -> Lock:
         code: Any = self.entry.code

@@ -104,6 +104,8 @@ class Stage:
         self._kept: dict[str, Kept] = {}
         self.nodes: dict[str, redis.Redis] = {}
         """Other Redis servers that a trial uses, by the path of their socket."""
+        self.waits_in_this_process = True
+        """Whether an actor may wait for another thread of this process, and not for servers alone."""
         self._eyes: psycopg.Connection[Any] | None = None
         self.passes_elsewhere: Callable[[float], object] | None = None
         """Lets so many seconds pass in what else a trial uses."""
@@ -199,7 +201,7 @@ class Stage:
             "SELECT max(cardinality(pg_blocking_pids(pid))) FROM unnest(%s) AS pid", [pids]
         ).fetchone() != (0,):
             return True
-        return actor.waits_in_this_process()
+        return self.waits_in_this_process and actor.waits_in_this_process()
 
     def _is_blocked_in_redis(self, connection: Any) -> bool:
         server: Any = self.nodes.get(getattr(connection, "path", ""), self.redis)

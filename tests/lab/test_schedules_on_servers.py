@@ -1,0 +1,135 @@
+"""The rungs that need several servers, or a ZooKeeper or etcd: a random sample breaks the flawed ones, no sound one."""
+
+from __future__ import annotations
+
+import os
+from contextlib import closing
+from typing import Any
+
+import pytest
+from kazoo.recipe.lock import Lock as KazooRecipe
+
+from lab.ladder.catalogue import LADDER
+from lab.schedule import fleet
+from lab.schedule.fleet import Missing
+from lab.schedule.runs import can_play, events_of, new_trial, replay
+from lab.schedule.sample import sample
+from lab.schedule.search import Bounds
+from lab.schedule.stage import Stage
+from lab.schedule.trial import Trial
+from locking import etcd, redlock, zookeeper
+from servers import zookeeper as zookeeper_server
+from tests.lab.schedule_support import stage
+
+__all__ = ["stage"]
+
+FLAWED = (
+    "one-primary-with-replicas",
+    "redlock-no-fsync",
+    "redlock-replicated-nodes",
+    "redlock-clock-jump",
+    "woken-means-mine",
+    "watch-set-too-late",
+)
+SOUND = ("redlock", "zookeeper", "kazoo-recipe", "etcd")
+ENOUGH = 300
+"""Schedules among which there is one that breaks a flawed rung."""
+SIZE = 50
+"""Schedules that break no sound one."""
+
+
+@pytest.fixture(autouse=True)
+def installed(request: pytest.FixtureRequest) -> None:
+    """On a machine that tests every change, what is missing is a failure."""
+    slug = request.node.callspec.params.get("slug") if hasattr(request.node, "callspec") else None
+    needs_zookeeper = slug in ("woken-means-mine", "watch-set-too-late", "zookeeper", "kazoo-recipe")
+    if os.environ.get("CI"):
+        return
+    if needs_zookeeper and not zookeeper_server.available():
+        pytest.skip(f"ZooKeeper is not installed: {zookeeper_server.INSTALL}")
+    if slug == "redlock-clock-jump" and fleet.libfaketime() is None:
+        pytest.skip(fleet.NO_LIBFAKETIME)
+
+
+def trial_of(slug: str, stage: Stage) -> Trial:
+    assert not can_play(LADDER[slug])
+    return new_trial(LADDER[slug], stage)
+
+
+@pytest.mark.parametrize("slug", FLAWED)
+def test_a_sample_breaks_a_flawed_one_each_time(stage: Stage, slug: str) -> None:
+    entry = LADDER[slug]
+    found = [sample(trial_of(slug, stage), Bounds(), events_of(entry), entry.breaks, ENOUGH) for _ in range(2)]
+    assert found[0].witness is not None
+    assert (found[0].witness, found[0].schedules) == (found[1].witness, found[1].schedules)
+    assert {replay(slug, found[0].witness, stage).broken for _ in range(20)} == {entry.breaks}
+
+
+@pytest.mark.parametrize("slug", SOUND)
+def test_a_sample_breaks_no_sound_one(stage: Stage, slug: str) -> None:
+    found = sample(trial_of(slug, stage), Bounds(), events_of(LADDER[slug]), None, SIZE)
+    assert (found.run, found.schedules, found.exhausted) == (None, SIZE, False)
+
+
+@pytest.mark.parametrize("slug", SOUND)
+def test_one_who_waits_sells_after_the_other(stage: Stage, slug: str) -> None:
+    """B asks while A is inside."""
+    schedule: list[str] = []
+    while "A" not in (run := replay(slug, schedule, stage)).steps[-1].holders if schedule else True:
+        schedule.append("A")
+    for _ in range(4):
+        schedule += ["B"] if "B" in {choice.name for choice in run.choices} else []
+        run = replay(slug, schedule, stage)
+    assert run.steps[-1].holders == ("A",)
+    run = replay(slug, schedule, stage, to_the_end=True)
+    assert (run.broken, run.ledger) == (None, {"received": 10, "left": 8, "told yes": 2})
+
+
+@pytest.mark.parametrize("slug", SOUND)
+@pytest.mark.parametrize("steps", range(1, 9, 2))
+def test_who_dies_keeps_nobody_out(stage: Stage, slug: str, steps: int) -> None:
+    run = replay(slug, ["A"] * steps + ["crash A"], stage, to_the_end=True, as_far_as_possible=True)
+    assert run.broken is None
+    assert run.ledger["told yes"] == 1 + ("crash A" not in run.schedule)
+
+
+MUTATIONS: dict[str, tuple[Any, str, Any]] = {
+    "redlock": (redlock, "majority", lambda nodes: 2),
+    "zookeeper": (zookeeper.ZooKeeperLock, "_look", lambda self, deadline: _Everywhere()),
+    "kazoo-recipe": (KazooRecipe, "_get_predecessor", lambda self, node: None),
+    "etcd": (etcd._Line, "ahead", None),
+}
+
+
+class _Everywhere(list[str]):
+    """A line in which everybody is the first."""
+
+    def __contains__(self, node: object) -> bool:
+        return True
+
+    def index(self, *arguments: Any) -> int:
+        return 0
+
+
+@pytest.mark.parametrize("slug", MUTATIONS)
+def test_a_flaw_in_a_sound_one_is_found(stage: Stage, monkeypatch: pytest.MonkeyPatch, slug: str) -> None:
+    where, name, instead = MUTATIONS[slug]
+    monkeypatch.setattr(where, name, instead)
+    found = sample(trial_of(slug, stage), Bounds(), events_of(LADDER[slug]), "one holder", ENOUGH)
+    assert found.run is not None
+
+
+def test_redlock_whose_nodes_keep_what_they_grant_survives_the_restart(stage: Stage) -> None:
+    schedule = ["A", "nodes", "restart", "B", "B"]
+    broken = replay("redlock-no-fsync", schedule, stage, to_the_end=True)
+    fixed = replay("redlock", schedule, stage, events=("restart",), to_the_end=True)
+    assert (broken.broken, fixed.broken, fixed.ledger["told yes"]) == ("one holder", None, 2)
+
+
+def test_what_is_missing_is_named(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fleet, "libfaketime", lambda: None)
+    with closing(fleet.Fleet()) as servers, pytest.raises(Missing, match="libfaketime is not installed"):
+        servers.node("third", own_clock=True)
+    monkeypatch.setattr(zookeeper_server, "available", lambda: False)
+    with pytest.raises(Missing, match="apt-get install zookeeper"):
+        trial_of("zookeeper", stage).begin()
