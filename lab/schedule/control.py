@@ -28,15 +28,15 @@ QUICK = 0.005
 MANY, FEW = 10_000, 500
 WARM = 20
 """Tries that say how long one takes."""
-PAUSES = (0.0, 0.0002, 0.001)
+PAUSES = (0.0, 0.0002, 0.001, 0.005)
 """Seconds that a client pauses before a step at most; each try has one of them."""
-LATE = 0.004
+LATE = 0.02
 """Seconds that somebody is late at most to whom something has happened."""
 LOOK = 0.001
 """Seconds between two looks at what a thread waits for."""
 LOOKS = 5
 """How often everybody who waits looks again, for nothing, before time passes for all of them."""
-PATIENCE = 0.5
+PATIENCE = 0.2
 """Seconds in which nobody comes to an end, although nothing has happened, and all wait: nobody ever will."""
 LIMIT = 30.0
 """Seconds after which a try is cut."""
@@ -124,6 +124,8 @@ class Client:
     Attributes:
         answer: what he was told, when he is done.
         crashed: whether he is dead.
+        cut: whether he was not let come to his end.
+        done: whether his thread takes no further step.
         waits: whether he sleeps, or listens to Redis.
         looks: how often he has looked for what he waits for.
         session: his session with Postgres, if a lock of his has one.
@@ -133,6 +135,7 @@ class Client:
         self.name = name
         self.answer: str | None = None
         self.crashed = False
+        self.cut = False
         self.done = False
         self.waits = False
         self.looks = 0
@@ -256,10 +259,9 @@ class Try:
             stands = self._watch()
         finally:
             self._clear_up()
-        if self.trial.broken or stands:
-            found = [broken for broken in (self.trial.broken, stands) if broken]
-        else:
-            found = list(self.trial.verdict({client.name: client.answer or "" for client in self._clients}))
+        found = [broken for broken in (self.trial.broken, stands) if broken]
+        if all(client.answer is not None and not client.cut for client in self._clients):
+            found += self.trial.verdict({client.name: client.answer or "" for client in self._clients})
         return next((broken for broken in found if goal in (None, broken[0])), None)
 
     def reaches_a_step(self, client: Client) -> bool:
@@ -320,7 +322,7 @@ class Try:
     def _clear_up(self) -> None:
         for client in self._clients:
             if not client.done:
-                client.crashed = True
+                client.crashed = client.cut = True
                 self.stage.cut(cast("Actor", client))
         for client in self._clients:
             client.thread.join(LIMIT)
