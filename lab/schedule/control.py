@@ -49,7 +49,7 @@ class RunningClock(Clock):
         self._ahead = 0.0
 
     @property
-    def now(self) -> float:  # type: ignore[override]
+    def now(self) -> float:
         """Seconds."""
         return time.monotonic() + self._ahead
 
@@ -209,10 +209,10 @@ class Client:
         try:
             self._try.barrier.wait()
             self.answer = self._job()
-        except Crash:
-            self.answer = "crashed"
         except BaseException as error:
-            self.answer = f"{type(error).__name__}: {error}"
+            # Here, while what he was in the middle of is still there: it is cleared away when he is nobody any more.
+            self.answer = "crashed" if isinstance(error, Crash) else f"{type(error).__name__}: {error}"
+            hooks.play(None)
         finally:
             hooks.play(None)
             if self.crashed:

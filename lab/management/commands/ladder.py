@@ -22,9 +22,8 @@ class Command(BaseCommand):
     help = (
         "Shows every rung of both tracks with its claim. With --verify each claim is checked: the stored witness of a "
         "flawed rung has to break it 20 times out of 20, and a sound one has to hold in all schedules of two clients "
-        "with two preemptions and one event. With --control each is left to chance instead: real threads and "
-        "processes, and nobody who says who goes next. Exit status 1 when a claim is not reproduced, or a sound rung is "
-        "broken by chance."
+        "with two preemptions and one event. With --control each is left to chance: real threads and processes, "
+        "and nobody who says who goes next. Exit status 1 when a claim is not reproduced, or chance breaks a sound one."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
@@ -38,7 +37,7 @@ class Command(BaseCommand):
             "--tries",
             type=int,
             metavar="N",
-            help="with --control: how often each (10000 for a sound rung, or 500 where a try takes over 5 ms; else 500)",
+            help="with --control: how often each (500; a sound rung 10000 where a try takes 5 ms or less)",
         )
         parser.add_argument(
             "--processes", type=int, default=min(2, os.cpu_count() or 1), help="how many rungs at the same time (2)"
