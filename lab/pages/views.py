@@ -49,12 +49,14 @@ class Standing:
         number: its place on its track, from 1.
         witness: the stored schedule that breaks it.
         verdict: what came of searching it, if it is sound.
+        control: how often it broke without a controller.
     """
 
     number: int
     entry: Entry
     witness: Witness | None
     verdict: Mapping[str, Any] | None
+    control: Mapping[str, Any] | None
 
 
 @page
@@ -145,7 +147,8 @@ def _of(entry: Entry) -> dict[str, Any]:
 
 def _standing(entry: Entry) -> Standing:
     track = [other.slug for other in LADDER.values() if other.track == entry.track]
-    return Standing(track.index(entry.slug) + 1, entry, witness.load(entry.slug), witness.verdict(entry.slug))
+    slug = entry.slug
+    return Standing(track.index(slug) + 1, entry, witness.load(slug), witness.verdict(slug), witness.control(slug))
 
 
 def _choices(now: session.Session, trace: Trace) -> Sequence[tuple[Choice, session.Session]]:

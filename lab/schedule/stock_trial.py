@@ -122,9 +122,12 @@ class StockTrial(Trial):
 
     def happens(self, event: Event) -> None:
         if event == "restart":
-            self.stage.redis.flushdb()
+            # In one transaction: while a server starts nobody sees half of what it has.
+            started = self.stage.redis.pipeline()
+            started.flushdb()
             for key, value in self.backup.items():
-                self.stage.redis.restore(key, 0, value)
+                started.restore(key, 0, value)
+            started.execute()
         else:
             super().happens(event)
 

@@ -15,6 +15,7 @@ from django.db import connections
 
 from lab.ladder.catalogue import LADDER, Entry
 from lab.schedule import stages, worker
+from lab.schedule.control import control
 from lab.schedule.controller import Run
 from lab.schedule.runs import Impossible, can_play, events_of, new_trial, rehearse
 from lab.schedule.sample import sample
@@ -22,6 +23,8 @@ from lab.schedule.search import Bounds, Found, explore
 from lab.schedule.stage import Stage
 from lab.schedule.witness import Witness, load, store, store_verdict
 from servers import Servers
+
+__all__ = ["check", "control", "deep", "in_processes", "reproduced", "search", "servers"]
 
 REPLAYS = 20
 """How often a stored witness has to break its rung, out of as many times."""
@@ -162,8 +165,11 @@ def servers() -> Iterator[None]:
         yield
 
 
-def in_processes(job: str, slugs: Sequence[str], processes: int) -> Iterator[dict[str, Any]]:
-    """Do a job (`check`, `search`, `deep`) on rungs, several at a time, each on a stage of its own.
+def in_processes(job: str, slugs: Sequence[str], processes: int, **options: Any) -> Iterator[dict[str, Any]]:
+    """Do a job (`check`, `search`, `deep`, `control`) on rungs, several at a time, each on a stage of its own.
+
+    Args:
+        options: the job's own.
 
     Yields:
         Their lines, as they are done.
@@ -174,7 +180,7 @@ def in_processes(job: str, slugs: Sequence[str], processes: int) -> Iterator[dic
         stages.open_stage(number).close()
         numbers.put(number)
     with ProcessPoolExecutor(processes, context, worker.begin, (numbers,)) as pool:
-        done = [pool.submit(worker.work, job, slug) for slug in slugs]
+        done = [pool.submit(worker.work, job, slug, **options) for slug in slugs]
         try:
             for each in as_completed(done):
                 yield each.result()

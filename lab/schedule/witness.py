@@ -1,4 +1,4 @@
-"""What was found is kept: the witness of each flawed rung, and how far each sound one was searched."""
+"""What was found is kept: each flawed rung's witness, how far each sound one was searched, and what came of chance."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from lab.ladder.locks.rung import Invariant
 
 FOLDER = Path(__file__).resolve().parent.parent / "witnesses"
 VERDICTS = FOLDER.with_name("verdicts.json")
+CONTROL = FOLDER.with_name("control.json")
 
 
 @dataclass(frozen=True)
@@ -60,20 +61,37 @@ def verdict(slug: str) -> Mapping[str, Any] | None:
 
     `deep` has the searches with wider bounds, if there were any.
     """
-    if not VERDICTS.exists() or slug not in LADDER:
-        return None
-    said = json.loads(VERDICTS.read_text(encoding="utf-8")).get(slug)
-    return said and {**said, "outdated": said["source"] != source_hash(LADDER[slug])}
+    return _kept(VERDICTS, slug)
 
 
 def store_verdict(entry: Entry, said: Mapping[str, Any]) -> None:
     """Keep how far a rung was searched."""
-    kept = json.loads(VERDICTS.read_text(encoding="utf-8")) if VERDICTS.exists() else {}
-    source = source_hash(entry)
-    before = kept.get(entry.slug, {})
+    source, before = source_hash(entry), verdict(entry.slug) or {}
     deep = {"deep": before["deep"]} if before.get("source") == source and "deep" in before else {}
-    kept[entry.slug] = {**deep, **said, "source": source}
-    VERDICTS.write_text(json.dumps({slug: kept[slug] for slug in LADDER if slug in kept}, indent=1) + "\n", "utf-8")
+    _keep(VERDICTS, entry, {**deep, **said})
+
+
+def control(slug: str) -> Mapping[str, Any] | None:
+    """How often a rung broke (`broken`) in how many `tries` without a controller, and whether it is `outdated`."""
+    return _kept(CONTROL, slug)
+
+
+def store_control(entry: Entry, said: Mapping[str, Any]) -> None:
+    """Keep how often a rung broke without a controller."""
+    _keep(CONTROL, entry, said)
+
+
+def _kept(path: Path, slug: str) -> Mapping[str, Any] | None:
+    if not path.exists() or slug not in LADDER:
+        return None
+    said = json.loads(path.read_text(encoding="utf-8")).get(slug)
+    return said and {**said, "outdated": said["source"] != source_hash(LADDER[slug])}
+
+
+def _keep(path: Path, entry: Entry, said: Mapping[str, Any]) -> None:
+    kept = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    kept[entry.slug] = {**said, "source": source_hash(entry)}
+    path.write_text(json.dumps({slug: kept[slug] for slug in LADDER if slug in kept}, indent=1) + "\n", "utf-8")
 
 
 def source_hash(entry: Entry) -> str:

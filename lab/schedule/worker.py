@@ -19,9 +19,9 @@ def begin(numbers: Any) -> None:
     _stage.append(stages.open_stage(numbers.get()))
 
 
-def work(job: str, slug: str) -> dict[str, Any]:
-    """Do `check`, `search` or `deep` of `lab.schedule.verify` on a rung."""
+def work(job: str, slug: str, **options: Any) -> dict[str, Any]:
+    """Do `check`, `search`, `deep` or `control` of `lab.schedule.verify` on a rung."""
     from lab.schedule import verify
 
-    line: dict[str, Any] = getattr(verify, job)(slug, _stage[0])
+    line: dict[str, Any] = getattr(verify, job)(slug, _stage[0], **options)
     return line

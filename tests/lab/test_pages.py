@@ -55,6 +55,7 @@ def test_the_ladder_has_every_rung_with_its_flaw_and_its_verdict(reader: Client)
     assert page.count("broken by a schedule of") == len(WITNESSES)
     assert "broken by a schedule of 8 steps" in page
     assert page.count("held in 113 schedules, all there are") == 1
+    assert page.count("broken in 17 of 500 tries") == 1
 
 
 @pytest.mark.parametrize("slug", ["no-lock", "renewal", "compute-and-overwrite", "guarded-update"])

@@ -14,6 +14,7 @@ from rich.table import Column, Table
 
 from lab.ladder.catalogue import LADDER
 from lab.schedule import verify, witness
+from lab.schedule.runs import can_play
 from servers import ServerError
 
 
@@ -21,17 +22,23 @@ class Command(BaseCommand):
     help = (
         "Shows every rung of both tracks with its claim. With --verify each claim is checked: the stored witness of a "
         "flawed rung has to break it 20 times out of 20, and a sound one has to hold in all schedules of two clients "
-        "with two preemptions and one event. Exit status 1 when a claim is not reproduced."
+        "with two preemptions and one event. With --control each is left to chance: real threads and processes, "
+        "and nobody who says who goes next. Exit status 1 when a claim is not reproduced, or chance breaks a sound one."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("rungs", nargs="*", metavar="RUNG", help="only these, by slug; all when none is named")
         what = parser.add_mutually_exclusive_group()
         what.add_argument("--verify", action="store_true", help="check every claim")
-        what.add_argument(
-            "--search", action="store_true", help="search for the witnesses anew, and keep what was found"
-        )
+        what.add_argument("--search", action="store_true", help="search for the witnesses anew, and keep them")
         what.add_argument("--deep", action="store_true", help="search the sound rungs further, and keep how far")
+        what.add_argument("--control", action="store_true", help="leave them to chance, and keep how often they broke")
+        parser.add_argument(
+            "--tries",
+            type=int,
+            metavar="N",
+            help="with --control: how often each (500; a sound rung 10000 where a try takes 5 ms or less)",
+        )
         parser.add_argument(
             "--processes", type=int, default=min(2, os.cpu_count() or 1), help="how many rungs at the same time (2)"
         )
@@ -41,7 +48,12 @@ class Command(BaseCommand):
         unknown = sorted(set(options["rungs"]) - set(LADDER))
         if unknown:
             raise CommandError(f"There is no rung {', '.join(unknown)}. manage.py ladder shows those that there are.")
+        if options["tries"] is not None and (not options["control"] or options["tries"] < 1):
+            raise CommandError("--tries is a number from 1, and goes with --control.")
         slugs = [slug for slug in LADDER if not options["rungs"] or slug in options["rungs"]]
+        if options["control"]:
+            self._leave_to_chance([slug for slug in slugs if can_play(LADDER[slug])], options)
+            return
         job = next((job for job in ("search", "deep") if options[job]), "check" if options["verify"] else "")
         if not job:
             self._show({}, slugs, as_json=options["json"])
@@ -51,17 +63,29 @@ class Command(BaseCommand):
         if not all(map(verify.reproduced, said.values())):
             raise SystemExit(1)
 
-    def _do(self, job: str, slugs: list[str], processes: int) -> dict[str, Mapping[str, Any]]:
+    def _leave_to_chance(self, slugs: list[str], options: Mapping[str, Any]) -> None:
+        said = self._do("control", slugs, options["processes"], tries=options["tries"])
+        if options["json"]:
+            self.stdout.write(json.dumps({"rungs": [said[slug] for slug in slugs]}))
+        else:
+            self._show({}, slugs, as_json=False)
+        if any(line["claim"] == "sound" and line["broken"] for line in said.values()):
+            raise SystemExit(1)
+
+    def _do(self, job: str, slugs: list[str], processes: int, **how: Any) -> dict[str, Mapping[str, Any]]:
         said: dict[str, Mapping[str, Any]] = {}
         columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
         try:
             with verify.servers(), Progress(*columns, console=Console(stderr=True)) as progress:
                 task = progress.add_task("Rungs", total=len(slugs))
-                for line in verify.in_processes(job, slugs, processes):
+                for line in verify.in_processes(job, slugs, processes, **how):
                     said[line["rung"]] = line
-                    if job != "check":
+                    if job == "control":
+                        witness.store_control(LADDER[line["rung"]], line)
+                    elif job != "check":
                         verify.keep(line)
-                    progress.update(task, advance=1, description=f"{line['rung']}: {line['verdict']}")
+                    done = line["verdict"] if "verdict" in line else _rate(line)
+                    progress.update(task, advance=1, description=f"{line['rung']}: {done}")
         except ServerError as error:
             raise CommandError(str(error), returncode=2) from error
         return said
@@ -74,18 +98,25 @@ class Command(BaseCommand):
             rate = round(schedules / seconds, 1) if seconds else None
             self.stdout.write(json.dumps({"rungs": lines, "schedules_per_s": rate}))
             return
-        table = Table(Column("rung", no_wrap=True), "claim", "breaks", "by", "verdict", "how", title="The ladder")
+        rung = Column("rung", no_wrap=True)
+        table = Table(rung, "claim", "breaks", "by", "verdict", "how", "by chance", title="The ladder")
         for slug in slugs:
             entry, line = LADDER[slug], said.get(slug)
             colour = "" if line is None else "[green]" if verify.reproduced(line) else "[red]"
             verdict = "" if line is None else f"{colour}{line['verdict']}"
-            table.add_row(slug, entry.claim, entry.breaks or "", entry.broken_by or "", verdict, _how(slug, line))
+            chance = _rate(witness.control(slug))
+            breaks, event = entry.breaks or "", entry.broken_by or ""
+            table.add_row(slug, entry.claim, breaks, event, verdict, _how(slug, line), chance)
         Console().print(table)
 
 
 def _claim(slug: str) -> dict[str, Any]:
     entry = LADDER[slug]
     return {"rung": slug, "track": entry.track, "claim": entry.claim}
+
+
+def _rate(said: Mapping[str, Any] | None) -> str:
+    return "" if said is None else f"{said['broken']} of {said['tries']}"
 
 
 def _how(slug: str, line: Mapping[str, Any] | None) -> str:

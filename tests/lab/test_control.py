@@ -1,0 +1,102 @@
+"""The negative control: chance alone breaks flawed rungs, and no sound one; time passes for all at once."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from lab.ladder.catalogue import LADDER
+from lab.schedule import control, witness
+from lab.schedule.control import FEW, MANY, QUICK, RunningClock, Try, running, tries_of
+from lab.schedule.runs import new_trial
+from lab.schedule.stage import Stage
+from tests.lab.schedule_support import stage
+
+__all__ = ["stage"]
+
+
+@pytest.mark.parametrize("slug", ["no-lock", "thread-lock", "setnx", "watch-release", "subtract-in-sql"])
+def test_chance_breaks_a_flawed_rung(stage: Stage, slug: str) -> None:
+    said = control.control(slug, stage, tries=60)
+    assert 0 < said["broken"] <= said["tries"] == 60
+    assert said["why"]
+
+
+@pytest.mark.parametrize("slug", ["renewal", "fence", "fair", "guarded-update"])
+def test_chance_does_not_break_a_sound_rung(stage: Stage, slug: str) -> None:
+    said = control.control(slug, stage, tries=200)
+    assert (said["broken"], said["tries"], said.get("why")) == (0, 200, None)
+
+
+@pytest.mark.parametrize("slug", ["renewal", "guarded-update"])
+def test_it_would_notice_if_a_sound_rung_were_broken(stage: Stage, slug: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The verdict is that of the trial: one who was told yes and got nothing counts."""
+    kind = type(new_trial(LADDER[slug], stage))
+    real = kind.verdict
+    monkeypatch.setattr(kind, "verdict", lambda self, said: [*real(self, said), ("conserved", "One too many.")])
+    assert control.control(slug, stage, tries=3)["broken"] == 3
+
+
+def test_what_may_happen_does_once_a_try(stage: Stage) -> None:
+    happened = []
+    with running(stage):
+        for number in range(30):
+            attempt = Try(new_trial(LADDER["renewal"], stage), f"{number}", 8)
+            assert attempt.play() is None
+            happened.append(attempt.happened)
+    # It is offered only while somebody holds the lock, so not each time.
+    assert sum(happened) > 15
+
+
+def test_who_crashes_leaves_the_others_a_lock_that_frees_itself(stage: Stage) -> None:
+    """Half a minute of the rung's time passes once all wait for nothing but that."""
+    crashed = 0
+    with running(stage):
+        for number in range(40):
+            trial = new_trial(LADDER["set-nx-ex"], stage)
+            attempt = Try(trial, f"{number}", 6)
+            attempt._event = "crash"
+            attempt.play()
+            crashed += len(trial.crashed)
+            assert all(client.answer in ("sold", "crashed") for client in attempt._clients)
+    assert crashed > 20
+
+
+def test_the_clock_runs_and_can_be_told_to_be_later(stage: Stage) -> None:
+    clock, before = RunningClock(), stage.clock
+    first = clock()
+    clock.now += 30.0
+    assert 30.0 <= clock() - first < 40.0
+    with running(stage):
+        assert isinstance(stage.clock, RunningClock)
+    assert stage.clock is before
+
+
+@pytest.mark.parametrize(
+    ("slug", "seconds", "tries"),
+    [("renewal", QUICK, MANY), ("renewal", 1.01 * QUICK, FEW), ("no-lock", QUICK / 2, FEW)],
+)
+def test_a_sound_rung_is_tried_more_often_where_it_costs_little(slug: str, seconds: float, tries: int) -> None:
+    assert tries_of(LADDER[slug], seconds) == tries
+
+
+def test_the_rate_is_kept_with_the_source_that_was_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(witness, "CONTROL", tmp_path / "control.json")
+    assert witness.control("no-lock") is None
+    witness.store_control(LADDER["no-lock"], {"broken": 17, "tries": 500})
+    kept = witness.control("no-lock")
+    assert kept is not None
+    assert (kept["broken"], kept["tries"], kept["outdated"]) == (17, 500, False)
+    assert witness.control("renewal") is None
+    monkeypatch.setattr(witness, "source_hash", lambda entry: "another")
+    kept = witness.control("no-lock")
+    assert kept is not None
+    assert kept["outdated"]
+
+
+def test_what_is_kept_of_a_sound_rung_is_that_it_held() -> None:
+    said = json.loads(witness.CONTROL.read_text(encoding="utf-8"))
+    assert {slug: line["broken"] for slug, line in said.items() if line["claim"] == "sound" and line["broken"]} == {}
+    assert all(line["tries"] >= FEW for line in said.values())
