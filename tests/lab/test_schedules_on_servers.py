@@ -60,9 +60,10 @@ def trial_of(slug: str, stage: Stage) -> Trial:
 def test_a_sample_breaks_a_flawed_one_each_time(stage: Stage, slug: str) -> None:
     entry = LADDER[slug]
     found = [sample(trial_of(slug, stage), Bounds(), events_of(entry), entry.breaks, ENOUGH) for _ in range(2)]
-    assert found[0].witness is not None
-    assert (found[0].witness, found[0].schedules) == (found[1].witness, found[1].schedules)
-    assert {replay(slug, found[0].witness, stage).broken for _ in range(20)} == {entry.breaks}
+    assert found[0].run is not None
+    assert found[1].run is not None
+    assert (found[0].run.schedule, found[0].schedules) == (found[1].run.schedule, found[1].schedules)
+    assert {replay(slug, found[0].run.schedule, stage).broken for _ in range(20)} == {entry.breaks}
 
 
 @pytest.mark.parametrize("slug", SOUND)
