@@ -44,19 +44,24 @@ class Shown:
 
     @property
     def session(self) -> Session | None:
-        """The same schedule for a visitor to go on with; None: it is too long for an address."""
+        """The same schedule for a visitor to go on with; None: it is too long for an address, or not for visitors."""
         slug, schedule, clients = self.trace.rung, self.trace.schedule, self.trace.clients
+        if not can_play(LADDER[slug]):
+            return None
         return Session(slug, schedule, clients) if len(schedule) <= LONGEST else None
 
 
 def shown(entry: Entry) -> Shown | None:
     """The run that a rung's page shows. It is the same each time, so a process replays it once.
 
+    One that needs servers of its own was kept when its witness was found.
+
     Raises:
         Refused: all stages are in use, or a server does not answer, or the stored witness cannot be run.
     """
     if not can_play(entry):
-        return None
+        kept = witness.trace(entry.slug)
+        return None if kept is None else Shown("witness" if kept.broken else "alone", kept)
     try:
         with _refusing():
             return _shown(entry.slug)

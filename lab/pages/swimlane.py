@@ -17,7 +17,7 @@ TAIL = 24
 """Height below the last row in pixels: how things stand in the end is to be seen too."""
 LONGEST_VALUE = 12
 """Letters of an owner's token that are shown: it is random, and only has to be told from the others."""
-SERVERS = {"redis": "Redis", "postgres": "Postgres"}
+SERVERS = {"redis": "Redis", "postgres": "Postgres", "zookeeper": "ZK", "etcd": "etcd"}
 
 Kind = Literal["inside", "together", "waits"]
 Mark = Literal["call", "sleep", "own", "crash", "world"]
@@ -110,7 +110,8 @@ class Swimlane:
 
 def draw(trace: Trace) -> Swimlane:
     """The picture of a trace."""
-    actors = NAMES[: trace.clients]
+    others = sorted({step.actor for step in trace.steps if step.actor} - set(NAMES))
+    actors = [*NAMES[: trace.clients], *others]
     used = {step.where for step in trace.steps}
     names = [*actors, *(title for server, title in SERVERS.items() if server in used)]
     x = {name: round(100 * (place + 0.5) / len(names), 2) for place, name in enumerate(names)}

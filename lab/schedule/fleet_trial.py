@@ -25,7 +25,7 @@ NODE_TIMEOUT = 10.0
 """Seconds: no node that is there needs as long, and one that is not refuses at once."""
 PAUSE = 0.1
 """Seconds of the schedule's clock that a pause of random length takes."""
-MINORITY = "nodes"
+MINORITY = "N"
 """The name, in a schedule, of the two nodes that cannot be reached at first: their step is to come back."""
 BACK = "back"
 

@@ -17,11 +17,11 @@ from lab.ladder.catalogue import LADDER, Entry
 from lab.schedule import stages, worker
 from lab.schedule.control import control
 from lab.schedule.controller import Run
-from lab.schedule.runs import Impossible, can_play, events_of, new_trial, rehearse
+from lab.schedule.runs import Impossible, can_play, events_of, new_trial, rehearse, replay
 from lab.schedule.sample import sample
 from lab.schedule.search import Bounds, Found, explore
 from lab.schedule.stage import Stage
-from lab.schedule.witness import Witness, load, store, store_verdict
+from lab.schedule.witness import Witness, load, store, store_trace, store_verdict
 from servers import Servers
 
 __all__ = ["check", "control", "deep", "in_processes", "reproduced", "search", "servers"]
@@ -59,10 +59,10 @@ def find(entry: Entry, stage: Stage, bounds: Bounds, progress: Callable[[int], o
 def breaks(witness: Witness, stage: Stage, replays: int, progress: Callable[[int], object] = lambda done: None) -> int:
     """How many of so many replays of a witness break its invariant."""
     broken = 0
-    for replay in range(replays):
+    for done in range(1, replays + 1):
         with suppress(Impossible):
             broken += rehearse(witness, stage).broken == witness.invariant
-        progress(replay + 1)
+        progress(done)
     return broken
 
 
@@ -113,6 +113,9 @@ def search(slug: str, stage: Stage, progress: Callable[[int], object] = lambda d
         witness = witness_of(entry, find(entry, stage, bounds_of(entry), progress))
         if witness is not None:
             store(witness)
+    if not can_play(entry):
+        schedule = witness.schedule if (witness := load(slug)) else ()
+        store_trace(replay(slug, schedule, stage, to_the_end=True))
     return check(slug, stage, progress)
 
 

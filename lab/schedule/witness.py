@@ -12,8 +12,10 @@ from typing import Any
 
 from lab.ladder.catalogue import LADDER, Entry
 from lab.ladder.locks.rung import Invariant
+from lab.schedule.trace import Step, Trace
 
 FOLDER = Path(__file__).resolve().parent.parent / "witnesses"
+TRACES = FOLDER.with_name("traces")
 VERDICTS = FOLDER.with_name("verdicts.json")
 CONTROL = FOLDER.with_name("control.json")
 
@@ -54,6 +56,28 @@ def store(witness: Witness) -> Path:
     path = FOLDER / f"{witness.rung}.json"
     path.write_text(json.dumps(witness.__dict__, indent=1) + "\n", encoding="utf-8")
     return path
+
+
+def trace(slug: str) -> Trace | None:
+    """What a run did on servers that only a search starts: for rungs that are not replayed for a page."""
+    path = TRACES / f"{slug}.json"
+    if not path.exists():
+        return None
+    said = json.loads(path.read_text(encoding="utf-8"))
+    del said["ended"]
+    steps = [Step(**{name: _frozen(value) for name, value in step.items()}) for step in said["steps"]]
+    return Trace(**said | {"schedule": tuple(said["schedule"]), "steps": tuple(steps), "choices": ()})
+
+
+def store_trace(kept: Trace) -> None:
+    """Keep what a run did."""
+    TRACES.mkdir(exist_ok=True)
+    said = json.dumps(kept.as_json(), indent=1, default=str)
+    (TRACES / f"{kept.rung}.json").write_text(f"{said}\n", encoding="utf-8")
+
+
+def _frozen(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
 
 
 def verdict(slug: str) -> Mapping[str, Any] | None:

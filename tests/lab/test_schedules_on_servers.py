@@ -121,7 +121,7 @@ def test_a_flaw_in_a_sound_one_is_found(stage: Stage, monkeypatch: pytest.Monkey
 
 
 def test_redlock_whose_nodes_keep_what_they_grant_survives_the_restart(stage: Stage) -> None:
-    schedule = ["A", "nodes", "restart", "B", "B"]
+    schedule = ["A", "N", "restart", "B", "B"]
     broken = replay("redlock-no-fsync", schedule, stage, to_the_end=True)
     fixed = replay("redlock", schedule, stage, events=("restart",), to_the_end=True)
     assert (broken.broken, fixed.broken, fixed.ledger["told yes"]) == ("one holder", None, 2)
