@@ -64,7 +64,11 @@ class _Stops:
         self._greets, self._blocks = False, False
 
     def send_command(self, *command: Any, **options: Any) -> None:
-        if not self._greets:
+        if command[0] == "UNWATCH":
+            # redis-py clears up with it, even when it collects a pipeline as garbage, in whichever thread that is.
+            if (mine := actor()) is not None and mine.crashed:
+                raise redis.ConnectionError("the process is dead")
+        elif not self._greets:
             stop(of_commands([command]))
             self._blocks = command[0] == "BLPOP"
             if self._blocks:

@@ -10,7 +10,7 @@ import sys
 import threading
 import uuid
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection as Pipe
@@ -69,11 +69,16 @@ def openings(path: Path) -> list[int]:
     return found
 
 
-def switches() -> int:
-    """How often the threads of this process, this one apart, have gone to sleep."""
+def tasks() -> set[str]:
+    """The threads of this process, by the number that the kernel knows them by."""
+    return {task.name for task in Path("/proc/self/task").iterdir()}
+
+
+def switches(but: Collection[str]) -> int:
+    """How often the threads of this process have gone to sleep, but for these, which are not of the test."""
     total = 0
     for task in Path("/proc/self/task").iterdir():
-        if int(task.name) != threading.get_native_id():
+        if task.name not in but:
             with suppress(FileNotFoundError, ProcessLookupError):  # ended since
                 lines = (task / "status").read_text().splitlines()
                 total += sum(int(line.split()[1]) for line in lines if line.startswith("voluntary_ctxt_switches"))
@@ -112,8 +117,13 @@ class TestThreadLock(FairConformance, ForkConformance, QuietWaitConformance):
     def traces(self, lock: Lock) -> dict[str, int]:
         return {"lines": len(local._lines)}
 
+    @pytest.fixture(autouse=True)
+    def threads_of_others(self) -> None:
+        """Those that are there before the test: of other tests, and its own, which asks."""
+        self.others = tasks()
+
     def asked(self, lock: Lock) -> int:
-        return switches()
+        return switches(but=self.others)
 
     @contextmanager
     def woken_in_vain(self, lock: Lock) -> Iterator[Callable[[], object]]:
