@@ -37,14 +37,19 @@ def test_what_was_answered_is_there_and_every_unit_is_somebodys(
     assert 0 < seen["answered_before"] < seen["wishes"]
 
 
+def caught(play: Play, flawed: str, fault: str, loss: str) -> bool:
+    """Whether one of ten rounds shows the loss. The fault need not meet a request where it hurts each time."""
+    return any(play(flawed, fault, number)["losses"].get(loss) for number in range(1, 11))
+
+
 @pytest.mark.parametrize("fault", ["kill-web", "kill-postgres"])
 def test_an_answer_before_the_commit_is_caught(play: Play, fault: str) -> None:
-    assert play("answers-early", fault)["losses"]["missing"] > 0
+    assert caught(play, "answers-early", fault, "missing")
 
 
 @pytest.mark.parametrize("fault", ["kill-web", "kill-web-process"])
 def test_units_that_are_taken_without_a_note_are_caught(play: Play, fault: str) -> None:
-    assert play("lua-without-notes", fault)["losses"]["ownerless"] > 0
+    assert caught(play, "lua-without-notes", fault, "ownerless")
 
 
 @pytest.mark.parametrize("flawed", ["answers-early", "lua-without-notes"])
