@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -42,13 +43,13 @@ class FleetTrial(LockTrial):
         self.set_up()
         return super().prepare()
 
+    @abstractmethod
     def set_up(self) -> None:
         """Put the servers, emptied, to their places, and tell the stage of them."""
-        raise NotImplementedError
 
+    @abstractmethod
     def strikes(self, event: Event) -> None:
         """Let it happen to a server."""
-        raise NotImplementedError
 
     def end(self) -> None:
         self.stage.nodes.clear()

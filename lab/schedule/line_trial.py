@@ -10,6 +10,7 @@ import math
 import shutil
 import tempfile
 import threading
+from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from itertools import count
@@ -79,13 +80,13 @@ class LineTrial(LockTrial):
 
         return job
 
+    @abstractmethod
     def line_up(self, name: str, client: Any) -> str:
         """What one client does, and what he is told."""
-        raise NotImplementedError
 
+    @abstractmethod
     def bury(self, name: str) -> None:
         """In the thread of somebody who is dead: end his session."""
-        raise NotImplementedError
 
 
 class _Running:
