@@ -48,6 +48,9 @@ logger = logging.getLogger(__name__)
 ELECTIONS = 10
 """How often a try is repeated at once, because the votes were split and nobody holds the lock."""
 
+OPENINGS = 8
+"""How many connections to a node are opened at once: threads that all begin together only keep each other from it."""
+
 
 class Redlock(Lock):
     """A lock on N independent primaries: granted, extended and released by N//2 + 1 of them.
@@ -436,6 +439,7 @@ class Node:
         self.silent = False
         self._idle: list[Any] = []
         self._opening: Future[None] | None = None
+        self._turns = threading.BoundedSemaphore(OPENINGS)
         self._pid = os.getpid()
 
     def take(self) -> Any:
@@ -466,15 +470,19 @@ class Node:
         if self.silent and self._opening is not None and not self._opening.done():
             return self._opening
         opening = self._opening = Future()
-        threading.Thread(target=self._open, args=(opening, seconds), name="redlock-open", daemon=True).start()
+        arguments = (opening, seconds, self.silent)
+        threading.Thread(target=self._open, args=arguments, name="redlock-open", daemon=True).start()
         return opening
 
-    def _open(self, opening: Future[None], seconds: float) -> None:
+    def _open(self, opening: Future[None], seconds: float, probe: bool) -> None:  # noqa: FBT001 - a thread's
         try:
             pool = self._pool()
             if pool is None:
                 raise redis.ConnectionError("the client is gone")
-            self.put(connect(pool, seconds))
+            with self._turns:
+                if self.silent and not probe:
+                    raise redis.TimeoutError("no answer in time, not even to those who came before")
+                self.put(connect(pool, seconds))
         except Exception as error:
             self.silent = True
             opening.set_exception(error)

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 import redis
 from redis.backoff import NoBackoff
 from redis.cluster import RedisCluster
+from redis.driver_info import DriverInfo
 from redis.exceptions import MovedError, NoScriptError, RedisClusterException
 from redis.retry import Retry
 
@@ -199,9 +200,15 @@ def connect(pool: ConnectionPool, seconds: float) -> Any:
         redis.exceptions.RedisError: no connection in that time.
     """
     limits = {"socket_timeout": seconds, "socket_connect_timeout": seconds, "retry": Retry(NoBackoff(), 0)}
-    connection = pool.connection_class(**pool.connection_kwargs | limits)
+    connection = pool.connection_class(**{"driver_info": driver()} | pool.connection_kwargs | limits)
     connection.connect()
     return connection
+
+
+@cache
+def driver() -> DriverInfo:
+    """Return what redis-py says of itself to a server, and would read from a file for each connection of a URL's."""
+    return DriverInfo()
 
 
 class Line:

@@ -115,12 +115,16 @@ def script_of(said: str) -> str | None:
     return scripts().get(said) or digests.get(said)
 
 
+EFFECTS = re.compile(r"\bFOR (?:NO KEY )?UPDATE\b|\bFOR (?:KEY )?SHARE\b|ADVISORY|PG_NOTIFY|NEXTVAL|SETVAL|INTO\b")
+"""What a SELECT may have in it that another session notices."""
+
+
 def of_statement(sql: str) -> Pending:
     """What a statement does. Whatever changes or locks something in Postgres may not be exchanged with another."""
     text = " ".join(sql.split())
     words = text.upper()
     quiet = words.startswith(("SET ", "SAVEPOINT", "RELEASE", "BEGIN", "SHOW "))
-    reads = words.startswith("SELECT") and "FOR UPDATE" not in words and "ADVISORY" not in words
+    reads = words.startswith("SELECT") and not EFFECTS.search(words)
     touched = frozenset[str]() if quiet else frozenset({POSTGRES})
     return Pending(
         short(text),

@@ -308,8 +308,8 @@ class TestCluster:
 
     def test_a_slot_without_a_node_is_said_to_be_and_is_looked_for(self, clustered: RedisCluster) -> None:
         """As a client sees it that has learned where the slots are while one of them had no node."""
-        lock = RedisLock(clustered, "uncovered")
-        slot = clustered.keyslot("lock:{uncovered}")
+        lock = RedisLock(clustered, "nowhere")
+        slot = clustered.keyslot("lock:{nowhere}")
         lease = lock.acquire()
         for use in (lock.acquire, lease.extend, lease.release):
             del clustered.nodes_manager.slots_cache[slot]
@@ -331,8 +331,8 @@ class TestCluster:
     def test_a_waiter_whose_slot_loses_its_node_is_told(
         self, clustered: RedisCluster, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        lock, other = [RedisLock(clustered, "uncovered", ttl=0.5) for _ in range(2)]
-        slot = clustered.keyslot("lock:{uncovered}")
+        lock, other = [RedisLock(clustered, "lost on the way", ttl=0.5) for _ in range(2)]
+        slot = clustered.keyslot("lock:{lost on the way}")
         ask = other._ask
 
         def ask_and_lose(*args: Any, **options: Any) -> Any:
