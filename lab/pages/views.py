@@ -76,6 +76,7 @@ def rung(request: HttpRequest, slug: str) -> HttpResponse:
     context = {
         **_of(entry),
         "run": run,
+        "searches": _searches(witness.verdict(slug)),
         "lane": run and swimlane.draw(run.trace),
         "files": source.files(entry, {step.file for step in run.trace.steps if step.file} if run else ()),
         "following": following,
@@ -149,6 +150,11 @@ def _standing(entry: Entry) -> Standing:
     track = [other.slug for other in LADDER.values() if other.track == entry.track]
     slug = entry.slug
     return Standing(track.index(slug) + 1, entry, witness.load(slug), witness.verdict(slug), witness.control(slug))
+
+
+def _searches(verdict: Mapping[str, Any] | None) -> Sequence[Mapping[str, Any]]:
+    """How far a sound rung was searched: each time, and once further."""
+    return () if verdict is None else (verdict, *verdict.get("deep", ()))
 
 
 def _choices(now: session.Session, trace: Trace) -> Sequence[tuple[Choice, session.Session]]:

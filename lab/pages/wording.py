@@ -31,6 +31,8 @@ WORDS = (
     gettext_noop("frees the lock in his memory"),
     gettext_noop("crashes"),
     gettext_noop("crashed"),
+    gettext_noop("held"),
+    gettext_noop("broken"),
     gettext_noop("sold"),
     gettext_noop("sold out"),
     gettext_noop("queued"),

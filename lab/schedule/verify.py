@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
 from multiprocessing import get_context
 from typing import Any
 
@@ -32,8 +33,12 @@ SAMPLE = {"flawed": 1000, "sound": 30}
 """Schedules that are drawn at random on rungs whose servers are too slow to try them all."""
 SOUND = Bounds(preemptions=2, events=1)
 """How far the sound rungs are searched each time, with two clients."""
-DEEP = ((2, Bounds(preemptions=3, events=2, schedules=20_000)), (3, Bounds(preemptions=2, events=2, schedules=20_000)))
-"""Clients and bounds of the deep search of a sound rung."""
+DEEP = ((2, Bounds(preemptions=3, events=2)), (3, Bounds(preemptions=2, events=2)))
+"""Clients and bounds of the deep searches of a sound rung."""
+DEEP_SCHEDULES = 2000
+"""How many schedules each of them tries at most, unless said otherwise."""
+SLOW = 20
+"""Where servers are restarted, one schedule takes as long as so many elsewhere."""
 
 
 def find(entry: Entry, stage: Stage, bounds: Bounds, progress: Callable[[int], object], clients: int = 0) -> Found:
@@ -52,7 +57,7 @@ def find(entry: Entry, stage: Stage, bounds: Bounds, progress: Callable[[int], o
     trial, events = new_trial(entry, stage, clients or None), events_of(entry)
     if can_play(entry):
         return explore(trial, bounds, events, entry.breaks, progress, again)
-    size = bounds.schedules or SAMPLE[entry.claim]
+    size = SAMPLE[entry.claim] if bounds.schedules is None else max(1, bounds.schedules // SLOW)
     return sample(trial, bounds, events, entry.breaks, size, progress=progress, confirm=again)
 
 
@@ -101,9 +106,12 @@ def check(slug: str, stage: Stage, progress: Callable[[int], object] = lambda do
         said |= {"schedules": found.schedules, "exhausted": found.exhausted, "clients": found.clients}
         said |= {"preemptions": SOUND.preemptions, "events": SOUND.events}
         said["verdict"] = "held" if found.run is None else "broken"
-        if found.run is not None:
-            said["why"] = f"{found.run.why} ({', '.join(found.run.schedule)})"
+        said |= _why(found)
     return said | {"seconds": round(time.monotonic() - began, 2)}
+
+
+def _why(found: Found) -> Mapping[str, str]:
+    return {} if found.run is None else {"why": f"{found.run.why} ({', '.join(found.run.schedule)})"}
 
 
 def search(slug: str, stage: Stage, progress: Callable[[int], object] = lambda done: None) -> dict[str, Any]:
@@ -119,15 +127,21 @@ def search(slug: str, stage: Stage, progress: Callable[[int], object] = lambda d
     return check(slug, stage, progress)
 
 
-def deep(slug: str, stage: Stage, progress: Callable[[int], object] = lambda done: None) -> dict[str, Any]:
-    """Search a sound rung further than each time. See `check`.
+def deep(
+    slug: str,
+    stage: Stage,
+    progress: Callable[[int], object] = lambda done: None,
+    *,
+    schedules: int = DEEP_SCHEDULES,
+) -> dict[str, Any]:
+    """Search a sound rung further than each time, in up to so many schedules a search. See `check`.
 
     Returns:
         Its line, with what was searched as `deep`.
     """
     entry, searches = LADDER[slug], []
-    for clients, bounds in DEEP if entry.claim == "sound" else ():
-        found = find(entry, stage, bounds, progress, clients)
+    for clients, bounds in DEEP:
+        found = find(entry, stage, replace(bounds, schedules=schedules), progress, clients)
         searches.append(
             {
                 "verdict": "held" if found.run is None else "broken",
@@ -137,9 +151,12 @@ def deep(slug: str, stage: Stage, progress: Callable[[int], object] = lambda don
                 "schedules": found.schedules,
                 "exhausted": found.exhausted,
                 "seconds": round(found.seconds, 1),
+                **_why(found),
             }
         )
-    return check(slug, stage, progress) | {"deep": searches}
+    broken = next((search for search in searches if search["verdict"] == "broken"), {})
+    line = check(slug, stage, progress)
+    return line | {name: broken[name] for name in ("verdict", "why") if name in broken} | {"deep": searches}
 
 
 def keep(line: Mapping[str, Any]) -> None:

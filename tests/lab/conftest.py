@@ -48,7 +48,18 @@ WITNESSES = {
         "get-compare-del", "one holder", 3, ("A", "A", "A", "A", "late release", "B", "A", "C"), 1, 1
     ),
 }
-VERDICT = {"verdict": "held", "schedules": 113, "exhausted": True, "clients": 2, "preemptions": 2, "events": 1}
+VERDICT: dict[str, Any] = {
+    "verdict": "held",
+    "schedules": 113,
+    "exhausted": True,
+    "clients": 2,
+    "preemptions": 2,
+    "events": 1,
+    "deep": [
+        {"verdict": "held", "schedules": 2000, "exhausted": False, "clients": 3, "preemptions": 2, "events": 2},
+    ],
+    "outdated": False,
+}
 
 
 CONTROL = {"broken": 17, "tries": 500, "outdated": False}

@@ -19,10 +19,10 @@ from lab.ladder.stock import RUNGS
 from lab.models import RungOrder
 from lab.pages import lessons, runs
 from lab.pages.session import LONGEST
-from lab.schedule import stages
+from lab.schedule import stages, witness
 from lab.schedule.stages import borrowed
 from shop.models import Order
-from tests.lab.conftest import WITNESSES
+from tests.lab.conftest import VERDICT, WITNESSES
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("redis", "stored")]
 
@@ -81,6 +81,20 @@ def test_a_flawed_rung_shows_the_schedule_that_breaks_it_and_who_is_inside(reade
     assert [row.entered for row in lane.rows] == [()] * 7 + [("B", "C")]
     assert "B + C inside" in text(answer)
     assert BROKEN in text(answer)
+
+
+def test_a_sound_rung_shows_how_far_it_was_searched(reader: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = text(reader.get("/lab/rungs/renewal/"))
+    searched = page.partition('id="searched"')[2].partition("</section>")[0]
+    rows = re.findall(r"<tr>(<td>.*)</tr>", searched)
+    assert [re.findall(r"<td>([^<]*)</td>", row) for row in rows] == [
+        ["2", "2", "1", "113, all there are", "held"],
+        ["3", "2", "2", "2000", "held"],
+    ]
+    assert "Out of date" not in page
+    assert "How far it was searched" not in text(reader.get("/lab/rungs/no-lock/"))
+    monkeypatch.setattr(witness, "verdict", lambda slug: {**VERDICT, "outdated": True})
+    assert "Out of date: the code has changed since." in text(reader.get("/lab/rungs/renewal/"))
 
 
 def test_the_line_that_does_a_step_is_one_of_the_source_shown(reader: Client) -> None:

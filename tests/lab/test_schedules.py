@@ -174,6 +174,22 @@ def test_a_commit_after_the_unlock_is_found(
     assert (found.run and found.run.broken) == broken
 
 
+def test_a_deep_search_goes_further_and_says_where_it_ended(stage: Stage) -> None:
+    said = verify.deep("renewal", stage, schedules=120)
+    assert (said["verdict"], said["exhausted"], said["schedules"]) == ("held", True, 111), "the usual bounds"
+    bounds = [(search["clients"], search["preemptions"], search["events"]) for search in said["deep"]]
+    assert bounds == [(2, 3, 2), (3, 2, 2)]
+    assert all((search["schedules"], search["exhausted"]) == (120, False) for search in said["deep"])
+
+
+def test_a_deep_search_that_breaks_a_rung_says_so(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(stock_trial.NEW, "redis-lock", InsideTheTransaction)
+    said = verify.deep("redis-lock", stage, schedules=300)
+    assert said["verdict"] == "broken"
+    assert "A" in said["why"]
+    assert not verify.reproduced(said)
+
+
 def test_a_wrong_comparison_in_the_stock_script_is_found(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     plain = counters.SCRIPTS["take"]
     wrong = plain.replace("< line[2]", "<= line[2]")
@@ -308,6 +324,8 @@ def test_verify_reports_each_claim_as_json(stage: Stage) -> None:
         (("replay", "no-lock", "A,Z"), 1, "'Z' cannot come next"),
         (("replay", "no-lock", "--on", "renewal"), 0, "Nothing is broken"),
         (("ladder", "nothing", "--verify"), 1, "There is no rung nothing"),
+        (("ladder", "renewal", "--verify", "--schedules", "5"), 1, "goes with --deep"),
+        (("ladder", "renewal", "--deep", "--schedules", "0"), 1, "--schedules is a number from 1"),
         (("ladder",), 0, "get-compare-del"),
     ],
 )

@@ -22,7 +22,8 @@ class Command(BaseCommand):
     help = (
         "Shows every rung of both tracks with its claim. With --verify each claim is checked: the stored witness of a "
         "flawed rung has to break it 20 times out of 20, and a sound one has to hold in all schedules of two clients "
-        "with two preemptions and one event. With --control each is left to chance: real threads and processes, "
+        "with two preemptions and one event. With --deep the sound ones are searched with three preemptions, and with "
+        "three clients, and two events. With --control each is left to chance: real threads and processes, "
         "and nobody who says who goes next. Exit status 1 when a claim is not reproduced, or chance breaks a sound one."
     )
 
@@ -40,6 +41,12 @@ class Command(BaseCommand):
             help="with --control: how often each (500; a sound rung 10000 where a try takes 5 ms or less)",
         )
         parser.add_argument(
+            "--schedules",
+            type=int,
+            metavar="N",
+            help=f"with --deep: how many each search tries at most ({verify.DEEP_SCHEDULES})",
+        )
+        parser.add_argument(
             "--processes", type=int, default=min(2, os.cpu_count() or 1), help="how many rungs at the same time (2)"
         )
         parser.add_argument("--json", action="store_true", help="end with one JSON object in place of the table")
@@ -50,6 +57,8 @@ class Command(BaseCommand):
             raise CommandError(f"There is no rung {', '.join(unknown)}. manage.py ladder shows those that there are.")
         if options["tries"] is not None and (not options["control"] or options["tries"] < 1):
             raise CommandError("--tries is a number from 1, and goes with --control.")
+        if options["schedules"] is not None and (not options["deep"] or options["schedules"] < 1):
+            raise CommandError("--schedules is a number from 1, and goes with --deep.")
         slugs = [slug for slug in LADDER if not options["rungs"] or slug in options["rungs"]]
         if options["control"]:
             self._leave_to_chance([slug for slug in slugs if can_play(LADDER[slug])], options)
@@ -58,7 +67,11 @@ class Command(BaseCommand):
         if not job:
             self._show({}, slugs, as_json=options["json"])
             return
-        said = self._do(job, slugs, options["processes"])
+        how = {}
+        if job == "deep":
+            slugs = [slug for slug in slugs if LADDER[slug].claim == "sound"]
+            how = {"schedules": options["schedules"] or verify.DEEP_SCHEDULES}
+        said = self._do(job, slugs, options["processes"], **how)
         self._show(said, slugs, as_json=options["json"])
         if not all(map(verify.reproduced, said.values())):
             raise SystemExit(1)
@@ -125,5 +138,12 @@ def _how(slug: str, line: Mapping[str, Any] | None) -> str:
         return f"witness of {len(stored.schedule)} steps" if stored else ""
     if line["claim"] == "flawed":
         return f"{line['broken']} of {line['replays']} replays" if line["replays"] else "no witness is stored"
-    kind = "all" if line["exhausted"] else "a sample of"
-    return str(line.get("why") or f"{kind} {line['schedules']} schedules in {line['seconds']:.1f} s")
+    searches = (line, *line.get("deep", ()))
+    return str(
+        line.get("why") or f"{'; '.join(map(_searched, searches))} in {sum(one['seconds'] for one in searches):.1f} s"
+    )
+
+
+def _searched(search: Mapping[str, Any]) -> str:
+    extent = "all" if search["exhausted"] else "a part of all:"
+    return f"{extent} {search['schedules']} schedules of {search['clients']} clients"
