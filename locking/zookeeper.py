@@ -106,6 +106,7 @@ class ZooKeeperLock(Lock):
     def acquire(self, blocking: bool = True, timeout: float | None = None) -> Lease | None:  # noqa: FBT001, FBT002
         """See `Lock.acquire`. A connection that is cut is waited for as long as the session lives, however short
         `timeout` is, but a second at least. A session that ends takes the place in line with it: LockUnavailable.
+        One that ended before is followed by the client's next one, which is waited for likewise.
         """
         deadline = self._clock() + patience(blocking, timeout)
         session = Session.of(self._client, self.name)
@@ -123,8 +124,15 @@ class ZooKeeperLock(Lock):
 
     def _queue(self, session: Session, token: str, deadline: float) -> Lease | None:
         """Stand in line until it is our turn, or until `deadline`."""
-        number = session.number
-        node, fence = self._enter(token, deadline)
+        while True:
+            number = session.number
+            try:
+                node, fence = self._enter(token, deadline)
+                break
+            except LockUnavailable as error:
+                if type(error.__cause__) is not SessionExpiredError or not self._reconnected(deadline):
+                    raise
+                logger.info("Asking for lock %r begins anew: the session has ended, and no place with it.", self.name)
         while True:
             started = self._clock()
             try:
@@ -163,6 +171,10 @@ class ZooKeeperLock(Lock):
                 self._make_line(deadline)
             except ConnectionLoss:
                 logger.info("Asking for lock %r was cut; the answer is looked for.", self.name)
+
+    def _reconnected(self, deadline: float) -> bool:
+        """Wait until the client has a session again."""
+        return bool(self._client._live.wait(min(self.ttl, max(deadline - self._clock(), SHORTEST_PATIENCE))))
 
     def _find(self, token: str, deadline: float) -> tuple[str, int] | None:
         for node in self._look(deadline):

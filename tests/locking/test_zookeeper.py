@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ import pytest
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
 from kazoo.protocol.serialization import Create2, Delete
+from kazoo.protocol.states import KazooState
 
 from locking import Lease, LeaseLost, Lock, LockUnavailable
 from locking import zookeeper as module
@@ -302,6 +303,33 @@ def test_a_session_that_ended_ends_its_leases_and_the_next_one_can_lock(proxy: P
     assert lease.release() is False
     with lock.hold(timeout=PATIENCE) as again:
         assert again.fence > lease.fence  # type: ignore[operator]
+
+
+def test_who_asks_between_two_sessions_is_served_in_the_next_one(
+    proxy: Proxy, proxied: ZooKeeperRecipe, recipe: ZooKeeperRecipe, threads: ThreadPoolExecutor
+) -> None:
+    lock, client = proxied("stock", ttl=3 * SHORTEST), proxied.client(3 * SHORTEST)
+    lease = lock.acquire()
+    assert lease is not None
+    ended, go_on = threading.Event(), threading.Event()
+
+    def hold_up(state: str) -> None:
+        """kazoo begins the next session when all listeners know that the one before has ended."""
+        if state == KazooState.LOST:
+            ended.set()
+            assert go_on.wait(PATIENCE)
+
+    client.add_listener(hold_up)
+    proxy.refuse()
+    wait_for(lambda: not ZooKeeperTraces.line(recipe("stock")), "the server to end the session")
+    proxy.restore()
+    assert ended.wait(PATIENCE)
+    asking = threads.submit(lock.acquire, timeout=PATIENCE)
+    assert not wait([asking], timeout=0.2).done, asking.exception()
+    go_on.set()
+    second = asking.result(PATIENCE)
+    assert second is not None
+    assert second.release() is True
 
 
 def test_a_session_ends_the_lease_at_once_when_kazoo_knows(recipe: ZooKeeperRecipe) -> None:
