@@ -308,7 +308,7 @@ def test_a_session_that_ended_ends_its_leases_and_the_next_one_can_lock(proxy: P
 def test_who_asks_between_two_sessions_is_served_in_the_next_one(
     proxy: Proxy, proxied: ZooKeeperRecipe, recipe: ZooKeeperRecipe, threads: ThreadPoolExecutor
 ) -> None:
-    lock, client = proxied("stock", ttl=3 * SHORTEST), proxied.client(3 * SHORTEST)
+    lock, client = proxied("stock", ttl=SHORTEST), proxied.client(SHORTEST)
     lease = lock.acquire()
     assert lease is not None
     ended, go_on = threading.Event(), threading.Event()
