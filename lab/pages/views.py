@@ -154,7 +154,7 @@ def _standing(entry: Entry) -> Standing:
 
 def _searches(verdict: Mapping[str, Any] | None) -> Sequence[Mapping[str, Any]]:
     """How far a sound rung was searched: each time, and once further."""
-    return () if verdict is None else (verdict, *verdict.get("deep", ()))
+    return () if verdict is None else (verdict, *verdict.get("also", ()), *verdict.get("deep", ()))
 
 
 def _choices(now: session.Session, trace: Trace) -> Sequence[tuple[Choice, session.Session]]:

@@ -19,7 +19,7 @@ from lab.schedule.stage import new_client
 from lab.schedule.stand_ins import StandIns
 from lab.schedule.steps import Pending
 from lab.schedule.trial import TTL, Broken
-from locking import Lock, LockUnavailable, RedisLock, Redlock, redlock
+from locking import Lock, RedisLock, Redlock, redlock
 from locking.redlock import Ballot, node_of
 
 NODE_TIMEOUT = 10.0
@@ -101,13 +101,6 @@ class PrimaryTrial(FleetTrial):
         replica.admin.replicaof("NO", "ONE")
         self.serve("primary", replica)
 
-    def work(self, name: str, client: Any, lock: Lock) -> str:
-        """Who is told to try again, since the server has gone, does so once."""
-        try:
-            return super().work(name, client, lock)
-        except LockUnavailable:
-            return super().work(name, client, lock)
-
     def make_lock(self, client: Any) -> Lock:
         return RedisLock(new_client(self.url("primary")), "stock", ttl=TTL, clock=self.stage.clock)
 
@@ -169,11 +162,10 @@ class RedlockTrial(FleetTrial):
             else:
                 self.serve("3", None)
 
-    def verdict(self, answers: Mapping[str, str]) -> Sequence[Broken]:
-        broken = list(super().verdict(answers))
-        if not self.happened:  # and else there may be too few nodes to decide anything
-            broken += self.errors({name: answer for name, answer in answers.items() if name != MINORITY})
-        return broken
+    def errors(self, answers: Mapping[str, str]) -> Sequence[Broken]:
+        """None when something has happened: there may be too few nodes to decide anything."""
+        clients = {name: answer for name, answer in answers.items() if name != MINORITY}
+        return [] if self.happened else super().errors(clients)
 
     def make_lock(self, client: Any) -> Lock:
         # Not those that stop before each command: the vote is the step.

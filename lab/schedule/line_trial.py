@@ -11,7 +11,7 @@ import shutil
 import tempfile
 import threading
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from itertools import count
 from pathlib import Path
@@ -32,7 +32,7 @@ from lab.schedule.fleet import Missing
 from lab.schedule.lock_trial import LockTrial
 from lab.schedule.stand_ins import StandIns
 from lab.schedule.steps import Pending
-from lab.schedule.trial import TTL, Broken
+from lab.schedule.trial import TTL
 from locking import LockUnavailable, etcd
 from locking.etcd import Deletions, EtcdLock, Wire
 from locking.zookeeper import CreateContainer
@@ -61,9 +61,6 @@ class LineTrial(LockTrial):
 
     def end(self) -> None:
         self.stage.waits_in_this_process = True
-
-    def verdict(self, answers: Mapping[str, str]) -> Sequence[Broken]:
-        return [*super().verdict(answers), *self.errors(answers)]
 
     def offers(self, event: Event) -> bool:
         if event == "late release":

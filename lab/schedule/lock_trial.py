@@ -14,7 +14,7 @@ from lab.schedule import hooks
 from lab.schedule.actor import CRASHED, Actor
 from lab.schedule.counter import SOLD, STOCK, UNITS, sell
 from lab.schedule.trial import TTL, Broken, Trial
-from locking import Lock, RedisLock, ReentrantLock
+from locking import Lock, LockUnavailable, RedisLock, ReentrantLock
 
 ONE_HOLDER_IS_NOT_ENOUGH = ("fence", "fence-on-write-only")
 """Rungs that let two work at the same time: what they protect is what is written."""
@@ -31,14 +31,16 @@ class LockTrial(Trial):
         sold = sum(answer == SOLD for answer in answers.values())
         gone = UNITS - int(self.stage.redis.get(STOCK))
         # Who crashed may have sold a unit, or not.
+        broken: list[Broken] = []
         if not sold <= gone <= sold + len(self.crashed):
-            return [("conserved", f"{sold} were told that they have bought, and {gone} of {UNITS} units are gone.")]
-        return []
+            text = f"{sold} were told that they have bought, and {gone} of {UNITS} units are gone."
+            broken.append(("conserved", text))
+        return [*broken, *self.errors(answers)]
 
     def errors(self, answers: Mapping[str, str]) -> Sequence[Broken]:
-        """Those who have got an error, where everybody should wait for as long as it takes and then sell."""
-        failed = [f"{name} was told {answer}" for name, answer in answers.items() if answer not in (SOLD, CRASHED)]
-        return [("progress", "; ".join(failed))] if failed else []
+        """Those who were not sold a unit, where everybody should wait for as long as it takes and then be."""
+        failed = [name for name, answer in answers.items() if answer not in (SOLD, CRASHED)]
+        return [("progress", f"{' and '.join(failed)} could have bought, and were not sold a unit.")] if failed else []
 
     def ledger(self, answers: Mapping[str, str]) -> Mapping[str, int]:
         sold = sum(answer == SOLD for answer in answers.values())
@@ -47,7 +49,12 @@ class LockTrial(Trial):
     def _job(self, name: str) -> Callable[[], str]:
         def job() -> str:
             client = self.stage.sit(name).redis
-            return self.work(name, client, self.make_lock(client))
+            lock = self.make_lock(client)
+            try:
+                return self.work(name, client, lock)
+            except LockUnavailable:
+                # Raised on entry only, and it says: try again. The server has gone, or answered after the TTL.
+                return self.work(name, client, lock)
 
         return job
 
@@ -83,6 +90,11 @@ class FenceTrial(LockTrial):
     def enters(self, name: str) -> None:
         """Two may be inside: the store tells them apart."""
         self.inside.append(name)
+
+    def errors(self, answers: Mapping[str, str]) -> Sequence[Broken]:
+        """The store may turn somebody away, but only when something has happened to him."""
+        told = {name: SOLD if self.disturbed and answer == "overtaken" else answer for name, answer in answers.items()}
+        return super().errors(told)
 
     def work(self, name: str, client: Any, lock: Lock) -> str:
         store: FenceOnWriteOnly = self.entry.code(client, STOCK)

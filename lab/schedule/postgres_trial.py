@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from lab.ladder.locks import insert_without_owner_and_expiry
@@ -11,7 +11,7 @@ from lab.ladder.locks.insert_without_owner_and_expiry import InsertWithoutOwnerA
 from lab.schedule.hooks import StoppingSession
 from lab.schedule.lock_trial import LockTrial, sleep
 from lab.schedule.stand_ins import StandIns
-from lab.schedule.trial import TTL, Broken
+from lab.schedule.trial import TTL
 from locking import Lock, postgres, tables
 from locking.tables import InsertLock, create_lock_tables
 
@@ -43,9 +43,6 @@ class PostgresTrial(LockTrial):
     def end(self) -> None:
         self.stage.passes_elsewhere = None
         IN_THE_MODULES.leave(self)
-
-    def verdict(self, answers: Mapping[str, str]) -> Sequence[Broken]:
-        return [*super().verdict(answers), *self.errors(answers)]
 
     def make_lock(self, client: Any) -> Lock:
         code: Any = self.entry.code

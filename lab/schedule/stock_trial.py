@@ -18,7 +18,7 @@ from django.utils import timezone
 from inventory import strategies
 from inventory.audit import Figures
 from inventory.draft import Draft, Line, Save
-from inventory.errors import InventoryError, SoldOut
+from inventory.errors import InventoryError, SoldOut, StockNotLoaded
 from inventory.models import StockItem
 from inventory.strategies import Strategy
 from inventory.strategies.advisory_lock import AdvisoryLock
@@ -32,6 +32,7 @@ from inventory.strategies.row_lock import RowLock
 from inventory.strategies.segmented_lock import SegmentedLock
 from inventory.strategies.segmented_redis import SegmentedRedis
 from inventory.strategies.unit_rows import UnitRows
+from inventory.stream import Queue
 from lab import ledger
 from lab.ladder.catalogue import Entry
 from lab.ladder.locks.rung import Event
@@ -39,15 +40,15 @@ from lab.ladder.stock import StockRung
 from lab.ladder.stock.segmented_keys import SegmentedKeys
 from lab.models import RungOrder, RungStock
 from lab.schedule.stage import Stage
-from lab.schedule.trial import NAMES, Broken, Trial
+from lab.schedule.trial import NAMES, TTL, Broken, Trial
 from locking import ProcessLock
-from shop import accounts, checkout
+from shop import accounts
 from shop.models import Order, OrderItem, Product, Sale, SaleItem
 from shop.reconcile import reconcile
 from shop.saving import reject, save, saved
 
 SKU = "unit"
-SOLD, SOLD_OUT, QUEUED = "sold", "sold out", "queued"
+SOLD, SOLD_OUT, QUEUED, REFUSED = "sold", "sold out", "queued", "refused: "
 WAIT = 60.0
 """Seconds that a buyer waits for a lock: more than any schedule takes of the real time."""
 SEGMENTS = 2
@@ -68,13 +69,17 @@ class StockTrial(Trial):
 
     def prepare(self) -> Mapping[str, Callable[[], str]]:
         with self.stage.ours():
-            seller, write = self.open()
+            self.seller, self.write = self.open()
             self.backup = {key: self.stage.redis.dump(key) for key in self.stage.redis.keys("*")}
-        return {name: self._job(name, seller, write) for name in self.names}
+        return {name: self._job(name) for name in self.names}
 
     @abstractmethod
     def open(self) -> tuple[Strategy, Save]:
         """Stock up and begin to sell. Returns who sells, and how he saves."""
+
+    @abstractmethod
+    def load(self) -> None:
+        """Copy the stock to Redis anew."""
 
     @abstractmethod
     def figures(self) -> Figures:
@@ -92,30 +97,34 @@ class StockTrial(Trial):
         """Who the client at this place is."""
         return place + 1
 
-    def _job(self, name: str, seller: Strategy, write: Save) -> Callable[[], str]:
-        place = NAMES.index(name)
-        who = place if self.one_click_each else 0
-
+    def _job(self, name: str) -> Callable[[], str]:
         def job() -> str:
             self.stage.sit(name)
-            draft = Draft(
-                id=uuid_utils.compat.uuid7(),
-                customer=self.customer(who),
-                sale=1,
-                lines=(Line(SKU, self.quantities[place], Decimal("9.90"), None),),
-                key=f"key of {NAMES[who]}",
-                body_hash="0" * 64,
-                created_at=datetime.now(tz=UTC),
-            )
-            try:
-                placement = seller.place(draft, write)
-            except SoldOut:
-                return SOLD_OUT
-            except InventoryError as error:
-                return f"refused: {type(error).__name__}"
-            return SOLD if placement.name == "COMMITTED" else QUEUED
+            return self._ask(name)
 
         return job
+
+    def _ask(self, name: str) -> str:
+        place = NAMES.index(name)
+        draft = Draft(
+            id=uuid_utils.compat.uuid7(),
+            customer=self.customer(place if self.one_click_each else 0),
+            sale=1,
+            lines=(Line(SKU, self.quantities[place], Decimal("9.90"), None),),
+            key=self._key(name),
+            body_hash="0" * 64,
+            created_at=datetime.now(tz=UTC),
+        )
+        try:
+            placement = self.seller.place(draft, self.write)
+        except SoldOut:
+            return SOLD_OUT
+        except InventoryError as error:
+            return f"{REFUSED}{type(error).__name__}"
+        return SOLD if placement.name == "COMMITTED" else QUEUED
+
+    def _key(self, name: str) -> str:
+        return f"key of {name if self.one_click_each else NAMES[0]}"
 
     def offers(self, event: Event) -> bool:
         return event == "restart" or super().offers(event)
@@ -134,7 +143,26 @@ class StockTrial(Trial):
     def verdict(self, answers: Mapping[str, str]) -> Sequence[Broken]:
         with self.stage.ours():
             self.repair()
-            return list(self._broken(answers))
+            return list(self._broken(self._at_rest(answers)))
+
+    def _at_rest(self, answers: Mapping[str, str]) -> Mapping[str, str]:
+        """What each was told in the end: who was refused for the moment asks again when nobody is in his way."""
+        refused = [name for name, answer in answers.items() if answer.startswith(REFUSED)]
+        if not refused:
+            return answers
+        self.stage.pass_time(1.01 * TTL)  # the lock of a holder who has died
+        again = {name: self._ask_at_rest(name) for name in refused}
+        self.repair()
+        return {**answers, **again}
+
+    def _ask_at_rest(self, name: str) -> str:
+        try:
+            if (answer := self._ask(name)) == f"{REFUSED}{StockNotLoaded.__name__}":
+                self.load()  # as the shop does then
+                answer = self._ask(name)
+            return answer
+        except Exception as error:
+            return f"{REFUSED}{type(error).__name__}"
 
     def _broken(self, answers: Mapping[str, str]) -> Iterator[Broken]:
         law, unowned = self.figures(), self.unowned()
@@ -142,12 +170,17 @@ class StockTrial(Trial):
             yield "conserved", f"{law.received} were received; {law.on_hand} are on hand and {law.sold} are sold."
         if unowned:
             yield "conserved", f"{law.on_hand} are on hand, and {unowned} of them nobody can buy."
-        if not self.one_click_each and (orders := self.orders("key of A")) > 1:
+        if not self.one_click_each and (orders := self.orders(self._key(NAMES[0]))) > 1:
             yield "once", f"One customer clicked twice and has {orders} orders."
         for name, answer in answers.items():
             wanted = self.quantities[NAMES.index(name)]
-            if answer == SOLD_OUT and not self.crashed and law.on_hand >= wanted:
+            if answer == SOLD_OUT and law.on_hand >= wanted:
                 yield "no false refusal", f"{name} wanted {wanted}, was told sold out, and {law.on_hand} are left."
+            if answer in (SOLD, QUEUED) and not self.orders(self._key(name)):
+                yield "once", f"{name} was told {answer}, and has no order."
+            if answer.startswith(REFUSED):
+                why = answer.removeprefix(REFUSED)
+                yield "progress", f"{name} is refused ({why}), also when nobody is in the way."
 
     def repair(self) -> None:
         """What the shop does by itself when somebody has died."""
@@ -173,6 +206,8 @@ SCENES: dict[str, tuple[int, tuple[int, ...], bool]] = {
     "segmented-keys": (4, (1, 1, 1), True),
     "retries-reported-as-sold-out": (10, (1, 1, 1, 1), True),
     "decr-and-look-at-the-sign": (1, (2, 1, 1), True),
+    "segmented-redis": (2, (1, 1, 2), True),
+    "segmented-lock": (2, (1, 1, 2), True),
     "duplicate-click": (2, (1, 1, 1), False),
 }
 """Units, what each client wants, and whether each is another customer: where it is not the last unit for all."""
@@ -189,8 +224,11 @@ class RungTrial(StockTrial):
         if isinstance(self.rung, SegmentedKeys):
             # Everybody is sent to the same segment: who is sent where is a matter of luck, and not of the schedule.
             self.rung.pick = lambda: 0  # type: ignore[method-assign]
-        self.rung.preheat([SKU], lambda drafts: set())
+        self.load()
         return self.rung, ledger.save
+
+    def load(self) -> None:
+        self.rung.preheat([SKU], lambda drafts: set())
 
     def figures(self) -> Figures:
         return ledger.figures(SKU)
@@ -243,9 +281,12 @@ class StrategyTrial(StockTrial):
                 [self.units, self.units, SKU],
             )
             cursor.execute(DELIVERED, [SKU, self.units])
-        strategy = NEW[self.entry.slug]()
-        strategy.preheat([SKU], saved)
-        return strategy, save
+        self.strategy = NEW[self.entry.slug]()
+        self.load()
+        return self.strategy, save
+
+    def load(self) -> None:
+        self.strategy.preheat([SKU], saved)
 
     def _furnish(self) -> None:
         now = timezone.now()
@@ -333,7 +374,11 @@ class QueueTrial(StrategyTrial):
 
         return jobs | {"W": work}
 
+    def repair(self) -> None:
+        """Another worker takes over what a dead one has left, and saves what is queued."""
+        taking_over = Queue(strategies.queue().client, dead=0.0)
+        LuaQueue(strategies.counters, lambda: taking_over).work(save, reject, saved)
+        super().repair()
+
     def verdict(self, answers: Mapping[str, str]) -> Sequence[Broken]:
-        with self.stage.ours():
-            checkout.save_queued()
         return super().verdict({name: answer for name, answer in answers.items() if name != "W"})

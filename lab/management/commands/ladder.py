@@ -138,7 +138,7 @@ def _how(slug: str, line: Mapping[str, Any] | None) -> str:
         return f"witness of {len(stored.schedule)} steps" if stored else ""
     if line["claim"] == "flawed":
         return f"{line['broken']} of {line['replays']} replays" if line["replays"] else "no witness is stored"
-    searches = (line, *line.get("deep", ()))
+    searches = (line, *line.get("also", ()), *line.get("deep", ()))
     return str(
         line.get("why") or f"{'; '.join(map(_searched, searches))} in {sum(one['seconds'] for one in searches):.1f} s"
     )
