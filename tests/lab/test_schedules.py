@@ -292,10 +292,10 @@ def test_a_replay_leaves_nothing_in_the_shop(stage: Stage) -> None:
 # Commands
 
 
-def manage(*arguments: str) -> subprocess.CompletedProcess[str]:
+def manage(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, str(settings.BASE_DIR / "manage.py"), *arguments]
     # Of the shop that the settings of this run name, in a terminal that is wide.
-    there = {**os.environ, "DJANGO_SETTINGS_MODULE": "shop.settings", "COLUMNS": "200"}
+    there = {**os.environ, "DJANGO_SETTINGS_MODULE": "shop.settings", "COLUMNS": "200", **environment}
     return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, env=there)
 
 
@@ -311,6 +311,38 @@ def test_verify_reports_each_claim_as_json(stage: Stage) -> None:
     assert (sound["exhausted"], sound["clients"], sound["preemptions"], sound["events"]) == (True, 2, 2, 1)
     keys = "rung track claim verdict replays broken schedules exhausted clients preemptions events seconds"
     assert {*keys.split()} == {*flawed} == {*sound}
+
+
+def test_a_rung_whose_server_is_not_installed_says_so_and_the_others_are_checked(stage: Stage, tmp_path: Path) -> None:
+    nothing = {"PATH": str(tmp_path)}  # and so no Java
+    verify_both = "ladder", "--verify", "zookeeper", "get-then-set"
+    done = manage(*verify_both, "--json", **nothing)
+    assert done.returncode == 1
+    assert "Not reproduced: zookeeper (ZooKeeper is not installed: apt-get install zookeeper)." in done.stderr
+    assert "Traceback" not in done.stderr
+    checked, missing = json.loads(done.stdout.splitlines()[-1])["rungs"]
+    assert (checked["rung"], checked["verdict"], checked["broken"]) == ("get-then-set", "broken", 20)
+    assert (missing["rung"], missing["claim"], missing["verdict"]) == ("zookeeper", "sound", "missing")
+    assert (missing["schedules"], missing["exhausted"]) == (0, False)
+    assert "ZooKeeper is not installed" in missing["missing"]
+    assert {*missing} == {*checked, "missing"}
+    table = manage(*verify_both, **nothing)
+    assert table.returncode == 1
+    assert "missing" in table.stdout
+    assert "apt-get install zookeeper" in table.stdout
+
+
+@pytest.mark.parametrize("command", ["explore", "replay"])
+def test_a_command_names_the_server_that_is_not_installed(stage: Stage, tmp_path: Path, command: str) -> None:
+    done = manage(command, "zookeeper", *(["A,B"] if command == "replay" else []), PATH=str(tmp_path))
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.endswith("CommandError: ZooKeeper is not installed: apt-get install zookeeper\n")
+
+
+def test_what_could_not_be_checked_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(witness, "VERDICTS", tmp_path / "verdicts.json")
+    verify.keep(verify.unchecked("zookeeper", "ZooKeeper is not installed"))
+    assert witness.verdict("zookeeper") is None
 
 
 @pytest.mark.parametrize(
