@@ -289,6 +289,25 @@ def test_a_replay_leaves_nothing_in_the_shop(stage: Stage) -> None:
     assert not StockItem.objects.filter(sku=stock_trial.SKU).exists()
 
 
+@pytest.mark.parametrize(
+    ("slug", "why"),
+    [
+        ("owner-as-text", "not before the TTL is over."),
+        ("wrong-argument", "not before the TTL is over."),
+        ("exception-leaves-the-lock", "not before the TTL is over."),
+        ("lost-wake-up", "nothing that they wait for will ever come."),
+        ("setnx", "not even time has helped."),
+    ],
+)
+def test_who_cannot_enter_is_told_whether_time_will_help(stage: Stage, slug: str, why: str) -> None:
+    stored = witness.load(slug)
+    assert stored is not None
+    trace = replay(slug, stored.schedule, stage, to_the_end=True)
+    assert trace.why == f"Nobody is inside, and still B cannot enter: {why}"
+    left = [row["ttl"] for row in trace.steps[-1].state if row["where"] == "redis" and row["ttl"]]
+    assert bool(left) == (why == "not before the TTL is over.")
+
+
 # Commands
 
 
