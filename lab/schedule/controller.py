@@ -315,7 +315,8 @@ class Controller:
 
     def _choices(self, enabled: Sequence[Actor], events: Sequence[str]) -> tuple[Choice, ...]:
         steps = [Choice(actor.name, actor.pending.does if actor.pending else "", event=False) for actor in enabled]
-        return (*steps, *(Choice(event, EVENTS.get(event, event), event=True) for event in events))
+        kinds = ((event, "crash" if event.startswith("crash ") else event) for event in events)
+        return (*steps, *(Choice(event, EVENTS[kind], event=True) for event, kind in kinds))
 
     def _note(
         self,
@@ -375,6 +376,7 @@ STOP = "stop"
 EVENTS = {
     "late release": "The TTL passes before the release",
     "expiry": "The TTL passes while somebody works, and the watchdogs get their turns",
+    "crash": "The process dies before its next step, and its connections drop",
     "pause": "Everybody inside is paused for longer than the TTL",
     "restart": "The server restarts",
     "failover": "The server is lost, and its replica, which is behind, takes its place",

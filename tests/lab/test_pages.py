@@ -167,6 +167,17 @@ def test_every_choice_leads_to_an_address_that_is_one_choice_longer(reader: Clie
     assert 'id="undo" class="button quiet" href="/lab/rungs/no-lock/play/?schedule=&clients=2"' in page
 
 
+@pytest.mark.parametrize("slug", ["setnx", "renewal", "redis-taken-then-the-process-dies"])
+@pytest.mark.parametrize("language", ["en", "zh-CN"])
+def test_no_choice_says_its_name_twice(reader: Client, slug: str, language: str) -> None:
+    schedule = "A,A" if slug == "renewal" else "A"
+    address = f"/lab/rungs/{slug}/play/?clients=2&schedule={schedule}"
+    page = text(reader.get(address, headers={"Accept-Language": language}))
+    choices = re.findall(r'class="choice.*?<b>(.*?)</b> <code>(.*?)</code>', page)
+    assert {"en": "crash A", "zh-CN": "A 崩溃"}[language] in [name for name, _ in choices]
+    assert all(name not in does for name, does in choices if len(name) > 1)
+
+
 def test_whoever_lets_two_in_has_won_and_is_told_why(reader: Client) -> None:
     answer = play(reader, "get-compare-del", WITNESS, clients=3)
     page = text(answer)
