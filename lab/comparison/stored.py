@@ -14,7 +14,6 @@ The file is one JSON object with a member for each part that was measured, `stra
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,14 +22,14 @@ from typing import Any, Literal, get_args
 
 from django.conf import settings
 
+from lab.source import hash_of
+
 Part = Literal["strategies", "locks"]
 PARTS: tuple[Part, ...] = get_args(Part)
 FILE = Path(settings.BASE_DIR) / "lab" / "comparison.json"
 PEER = "peer:redis-py-lock"
 SOURCES: Mapping[Part, Sequence[str]] = {"strategies": ("locking", "inventory", "shop"), "locks": ("locking",)}
 """The rooms whose code is measured."""
-ASIDE = frozenset({"migrations", "management", "admin", "templates", "admin.py", "guide.py"})
-"""Folders and files in them that no order and no lock goes through."""
 
 RUNGS: Mapping[Part, Mapping[str, str]] = {
     "strategies": {},
@@ -115,14 +114,7 @@ def read() -> dict[str, Any]:
 
 def source_hash(part: Part) -> str:
     """A hash of the code that a part measures."""
-    digest = hashlib.sha256()
-    root = Path(settings.BASE_DIR)
-    for room in SOURCES[part]:
-        for file in sorted((root / room).rglob("*")):
-            inside = file.relative_to(root)
-            if file.suffix in {".py", ".lua"} and not ASIDE.intersection(inside.parts):
-                digest.update(f"{inside}\0".encode() + file.read_bytes() + b"\0")
-    return digest.hexdigest()
+    return hash_of(*(Path(settings.BASE_DIR) / room for room in SOURCES[part]))
 
 
 def _strategies(report: Mapping[str, Any]) -> Iterator[Row]:

@@ -16,6 +16,7 @@ SENTENCES = (
     gettext_noop("%(who)s wanted %(wanted)s, was told sold out, and %(left)s are left."),
     gettext_noop("The part of %(who)s is not in the record."),
     gettext_noop("After %(steps)s steps nobody has come to an end."),
+    gettext_noop("Nobody is inside, and still %(who)s cannot enter: not before the TTL is over."),
     gettext_noop("Nobody is inside, and still %(who)s cannot enter: not even time has helped."),
     gettext_noop("Nobody is inside, and still %(who)s cannot enter: nothing that they wait for will ever come."),
     gettext_noop("%(seconds)s s pass: nobody can go on"),

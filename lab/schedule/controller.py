@@ -9,7 +9,7 @@ import traceback
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
-from typing import cast
+from typing import Any, cast
 
 from lab.ladder.locks.rung import Event, Invariant
 from lab.schedule.actor import Actor, State
@@ -231,7 +231,7 @@ class Controller:
             self._napped = progress
             seconds = max(0.0, min(naps) - stage.clock.now)
         elif not self._happened or self._passes >= PASSES:
-            self._judge(("progress", f"Nobody is inside, and still {who} cannot enter: {WAITS[bool(self._passes)]}"))
+            self._judge(("progress", f"Nobody is inside, and still {who} cannot enter: {self._why_not(living)}"))
             return False
         else:
             self._passes += 1
@@ -242,6 +242,16 @@ class Controller:
         self._settle()
         self._note("time", None, f"{seconds:.4g} s pass: nobody can go on", "clock", forced=True)
         return True
+
+    def _why_not(self, living: Sequence[Actor]) -> str:
+        """What keeps them out: where time is all that they would need, it is no lock that stays for ever."""
+        if self._passes:
+            return WAITS["passed"]
+        stage = self.trial.stage
+        servers: tuple[Any, ...] = stage.redis, *stage.nodes.values()
+        waited_for = {name for actor in living for name in actor.touched}
+        expires = any(server.pttl(name) > 0 for server in servers for name in waited_for)
+        return WAITS["expires" if expires else "never"]
 
     def _until_something_ends(self, living: Sequence[Actor]) -> float:
         stage = self.trial.stage
@@ -305,7 +315,8 @@ class Controller:
 
     def _choices(self, enabled: Sequence[Actor], events: Sequence[str]) -> tuple[Choice, ...]:
         steps = [Choice(actor.name, actor.pending.does if actor.pending else "", event=False) for actor in enabled]
-        return (*steps, *(Choice(event, EVENTS.get(event, event), event=True) for event in events))
+        kinds = ((event, "crash" if event.startswith("crash ") else event) for event in events)
+        return (*steps, *(Choice(event, EVENTS[kind], event=True) for event, kind in kinds))
 
     def _note(
         self,
@@ -352,8 +363,9 @@ class Controller:
 
 
 WAITS = {
-    False: "nothing that they wait for will ever come.",
-    True: "not even time has helped.",
+    "never": "nothing that they wait for will ever come.",
+    "expires": "not before the TTL is over.",
+    "passed": "not even time has helped.",
 }
 
 WAITING = (State.LISTENING, State.BLOCKED)
@@ -364,6 +376,7 @@ STOP = "stop"
 EVENTS = {
     "late release": "The TTL passes before the release",
     "expiry": "The TTL passes while somebody works, and the watchdogs get their turns",
+    "crash": "The process dies before its next step, and its connections drop",
     "pause": "Everybody inside is paused for longer than the TTL",
     "restart": "The server restarts",
     "failover": "The server is lost, and its replica, which is behind, takes its place",

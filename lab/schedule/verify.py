@@ -126,6 +126,31 @@ def _searched(found: Found, bounds: Bounds) -> dict[str, Any]:
     }
 
 
+def unchecked(slug: str, missing: str) -> dict[str, Any]:
+    """The line of a rung that cannot be checked here. See `check`.
+
+    Args:
+        missing: what is not installed, and how to install it.
+    """
+    entry = LADDER[slug]
+    bounds = bounds_of(entry)
+    return {
+        "rung": slug,
+        "track": entry.track,
+        "claim": entry.claim,
+        "replays": 0,
+        "broken": 0,
+        "schedules": 0,
+        "exhausted": False,
+        "clients": entry.clients,
+        "preemptions": bounds.preemptions,
+        "events": bounds.events,
+        "verdict": "missing",
+        "missing": missing,
+        "seconds": 0.0,
+    }
+
+
 def _why(found: Found) -> Mapping[str, str]:
     return {} if found.run is None else {"why": f"{found.run.why} ({', '.join(found.run.schedule)})"}
 
@@ -165,8 +190,8 @@ def deep(
 
 
 def keep(line: Mapping[str, Any]) -> None:
-    """Keep how far a sound rung was searched, for the pages."""
-    if line["claim"] == "sound":
+    """Keep how far a sound rung was searched, for the pages. What did not hold here leaves what is kept as it is."""
+    if line["claim"] == "sound" and line["verdict"] == "held":
         names = ("verdict", "schedules", "exhausted", "clients", "preemptions", "events", "also", "deep")
         store_verdict(LADDER[line["rung"]], {name: line[name] for name in names if name in line})
 

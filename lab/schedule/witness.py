@@ -2,22 +2,32 @@
 
 from __future__ import annotations
 
-import hashlib
 import inspect
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-from lab.ladder.catalogue import LADDER, Entry
+from django.conf import settings
+
+from lab.ladder.catalogue import LADDER, Entry, Track
 from lab.ladder.locks.rung import Invariant
 from lab.schedule.trace import Step, Trace
+from lab.source import hash_of
 
 FOLDER = Path(__file__).resolve().parent.parent / "witnesses"
 TRACES = FOLDER.with_name("traces")
 VERDICTS = FOLDER.with_name("verdicts.json")
 CONTROL = FOLDER.with_name("control.json")
+_LOCKS = ("locking", "lab/ladder", "lab/schedule")
+_SHOP = ("accounts", "checkout", "models", "reconcile", "saving")
+SOURCES: Mapping[Track, Sequence[str]] = {
+    "locks": _LOCKS,
+    "stock": (*_LOCKS, "inventory", "lab/ledger.py", "lab/models.py", *(f"shop/{name}.py" for name in _SHOP)),
+}
+"""The code that runs where a rung is tried, on each track: folders and files, below the project's folder."""
 
 
 @dataclass(frozen=True)
@@ -119,8 +129,13 @@ def _keep(path: Path, entry: Entry, said: Mapping[str, Any]) -> None:
 
 
 def source_hash(entry: Entry) -> str:
-    """What changes when the code that was searched does: that of the class and of all it is derived from."""
-    rooms = ("lab.", "locking.", "inventory.")
-    made = [base for base in entry.code.__mro__ if base.__module__.startswith(rooms)]
-    text = "".join(Path(inspect.getfile(base)).read_text(encoding="utf-8") for base in made)
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
+    """What changes when the code does that runs where a rung is searched, or left to chance."""
+    places = [Path(settings.BASE_DIR) / place for place in SOURCES[entry.track]]
+    own = Path(inspect.getfile(entry.code))
+    if not any(own.is_relative_to(place) for place in places):
+        places.append(own)  # of somebody else's package
+    return _hash_once(*places)
+
+
+_hash_once = cache(hash_of)
+"""A process runs the code that there was when it began; and a page asks for all rungs at once."""

@@ -54,8 +54,28 @@ def test_the_ladder_has_every_rung_with_its_flaw_and_its_verdict(reader: Client)
     assert all(entry.title in page and (entry.flaw or "") in page for entry in LADDER.values())
     assert page.count("broken by a schedule of") == len(WITNESSES)
     assert "broken by a schedule of 8 steps" in page
-    assert page.count("held in 113 schedules, all there are") == 1
+    assert page.count("held in all 113 schedules of 2 clients with up to 2 preemptions and 1 event") == 1
     assert page.count("broken in 17 of 500 tries") == 1
+
+
+SEARCHED = {
+    ("en", True, 1): "held in all 113 schedules of 2 clients with up to 2 preemptions and 1 event\n",
+    ("en", True, 2): "held in all 113 schedules of 2 clients with up to 2 preemptions and 2 events\n",
+    ("en", False, 1): "held in a sample of 113 schedules\n",
+    ("zh-CN", True, 1): "2 个客户端、最多 2 次抢占和 1 个事件的全部 113 个调度，都守住了\n",
+    ("zh-CN", False, 1): "抽样 113 个调度，都守住了\n",
+}
+
+
+@pytest.mark.parametrize(("language", "exhausted", "events"), SEARCHED)
+def test_a_verdict_says_within_which_bounds_it_holds(
+    reader: Client, monkeypatch: pytest.MonkeyPatch, language: str, exhausted: bool, events: int
+) -> None:
+    searched = {**VERDICT, "exhausted": exhausted, "events": events}
+    monkeypatch.setattr(witness, "verdict", lambda slug: searched if slug == "renewal" else None)
+    said = SEARCHED[language, exhausted, events]
+    for address in ("/lab/", "/lab/rungs/renewal/"):
+        assert text(reader.get(address, headers={"Accept-Language": language})).count(said) == 1
 
 
 @pytest.mark.parametrize("slug", ["no-lock", "renewal", "compute-and-overwrite", "guarded-update"])
@@ -88,7 +108,7 @@ def test_a_sound_rung_shows_how_far_it_was_searched(reader: Client, monkeypatch:
     searched = page.partition('id="searched"')[2].partition("</section>")[0]
     rows = re.findall(r"<tr>(<td>.*)</tr>", searched)
     assert [re.findall(r"<td>([^<]*)</td>", row) for row in rows] == [
-        ["2", "2", "1", "113, all there are", "held"],
+        ["2", "2", "1", "all 113", "held"],
         ["3", "2", "2", "2000", "held"],
     ]
     assert "Out of date" not in page
@@ -145,6 +165,17 @@ def test_every_choice_leads_to_an_address_that_is_one_choice_longer(reader: Clie
     for choice in ("A", "B"):
         assert f'href="/lab/rungs/no-lock/play/?schedule=A,{choice}&clients=2"' in page
     assert 'id="undo" class="button quiet" href="/lab/rungs/no-lock/play/?schedule=&clients=2"' in page
+
+
+@pytest.mark.parametrize("slug", ["setnx", "renewal", "redis-taken-then-the-process-dies"])
+@pytest.mark.parametrize("language", ["en", "zh-CN"])
+def test_no_choice_says_its_name_twice(reader: Client, slug: str, language: str) -> None:
+    schedule = "A,A" if slug == "renewal" else "A"
+    address = f"/lab/rungs/{slug}/play/?clients=2&schedule={schedule}"
+    page = text(reader.get(address, headers={"Accept-Language": language}))
+    choices = re.findall(r'class="choice.*?<b>(.*?)</b> <code>(.*?)</code>', page)
+    assert {"en": "crash A", "zh-CN": "A 崩溃"}[language] in [name for name, _ in choices]
+    assert all(name not in does for name, does in choices if len(name) > 1)
 
 
 def test_whoever_lets_two_in_has_won_and_is_told_why(reader: Client) -> None:

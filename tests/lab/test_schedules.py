@@ -289,13 +289,32 @@ def test_a_replay_leaves_nothing_in_the_shop(stage: Stage) -> None:
     assert not StockItem.objects.filter(sku=stock_trial.SKU).exists()
 
 
+@pytest.mark.parametrize(
+    ("slug", "why"),
+    [
+        ("owner-as-text", "not before the TTL is over."),
+        ("wrong-argument", "not before the TTL is over."),
+        ("exception-leaves-the-lock", "not before the TTL is over."),
+        ("lost-wake-up", "nothing that they wait for will ever come."),
+        ("setnx", "not even time has helped."),
+    ],
+)
+def test_who_cannot_enter_is_told_whether_time_will_help(stage: Stage, slug: str, why: str) -> None:
+    stored = witness.load(slug)
+    assert stored is not None
+    trace = replay(slug, stored.schedule, stage, to_the_end=True)
+    assert trace.why == f"Nobody is inside, and still B cannot enter: {why}"
+    left = [row["ttl"] for row in trace.steps[-1].state if row["where"] == "redis" and row["ttl"]]
+    assert bool(left) == (why == "not before the TTL is over.")
+
+
 # Commands
 
 
-def manage(*arguments: str) -> subprocess.CompletedProcess[str]:
+def manage(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, str(settings.BASE_DIR / "manage.py"), *arguments]
     # Of the shop that the settings of this run name, in a terminal that is wide.
-    there = {**os.environ, "DJANGO_SETTINGS_MODULE": "shop.settings", "COLUMNS": "200"}
+    there = {**os.environ, "DJANGO_SETTINGS_MODULE": "shop.settings", "COLUMNS": "200", **environment}
     return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, env=there)
 
 
@@ -311,6 +330,38 @@ def test_verify_reports_each_claim_as_json(stage: Stage) -> None:
     assert (sound["exhausted"], sound["clients"], sound["preemptions"], sound["events"]) == (True, 2, 2, 1)
     keys = "rung track claim verdict replays broken schedules exhausted clients preemptions events seconds"
     assert {*keys.split()} == {*flawed} == {*sound}
+
+
+def test_a_rung_whose_server_is_not_installed_says_so_and_the_others_are_checked(stage: Stage, tmp_path: Path) -> None:
+    nothing = {"PATH": str(tmp_path)}  # and so no Java
+    verify_both = "ladder", "--verify", "zookeeper", "get-then-set"
+    done = manage(*verify_both, "--json", **nothing)
+    assert done.returncode == 1
+    assert "Not reproduced: zookeeper (ZooKeeper is not installed: apt-get install zookeeper)." in done.stderr
+    assert "Traceback" not in done.stderr
+    checked, missing = json.loads(done.stdout.splitlines()[-1])["rungs"]
+    assert (checked["rung"], checked["verdict"], checked["broken"]) == ("get-then-set", "broken", 20)
+    assert (missing["rung"], missing["claim"], missing["verdict"]) == ("zookeeper", "sound", "missing")
+    assert (missing["schedules"], missing["exhausted"]) == (0, False)
+    assert "ZooKeeper is not installed" in missing["missing"]
+    assert {*missing} == {*checked, "missing"}
+    table = manage(*verify_both, **nothing)
+    assert table.returncode == 1
+    assert "missing" in table.stdout
+    assert "apt-get install zookeeper" in table.stdout
+
+
+@pytest.mark.parametrize("command", ["explore", "replay"])
+def test_a_command_names_the_server_that_is_not_installed(stage: Stage, tmp_path: Path, command: str) -> None:
+    done = manage(command, "zookeeper", *(["A,B"] if command == "replay" else []), PATH=str(tmp_path))
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.endswith("CommandError: ZooKeeper is not installed: apt-get install zookeeper\n")
+
+
+def test_what_could_not_be_checked_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(witness, "VERDICTS", tmp_path / "verdicts.json")
+    verify.keep(verify.unchecked("zookeeper", "ZooKeeper is not installed"))
+    assert witness.verdict("zookeeper") is None
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 from kazoo.recipe.lock import Lock as KazooRecipe
 
 from lab.ladder.catalogue import LADDER
-from lab.schedule import fleet
+from lab.schedule import fleet, verify, worker
 from lab.schedule.fleet import Missing
 from lab.schedule.runs import can_play, events_of, new_trial, replay
 from lab.schedule.sample import sample
@@ -134,3 +134,13 @@ def test_what_is_missing_is_named(stage: Stage, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(zookeeper_server, "available", lambda: False)
     with pytest.raises(Missing, match="apt-get install zookeeper"):
         trial_of("zookeeper", stage).begin()
+
+
+@pytest.mark.parametrize("job", ["check", "search"])
+def test_a_worker_goes_on_without_what_is_missing(stage: Stage, monkeypatch: pytest.MonkeyPatch, job: str) -> None:
+    monkeypatch.setattr(worker, "_stage", [stage])
+    monkeypatch.setattr(fleet, "libfaketime", lambda: None)
+    line = worker.work(job, "redlock-clock-jump")
+    assert (line["verdict"], verify.reproduced(line)) == ("missing", False)
+    assert "libfaketime is not installed" in line["missing"]
+    assert worker.work("check", "redlock-replicated-nodes")["verdict"] == "broken"

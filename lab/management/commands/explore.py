@@ -11,6 +11,7 @@ from rich.console import Console
 
 from lab.ladder.catalogue import LADDER
 from lab.schedule import stages, verify
+from lab.schedule.fleet import Missing
 from lab.schedule.search import Bounds
 from servers import ServerError
 
@@ -54,7 +55,7 @@ class Command(BaseCommand):
                     )
                 finally:
                     stage.close()
-        except ServerError as error:
+        except (ServerError, Missing) as error:
             raise CommandError(str(error), returncode=2) from error
         verdict = "held" if found.run is None else "broken"
         if options["json"]:

@@ -13,6 +13,7 @@ from rich.text import Text
 
 from lab.ladder.catalogue import LADDER
 from lab.schedule import stages, verify
+from lab.schedule.fleet import Missing
 from lab.schedule.runs import Impossible, replay
 from lab.schedule.trace import Trace
 from lab.schedule.trial import NAMES
@@ -54,7 +55,7 @@ class Command(BaseCommand):
                     )
                 finally:
                     stage.close()
-        except ServerError as error:
+        except (ServerError, Missing) as error:
             raise CommandError(str(error), returncode=2) from error
         except Impossible as error:
             raise CommandError(str(error)) from error
