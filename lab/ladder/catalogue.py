@@ -136,6 +136,7 @@ _ORDER_OF_LOCKS = (
     "lua-release",
     "renews-nothing",
     "renewal",
+    "renewal-and-a-pause",
     "fence-on-write-only",
     "fence",
     "re-entrant-without-the-count",

@@ -66,9 +66,18 @@ def both_hold(leases: Sequence[Lease | None]) -> str | None:
 Schedule = Callable[[redis.Redis, str], str | None]
 
 
+class Trusting(FenceOnWriteOnly):
+    """The store of who has nothing but his lock: it looks at no fence."""
+
+    slug = "renewal-and-a-pause"
+
+    def write(self, fence: int, value: int) -> bool:
+        return bool(self.client.set(self.keys[0], value))
+
+
 def reads_before_it_is_overtaken(client: redis.Redis, slug: str) -> str | None:
     """The TTL of the first lease is over before the second one is granted. Both read, then both write."""
-    stores = {made.slug: made for made in (FenceOnWriteOnly, Fence)}
+    stores = {made.slug: made for made in (Trusting, FenceOnWriteOnly, Fence)}
     return sells_twice(client, stores[slug], overtaken(client))
 
 
@@ -172,6 +181,7 @@ def a_clock_leaps(client: redis.Redis, slug: str, ahead: float = 2 * TTL) -> str
 
 
 SCHEDULES: list[tuple[str, Schedule]] = [
+    ("renewal-and-a-pause", reads_before_it_is_overtaken),
     ("fence-on-write-only", reads_before_it_is_overtaken),
     ("one-primary-with-replicas", fails_over_before_it_is_copied),
     ("redlock-no-fsync", a_node_restarts),
