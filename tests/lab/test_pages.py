@@ -105,7 +105,7 @@ def test_the_line_that_does_a_step_is_one_of_the_source_shown(reader: Client) ->
 
 
 def test_a_crash_is_drawn_as_one_and_a_step_inside_a_process_as_another(reader: Client) -> None:
-    rows = reader.get("/lab/rungs/thread-lock/").context["lane"].rows
+    rows = play(reader, "thread-lock", "A,B").context["lane"].rows
     assert {row.mark for row in rows} == {"own"}
     crashed = play(reader, "setnx", "A,crash A,B", clients=2).context["lane"]
     assert [row.mark for row in crashed.rows][:3] == ["call", "crash", "call"]
@@ -289,7 +289,7 @@ def test_a_page_is_in_the_readers_language(reader: Client) -> None:
 
 
 def test_what_is_done_in_no_server_is_told_in_the_readers_language(reader: Client) -> None:
-    answer = reader.get("/lab/rungs/thread-lock/", headers={"Accept-Language": "zh-CN"})
+    answer = reader.get("/lab/rungs/thread-lock/play/?schedule=A,B", headers={"Accept-Language": "zh-CN"})
     assert [row.does for row in answer.context["lane"].rows if re.search("[a-z]{3}", row.does)] == []
     assert answer.context["lane"].rows
 
