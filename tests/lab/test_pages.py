@@ -12,6 +12,7 @@ from urllib.parse import quote
 import pytest
 from django.test import Client
 from django.urls import reverse
+from django.utils import translation
 from redis import Redis
 
 from lab.ladder.catalogue import LADDER
@@ -130,6 +131,17 @@ def test_an_essay_is_there_in_both_languages(reader: Client, name: str) -> None:
     pages = [reader.get(f"/lab/essays/{name}/", headers={"Accept-Language": code}) for code in ("en", "zh-CN")]
     assert [page.status_code for page in pages] == [200, 200]
     assert len({page.content.split(b"<article")[1] for page in pages}) == 2
+
+
+@pytest.mark.parametrize("slug", LADDER)
+def test_a_rung_has_a_lesson_of_the_same_parts_in_both_languages(slug: str) -> None:
+    found = []
+    for code in ("en", "zh-hans"):
+        with translation.override(code):
+            found.append(str(lessons.lesson(slug)))
+    assert [prose.count("<h3>") for prose in found] == [5, 5]
+    assert found[0].count("<p>") == found[1].count("<p>")
+    assert found[0] != found[1]
 
 
 def test_the_names_of_rungs_in_the_prose_are_links_and_nothing_in_it_is_markup(reader: Client) -> None:
