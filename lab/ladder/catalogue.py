@@ -95,7 +95,9 @@ def _sound(track: Track, slug: str, title: str, code: type, survives: Iterable[E
 
 LATE: tuple[Event, ...] = ("late release", "crash")
 RENEWED: tuple[Event, ...] = ("late release", "expiry", "crash")
-FENCED: tuple[Event, ...] = ("late release", "expiry", "pause", "crash")
+FENCED: tuple[Event, ...] = ("late release", "expiry", "pause", "crash", "clock jump")
+BY_MAJORITY: tuple[Event, ...] = ("late release", "expiry", "crash", "restart", "failover")
+"""Nodes that keep what they grant, and of which one is lost for good: no replica takes its place."""
 IN_POSTGRES: tuple[Event, ...] = ("crash",)
 
 _SOUND_LOCKS: dict[str, tuple[str, tuple[Event, ...], str]] = {
@@ -104,7 +106,7 @@ _SOUND_LOCKS: dict[str, tuple[str, tuple[Event, ...], str]] = {
     "re-entrant": ("Re-entrant, counted", RENEWED, "002"),
     "woken": ("Woken, not polling", RENEWED, "002"),
     "fair": ("Fair: in order of arrival", RENEWED, "002"),
-    "redlock": ("Redlock", RENEWED, "000, 001, 002, 003, 004"),
+    "redlock": ("Redlock", BY_MAJORITY, "000, 001, 002, 003, 004"),
     "zookeeper": ("ZooKeeper", RENEWED, "000, 002"),
     "kazoo-recipe": ("Curator's recipe, as kazoo has it", RENEWED, "002"),
     "etcd": ("etcd", RENEWED, "002"),
@@ -136,6 +138,7 @@ _ORDER_OF_LOCKS = (
     "lua-release",
     "renews-nothing",
     "renewal",
+    "renewal-and-a-pause",
     "fence-on-write-only",
     "fence",
     "re-entrant-without-the-count",

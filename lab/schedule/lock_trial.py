@@ -40,7 +40,7 @@ class LockTrial(Trial):
     def errors(self, answers: Mapping[str, str]) -> Sequence[Broken]:
         """Those who were not sold a unit, where everybody should wait for as long as it takes and then be."""
         failed = [name for name, answer in answers.items() if answer not in (SOLD, CRASHED)]
-        return [("progress", f"{' and '.join(failed)} could have bought, and were not sold a unit.")] if failed else []
+        return [("progress", f"{' and '.join(failed)} could have bought, and got nothing.")] if failed else []
 
     def ledger(self, answers: Mapping[str, str]) -> Mapping[str, int]:
         sold = sum(answer == SOLD for answer in answers.values())

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from lab.ladder.catalogue import LADDER, Entry
 from lab.ladder.locks.rung import Event
-from lab.schedule import fleet_trial, line_trial, lock_trial, postgres_trial, process_trial, stock_trial
+from lab.schedule import fence_trial, fleet_trial, line_trial, lock_trial, postgres_trial, process_trial, stock_trial
 from lab.schedule.controller import STOP, Controller, Point, Run
 from lab.schedule.stage import Stage
 from lab.schedule.trace import Trace
@@ -17,7 +17,7 @@ LOCK_TRIALS: dict[str, type[lock_trial.LockTrial]] = {
     "busy-as-success": lock_trial.SellTrial,
     "merge-without-a-lock": lock_trial.MergeTrial,
     "fence-on-write-only": lock_trial.FenceTrial,
-    "fence": lock_trial.FenceTrial,
+    "fence": fence_trial.LeapTrial,
     "re-entrant-without-the-count": lock_trial.TwiceTrial,
     "re-entrant": lock_trial.TwiceTrial,
     "for-update-without-the-row": postgres_trial.PostgresTrial,

@@ -43,6 +43,7 @@ LADDER = [
     "lua-release",
     "renews-nothing",
     "renewal",
+    "renewal-and-a-pause",
     "fence-on-write-only",
     "fence",
     "re-entrant-without-the-count",

@@ -12,6 +12,7 @@ from urllib.parse import quote
 import pytest
 from django.test import Client
 from django.urls import reverse
+from django.utils import translation
 from redis import Redis
 
 from lab.ladder.catalogue import LADDER
@@ -125,7 +126,7 @@ def test_the_line_that_does_a_step_is_one_of_the_source_shown(reader: Client) ->
 
 
 def test_a_crash_is_drawn_as_one_and_a_step_inside_a_process_as_another(reader: Client) -> None:
-    rows = reader.get("/lab/rungs/thread-lock/").context["lane"].rows
+    rows = play(reader, "thread-lock", "A,B").context["lane"].rows
     assert {row.mark for row in rows} == {"own"}
     crashed = play(reader, "setnx", "A,crash A,B", clients=2).context["lane"]
     assert [row.mark for row in crashed.rows][:3] == ["call", "crash", "call"]
@@ -150,6 +151,17 @@ def test_an_essay_is_there_in_both_languages(reader: Client, name: str) -> None:
     pages = [reader.get(f"/lab/essays/{name}/", headers={"Accept-Language": code}) for code in ("en", "zh-CN")]
     assert [page.status_code for page in pages] == [200, 200]
     assert len({page.content.split(b"<article")[1] for page in pages}) == 2
+
+
+@pytest.mark.parametrize("slug", LADDER)
+def test_a_rung_has_a_lesson_of_the_same_parts_in_both_languages(slug: str) -> None:
+    found = []
+    for code in ("en", "zh-hans"):
+        with translation.override(code):
+            found.append(str(lessons.lesson(slug)))
+    assert [prose.count("<h3>") for prose in found] == [5, 5]
+    assert found[0].count("<p>") == found[1].count("<p>")
+    assert found[0] != found[1]
 
 
 def test_the_names_of_rungs_in_the_prose_are_links_and_nothing_in_it_is_markup(reader: Client) -> None:
@@ -320,7 +332,7 @@ def test_a_page_is_in_the_readers_language(reader: Client) -> None:
 
 
 def test_what_is_done_in_no_server_is_told_in_the_readers_language(reader: Client) -> None:
-    answer = reader.get("/lab/rungs/thread-lock/", headers={"Accept-Language": "zh-CN"})
+    answer = reader.get("/lab/rungs/thread-lock/play/?schedule=A,B", headers={"Accept-Language": "zh-CN"})
     assert [row.does for row in answer.context["lane"].rows if re.search("[a-z]{3}", row.does)] == []
     assert answer.context["lane"].rows
 

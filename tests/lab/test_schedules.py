@@ -23,7 +23,7 @@ from inventory.draft import Draft, Placement, Save, save_one
 from inventory.errors import SoldOut
 from inventory.models import StockItem
 from inventory.strategies import Strategy, stock_lock
-from lab.ladder.catalogue import LADDER, after
+from lab.ladder.catalogue import LADDER
 from lab.ladder.locks.rung import Invariant
 from lab.schedule import stock_trial, verify, witness
 from lab.schedule.controller import Key
@@ -73,22 +73,6 @@ def test_the_search_finds_a_witness_without_knowing_the_stored_one(
 def test_no_witness_is_stored_for_what_is_no_flawed_rung() -> None:
     stored = {path.stem for path in witness.FOLDER.glob("*.json")}
     assert stored <= {slug for slug, entry in LADDER.items() if entry.claim == "flawed"}
-
-
-@pytest.mark.parametrize("slug", ["no-lock", "setnx", "compute-and-overwrite", "subtract-in-sql", "lua-off-by-one"])
-def test_the_schedule_that_breaks_a_rung_leaves_the_next_in_order_or_breaks_it_otherwise(
-    stage: Stage, slug: str
-) -> None:
-    """As far as it can be run there: the other takes other steps."""
-    stored = witness.load(slug)
-    following = after(slug)
-    assert stored is not None
-    assert following is not None
-    trace = replay(
-        following.slug, stored.schedule, stage, clients=stored.clients, to_the_end=True, as_far_as_possible=True
-    )
-    assert trace.ended
-    assert trace.broken in (None, following.breaks)
 
 
 # Sound rungs

@@ -28,6 +28,7 @@ from lab.ladder.locks.re_entrant_without_the_count import ReEntrantWithoutTheCou
 from lab.ladder.locks.redlock_clock_jump import RedlockClockJump
 from lab.ladder.locks.redlock_no_fsync import RedlockNoFsync
 from lab.ladder.locks.redlock_replicated_nodes import RedlockReplicatedNodes
+from lab.ladder.locks.renewal_and_a_pause import RenewalAndAPause
 from lab.ladder.locks.renews_nothing import RenewsNothing
 from lab.ladder.locks.rung import EventRung, LockRung, Rung
 from lab.ladder.locks.set_nx_ex import SetNxEx
@@ -73,6 +74,7 @@ LOCKS: dict[str, type[Rung]] = {
         WatchRelease,
         LuaRelease,
         RenewsNothing,
+        RenewalAndAPause,
         FenceOnWriteOnly,
         ReEntrantWithoutTheCount,
         LostWakeUp,

@@ -36,7 +36,6 @@ class DeadHead(LockRung):
     breaks = "progress"
     broken_by = "crash"
     clients = 3
-    survives = frozenset({"crash"})
     fixed_by = "fair"
     source = "002"
     capabilities = replace(WITH_A_TTL, fair=True)

@@ -26,7 +26,7 @@ class Fence(FenceOnWriteOnly):
     flaw = None
     breaks = None
     broken_by = None
-    survives = frozenset({"late release", "expiry", "pause", "crash"})
+    survives = frozenset({"late release", "expiry", "pause", "crash", "clock jump"})
     fixed_by = None
 
     def read(self, fence: int) -> int | None:

@@ -14,14 +14,15 @@ class MergeWithoutALock(Rung):
     The record of a machine holds d0. The schedule: one worker reads d0 to add d1, another reads d0 to add d2; the first
     writes d0 + d1, the second writes d0 + d2. Nobody has touched the part of another, and d1 is gone. It is the lost
     update of `no-lock`; a stock that is off by one gets noticed, a missing part of a record does not.
-    Fixed by doing it under a lock: `thread-lock` for the threads of one process. Source: article 001.
+    Fixed by doing it under a lock that all of them see, one on the server: `setnx`. For the threads of one process
+    `thread-lock` is enough. Source: article 001.
     """
 
     slug = "merge-without-a-lock"
     title = "Merge without a lock"
     flaw = "The whole record is written back, so a part that was added since it was read is lost."
     breaks = "conserved"
-    fixed_by = "thread-lock"
+    fixed_by = "setnx"
     source = "001"
 
     @staticmethod

@@ -20,7 +20,8 @@ class OnePrimaryWithReplicas(EventRung):
     server, so that takes a replica whose clock is not behind by more than lies between the two grants. The guard in SQL
     (`… SET n = n - 1 WHERE n > 0`) needs no clock: it keeps the stock from going below zero whoever holds what, and
     does not say who may write.
-    Fixed where you write: `fence`. Source: articles 000, 001 and 002 (section 4.2).
+    Fixed by a majority of servers that know nothing of each other, of which one may be lost: `redlock`; and where you
+    write, by the `fence`. Source: articles 000, 001 and 002 (section 4.2).
     """
 
     slug = "one-primary-with-replicas"
@@ -29,7 +30,7 @@ class OnePrimaryWithReplicas(EventRung):
     breaks = "one holder"
     broken_by = "failover"
     survives = frozenset({"expiry", "crash"})
-    fixed_by = "fence"
+    fixed_by = "redlock"
     source = "000, 001, 002"
     lock = RedisLock
     event = "failover"

@@ -14,7 +14,8 @@ class OwnerIsThreadId(LockRung):
     release; his TTL passes and B, on another machine, takes the lock in a thread of the same number; A's release finds
     its own number there and frees the lock of B, and C enters beside B. That is no rare chance: workers forked from
     one parent all have its number in their main thread.
-    Fixed, nearly, by adding what else is known: `owner-is-ip-pid-thread-time`. Source: article 002, section 5.
+    Fixed by random bits, which repeat nowhere: `lua-release`. What else is known of a client, as on the next rung, does
+    not make an owner either. Source: article 002, section 5.
     """
 
     slug = "owner-is-thread-id"
@@ -24,7 +25,7 @@ class OwnerIsThreadId(LockRung):
     broken_by = "late release"
     clients = 3
     survives = frozenset({"crash"})
-    fixed_by = "owner-is-ip-pid-thread-time"
+    fixed_by = "lua-release"
     source = "002"
     capabilities = WITH_A_TTL
 

@@ -11,7 +11,8 @@ class Setnx(LockRung):
     While everybody lives it is right: the server runs one command after the other, and one of them is the first. The
     schedule: A takes the lock and his process dies before he frees it. Nobody ever enters again, and a restart of the
     program does not help; somebody has to delete the key by hand.
-    Fixed by an end that needs no holder: `setnx-then-expire`. Source: articles 000, 001 (way two) and 003.
+    Fixed by an end that needs no holder, set by the command that takes the lock: `set-nx-ex`. Set by a second command,
+    as on the next rung, it may never be set at all. Source: articles 000, 001 (way two) and 003.
     """
 
     slug = "setnx"
@@ -20,7 +21,7 @@ class Setnx(LockRung):
     breaks = "progress"
     broken_by = "crash"
     survives = frozenset({"expiry", "pause"})
-    fixed_by = "setnx-then-expire"
+    fixed_by = "set-nx-ex"
     source = "000, 001, 003"
     capabilities = ON_A_SERVER
 

@@ -23,7 +23,7 @@ class WokenMeansMine(Rung, ZooKeeperLock):
     breaks = "one holder"
     broken_by = "crash"
     clients = 3
-    survives = frozenset({"expiry", "crash"})
+    survives = frozenset({"expiry"})
     fixed_by = "zookeeper"
     source = "002"
 

@@ -15,7 +15,8 @@ class ComputeAndOverwrite(StockRung):
 
     The schedule: A reads 10, B reads 10 and writes 9, A writes 9. Two orders, and the stock is down by one. The
     transaction does not help: at READ COMMITTED both may read before either writes.
-    Fixed by letting the database subtract: `subtract-in-sql`. Source: article 002 (section 1.1, case one).
+    Fixed by letting the database subtract, and look in the same statement whether there is enough: `guarded-update`.
+    The next rung does half of that. Source: article 002 (section 1.1, case one).
     """
 
     slug = "compute-and-overwrite"
@@ -23,7 +24,7 @@ class ComputeAndOverwrite(StockRung):
     flaw = "Two read the same stock, and the second to write undoes what the first has written."
     breaks = "conserved"
     survives = frozenset({"expiry", "pause", "crash"})
-    fixed_by = "subtract-in-sql"
+    fixed_by = "guarded-update"
     source = "002"
 
     def _place(self, order: Draft, save: Save) -> Placement:

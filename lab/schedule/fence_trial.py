@@ -1,0 +1,24 @@
+"""Clients whose store looks at the fence of each, while the clock of the lock's server may leap."""
+
+from __future__ import annotations
+
+from lab.ladder.locks.rung import Event
+from lab.schedule.lock_trial import FenceTrial
+from lab.schedule.trial import TTL
+
+LEAP = 1.01 * TTL
+"""Seconds that the server's clock is set ahead by."""
+
+
+class LeapTrial(FenceTrial):
+    """All that expires on the server does at once, and nobody else's clock says so."""
+
+    def offers(self, event: Event) -> bool:
+        return super().offers("pause" if event == "clock jump" else event)
+
+    def happens(self, event: Event) -> None:
+        if event == "clock jump":
+            self.stage.pass_time(LEAP)
+            self.stage.clock.now -= LEAP
+        else:
+            super().happens(event)
