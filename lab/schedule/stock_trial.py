@@ -61,6 +61,8 @@ class StockTrial(Trial):
     units = 1
     quantities: tuple[int, ...] = (1, 1, 1, 1, 1, 1)
     one_click_each = True
+    mends = False
+    """Whether somebody puts right what a dead process has left: see `repair`."""
 
     def __init__(self, entry: Entry, stage: Stage, clients: int) -> None:
         super().__init__(entry, stage, clients)
@@ -178,7 +180,7 @@ class StockTrial(Trial):
                 yield "no false refusal", f"{name} wanted {wanted}, was told sold out, and {law.on_hand} are left."
             if answer in (SOLD, QUEUED) and not self.orders(self._key(name)):
                 yield "once", f"{name} was told {answer}, and has no order."
-            if answer.startswith(REFUSED):
+            if answer.startswith(REFUSED) and (self.mends or not self.crashed):
                 why = answer.removeprefix(REFUSED)
                 yield "progress", f"{name} is refused ({why}), also when nobody is in the way."
 
@@ -270,6 +272,8 @@ DELIVERED = "INSERT INTO inventory_stockmovement (sku, kind, units, why, at) VAL
 
 class StrategyTrial(StockTrial):
     """A strategy of the shop, on the shop's tables."""
+
+    mends = True
 
     def open(self) -> tuple[Strategy, Save]:
         if not Sale.objects.filter(pk=1).exists():
