@@ -33,7 +33,8 @@ SAMPLE = {"flawed": 1000, "sound": 30}
 """Schedules that are drawn at random on rungs whose servers are too slow to try them all."""
 SOUND = Bounds(preemptions=2, events=1)
 """How far the sound rungs are searched each time, with two clients."""
-CROWD, CROWDED = 3, Bounds(preemptions=1, events=1, schedules=500)
+CROWD = 3
+CROWDED = {"locks": Bounds(preemptions=2, events=1), "stock": Bounds(preemptions=1, events=1, schedules=500)}
 """Clients and bounds of the other search of a sound rung: some flaws take a third client, who comes while two wait."""
 DEEP = ((2, Bounds(preemptions=3, events=2)), (3, Bounds(preemptions=2, events=2)))
 """Clients and bounds of the deep searches of a sound rung."""
@@ -107,8 +108,8 @@ def check(slug: str, stage: Stage, progress: Callable[[int], object] = lambda do
         found = find(entry, stage, SOUND, progress)
         said |= _searched(found, SOUND)
         if found.run is None and can_play(entry):
-            crowd = find(entry, stage, CROWDED, progress, CROWD)
-            said["also"] = [_searched(crowd, CROWDED)]
+            crowd = find(entry, stage, CROWDED[entry.track], progress, CROWD)
+            said["also"] = [_searched(crowd, CROWDED[entry.track])]
             said |= {"verdict": said["also"][0]["verdict"], **_why(crowd)}
     return said | {"seconds": round(time.monotonic() - began, 2)}
 

@@ -1,0 +1,131 @@
+"""What a sound rung answers is judged, too: a flaw in each of them is found within the bounds of `--verify`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from inventory import batch
+from inventory.counters import Counters
+from inventory.draft import Draft, Line, Placement, Save
+from inventory.errors import SoldOut, StockBusy
+from inventory.strategies import Strategy, unit_rows
+from inventory.strategies.guarded_update import GuardedUpdate
+from inventory.strategies.lua_queue import LuaQueue
+from inventory.strategies.row_lock import RowLock
+from inventory.strategies.segmented_lock import SegmentedLock
+from inventory.stream import Entry
+from lab.schedule import stock_trial, verify
+from lab.schedule.stage import Stage
+from locking import LockUnavailable, RedisLock
+from tests.lab.schedule_support import stage
+from tests.lab.test_schedules import mutant
+
+__all__ = ["stage"]
+
+
+class SaysSold(GuardedUpdate):
+    """It says so, and sells nothing."""
+
+    def _place(self, order: Draft, save: Save) -> Placement:
+        return Placement.COMMITTED
+
+
+class AlwaysBusy(RowLock):
+    """It refuses everybody."""
+
+    def _place(self, order: Draft, save: Save) -> Placement:
+        raise StockBusy("Ask again.")
+
+
+class Drops(LuaQueue):
+    """Its worker takes drafts off the queue, and does not save them."""
+
+    def _save(self, entries: Sequence[Entry], *rest: Any) -> None:
+        self.queue().done(entries)
+
+
+class KnowsOneSegment(SegmentedLock):
+    """It never looks at the others."""
+
+    def look(self, sku: str) -> dict[int, int]:
+        return {0: super().look(sku)[0]}
+
+    def left(self, sku: str) -> int:
+        return self.look(sku)[0]
+
+
+@pytest.mark.parametrize(
+    ("slug", "flawed", "breaks"),
+    [
+        ("guarded-update", SaysSold, "was told sold, and has no order"),
+        ("row-lock", AlwaysBusy, "is refused (StockBusy)"),
+        ("segmented-lock", KnowsOneSegment, "was told sold out, and 1 are left"),
+        ("lua-queue", Drops, "was told queued, and has no order"),
+    ],
+)
+def test_who_answers_what_is_not_so_is_found(
+    stage: Stage, slug: str, flawed: type[Strategy], breaks: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = stock_trial.NEW[slug]
+    monkeypatch.setitem(stock_trial.NEW, slug, lambda: become(plain(), flawed))
+    assert_found(slug, stage, breaks)
+
+
+def test_a_reservation_that_never_ends_is_found(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever comes later is told for ever that somebody may still want the units."""
+    monkeypatch.setattr(Counters, "give_back", lambda self, *rest: False)
+    assert_found("lua", stage, "is refused (StockReserved)")
+
+
+def test_a_group_that_is_answered_and_not_saved_is_found(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = batch.commit
+
+    def alone(drafts: Sequence[Draft], save: Save) -> Mapping[Any, Any]:
+        return plain(drafts, save) if len(drafts) == 1 else {}
+
+    monkeypatch.setattr(batch, "commit", alone)
+    assert_found("group-commit", stage, "was told sold, and has no order")
+
+
+def test_a_refusal_because_somebody_holds_what_he_never_pays_for_is_found(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = unit_rows.take_free
+
+    def only_look(line: Line) -> None:
+        try:
+            plain(line)
+        except unit_rows.TooFewFree:
+            raise SoldOut(line.sku, wanted=line.quantity, left=0) from None
+
+    monkeypatch.setattr(unit_rows, "take_free", only_look)
+    assert_found("unit-rows", stage, "was told sold out, and 1 are left")
+
+
+@pytest.mark.parametrize("slug", ["renewal", "woken"])
+def test_a_lock_that_nobody_is_ever_granted_is_found(stage: Stage, slug: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*arguments: Any, **options: Any) -> None:
+        raise LockUnavailable("Try again.")
+
+    monkeypatch.setattr(RedisLock, "acquire", refuse)
+    assert_found(slug, stage, "could have bought, and got nothing")
+
+
+def test_a_release_without_its_owner_check_is_found_by_verify(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It takes a third client: one is late with his release, one holds the lock by now, one gets it too early."""
+    mutant("release", "if redis.call('GET', KEYS[1]) ~= ARGV[1] then", "if false then", stage, monkeypatch)
+    assert_found("renewal", stage, "are inside at the same time")
+
+
+def become(strategy: Strategy, flawed: type[Strategy]) -> Strategy:
+    strategy.__class__ = flawed
+    return strategy
+
+
+def assert_found(slug: str, stage: Stage, why: str) -> None:
+    said = verify.check(slug, stage)
+    assert said["verdict"] == "broken"
+    assert why in said["why"]
