@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
+from urllib.parse import unquote_plus
 
 import psycopg
 from django.conf import settings
@@ -14,11 +15,16 @@ from django.core.management import call_command
 from django.db import DEFAULT_DB_ALIAS, connections
 from django.db.migrations.loader import MigrationLoader
 from psycopg import sql
+from redis import ResponseError
+from redis.connection import parse_url
 
 from lab.schedule.stage import Stage
+from servers import ServerError
 
-LAST_REDIS_DATABASE = 15
-"""Stages use the numbers from here downwards. The shop's own is 0, unless REDIS_URL says otherwise."""
+REDIS_DATABASES = range(15, -1, -1)
+"""Stages use these in turn, but for the shop's own: those that a Redis has if it is not told otherwise."""
+MOST = len(REDIS_DATABASES) - 1
+"""Stages there can be."""
 IN_USE = (0x4C6162, 0)
 """The advisory lock, in a stage's own Postgres database, of whoever uses the stage."""
 LOOK_AGAIN = 0.05
@@ -77,13 +83,46 @@ def open_stage(number: int, redis_url: str = "") -> Stage:
     Args:
         number: which, from 0.
         redis_url: another Redis database than the one of that number beside the shop's.
+
+    Raises:
+        ServerError: there is no such stage, because Redis has no database left for it.
     """
-    return Stage(redis_url or _redis_url(number), _database(number))
+    url = redis_url or redis_url_of(number, settings.REDIS_LOCATION)
+    database = _database(number)
+    try:
+        return Stage(url, database)
+    except ResponseError as error:
+        raise ServerError(
+            f"Redis refuses the database of stage {number}: {error}. The lab needs a Redis with {MOST + 1} databases "
+            f"(`databases {MOST + 1}` in its configuration), where it empties those that REDIS_URL does not name."
+        ) from error
 
 
-def _redis_url(number: int) -> str:
-    location = settings.REDIS_LOCATION
-    return f"{location}{'&' if '?' in location else '?'}db={LAST_REDIS_DATABASE - number}"
+def redis_url_of(number: int, shop: str) -> str:
+    """The Redis database of a stage.
+
+    Args:
+        number: which stage, from 0.
+        shop: the URL of the shop's own database, which is on the same server and is no stage's.
+
+    Raises:
+        ServerError: there is no such stage.
+    """
+    own = parse_url(shop).get("db", 0)
+    free = [database for database in REDIS_DATABASES if database != own][:MOST]
+    if not 0 <= number < len(free):
+        raise ServerError(
+            f"There is no stage {number}: Redis has databases for {MOST} beside the shop's. "
+            f"Set LAB_STAGES to {MOST} or less."
+        )
+    place, _, query = shop.partition("#")[0].partition("?")
+    # The first `db` of a query would win, and any of them over a path.
+    kept = [part for part in query.split("&") if part and unquote_plus(part.partition("=")[0]) != "db"]
+    if place.startswith("unix:"):
+        kept.append(f"db={free[number]}")
+    else:
+        place = f"{'/'.join(place.split('/')[:3])}/{free[number]}"
+    return "?".join(filter(None, (place, "&".join(kept))))
 
 
 def _database(number: int) -> dict[str, Any]:
