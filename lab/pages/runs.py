@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -22,6 +23,9 @@ from lab.schedule.controller import Stuck
 from lab.schedule.runs import Impossible, can_play, replay
 from lab.schedule.stages import StagesBusy, borrowed
 from lab.schedule.trace import Trace
+from servers import ServerError
+
+logger = logging.getLogger(__name__)
 
 AGAIN = 2
 """Seconds after which a visitor who found all stages in use may ask again."""
@@ -129,6 +133,9 @@ def _refusing() -> Iterator[None]:
     except StagesBusy as busy:
         message = _("Other visitors are using every stage of the lab. One is free in a moment.")
         raise Refused(503, message, retry_after=AGAIN) from busy
+    except ServerError as error:
+        logger.error("The lab has no stage: %s", error)
+        raise Refused(503, _("The lab's servers do not answer. Try again in a moment."), retry_after=AGAIN) from error
     except Stuck as stuck:
         raise Refused(500, _("The schedule did not end, and no server says why.")) from stuck
     except (RedisError, psycopg.OperationalError, OperationalError, InterfaceError) as error:

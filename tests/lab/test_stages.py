@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import contextmanager
 from typing import Any
 
+import psycopg
 import pytest
 import redis
 from django.conf import settings as django_settings
 from django.core.management import CommandError, call_command
+from psycopg.conninfo import make_conninfo
 from pytest_django import DjangoDbBlocker
 from redis.connection import parse_url
 
 from lab.apps import there_can_be_so_many_stages
 from lab.schedule import stages
 from lab.schedule.runs import replay
-from lab.schedule.stages import open_stage, redis_url_of
+from lab.schedule.stage import IN_USE, Stage, address
+from lab.schedule.stages import StagesBusy, borrowed, for_a_command, open_stage, redis_url_of
 from servers import ServerError
+from tests.lab.schedule_support import manage
 
 NUMBER = 4
 """The first stage that these tests use: visitors and commands take those before it."""
@@ -102,3 +110,140 @@ def test_a_number_of_stages_that_there_cannot_be_is_refused_at_the_start(
 def test_so_many_processes_as_there_cannot_be_stages_are_refused(processes: int) -> None:
     with pytest.raises(CommandError, match="from 1 to 15"):
         call_command("ladder", "no-lock", "--verify", "--processes", str(processes))
+
+
+# One user each
+
+
+@contextmanager
+def somebody(number: int) -> Iterator[psycopg.Connection[Any]]:
+    """Another process, as far as Postgres can tell, that uses a stage."""
+    open_stage(number).close()
+    database = stages._database(number, time.monotonic() + 5)
+    there = make_conninfo("", **address(database) | {"application_name": "somebody"})
+    with psycopg.connect(there, autocommit=True) as connection:
+        assert connection.execute("SELECT pg_try_advisory_lock(%s, %s)", IN_USE).fetchone() == (True,)
+        yield connection
+
+
+@pytest.fixture
+def opened(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The numbers of the stages that are opened from now on; none is open yet."""
+    numbers: list[int] = []
+    really = stages._open
+
+    def noted(number: int, *rest: Any) -> Stage:
+        numbers.append(number)
+        return really(number, *rest)
+
+    monkeypatch.setattr(stages, "_open", noted)
+    monkeypatch.setattr(stages, "_idle", {})
+    return numbers
+
+
+def test_a_stage_is_opened_for_one_and_is_free_as_soon_as_it_is_closed() -> None:
+    for _ in range(5):
+        stage = open_stage(NUMBER)
+        with pytest.raises(StagesBusy):
+            open_stage(NUMBER)
+        stage.close()
+
+
+def test_commands_and_visitors_use_different_stages(settings: Any) -> None:
+    settings.LAB_STAGES = 1
+    with borrowed() as visitors, for_a_command() as first, somebody(2), for_a_command() as second:
+        assert [stage.database["NAME"][-6:] for stage in (visitors, first, second)] == ["_lab_0", "_lab_1", "_lab_3"]
+
+
+def test_a_command_without_a_free_stage_says_who_has_them(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings.LAB_STAGES = 1
+    monkeypatch.setattr(stages, "MOST", 1)
+    with somebody(0), pytest.raises(StagesBusy, match=r"used by: .*somebody"), for_a_command(patience=0.2):
+        pass
+
+
+def test_a_command_leaves_a_stage_alone_that_somebody_uses() -> None:
+    assert manage("replay", "no-lock").returncode == 0
+    number = django_settings.LAB_STAGES
+    database = stages._database(number, time.monotonic() + 5)
+    there = address(database) | {"dbname": f"{django_settings.DATABASES['default']['NAME']}_lab_{number}"}
+    kept = redis.Redis.from_url(redis_url_of(number, django_settings.REDIS_LOCATION))
+    with psycopg.connect(make_conninfo("", **there), autocommit=True) as connection:
+        assert connection.execute("SELECT pg_try_advisory_lock(%s, %s)", IN_USE).fetchone() == (True,)
+        kept.set("theirs", "kept")
+        said = manage("ladder", "--verify", "--json", "no-lock", "get-then-set")
+        assert (said.returncode, kept.get("theirs")) == (0, b"kept"), said.stderr
+    kept.flushdb()
+
+
+def test_whoever_waits_for_another_process_opens_a_stage_once(settings: Any, opened: list[int]) -> None:
+    settings.LAB_STAGES = 1
+    with somebody(0):
+        opened.clear()
+        for _ in range(2):
+            with pytest.raises(StagesBusy), borrowed(patience=0.3):
+                pass
+    with borrowed():
+        assert opened == [0]
+
+
+def test_whoever_waits_for_another_thread_opens_nothing_and_is_next(settings: Any, opened: list[int]) -> None:
+    settings.LAB_STAGES = 1
+
+    def another() -> Stage:
+        with borrowed(patience=60) as stage:
+            return stage
+
+    with ThreadPoolExecutor(4) as threads:
+        with borrowed() as ours:
+            with pytest.raises(StagesBusy), borrowed(patience=0.3):
+                pass
+            others = [threads.submit(another) for _ in range(4)]
+            assert not wait(others, timeout=0.3).done
+        assert [each.result() for each in others] == [ours] * 4
+    assert opened == [0]
+
+
+def test_the_wait_is_bounded_while_somebody_makes_a_stage(
+    settings: Any, opened: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stages, "_tables", lambda: "others")
+    began = time.monotonic()
+    with stages._server(stages._shops_database(), began + 5) as maker:
+        maker.execute("SELECT pg_advisory_lock(%s, %s)", stages.OPENING)
+        with pytest.raises(StagesBusy), borrowed(patience=0.5):
+            pass
+    assert 0.4 < time.monotonic() - began < 4
+
+
+def test_a_stage_that_was_lost_is_neither_used_on_nor_kept() -> None:
+    lost = []
+
+    def use() -> None:
+        with borrowed() as stage:
+            lost.append(stage)
+            _end(stage.eyes)
+            for _ in range(2):
+                with pytest.raises(psycopg.OperationalError):
+                    stage.eyes.execute("SELECT 1")
+
+    with pytest.raises(psycopg.OperationalError):
+        use()
+    assert lost[0] not in stages._idle.values()
+    with borrowed() as another:
+        assert another is not lost[0]
+
+
+def test_an_idle_stage_whose_connections_ended_is_opened_anew(settings: Any) -> None:
+    settings.LAB_STAGES = 1
+    with borrowed() as stage:
+        pass
+    _end(stage.eyes)
+    with borrowed() as another:
+        assert another.eyes.execute("SELECT 1").fetchone() == (1,)
+
+
+def _end(connection: psycopg.Connection[Any]) -> None:
+    pid = connection.info.backend_pid
+    with stages._server(stages._shops_database(), time.monotonic() + 5) as server:
+        assert server.execute("SELECT pg_terminate_backend(%s, 5000)", [pid]).fetchone() == (True,)
