@@ -6,7 +6,6 @@ import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache
 from typing import Literal, get_args
 
 import psycopg
@@ -29,6 +28,9 @@ logger = logging.getLogger(__name__)
 
 AGAIN = 2
 """Seconds after which a visitor who found all stages in use may ask again."""
+
+_kept: dict[str, Shown] = {}
+"""What was shown of a rung, and is the same each time."""
 
 
 @dataclass(frozen=True)
@@ -99,8 +101,17 @@ def offered(entry: Entry) -> Sequence[Event]:
     return [event for event in get_args(Event) if event in events]
 
 
-@cache
 def _shown(slug: str) -> Shown:
+    if slug in _kept:
+        return _kept[slug]
+    shown, stored = _seen(slug), witness.load(slug)
+    # A witness that does not break its rung has met with something: it is not shown for good.
+    if stored is None or shown.trace.broken == stored.invariant:
+        _kept[slug] = shown
+    return shown
+
+
+def _seen(slug: str) -> Shown:
     entry = LADDER[slug]
     stored = witness.load(slug)
     if stored is not None:
