@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -13,16 +14,21 @@ import pytest
 import redis
 from django.conf import settings as django_settings
 from django.core.management import CommandError, call_command
-from psycopg.conninfo import make_conninfo
+from django.db import DEFAULT_DB_ALIAS, connections
+from django.test import Client
+from psycopg import sql
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from pytest_django import DjangoDbBlocker
 from redis.connection import parse_url
 
 from lab.apps import there_can_be_so_many_stages
+from lab.pages import runs
 from lab.schedule import stages
 from lab.schedule.runs import replay
 from lab.schedule.stage import IN_USE, Stage, address
 from lab.schedule.stages import StagesBusy, borrowed, for_a_command, open_stage, redis_url_of
 from servers import ServerError
+from shop.settings import database_from_url
 from tests.lab.schedule_support import manage
 
 NUMBER = 4
@@ -247,3 +253,73 @@ def _end(connection: psycopg.Connection[Any]) -> None:
     pid = connection.info.backend_pid
     with stages._server(stages._shops_database(), time.monotonic() + 5) as server:
         assert server.execute("SELECT pg_terminate_backend(%s, 5000)", [pid]).fetchone() == (True,)
+
+
+# Where the servers are, and whether they serve
+
+
+def given(monkeypatch: pytest.MonkeyPatch, **changed: Any) -> None:
+    """The shop's settings of its database, as another DATABASE_URL would make them."""
+    shop = connections.databases[DEFAULT_DB_ALIAS]
+    monkeypatch.setitem(connections.databases, DEFAULT_DB_ALIAS, {**shop, **changed})
+    monkeypatch.setattr(stages, "_idle", {})
+
+
+def test_what_a_database_url_says_in_its_query_holds_for_the_lab_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    shop = connections.databases[DEFAULT_DB_ALIAS]
+    found = database_from_url(f"postgres:///shop?host={shop['HOST']}&port={shop['PORT']}&sslmode=prefer")
+    asked = {name: found.get(name, "") for name in ("HOST", "PORT", "PASSWORD")}
+    assert asked["HOST"] == ""
+    options = {**shop["OPTIONS"], **found["OPTIONS"], "pool": {"min_size": 1}}
+    given(monkeypatch, **asked, OPTIONS=options)
+    stage = open_stage(NUMBER)
+    said = conninfo_to_dict(stage.conninfo)
+    assert (said["host"], said["port"], said["sslmode"]) == (shop["HOST"], str(shop["PORT"]), "prefer")
+    assert replay("no-lock", [], stage, to_the_end=True).steps
+    stage.close()
+
+
+@pytest.fixture
+def may_make_nothing(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The shop's role in Postgres may not make databases, and there is none for the lab."""
+    with stages._server(stages._shops_database(), time.monotonic() + 5) as server:
+        server.execute("CREATE ROLE poor LOGIN")
+        name = f"{stages._shops_database()['NAME']}_lab_0"
+        server.execute(sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(sql.Identifier(name)))
+        with monkeypatch.context() as poor:
+            given(poor, USER="poor")
+            yield
+        server.execute("DROP ROLE poor")
+    open_stage(0).close()
+
+
+@pytest.mark.usefixtures("may_make_nothing")
+def test_a_role_that_may_make_no_database_is_told_to_be_let(client: Client) -> None:
+    with pytest.raises(ServerError, match=r"may not make its database .*permission denied.*CREATEDB"):
+        open_stage(0)
+    answer = client.get("/lab/rungs/no-lock/play/", {"schedule": "A"})
+    assert (answer.status_code, answer["Retry-After"]) == (503, str(runs.AGAIN))
+
+
+def test_without_postgres_a_page_says_so(client: Client, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    given(monkeypatch, HOST=str(tmp_path))
+    answer = client.get("/lab/rungs/no-lock/play/", {"schedule": "A"})
+    assert (answer.status_code, answer["Retry-After"]) == (503, str(runs.AGAIN))
+
+
+@pytest.mark.parametrize("command", [("explore", "no-lock"), ("replay", "no-lock"), ("ladder", "no-lock", "--verify")])
+@pytest.mark.parametrize("gone", ["Postgres", "Redis"])
+def test_without_its_servers_a_command_says_so_and_not_that_a_claim_is_wrong(
+    command: tuple[str, ...], gone: str, tmp_path: Path
+) -> None:
+    shop = connections.databases[DEFAULT_DB_ALIAS]
+    postgres = f"postgres://{shop['USER']}@/{django_settings.DATABASES['default']['NAME']}?port={shop['PORT']}&host="
+    done = manage(
+        *command,
+        SECRET_KEY="x",
+        DATABASE_URL=postgres + (str(tmp_path) if gone == "Postgres" else shop["HOST"]),
+        REDIS_URL=f"unix://{tmp_path}/none" if gone == "Redis" else django_settings.REDIS_LOCATION,
+    )
+    assert done.returncode == 2, done.stderr
+    assert f"CommandError: {gone} does not answer the lab" in done.stderr
+    assert "Traceback" not in done.stderr
