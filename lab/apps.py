@@ -1,5 +1,6 @@
 """Django's entry to the room."""
 
+import logging
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,8 +15,13 @@ class LabConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        """Have a number of stages refused that there cannot be."""
+        """Have a number of stages refused that there cannot be, and keep visitors' runs out of the shop's log."""
         register(there_can_be_so_many_stages)
+        if settings.LAB_ENABLED:
+            from lab.schedule.stages import is_no_visitors
+
+            for handler in logging.getLogger().handlers:
+                handler.addFilter(is_no_visitors)
 
 
 def there_can_be_so_many_stages(**_: Any) -> Sequence[CheckMessage]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -20,6 +21,7 @@ from psycopg.conninfo import make_conninfo
 from redis import ResponseError
 from redis.connection import parse_url
 
+from lab.schedule import hooks
 from lab.schedule.stage import IN_USE, Stage, address
 from servers import ServerError
 
@@ -42,6 +44,10 @@ _used: set[int] = set()
 _idle: dict[int, Stage] = {}
 """Those that are open, and that this process does not use. Another one may."""
 
+ROOMS = ("locking", "inventory", "shop")
+"""Those that have something to say to the shop's log."""
+_here = threading.local()
+
 
 class StagesBusy(ServerError):
     """All stages are in use."""
@@ -60,11 +66,13 @@ def borrowed(patience: float = VISITORS_WAIT) -> Iterator[Stage]:
     """
     number, stage = _take(range(settings.LAB_STAGES), time.monotonic() + patience)
     kept = None
+    _here.borrows = True
     try:
         yield stage
         stage.give_back()
         kept = stage
     finally:
+        _here.borrows = False
         try:
             if kept is None:
                 stage.close()
@@ -111,6 +119,12 @@ def plainly() -> Iterator[None]:
         raise ServerError(f"Postgres does not answer the lab ({_first_line(error)}). {START}") from error
     except (redis.ConnectionError, redis.TimeoutError) as error:
         raise ServerError(f"Redis does not answer the lab ({_first_line(error)}). {START}") from error
+
+
+def is_no_visitors(record: logging.LogRecord) -> bool:
+    """A filter of logs: what the shop's rooms say in a visitor's schedule is on his page, and nothing of the shop's."""
+    plays = getattr(_here, "borrows", False) or hooks.actor() is not None
+    return not (plays and record.name.partition(".")[0] in ROOMS)
 
 
 def open_stage(number: int, redis_url: str = "") -> Stage:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import logging
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
@@ -323,3 +325,32 @@ def test_without_its_servers_a_command_says_so_and_not_that_a_claim_is_wrong(
     assert done.returncode == 2, done.stderr
     assert f"CommandError: {gone} does not answer the lab" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+# The shop's log
+
+
+@pytest.mark.parametrize(
+    ("slug", "schedule", "says"),
+    [("fence", "A,A,pause,B,A,A", "The lease of lock 'stock' was lost"), ("lua", "A,A,crash A,B,B", "Repaired: ")],
+)
+def test_what_goes_wrong_in_a_visitors_schedule_is_not_in_the_shops_log(
+    client: Client, slug: str, schedule: str, says: str
+) -> None:
+    def play() -> str:
+        log = io.StringIO()
+        before = handler.setStream(log)
+        try:
+            assert client.get(f"/lab/rungs/{slug}/play/", {"schedule": schedule, "clients": "2"}).status_code == 200
+        finally:
+            handler.setStream(before or log)
+        return log.getvalue()
+
+    handler = next(each for each in logging.getLogger().handlers if stages.is_no_visitors in each.filters)
+    assert isinstance(handler, logging.StreamHandler)
+    assert play() == ""
+    handler.removeFilter(stages.is_no_visitors)
+    try:
+        assert says in play()
+    finally:
+        handler.addFilter(stages.is_no_visitors)
