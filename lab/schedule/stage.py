@@ -54,7 +54,7 @@ IN_USE = (0x4C6162, 0)
 PATIENCE = 10.0
 """Seconds in which a server has to have seen what was sent to it."""
 CONNECTS = 5
-"""Seconds in which Postgres has to let us in."""
+"""Seconds in which a server has to let us in."""
 
 
 class Clock:
@@ -100,7 +100,9 @@ class Stage:
     def __init__(self, redis_url: str, database: Mapping[str, Any]) -> None:
         self.redis_url = redis_url
         self.database = dict(database)
-        self.redis: Any = redis.Redis.from_url(redis_url, retry=Retry(NoBackoff(), 0), socket_timeout=10)
+        self.redis: Any = redis.Redis.from_url(
+            redis_url, retry=Retry(NoBackoff(), 0), socket_timeout=10, socket_connect_timeout=CONNECTS
+        )
         self.clock = Clock()
         self._pass = self.redis.register_script(TIME_PASSES)
         self._next = self.redis.register_script(NEXT)

@@ -277,7 +277,9 @@ def _database(number: int, until: float) -> dict[str, Any]:
                 patience = f"{max(1, round(1000 * (until - time.monotonic())))}ms"
                 server.execute("SELECT set_config('lock_timeout', %s, false)", [patience])
                 server.execute("SELECT pg_advisory_lock(%s, %s)", OPENING)
+                # What a web process lets a statement take is meant for visitors.
                 server.execute("SET lock_timeout = 0")
+                server.execute("SET statement_timeout = 0")
                 if not _is_made(server, name):
                     _make(server, name, database)
     except psycopg.errors.LockNotAvailable as error:
