@@ -327,6 +327,16 @@ def test_without_its_servers_a_command_says_so_and_not_that_a_claim_is_wrong(
     assert "Traceback" not in done.stderr
 
 
+def test_a_server_that_ends_while_a_command_uses_it_is_said_to_be_gone() -> None:
+    def use() -> None:
+        with for_a_command() as stage:
+            _end(stage.eyes)
+            stage.eyes.execute("SELECT 1")
+
+    with pytest.raises(ServerError, match="Postgres does not answer the lab"):
+        use()
+
+
 # The shop's log
 
 
