@@ -30,6 +30,7 @@ from lab.schedule.runs import replay
 from lab.schedule.stage import IN_USE, Stage, address
 from lab.schedule.stages import StagesBusy, borrowed, for_a_command, open_stage, redis_url_of
 from servers import ServerError
+from servers.postgres import DATABASE
 from shop.settings import database_from_url
 from tests.lab.schedule_support import manage
 
@@ -173,8 +174,8 @@ def test_a_command_without_a_free_stage_says_who_has_them(settings: Any, monkeyp
 def test_a_command_leaves_a_stage_alone_that_somebody_uses() -> None:
     assert manage("replay", "no-lock").returncode == 0
     number = django_settings.LAB_STAGES
-    database = stages._database(number, time.monotonic() + 5)
-    there = address(database) | {"dbname": f"{django_settings.DATABASES['default']['NAME']}_lab_{number}"}
+    # Of the command's shop, which is not the test's.
+    there = address(stages._shops_database()) | {"dbname": f"{DATABASE}_lab_{number}"}
     kept = redis.Redis.from_url(redis_url_of(number, django_settings.REDIS_LOCATION))
     with psycopg.connect(make_conninfo("", **there), autocommit=True) as connection:
         assert connection.execute("SELECT pg_try_advisory_lock(%s, %s)", IN_USE).fetchone() == (True,)
@@ -315,7 +316,7 @@ def test_without_its_servers_a_command_says_so_and_not_that_a_claim_is_wrong(
     command: tuple[str, ...], gone: str, tmp_path: Path
 ) -> None:
     shop = connections.databases[DEFAULT_DB_ALIAS]
-    postgres = f"postgres://{shop['USER']}@/{django_settings.DATABASES['default']['NAME']}?port={shop['PORT']}&host="
+    postgres = f"postgres://{shop['USER']}@/{DATABASE}?port={shop['PORT']}&host="
     done = manage(
         *command,
         SECRET_KEY="x",
