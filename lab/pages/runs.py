@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache
 from typing import Literal, get_args
 
 import psycopg
@@ -22,9 +22,15 @@ from lab.schedule.controller import Stuck
 from lab.schedule.runs import Impossible, can_play, replay
 from lab.schedule.stages import StagesBusy, borrowed
 from lab.schedule.trace import Trace
+from servers import ServerError
+
+logger = logging.getLogger(__name__)
 
 AGAIN = 2
 """Seconds after which a visitor who found all stages in use may ask again."""
+
+_kept: dict[str, Shown] = {}
+"""What was shown of a rung, and is the same each time."""
 
 
 @dataclass(frozen=True)
@@ -95,8 +101,17 @@ def offered(entry: Entry) -> Sequence[Event]:
     return [event for event in get_args(Event) if event in events]
 
 
-@cache
 def _shown(slug: str) -> Shown:
+    if slug in _kept:
+        return _kept[slug]
+    shown, stored = _seen(slug), witness.load(slug)
+    # A witness that does not break its rung has met with something: it is not shown for good.
+    if stored is None or shown.trace.broken == stored.invariant:
+        _kept[slug] = shown
+    return shown
+
+
+def _seen(slug: str) -> Shown:
     entry = LADDER[slug]
     stored = witness.load(slug)
     if stored is not None:
@@ -129,6 +144,9 @@ def _refusing() -> Iterator[None]:
     except StagesBusy as busy:
         message = _("Other visitors are using every stage of the lab. One is free in a moment.")
         raise Refused(503, message, retry_after=AGAIN) from busy
+    except ServerError as error:
+        logger.error("The lab has no stage: %s", error)
+        raise Refused(503, _("The lab's servers do not answer. Try again in a moment."), retry_after=AGAIN) from error
     except Stuck as stuck:
         raise Refused(500, _("The schedule did not end, and no server says why.")) from stuck
     except (RedisError, psycopg.OperationalError, OperationalError, InterfaceError) as error:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import socket
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import psycopg
@@ -12,6 +14,7 @@ import redis
 from django.core.cache import caches
 from django.db import DEFAULT_DB_ALIAS, connections
 from psycopg.conninfo import make_conninfo
+from psycopg.pq import Conninfo
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
@@ -46,8 +49,12 @@ return next
 """
 
 
+IN_USE = (0x4C6162, 0)
+"""The advisory lock, in a stage's own Postgres database, of whoever uses the stage."""
 PATIENCE = 10.0
 """Seconds in which a server has to have seen what was sent to it."""
+CONNECTS = 5
+"""Seconds in which a server has to let us in."""
 
 
 class Clock:
@@ -93,13 +100,12 @@ class Stage:
     def __init__(self, redis_url: str, database: Mapping[str, Any]) -> None:
         self.redis_url = redis_url
         self.database = dict(database)
-        self.redis: Any = redis.Redis.from_url(redis_url, retry=Retry(NoBackoff(), 0), socket_timeout=10)
+        self.redis: Any = redis.Redis.from_url(
+            redis_url, retry=Retry(NoBackoff(), 0), socket_timeout=10, socket_connect_timeout=CONNECTS
+        )
         self.clock = Clock()
         self._pass = self.redis.register_script(TIME_PASSES)
         self._next = self.redis.register_script(NEXT)
-        for script in scripts():
-            # Known from the start: a first run is as long as every later one.
-            self.redis.script_load(script)
         self._seats: dict[str, Seat] = {}
         self._kept: dict[str, Kept] = {}
         self.nodes: dict[str, redis.Redis] = {}
@@ -107,8 +113,35 @@ class Stage:
         self.waits_in_this_process = True
         """Whether an actor may wait for another thread of this process, and not for servers alone."""
         self._eyes: psycopg.Connection[Any] | None = None
+        self._taken = False
         self.passes_elsewhere: Callable[[float], object] | None = None
         """Lets so many seconds pass in what else a trial uses."""
+
+    def take(self) -> bool:
+        """Let nobody else take the stage, in any process, until `give_back` or `close`; or `eyes` is lost.
+
+        Returns:
+            False: somebody else has.
+        """
+        if self.eyes.execute("SELECT pg_try_advisory_lock(%s, %s)", IN_USE).fetchone() != (True,):
+            return False
+        self._taken = True
+        # Known from the start, even if Redis was restarted: a first run is as long as every later one.
+        pipeline = self.redis.pipeline(transaction=False)
+        for script in scripts():
+            pipeline.script_load(script)
+        pipeline.execute()
+        return True
+
+    def give_back(self) -> None:
+        """Let others take it.
+
+        Raises:
+            psycopg.OperationalError: others could have done so before now.
+        """
+        if self.eyes.execute("SELECT pg_advisory_unlock(%s, %s)", IN_USE).fetchone() != (True,):
+            raise psycopg.OperationalError("The stage was not ours any more.")
+        self._taken = False
 
     def new_redis(self) -> redis.Redis:
         """A client whose commands are steps of the actor that sends them."""
@@ -219,29 +252,55 @@ class Stage:
 
     @property
     def eyes(self) -> psycopg.Connection[Any]:
-        """A connection that looks at what waits in Postgres. No step of anybody."""
-        if self._eyes is None or self._eyes.closed:
-            self._eyes = psycopg.connect(self.conninfo, autocommit=True, prepare_threshold=1)
+        """A connection that looks at what waits in Postgres. No step of anybody.
+
+        While the stage is taken it is not opened anew: whoever lost it does not have the stage any more.
+        """
+        if self._eyes is None or (self._eyes.closed and not self._taken):
+            self._eyes = psycopg.connect(
+                make_conninfo(
+                    self.conninfo,
+                    connect_timeout=CONNECTS,
+                    application_name=f"the lab, in process {os.getpid()} of {socket.gethostname()}",
+                ),
+                autocommit=True,
+                prepare_threshold=1,
+            )
         return self._eyes
 
     @property
     def conninfo(self) -> str:
         """The Postgres database, as libpq's connection string."""
-        settings = hooks.StoppingDatabase(self.database, DEFAULT_DB_ALIAS).get_connection_params()
-        known = {name: settings[name] for name in ("host", "port", "user", "password", "dbname") if name in settings}
-        return make_conninfo("", **known)
+        return make_conninfo("", **address(self.database))
 
     def close(self) -> None:
-        """Drop every connection, and close what was kept."""
-        for kept in self._kept.values():
-            kept.close()
-        self._kept.clear()
-        for seat in self._seats.values():
-            seat.leave()
-        self._seats.clear()
-        if self._eyes is not None:
-            self._eyes.close()
-        self.redis.close()
+        """Drop every connection, close what was kept, and let others take the stage."""
+        try:
+            for kept in self._kept.values():
+                kept.close()
+            self._kept.clear()
+            for seat in self._seats.values():
+                seat.leave()
+            self._seats.clear()
+            self.redis.close()
+        finally:
+            if self._eyes is not None:
+                with suppress(psycopg.Error):
+                    # Now, and not when the server notices that we have gone.
+                    self._eyes.execute("SELECT pg_advisory_unlock_all()")
+                self._eyes.close()
+            self._taken = False
+
+
+def address(database: Mapping[str, Any]) -> dict[str, Any]:
+    """Where a Postgres database is, as libpq's parameters.
+
+    Args:
+        database: Django's settings of it.
+    """
+    known = {option.keyword.decode() for option in Conninfo.get_defaults()}
+    wanted = hooks.StoppingDatabase(dict(database), DEFAULT_DB_ALIAS).get_connection_params()
+    return {name: value for name, value in wanted.items() if name in known}
 
 
 def new_client(url: str) -> redis.Redis:

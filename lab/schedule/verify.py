@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from multiprocessing import get_context
@@ -23,7 +24,7 @@ from lab.schedule.sample import sample
 from lab.schedule.search import Bounds, Found, explore
 from lab.schedule.stage import Stage
 from lab.schedule.witness import Witness, load, store, store_trace, store_verdict
-from servers import Servers
+from servers import ServerError, Servers
 
 __all__ = ["check", "control", "deep", "in_processes", "reproduced", "search", "servers"]
 
@@ -224,16 +225,21 @@ def in_processes(job: str, slugs: Sequence[str], processes: int, **options: Any)
 
     Yields:
         Their lines, as they are done.
+
+    Raises:
+        ServerError: there are not so many stages, or a server does not answer, or a process was ended.
     """
-    context = get_context("spawn")
-    numbers = context.Queue()
-    for number in range(processes):
-        stages.open_stage(number).close()
-        numbers.put(number)
-    with ProcessPoolExecutor(processes, context, worker.begin, (numbers,)) as pool:
+    processes = max(1, min(processes, len(slugs)))
+    with ExitStack() as tried:
+        # All at once, so that they are there, with their databases, before anything begins.
+        for _ in range(processes):
+            tried.enter_context(stages.for_a_command())
+    with ProcessPoolExecutor(processes, get_context("spawn"), worker.begin) as pool:
         done = [pool.submit(worker.work, job, slug, **options) for slug in slugs]
         try:
             for each in as_completed(done):
                 yield each.result()
+        except BrokenProcessPool as error:
+            raise ServerError("A process that checked rungs was ended by somebody else.") from error
         finally:
             pool.shutdown(cancel_futures=True)

@@ -2,34 +2,41 @@
 
 from __future__ import annotations
 
+import atexit
 import logging
+from contextlib import ExitStack
 from typing import Any
 
 _stage: list[Any] = []
 
 
-def begin(numbers: Any) -> None:
-    """Set up this process, with the next stage of the queue `numbers`."""
+def begin() -> None:
+    """Set up this process."""
     import django
 
     django.setup()
     logging.disable(logging.WARNING)
-    from lab.schedule import stages
-
-    _stage.append(stages.open_stage(numbers.get()))
 
 
 def work(job: str, slug: str, **options: Any) -> dict[str, Any]:
-    """Do `check`, `search`, `deep` or `control` of `lab.schedule.verify` on a rung.
+    """Do `check`, `search`, `deep` or `control` of `lab.schedule.verify` on a rung, on this process's stage.
 
     Returns:
         Its line. Where something is missing that the rung needs, that is what it says: other rungs do without.
+
+    Raises:
+        ServerError: there is no stage, or a server does not answer.
     """
-    from lab.schedule import verify
+    from lab.schedule import stages, verify
     from lab.schedule.fleet import Missing
 
+    if not _stage:
+        held = ExitStack()
+        _stage.append(held.enter_context(stages.for_a_command()))
+        atexit.register(held.close)
     try:
-        line: dict[str, Any] = getattr(verify, job)(slug, _stage[0], **options)
+        with stages.plainly():
+            line: dict[str, Any] = getattr(verify, job)(slug, _stage[0], **options)
     except Missing as missing:
         line = verify.unchecked(slug, str(missing))
     return line

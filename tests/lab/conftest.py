@@ -66,11 +66,9 @@ CONTROL = {"broken": 17, "tries": 500, "outdated": False}
 
 
 @pytest.fixture
-def stored(stages: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def stored(stages: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two witnesses, a verdict and a failure rate are stored, and nothing else, whatever the last search has found."""
     monkeypatch.setattr(witness, "load", WITNESSES.get)
     monkeypatch.setattr(witness, "verdict", lambda slug: VERDICT if slug == "renewal" else None)
     monkeypatch.setattr(witness, "control", lambda slug: CONTROL if slug == "no-lock" else None)
-    runs._shown.cache_clear()
-    yield
-    runs._shown.cache_clear()
+    monkeypatch.setattr(runs, "_kept", {})

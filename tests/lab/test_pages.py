@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from html import unescape
 from pathlib import Path
 from typing import Any
@@ -123,6 +124,26 @@ def test_the_line_that_does_a_step_is_one_of_the_source_shown(reader: Client) ->
     lines = {file.name: file.lines for file in answer.context["files"]}
     sources = [row.source.split(":") for row in answer.context["lane"].rows if row.source]
     assert any("delete" in lines[name][int(number) - 1] for name, number in sources)
+
+
+def test_a_witness_that_does_not_break_its_rung_is_not_shown_for_good(
+    reader: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    harmless = replace(WITNESSES["no-lock"], schedule=("A", "A"))
+    monkeypatch.setattr(witness, "load", {"no-lock": harmless}.get)
+    assert reader.get("/lab/rungs/no-lock/").context["run"].trace.broken != "conserved"
+    monkeypatch.setattr(witness, "load", WITNESSES.get)
+    shown = [reader.get("/lab/rungs/no-lock/").context["run"] for _ in range(2)]
+    assert shown[0].trace.broken == "conserved"
+    assert shown[1] is shown[0]
+
+
+def test_a_redis_that_forgot_its_scripts_changes_no_run(reader: Client, redis: Redis) -> None:
+    before = play(reader, "lua", "A,A,A").context["trace"]
+    redis.script_flush()
+    after = play(reader, "lua", "A,A,A").context["trace"]
+    assert [step.does for step in after.steps] == [step.does for step in before.steps]
+    assert after.choices == before.choices
 
 
 def test_a_crash_is_drawn_as_one_and_a_step_inside_a_process_as_another(reader: Client) -> None:

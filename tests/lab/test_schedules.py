@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -15,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from django.conf import settings
 from django.db import connection, transaction
 
 from inventory import counters
@@ -32,7 +28,7 @@ from lab.schedule.search import Bounds, Found, explore
 from lab.schedule.stage import Stage
 from lab.schedule.trial import Trial
 from locking import wire
-from tests.lab.schedule_support import stage
+from tests.lab.schedule_support import manage, stage
 
 __all__ = ["stage"]
 
@@ -285,13 +281,6 @@ def test_who_cannot_enter_is_told_whether_time_will_help(stage: Stage, slug: str
 
 
 # Commands
-
-
-def manage(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(settings.BASE_DIR / "manage.py"), *arguments]
-    # Of the shop that the settings of this run name, in a terminal that is wide.
-    there = {**os.environ, "DJANGO_SETTINGS_MODULE": "shop.settings", "COLUMNS": "200", **environment}
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, env=there)
 
 
 def test_verify_reports_each_claim_as_json(stage: Stage) -> None:

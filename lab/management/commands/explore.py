@@ -46,15 +46,9 @@ class Command(BaseCommand):
         logging.disable(logging.WARNING)
         console = Console(stderr=True)
         try:
-            with verify.servers(), console.status("") as status:
-                stage = stages.open_stage(0)
-                try:
-                    said = f"{entry.slug}: {{}} schedules"
-                    found = verify.find(
-                        entry, stage, bounds, lambda n: status.update(said.format(n)), options["clients"]
-                    )
-                finally:
-                    stage.close()
+            with verify.servers(), stages.for_a_command() as stage, console.status("") as status:
+                said = f"{entry.slug}: {{}} schedules"
+                found = verify.find(entry, stage, bounds, lambda n: status.update(said.format(n)), options["clients"])
         except (ServerError, Missing) as error:
             raise CommandError(str(error), returncode=2) from error
         verdict = "held" if found.run is None else "broken"

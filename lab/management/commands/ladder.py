@@ -13,7 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Column, Table
 
 from lab.ladder.catalogue import LADDER
-from lab.schedule import verify, witness
+from lab.schedule import stages, verify, witness
 from lab.schedule.runs import can_play
 from servers import ServerError
 
@@ -60,6 +60,10 @@ class Command(BaseCommand):
             raise CommandError("--tries is a number from 1, and goes with --control.")
         if options["schedules"] is not None and (not options["deep"] or options["schedules"] < 1):
             raise CommandError("--schedules is a number from 1, and goes with --deep.")
+        if not 1 <= options["processes"] <= stages.MOST:
+            raise CommandError(
+                f"--processes is a number from 1 to {stages.MOST}: each needs a Redis database of its own."
+            )
         slugs = [slug for slug in LADDER if not options["rungs"] or slug in options["rungs"]]
         if options["control"]:
             self._leave_to_chance([slug for slug in slugs if can_play(LADDER[slug])], options)

@@ -42,19 +42,15 @@ class Command(BaseCommand):
         schedule = tuple(filter(None, options["schedule"].split(","))) or (stored.schedule if stored else ())
         logging.disable(logging.WARNING)
         try:
-            with verify.servers():
-                stage = stages.open_stage(0)
-                try:
-                    trace = replay(
-                        on,
-                        schedule,
-                        stage,
-                        clients=stored.clients if stored else None,
-                        to_the_end=True,
-                        as_far_as_possible=on != slug,
-                    )
-                finally:
-                    stage.close()
+            with verify.servers(), stages.for_a_command() as stage:
+                trace = replay(
+                    on,
+                    schedule,
+                    stage,
+                    clients=stored.clients if stored else None,
+                    to_the_end=True,
+                    as_far_as_possible=on != slug,
+                )
         except (ServerError, Missing) as error:
             raise CommandError(str(error), returncode=2) from error
         except Impossible as error:

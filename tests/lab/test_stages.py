@@ -1,0 +1,367 @@
+"""Stages: nothing of the shop's is theirs, one user each, and a clear word when there is none."""
+
+from __future__ import annotations
+
+import io
+import logging
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+import redis
+from django.conf import settings as django_settings
+from django.core.management import CommandError, call_command
+from django.db import DEFAULT_DB_ALIAS, connections
+from django.test import Client
+from psycopg import sql
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from pytest_django import DjangoDbBlocker
+from redis.connection import parse_url
+
+from lab.apps import there_can_be_so_many_stages
+from lab.pages import runs
+from lab.schedule import stages
+from lab.schedule.runs import replay
+from lab.schedule.stage import IN_USE, Stage, address
+from lab.schedule.stages import StagesBusy, borrowed, for_a_command, open_stage, redis_url_of
+from servers import ServerError
+from servers.postgres import DATABASE
+from shop.settings import database_from_url
+from tests.lab.schedule_support import manage
+
+NUMBER = 4
+"""The first stage that these tests use: visitors and commands take those before it."""
+
+
+@pytest.fixture(autouse=True)
+def _databases(servers: object, django_db_setup: None, django_db_blocker: DjangoDbBlocker) -> Any:
+    with django_db_blocker.unblock():
+        yield
+
+
+# The Redis of a stage
+
+
+SHOPS = {
+    "unix:///run/valkey.sock": 0,
+    "unix:///run/valkey.sock?db=3": 3,
+    "unix://user:secret@/run/valkey.sock?db=15&socket_timeout=2": 15,
+    "unix:///run/valkey.sock?socket_timeout=2&%64b=14": 14,
+    "redis://host": 0,
+    "redis://host/": 0,
+    "redis://host:6380/3": 3,
+    "redis://host/3/": 3,
+    "redis://host/?db=15": 15,
+    "redis://host?db=14": 14,
+    "redis://host/3?db=13&db=2": 13,
+    "redis://user:pass%2Fword@host:6380/15?socket_timeout=2": 15,
+    "redis://[::1]:6380/1#shop": 1,
+    "rediss://host/12?ssl_cert_reqs=none": 12,
+    "redis://host/77": 77,
+    "redis://host/no-number": 0,
+}
+
+
+@pytest.mark.parametrize("shop", SHOPS)
+def test_every_stage_has_a_redis_database_of_its_own_that_is_not_the_shops(shop: str) -> None:
+    own = parse_url(shop)
+    assert own.pop("db", 0) == SHOPS[shop]
+    numbers = []
+    for number in range(stages.MOST):
+        found = parse_url(redis_url_of(number, shop))
+        numbers.append(found.pop("db"))
+        assert found == own
+    assert len(set(numbers)) == stages.MOST
+    assert set(numbers) <= {*range(16)} - {SHOPS[shop]}
+
+
+@pytest.mark.parametrize("number", [-1, stages.MOST])
+def test_a_stage_that_redis_has_no_database_for_is_refused(number: int) -> None:
+    with pytest.raises(ServerError, match=r"no stage .*LAB_STAGES to 15 or less"):
+        open_stage(number)
+
+
+@pytest.mark.parametrize("query", ["", "?db=0", "?db=3", f"?db={15 - NUMBER}", "?socket_timeout=9&db=15"])
+def test_a_trial_leaves_the_shops_redis_alone(settings: Any, query: str) -> None:
+    settings.REDIS_LOCATION += query
+    shop = redis.Redis.from_url(settings.REDIS_LOCATION)
+    shop.set("the shop's", "kept")
+    try:
+        stage = open_stage(NUMBER)
+        try:
+            assert replay("setnx", [], stage, to_the_end=True).steps
+        finally:
+            stage.close()
+        assert shop.get("the shop's") == b"kept"
+    finally:
+        shop.flushdb()
+
+
+def test_a_redis_with_fewer_databases_is_refused_with_what_to_do() -> None:
+    with pytest.raises(ServerError, match=r"out of range.*`databases 16`"):
+        open_stage(NUMBER, f"{django_settings.REDIS_LOCATION}?db=16")
+
+
+@pytest.mark.parametrize(("number", "errors"), [(0, 1), (1, 0), (stages.MOST, 0), (stages.MOST + 1, 1)])
+def test_a_number_of_stages_that_there_cannot_be_is_refused_at_the_start(
+    settings: Any, number: int, errors: int
+) -> None:
+    settings.LAB_STAGES = number
+    assert len(there_can_be_so_many_stages()) == errors
+
+
+@pytest.mark.parametrize("processes", [0, stages.MOST + 1])
+def test_so_many_processes_as_there_cannot_be_stages_are_refused(processes: int) -> None:
+    with pytest.raises(CommandError, match="from 1 to 15"):
+        call_command("ladder", "no-lock", "--verify", "--processes", str(processes))
+
+
+# One user each
+
+
+@contextmanager
+def somebody(number: int) -> Iterator[psycopg.Connection[Any]]:
+    """Another process, as far as Postgres can tell, that uses a stage."""
+    open_stage(number).close()
+    database = stages._database(number, time.monotonic() + 5)
+    there = make_conninfo("", **address(database) | {"application_name": "somebody"})
+    with psycopg.connect(there, autocommit=True) as connection:
+        assert connection.execute("SELECT pg_try_advisory_lock(%s, %s)", IN_USE).fetchone() == (True,)
+        yield connection
+
+
+@pytest.fixture
+def opened(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The numbers of the stages that are opened from now on; none is open yet."""
+    numbers: list[int] = []
+    really = stages._open
+
+    def noted(number: int, *rest: Any) -> Stage:
+        numbers.append(number)
+        return really(number, *rest)
+
+    monkeypatch.setattr(stages, "_open", noted)
+    monkeypatch.setattr(stages, "_idle", {})
+    return numbers
+
+
+def test_a_stage_is_opened_for_one_and_is_free_as_soon_as_it_is_closed() -> None:
+    for _ in range(5):
+        stage = open_stage(NUMBER)
+        with pytest.raises(StagesBusy):
+            open_stage(NUMBER)
+        stage.close()
+
+
+def test_commands_and_visitors_use_different_stages(settings: Any) -> None:
+    settings.LAB_STAGES = 1
+    with borrowed() as visitors, for_a_command() as first, somebody(2), for_a_command() as second:
+        assert [stage.database["NAME"][-6:] for stage in (visitors, first, second)] == ["_lab_0", "_lab_1", "_lab_3"]
+
+
+def test_a_command_without_a_free_stage_says_who_has_them(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings.LAB_STAGES = 1
+    monkeypatch.setattr(stages, "MOST", 1)
+    with somebody(0), pytest.raises(StagesBusy, match=r"used by: .*somebody"), for_a_command(patience=0.2):
+        pass
+
+
+def test_a_command_leaves_a_stage_alone_that_somebody_uses() -> None:
+    assert manage("replay", "no-lock").returncode == 0
+    number = django_settings.LAB_STAGES
+    # Of the command's shop, which is not the test's.
+    there = address(stages._shops_database()) | {"dbname": f"{DATABASE}_lab_{number}"}
+    kept = redis.Redis.from_url(redis_url_of(number, django_settings.REDIS_LOCATION))
+    with psycopg.connect(make_conninfo("", **there), autocommit=True) as connection:
+        assert connection.execute("SELECT pg_try_advisory_lock(%s, %s)", IN_USE).fetchone() == (True,)
+        kept.set("theirs", "kept")
+        said = manage("ladder", "--verify", "--json", "no-lock", "get-then-set")
+        assert (said.returncode, kept.get("theirs")) == (0, b"kept"), said.stderr
+    kept.flushdb()
+
+
+def test_whoever_waits_for_another_process_opens_a_stage_once(settings: Any, opened: list[int]) -> None:
+    settings.LAB_STAGES = 1
+    with somebody(0):
+        opened.clear()
+        for _ in range(2):
+            with pytest.raises(StagesBusy), borrowed(patience=0.3):
+                pass
+    with borrowed():
+        assert opened == [0]
+
+
+def test_whoever_waits_for_another_thread_opens_nothing_and_is_next(settings: Any, opened: list[int]) -> None:
+    settings.LAB_STAGES = 1
+
+    def another() -> Stage:
+        with borrowed(patience=60) as stage:
+            return stage
+
+    with ThreadPoolExecutor(4) as threads:
+        with borrowed() as ours:
+            with pytest.raises(StagesBusy), borrowed(patience=0.3):
+                pass
+            others = [threads.submit(another) for _ in range(4)]
+            assert not wait(others, timeout=0.3).done
+        assert [each.result() for each in others] == [ours] * 4
+    assert opened == [0]
+
+
+def test_the_wait_is_bounded_while_somebody_makes_a_stage(
+    settings: Any, opened: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stages, "_tables", lambda: "others")
+    began = time.monotonic()
+    with stages._server(stages._shops_database(), began + 5) as maker:
+        maker.execute("SELECT pg_advisory_lock(%s, %s)", stages.OPENING)
+        with pytest.raises(StagesBusy), borrowed(patience=0.5):
+            pass
+    assert 0.4 < time.monotonic() - began < 4
+
+
+def test_a_stage_that_was_lost_is_neither_used_on_nor_kept() -> None:
+    lost = []
+
+    def use() -> None:
+        with borrowed() as stage:
+            lost.append(stage)
+            _end(stage.eyes)
+            for _ in range(2):
+                with pytest.raises(psycopg.OperationalError):
+                    stage.eyes.execute("SELECT 1")
+
+    with pytest.raises(psycopg.OperationalError):
+        use()
+    assert lost[0] not in stages._idle.values()
+    with borrowed() as another:
+        assert another is not lost[0]
+
+
+def test_an_idle_stage_whose_connections_ended_is_opened_anew(settings: Any) -> None:
+    settings.LAB_STAGES = 1
+    with borrowed() as stage:
+        pass
+    _end(stage.eyes)
+    with borrowed() as another:
+        assert another.eyes.execute("SELECT 1").fetchone() == (1,)
+
+
+def _end(connection: psycopg.Connection[Any]) -> None:
+    pid = connection.info.backend_pid
+    with stages._server(stages._shops_database(), time.monotonic() + 5) as server:
+        assert server.execute("SELECT pg_terminate_backend(%s, 5000)", [pid]).fetchone() == (True,)
+
+
+# Where the servers are, and whether they serve
+
+
+def given(monkeypatch: pytest.MonkeyPatch, **changed: Any) -> None:
+    """The shop's settings of its database, as another DATABASE_URL would make them."""
+    shop = connections.databases[DEFAULT_DB_ALIAS]
+    monkeypatch.setitem(connections.databases, DEFAULT_DB_ALIAS, {**shop, **changed})
+    monkeypatch.setattr(stages, "_idle", {})
+
+
+def test_what_a_database_url_says_in_its_query_holds_for_the_lab_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    shop = connections.databases[DEFAULT_DB_ALIAS]
+    found = database_from_url(f"postgres:///shop?host={shop['HOST']}&port={shop['PORT']}&sslmode=prefer")
+    asked = {name: found.get(name, "") for name in ("HOST", "PORT", "PASSWORD")}
+    assert asked["HOST"] == ""
+    options = {**shop["OPTIONS"], **found["OPTIONS"], "pool": {"min_size": 1}}
+    given(monkeypatch, **asked, OPTIONS=options)
+    stage = open_stage(NUMBER)
+    said = conninfo_to_dict(stage.conninfo)
+    assert (said["host"], said["port"], said["sslmode"]) == (shop["HOST"], str(shop["PORT"]), "prefer")
+    assert replay("no-lock", [], stage, to_the_end=True).steps
+    stage.close()
+
+
+@pytest.fixture
+def may_make_nothing(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The shop's role in Postgres may not make databases, and there is none for the lab."""
+    with stages._server(stages._shops_database(), time.monotonic() + 5) as server:
+        server.execute("CREATE ROLE poor LOGIN")
+        name = f"{stages._shops_database()['NAME']}_lab_0"
+        server.execute(sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(sql.Identifier(name)))
+        with monkeypatch.context() as poor:
+            given(poor, USER="poor")
+            yield
+        server.execute("DROP ROLE poor")
+    open_stage(0).close()
+
+
+@pytest.mark.usefixtures("may_make_nothing")
+def test_a_role_that_may_make_no_database_is_told_to_be_let(client: Client) -> None:
+    with pytest.raises(ServerError, match=r"may not make its database .*permission denied.*CREATEDB"):
+        open_stage(0)
+    answer = client.get("/lab/rungs/no-lock/play/", {"schedule": "A"})
+    assert (answer.status_code, answer["Retry-After"]) == (503, str(runs.AGAIN))
+
+
+def test_without_postgres_a_page_says_so(client: Client, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    given(monkeypatch, HOST=str(tmp_path))
+    answer = client.get("/lab/rungs/no-lock/play/", {"schedule": "A"})
+    assert (answer.status_code, answer["Retry-After"]) == (503, str(runs.AGAIN))
+
+
+@pytest.mark.parametrize("command", [("explore", "no-lock"), ("replay", "no-lock"), ("ladder", "no-lock", "--verify")])
+@pytest.mark.parametrize("gone", ["Postgres", "Redis"])
+def test_without_its_servers_a_command_says_so_and_not_that_a_claim_is_wrong(
+    command: tuple[str, ...], gone: str, tmp_path: Path
+) -> None:
+    shop = connections.databases[DEFAULT_DB_ALIAS]
+    postgres = f"postgres://{shop['USER']}@/{DATABASE}?port={shop['PORT']}&host="
+    done = manage(
+        *command,
+        SECRET_KEY="x",
+        DATABASE_URL=postgres + (str(tmp_path) if gone == "Postgres" else shop["HOST"]),
+        REDIS_URL=f"unix://{tmp_path}/none" if gone == "Redis" else django_settings.REDIS_LOCATION,
+    )
+    assert done.returncode == 2, done.stderr
+    assert f"CommandError: {gone} does not answer the lab" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_server_that_ends_while_a_command_uses_it_is_said_to_be_gone() -> None:
+    def use() -> None:
+        with for_a_command() as stage:
+            _end(stage.eyes)
+            stage.eyes.execute("SELECT 1")
+
+    with pytest.raises(ServerError, match="Postgres does not answer the lab"):
+        use()
+
+
+# The shop's log
+
+
+@pytest.mark.parametrize(
+    ("slug", "schedule", "says"),
+    [("fence", "A,A,pause,B,A,A", "The lease of lock 'stock' was lost"), ("lua", "A,A,crash A,B,B", "Repaired: ")],
+)
+def test_what_goes_wrong_in_a_visitors_schedule_is_not_in_the_shops_log(
+    client: Client, slug: str, schedule: str, says: str
+) -> None:
+    def play() -> str:
+        log = io.StringIO()
+        before = handler.setStream(log)
+        try:
+            assert client.get(f"/lab/rungs/{slug}/play/", {"schedule": schedule, "clients": "2"}).status_code == 200
+        finally:
+            handler.setStream(before or log)
+        return log.getvalue()
+
+    handler = next(each for each in logging.getLogger().handlers if stages.is_no_visitors in each.filters)
+    assert isinstance(handler, logging.StreamHandler)
+    assert play() == ""
+    handler.removeFilter(stages.is_no_visitors)
+    try:
+        assert says in play()
+    finally:
+        handler.addFilter(stages.is_no_visitors)
