@@ -148,7 +148,7 @@ def test_a_commit_after_the_unlock_is_found(
 
 def test_a_deep_search_goes_further_and_says_where_it_ended(stage: Stage) -> None:
     said = verify.deep("renewal", stage, schedules=120)
-    assert (said["verdict"], said["exhausted"], said["schedules"]) == ("held", True, 111), "the usual bounds"
+    assert (said["verdict"], said["exhausted"]) == ("held", True), "the usual bounds"
     bounds = [(search["clients"], search["preemptions"], search["events"]) for search in said["deep"]]
     assert bounds == [(2, 3, 2), (3, 2, 2)]
     assert all((search["schedules"], search["exhausted"]) == (120, False) for search in said["deep"])
