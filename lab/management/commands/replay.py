@@ -14,9 +14,8 @@ from rich.text import Text
 from lab.ladder.catalogue import LADDER
 from lab.schedule import stages, verify
 from lab.schedule.fleet import Missing
-from lab.schedule.runs import Impossible, replay
+from lab.schedule.runs import Impossible, actors, replay
 from lab.schedule.trace import Trace
-from lab.schedule.trial import NAMES
 from lab.schedule.witness import load
 from servers import ServerError
 
@@ -63,7 +62,7 @@ class Command(BaseCommand):
 
 def show(trace: Trace, console: Console) -> None:
     """Print a trace: a lane for each client, what the servers keep beside it, the verdict below."""
-    lanes = [*NAMES[: trace.clients], *(["W"] if any(step.actor == "W" for step in trace.steps) else [])]
+    lanes = actors(LADDER[trace.rung], trace.clients)
     table = Table("", *lanes, "inside", "waits", title=f"{LADDER[trace.rung].title} ({trace.rung})")
     for number, step in enumerate(trace.steps, start=1):
         cells = [
