@@ -50,7 +50,7 @@ class Command(BaseCommand):
                 },
                 "report": report,
             }
-            FILE.write_text(json.dumps({**stored.read(), part: kept}, indent=1) + "\n")
+            stored.store(part, kept)
             self.stdout.write(f"{part}: stored.")
 
     def measure(self, part: Part, *, short: bool) -> dict[str, Any]:
