@@ -11,11 +11,12 @@ from datetime import UTC, datetime
 from typing import Any
 
 from django.conf import settings
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import CommandError, CommandParser
 
 from lab import apart
 from lab.comparison import stored
 from lab.comparison.stored import FILE, PARTS, Part
+from lab.management.command import LabCommand
 
 SHORT: dict[Part, tuple[str, ...]] = {
     "strategies": ("--rounds", "1", "--seconds", "1"),
@@ -23,7 +24,7 @@ SHORT: dict[Part, tuple[str, ...]] = {
 }
 
 
-class Command(BaseCommand):
+class Command(LabCommand):
     help = (
         f"Runs the benchmarks on servers of their own and stores what they say in {FILE.relative_to(settings.BASE_DIR)}"
         ", for the lab's page. Takes half an hour or so, on a machine that should have nothing else to do."

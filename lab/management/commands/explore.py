@@ -6,17 +6,18 @@ import json
 import logging
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import CommandError, CommandParser
 from rich.console import Console
 
 from lab.ladder.catalogue import LADDER
+from lab.management.command import LabCommand
 from lab.schedule import stages, verify
 from lab.schedule.fleet import Missing
 from lab.schedule.search import Bounds
 from servers import ServerError
 
 
-class Command(BaseCommand):
+class Command(LabCommand):
     help = (
         "Searches for a schedule that breaks a rung: those with few preemptions and events first, so what is found "
         "first is a shortest one. Shows it, or how many there were when none breaks it. The exit status says whether "

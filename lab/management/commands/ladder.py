@@ -5,20 +5,22 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
+from contextlib import closing
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import CommandError, CommandParser
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Column, Table
 
 from lab.ladder.catalogue import LADDER
+from lab.management.command import LabCommand
 from lab.schedule import stages, verify, witness
 from lab.schedule.runs import can_play
 from servers import ServerError
 
 
-class Command(BaseCommand):
+class Command(LabCommand):
     help = (
         "Shows every rung of both tracks with its claim. With --verify each claim is checked: the stored witness of a "
         "flawed rung has to break it 20 times out of 20, and a sound one has to hold in all schedules of two clients "
@@ -96,14 +98,15 @@ class Command(BaseCommand):
         try:
             with verify.servers(), Progress(*columns, console=Console(stderr=True)) as progress:
                 task = progress.add_task("Rungs", total=len(slugs))
-                for line in verify.in_processes(job, slugs, processes, **how):
-                    said[line["rung"]] = line
-                    if job == "control":
-                        witness.store_control(LADDER[line["rung"]], line)
-                    elif job != "check":
-                        verify.keep(line)
-                    done = line["verdict"] if "verdict" in line else _rate(line)
-                    progress.update(task, advance=1, description=f"{line['rung']}: {done}")
+                with closing(verify.in_processes(job, slugs, processes, **how)) as lines:
+                    for line in lines:
+                        said[line["rung"]] = line
+                        if job == "control":
+                            witness.store_control(LADDER[line["rung"]], line)
+                        elif job != "check":
+                            verify.keep(line)
+                        done = line["verdict"] if "verdict" in line else _rate(line)
+                        progress.update(task, advance=1, description=f"{line['rung']}: {done}")
         except ServerError as error:
             raise CommandError(str(error), returncode=2) from error
         return said

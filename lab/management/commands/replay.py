@@ -6,12 +6,13 @@ import json
 import logging
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import CommandError, CommandParser
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from lab.ladder.catalogue import LADDER
+from lab.management.command import LabCommand
 from lab.schedule import stages, verify
 from lab.schedule.fleet import Missing
 from lab.schedule.runs import Impossible, actors, replay
@@ -20,7 +21,7 @@ from lab.schedule.witness import load
 from servers import ServerError
 
 
-class Command(BaseCommand):
+class Command(LabCommand):
     help = (
         "Replays the stored witness of a rung, or a schedule that you name, and shows every step: a lane for each "
         "client, who is inside, who waits. With --on the schedule of one rung runs on another, as far as it can."

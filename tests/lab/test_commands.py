@@ -1,0 +1,85 @@
+"""The lab's commands as processes: how they are stopped, and what they say to what they cannot do."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import psutil
+import pytest
+from django.conf import settings
+
+from lab.schedule.stage import Stage
+from tests.lab.schedule_support import stage
+from tests.waiting import wait_for
+
+__all__ = ["stage"]
+
+STOPS = 15.0
+"""Seconds in which a command that is stopped has ended, on a machine that is busy."""
+
+
+@contextmanager
+def running(*arguments: str) -> Iterator[subprocess.Popen[str]]:
+    """A command that is the leader of a process group, as in a terminal."""
+    command = [sys.executable, str(settings.BASE_DIR / "manage.py"), *arguments]
+    there = {**os.environ, "DJANGO_SETTINGS_MODULE": "shop.settings"}
+    # Whoever runs the tests in the background has told them, and so what they start, to ignore it.
+    handler = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        process = subprocess.Popen(
+            command, env=there, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+        )
+    finally:
+        signal.signal(signal.SIGINT, handler)
+    with process:
+        try:
+            yield process
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+
+
+def workers(process: subprocess.Popen[str]) -> list[psutil.Process]:
+    """The processes in which the command checks rungs."""
+    return [child for child in psutil.Process(process.pid).children() if "spawn_main" in " ".join(child.cmdline())]
+
+
+def at_work(process: subprocess.Popen[str]) -> bool:
+    """Whether two of them are trying schedules: for as long as it takes to import all, they have no connection."""
+    return sum(len(worker.net_connections("unix")) > 2 for worker in workers(process)) == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "is_at_work"),
+    [
+        (("ladder", "--deep", "renewal", "re-entrant", "fence"), at_work),
+        # One whose worker has started servers of its own.
+        (
+            ("ladder", "--deep", "redlock", "renewal"),
+            lambda process: any(map(psutil.Process.children, workers(process))),
+        ),
+        (("ladder", "--deep", "renewal"), workers),
+        (("explore", "fence", "--preemptions", "9"), lambda process: psutil.Process(process.pid).num_threads() > 3),
+    ],
+    ids=["two rungs", "servers of its own", "processes that only begin", "explore"],
+)
+def test_a_command_that_is_stopped_ends_at_once_with_all_that_it_started(
+    stage: Stage, arguments: tuple[str, ...], is_at_work: Callable[[subprocess.Popen[str]], object]
+) -> None:
+    with running(*arguments) as process:
+        wait_for(lambda: is_at_work(process), "the command to work", timeout=60)
+        started = psutil.Process(process.pid).children(recursive=True)
+        began = time.monotonic()
+        os.killpg(process.pid, signal.SIGINT)
+        said, complaint = process.communicate(timeout=60)
+        assert time.monotonic() - began < STOPS
+    assert (process.returncode, said) == (130, "")
+    assert complaint.splitlines()[-1] == "Stopped; what was stored so far is kept."
+    assert "Traceback" not in complaint
+    wait_for(lambda: not any(map(psutil.Process.is_running, started)), "all that it started to be gone", timeout=5)
