@@ -45,36 +45,36 @@ def running(*arguments: str) -> Iterator[subprocess.Popen[str]]:
                 os.killpg(process.pid, signal.SIGKILL)
 
 
-def workers(process: subprocess.Popen[str]) -> list[psutil.Process]:
+def workers(process: psutil.Process) -> list[psutil.Process]:
     """The processes in which the command checks rungs."""
-    return [child for child in psutil.Process(process.pid).children() if "spawn_main" in " ".join(child.cmdline())]
+    return [child for child in process.children() if "spawn_main" in " ".join(child.cmdline())]
 
 
-def at_work(process: subprocess.Popen[str]) -> bool:
+def at_work(process: psutil.Process) -> bool:
     """Whether two of them are trying schedules: for as long as it takes to import all, they have no connection."""
     return sum(len(worker.net_connections("unix")) > 2 for worker in workers(process)) == 2
 
 
-@pytest.mark.parametrize(
-    ("arguments", "is_at_work"),
-    [
-        (("ladder", "--deep", "renewal", "re-entrant", "fence"), at_work),
-        # One whose worker has started servers of its own.
-        (
-            ("ladder", "--deep", "redlock", "renewal"),
-            lambda process: any(map(psutil.Process.children, workers(process))),
-        ),
-        (("ladder", "--deep", "renewal"), workers),
-        (("explore", "fence", "--preemptions", "9"), lambda process: psutil.Process(process.pid).num_threads() > 3),
-    ],
-    ids=["two rungs", "servers of its own", "processes that only begin", "explore"],
-)
+WORKS: dict[str, tuple[tuple[str, ...], Callable[[psutil.Process], object]]] = {
+    "processes that only begin": (("ladder", "--deep", "renewal"), workers),
+    "two rungs": (("ladder", "--deep", "renewal", "re-entrant", "fence"), at_work),
+    "servers of a worker's own": (
+        ("ladder", "--deep", "redlock", "renewal"),
+        lambda process: any(worker.children() for worker in workers(process)),
+    ),
+    "one rung": (("explore", "fence", "--preemptions", "9"), lambda process: process.num_threads() > 3),
+    "a benchmark": (("compare", "strategies"), lambda process: len(process.children(recursive=True)) > 4),
+}
+
+
+@pytest.mark.parametrize(("arguments", "works"), WORKS.values(), ids=WORKS)
 def test_a_command_that_is_stopped_ends_at_once_with_all_that_it_started(
-    stage: Stage, arguments: tuple[str, ...], is_at_work: Callable[[subprocess.Popen[str]], object]
+    stage: Stage, arguments: tuple[str, ...], works: Callable[[psutil.Process], object]
 ) -> None:
     with running(*arguments) as process:
-        wait_for(lambda: is_at_work(process), "the command to work", timeout=60)
-        started = psutil.Process(process.pid).children(recursive=True)
+        command = psutil.Process(process.pid)
+        wait_for(lambda: works(command), "the command to work", timeout=60)
+        started = command.children(recursive=True)
         began = time.monotonic()
         os.killpg(process.pid, signal.SIGINT)
         said, complaint = process.communicate(timeout=60)

@@ -7,6 +7,7 @@ import os
 import platform
 import subprocess
 import sys
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
 
@@ -22,6 +23,8 @@ SHORT: dict[Part, tuple[str, ...]] = {
     "strategies": ("--rounds", "1", "--seconds", "1"),
     "locks": ("--rounds", "1", "--pairs", "100", "--handoffs", "20", "--seconds", "0.5", "--idle", "1"),
 }
+STOP_SECONDS = 15.0
+"""Seconds in which a benchmark that was interrupted has to stop what it started, before it is killed."""
 
 
 class Command(LabCommand):
@@ -71,17 +74,20 @@ class Command(LabCommand):
             *(SHORT[part] if short else ()),
         ]
         try:
-            done = subprocess.run(
-                command,
-                cwd=settings.BASE_DIR,
-                env=apart.environment(own),
-                stdout=subprocess.PIPE,
-                text=True,
-                check=False,
-            )
+            with subprocess.Popen(
+                command, cwd=settings.BASE_DIR, env=apart.environment(own), stdout=subprocess.PIPE, text=True
+            ) as child:
+                try:
+                    said, _ = child.communicate()
+                except KeyboardInterrupt:
+                    # It was interrupted too, and stops what it has started.
+                    with suppress(subprocess.TimeoutExpired):
+                        child.wait(STOP_SECONDS)
+                    child.kill()
+                    raise
         finally:
-            own.delete()
-        if done.returncode:
-            raise CommandError(f"The benchmark of {part} has ended with status {done.returncode}.", returncode=2)
-        report: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+            apart.remove(own)
+        if child.returncode:
+            raise CommandError(f"The benchmark of {part} has ended with status {child.returncode}.", returncode=2)
+        report: dict[str, Any] = json.loads(said.splitlines()[-1])
         return report
