@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from argparse import ArgumentTypeError
+from collections.abc import Callable
 from typing import Any
 
 from django.core.management.base import BaseCommand
+
+from lab.ladder.catalogue import LADDER
+from lab.schedule.trial import NAMES
 
 STOPPED = 130
 """The exit status of a command that Ctrl-C has ended, as shells count it: 128 and the number of the signal."""
@@ -19,3 +24,29 @@ class LabCommand(BaseCommand):
         except KeyboardInterrupt:
             self.stderr.write("Stopped; what was stored so far is kept.")
             raise SystemExit(STOPPED) from None
+
+
+def rung(said: str) -> str:
+    """For `type` of an argument: the slug of a rung."""
+    if said not in LADDER:
+        raise ArgumentTypeError(f"There is no rung {said}. manage.py ladder shows those that there are.")
+    return said
+
+
+def number(least: int, most: int | None = None) -> Callable[[str], int]:
+    """For `type` of an argument: a whole number within bounds."""
+
+    def parse(said: str) -> int:
+        try:
+            value = int(said)
+        except ValueError:
+            value = least - 1
+        if value < least or (most is not None and value > most):
+            raise ArgumentTypeError(f"a number from {least}{'' if most is None else f' to {most}'}, and not {said}")
+        return value
+
+    return parse
+
+
+clients = number(1, len(NAMES))
+"""For `type` of an argument: how many clients."""

@@ -14,7 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Column, Table
 
 from lab.ladder.catalogue import LADDER
-from lab.management.command import LabCommand
+from lab.management.command import LabCommand, number, rung
 from lab.schedule import stages, verify, witness
 from lab.schedule.runs import can_play
 from servers import ServerError
@@ -31,7 +31,9 @@ class Command(LabCommand):
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument("rungs", nargs="*", metavar="RUNG", help="only these, by slug; all when none is named")
+        parser.add_argument(
+            "rungs", nargs="*", type=rung, metavar="RUNG", help="only these, by slug; all when none is named"
+        )
         what = parser.add_mutually_exclusive_group()
         what.add_argument("--verify", action="store_true", help="check every claim")
         what.add_argument("--search", action="store_true", help="search for the witnesses anew, and keep them")
@@ -39,33 +41,29 @@ class Command(LabCommand):
         what.add_argument("--control", action="store_true", help="leave them to chance, and keep how often they broke")
         parser.add_argument(
             "--tries",
-            type=int,
+            type=number(1),
             metavar="N",
             help="with --control: how often each (500; a sound rung 10000 where a try takes 5 ms or less)",
         )
         parser.add_argument(
             "--schedules",
-            type=int,
+            type=number(1),
             metavar="N",
             help=f"with --deep: how many each search tries at most ({verify.DEEP_SCHEDULES})",
         )
         parser.add_argument(
-            "--processes", type=int, default=min(2, os.cpu_count() or 1), help="how many rungs at the same time (2)"
+            "--processes",
+            type=number(1, stages.MOST),  # each has a Redis database of its own
+            default=min(2, os.cpu_count() or 1),
+            help=f"how many rungs at the same time (2), at most {stages.MOST}",
         )
         parser.add_argument("--json", action="store_true", help="end with one JSON object in place of the table")
 
     def handle(self, *args: Any, **options: Any) -> None:
-        unknown = sorted(set(options["rungs"]) - set(LADDER))
-        if unknown:
-            raise CommandError(f"There is no rung {', '.join(unknown)}. manage.py ladder shows those that there are.")
-        if options["tries"] is not None and (not options["control"] or options["tries"] < 1):
-            raise CommandError("--tries is a number from 1, and goes with --control.")
-        if options["schedules"] is not None and (not options["deep"] or options["schedules"] < 1):
-            raise CommandError("--schedules is a number from 1, and goes with --deep.")
-        if not 1 <= options["processes"] <= stages.MOST:
-            raise CommandError(
-                f"--processes is a number from 1 to {stages.MOST}: each needs a Redis database of its own."
-            )
+        if options["tries"] and not options["control"]:
+            raise CommandError("--tries goes with --control.", returncode=2)
+        if options["schedules"] and not options["deep"]:
+            raise CommandError("--schedules goes with --deep.", returncode=2)
         slugs = [slug for slug in LADDER if not options["rungs"] or slug in options["rungs"]]
         if options["control"]:
             self._leave_to_chance([slug for slug in slugs if can_play(LADDER[slug])], options)

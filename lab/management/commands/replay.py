@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from lab.ladder.catalogue import LADDER
-from lab.management.command import LabCommand
+from lab.management.command import LabCommand, clients, rung
 from lab.schedule import stages, verify
 from lab.schedule.fleet import Missing
 from lab.schedule.runs import Impossible, actors, replay
@@ -28,18 +28,17 @@ class Command(LabCommand):
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument("rung", help="its slug, as manage.py ladder shows it")
+        parser.add_argument("rung", type=rung, help="its slug, as manage.py ladder shows it")
         parser.add_argument("schedule", nargs="?", default="", help="who goes next, with commas: 'A,B,B,crash A'")
-        parser.add_argument("--on", default="", help="run it on this rung instead")
+        parser.add_argument("--on", type=rung, metavar="RUNG", help="run it on this rung instead")
+        parser.add_argument("--clients", type=clients, help="how many (as many as in the stored witness)")
         parser.add_argument("--json", action="store_true", help="print the trace as one JSON object")
 
     def handle(self, *args: Any, **options: Any) -> None:
         slug, on = options["rung"], options["on"] or options["rung"]
-        for each in (slug, on):
-            if each not in LADDER:
-                raise CommandError(f"There is no rung {each}. manage.py ladder shows those that there are.")
         stored = load(slug)
-        schedule = tuple(filter(None, options["schedule"].split(","))) or (stored.schedule if stored else ())
+        said = (choice.strip() for choice in options["schedule"].split(","))
+        schedule = tuple(filter(None, said)) or (stored.schedule if stored else ())
         logging.disable(logging.WARNING)
         try:
             with verify.servers(), stages.for_a_command() as stage:
@@ -47,14 +46,14 @@ class Command(LabCommand):
                     on,
                     schedule,
                     stage,
-                    clients=stored.clients if stored else None,
+                    clients=options["clients"] or (stored.clients if stored else None),
                     to_the_end=True,
                     as_far_as_possible=on != slug,
                 )
         except (ServerError, Missing) as error:
             raise CommandError(str(error), returncode=2) from error
         except Impossible as error:
-            raise CommandError(str(error)) from error
+            raise CommandError(str(error), returncode=2) from error
         if options["json"]:
             self.stdout.write(json.dumps(trace.as_json(), default=str))
         else:
