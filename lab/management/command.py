@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from argparse import ArgumentTypeError
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
-from django.core.management.base import BaseCommand
+from django.core.management.base import BaseCommand, CommandError
 
+from lab import keeping
 from lab.ladder.catalogue import LADDER
 from lab.schedule.trial import NAMES
 
@@ -24,6 +26,21 @@ class LabCommand(BaseCommand):
         except KeyboardInterrupt:
             self.stderr.write("Stopped; what was stored so far is kept.")
             raise SystemExit(STOPPED) from None
+
+
+def refuse_unless_kept(*folders: Path) -> None:
+    """See that what is found can be kept there, before it is looked for. A folder that is not there will be made.
+
+    Raises:
+        CommandError: it cannot.
+    """
+    for folder in folders:
+        try:
+            if folder.exists():
+                keeping.refuse_unless_writable(folder)
+        except OSError as error:
+            text = f"What is found could not be kept in {folder} ({error.strerror}): let this user write there first."
+            raise CommandError(text, returncode=2) from error
 
 
 def rung(said: str) -> str:

@@ -9,11 +9,16 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import psutil
 import pytest
 from django.conf import settings
+from django.core.management import CommandError, call_command
 
+from lab.comparison import stored
+from lab.management.commands import compare
+from lab.schedule import verify, witness
 from lab.schedule.stage import Stage
 from tests.lab.schedule_support import stage
 from tests.waiting import wait_for
@@ -83,3 +88,28 @@ def test_a_command_that_is_stopped_ends_at_once_with_all_that_it_started(
     assert complaint.splitlines()[-1] == "Stopped; what was stored so far is kept."
     assert "Traceback" not in complaint
     wait_for(lambda: not any(map(psutil.Process.is_running, started)), "all that it started to be gone", timeout=5)
+
+
+def test_what_could_not_be_kept_is_not_looked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # A folder in which not even root can make a file.
+    nowhere = tmp_path / "nowhere"
+    nowhere.touch()
+    monkeypatch.setattr(verify, "servers", lambda: pytest.fail("it begins"))
+    monkeypatch.setattr(compare.Command, "measure", lambda *command, **options: pytest.fail("it begins"))
+    for place, path in (("CONTROL", nowhere / "control.json"), ("FOLDER", nowhere)):
+        with monkeypatch.context() as patch:
+            patch.setattr(witness, place, path)
+            for job in ("--search", "--deep", "--control"):
+                refuses("ladder", job, "renewal")
+    call_command("ladder", "renewal")
+    assert "renewal" in capsys.readouterr().out
+    monkeypatch.setattr(stored, "FILE", nowhere / "comparison.json")
+    refuses("compare", "locks")
+
+
+def refuses(*command: str) -> None:
+    with pytest.raises(CommandError, match="let this user write there first") as refused:
+        call_command(*command)
+    assert refused.value.returncode == 2

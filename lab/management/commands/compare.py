@@ -17,7 +17,7 @@ from django.core.management.base import CommandError, CommandParser
 from lab import apart
 from lab.comparison import stored
 from lab.comparison.stored import FILE, PARTS, Part
-from lab.management.command import LabCommand
+from lab.management.command import LabCommand, refuse_unless_kept
 
 SHORT: dict[Part, tuple[str, ...]] = {
     "strategies": ("--rounds", "1", "--seconds", "1"),
@@ -41,6 +41,7 @@ class Command(LabCommand):
         for part in options["parts"]:
             if part not in PARTS:
                 raise CommandError(f"There is no {part} to compare; there are {' and '.join(PARTS)}.", returncode=2)
+        refuse_unless_kept(stored.FILE.parent)
         for part in options["parts"] or PARTS:
             report = self.measure(part, short=options["short"])
             kept = {

@@ -14,7 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Column, Table
 
 from lab.ladder.catalogue import LADDER
-from lab.management.command import LabCommand, number, rung
+from lab.management.command import LabCommand, number, refuse_unless_kept, rung
 from lab.schedule import stages, verify, witness
 from lab.schedule.runs import can_play
 from servers import ServerError
@@ -64,6 +64,8 @@ class Command(LabCommand):
             raise CommandError("--tries goes with --control.", returncode=2)
         if options["schedules"] and not options["deep"]:
             raise CommandError("--schedules goes with --deep.", returncode=2)
+        if options["search"] or options["deep"] or options["control"]:
+            refuse_unless_kept(witness.CONTROL.parent, witness.VERDICTS.parent, witness.FOLDER, witness.TRACES)
         slugs = [slug for slug in LADDER if not options["rungs"] or slug in options["rungs"]]
         if options["control"]:
             self._leave_to_chance([slug for slug in slugs if can_play(LADDER[slug])], options)
