@@ -14,7 +14,6 @@ The file is one JSON object with a member for each part that was measured, `stra
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +21,7 @@ from typing import Any, Literal, get_args
 
 from django.conf import settings
 
+from lab import keeping
 from lab.source import hash_of
 
 Part = Literal["strategies", "locks"]
@@ -92,24 +92,23 @@ class Measured:
 
 
 def load(part: Part) -> Measured | None:
-    """What is stored of a part; None when it was never measured."""
-    stored = read().get(part)
-    if stored is None:
-        return None
-    report = stored["report"]
-    rows = _strategies(report) if part == "strategies" else _locks(report)
-    empty = report["empty"]["requests_per_s"] if part == "strategies" else None
-    stale = stored["source"] != source_hash(part)
-    return Measured(stored["made"], stored["short"], stale, stored["machine"], tuple(rows), empty)
+    """What is stored of a part; None when it was never measured, or cannot be read."""
+
+    def parse(said: Any) -> Measured | None:
+        if (stored := said.get(part)) is None:
+            return None
+        report = stored["report"]
+        rows = _strategies(report) if part == "strategies" else _locks(report)
+        empty = float(report["empty"]["requests_per_s"]) if part == "strategies" else None
+        stale = stored["source"] != source_hash(part)
+        return Measured(stored["made"], stored["short"], stale, stored["machine"], tuple(rows), empty)
+
+    return keeping.read(FILE, parse, f"compare {part}")
 
 
-def read() -> dict[str, Any]:
-    """The whole file; empty when there is none."""
-    try:
-        stored: dict[str, Any] = json.loads(FILE.read_text())
-    except FileNotFoundError:
-        return {}
-    return stored
+def store(part: Part, measured: Mapping[str, Any]) -> None:
+    """Keep what was measured of a part; what is stored of the other stays."""
+    keeping.change(FILE, lambda stored: {**stored, part: measured})
 
 
 def source_hash(part: Part) -> str:
@@ -123,11 +122,11 @@ def _strategies(report: Mapping[str, Any]) -> Iterator[Row]:
             name.removeprefix("peer:"),
             rung="" if name == PEER else name,
             peer=name == PEER,
-            per_s=row["orders_per_s"],
-            p50_ms=row["p50_ms"],
-            p95_ms=row["p95_ms"],
+            per_s=_figure(row["orders_per_s"]),
+            p50_ms=_figure(row["p50_ms"]),
+            p95_ms=_figure(row["p95_ms"]),
             fairness=_share(row["client_min"], row["client_max"]),
-            recovery_s=row.get("recovery_s"),
+            recovery_s=_figure(row.get("recovery_s")),
         )
 
 
@@ -138,12 +137,16 @@ def _locks(report: Mapping[str, Any]) -> Iterator[Row]:
                 name,
                 rung=RUNGS["locks"].get(name, name),
                 peer=kind == "peers",
-                per_s=1e6 / row["pair_us"],
-                p50_ms=row["handoff_p50_ms"],
-                p95_ms=row["handoff_p95_ms"],
+                per_s=1e6 / row["pair_us"] if row["pair_us"] else None,
+                p50_ms=_figure(row["handoff_p50_ms"]),
+                p95_ms=_figure(row["handoff_p95_ms"]),
                 fairness=_share(row["greedy_min"], row["greedy_max"]),
-                recovery_s=row.get("recovery_s"),
+                recovery_s=_figure(row.get("recovery_s")),
             )
+
+
+def _figure(value: Any) -> float | None:
+    return None if value is None else float(value)
 
 
 def _share(least: float, most: float) -> float:

@@ -14,7 +14,7 @@ from django.utils.translation import gettext as _
 from lab.ladder.catalogue import Entry
 from lab.ladder.locks.rung import Event
 from lab.pages.page import Refused
-from lab.schedule.trial import NAMES
+from lab.schedule.runs import actors
 
 LONGEST = 60
 """Choices of a schedule in an address."""
@@ -75,20 +75,21 @@ def read(entry: Entry, query: QueryDict) -> Session:
     # A list of no end is not split: its length is known from its commas.
     if said.count(",") >= LONGEST:
         raise _refused(session, _("A schedule has at most %(longest)d choices.") % {"longest": LONGEST})
-    schedule = tuple(said.split(",")) if said else ()
-    unknown = [choice for choice in schedule if choice not in known(session.clients)]
+    schedule = tuple(choice.strip() for choice in said.split(",")) if said else ()
+    may = known(entry, session.clients)
+    unknown = [choice for choice in schedule if choice not in may]
     if unknown:
         raise _refused(
             session,
             _("“%(choice)s” is nothing that a schedule can choose. It may name: %(known)s.")
-            % {"choice": unknown[0][:40], "known": ", ".join(known(session.clients))},
+            % {"choice": unknown[0][:40], "known": ", ".join(may)},
         )
     return replace(session, schedule=schedule)
 
 
-def known(clients: int) -> Sequence[str]:
-    """Whatever may stand in a schedule of so many clients."""
-    names = NAMES[:clients]
+def known(entry: Entry, clients: int) -> Sequence[str]:
+    """Whatever may stand in a schedule of so many clients on a rung."""
+    names = actors(entry, clients)
     events = [event for event in get_args(Event) if event != "crash"]
     return (*names, *(f"crash {name}" for name in names), *events)
 

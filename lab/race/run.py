@@ -216,7 +216,7 @@ def _run(race: Race, lease: Lease) -> None:
                 complaints.seek(0)
                 said = complaints.read()[-2000:].decode(errors="replace")
                 logger.error("The race %s ended with status %s. %s", race.id, child.returncode, said)
-        apart.folder(FOLDER).delete()
+        apart.remove(apart.folder(FOLDER))
     except Exception:
         logger.exception("The race %s was given up.", race.id)
     finally:

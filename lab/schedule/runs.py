@@ -10,7 +10,7 @@ from lab.schedule import fence_trial, fleet_trial, line_trial, lock_trial, postg
 from lab.schedule.controller import STOP, Controller, Point, Run
 from lab.schedule.stage import Stage
 from lab.schedule.trace import Trace
-from lab.schedule.trial import Trial
+from lab.schedule.trial import NAMES, Trial
 from lab.schedule.witness import Witness
 
 LOCK_TRIALS: dict[str, type[lock_trial.LockTrial]] = {
@@ -45,6 +45,10 @@ ON_SERVERS = (fleet_trial.FleetTrial, line_trial.LineTrial)
 """Trials that need servers of their own. A random sample of their schedules is tried, and nobody chooses there."""
 
 
+OTHERS: dict[type[Trial], str] = {stock_trial.QueueTrial: "W", fleet_trial.RedlockTrial: fleet_trial.MINORITY}
+"""Whoever takes steps in a trial beside its clients."""
+
+
 class Impossible(Exception):
     """A schedule chooses what cannot be chosen.
 
@@ -66,14 +70,20 @@ def new_trial(entry: Entry, stage: Stage, clients: int | None = None) -> Trial:
     Args:
         clients: how many; None: as many as it takes to show the rung.
     """
-    kind: type[Trial]
+    return _kind(entry)(entry, stage, clients or entry.clients)
+
+
+def actors(entry: Entry, clients: int) -> tuple[str, ...]:
+    """Who takes steps on a rung, by the names that stand in a schedule: so many clients, and whoever works for them."""
+    return (*NAMES[:clients], *OTHERS.get(_kind(entry), ""))
+
+
+def _kind(entry: Entry) -> type[Trial]:
     if entry.track == "locks":
-        kind = LOCK_TRIALS.get(entry.slug, lock_trial.LockTrial)
-    elif entry.claim == "flawed":
-        kind = stock_trial.RungTrial
-    else:
-        kind = stock_trial.QueueTrial if entry.slug == "lua-queue" else stock_trial.StrategyTrial
-    return kind(entry, stage, clients or entry.clients)
+        return LOCK_TRIALS.get(entry.slug, lock_trial.LockTrial)
+    if entry.claim == "flawed":
+        return stock_trial.RungTrial
+    return stock_trial.QueueTrial if entry.slug == "lua-queue" else stock_trial.StrategyTrial
 
 
 def can_play(entry: Entry) -> bool:

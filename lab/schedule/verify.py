@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import signal
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
-from multiprocessing import get_context
+from multiprocessing import active_children, get_context
+from multiprocessing.connection import wait
 from typing import Any
 
 import redis
@@ -43,6 +45,8 @@ DEEP_SCHEDULES = 2000
 """How many schedules each of them tries at most, unless said otherwise."""
 SLOW = 20
 """Where servers are restarted, one schedule takes as long as so many elsewhere."""
+STOP_SECONDS = 3.0
+"""Seconds in which a process has to clear up, before it is killed."""
 
 
 def find(entry: Entry, stage: Stage, bounds: Bounds, progress: Callable[[int], object], clients: int = 0) -> Found:
@@ -217,8 +221,12 @@ def servers() -> Iterator[None]:
         yield
 
 
-def in_processes(job: str, slugs: Sequence[str], processes: int, **options: Any) -> Iterator[dict[str, Any]]:
+def in_processes(
+    job: str, slugs: Sequence[str], processes: int, **options: Any
+) -> Generator[dict[str, Any], None, None]:
     """Do a job (`check`, `search`, `deep`, `control`) on rungs, several at a time, each on a stage of its own.
+
+    When it is closed early, or interrupted, the processes end, and what they are doing is not finished.
 
     Args:
         options: the job's own.
@@ -234,12 +242,39 @@ def in_processes(job: str, slugs: Sequence[str], processes: int, **options: Any)
         # All at once, so that they are there, with their databases, before anything begins.
         for _ in range(processes):
             tried.enter_context(stages.for_a_command())
-    with ProcessPoolExecutor(processes, get_context("spawn"), worker.begin) as pool:
-        done = [pool.submit(worker.work, job, slug, **options) for slug in slugs]
+    with ProcessPoolExecutor(processes, get_context("spawn"), worker.begin) as pool, _ended_with(pool):
         try:
+            with _not_interrupted():
+                done = [pool.submit(worker.work, job, slug, **options) for slug in slugs]
             for each in as_completed(done):
                 yield each.result()
         except BrokenProcessPool as error:
             raise ServerError("A process that checked rungs was ended by somebody else.") from error
-        finally:
-            pool.shutdown(cancel_futures=True)
+
+
+@contextmanager
+def _not_interrupted() -> Iterator[None]:
+    """For the block, Ctrl-C waits. It never reaches a process that is started there: we end it, and in good order."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+@contextmanager
+def _ended_with(pool: ProcessPoolExecutor) -> Iterator[None]:
+    """When the block is left early, the pool's processes leave what they do and clear up, or are killed."""
+    others = active_children()
+    try:
+        yield
+    except BaseException:
+        pool.shutdown(wait=False, cancel_futures=True)
+        workers = [child for child in active_children() if child not in others]
+        for each in workers:
+            each.terminate()
+        until = time.monotonic() + STOP_SECONDS
+        for each in workers:
+            if not wait([each.sentinel], max(0.0, until - time.monotonic())):
+                each.kill()
+        raise

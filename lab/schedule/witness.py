@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -12,6 +11,7 @@ from typing import Any
 
 from django.conf import settings
 
+from lab import keeping
 from lab.ladder.catalogue import LADDER, Entry, Track
 from lab.ladder.locks.rung import Invariant
 from lab.schedule.trace import Step, Trace
@@ -53,37 +53,34 @@ class Witness:
 
 def load(slug: str) -> Witness | None:
     """The stored witness of a rung; None when there is none."""
-    path = FOLDER / f"{slug}.json"
-    if not path.exists():
-        return None
-    said = json.loads(path.read_text(encoding="utf-8"))
-    return Witness(**said | {"schedule": tuple(said["schedule"])})
+
+    def parse(said: Any) -> Witness:
+        return Witness(**said | {"schedule": tuple(said["schedule"])})
+
+    return keeping.read(FOLDER / f"{slug}.json", parse, f"ladder --search {slug}")
 
 
 def store(witness: Witness) -> Path:
     """Keep a witness, one entry of its schedule a line, so that people can read what has changed."""
-    FOLDER.mkdir(exist_ok=True)
     path = FOLDER / f"{witness.rung}.json"
-    path.write_text(json.dumps(witness.__dict__, indent=1) + "\n", encoding="utf-8")
+    keeping.write(path, witness.__dict__)
     return path
 
 
 def trace(slug: str) -> Trace | None:
     """What a run did on servers that only a search starts: for rungs that are not replayed for a page."""
-    path = TRACES / f"{slug}.json"
-    if not path.exists():
-        return None
-    said = json.loads(path.read_text(encoding="utf-8"))
-    del said["ended"]
-    steps = [Step(**{name: _frozen(value) for name, value in step.items()}) for step in said["steps"]]
-    return Trace(**said | {"schedule": tuple(said["schedule"]), "steps": tuple(steps), "choices": ()})
+
+    def parse(said: Any) -> Trace:
+        del said["ended"]
+        steps = [Step(**{name: _frozen(value) for name, value in step.items()}) for step in said["steps"]]
+        return Trace(**said | {"schedule": tuple(said["schedule"]), "steps": tuple(steps), "choices": ()})
+
+    return keeping.read(TRACES / f"{slug}.json", parse, f"ladder --search {slug}")
 
 
 def store_trace(kept: Trace) -> None:
     """Keep what a run did."""
-    TRACES.mkdir(exist_ok=True)
-    said = json.dumps(kept.as_json(), indent=1, default=str)
-    (TRACES / f"{kept.rung}.json").write_text(f"{said}\n", encoding="utf-8")
+    keeping.write(TRACES / f"{kept.rung}.json", kept.as_json())
 
 
 def _frozen(value: Any) -> Any:
@@ -95,7 +92,7 @@ def verdict(slug: str) -> Mapping[str, Any] | None:
 
     `deep` has the searches with wider bounds, if there were any.
     """
-    return _kept(VERDICTS, slug)
+    return _kept(VERDICTS, slug, "ladder --deep")
 
 
 def store_verdict(entry: Entry, said: Mapping[str, Any]) -> None:
@@ -107,7 +104,7 @@ def store_verdict(entry: Entry, said: Mapping[str, Any]) -> None:
 
 def control(slug: str) -> Mapping[str, Any] | None:
     """How often a rung broke (`broken`) in how many `tries` without a controller, and whether it is `outdated`."""
-    return _kept(CONTROL, slug)
+    return _kept(CONTROL, slug, "ladder --control")
 
 
 def store_control(entry: Entry, said: Mapping[str, Any]) -> None:
@@ -115,17 +112,23 @@ def store_control(entry: Entry, said: Mapping[str, Any]) -> None:
     _keep(CONTROL, entry, said)
 
 
-def _kept(path: Path, slug: str) -> Mapping[str, Any] | None:
-    if not path.exists() or slug not in LADDER:
+def _kept(path: Path, slug: str, again: str) -> Mapping[str, Any] | None:
+    if slug not in LADDER:
         return None
-    said = json.loads(path.read_text(encoding="utf-8")).get(slug)
-    return said and {**said, "outdated": said["source"] != source_hash(LADDER[slug])}
+
+    def parse(said: Any) -> dict[str, Any] | None:
+        line = said.get(slug)
+        return None if line is None else {**line, "outdated": line["source"] != source_hash(LADDER[slug])}
+
+    return keeping.read(path, parse, again)
 
 
 def _keep(path: Path, entry: Entry, said: Mapping[str, Any]) -> None:
-    kept = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-    kept[entry.slug] = {**said, "source": source_hash(entry)}
-    path.write_text(json.dumps({slug: kept[slug] for slug in LADDER if slug in kept}, indent=1) + "\n", "utf-8")
+    def edit(kept: dict[str, Any]) -> dict[str, Any]:
+        kept[entry.slug] = {**said, "source": source_hash(entry)}
+        return {slug: kept[slug] for slug in LADDER if slug in kept}
+
+    keeping.change(path, edit)
 
 
 def source_hash(entry: Entry) -> str:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import atexit
 import logging
+import signal
 from contextlib import ExitStack
 from typing import Any
 
 _stage: list[Any] = []
+_told_to_end = False
 
 
 def begin() -> None:
@@ -16,6 +18,7 @@ def begin() -> None:
 
     django.setup()
     logging.disable(logging.WARNING)
+    signal.signal(signal.SIGTERM, _end)
 
 
 def work(job: str, slug: str, **options: Any) -> dict[str, Any]:
@@ -27,6 +30,8 @@ def work(job: str, slug: str, **options: Any) -> dict[str, Any]:
     Raises:
         ServerError: there is no stage, or a server does not answer.
     """
+    if _told_to_end:
+        raise SystemExit
     from lab.schedule import stages, verify
     from lab.schedule.fleet import Missing
 
@@ -40,3 +45,10 @@ def work(job: str, slug: str, **options: Any) -> dict[str, Any]:
     except Missing as missing:
         line = verify.unchecked(slug, str(missing))
     return line
+
+
+def _end(number: int, frame: object) -> None:
+    """Leave what is being done, so that all is cleared up. Whoever runs us takes that for an answer: see `work`."""
+    global _told_to_end
+    _told_to_end = True
+    raise SystemExit

@@ -21,7 +21,10 @@ def main() -> int:
     strategies.add_arguments(what.add_parser("strategies", help="orders per second of each strategy through REST"))
     locks.add_arguments(what.add_parser("locks", help="each lock, uncontended, handed over, fought for and waited for"))
     options = parser.parse_args()
-    return int(options.run(options))
+    try:
+        return int(options.run(options))
+    except KeyboardInterrupt:
+        return 130  # as shells count it
 
 
 raise SystemExit(main())

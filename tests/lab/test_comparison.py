@@ -32,7 +32,6 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Where the comparison is stored. There is none yet."""
     there = tmp_path / "comparison.json"
     monkeypatch.setattr(stored, "FILE", there)
-    monkeypatch.setattr(compare, "FILE", there)
     return there
 
 
@@ -175,3 +174,27 @@ def test_the_command_names_the_parts_there_are(file: Path) -> None:
     with pytest.raises(CommandError, match="There is no lock to compare; there are strategies and locks"):
         call_command("compare", "lock")
     assert not file.exists()
+
+
+# Damaged files
+
+
+def test_a_lock_too_quick_to_be_measured_has_no_rate(file: Path) -> None:
+    quick = copy.deepcopy(STORED)
+    quick["locks"]["report"]["locks"]["thread"]["pair_us"] = 0
+    file.write_text(json.dumps(quick))
+    assert rows("locks")[-1] == ["thread", "–", "0.1", "0.2", "1.00", "–"]
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "null", '{"locks": {}}', '{"locks": {"report": []}}'])
+def test_what_cannot_be_read_was_not_measured(file: Path, text: str) -> None:
+    file.write_text(text)
+    assert page().count(MISSING) == 2
+
+
+@pytest.mark.parametrize("figure", ["much", [], {}])
+def test_a_figure_that_is_none_is_not_shown(file: Path, figure: Any) -> None:
+    odd = copy.deepcopy(STORED)
+    odd["locks"]["report"]["locks"]["redis"]["handoff_p50_ms"] = figure
+    file.write_text(json.dumps(odd))
+    assert page().count(MISSING) == 1

@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -25,6 +26,7 @@ from lab.ladder.stock import RUNGS
 from lab.race import pages, run
 from lab.race.run import Race, Racer, RaceRunning
 from locking import RedisLock
+from servers import ServerError
 from shop.models import Order, Product, Sale
 from tests.waiting import wait_for
 
@@ -188,6 +190,41 @@ def test_a_child_that_does_not_stop_is_killed_with_its_process_group(
     said = over(visitor, f"{RACE}{race.id}/")
     assert "no verdict: the time was up" in said
     wait_for(lambda: processes() == [], "both to be gone")
+
+
+def test_a_child_that_is_killed_leaves_nothing_once_its_servers_have_ended(
+    visitor: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    race = run.start(["row-lock"], clients=200, stock=500)
+    wait_for(lambda: race.racers[0].answered, "the burst, of which Postgres has something to write when it ends")
+    (child,) = (process for process in processes() if process.ppid() == os.getpid())
+    child.send_signal(signal.SIGKILL)
+    assert "no verdict: the race ended early" in over(visitor, f"{RACE}{race.id}/")
+    assert not apart.folder(run.FOLDER).path.exists()
+    assert [record.getMessage().split(". ")[0] for record in caplog.records] == [
+        f"The race {race.id} ended with status -9"
+    ]
+    wait_for(lambda: processes() == [], "the race's processes to end")
+
+
+def test_a_folder_is_removed_when_its_servers_have_ended_and_not_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    own, servers = apart.folder("removed"), apart.folder("removed")
+    own.create()
+    assert servers.claim.take()
+    removal = threading.Thread(target=apart.remove, args=(own,))
+    removal.start()
+    removal.join(0.3)
+    assert removal.is_alive()
+    servers.claim.release()
+    wait_for(lambda: not own.path.exists(), "its removal")
+    removal.join()
+    own.create()
+    assert servers.claim.take()
+    monkeypatch.setattr(apart, "PATIENCE", 0.0)
+    with pytest.raises(ServerError, match="its servers run"):
+        apart.remove(own)
+    servers.claim.release()
+    own.delete()
 
 
 LONELY = """

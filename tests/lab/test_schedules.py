@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from django.core.management import CommandError, call_command
 from django.db import connection, transaction
 
 from inventory import counters
@@ -336,14 +338,15 @@ def test_what_could_not_be_checked_is_not_kept(tmp_path: Path, monkeypatch: pyte
     [
         (("explore", "no-lock"), 0, "is broken (conserved)"),
         (("explore", "no-lock", "--preemptions", "0"), 1, "held. All"),
-        (("explore", "nothing"), 1, "There is no rung nothing"),
-        (("explore", "no-lock", "--clients", "9"), 1, "--clients: from 1 to 6"),
+        (("explore", "nothing"), 2, "There is no rung nothing"),
+        (("explore", "no-lock", "--clients", "9"), 2, "--clients: a number from 1 to 6, and not 9"),
         (("replay", "no-lock"), 0, "Broken: conserved"),
-        (("replay", "no-lock", "A,Z"), 1, "'Z' cannot come next"),
+        (("replay", "no-lock", "A,Z"), 2, "'Z' cannot come next"),
+        (("replay", "no-lock", " A, B ,B,A"), 0, "Broken: conserved"),
+        (("replay", "no-lock", "A,B,C,C,B,A"), 2, "'C' cannot come next"),
+        (("replay", "no-lock", "A,B,C,C,B,A", "--clients", "3"), 0, "Broken: conserved"),
         (("replay", "no-lock", "--on", "renewal"), 0, "Nothing is broken"),
-        (("ladder", "nothing", "--verify"), 1, "There is no rung nothing"),
-        (("ladder", "renewal", "--verify", "--schedules", "5"), 1, "goes with --deep"),
-        (("ladder", "renewal", "--deep", "--schedules", "0"), 1, "--schedules is a number from 1"),
+        (("ladder", "renewal", "--verify", "--tries", "5"), 2, "goes with --control"),
         (("ladder",), 0, "get-compare-del"),
     ],
 )
@@ -351,6 +354,37 @@ def test_a_command_says_what_it_found(stage: Stage, arguments: tuple[str, ...], 
     done = manage(*arguments)
     assert says in done.stdout + done.stderr
     assert done.returncode == status
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("explore", "no-lock", "--clients", "0"), "--clients: a number from 1 to 6, and not 0"),
+        (("explore", "fence", "--schedules", "0"), "--schedules: a number from 1, and not 0"),
+        (("explore", "fence", "--preemptions", "-1"), "--preemptions: a number from 0, and not -1"),
+        (("explore", "fence", "--events", "one"), "--events: a number from 0, and not one"),
+        (("replay", "no-lock", "--clients", "7"), "--clients: a number from 1 to 6, and not 7"),
+        (("replay", "no-lock", "--on", "nothing"), "There is no rung nothing"),
+        (("replay", "nothing"), "There is no rung nothing"),
+        (("ladder", "nothing", "--verify"), "There is no rung nothing"),
+        (("ladder", "renewal", "--verify", "--schedules", "5"), "goes with --deep"),
+        (("ladder", "renewal", "--deep", "--schedules", "0"), "--schedules: a number from 1, and not 0"),
+        (("ladder", "renewal", "--control", "--tries", "0"), "--tries: a number from 1, and not 0"),
+    ],
+)
+def test_what_is_out_of_bounds_is_refused(arguments: tuple[str, ...], says: str) -> None:
+    with pytest.raises(CommandError, match=says):
+        call_command(*arguments)
+
+
+def test_what_the_search_tells_to_type_shows_what_it_found(stage: Stage) -> None:
+    found = manage("explore", "setnx", "--clients", "3")
+    assert found.returncode == 0, found.stderr
+    hint = found.stdout.splitlines()[-1].partition("See it: manage.py ")[2]
+    assert "C" in hint
+    shown = manage(*shlex.split(hint))
+    assert shown.returncode == 0, shown.stderr
+    assert f"Broken: {LADDER['setnx'].breaks}" in shown.stdout
 
 
 def test_a_kept_verdict_is_out_of_date_when_the_source_has_changed(

@@ -7,23 +7,27 @@ import os
 import platform
 import subprocess
 import sys
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
 
 from django.conf import settings
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import CommandError, CommandParser
 
 from lab import apart
 from lab.comparison import stored
 from lab.comparison.stored import FILE, PARTS, Part
+from lab.management.command import LabCommand, refuse_unless_kept
 
 SHORT: dict[Part, tuple[str, ...]] = {
     "strategies": ("--rounds", "1", "--seconds", "1"),
     "locks": ("--rounds", "1", "--pairs", "100", "--handoffs", "20", "--seconds", "0.5", "--idle", "1"),
 }
+STOP_SECONDS = 15.0
+"""Seconds in which a benchmark that was interrupted has to stop what it started, before it is killed."""
 
 
-class Command(BaseCommand):
+class Command(LabCommand):
     help = (
         f"Runs the benchmarks on servers of their own and stores what they say in {FILE.relative_to(settings.BASE_DIR)}"
         ", for the lab's page. Takes half an hour or so, on a machine that should have nothing else to do."
@@ -37,6 +41,7 @@ class Command(BaseCommand):
         for part in options["parts"]:
             if part not in PARTS:
                 raise CommandError(f"There is no {part} to compare; there are {' and '.join(PARTS)}.", returncode=2)
+        refuse_unless_kept(stored.FILE.parent)
         for part in options["parts"] or PARTS:
             report = self.measure(part, short=options["short"])
             kept = {
@@ -50,7 +55,7 @@ class Command(BaseCommand):
                 },
                 "report": report,
             }
-            FILE.write_text(json.dumps({**stored.read(), part: kept}, indent=1) + "\n")
+            stored.store(part, kept)
             self.stdout.write(f"{part}: stored.")
 
     def measure(self, part: Part, *, short: bool) -> dict[str, Any]:
@@ -70,17 +75,20 @@ class Command(BaseCommand):
             *(SHORT[part] if short else ()),
         ]
         try:
-            done = subprocess.run(
-                command,
-                cwd=settings.BASE_DIR,
-                env=apart.environment(own),
-                stdout=subprocess.PIPE,
-                text=True,
-                check=False,
-            )
+            with subprocess.Popen(
+                command, cwd=settings.BASE_DIR, env=apart.environment(own), stdout=subprocess.PIPE, text=True
+            ) as child:
+                try:
+                    said, _ = child.communicate()
+                except KeyboardInterrupt:
+                    # It was interrupted too, and stops what it has started.
+                    with suppress(subprocess.TimeoutExpired):
+                        child.wait(STOP_SECONDS)
+                    child.kill()
+                    raise
         finally:
-            own.delete()
-        if done.returncode:
-            raise CommandError(f"The benchmark of {part} has ended with status {done.returncode}.", returncode=2)
-        report: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+            apart.remove(own)
+        if child.returncode:
+            raise CommandError(f"The benchmark of {part} has ended with status {child.returncode}.", returncode=2)
+        report: dict[str, Any] = json.loads(said.splitlines()[-1])
         return report

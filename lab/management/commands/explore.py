@@ -4,39 +4,39 @@ from __future__ import annotations
 
 import json
 import logging
+import shlex
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import CommandError, CommandParser
 from rich.console import Console
 
 from lab.ladder.catalogue import LADDER
+from lab.management.command import LabCommand, clients, number, rung
 from lab.schedule import stages, verify
 from lab.schedule.fleet import Missing
 from lab.schedule.search import Bounds
 from servers import ServerError
 
 
-class Command(BaseCommand):
+class Command(LabCommand):
     help = (
         "Searches for a schedule that breaks a rung: those with few preemptions and events first, so what is found "
         "first is a shortest one. Shows it, or how many there were when none breaks it. The exit status says whether "
-        "the rung did what it claims: 0, or 1."
+        "the rung did what it claims: 0, or 1; 2 when it was not searched."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument("rung", help="its slug, as manage.py ladder shows it")
-        parser.add_argument("--clients", type=int, default=0, help="how many (as many as it takes to show the rung)")
-        parser.add_argument("--preemptions", type=int, help="how often somebody is stopped who could go on, at most")
-        parser.add_argument("--events", type=int, help="how many things may happen beside the clients' steps (1)")
-        parser.add_argument("--schedules", type=int, help="give up after so many")
+        parser.add_argument("rung", type=rung, help="its slug, as manage.py ladder shows it")
+        parser.add_argument("--clients", type=clients, help="how many (as many as it takes to show the rung)")
+        parser.add_argument(
+            "--preemptions", type=number(0), help="how often somebody is stopped who could go on, at most"
+        )
+        parser.add_argument("--events", type=number(0), help="how many things may happen beside the clients' steps (1)")
+        parser.add_argument("--schedules", type=number(1), help="give up after so many")
         parser.add_argument("--json", action="store_true", help="end with one JSON object")
 
     def handle(self, *args: Any, **options: Any) -> None:
-        entry = LADDER.get(options["rung"])
-        if entry is None:
-            raise CommandError(f"There is no rung {options['rung']}. manage.py ladder shows those that there are.")
-        if not 0 <= options["clients"] <= len("ABCDEF"):
-            raise CommandError("--clients: from 1 to 6.")
+        entry = LADDER[options["rung"]]
         usual = verify.bounds_of(entry)
         bounds = Bounds(
             usual.preemptions if options["preemptions"] is None else options["preemptions"],
@@ -48,7 +48,9 @@ class Command(BaseCommand):
         try:
             with verify.servers(), stages.for_a_command() as stage, console.status("") as status:
                 said = f"{entry.slug}: {{}} schedules"
-                found = verify.find(entry, stage, bounds, lambda n: status.update(said.format(n)), options["clients"])
+                found = verify.find(
+                    entry, stage, bounds, lambda n: status.update(said.format(n)), options["clients"] or 0
+                )
         except (ServerError, Missing) as error:
             raise CommandError(str(error), returncode=2) from error
         verdict = "held" if found.run is None else "broken"
@@ -77,6 +79,7 @@ class Command(BaseCommand):
         else:
             self.stdout.write(f"{entry.slug} is broken ({found.run.broken}), by schedule {found.schedules}:")
             self.stdout.write(f"  {','.join(found.run.schedule)}\n  {found.run.why}")
-            self.stdout.write(f"See it: manage.py replay {entry.slug} {','.join(found.run.schedule)!r}")
+            schedule = shlex.quote(",".join(found.run.schedule))
+            self.stdout.write(f"See it: manage.py replay {entry.slug} {schedule} --clients {found.clients}")
         if (verdict == "broken") != (entry.claim == "flawed"):
             raise SystemExit(1)

@@ -5,20 +5,22 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
+from contextlib import closing
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import CommandError, CommandParser
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Column, Table
 
 from lab.ladder.catalogue import LADDER
+from lab.management.command import LabCommand, number, refuse_unless_kept, rung
 from lab.schedule import stages, verify, witness
 from lab.schedule.runs import can_play
 from servers import ServerError
 
 
-class Command(BaseCommand):
+class Command(LabCommand):
     help = (
         "Shows every rung of both tracks with its claim. With --verify each claim is checked: the stored witness of a "
         "flawed rung has to break it 20 times out of 20, and a sound one has to hold in all schedules of two clients "
@@ -29,7 +31,9 @@ class Command(BaseCommand):
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument("rungs", nargs="*", metavar="RUNG", help="only these, by slug; all when none is named")
+        parser.add_argument(
+            "rungs", nargs="*", type=rung, metavar="RUNG", help="only these, by slug; all when none is named"
+        )
         what = parser.add_mutually_exclusive_group()
         what.add_argument("--verify", action="store_true", help="check every claim")
         what.add_argument("--search", action="store_true", help="search for the witnesses anew, and keep them")
@@ -37,33 +41,31 @@ class Command(BaseCommand):
         what.add_argument("--control", action="store_true", help="leave them to chance, and keep how often they broke")
         parser.add_argument(
             "--tries",
-            type=int,
+            type=number(1),
             metavar="N",
             help="with --control: how often each (500; a sound rung 10000 where a try takes 5 ms or less)",
         )
         parser.add_argument(
             "--schedules",
-            type=int,
+            type=number(1),
             metavar="N",
             help=f"with --deep: how many each search tries at most ({verify.DEEP_SCHEDULES})",
         )
         parser.add_argument(
-            "--processes", type=int, default=min(2, os.cpu_count() or 1), help="how many rungs at the same time (2)"
+            "--processes",
+            type=number(1, stages.MOST),  # each has a Redis database of its own
+            default=min(2, os.cpu_count() or 1),
+            help=f"how many rungs at the same time (2), at most {stages.MOST}",
         )
         parser.add_argument("--json", action="store_true", help="end with one JSON object in place of the table")
 
     def handle(self, *args: Any, **options: Any) -> None:
-        unknown = sorted(set(options["rungs"]) - set(LADDER))
-        if unknown:
-            raise CommandError(f"There is no rung {', '.join(unknown)}. manage.py ladder shows those that there are.")
-        if options["tries"] is not None and (not options["control"] or options["tries"] < 1):
-            raise CommandError("--tries is a number from 1, and goes with --control.")
-        if options["schedules"] is not None and (not options["deep"] or options["schedules"] < 1):
-            raise CommandError("--schedules is a number from 1, and goes with --deep.")
-        if not 1 <= options["processes"] <= stages.MOST:
-            raise CommandError(
-                f"--processes is a number from 1 to {stages.MOST}: each needs a Redis database of its own."
-            )
+        if options["tries"] and not options["control"]:
+            raise CommandError("--tries goes with --control.", returncode=2)
+        if options["schedules"] and not options["deep"]:
+            raise CommandError("--schedules goes with --deep.", returncode=2)
+        if options["search"] or options["deep"] or options["control"]:
+            refuse_unless_kept(witness.CONTROL.parent, witness.VERDICTS.parent, witness.FOLDER, witness.TRACES)
         slugs = [slug for slug in LADDER if not options["rungs"] or slug in options["rungs"]]
         if options["control"]:
             self._leave_to_chance([slug for slug in slugs if can_play(LADDER[slug])], options)
@@ -96,14 +98,15 @@ class Command(BaseCommand):
         try:
             with verify.servers(), Progress(*columns, console=Console(stderr=True)) as progress:
                 task = progress.add_task("Rungs", total=len(slugs))
-                for line in verify.in_processes(job, slugs, processes, **how):
-                    said[line["rung"]] = line
-                    if job == "control":
-                        witness.store_control(LADDER[line["rung"]], line)
-                    elif job != "check":
-                        verify.keep(line)
-                    done = line["verdict"] if "verdict" in line else _rate(line)
-                    progress.update(task, advance=1, description=f"{line['rung']}: {done}")
+                with closing(verify.in_processes(job, slugs, processes, **how)) as lines:
+                    for line in lines:
+                        said[line["rung"]] = line
+                        if job == "control":
+                            witness.store_control(LADDER[line["rung"]], line)
+                        elif job != "check":
+                            verify.keep(line)
+                        done = line["verdict"] if "verdict" in line else _rate(line)
+                        progress.update(task, advance=1, description=f"{line['rung']}: {done}")
         except ServerError as error:
             raise CommandError(str(error), returncode=2) from error
         return said

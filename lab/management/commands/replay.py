@@ -6,40 +6,39 @@ import json
 import logging
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import CommandError, CommandParser
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from lab.ladder.catalogue import LADDER
+from lab.management.command import LabCommand, clients, rung
 from lab.schedule import stages, verify
 from lab.schedule.fleet import Missing
-from lab.schedule.runs import Impossible, replay
+from lab.schedule.runs import Impossible, actors, replay
 from lab.schedule.trace import Trace
-from lab.schedule.trial import NAMES
 from lab.schedule.witness import load
 from servers import ServerError
 
 
-class Command(BaseCommand):
+class Command(LabCommand):
     help = (
         "Replays the stored witness of a rung, or a schedule that you name, and shows every step: a lane for each "
         "client, who is inside, who waits. With --on the schedule of one rung runs on another, as far as it can."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument("rung", help="its slug, as manage.py ladder shows it")
+        parser.add_argument("rung", type=rung, help="its slug, as manage.py ladder shows it")
         parser.add_argument("schedule", nargs="?", default="", help="who goes next, with commas: 'A,B,B,crash A'")
-        parser.add_argument("--on", default="", help="run it on this rung instead")
+        parser.add_argument("--on", type=rung, metavar="RUNG", help="run it on this rung instead")
+        parser.add_argument("--clients", type=clients, help="how many (as many as in the stored witness)")
         parser.add_argument("--json", action="store_true", help="print the trace as one JSON object")
 
     def handle(self, *args: Any, **options: Any) -> None:
         slug, on = options["rung"], options["on"] or options["rung"]
-        for each in (slug, on):
-            if each not in LADDER:
-                raise CommandError(f"There is no rung {each}. manage.py ladder shows those that there are.")
         stored = load(slug)
-        schedule = tuple(filter(None, options["schedule"].split(","))) or (stored.schedule if stored else ())
+        said = (choice.strip() for choice in options["schedule"].split(","))
+        schedule = tuple(filter(None, said)) or (stored.schedule if stored else ())
         logging.disable(logging.WARNING)
         try:
             with verify.servers(), stages.for_a_command() as stage:
@@ -47,14 +46,14 @@ class Command(BaseCommand):
                     on,
                     schedule,
                     stage,
-                    clients=stored.clients if stored else None,
+                    clients=options["clients"] or (stored.clients if stored else None),
                     to_the_end=True,
                     as_far_as_possible=on != slug,
                 )
         except (ServerError, Missing) as error:
             raise CommandError(str(error), returncode=2) from error
         except Impossible as error:
-            raise CommandError(str(error)) from error
+            raise CommandError(str(error), returncode=2) from error
         if options["json"]:
             self.stdout.write(json.dumps(trace.as_json(), default=str))
         else:
@@ -63,7 +62,7 @@ class Command(BaseCommand):
 
 def show(trace: Trace, console: Console) -> None:
     """Print a trace: a lane for each client, what the servers keep beside it, the verdict below."""
-    lanes = [*NAMES[: trace.clients], *(["W"] if any(step.actor == "W" for step in trace.steps) else [])]
+    lanes = actors(LADDER[trace.rung], trace.clients)
     table = Table("", *lanes, "inside", "waits", title=f"{LADDER[trace.rung].title} ({trace.rung})")
     for number, step in enumerate(trace.steps, start=1):
         cells = [

@@ -1,0 +1,115 @@
+"""The lab's commands as processes: how they are stopped, and what they say to what they cannot do."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+from django.conf import settings
+from django.core.management import CommandError, call_command
+
+from lab.comparison import stored
+from lab.management.commands import compare
+from lab.schedule import verify, witness
+from lab.schedule.stage import Stage
+from tests.lab.schedule_support import stage
+from tests.waiting import wait_for
+
+__all__ = ["stage"]
+
+STOPS = 15.0
+"""Seconds in which a command that is stopped has ended, on a machine that is busy."""
+
+
+@contextmanager
+def running(*arguments: str) -> Iterator[subprocess.Popen[str]]:
+    """A command that is the leader of a process group, as in a terminal."""
+    command = [sys.executable, str(settings.BASE_DIR / "manage.py"), *arguments]
+    there = {**os.environ, "DJANGO_SETTINGS_MODULE": "shop.settings"}
+    # Whoever runs the tests in the background has told them, and so what they start, to ignore it.
+    handler = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        process = subprocess.Popen(
+            command, env=there, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+        )
+    finally:
+        signal.signal(signal.SIGINT, handler)
+    with process:
+        try:
+            yield process
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+
+
+def workers(process: psutil.Process) -> list[psutil.Process]:
+    """The processes in which the command checks rungs."""
+    return [child for child in process.children() if "spawn_main" in " ".join(child.cmdline())]
+
+
+def at_work(process: psutil.Process) -> bool:
+    """Whether two of them are trying schedules: for as long as it takes to import all, they have no connection."""
+    return sum(len(worker.net_connections("unix")) > 2 for worker in workers(process)) == 2
+
+
+WORKS: dict[str, tuple[tuple[str, ...], Callable[[psutil.Process], object]]] = {
+    "processes that only begin": (("ladder", "--deep", "renewal"), workers),
+    "two rungs": (("ladder", "--deep", "renewal", "re-entrant", "fence"), at_work),
+    "servers of a worker's own": (
+        ("ladder", "--deep", "redlock", "renewal"),
+        lambda process: any(worker.children() for worker in workers(process)),
+    ),
+    "one rung": (("explore", "fence", "--preemptions", "9"), lambda process: process.num_threads() > 3),
+    "a benchmark": (("compare", "strategies"), lambda process: len(process.children(recursive=True)) > 4),
+}
+
+
+@pytest.mark.parametrize(("arguments", "works"), WORKS.values(), ids=WORKS)
+def test_a_command_that_is_stopped_ends_at_once_with_all_that_it_started(
+    stage: Stage, arguments: tuple[str, ...], works: Callable[[psutil.Process], object]
+) -> None:
+    with running(*arguments) as process:
+        command = psutil.Process(process.pid)
+        wait_for(lambda: works(command), "the command to work", timeout=60)
+        started = command.children(recursive=True)
+        began = time.monotonic()
+        os.killpg(process.pid, signal.SIGINT)
+        said, complaint = process.communicate(timeout=60)
+        assert time.monotonic() - began < STOPS
+    assert (process.returncode, said) == (130, "")
+    assert complaint.splitlines()[-1] == "Stopped; what was stored so far is kept."
+    assert "Traceback" not in complaint
+    wait_for(lambda: not any(map(psutil.Process.is_running, started)), "all that it started to be gone", timeout=5)
+
+
+def test_what_could_not_be_kept_is_not_looked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # A folder in which not even root can make a file.
+    nowhere = tmp_path / "nowhere"
+    nowhere.touch()
+    monkeypatch.setattr(verify, "servers", lambda: pytest.fail("it begins"))
+    monkeypatch.setattr(compare.Command, "measure", lambda *command, **options: pytest.fail("it begins"))
+    for place, path in (("CONTROL", nowhere / "control.json"), ("FOLDER", nowhere)):
+        with monkeypatch.context() as patch:
+            patch.setattr(witness, place, path)
+            for job in ("--search", "--deep", "--control"):
+                refuses("ladder", job, "renewal")
+    call_command("ladder", "renewal")
+    assert "renewal" in capsys.readouterr().out
+    monkeypatch.setattr(stored, "FILE", nowhere / "comparison.json")
+    refuses("compare", "locks")
+
+
+def refuses(*command: str) -> None:
+    with pytest.raises(CommandError, match="let this user write there first") as refused:
+        call_command(*command)
+    assert refused.value.returncode == 2

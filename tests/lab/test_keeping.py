@@ -1,0 +1,129 @@
+"""What is kept in files: nobody reads a part, no writer undoes another, and what is damaged counts as not there."""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.test import Client
+
+from lab import keeping
+from lab.comparison import stored
+from lab.ladder.catalogue import LADDER
+from lab.schedule import witness
+from tests.waiting import wait_for
+
+LINE = {"broken": 1, "tries": 2}
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(keeping, "_told", set())
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where everything is kept: an empty folder."""
+    for name in ("FOLDER", "TRACES", "VERDICTS", "CONTROL"):
+        monkeypatch.setattr(witness, name, tmp_path / getattr(witness, name).name)
+    monkeypatch.setattr(stored, "FILE", tmp_path / stored.FILE.name)
+    return tmp_path
+
+
+# Writing
+
+
+def test_who_reads_beside_a_writer_reads_the_old_file_to_its_end(tmp_path: Path) -> None:
+    path = tmp_path / "kept.json"
+    keeping.write(path, ["old"] * 10_000)
+    with path.open() as reader:
+        begun = reader.read(10)
+        keeping.write(path, ["new"])
+        assert json.loads(begun + reader.read()) == ["old"] * 10_000
+    assert json.loads(path.read_text()) == ["new"]
+
+
+def test_of_two_writers_one_waits_for_the_other_and_both_are_kept(folder: Path) -> None:
+    second = threading.Thread(target=witness.store_control, args=(LADDER["renewal"], LINE))
+
+    def edit(kept: dict[str, Any]) -> dict[str, Any]:
+        second.start()
+        # Long enough for it to be done, if it did not wait.
+        second.join(0.3)
+        assert second.is_alive()
+        return {**kept, "no-lock": {**LINE, "source": ""}}
+
+    keeping.change(witness.CONTROL, edit)
+    wait_for(lambda: not second.is_alive(), "the second writer")
+    assert {*json.loads(witness.CONTROL.read_text())} == {"no-lock", "renewal"}
+
+
+def test_a_writer_that_fails_leaves_what_there_was_and_nothing_beside_it(tmp_path: Path) -> None:
+    path = tmp_path / "kept.json"
+    keeping.write(path, "old")
+    endless: list[Any] = []
+    endless.append(endless)
+    with pytest.raises(ValueError, match="Circular"):
+        keeping.write(path, endless)
+    assert list(tmp_path.iterdir()) == [path]
+    assert json.loads(path.read_text()) == "old"
+
+
+def test_what_is_measured_of_one_part_leaves_the_other(folder: Path) -> None:
+    stored.store("locks", {"made": "first"})
+    stored.store("strategies", {"made": "second"})
+    stored.store("locks", {"made": "third"})
+    assert json.loads(stored.FILE.read_text()) == {"locks": {"made": "third"}, "strategies": {"made": "second"}}
+
+
+# Damaged files
+
+DAMAGED = ["", "{", "[]", "null", '"text"', '{"no-lock": {"broken": 1', '{"no-lock": []}', '{"no-lock": {"tries": 2}}']
+
+
+@pytest.mark.django_db
+@pytest.mark.usefixtures("stages")
+@pytest.mark.parametrize("text", DAMAGED)
+def test_a_damaged_file_counts_as_none(folder: Path, text: str) -> None:
+    witness.FOLDER.mkdir()
+    witness.TRACES.mkdir()
+    for path in (
+        witness.VERDICTS,
+        witness.CONTROL,
+        stored.FILE,
+        witness.FOLDER / "no-lock.json",
+        witness.TRACES / "redlock.json",
+    ):
+        path.write_text(text)
+    for address in ("/lab/", "/lab/rungs/redlock/", "/lab/comparison/"):
+        assert Client().get(address).status_code == 200
+    assert witness.load("no-lock") is witness.control("no-lock") is witness.trace("redlock") is None
+    witness.store_control(LADDER["no-lock"], LINE)
+    assert witness.control("no-lock") == {**LINE, "source": witness.source_hash(LADDER["no-lock"]), "outdated": False}
+
+
+def test_a_file_that_may_not_be_read_counts_as_none(folder: Path) -> None:
+    witness.CONTROL.mkdir()
+    assert witness.control("no-lock") is None
+
+
+def test_what_is_damaged_is_logged_once_with_the_command_that_makes_it_again(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    witness.CONTROL.write_text("{")
+    stored.FILE.write_text("{")
+    with caplog.at_level(logging.ERROR):
+        for _ in range(3):
+            witness.control("no-lock")
+            stored.load("locks")
+    assert [record.getMessage().rpartition(": ")[2] for record in caplog.records] == [
+        "manage.py ladder --control",
+        "manage.py compare locks",
+    ]
+    caplog.clear()
+    assert witness.verdict("renewal") is None
+    assert not caplog.records, "a file that is not there is none that is damaged"
