@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from dataclasses import replace
 from html import unescape
 
@@ -20,10 +19,8 @@ pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("stages")]
 
 
 @pytest.fixture(autouse=True)
-def _nothing_is_remembered() -> Iterator[None]:
-    runs._shown.cache_clear()
-    yield
-    runs._shown.cache_clear()
+def _nothing_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runs, "_kept", {})
 
 
 def links(reader: Client, address: str, page: str) -> list[str]:
