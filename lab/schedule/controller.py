@@ -357,9 +357,11 @@ class Controller:
             self.run.broken, self.run.why = broken
 
     def _clear_up(self) -> None:
-        for actor in self._actors.values():
-            if actor.state is not State.DONE and actor.thread.ident:
-                self._kill(actor)
+        living = [actor for actor in self._begun() if actor.state is not State.DONE]
+        for actor in living:  # who waits for one of these must not go on when that one dies
+            actor.crashed = True
+        for actor in living:
+            self._kill(actor)
 
 
 WAITS = {

@@ -216,6 +216,14 @@ def test_pruning_leaves_out_no_outcome(stage: Stage, slug: str, monkeypatch: pyt
     assert few == many if slug in ("no-lock", "subtract-in-sql") else few < many
 
 
+def test_three_who_wait_for_each_other_are_cleared_away(stage: Stage) -> None:
+    """Who waits in this process for one that is killed must not take what that one held, and keep it."""
+    for _ in range(10):
+        began = time.monotonic()
+        assert replay("file-lock", [], stage, clients=3).broken is None
+        assert time.monotonic() - began < 10
+
+
 def test_no_other_thread_is_stopped(stage: Stage) -> None:
     """Whoever is no actor passes every hook."""
     began = time.monotonic()
