@@ -239,7 +239,7 @@ class Try:
         self.steps = 0
         self.happened = False
         self._event: Event | None = chance.choice(events) if events else None
-        self._due = chance.randrange(steps)
+        self._due = chance.randrange(max(1, steps))  # a try may have come to its end before anybody took one
         self._mutex = threading.Lock()
         jobs = trial.begin()
         self.barrier = threading.Barrier(len(jobs))
