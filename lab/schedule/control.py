@@ -156,11 +156,11 @@ class Client:
         Raises:
             Crash: he is dead.
         """
-        self._alive()
+        self.goes_on_living()
         with self._try.gate.quiet():
             late = self._try.reaches_a_step(self)
             time.sleep(self._random.uniform(0, LATE if late else self._try.pause))
-        self._alive()
+        self.goes_on_living()
 
     def sleep(self, seconds: float, at: tuple[str, int] | None = None) -> None:
         """In his own thread: sleep for so long, or until time has passed.
@@ -181,26 +181,29 @@ class Client:
 
         def look() -> None:
             nonlocal heard
-            heard = connection.can_read(timeout=LOOK)
+            if not isinstance(connection, hooks.Bell):
+                heard = connection.can_read(timeout=LOOK)
+            elif not (heard := connection.rang()):
+                time.sleep(LOOK)
 
         self._wait(look, lambda: heard or self.clock() >= until)
         return heard
 
     def _wait(self, look: Callable[[], None], over: Callable[[], bool]) -> None:
-        self._alive()
+        self.goes_on_living()
         with self._try.gate.quiet():
             self._try.reaches_a_step(self)
             self.waits = True
             try:
                 while not over():
-                    self._alive()
+                    self.goes_on_living()
                     look()
                     self.looks += 1
             finally:
                 self.waits = False
-        self._alive()
+        self.goes_on_living()
 
-    def _alive(self) -> None:
+    def goes_on_living(self) -> None:
         if self.crashed:
             raise Crash
 
