@@ -114,20 +114,26 @@ class Command(LabCommand):
     def _show(self, said: Mapping[str, Mapping[str, Any]], slugs: list[str], *, as_json: bool) -> None:
         if as_json:
             lines = [said.get(slug) or _claim(slug) for slug in slugs]
-            schedules = sum(line.get("schedules", 0) for line in lines)
-            seconds = sum(line.get("seconds", 0) for line in lines)
+            searches = [search for line in lines for search in (line, *line.get("also", ()), *line.get("deep", ()))]
+            schedules = sum(search.get("schedules", 0) for search in searches)
+            seconds = sum(map(_seconds, lines))
             rate = round(schedules / seconds, 1) if seconds else None
             self.stdout.write(json.dumps({"rungs": lines, "schedules_per_s": rate}))
             return
-        rung = Column("rung", no_wrap=True)
-        table = Table(rung, "claim", "breaks", "by", "verdict", "how", "by chance", title="The ladder")
+        # Eighty columns are enough: what is short is whole, and what was not asked for has no column.
+        words = [Column("breaks", min_width=10), Column("by", min_width=7)]
+        columns = [Column("rung", no_wrap=True), Column("claim", no_wrap=True), *words]
+        columns += [Column("verdict", no_wrap=True)] if said else []
+        columns += [Column("how", min_width=8), Column("chance", min_width=7)]
+        table = Table(*columns, title="The ladder", box=None, padding=(0, 1, 0, 0), pad_edge=False)
         for slug in slugs:
             entry, line = LADDER[slug], said.get(slug)
             colour = "" if line is None else "[green]" if verify.reproduced(line) else "[red]"
             verdict = "" if line is None else f"{colour}{line['verdict']}"
             chance = _rate(witness.control(slug))
             breaks, event = entry.breaks or "", entry.broken_by or ""
-            table.add_row(slug, entry.claim, breaks, event, verdict, _how(slug, line), chance)
+            checked = [verdict] if said else []
+            table.add_row(slug, entry.claim, breaks, event, *checked, _how(slug, line), chance)
         Console().print(table)
 
 
@@ -141,21 +147,24 @@ def _named(line: Mapping[str, Any]) -> str:
 
 
 def _rate(said: Mapping[str, Any] | None) -> str:
-    return "" if said is None else f"{said['broken']} of {said['tries']}"
+    return "" if said is None else f"{said['broken']}/{said['tries']}"
 
 
 def _how(slug: str, line: Mapping[str, Any] | None) -> str:
     if line is None:
         stored = witness.load(slug)
-        return f"witness of {len(stored.schedule)} steps" if stored else ""
+        return f"{len(stored.schedule)} steps" if stored else ""
     if "missing" in line:
         return str(line["missing"])
     if line["claim"] == "flawed":
         return f"{line['broken']} of {line['replays']} replays" if line["replays"] else "no witness is stored"
-    searches = (line, *line.get("also", ()), *line.get("deep", ()))
-    return str(
-        line.get("why") or f"{'; '.join(map(_searched, searches))} in {sum(one['seconds'] for one in searches):.1f} s"
-    )
+    searches = "; ".join(map(_searched, (line, *line.get("also", ()), *line.get("deep", ()))))
+    return str(line.get("why") or f"{searches} in {_seconds(line):.1f} s")
+
+
+def _seconds(line: Mapping[str, Any]) -> float:
+    """How long a rung has taken. The deep searches come on top of its line."""
+    return float(line.get("seconds", 0) + sum(search["seconds"] for search in line.get("deep", ())))
 
 
 def _searched(search: Mapping[str, Any]) -> str:
