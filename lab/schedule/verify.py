@@ -246,7 +246,7 @@ def in_processes(
             tried.enter_context(stages.for_a_command())
     with ProcessPoolExecutor(processes, get_context("spawn"), worker.begin) as pool, _ended_with(pool):
         try:
-            with _not_interrupted():
+            with not_interrupted():
                 done = [pool.submit(worker.work, job, slug, **options) for slug in slugs]
             for each in as_completed(done):
                 yield each.result()
@@ -255,13 +255,19 @@ def in_processes(
 
 
 @contextmanager
-def _not_interrupted() -> Iterator[None]:
+def not_interrupted() -> Iterator[None]:
     """For the block, Ctrl-C waits. It never reaches a process that is started there: we end it, and in good order."""
+    came: list[int] = []
+    handler = signal.signal(signal.SIGINT, lambda number, frame: came.append(number))
+    # What is started inherits the mask. For us it is not enough: any other thread takes the signal on our behalf.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
     try:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        signal.signal(signal.SIGINT, handler)
+        if came and callable(handler):
+            handler(signal.SIGINT, None)
 
 
 @contextmanager

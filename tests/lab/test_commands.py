@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -88,6 +90,48 @@ def test_a_command_that_is_stopped_ends_at_once_with_all_that_it_started(
     assert complaint.splitlines()[-1] == "Stopped; what was stored so far is kept."
     assert "Traceback" not in complaint
     wait_for(lambda: not any(map(psutil.Process.is_running, started)), "all that it started to be gone", timeout=5)
+
+
+def test_ctrl_c_waits_until_all_processes_are_started_whichever_thread_takes_it(
+    another_thread: threading.Thread, interruptible: socket.socket
+) -> None:
+    went_on = False
+
+    def start() -> None:
+        nonlocal went_on
+        with verify.not_interrupted():
+            signal.pthread_kill(another_thread.ident or 0, signal.SIGINT)
+            assert interruptible.recv(1) == bytes([signal.SIGINT])
+            went_on = True
+
+    with pytest.raises(KeyboardInterrupt):
+        start()
+    assert went_on
+
+
+@pytest.fixture
+def another_thread() -> Iterator[threading.Thread]:
+    done = threading.Event()
+    thread = threading.Thread(target=done.wait)
+    thread.start()
+    yield thread
+    done.set()
+    thread.join()
+
+
+@pytest.fixture
+def interruptible() -> Iterator[socket.socket]:
+    """Ctrl-C interrupts this process, whoever started it; here is told that the signal has come."""
+    told, tells = socket.socketpair()
+    tells.setblocking(False)
+    handler = signal.signal(signal.SIGINT, signal.default_int_handler)
+    before = signal.set_wakeup_fd(tells.fileno())
+    try:
+        with told, tells:
+            yield told
+    finally:
+        signal.set_wakeup_fd(before)
+        signal.signal(signal.SIGINT, handler)
 
 
 def test_what_could_not_be_kept_is_not_looked_for(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from contextlib import closing
 from typing import Any
 
@@ -15,7 +16,7 @@ from lab.schedule.fleet import Missing
 from lab.schedule.runs import can_play, events_of, new_trial, replay
 from lab.schedule.sample import sample
 from lab.schedule.search import Bounds
-from lab.schedule.stage import Stage
+from lab.schedule.stage import Kept, Stage
 from lab.schedule.trial import Trial
 from locking import etcd, redlock, zookeeper
 from servers import zookeeper as zookeeper_server
@@ -136,9 +137,21 @@ def test_what_is_missing_is_named(stage: Stage, monkeypatch: pytest.MonkeyPatch)
         trial_of("zookeeper", stage).begin()
 
 
+@pytest.fixture
+def without_servers(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
+    """The stage as it is before any rung has started servers on it."""
+    kept: dict[str, Kept] = {}
+    monkeypatch.setattr(stage, "_kept", kept)
+    yield stage
+    for each in kept.values():
+        each.close()
+
+
 @pytest.mark.parametrize("job", ["check", "search"])
-def test_a_worker_goes_on_without_what_is_missing(stage: Stage, monkeypatch: pytest.MonkeyPatch, job: str) -> None:
-    monkeypatch.setattr(worker, "_stage", [stage])
+def test_a_worker_goes_on_without_what_is_missing(
+    without_servers: Stage, monkeypatch: pytest.MonkeyPatch, job: str
+) -> None:
+    monkeypatch.setattr(worker, "_stage", [without_servers])
     monkeypatch.setattr(fleet, "libfaketime", lambda: None)
     line = worker.work(job, "redlock-clock-jump")
     assert (line["verdict"], verify.reproduced(line)) == ("missing", False)
