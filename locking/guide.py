@@ -23,6 +23,7 @@ class Entry:
 
     Args:
         needs: the servers it runs on.
+        made: the lines that make one.
         costs: of an uncontended pair of acquire and release, and what is there while it is held or waited for.
         fails: when two may hold it, or nobody gets it.
         choose: when it is the right one.
@@ -30,6 +31,7 @@ class Entry:
 
     lock: type[Lock]
     needs: str
+    made: str
     costs: str
     fails: str
     choose: str
@@ -39,6 +41,11 @@ ENTRIES: Sequence[Entry] = (
     Entry(
         ThreadLock,
         "nothing",
+        """\
+from locking import ThreadLock
+
+lock = ThreadLock("stock:sku-42")
+""",
         "Microseconds; no round trip.",
         "Another process is another lock.",
         "Only the threads of one process meet: a cache, a file that nobody else opens.",
@@ -46,6 +53,11 @@ ENTRIES: Sequence[Entry] = (
     Entry(
         ProcessLock,
         "a local folder",
+        """\
+from locking import ProcessLock
+
+lock = ProcessLock("/run/lock", "stock:sku-42")
+""",
         "Microseconds; no round trip. Waiting polls, every 1 to 50 ms.",
         "Another machine is another lock, and so is the same name after its file was removed while it was held.",
         "Several processes of one machine: a cron job that must not run twice there.",
@@ -53,6 +65,13 @@ ENTRIES: Sequence[Entry] = (
     Entry(
         RedisLock,
         "one Redis 7 or Valkey 7.2, or a Sentinel's, or a Cluster",
+        """\
+from redis import Redis
+from locking import RedisLock
+
+client = Redis.from_url("redis://localhost:6379/0", socket_timeout=5)
+lock = RedisLock(client, "stock:sku-42", ttl=10.0)
+""",
         "Two round trips; a handed-over lock takes one. A waiter has one connection of the client's pool, a process "
         "one more for all renewals.",
         "The server loses its data, or fails over to a replica that has not seen the grant (`wait_for_replicas` "
@@ -64,6 +83,11 @@ ENTRIES: Sequence[Entry] = (
     Entry(
         ReentrantLock,
         "those of the lock within",
+        """\
+from locking import ReentrantLock, ThreadLock
+
+lock = ReentrantLock(ThreadLock("stock:sku-42"))
+""",
         "Those of the lock within, once for all entries of the same owner.",
         "As the lock within. Another object of the name is another holder.",
         "Code that holds the lock calls code that takes it, and neither can be changed.",
@@ -71,6 +95,13 @@ ENTRIES: Sequence[Entry] = (
     Entry(
         Redlock,
         "an odd number of independent Redis or Valkey primaries, five say",
+        """\
+from redis import Redis
+from locking import Redlock
+
+urls = ["redis://redis-1:6379/0", "redis://redis-2:6379/0", "redis://redis-3:6379/0"]
+lock = Redlock([Redis.from_url(url) for url in urls], "stock:sku-42", ttl=10.0)
+""",
         "Two round trips to all nodes at once, and a connection to each; a node that hangs costs `node_timeout`. "
         "Waiting tries again and again.",
         "So many of the nodes that granted forget it that a majority can grant again; one is enough when only just a "
@@ -81,6 +112,14 @@ ENTRIES: Sequence[Entry] = (
     Entry(
         ZooKeeperLock,
         "ZooKeeper, an ensemble of three or five",
+        """\
+from kazoo.client import KazooClient
+from locking.zookeeper import ZooKeeperLock
+
+client = KazooClient("zookeeper-1:2181,zookeeper-2:2181,zookeeper-3:2181", timeout=10.0)
+client.start()
+lock = ZooKeeperLock(client, "stock:sku-42")
+""",
         "Four requests, two of them writes to a quorum; some milliseconds. An idle waiter sends only the pings of its "
         "session.",
         "A holder whose session has ended without its knowing goes on until its lease says so: check the fence.",
@@ -89,6 +128,12 @@ ENTRIES: Sequence[Entry] = (
     Entry(
         EtcdLock,
         "etcd, a cluster of three or five",
+        """\
+from etcd3gw import Etcd3Client
+from locking.etcd import EtcdLock
+
+lock = EtcdLock(Etcd3Client("localhost", 2379), "stock:sku-42", ttl=10)
+""",
         "Three requests, each a write to a quorum; some milliseconds. A waiter holds a watch, and sends one keepalive "
         "a TTL to keep its place.",
         "As ZooKeeper. A crashed holder's lease lasts a quarter longer than the TTL; TTLs are whole seconds.",
@@ -97,6 +142,11 @@ ENTRIES: Sequence[Entry] = (
     Entry(
         AdvisoryLock,
         "Postgres",
+        """\
+from locking.postgres import AdvisoryLock
+
+lock = AdvisoryLock("postgresql://shop@localhost/shop", "stock:sku-42")
+""",
         "A connection is opened for each grant and each wait, which is most of the two or three milliseconds.",
         "The connection ends, or the primary fails over: the lease says so. A holder that is stopped keeps it for as "
         "long as its connection lives, and so does a waiter whose turn has come. Two names may have one 64-bit hash.",
@@ -105,6 +155,13 @@ ENTRIES: Sequence[Entry] = (
     Entry(
         RowLock,
         "Postgres, with a table and a row a name",
+        """\
+from locking.tables import RowLock, add_row, create_lock_tables
+
+create_lock_tables("postgresql://shop@localhost/shop")  # once
+add_row("postgresql://shop@localhost/shop", "stock:sku-42")  # once a name
+lock = RowLock("postgresql://shop@localhost/shop", "stock:sku-42")
+""",
         "As AdvisoryLock, with five statements, the commit among them.",
         "As AdvisoryLock. Without the row there is nothing to lock: it says so.",
         "What is locked is in Postgres and wants a fence, and for as long as a transaction may stay open.",
@@ -112,6 +169,12 @@ ENTRIES: Sequence[Entry] = (
     Entry(
         InsertLock,
         "Postgres, with a table",
+        """\
+from locking.tables import InsertLock, create_lock_tables
+
+create_lock_tables("postgresql://shop@localhost/shop")  # once
+lock = InsertLock("postgresql://shop@localhost/shop", "stock:sku-42", ttl=10.0)
+""",
         "A connection a request, four statements, two commits.",
         "Postgres loses its data, or its clock is set forward. A holder that is paused beyond its TTL goes on: check "
         "the fence.",
@@ -136,6 +199,9 @@ TTL: take one with a **fence**, and let the store refuse a fence lower than the 
 
 How long is a TTL? Not as long as the work, which renewal covers, but several times the longest pause that a holder
 should survive: garbage collection, a busy host, a slow network. It is how long the others wait when a holder dies.
+
+The package needs `redis`, and a lock on another server that server's client: `kazoo`, `etcd3gw`, or `psycopg` for
+those on Postgres. Nothing else; Django only for its page in the admin.
 
 """
 
@@ -170,6 +236,7 @@ def section(entry: Entry) -> str:
     module = entry.lock.__module__.replace(".", "/")
     return (
         f"\n## {entry.lock.__name__}\n\n"
+        f"```python\n{entry.made}```\n\n"
         f"- Where: [{module}.py](../{module}.py). Needs {entry.needs}.\n"
         f"- Costs: {entry.costs}\n"
         f"- Does not help when: {entry.fails}\n"

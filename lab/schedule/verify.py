@@ -190,6 +190,8 @@ def deep(
     """
     entry, searches = LADDER[slug], []
     for clients, bounds in DEEP:
+        if clients == CROWD and slug == UNORDERED:
+            continue
         found = find(entry, stage, replace(bounds, schedules=schedules), progress, clients)
         searches.append(_searched(found, bounds))
     broken = next((search for search in searches if search["verdict"] == "broken"), {})

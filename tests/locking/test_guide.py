@@ -5,12 +5,19 @@ from __future__ import annotations
 import importlib
 import inspect
 import pkgutil
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import locking
 from locking import Lock, RedisLock, guide
+from servers.valkey import Valkey
+from tests.locking.etcd_support import running_etcd
+from tests.locking.postgres_support import conninfo_of, running_postgres
+from tests.locking.zookeeper_support import running_zookeeper
 
 
 def shipped() -> set[type[Lock]]:
@@ -43,3 +50,48 @@ def test_what_a_lock_declares_shows(monkeypatch: pytest.MonkeyPatch) -> None:
     before = guide.markdown()
     monkeypatch.setattr(RedisLock, "capabilities", locking.Capabilities())
     assert guide.markdown() != before
+
+
+@pytest.fixture
+def addresses(valkey: Valkey, tmp_path: Path) -> Iterator[Callable[[str], Mapping[str, str]]]:
+    """By what to replace the addresses that the document gives to a lock's servers, which run."""
+    with ExitStack() as running:
+
+        def of(module: str) -> Mapping[str, str]:
+            match module:
+                case "locking.local":
+                    return {"/run/lock": str(tmp_path)}
+                case "locking.redis":
+                    return {"redis://localhost:6379/0": valkey.url}
+                case "locking.redlock":
+                    return {f"redis://redis-{db}:6379/0": f"{valkey.url}?db={db}" for db in (1, 2, 3)}
+                case "locking.zookeeper":
+                    zookeeper = running.enter_context(running_zookeeper())
+                    return {"zookeeper-1:2181,zookeeper-2:2181,zookeeper-3:2181": zookeeper.hosts}
+                case "locking.etcd":
+                    etcd = running.enter_context(running_etcd())
+                    return {'"localhost", 2379': f'"localhost", {etcd.port}'}
+                case "locking.postgres" | "locking.tables":
+                    postgres = running.enter_context(running_postgres())
+                    return {"postgresql://shop@localhost/shop": conninfo_of(postgres)}
+                case _:
+                    return {}
+
+        yield of
+
+
+@pytest.mark.parametrize("entry", guide.ENTRIES, ids=lambda entry: entry.lock.__name__)
+def test_the_lines_that_make_a_lock_make_one(entry: guide.Entry, addresses: Callable[[str], Mapping[str, str]]) -> None:
+    made: dict[str, Any] = {}
+    lines = entry.made
+    for written, running in addresses(entry.lock.__module__).items():
+        lines = lines.replace(written, running)
+    exec(lines, made)  # noqa: S102
+    try:
+        assert type(made["lock"]) is entry.lock
+        with made["lock"].hold(timeout=10) as lease:
+            lease.check()
+    finally:
+        if entry.lock.__name__ == "ZooKeeperLock":
+            made["client"].stop()
+            made["client"].close()

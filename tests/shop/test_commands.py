@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Iterator
 from io import StringIO
+from pathlib import Path
 
 import pytest
 from django.conf import settings
@@ -16,6 +17,7 @@ from redis import Redis
 from inventory import strategies
 from inventory.models import StockItem
 from inventory.strategies import NAMES
+from servers import RunFolder
 from shop import accounts, checkout
 from shop.management.commands.serve import environment, granian_arguments, refuse_busy_port
 from shop.models import Order, Product, Sale, SaleItem
@@ -114,6 +116,28 @@ def test_a_free_port_is_not_refused_and_stays_free(busy: socket.socket) -> None:
 def test_an_address_of_another_machine_is_refused_by_its_name() -> None:
     with pytest.raises(CommandError, match=r"Cannot listen on 192\.0\.2\.1:8000"):
         refuse_busy_port("192.0.2.1", 8000)
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(("answers", "says"), [(True, ""), (False, "No answer from postgres and valkey")])
+def test_who_serves_is_told_which_server_does_not_answer(
+    redis: Redis,
+    busy: socket.socket,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    *,
+    answers: bool,
+    says: str,
+) -> None:
+    monkeypatch.setattr("os.execve", lambda *command: None)
+    folder = settings.RUN_FOLDER if answers else RunFolder(tmp_path)
+    monkeypatch.setattr(RunFolder, "default", lambda: folder)
+    port = busy.getsockname()[1]
+    busy.close()
+    call_command("serve", "--port", str(port))
+    warnings = capsys.readouterr().err.splitlines()[:-1]
+    assert [line[: len(says)] for line in warnings] == ([] if answers else [says])
 
 
 def test_the_web_server_has_as_many_connections_to_postgres_as_threads() -> None:

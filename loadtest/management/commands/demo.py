@@ -43,7 +43,7 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         console = Console()
-        password = secrets.token_urlsafe(9)
+        password = secrets.token_hex(8)
         try:
             with ExitStack() as running:
                 with console.status("Starting Postgres, Valkey, web, worker and beat …"):
@@ -104,6 +104,7 @@ The shop keeps running. Stop it with Ctrl-C.
 
   API, to try    {url}/api/docs/
   admin          {url}/admin/          stock, locks, orders
+  lab            {url}/lab/            see each lock break
   log in as      admin or buyer, password {password}
   another burst  make rush ARGS="--strategy lua --clients 200 --url {url}"
 """

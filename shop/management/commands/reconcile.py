@@ -36,7 +36,8 @@ class Command(BaseCommand):
         try:
             found = reconcile_audited(grace=options["grace"])
         except (RedisError, OperationalError, InterfaceError) as error:
-            raise CommandError(f"A server did not answer: {error}", returncode=2) from error
+            hint = "Start our own with: manage.py servers start"
+            raise CommandError(f"A server did not answer: {error}\n{hint}", returncode=2) from error
         if options["json"]:
             repairs = [asdict(repair) for repair in found.repairs]
             said = {"broken_before": found.before, "repairs": repairs, "broken_after": found.after}

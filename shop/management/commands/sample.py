@@ -36,7 +36,7 @@ class Command(BaseCommand):
         )
 
     def handle(self, *args: Any, **options: Any) -> None:
-        password = options["password"] or secrets.token_urlsafe(9)
+        password = options["password"] or secrets.token_hex(8)
         make_account("admin", password, staff=True)
         make_account("buyer", password, staff=False)
         products = []

@@ -11,6 +11,9 @@ from typing import Any
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
+from servers import RunFolder
+from shop.management.commands import servers
+
 
 class Command(BaseCommand):
     help = (
@@ -24,6 +27,11 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         refuse_busy_port(options["host"], options["port"])
+        if down := [server.name for server in servers.statuses(RunFolder.default()) if not server.up]:
+            self.stderr.write(
+                f"No answer from {' and '.join(down)}: buyers are told to come back until there is one. "
+                "Start what is ours: manage.py servers start"
+            )
         self.stderr.write(f"The shop is at http://{options['host']}:{options['port']}/. Stop it with Ctrl-C.")
         arguments = granian_arguments(options["host"], options["port"])
         os.execve(sys.executable, arguments, {**os.environ, **environment()})  # noqa: S606 - our server, in our place

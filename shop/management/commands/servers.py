@@ -49,7 +49,7 @@ class Command(BaseCommand):
             self.stdout.write(f"Started {' and '.join(ours)} in {folder.path}.")
         else:
             self.stdout.write(f"Already running in {folder.path}.")
-        self._show(_found(folder))
+        self._show(statuses(folder))
 
     def _stop(self, folder: RunFolder, *, delete: bool) -> None:
         ran = keeper.stop(folder, delete=delete)
@@ -58,7 +58,7 @@ class Command(BaseCommand):
             self.stdout.write(f"Removed {folder.path} and all its data.")
 
     def _status(self, folder: RunFolder, *, as_json: bool) -> None:
-        found = _found(folder)
+        found = statuses(folder)
         if as_json:
             shown = {s.name: {"up": s.up, "address": s.address, "version": s.version, "pid": s.pid} for s in found}
             self.stdout.write(json.dumps(shown))
@@ -87,7 +87,8 @@ def _ours() -> list[str]:
     return [name for name, given in _given().items() if not given]
 
 
-def _found(folder: RunFolder) -> list[Status]:
+def statuses(folder: RunFolder) -> list[Status]:
+    """How Postgres and Valkey are, ours or given."""
     ours = {server.name: server for server in keeper.status(folder, runs=_ours())}
     return [ours.get("postgres") or _given_postgres(), ours.get("valkey") or _given_valkey()]
 
