@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import wait
 from typing import Any
 
 import redis
@@ -192,6 +193,9 @@ class StoppingBallot(Ballot):
         does = "; ".join(f"{call.script}.lua on all nodes: {' '.join(call.keys)}" for call in self._calls)
         hooks.stop(Pending(does, "redis", writes=frozenset({VOTED})))
         super().hold(seconds)
+        # Whoever tries to reach a silent node goes on after the vote, and the next vote may share his attempt. Here
+        # what begins in a step ends in it, or a node that is back by then would be missed by chance.
+        wait(self._openings, NODE_TIMEOUT)
 
 
 class _Time:

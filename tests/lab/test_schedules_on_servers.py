@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from typing import Any
 
 import pytest
 from kazoo.recipe.lock import Lock as KazooRecipe
+from redis import RedisError
 
 from lab.ladder.catalogue import LADDER
 from lab.schedule import fleet, verify, worker
 from lab.schedule.fleet import Missing
-from lab.schedule.runs import can_play, events_of, new_trial, replay
+from lab.schedule.runs import can_play, events_of, new_trial, rehearse, replay
 from lab.schedule.sample import sample
 from lab.schedule.search import Bounds
 from lab.schedule.stage import Kept, Stage
 from lab.schedule.trial import Trial
+from lab.schedule.witness import load
 from locking import etcd, redlock, zookeeper
 from servers import zookeeper as zookeeper_server
 from tests.lab.schedule_support import stage
@@ -135,6 +138,23 @@ def test_what_is_missing_is_named(stage: Stage, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(zookeeper_server, "available", lambda: False)
     with pytest.raises(Missing, match="apt-get install zookeeper"):
         trial_of("zookeeper", stage).begin()
+
+
+def test_what_a_step_begins_ends_in_it(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client goes on trying to reach two nodes when he has voted, and these come back as the next step."""
+    plain = redlock.connect
+
+    def slowly(*arguments: Any) -> Any:
+        try:
+            return plain(*arguments)
+        except RedisError:
+            time.sleep(0.2)
+            raise
+
+    monkeypatch.setattr(redlock, "connect", slowly)
+    witness = load("redlock-replicated-nodes")
+    assert witness is not None
+    assert rehearse(witness, stage).broken == witness.invariant
 
 
 @pytest.fixture
