@@ -40,7 +40,7 @@ class Entry:
 ENTRIES: Sequence[Entry] = (
     Entry(
         ThreadLock,
-        "nothing",
+        "no server",
         """\
 from locking import ThreadLock
 
@@ -56,7 +56,7 @@ lock = ThreadLock("stock:sku-42")
         """\
 from locking import ProcessLock
 
-lock = ProcessLock("/run/lock", "stock:sku-42")
+lock = ProcessLock("/var/lib/shop/locks", "stock:sku-42")  # it exists, and all who lock may write there
 """,
         "Microseconds; no round trip. Waiting polls, every 1 to 50 ms.",
         "Another machine is another lock, and so is the same name after its file was removed while it was held.",
@@ -200,8 +200,9 @@ TTL: take one with a **fence**, and let the store refuse a fence lower than the 
 How long is a TTL? Not as long as the work, which renewal covers, but several times the longest pause that a holder
 should survive: garbage collection, a busy host, a slow network. It is how long the others wait when a holder dies.
 
-The package needs `redis`, and a lock on another server that server's client: `kazoo`, `etcd3gw`, or `psycopg` for
-those on Postgres. Nothing else; Django only for its page in the admin.
+The package needs redis-py, as new as [requirements.in](../requirements.in) says, and a lock on another server that
+server's client: `kazoo`, `etcd3gw`, or `psycopg` for those on Postgres. Nothing else; Django only for its page in the
+admin.
 
 """
 

@@ -369,7 +369,8 @@ class Ballot:
                 else:
                     node.part(connection, self._undo)
             for opening, node in self._openings.items():
-                node.silent = True
+                if node in awake:  # a silent one may have been reached meanwhile: then the next vote waits for it
+                    node.silent = True
                 if self._undo:
                     opening.add_done_callback(partial(node.tell, self._undo, seconds))
 

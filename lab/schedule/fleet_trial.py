@@ -64,6 +64,7 @@ class FleetTrial(LockTrial):
     def happens(self, event: Event) -> None:
         if event in STRIKES:
             self.happened = True
+            self.events += 1
             self.strikes(event)
         else:
             super().happens(event)
@@ -194,7 +195,7 @@ class StoppingBallot(Ballot):
         hooks.stop(Pending(does, "redis", writes=frozenset({VOTED})))
         super().hold(seconds)
         # Whoever tries to reach a silent node goes on after the vote, and the next vote may share his attempt. Here
-        # what begins in a step ends in it, or a node that is back by then would be missed by chance.
+        # attempts end in the step in which they begin, or a node that is back by then would be missed by chance.
         wait(self._openings, NODE_TIMEOUT)
 
 

@@ -50,11 +50,16 @@ class LockTrial(Trial):
         def job() -> str:
             client = self.stage.sit(name).redis
             lock = self.make_lock(client)
-            try:
-                return self.work(name, client, lock)
-            except LockUnavailable:
-                # Raised on entry only, and it says: try again. The server has gone, or answered after the TTL.
-                return self.work(name, client, lock)
+            tries = 0
+            while True:
+                try:
+                    return self.work(name, client, lock)
+                except LockUnavailable:
+                    # Raised on entry only, and it says: try again. The server has gone, or answered after the TTL.
+                    # Each event may bring that about once more.
+                    tries += 1
+                    if tries > 1 + self.events:
+                        raise
 
         return job
 
@@ -93,7 +98,7 @@ class FenceTrial(LockTrial):
 
     def errors(self, answers: Mapping[str, str]) -> Sequence[Broken]:
         """The store may turn somebody away, but only when something has happened to him."""
-        told = {name: SOLD if self.disturbed and answer == "overtaken" else answer for name, answer in answers.items()}
+        told = {name: SOLD if self.events and answer == "overtaken" else answer for name, answer in answers.items()}
         return super().errors(told)
 
     def work(self, name: str, client: Any, lock: Lock) -> str:

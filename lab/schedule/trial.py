@@ -33,14 +33,14 @@ class Trial(ABC):
         self.inside: list[str] = []
         self.crashed: set[str] = set()
         self.broken: Broken | None = None
-        self.disturbed = False
+        self.events = 0
 
     def begin(self) -> Mapping[str, Callable[[], str]]:
         """Prepare the servers, and return the job of each actor by name."""
         self.inside.clear()
         self.crashed.clear()
         self.broken = None
-        self.disturbed = False
+        self.events = 0
         self.stage.redis.flushdb()
         return self.prepare()
 
@@ -98,7 +98,7 @@ class Trial(ABC):
 
     def happens(self, event: Event) -> None:
         """Let it happen."""
-        self.disturbed = True
+        self.events += 1
         if event == "pause":
             self.stage.pass_time(1.01 * TTL)
             return

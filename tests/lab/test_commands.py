@@ -122,15 +122,18 @@ def another_thread() -> Iterator[threading.Thread]:
 @pytest.fixture
 def interruptible() -> Iterator[socket.socket]:
     """Ctrl-C interrupts this process, whoever started it; here is told that the signal has come."""
-    told, tells = socket.socketpair()
-    tells.setblocking(False)
     handler = signal.signal(signal.SIGINT, signal.default_int_handler)
-    before = signal.set_wakeup_fd(tells.fileno())
     try:
+        told, tells = socket.socketpair()
         with told, tells:
-            yield told
+            told.settimeout(10)
+            tells.setblocking(False)
+            before = signal.set_wakeup_fd(tells.fileno())
+            try:
+                yield told
+            finally:
+                signal.set_wakeup_fd(before)
     finally:
-        signal.set_wakeup_fd(before)
         signal.signal(signal.SIGINT, handler)
 
 

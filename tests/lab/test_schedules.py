@@ -148,6 +148,18 @@ def test_a_commit_after_the_unlock_is_found(
     assert (found.run and found.run.broken) == broken
 
 
+def test_who_is_told_twice_to_try_again_does(stage: Stage) -> None:
+    """Each of the two events that a deep search allows may make a grant come too late."""
+    late = ("A", "expiry", "A", "A", "A", "B", "B", "late release", "B", "B")
+    trace = replay("renewal", late, stage, clients=2, to_the_end=True)
+    assert (trace.broken, trace.ledger) == (None, {"received": 10, "left": 8, "told yes": 2})
+
+
+def test_where_no_third_client_may_come_a_deep_search_asks_none(stage: Stage) -> None:
+    said = verify.deep("file-lock", stage, schedules=5)
+    assert [search["clients"] for search in said["deep"]] == [2]
+
+
 def test_a_deep_search_goes_further_and_says_where_it_ended(stage: Stage) -> None:
     said = verify.deep("renewal", stage, schedules=120)
     assert (said["verdict"], said["exhausted"]) == ("held", True), "the usual bounds"

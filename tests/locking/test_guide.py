@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kazoo.client import KazooClient
 
 import locking
 from locking import Lock, RedisLock, guide
@@ -53,45 +54,48 @@ def test_what_a_lock_declares_shows(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def addresses(valkey: Valkey, tmp_path: Path) -> Iterator[Callable[[str], Mapping[str, str]]]:
+def addresses(valkey: Valkey, tmp_path: Path) -> Iterator[Callable[[type[Lock]], Mapping[str, str]]]:
     """By what to replace the addresses that the document gives to a lock's servers, which run."""
     with ExitStack() as running:
 
-        def of(module: str) -> Mapping[str, str]:
-            match module:
-                case "locking.local":
-                    return {"/run/lock": str(tmp_path)}
-                case "locking.redis":
+        def of(lock: type[Lock]) -> Mapping[str, str]:
+            match lock.__name__:
+                case "ThreadLock" | "ReentrantLock":
+                    return {}
+                case "ProcessLock":
+                    return {"/var/lib/shop/locks": str(tmp_path)}
+                case "RedisLock":
                     return {"redis://localhost:6379/0": valkey.url}
-                case "locking.redlock":
+                case "Redlock":
                     return {f"redis://redis-{db}:6379/0": f"{valkey.url}?db={db}" for db in (1, 2, 3)}
-                case "locking.zookeeper":
+                case "ZooKeeperLock":
                     zookeeper = running.enter_context(running_zookeeper())
                     return {"zookeeper-1:2181,zookeeper-2:2181,zookeeper-3:2181": zookeeper.hosts}
-                case "locking.etcd":
+                case "EtcdLock":
                     etcd = running.enter_context(running_etcd())
-                    return {'"localhost", 2379': f'"localhost", {etcd.port}'}
-                case "locking.postgres" | "locking.tables":
+                    return {'"localhost", 2379': f'"{etcd.host}", {etcd.port}'}
+                case _:
                     postgres = running.enter_context(running_postgres())
                     return {"postgresql://shop@localhost/shop": conninfo_of(postgres)}
-                case _:
-                    return {}
 
         yield of
 
 
 @pytest.mark.parametrize("entry", guide.ENTRIES, ids=lambda entry: entry.lock.__name__)
-def test_the_lines_that_make_a_lock_make_one(entry: guide.Entry, addresses: Callable[[str], Mapping[str, str]]) -> None:
+def test_the_lines_that_make_a_lock_make_one(
+    entry: guide.Entry, addresses: Callable[[type[Lock]], Mapping[str, str]]
+) -> None:
     made: dict[str, Any] = {}
     lines = entry.made
-    for written, running in addresses(entry.lock.__module__).items():
+    for written, running in addresses(entry.lock).items():
+        assert written in lines
         lines = lines.replace(written, running)
-    exec(lines, made)  # noqa: S102
     try:
+        exec(lines, made)  # noqa: S102
         assert type(made["lock"]) is entry.lock
         with made["lock"].hold(timeout=10) as lease:
             lease.check()
     finally:
-        if entry.lock.__name__ == "ZooKeeperLock":
+        if isinstance(made.get("client"), KazooClient):
             made["client"].stop()
             made["client"].close()

@@ -7,6 +7,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import wait
 from contextlib import ExitStack, contextmanager
 from itertools import count, cycle
 from pathlib import Path
@@ -389,6 +390,24 @@ class TestHangingNodes:
                 return all(holders(nodes))
 
         wait_for(granted_by_all)
+
+    def test_a_node_that_is_reached_before_the_others_have_voted_votes_the_next_time(
+        self, make: Callable[..., Redlock], nodes: list[Valkey], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        lock = make()
+        with hanging(nodes[0]):
+            lock.acquire().release()
+        hear = Ballot._hear
+
+        def slowly(ballot: Ballot, *arguments: Any) -> None:
+            wait(ballot._openings)
+            hear(ballot, *arguments)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Ballot, "_hear", slowly)
+            lock.acquire().release()
+        with lock.hold():
+            assert all(holders(nodes))
 
     def test_without_connections_it_costs_no_more(self, clients: list[redis.Redis], nodes: list[Valkey]) -> None:
         lock = Redlock(clients, "cold", node_timeout=NODE_TIMEOUT)

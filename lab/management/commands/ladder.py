@@ -25,9 +25,9 @@ class Command(LabCommand):
         "Shows every rung of both tracks with its claim. With --verify each claim is checked: the stored witness of a "
         "flawed rung has to break it 20 times out of 20, and a sound one has to hold in all schedules of two clients "
         "with two preemptions and one event. With --deep the sound ones are searched with three preemptions, and with "
-        "three clients, and two events. With --control each is left to chance: real threads and processes, "
-        "and nobody who says who goes next. Exit status 1 when a claim is not reproduced, or cannot be since something "
-        "is not installed, or when chance breaks a sound one."
+        "three clients where a third may come, and two events. With --control each is left to chance: real threads and "
+        "processes, and nobody says who goes next. Exit status 1 when a claim is not reproduced, or cannot be since "
+        "something is not installed, or when chance breaks a sound one."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:

@@ -104,7 +104,7 @@ The shop keeps running. Stop it with Ctrl-C.
 
   API, to try    {url}/api/docs/
   admin          {url}/admin/          stock, locks, orders
-  lab            {url}/lab/            see each lock break
+  lab            {url}/lab/            see the flawed ones break
   log in as      admin or buyer, password {password}
   another burst  make rush ARGS="--strategy lua --clients 200 --url {url}"
 """

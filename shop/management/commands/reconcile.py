@@ -36,7 +36,7 @@ class Command(BaseCommand):
         try:
             found = reconcile_audited(grace=options["grace"])
         except (RedisError, OperationalError, InterfaceError) as error:
-            hint = "Start our own with: manage.py servers start"
+            hint = "See manage.py servers status; manage.py servers start starts what is ours."
             raise CommandError(f"A server did not answer: {error}\n{hint}", returncode=2) from error
         if options["json"]:
             repairs = [asdict(repair) for repair in found.repairs]

@@ -29,8 +29,8 @@ class Command(BaseCommand):
         refuse_busy_port(options["host"], options["port"])
         if down := [server.name for server in servers.statuses(RunFolder.default()) if not server.up]:
             self.stderr.write(
-                f"No answer from {' and '.join(down)}: buyers are told to come back until there is one. "
-                "Start what is ours: manage.py servers start"
+                f"No answer from {' and '.join(down)}: whoever needs it is told to come back until there is one. "
+                "manage.py servers status says where it should be, manage.py servers start starts what is ours."
             )
         self.stderr.write(f"The shop is at http://{options['host']}:{options['port']}/. Stop it with Ctrl-C.")
         arguments = granian_arguments(options["host"], options["port"])
