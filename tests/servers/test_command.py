@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from servers import RunFolder
+from servers.postgres import DATABASE, USER
 from servers.valkey import Valkey
 from tests.servers.support import CHECKOUT, server_processes
 
@@ -94,6 +95,15 @@ def test_a_given_database_is_used_and_only_valkey_is_started(folder: RunFolder) 
     for said in (started, shown):
         assert "hunter2" not in said.stdout + said.stderr
         assert "eve" not in said.stdout + said.stderr
+
+
+def test_a_given_database_is_asked_with_all_that_its_address_says(folder: RunFolder) -> None:
+    assert manage(folder, "start").returncode == 0
+    address = f"postgres://{USER}@/{DATABASE}?host={folder.postgres}"
+    for options, up in (("", True), ("&options=-c%20no_such_setting%3D1", False)):
+        shown = manage(folder, "status", "--json", DATABASE_URL=address + options, SECRET_KEY=SECRET_KEY)
+        assert json.loads(shown.stdout)["postgres"]["up"] is up, shown.stderr
+    manage(folder, "stop")
 
 
 def test_with_both_given_nothing_is_started_and_no_credentials_are_shown(folder: RunFolder) -> None:

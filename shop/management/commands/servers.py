@@ -10,6 +10,7 @@ import psycopg
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError
 
+from inventory.strategies.locks import conninfo
 from servers import RunFolder, ServerError, keeper, valkey
 from servers.status import Status
 
@@ -95,16 +96,8 @@ def statuses(folder: RunFolder) -> list[Status]:
 
 def _given_postgres() -> Status:
     address = _without_credentials(settings.DATABASE_URL)
-    database = settings.DATABASES["default"]
     try:
-        with psycopg.connect(
-            host=database.get("HOST") or None,
-            port=database.get("PORT") or None,
-            user=database.get("USER") or None,
-            password=database.get("PASSWORD") or None,
-            dbname=database["NAME"],
-            connect_timeout=5,
-        ) as connection:
+        with psycopg.connect(conninfo(), connect_timeout=5) as connection:
             return Status("postgres", address, connection.info.parameter_status("server_version"))
     except psycopg.Error:
         return Status("postgres", address)
