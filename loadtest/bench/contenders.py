@@ -110,7 +110,8 @@ def counted(url: str, stack: ExitStack) -> tuple[redis.Redis, Callable[[], int]]
             count[0] += len(commands)
             return super().pack_commands(commands)
 
-    client = redis.Redis.from_url(url, connection_class=Counted, max_connections=200)
+    # No time limit for answers: who waits for a dead holder is blocked for the TTL, and redis-py gives up after 5 s.
+    client = redis.Redis.from_url(url, connection_class=Counted, max_connections=200, socket_timeout=None)
     stack.callback(client.close)
     return client, lambda: count[0]
 

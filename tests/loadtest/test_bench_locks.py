@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from loadtest.bench.contenders import ALL, LOCKS, PEERS
+from loadtest.bench.contenders import ALL, LOCKS, PEERS, TTL
 from servers import zookeeper
 
 FIGURES = {
@@ -40,3 +40,13 @@ def test_the_last_line_is_one_json_object_with_all_locks_and_peers() -> None:
     assert all(isinstance(figure, int | float) for row in rows.values() for figure in row.values())
     assert rows["redis"]["commands_per_pair"] == rows["redis-py"]["commands_per_pair"] == 2
     assert rows["redis"]["idle_commands_per_s"] < rows["redis-py"]["idle_commands_per_s"]
+
+
+def test_a_peer_whose_holder_dies_is_waited_for_until_its_time_is_over() -> None:
+    """Its waiter is blocked for longer than redis-py waits for an answer unless told otherwise."""
+    command = [sys.executable, "-m", "loadtest.bench", "locks", "--recovery", "--only", "python-redis-lock", "--json"]
+    sizes = ["--rounds", "1", "--pairs", "3", "--handoffs", "2", "--seconds", "0.1", "--idle", "0.2"]
+    done = subprocess.run([*command, *sizes], capture_output=True, text=True, timeout=170, check=False)
+    assert done.returncode == 0, done.stderr
+    (row,) = json.loads(done.stdout.splitlines()[-1])["peers"].values()
+    assert TTL / 2 < row["recovery_s"] < 2 * TTL
