@@ -6,6 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 from django.conf import settings
+from django.db import connection, transaction
+from django.test import TransactionTestCase
 from django_redis import get_redis_connection
 from redis import Redis
 
@@ -28,6 +30,27 @@ def servers() -> Iterator[Servers]:
 @pytest.fixture(scope="session")
 def django_db_modify_db_settings(servers: Servers) -> None:
     """The database is there before Django asks for it."""
+
+
+KEPT = {"django_migrations", "django_content_type", "auth_permission"}
+"""Tables with what Django itself writes after a migration, and after each of its own flushes anew."""
+
+
+def empty(case: TransactionTestCase) -> None:
+    """Empty the tables after a test that has committed.
+
+    Django's own way is TRUNCATE, which makes every table's files anew, and content types and permissions after it. For
+    a few rows DELETE takes a tenth of the time. Like TRUNCATE it waits for whoever is still writing.
+    """
+    tables = sorted(set(connection.introspection.django_table_names(only_existing=True)) - KEPT)
+    deletes = "; ".join(f"DELETE FROM {connection.ops.quote_name(table)}" for table in tables)
+    with transaction.atomic(), connection.cursor() as cursor:
+        cursor.execute("SET LOCAL session_replication_role = replica")  # all go, so no foreign key is asked
+        cursor.execute(f"LOCK TABLE {', '.join(map(connection.ops.quote_name, tables))} IN SHARE ROW EXCLUSIVE MODE")
+        cursor.execute(deletes)
+
+
+TransactionTestCase._fixture_teardown = empty  # type: ignore[method-assign]
 
 
 @pytest.fixture

@@ -307,8 +307,12 @@ def _hold(name: str, lock: str, at: Addresses, pipe: Pipe) -> None:
 
 @contextmanager
 def process(target: Any, *args: Any) -> Iterator[Pipe]:
-    """Run `target(*args, pipe)` in a process of its own, and yield the other end of the pipe."""
-    context = multiprocessing.get_context("spawn")
+    """Run `target(*args, pipe)` in a process of its own, and yield the other end of the pipe.
+
+    It is forked from one that has imported what they need and nothing else: no connection, no thread of ours.
+    """
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([__name__])
     ours, theirs = context.Pipe()
     child = context.Process(target=target, args=(*args, theirs), daemon=True)
     child.start()

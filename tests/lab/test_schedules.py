@@ -77,11 +77,15 @@ def test_no_witness_is_stored_for_what_is_no_flawed_rung() -> None:
 
 
 @pytest.mark.parametrize("slug", QUICK)
-def test_a_sound_rung_holds_in_every_schedule_and_they_are_as_many_each_time(stage: Stage, slug: str) -> None:
-    first, second = searched(slug, stage), searched(slug, stage)
-    assert (first.run, second.run) == (None, None)
-    assert first.exhausted
-    assert first.schedules == second.schedules > 5
+def test_a_sound_rung_holds_in_every_schedule(stage: Stage, slug: str) -> None:
+    found = searched(slug, stage)
+    assert (found.run, found.exhausted) == (None, True)
+    assert found.schedules > 5
+
+
+@pytest.mark.parametrize("slug", ["fence", "guarded-update"])
+def test_schedules_are_as_many_each_time(stage: Stage, slug: str) -> None:
+    assert searched(slug, stage).schedules == searched(slug, stage).schedules
 
 
 def test_three_clients_share_a_sound_lock(stage: Stage) -> None:
@@ -161,11 +165,11 @@ def test_where_no_third_client_may_come_a_deep_search_asks_none(stage: Stage) ->
 
 
 def test_a_deep_search_goes_further_and_says_where_it_ended(stage: Stage) -> None:
-    said = verify.deep("renewal", stage, schedules=120)
+    said = verify.deep("renewal", stage, schedules=30)
     assert (said["verdict"], said["exhausted"]) == ("held", True), "the usual bounds"
     bounds = [(search["clients"], search["preemptions"], search["events"]) for search in said["deep"]]
     assert bounds == [(2, 3, 2), (3, 2, 2)]
-    assert all((search["schedules"], search["exhausted"]) == (120, False) for search in said["deep"])
+    assert all((search["schedules"], search["exhausted"]) == (30, False) for search in said["deep"])
 
 
 def test_a_deep_search_that_breaks_a_rung_says_so(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:

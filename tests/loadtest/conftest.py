@@ -33,7 +33,7 @@ def environment(folder: Path) -> dict[str, str]:
     return {**given, "RUN_FOLDER": str(folder)}
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def manage(environment: dict[str, str]) -> Manage:
     """Run a command as a person would; returns when it has ended."""
 

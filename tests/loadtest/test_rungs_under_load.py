@@ -18,6 +18,7 @@ from tests.waiting import wait_for
 
 Result = dict[str, Any]
 Check = Callable[[Result], bool]
+Rush = Callable[..., tuple[int, Result]]
 
 
 @pytest.fixture(scope="module")
@@ -32,16 +33,23 @@ def shop(environment: dict[str, str]) -> Iterator[str]:
         yield url
 
 
-@pytest.fixture
-def rush(manage: Manage, shop: str) -> Callable[..., tuple[int, Result]]:
-    """Runs a burst; its exit status and its verdict. Without more, 50 buyers try 200 orders for 100 units."""
+@pytest.fixture(scope="module")
+def rush(manage: Manage, shop: str) -> Rush:
+    """Runs bursts; the exit status, and the last verdict. Without more, 50 buyers try 200 orders for 100 units."""
 
     def run(*arguments: str) -> tuple[int, Result]:
-        done = manage("rush", "--url", shop, "--json", *arguments)
-        assert done.returncode < 2, done.stderr
-        return done.returncode, json.loads(done.stdout.splitlines()[-1])
+        status, results = rush_of_all(manage, shop, *arguments)
+        (result,) = results.values()
+        return status, result
 
     return run
+
+
+def rush_of_all(manage: Manage, shop: str, *arguments: str) -> tuple[int, dict[str, Result]]:
+    done = manage("rush", "--url", shop, "--json", *arguments)
+    assert done.returncode < 2, done.stderr
+    results = [json.loads(line) for line in done.stdout.splitlines()]
+    return done.returncode, {result["strategy"]: result for result in results}
 
 
 BROKEN: dict[str, tuple[str, Check]] = {
@@ -55,7 +63,7 @@ BROKEN: dict[str, tuple[str, Check]] = {
 
 
 @pytest.mark.parametrize("rung", [pytest.param(rung, id=f"{rung} {how}") for rung, (how, _) in BROKEN.items()])
-def test_a_burst_breaks_it_and_the_exit_status_says_so(rush: Callable[..., tuple[int, Result]], rung: str) -> None:
+def test_a_burst_breaks_it_and_the_exit_status_says_so(rush: Rush, rung: str) -> None:
     code, said = rush("--rung", rung)
     if rung == "lock-inside-the-transaction":  # it has one moment to go wrong, the last unit's, and may miss it
         for _ in range(4):
@@ -64,14 +72,14 @@ def test_a_burst_breaks_it_and_the_exit_status_says_so(rush: Callable[..., tuple
     assert BROKEN[rung][1](said), said
 
 
-def test_a_burst_of_carts_strands_what_would_do_for_another_one(rush: Callable[..., tuple[int, Result]]) -> None:
+def test_a_burst_of_carts_strands_what_would_do_for_another_one(rush: Rush) -> None:
     """A hundred units in four segments of 25, and orders of three: one unit stays in each."""
     code, said = rush("--rung", "segmented-keys", "--quantity", "3", "--attempts", "200")
     assert code == 1
     assert (said["sold"], said["on_hand"], said["unserved"], said["oversold"]) == (96, 4, 1, 0)
 
 
-def test_a_burst_of_carts_on_one_figure_strands_less_than_an_order(rush: Callable[..., tuple[int, Result]]) -> None:
+def test_a_burst_of_carts_on_one_figure_strands_less_than_an_order(rush: Rush) -> None:
     """The negative control."""
     code, said = rush("--strategy", "redis-lock", "--quantity", "3", "--attempts", "200")
     assert code == 0
@@ -82,23 +90,19 @@ def test_a_burst_of_carts_on_one_figure_strands_less_than_an_order(rush: Callabl
     ("option", "name", "waits"),
     [("--rung", "exception-leaves-the-lock", True), ("--strategy", "redis-lock", False)],
 )
-def test_after_each_refusal_everybody_waits_for_the_ttl(
-    rush: Callable[..., tuple[int, Result]], option: str, name: str, waits: bool
-) -> None:
+def test_after_each_refusal_everybody_waits_for_the_ttl(rush: Rush, option: str, name: str, waits: bool) -> None:
     code, said = rush(option, name, "--stock", "2", "--clients", "8")
     assert (code, said["sold"], said["on_hand"]) == (0, 2, 0)
     assert (said["busy"] > 0) is waits
 
 
-def test_of_as_many_buyers_as_there_are_units_some_are_told_that_none_is_left(
-    rush: Callable[..., tuple[int, Result]],
-) -> None:
+def test_of_as_many_buyers_as_there_are_units_some_are_told_that_none_is_left(rush: Rush) -> None:
     code, said = rush("--rung", "retries-reported-as-sold-out", "--attempts", "100")
     assert (code, said["conserved"], said["sold"] + said["refused"]) == (1, True, 100)
     assert said["refused"] == said["unserved"] == said["on_hand"] > 0
 
 
-def test_of_as_many_buyers_as_there_are_units_nobody_is_refused(rush: Callable[..., tuple[int, Result]]) -> None:
+def test_of_as_many_buyers_as_there_are_units_nobody_is_refused(rush: Rush) -> None:
     """The negative control."""
     code, said = rush("--strategy", "optimistic", "--attempts", "100")
     assert (code, said["sold"], said["refused"], said["unserved"]) == (0, 100, 0, 0)
@@ -107,12 +111,19 @@ def test_of_as_many_buyers_as_there_are_units_nobody_is_refused(rush: Callable[.
 QUIET = [slug for slug, rung in RUNGS.items() if rung.breaks_under not in ("load", "several units")]
 
 
+@pytest.fixture(scope="module")
+def quiet(manage: Manage, shop: str) -> tuple[int, dict[str, Result]]:
+    """One command for all: starting one takes longer than a burst."""
+    return rush_of_all(manage, shop, *(argument for rung in QUIET for argument in ("--rung", rung)))
+
+
 @pytest.mark.parametrize("rung", QUIET)
 def test_no_burst_shows_what_needs_a_crash_lost_data_other_carts_or_a_second_click(
-    rush: Callable[..., tuple[int, Result]], rung: str
+    quiet: tuple[int, dict[str, Result]], rung: str
 ) -> None:
-    code, said = rush("--rung", rung)
-    assert (code, said["sold"], said["refused"], said["on_hand"], said["unserved"]) == (0, 100, 100, 0, 0)
+    status, results = quiet
+    said = results[rung]
+    assert (status, said["sold"], said["refused"], said["on_hand"], said["unserved"]) == (0, 100, 100, 0, 0)
 
 
 def test_every_rung_is_here() -> None:
