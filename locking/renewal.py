@@ -35,7 +35,7 @@ LOOK_SECONDS = 0.25
 class Renewer(Protocol):
     """How the leases of one server are extended. Equal renewers serve the same server, so one of them does it for all.
 
-    A renewer is used by the watchdog's thread alone.
+    A renewer is used by one thread at a time.
     """
 
     def __hash__(self) -> int: ...
@@ -72,6 +72,8 @@ class Watchdog:
         """Forget everything: what a forked child inherits is its parent's."""
         # Re-entrant, since the garbage collector may run a finalizer that releases a lease while we are in here.
         self._condition = threading.Condition(threading.RLock())
+        # Whoever else calls `tick` must not use a renewer's connection while the thread does.
+        self._ticking = threading.RLock()
         self._watched: dict[str, _Watched] = {}
         self._renewers: dict[Renewer, Renewer] = {}
         self._thread: threading.Thread | None = None
@@ -111,6 +113,10 @@ class Watchdog:
         Returns:
             Seconds until there is something to do again; `math.inf` when no lease is left.
         """
+        with self._ticking:
+            return self._tick()
+
+    def _tick(self) -> float:
         with self._condition:
             self._wakes_at = math.inf
             watched = list(self._watched.values())
@@ -181,7 +187,7 @@ class Watchdog:
             self._renewers.pop(renewer).close()
 
     def _run(self) -> None:
-        while self._sleep():
+        while self._sleep() or not self._ends():
             try:
                 pause = self.tick()
             except BaseException:
@@ -192,18 +198,23 @@ class Watchdog:
                 self._wakes_at = min(self._wakes_at, time.monotonic() + pause)
 
     def _sleep(self) -> bool:
-        """Sleep until there may be something to do. Returns False, and is done, when there is no lease any more.
+        """Sleep until there may be something to do. Returns False when there is no lease any more.
 
         It looks when it wakes and not before, so a lease that comes and goes in between never troubles the thread.
         """
         with self._condition:
             while self._wakes_at < math.inf and (pause := self._wakes_at - time.monotonic()) > 0:
                 self._condition.wait(min(pause, threading.TIMEOUT_MAX))
+            return bool(self._watched)
+
+    def _ends(self) -> bool:
+        """Whether there is still no lease. Then every connection is let go of, and the next lease starts a thread."""
+        with self._ticking, self._condition:
             if self._watched:
-                return True
+                return False
             self._close_renewers(keep=set())
             self._thread = None
-            return False
+            return True
 
 
 watchdog = Watchdog()

@@ -28,8 +28,11 @@ Part = Literal["strategies", "locks"]
 PARTS: tuple[Part, ...] = get_args(Part)
 FILE = Path(settings.BASE_DIR) / "lab" / "comparison.json"
 PEER = "peer:redis-py-lock"
-SOURCES: Mapping[Part, Sequence[str]] = {"strategies": ("locking", "inventory", "shop"), "locks": ("locking",)}
-"""The rooms whose code is measured."""
+SOURCES: Mapping[Part, Sequence[str]] = {
+    "strategies": ("locking", "inventory", "shop", "loadtest/bench"),
+    "locks": ("locking", "loadtest/bench"),
+}
+"""The code that is measured, and that measures."""
 
 RUNGS: Mapping[Part, Mapping[str, str]] = {
     "strategies": {},

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from threading import BoundedSemaphore
 from typing import Literal, get_args
 
 import psycopg
@@ -29,6 +30,10 @@ logger = logging.getLogger(__name__)
 AGAIN = 2
 """Seconds after which a visitor who found all stages in use may ask again."""
 
+VISITORS = 4
+"""Those of a process who run a schedule or wait for a stage, at most: its other threads are the shop's."""
+
+_places = BoundedSemaphore(VISITORS)
 _kept: dict[str, Shown] = {}
 """What was shown of a rung, and is the same each time."""
 
@@ -125,7 +130,7 @@ def _seen(slug: str) -> Shown:
 
 
 def _replay(slug: str, schedule: Sequence[str], clients: int, *, to_the_end: bool, lenient: bool) -> Trace:
-    with borrowed() as stage:
+    with _place(), borrowed() as stage:
         return replay(
             slug,
             schedule,
@@ -135,6 +140,16 @@ def _replay(slug: str, schedule: Sequence[str], clients: int, *, to_the_end: boo
             to_the_end=to_the_end,
             as_far_as_possible=lenient,
         )
+
+
+@contextmanager
+def _place() -> Iterator[None]:
+    if not _places.acquire(blocking=False):
+        raise StagesBusy(f"{VISITORS} visitors of this process run a schedule or wait for a stage.")
+    try:
+        yield
+    finally:
+        _places.release()
 
 
 @contextmanager

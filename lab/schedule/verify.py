@@ -104,13 +104,13 @@ def check(slug: str, stage: Stage, progress: Callable[[int], object] = lambda do
     entry, began = LADDER[slug], time.monotonic()
     said: dict[str, Any] = {"rung": slug, "track": entry.track, "claim": entry.claim, "replays": 0, "broken": 0}
     if entry.claim == "flawed":
-        witness = load(slug)
+        witness, bounds = load(slug), bounds_of(entry)
+        said |= {"clients": entry.clients, "preemptions": bounds.preemptions, "events": bounds.events}
         if witness is not None:
-            said["broken"] = breaks(witness, stage, REPLAYS, progress)
+            said |= {"replays": REPLAYS, "broken": breaks(witness, stage, REPLAYS, progress)}
             said |= {"clients": witness.clients, "preemptions": witness.preemptions, "events": witness.events}
-        broken = witness is not None and said["broken"] == REPLAYS
-        said |= {"replays": REPLAYS if witness else 0, "schedules": said["broken"], "exhausted": False}
-        said["verdict"] = "broken" if broken else "held"
+        broken = said["replays"] == said["broken"] > 0
+        said |= {"schedules": said["replays"], "exhausted": False, "verdict": "broken" if broken else "held"}
     else:
         found = find(entry, stage, SOUND, progress)
         said |= _searched(found, SOUND)

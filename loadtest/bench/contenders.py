@@ -83,11 +83,12 @@ def ours(make: Callable[[str], Lock], sent: Callable[[], int] | None = None) -> 
 
 
 def theirs(make: Callable[[str], Any], sent: Callable[[], int] | None = None) -> Session:
-    """A session of locks with `acquire` and `release`, one object a grant."""
+    """A session of locks with `acquire` and `release`."""
 
     def take(name: str) -> Take:
+        lock = make(name)
+
         def hold() -> Callable[[], object]:
-            lock = make(name)
             lock.acquire()
             release: Callable[[], object] = lock.release
             return release

@@ -140,7 +140,10 @@ def measure(name: str, lock: str, at: Addresses, options: argparse.Namespace) ->
 
 
 def pairs(names: Sequence[str], at: Addresses, count: int) -> dict[str, dict[str, float | None]]:
-    """Microseconds of an uncontended pair, and the commands that it takes: one of each contender in turn."""
+    """Microseconds of an uncontended pair, and the commands that it takes: one of each contender in turn.
+
+    In another order each time: after one that lets the machine rest everybody is slower than after a quick one.
+    """
     with ExitStack() as stack:
         mine = {name: stack.enter_context(session(name, at)) for name in names}
         takes = {name: one.make(f"{name} pair") for name, one in mine.items()}
@@ -149,7 +152,8 @@ def pairs(names: Sequence[str], at: Addresses, count: int) -> dict[str, dict[str
                 take()()
         times: dict[str, list[float]] = {name: [] for name in names}
         for _ in range(count):
-            for name, take in takes.items():
+            for name in random.sample(list(names), len(names)):
+                take = takes[name]
                 start = time.perf_counter()
                 take()()
                 times[name].append(time.perf_counter() - start)

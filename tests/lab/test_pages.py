@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from html import unescape
 from pathlib import Path
@@ -293,6 +294,14 @@ def test_when_all_stages_are_in_use_a_visitor_is_told_when_to_come_again(reader:
     with borrowed():
         answer = play(reader, "no-lock", "A")
     assert (answer.status_code, answer["Retry-After"]) == (503, str(runs.AGAIN))
+    assert play(reader, "no-lock", "A").status_code == 200
+
+
+def test_visitors_who_wait_leave_threads_to_the_shop(reader: Client) -> None:
+    with ExitStack() as others:
+        for _ in range(runs.VISITORS):
+            others.enter_context(runs._place())
+        assert play(reader, "no-lock", "A").status_code == 503, "though every stage is free"
     assert play(reader, "no-lock", "A").status_code == 200
 
 

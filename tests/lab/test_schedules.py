@@ -394,6 +394,7 @@ def test_a_command_says_what_it_found(stage: Stage, arguments: tuple[str, ...], 
         (("ladder", "renewal", "--verify", "--schedules", "5"), "goes with --deep"),
         (("ladder", "renewal", "--deep", "--schedules", "0"), "--schedules: a number from 1, and not 0"),
         (("ladder", "renewal", "--control", "--tries", "0"), "--tries: a number from 1, and not 0"),
+        (("ladder", "redlock", "--control"), "Nothing is left to try"),
     ],
 )
 def test_what_is_out_of_bounds_is_refused(arguments: tuple[str, ...], says: str) -> None:

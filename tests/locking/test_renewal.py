@@ -129,6 +129,30 @@ class TestTurn:
         dog.tick()
         assert lease.remaining() == pytest.approx(validity(9.0))
 
+    def test_a_renewer_is_used_by_one_thread_at_a_time(
+        self, dog: Watchdog, grant: Callable[..., Lease], renewer: ScriptedRenewer, clock: Clock
+    ) -> None:
+        """Its connection cannot tell whose answer is whose."""
+        there: list[int] = []
+        another = threading.Event()
+
+        def renew(leases: Sequence[Lease], seconds: float) -> Sequence[bool]:
+            there.append(1)
+            another.set() if len(there) > 1 else another.wait(0.2)
+            there.pop()
+            return [True] * len(leases)
+
+        renewer.renew = renew  # type: ignore[method-assign]
+        lease = grant()
+        dog.watch(lease, renewer)
+        clock.now += 3.0
+        threads = [threading.Thread(target=dog.tick) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert not another.is_set()
+
     def test_leases_of_one_server_are_renewed_together(
         self, dog: Watchdog, grant: Callable[..., Lease], renewer: ScriptedRenewer, clock: Clock
     ) -> None:

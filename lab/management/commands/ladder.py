@@ -68,7 +68,7 @@ class Command(LabCommand):
             refuse_unless_kept(witness.CONTROL.parent, witness.VERDICTS.parent, witness.FOLDER, witness.TRACES)
         slugs = [slug for slug in LADDER if not options["rungs"] or slug in options["rungs"]]
         if options["control"]:
-            self._leave_to_chance([slug for slug in slugs if can_play(LADDER[slug])], options)
+            self._leave_to_chance(slugs, options)
             return
         job = next((job for job in ("search", "deep") if options[job]), "check" if options["verify"] else "")
         if not job:
@@ -83,7 +83,12 @@ class Command(LabCommand):
         if failed := [said[slug] for slug in slugs if not verify.reproduced(said[slug])]:
             raise CommandError(f"Not reproduced: {', '.join(map(_named, failed))}.")
 
-    def _leave_to_chance(self, slugs: list[str], options: Mapping[str, Any]) -> None:
+    def _leave_to_chance(self, wanted: list[str], options: Mapping[str, Any]) -> None:
+        slugs = [slug for slug in wanted if can_play(LADDER[slug])]
+        if others := [slug for slug in wanted if slug not in slugs]:
+            self.stderr.write(f"Not left to chance, since they need servers of their own: {', '.join(others)}.")
+        if not slugs:
+            raise CommandError("Nothing is left to try.", returncode=2)
         said = self._do("control", slugs, options["processes"], tries=options["tries"])
         if options["json"]:
             self.stdout.write(json.dumps({"rungs": [said[slug] for slug in slugs]}))
