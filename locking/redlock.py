@@ -467,12 +467,19 @@ class Node:
 
         Args:
             seconds: how long the server may take at each step.
+
+        Raises:
+            RuntimeError: out of threads.
         """
         if self.silent and self._opening is not None and not self._opening.done():
             return self._opening
         opening = self._opening = Future()
         arguments = (opening, seconds, self.silent)
-        threading.Thread(target=self._open, args=arguments, name="redlock-open", daemon=True).start()
+        try:
+            threading.Thread(target=self._open, args=arguments, name="redlock-open", daemon=True).start()
+        except BaseException:
+            self._opening = None  # without a thread nobody ends it, and a silent node would never be tried again
+            raise
         return opening
 
     def _open(self, opening: Future[None], seconds: float, probe: bool) -> None:  # noqa: FBT001 - a thread's

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import shutil
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import wait
@@ -408,6 +409,35 @@ class TestHangingNodes:
             lock.acquire().release()
         with lock.hold():
             assert all(holders(nodes))
+
+    def test_a_silent_node_is_tried_again_when_there_are_threads_again(
+        self,
+        make: Callable[..., Redlock],
+        clients: list[redis.Redis],
+        nodes: list[Valkey],
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        lock, node = make(renew=False), node_of(clients[0].connection_pool)
+        with dead(nodes[0]):
+            lock.acquire().release()
+            wait_for(lambda: node.silent and node._opening.done(), "the node to be found dead")
+        start = threading.Thread.start
+
+        def none_for_the_node(thread: threading.Thread) -> None:
+            if getattr(thread._target, "__self__", None) is node:
+                raise RuntimeError("can't start new thread")
+            start(thread)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(threading.Thread, "start", none_for_the_node)
+            with pytest.raises(RuntimeError, match="thread"):
+                lock.acquire()
+
+        def granted_by_all() -> bool:
+            with lock.hold():
+                return all(holders(nodes))
+
+        wait_for(granted_by_all, "the node to be reached again")
 
     def test_without_connections_it_costs_no_more(self, clients: list[redis.Redis], nodes: list[Valkey]) -> None:
         lock = Redlock(clients, "cold", node_timeout=NODE_TIMEOUT)
