@@ -484,19 +484,27 @@ class Node:
 
     def _open(self, opening: Future[None], seconds: float, probe: bool) -> None:  # noqa: FBT001 - a thread's
         try:
-            pool = self._pool()
-            if pool is None:
-                raise redis.ConnectionError("the client is gone")
-            with self._turns:
-                if self.silent and not probe:
-                    raise redis.TimeoutError("no answer in time, not even to those who came before")
-                self.put(connect(pool, seconds))
+            self.put(self._connect(seconds, probe))
         except Exception as error:
             self.silent = True
             opening.set_exception(error)
         else:
             self.silent = False
             opening.set_result(None)
+
+    def _connect(self, seconds: float, probe: bool) -> Any:  # noqa: FBT001 - see above
+        """Return a new connection, opened when it is our turn, and not to a node known as silent unless to probe it.
+
+        Raises:
+            redis.exceptions.RedisError: no connection, each step within `seconds`.
+        """
+        pool = self._pool()
+        if pool is None:
+            raise redis.ConnectionError("the client is gone")
+        with self._turns:
+            if self.silent and not probe:
+                raise redis.TimeoutError("no answer in time, not even to those who came before")
+            return connect(pool, seconds)
 
     def part(self, connection: Any, calls: Sequence[Call]) -> None:
         """Send calls behind the request that is still unanswered, and close the connection: nobody waits any longer.
@@ -512,14 +520,24 @@ class Node:
             connection.disconnect()
 
     def tell(self, calls: Sequence[Call], seconds: float, opening: Future[None]) -> None:
-        """Run calls now that the node can be reached, for somebody who has not waited for that."""
-        if opening.exception() is not None or (connection := self.take()) is None:
+        """Run calls now that the node can be reached, for somebody who has not waited for that.
+
+        Args:
+            calls: what to run.
+            seconds: for each step of opening a connection if somebody was quicker to take that one, and to answer.
+            opening: whether the node can be reached.
+        """
+        if opening.exception() is not None:
             return
+        connection = self.take()
         try:
+            if connection is None:
+                connection = self._connect(seconds, probe=True)  # never put where it could be taken before it has told
             send(connection, [call.in_full for call in calls])
             read(connection, len(calls), time.monotonic() + seconds)
         except redis.RedisError:
-            connection.disconnect()
+            if connection is not None:
+                connection.disconnect()
         else:
             self.put(connection)
 

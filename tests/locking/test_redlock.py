@@ -511,6 +511,38 @@ class TestLateGrants:
             assert lease.release() is True
         wait_for(lambda: not any(holders(nodes)))
 
+    def test_a_release_reaches_a_late_node_whose_connection_somebody_else_has_taken(
+        self,
+        make: Callable[..., Redlock],
+        clients: list[redis.Redis],
+        nodes: list[Valkey],
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        lease, node = make(renew=False).acquire(), node_of(clients[0].connection_pool)
+        while (connection := node.take()) is not None:
+            connection.disconnect()
+        node.silent = True  # nobody waits for it
+        connect, put = redlock.connect, Node.put
+        released, taken = threading.Event(), []
+
+        def late(*args: Any) -> Any:
+            assert released.wait(PATIENCE)
+            return connect(*args)
+
+        def put_and_taken(to: Node, connection: Any) -> None:
+            put(to, connection)
+            if to is node:
+                taken.append(to.take())
+
+        monkeypatch.setattr(redlock, "connect", late)
+        monkeypatch.setattr(Node, "put", put_and_taken)
+        assert lease.release() is True
+        assert holders(nodes) == [True] + [False] * (NODES - 1)
+        released.set()
+        wait_for(lambda: not any(holders(nodes)), "the node to be told")
+        wait_for(lambda: len(taken) == 2, "the connection that told it to be kept")
+        assert None not in taken
+
     def test_every_try_has_a_token_of_its_own(
         self, make: Callable[..., Redlock], monkeypatch: pytest.MonkeyPatch
     ) -> None:
