@@ -733,6 +733,38 @@ class TestRelease:
         assert lease.release() is False
         wait_for(lambda: not any(holders(nodes)))
 
+    def test_it_was_not_ours_when_of_those_who_had_granted_it_too_few_have_kept_it(
+        self, make: Callable[..., Redlock], nodes: list[Valkey]
+    ) -> None:
+        with dead(nodes[3]), dead(nodes[4]):
+            lease = make(renew=False).acquire()
+        with dead(nodes[2]):
+            pass
+        assert make(renew=False).acquire(timeout=PATIENCE) is not None, "three nodes were free"
+        with hanging(nodes[3]), hanging(nodes[4]):
+            assert [released(lease), released(lease)] == [False, False]
+        assert holders(nodes) == [False, False, True, True, True]
+
+    def test_what_nodes_say_no_to_after_a_yes_is_no_reason_to_call_it_ours(
+        self, make: Callable[..., Redlock], nodes: list[Valkey], clients: list[redis.Redis]
+    ) -> None:
+        lease = make(renew=False).acquire()
+        clients[2].flushall()
+        with hanging(nodes[3]), hanging(nodes[4]):
+            assert [released(lease), released(lease)] == [None, None]  # it was ours if one of these two still had it
+        assert wait_for(lambda: released(lease)) is True
+        assert lease.release() is False
+
+    def test_the_nodes_that_say_yes_may_do_so_in_several_tries(
+        self, make: Callable[..., Redlock], nodes: list[Valkey]
+    ) -> None:
+        lease = make(renew=False).acquire()
+        with hanging(nodes[3]), hanging(nodes[4]):
+            with hanging(nodes[2]):
+                assert released(lease) is None
+            assert wait_for(lambda: released(lease)) is True
+            assert lease.release() is False
+
     def test_an_extension_without_a_quorum_is_no_loss_yet(
         self, make: Callable[..., Redlock], nodes: list[Valkey]
     ) -> None:
@@ -750,6 +782,14 @@ def extended(lease: Lease) -> bool:
     except LockUnavailable:
         return False
     return True
+
+
+def released(lease: Lease) -> bool | None:
+    """What the release says, None when too few nodes have answered."""
+    try:
+        return lease.release()
+    except LockUnavailable:
+        return None
 
 
 class TestServers:
