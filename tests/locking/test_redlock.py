@@ -145,7 +145,7 @@ class TestRedlock(
     CRASH_OPTIONS = {"ttl": SHORT, "node_timeout": SHORT / 2}
     NODE_LOSS_OPTIONS = {"node_timeout": NODE_TIMEOUT}
     RELEASE_WRITES = NODES
-    PAIRS = 1000
+    PAIRS = 10_000
 
     def made(self, recipe: Recipe, name: str, **options: Any) -> Lock:
         if options.get("ttl") == SHORT:
