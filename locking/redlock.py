@@ -197,7 +197,7 @@ class Redlock(Lock):
         try:
             ballot = self._ask(Call("redlock_acquire", (self._key,), (token, milliseconds(self.ttl))), undo=token)
             if ballot.verdict():
-                lease = self._lease(token, started)
+                lease = self._lease(token, started, ballot)
                 if not lease.lost:
                     return lease, False
         except BaseException:
@@ -212,8 +212,8 @@ class Redlock(Lock):
         rivals = Counter(vote for vote in votes.values() if vote != 1)
         return None, 0 < len(votes) - rivals.total() < quorum and max(rivals.values(), default=0) < quorum
 
-    def _lease(self, token: str, started: float) -> Lease:
-        lease = Lease(
+    def _lease(self, token: str, started: float, ballot: Ballot) -> Lease:
+        lease = RedlockLease(
             self,
             token,
             started=started,
@@ -221,6 +221,7 @@ class Redlock(Lock):
             on_lost=self._on_lost,
             clock=self._clock,
             validity=self._validity,
+            granted={node for node, vote in ballot.votes().items() if vote == 1},
         )
         if not lease.lost and (self._renewer is not None or self._on_lost is not None):
             watchdog.watch(lease, self._renewer)
@@ -238,7 +239,14 @@ class Redlock(Lock):
 
     def _release(self, lease: Lease) -> bool:
         watchdog.forget(lease)
-        return self._decide(self._ask(self._release_call(lease.token), undo=lease.token))
+        ballot = self._ask(self._release_call(lease.token), undo=lease.token)
+        verdict = ballot.verdict()
+        if verdict is None or lease._unanswered:
+            ours = cast(RedlockLease, lease).ours(ballot.votes(), majority(len(self._nodes)))
+            if ours is None:
+                raise self._unavailable(ballot)
+            lease._unanswered = ours  # the lease says so once, although this try may have found nothing any more
+        return verdict is True
 
     def _ask(self, call: Call, *, undo: str | None = None) -> Ballot:
         behind = () if undo is None else (self._release_call(undo),)
@@ -276,6 +284,42 @@ class Redlock(Lock):
 
     def _release_call(self, token: str) -> Call:
         return Call("redlock_release", (self._key,), (token,))
+
+
+class RedlockLease(Lease):
+    """A lease that counts the tries to release it together, when the first one was not answered by enough nodes.
+
+    A no to a later try alone decides nothing: the node may have said yes to an earlier one, or that one was not heard.
+
+    Args:
+        granted: the nodes that have granted it. From all others it was taken back, or they never heard of it.
+    """
+
+    __slots__ = ("_freed", "_granted")
+
+    def __init__(self, *args: Any, granted: set[Node], **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._granted = granted
+        self._freed: set[Node] = set()
+
+    def ours(self, votes: dict[Node, Any], quorum: int) -> bool | None:
+        """Return whether a quorum still had the lease when it was first released, or None while that is open.
+
+        A node that answers no after it has left an earlier try unanswered counts as freed by that one.
+
+        Args:
+            votes: what the nodes have answered to one more try.
+            quorum: how many nodes decide.
+        """
+        with self._mutex:
+            for node, vote in votes.items():
+                if vote == 1 or (self._unanswered and node in self._granted):
+                    self._freed.add(node)
+                else:
+                    self._granted.discard(node)  # it has forgotten
+            if len(self._freed) >= quorum:
+                return True
+            return False if len(self._freed | self._granted) < quorum else None
 
 
 @dataclass(frozen=True)
@@ -467,29 +511,44 @@ class Node:
 
         Args:
             seconds: how long the server may take at each step.
+
+        Raises:
+            RuntimeError: out of threads.
         """
         if self.silent and self._opening is not None and not self._opening.done():
             return self._opening
         opening = self._opening = Future()
         arguments = (opening, seconds, self.silent)
-        threading.Thread(target=self._open, args=arguments, name="redlock-open", daemon=True).start()
+        try:
+            threading.Thread(target=self._open, args=arguments, name="redlock-open", daemon=True).start()
+        except BaseException:
+            self._opening = None  # without a thread nobody ends it, and a silent node would never be tried again
+            raise
         return opening
 
     def _open(self, opening: Future[None], seconds: float, probe: bool) -> None:  # noqa: FBT001 - a thread's
         try:
-            pool = self._pool()
-            if pool is None:
-                raise redis.ConnectionError("the client is gone")
-            with self._turns:
-                if self.silent and not probe:
-                    raise redis.TimeoutError("no answer in time, not even to those who came before")
-                self.put(connect(pool, seconds))
+            self.put(self._connect(seconds, probe))
         except Exception as error:
             self.silent = True
             opening.set_exception(error)
         else:
             self.silent = False
             opening.set_result(None)
+
+    def _connect(self, seconds: float, probe: bool) -> Any:  # noqa: FBT001 - see above
+        """Return a new connection, opened when it is our turn, and not to a node known as silent unless to probe it.
+
+        Raises:
+            redis.exceptions.RedisError: no connection, each step within `seconds`.
+        """
+        pool = self._pool()
+        if pool is None:
+            raise redis.ConnectionError("the client is gone")
+        with self._turns:
+            if self.silent and not probe:
+                raise redis.TimeoutError("no answer in time, not even to those who came before")
+            return connect(pool, seconds)
 
     def part(self, connection: Any, calls: Sequence[Call]) -> None:
         """Send calls behind the request that is still unanswered, and close the connection: nobody waits any longer.
@@ -505,14 +564,24 @@ class Node:
             connection.disconnect()
 
     def tell(self, calls: Sequence[Call], seconds: float, opening: Future[None]) -> None:
-        """Run calls now that the node can be reached, for somebody who has not waited for that."""
-        if opening.exception() is not None or (connection := self.take()) is None:
+        """Run calls now that the node can be reached, for somebody who has not waited for that.
+
+        Args:
+            calls: what to run.
+            seconds: for each step of opening a connection if somebody was quicker to take that one, and to answer.
+            opening: whether the node can be reached.
+        """
+        if opening.exception() is not None:
             return
+        connection = self.take()
         try:
+            if connection is None:
+                connection = self._connect(seconds, probe=True)  # never put where it could be taken before it has told
             send(connection, [call.in_full for call in calls])
             read(connection, len(calls), time.monotonic() + seconds)
         except redis.RedisError:
-            connection.disconnect()
+            if connection is not None:
+                connection.disconnect()
         else:
             self.put(connection)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import shutil
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import wait
@@ -144,7 +145,7 @@ class TestRedlock(
     CRASH_OPTIONS = {"ttl": SHORT, "node_timeout": SHORT / 2}
     NODE_LOSS_OPTIONS = {"node_timeout": NODE_TIMEOUT}
     RELEASE_WRITES = NODES
-    PAIRS = 1000
+    PAIRS = 10_000
 
     def made(self, recipe: Recipe, name: str, **options: Any) -> Lock:
         if options.get("ttl") == SHORT:
@@ -409,6 +410,35 @@ class TestHangingNodes:
         with lock.hold():
             assert all(holders(nodes))
 
+    def test_a_silent_node_is_tried_again_when_there_are_threads_again(
+        self,
+        make: Callable[..., Redlock],
+        clients: list[redis.Redis],
+        nodes: list[Valkey],
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        lock, node = make(renew=False), node_of(clients[0].connection_pool)
+        with dead(nodes[0]):
+            lock.acquire().release()
+            wait_for(lambda: node.silent and node._opening.done(), "the node to be found dead")
+        start = threading.Thread.start
+
+        def none_for_the_node(thread: threading.Thread) -> None:
+            if getattr(thread._target, "__self__", None) is node:
+                raise RuntimeError("can't start new thread")
+            start(thread)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(threading.Thread, "start", none_for_the_node)
+            with pytest.raises(RuntimeError, match="thread"):
+                lock.acquire()
+
+        def granted_by_all() -> bool:
+            with lock.hold():
+                return all(holders(nodes))
+
+        wait_for(granted_by_all, "the node to be reached again")
+
     def test_without_connections_it_costs_no_more(self, clients: list[redis.Redis], nodes: list[Valkey]) -> None:
         lock = Redlock(clients, "cold", node_timeout=NODE_TIMEOUT)
         with hanging(nodes[0]), hanging(nodes[3]):
@@ -480,6 +510,38 @@ class TestLateGrants:
         with hanging(nodes[4]):
             assert lease.release() is True
         wait_for(lambda: not any(holders(nodes)))
+
+    def test_a_release_reaches_a_late_node_whose_connection_somebody_else_has_taken(
+        self,
+        make: Callable[..., Redlock],
+        clients: list[redis.Redis],
+        nodes: list[Valkey],
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        lease, node = make(renew=False).acquire(), node_of(clients[0].connection_pool)
+        while (connection := node.take()) is not None:
+            connection.disconnect()
+        node.silent = True  # nobody waits for it
+        connect, put = redlock.connect, Node.put
+        released, taken = threading.Event(), []
+
+        def late(*args: Any) -> Any:
+            assert released.wait(PATIENCE)
+            return connect(*args)
+
+        def put_and_taken(to: Node, connection: Any) -> None:
+            put(to, connection)
+            if to is node:
+                taken.append(to.take())
+
+        monkeypatch.setattr(redlock, "connect", late)
+        monkeypatch.setattr(Node, "put", put_and_taken)
+        assert lease.release() is True
+        assert holders(nodes) == [True] + [False] * (NODES - 1)
+        released.set()
+        wait_for(lambda: not any(holders(nodes)), "the node to be told")
+        wait_for(lambda: len(taken) == 2, "the connection that told it to be kept")
+        assert None not in taken
 
     def test_every_try_has_a_token_of_its_own(
         self, make: Callable[..., Redlock], monkeypatch: pytest.MonkeyPatch
@@ -671,6 +733,38 @@ class TestRelease:
         assert lease.release() is False
         wait_for(lambda: not any(holders(nodes)))
 
+    def test_it_was_not_ours_when_of_those_who_had_granted_it_too_few_have_kept_it(
+        self, make: Callable[..., Redlock], nodes: list[Valkey]
+    ) -> None:
+        with dead(nodes[3]), dead(nodes[4]):
+            lease = make(renew=False).acquire()
+        with dead(nodes[2]):
+            pass
+        assert make(renew=False).acquire(timeout=PATIENCE) is not None, "three nodes were free"
+        with hanging(nodes[3]), hanging(nodes[4]):
+            assert [released(lease), released(lease)] == [False, False]
+        assert holders(nodes) == [False, False, True, True, True]
+
+    def test_what_nodes_say_no_to_after_a_yes_is_no_reason_to_call_it_ours(
+        self, make: Callable[..., Redlock], nodes: list[Valkey], clients: list[redis.Redis]
+    ) -> None:
+        lease = make(renew=False).acquire()
+        clients[2].flushall()
+        with hanging(nodes[3]), hanging(nodes[4]):
+            assert [released(lease), released(lease)] == [None, None]  # it was ours if one of these two still had it
+        assert wait_for(lambda: released(lease)) is True
+        assert lease.release() is False
+
+    def test_the_nodes_that_say_yes_may_do_so_in_several_tries(
+        self, make: Callable[..., Redlock], nodes: list[Valkey]
+    ) -> None:
+        lease = make(renew=False).acquire()
+        with hanging(nodes[3]), hanging(nodes[4]):
+            with hanging(nodes[2]):
+                assert released(lease) is None
+            assert wait_for(lambda: released(lease)) is True
+            assert lease.release() is False
+
     def test_an_extension_without_a_quorum_is_no_loss_yet(
         self, make: Callable[..., Redlock], nodes: list[Valkey]
     ) -> None:
@@ -688,6 +782,14 @@ def extended(lease: Lease) -> bool:
     except LockUnavailable:
         return False
     return True
+
+
+def released(lease: Lease) -> bool | None:
+    """What the release says, None when too few nodes have answered."""
+    try:
+        return lease.release()
+    except LockUnavailable:
+        return None
 
 
 class TestServers:
