@@ -17,7 +17,7 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from locking.errors import LeaseLost, LockUnavailable, NotOwner
+from locking.errors import LeaseLost, NotOwner
 
 if TYPE_CHECKING:
     from locking.base import Lock
@@ -191,7 +191,8 @@ class Lease:
 
         Raises:
             LockUnavailable: no answer. Call again: only an answer makes the lease forget its token. When the first
-                request did its work and its answer was lost, the next call still returns True.
+                request did its work and its answer was lost, the next call still returns True. So it does after
+                whatever else was raised while the answer was waited for, such as KeyboardInterrupt.
             NotOwner: in a child after `fork`.
         """
         if self.lost:
@@ -204,7 +205,7 @@ class Lease:
                 self._state = _State.RELEASED
         try:
             found = self._lock._release(self)
-        except LockUnavailable:
+        except BaseException:  # an interrupt too: nobody has read the answer
             self._unanswered = True
             raise
         with self._mutex:

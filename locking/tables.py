@@ -67,7 +67,7 @@ WITH won AS (
     INSERT INTO lock_grant AS present (name, owner, expires)
     SELECT $1, $2, clock_timestamp() + $3 * interval '1 second'
     WHERE NOT EXISTS (SELECT FROM lock_grant WHERE name = $1 AND expires > clock_timestamp())
-        AND ($4::boolean OR pg_try_advisory_xact_lock_shared($5, $6))
+        AND ($4::boolean OR pg_try_advisory_xact_lock_shared($5))
     ON CONFLICT (name) DO UPDATE
     SET owner = excluded.owner, expires = clock_timestamp() + $3 * interval '1 second'
     WHERE present.expires <= clock_timestamp()
@@ -77,7 +77,7 @@ SELECT
     (SELECT nextval('lock_fence') FROM won),
     (SELECT extract(epoch FROM expires - clock_timestamp()) FROM lock_grant WHERE name = $1)
 """
-"""Takes the lock if nobody has it ($1 name, $2 owner, $3 TTL) and if it is our turn ($4), or nobody waits ($5, $6).
+"""Takes the lock if nobody has it ($1 name, $2 owner, $3 TTL) and if it is our turn ($4), or nobody waits ($5).
 
 Returns the fence, drawn after the row was won, or null; and for how many seconds more somebody else has the lock, or
 null when that is not known. NOT EXISTS saves those who come in vain from writing; the conflict decides.
@@ -97,15 +97,12 @@ SELECT coalesce(json_agg(owner), '[]') FROM extended
 
 DELETE = """
 WITH freed AS (DELETE FROM lock_grant WHERE name = $1 AND owner = $2 RETURNING name)
-SELECT CASE WHEN pg_try_advisory_xact_lock($3, $4) THEN '' ELSE pg_notify($5, '')::text END FROM freed
+SELECT CASE WHEN pg_try_advisory_xact_lock($3) THEN '' ELSE pg_notify($4, '')::text END FROM freed
 """
 """Frees the lock, and wakes the waiter whose turn it is, if there is one: its advisory lock says so."""
 
 PAUSE_IN_TTLS = 2
 """For how many TTLs of its own a waiter may ask nothing before it loses its place in line. It asks once a TTL."""
-
-TURNSTILE = str(int.from_bytes(b"lock", "big"))
-"""The first half of the two numbers of the advisory locks in which waiters stand in line."""
 
 
 class NoSuchLock(LockError):
@@ -195,6 +192,11 @@ class InsertLock(Lock):
     its session, and it lines up again when it goes on. Postgres 13 and older have no such timeout: there the others
     wait for as long as it is stopped.
 
+    The server knows 64-bit numbers, not names, and the line is at a hash of the name. Two names may have the same one
+    (any two of a million names with a chance of 3 in 100 million). Then they share a line, which is safe, but who wants
+    the one, free as it may be, waits behind those who wait for the other, and a single try is refused. So it is when
+    others take an advisory lock on that number.
+
     It excludes others for as long as the server keeps its data and nobody sets its clock forward.
 
     Args:
@@ -242,7 +244,8 @@ class InsertLock(Lock):
         self._on_lost = on_lost
         self._clock = clock
         self._renewer = InsertRenewer(conninfo) if renew else None
-        self._line = (TURNSTILE, str(number(name, 4)))
+        # No AdvisoryLock is on that number by its name: none may contain a zero byte.
+        self._line = str(number(f"line\0{name}", 8))
         self._channel = f"lock_{number(name, 8) & 0xFFFF_FFFF_FFFF_FFFF:016x}"
 
     def acquire(self, blocking: bool = True, timeout: float | None = None) -> Lease | None:  # noqa: FBT001, FBT002
@@ -281,7 +284,7 @@ class InsertLock(Lock):
     def _insert(self, session: Session, token: str, *, our_turn: bool) -> Lease | Taken:
         """Ask once, and return the lease, or for how long somebody else has the lock."""
         started = self._clock()
-        values = (self.name, token, str(self.ttl), str(our_turn), *self._line)
+        values = (self.name, token, str(self.ttl), str(our_turn), self._line)
         fence, left = _ask(session, self.name, INSERT, *values)
         if fence is None:
             return Taken(self.ttl if left is None else max(0.0, float(left)))
@@ -299,7 +302,7 @@ class InsertLock(Lock):
         return lease
 
     def _wait(self, session: Session, token: str, deadline: float) -> Lease | None:
-        session.ask("SELECT pg_advisory_lock($1, $2)", *self._line, waits=max(0.0, deadline - self._clock()))
+        session.ask("SELECT pg_advisory_lock($1)", self._line, waits=max(0.0, deadline - self._clock()))
         try:
             session.ask(f"LISTEN {self._channel}")
             shortest = 0.0
@@ -315,7 +318,7 @@ class InsertLock(Lock):
         finally:
             # Now, and not when the server notices that we are gone: the next one may come. Without an answer it does.
             with suppress(LockUnavailable):
-                session.ask("SELECT pg_advisory_unlock($1, $2)", *self._line)
+                session.ask("SELECT pg_advisory_unlock($1)", self._line)
 
     def _extend(self, lease: Lease, ttl: float) -> bool:
         with Session(self._conninfo, self.name) as session:
@@ -327,7 +330,7 @@ class InsertLock(Lock):
 
     def _delete(self, token: str) -> bool:
         with Session(self._conninfo, self.name) as session:
-            return bool(session.ask(DELETE, self.name, token, *self._line, self._channel))
+            return bool(session.ask(DELETE, self.name, token, self._line, self._channel))
 
 
 class Taken(NamedTuple):

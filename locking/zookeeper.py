@@ -336,16 +336,15 @@ class Session:
 
     @classmethod
     def of(cls, client: KazooClient, lock: str) -> Session:
-        """Return the session of a client.
+        """Return the session of a client. The first time, the server is asked, for a session timeout at most each step.
 
         Raises:
             LockUnavailable: the client has no connection and never had one, or it is the parent's of a forked process.
         """
+        session = _sessions.get(client)
         try:
-            with _meeting:
-                session = _sessions.get(client)
-                if session is None:
-                    session = _sessions[client] = cls(client)
+            if session is None:
+                session = cls._met(client)
         except (OSError, KazooException, client.handler.timeout_exception, AttributeError) as error:
             raise LockUnavailable(
                 f"No ZooKeeper to ask for lock {lock!r} ({error}). Start the client, see whether the server runs, and "
@@ -356,6 +355,15 @@ class Session:
                 f"The client of lock {lock!r} stayed in the parent process. Make one in this process."
             )
         return session
+
+    @classmethod
+    def _met(cls, client: KazooClient) -> Session:
+        """Meet a client, once. A server that hangs holds up who waits for this client, and nobody else."""
+        with _meetings.setdefault(client, threading.Lock()):
+            session = _sessions.get(client)
+            if session is None:
+                session = _sessions[client] = cls(client)
+            return session
 
     @contextmanager
     def ringing(self, bell: Any, path: str) -> Iterator[None]:
@@ -378,15 +386,11 @@ class Session:
 
 
 _sessions: weakref.WeakKeyDictionary[KazooClient, Session] = weakref.WeakKeyDictionary()
-_meeting = threading.Lock()
+_meetings: weakref.WeakKeyDictionary[KazooClient, threading.Lock] = weakref.WeakKeyDictionary()
+"""Who holds the mutex of a client meets it."""
 
-
-def _forked() -> None:
-    global _meeting
-    _meeting = threading.Lock()
-
-
-os.register_at_fork(after_in_child=_forked)
+# A thread of the parent's may have held one.
+os.register_at_fork(after_in_child=_meetings.clear)
 
 
 class ZooKeeperRenewer:

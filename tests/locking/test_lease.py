@@ -22,7 +22,7 @@ class ScriptedLock(Lock):
         super().__init__("scripted", ttl=10.0)
         self.clock = clock
         self.told = on_lost
-        self.answer: bool | Exception = True
+        self.answer: bool | BaseException = True
         self.takes = 0.0
         self.releases = 0
 
@@ -40,7 +40,7 @@ class ScriptedLock(Lock):
 
     def _say(self) -> bool:
         self.clock.now += self.takes
-        if isinstance(self.answer, Exception):
+        if isinstance(self.answer, BaseException):
             raise self.answer
         return self.answer
 
@@ -211,11 +211,16 @@ class TestRelease:
         assert sum(run_threads(*[lease.release] * 16)) == 1
         assert lease.release() is False
 
-    def test_an_error_that_the_server_answered_is_not_a_lost_answer(self, lease: Lease, lock: ScriptedLock) -> None:
-        lock.answer = RuntimeError("refused")
-        with pytest.raises(RuntimeError):
+    @pytest.mark.parametrize("interrupt", [KeyboardInterrupt, SystemExit, TimeoutError])
+    def test_an_answer_that_nobody_read_for_an_interrupt_is_a_lost_answer(
+        self, lease: Lease, lock: ScriptedLock, interrupt: type[BaseException]
+    ) -> None:
+        """Errors that a server answers with are LockUnavailable as well, so the rest is what a signal raised."""
+        lock.answer = interrupt()
+        with pytest.raises(interrupt):
             lease.release()
         lock.answer = False
+        assert lease.release() is True
         assert lease.release() is False
 
 

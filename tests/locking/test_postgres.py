@@ -785,11 +785,35 @@ class TestInsert(OnPostgres):
     def test_a_newcomer_does_not_overtake_who_stands_in_line(self, recipe: PostgresRecipe) -> None:
         lock = recipe("line")
         assert isinstance(lock, InsertLock)
-        self.admin.execute("SELECT pg_advisory_lock(%s::int, %s::int)", lock._line)
+        self.admin.execute("SELECT pg_advisory_lock(%s::bigint)", [lock._line])
         assert lock.acquire(blocking=False) is None
         assert lock.acquire(timeout=0.1) is None
-        self.admin.execute("SELECT pg_advisory_unlock(%s::int, %s::int)", lock._line)
+        self.admin.execute("SELECT pg_advisory_unlock(%s::bigint)", [lock._line])
         turn(lock)
+
+    def test_names_that_are_alike_in_32_bits_of_their_hash_do_not_share_a_line(self, recipe: PostgresRecipe) -> None:
+        waited_for, free = "product 40779", "product 104238"
+        assert postgres.number(waited_for, 4) == postgres.number(free, 4)
+        lock = recipe(waited_for, ttl=LONG)
+        waiter = threading.Thread(target=lambda: turn(lock))
+        with lock.hold():
+            waiter.start()
+            wait_for(lambda: self.waiters(lock) == 1)
+            other = recipe(free, ttl=LONG).acquire(blocking=False)
+        waiter.join(PATIENCE)
+        assert other is not None
+        assert other.release() is True
+
+    def test_the_line_is_at_no_number_that_an_advisory_lock_of_the_name_is_on(self, recipe: PostgresRecipe) -> None:
+        lock = recipe("both kinds", ttl=LONG)
+        waiter = threading.Thread(target=lambda: turn(lock))
+        with lock.hold():
+            waiter.start()
+            wait_for(lambda: self.waiters(lock) == 1)
+            of_the_name = AdvisoryLock(recipe.conninfo, lock.name).acquire(blocking=False)
+        waiter.join(PATIENCE)
+        assert of_the_name is not None
+        assert of_the_name.release() is True
 
     def test_a_waiter_that_was_stopped_for_too_long_lines_up_again(self, recipe: PostgresRecipe) -> None:
         lock = recipe("stopped", ttl=LONG)

@@ -12,7 +12,7 @@ import pytest
 import redis
 from redis._parsers import _RESP2Parser
 from redis.backoff import NoBackoff
-from redis.connection import UnixDomainSocketConnection
+from redis.connection import AbstractConnection, UnixDomainSocketConnection
 from redis.retry import Retry
 
 from locking import Lease, LeaseLost, LockTimeout, LockUnavailable, RedisLock
@@ -242,6 +242,24 @@ class TestLostAnswers:
         with pytest.raises(LockUnavailable, match="Try again"):
             lease.release()
         assert cut.cuts == 1
+        assert lease.release() is True
+        assert lease.release() is False
+
+    def test_a_release_that_was_interrupted_before_its_answer_was_read_can_be_repeated_and_was_ours(
+        self, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        lease = RedisLock(client, "interrupted").acquire()
+        read = AbstractConnection.read_response
+
+        def interrupted(*args: Any, **options: Any) -> None:
+            read(*args, **options)  # so that the request has certainly done its work
+            raise KeyboardInterrupt
+
+        with monkeypatch.context() as patch:
+            patch.setattr(AbstractConnection, "read_response", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                lease.release()
+        assert client.exists("lock:{interrupted}") == 0
         assert lease.release() is True
         assert lease.release() is False
 

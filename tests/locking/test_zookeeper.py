@@ -6,6 +6,8 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import suppress
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +35,7 @@ from tests.locking.conformance import (
 )
 from tests.locking.proxy import Proxy
 from tests.locking.reentrant_support import OfTheLockWithin, a_tenth
-from tests.locking.support import Clock, ReentrantRecipe, in_fork, paused, process
+from tests.locking.support import Clock, ReentrantRecipe, in_fork, paused, process, run_threads
 from tests.locking.zookeeper_support import (
     SHORTEST,
     ZooKeeperRecipe,
@@ -478,3 +480,52 @@ def test_a_client_that_was_not_started_is_refused() -> None:
     lock = ZooKeeperLock(KazooClient("127.0.0.1:1"), "stock")
     with pytest.raises(LockUnavailable, match="Start the client"):
         lock.acquire(timeout=0)
+
+
+# The first acquire through a client
+
+
+@pytest.fixture
+def met(monkeypatch: pytest.MonkeyPatch) -> list[KazooClient]:
+    """The clients whose servers have been asked how long a session lasts, whether they have answered or not."""
+    asked: list[KazooClient] = []
+
+    def ask(client: KazooClient) -> float:
+        asked.append(client)
+        return negotiated(client)
+
+    monkeypatch.setattr(module, "negotiated", ask)
+    return asked
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_a_server_that_hangs_holds_up_the_first_acquire_through_its_client_alone(
+    recipe: ZooKeeperRecipe,
+    proxy: Proxy,
+    proxied: ZooKeeperRecipe,
+    threads: ThreadPoolExecutor,
+    met: list[KazooClient],
+    known: bool,
+) -> None:
+    healthy = (recipe if known else replace(recipe, own=1))("healthy")
+    hung = proxied("hung")
+    proxy.hang()
+    try:
+        asking = threads.submit(hung.acquire, timeout=0)
+        wait_for(lambda: met == [proxied.client()])
+        lease = threads.submit(healthy.acquire, timeout=0).result(PATIENCE)
+        assert not asking.done()
+    finally:
+        proxy.restore()
+    for granted in (lease, asking.result(PATIENCE)):
+        assert granted is not None
+        assert granted.release() is True
+
+
+def test_a_client_that_many_threads_use_is_met_once(recipe: ZooKeeperRecipe, met: list[KazooClient]) -> None:
+    newcomer = replace(recipe, own=1)
+    locks = [newcomer(f"stock {place}") for place in range(8)]
+    for lease in run_threads(*[partial(lock.acquire, timeout=0) for lock in locks]):
+        assert lease is not None
+        assert lease.release() is True
+    assert met == [newcomer.client()]
