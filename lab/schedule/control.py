@@ -255,6 +255,12 @@ class Try:
         Returns:
             What is broken: of a flawed rung what it says that it breaks, of a sound one anything.
         """
+        try:
+            return self._played()
+        finally:
+            self.trial.end()
+
+    def _played(self) -> Broken | None:
         goal = self.trial.entry.breaks
         for client in self._clients:
             client.thread.start()

@@ -222,7 +222,7 @@ class TestHandOver:
             lock._ask(new_token(), float("inf"), waits=True)
         lease.release()
         assert client.llen(WAKE) == 1
-        assert 0 < client.pttl(WAKE) <= client.pttl(KEY)
+        assert 0 < client.pexpiretime(WAKE) <= client.pexpiretime(KEY)
 
     def test_what_nobody_was_awake_to_take_goes_to_whoever_asks(self, lock: RedisLock, client: redis.Redis) -> None:
         fence = self.left_lying(lock)
