@@ -39,8 +39,8 @@ KEPT = {"django_migrations", "django_content_type", "auth_permission"}
 def empty(case: TransactionTestCase) -> None:
     """Empty the tables after a test that has committed.
 
-    Django's own way is TRUNCATE, which makes every table's files anew, and content types and permissions after it. For
-    a few rows DELETE takes a tenth of the time. Like TRUNCATE it waits for whoever is still writing.
+    Django's own way is TRUNCATE, which makes every table's files anew, and content types and permissions after it.
+    DELETE costs a few rows only. Like TRUNCATE it waits for whoever is still writing.
     """
     tables = sorted(set(connection.introspection.django_table_names(only_existing=True)) - KEPT)
     deletes = "; ".join(f"DELETE FROM {connection.ops.quote_name(table)}" for table in tables)

@@ -10,8 +10,10 @@ import pytest
 from lab.ladder.catalogue import LADDER
 from lab.schedule import control, witness
 from lab.schedule.control import FEW, MANY, QUICK, RunningClock, Try, running, tries_of
+from lab.schedule.postgres_trial import USERS
 from lab.schedule.runs import new_trial
 from lab.schedule.stage import Stage
+from locking.session import Session
 from tests.lab.schedule_support import stage
 
 __all__ = ["stage"]
@@ -64,6 +66,11 @@ def test_who_crashes_leaves_the_others_a_lock_that_frees_itself(stage: Stage) ->
             crashed += len(trial.crashed)
             assert all(client.answer in ("sold", "crashed") for client in attempt._clients)
     assert crashed > 20
+
+
+def test_what_stands_in_leaves_with_the_last_try(stage: Stage) -> None:
+    control.control("postgres-advisory-lock", stage, tries=1)
+    assert {module.Session for module in USERS} == {Session}
 
 
 def test_the_clock_runs_and_can_be_told_to_be_later(stage: Stage) -> None:

@@ -325,6 +325,25 @@ def test_verify_reports_each_claim_as_json(stage: Stage) -> None:
     assert (crowd["clients"], crowd["preemptions"], crowd["events"], crowd["exhausted"]) == (3, 2, 1, True)
 
 
+@pytest.mark.parametrize(("broken", "replays"), [(None, 0), (3, verify.REPLAYS)])
+def test_a_flawed_rung_that_is_not_reproduced_has_a_whole_line(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, broken: int | None, replays: int
+) -> None:
+    """Whether there is no witness, or one that breaks it now and then."""
+    if broken is None:
+        monkeypatch.setattr(verify, "load", lambda slug: None)
+    monkeypatch.setattr(verify, "breaks", lambda *arguments: broken)
+    line = verify.check("no-lock", stage)
+    assert (line["verdict"], line["broken"], line["replays"], line["schedules"]) == (
+        "held",
+        broken or 0,
+        replays,
+        replays,
+    )
+    assert {"clients", "preemptions", "events"} < {*line}
+    assert not verify.reproduced(line)
+
+
 def test_a_rung_whose_server_is_not_installed_says_so_and_the_others_are_checked(stage: Stage, tmp_path: Path) -> None:
     nothing = {"PATH": str(tmp_path)}  # and so no Java
     verify_both = "ladder", "--verify", "zookeeper", "get-then-set"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -9,6 +10,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,6 +18,8 @@ from servers import RunFolder, Servers
 
 CHECKOUT = Path(__file__).resolve().parent.parent.parent
 Manage = Callable[..., subprocess.CompletedProcess[str]]
+Verdicts = tuple[int, dict[str, dict[str, Any]]]
+"""The exit status of a command, and its verdict on each that sold."""
 
 
 @pytest.fixture(scope="session")
@@ -48,3 +52,11 @@ def manage(environment: dict[str, str]) -> Manage:
         )
 
     return run
+
+
+def rush_of_all(manage: Manage, *arguments: str) -> Verdicts:
+    """Let a burst come to each of those who are named. One command for all: starting one takes longer than a burst."""
+    done = manage("rush", *arguments, "--json")
+    assert done.returncode < 2, done.stderr
+    results = [json.loads(line) for line in done.stdout.splitlines()]
+    return done.returncode, {result["strategy"]: result for result in results}

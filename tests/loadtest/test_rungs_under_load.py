@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -12,7 +11,7 @@ import pytest
 
 from lab.ladder.stock import RUNGS
 from loadtest.stack import free_port
-from tests.loadtest.conftest import CHECKOUT, Manage
+from tests.loadtest.conftest import CHECKOUT, Manage, Verdicts, rush_of_all
 from tests.loadtest.test_locust import running, status
 from tests.waiting import wait_for
 
@@ -35,21 +34,14 @@ def shop(environment: dict[str, str]) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def rush(manage: Manage, shop: str) -> Rush:
-    """Runs bursts; the exit status, and the last verdict. Without more, 50 buyers try 200 orders for 100 units."""
+    """Runs a burst; its exit status and its verdict. Without more, 50 buyers try 200 orders for 100 units."""
 
     def run(*arguments: str) -> tuple[int, Result]:
-        status, results = rush_of_all(manage, shop, *arguments)
+        status, results = rush_of_all(manage, "--url", shop, *arguments)
         (result,) = results.values()
         return status, result
 
     return run
-
-
-def rush_of_all(manage: Manage, shop: str, *arguments: str) -> tuple[int, dict[str, Result]]:
-    done = manage("rush", "--url", shop, "--json", *arguments)
-    assert done.returncode < 2, done.stderr
-    results = [json.loads(line) for line in done.stdout.splitlines()]
-    return done.returncode, {result["strategy"]: result for result in results}
 
 
 BROKEN: dict[str, tuple[str, Check]] = {
@@ -112,15 +104,12 @@ QUIET = [slug for slug, rung in RUNGS.items() if rung.breaks_under not in ("load
 
 
 @pytest.fixture(scope="module")
-def quiet(manage: Manage, shop: str) -> tuple[int, dict[str, Result]]:
-    """One command for all: starting one takes longer than a burst."""
-    return rush_of_all(manage, shop, *(argument for rung in QUIET for argument in ("--rung", rung)))
+def quiet(manage: Manage, shop: str) -> Verdicts:
+    return rush_of_all(manage, "--url", shop, *(argument for rung in QUIET for argument in ("--rung", rung)))
 
 
 @pytest.mark.parametrize("rung", QUIET)
-def test_no_burst_shows_what_needs_a_crash_lost_data_other_carts_or_a_second_click(
-    quiet: tuple[int, dict[str, Result]], rung: str
-) -> None:
+def test_no_burst_shows_what_needs_a_crash_lost_data_other_carts_or_a_second_click(quiet: Verdicts, rung: str) -> None:
     status, results = quiet
     said = results[rung]
     assert (status, said["sold"], said["refused"], said["on_hand"], said["unserved"]) == (0, 100, 100, 0, 0)

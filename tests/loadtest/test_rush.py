@@ -8,14 +8,13 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import pytest
 
 from lab.ladder.stock import RUNGS
 from loadtest import audit
 from tests.factories import DISTINCT
-from tests.loadtest.conftest import CHECKOUT, Manage
+from tests.loadtest.conftest import CHECKOUT, Manage, Verdicts, rush_of_all
 
 KEYS = [
     *("strategy", "stock", "clients", "attempted", "sold", "refused", "errors", "oversold", "conserved"),
@@ -23,26 +22,17 @@ KEYS = [
 ]
 
 
-Verdicts = tuple[int, dict[str, dict[str, Any]]]
-"""An exit status, and what was said of each strategy."""
-
-
-def verdicts_of_all(manage: Manage, *arguments: str) -> Verdicts:
-    """The same burst by every strategy. One command for all: starting one takes longer than a burst."""
-    sellers = [argument for strategy in DISTINCT for argument in ("--strategy", strategy)]
-    done = manage("rush", *sellers, *arguments, "--json")
-    results = [json.loads(line) for line in done.stdout.splitlines()]
-    return done.returncode, {result["strategy"]: result for result in results}
+ALL = [argument for strategy in DISTINCT for argument in ("--strategy", strategy)]
 
 
 @pytest.fixture(scope="module")
 def bursts(manage: Manage) -> Verdicts:
-    return verdicts_of_all(manage, "--stock", "100", "--clients", "50")
+    return rush_of_all(manage, *ALL, "--stock", "100", "--clients", "50")
 
 
 @pytest.fixture(scope="module")
 def carts(manage: Manage) -> Verdicts:
-    return verdicts_of_all(manage, "--stock", "20", "--skus", "3", "--clients", "20")
+    return rush_of_all(manage, *ALL, "--stock", "20", "--skus", "3", "--clients", "20")
 
 
 @pytest.mark.parametrize("strategy", DISTINCT)
