@@ -168,7 +168,8 @@ def test_who_makes_it_between_two_of_our_looks_is_no_stranger(
 
     def slowly(path: Path) -> bool:
         said = exists(path)
-        folder.claim.note.touch()
+        if path == folder.claim.note:
+            path.touch()
         return said
 
     monkeypatch.setattr(Path, "exists", slowly)
