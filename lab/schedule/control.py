@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from typing import Any, cast
 
 from lab.ladder.catalogue import LADDER, Entry
-from lab.ladder.locks.rung import Event
+from lab.ladder.locks.rung import OF_AN_ACTOR, Event
 from lab.schedule import hooks
 from lab.schedule.actor import Actor, Crash
 from lab.schedule.controller import ALMOST, PASSES, TOGETHER
@@ -140,6 +140,7 @@ class Client:
         self.waits = False
         self.looks = 0
         self.session: Any = None
+        self.watchdog = attempt.trial.watchdogs[name]
         self._job = job
         self._try = attempt
         self._random = random.Random(seed)  # noqa: S311 - a pause, not a secret
@@ -284,10 +285,10 @@ class Try:
                 self.trial.dies(cast("Actor", client))
                 return True
         with self.gate.closed(wait=not self.trial.works_unseen) as quiet, as_nobody():
-            if not quiet or self.happened or not self.trial.offers(self._event):
+            if not quiet or self.happened or not self.trial.offers(self._event, client.name):
                 return False
             self.happened = True
-            self.trial.happens(self._event)
+            self.trial.happens(self._event, client.name if self._event in OF_AN_ACTOR else "")
             return True
 
     def _watch(self) -> Broken | None:

@@ -182,7 +182,7 @@ class _Walk:
                     self.others.append(((*so_far, name), cost, happened))
         if happened < self._bounds.events:
             for event in point.events():
-                who = event.removeprefix("crash ")
+                who = event.rpartition(" ")[2]
                 if who in point.pending and point.pending[who].quiet:
                     continue
                 self.others.append(((*so_far, event), preemptions, happened + 1))

@@ -128,10 +128,12 @@ class StockTrial(Trial):
     def _key(self, name: str) -> str:
         return f"key of {name if self.one_click_each else NAMES[0]}"
 
-    def offers(self, event: Event) -> bool:
-        return event == "restart" or super().offers(event)
+    def offers(self, event: Event, who: str = "") -> bool:
+        """See `Trial.offers`."""
+        return event == "restart" or super().offers(event, who)
 
-    def happens(self, event: Event) -> None:
+    def happens(self, event: Event, who: str = "") -> None:
+        """See `Trial.happens`."""
         if event == "restart":
             # In one transaction: while a server starts nobody sees half of what it has.
             started = self.stage.redis.pipeline()
@@ -140,7 +142,7 @@ class StockTrial(Trial):
                 started.restore(key, 0, value)
             started.execute()
         else:
-            super().happens(event)
+            super().happens(event, who)
 
     def verdict(self, answers: Mapping[str, str]) -> Sequence[Broken]:
         with self.stage.ours():
