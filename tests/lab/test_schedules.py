@@ -27,6 +27,7 @@ from lab.schedule import stock_trial, verify, witness
 from lab.schedule.controller import Controller, Key
 from lab.schedule.lock_trial import LockTrial
 from lab.schedule.runs import Impossible, can_play, events_of, new_trial, rehearse, replay
+from lab.schedule.sample import sample
 from lab.schedule.search import Bounds, Found, explore
 from lab.schedule.stage import Stage
 from lab.schedule.trial import TTL, Broken, Trial
@@ -232,11 +233,24 @@ def test_where_no_third_client_may_come_a_deep_search_asks_none(stage: Stage) ->
 
 
 def test_a_deep_search_goes_further_and_says_where_it_ended(stage: Stage) -> None:
-    said = verify.deep("renewal", stage, schedules=30)
+    said = verify.deep("lua-queue", stage, schedules=20)
     assert (said["verdict"], said["exhausted"]) == ("held", True), "the usual bounds"
     bounds = [(search["clients"], search["preemptions"], search["events"]) for search in said["deep"]]
     assert bounds == [(2, 3, 2), (3, 2, 2)]
-    assert all((search["schedules"], search["exhausted"]) == (30, False) for search in said["deep"])
+    extent = [(search["schedules"], search["sampled"], search["exhausted"]) for search in said["deep"]]
+    assert extent == 2 * [(25, 5, False)]
+    assert [search["completed"] for search in said["deep"]] == [0, 0]
+
+
+def test_where_a_search_in_order_gives_up_a_random_one_goes_on(stage: Stage) -> None:
+    """What breaks it is beyond the first twenty schedules in order, and one of a few hundred draws meets it."""
+    entry = LADDER["set-nx-ex"]
+    found = verify.find(entry, stage, Bounds(preemptions=2, events=1, schedules=20), lambda done: None, 3)
+    assert found.run is None
+    assert (found.schedules, found.sampled, found.completed) == (25, 5, 1)
+    beyond = sample(new_trial(entry, stage, 3), Bounds(preemptions=2, events=1), events_of(entry), entry.breaks, 1000)
+    assert beyond.run is not None
+    assert beyond.run.broken == entry.breaks
 
 
 def test_a_deep_search_that_breaks_a_rung_says_so(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
