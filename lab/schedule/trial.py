@@ -101,7 +101,7 @@ class Trial(ABC):
         if event == "expiry":
             return bool(self.inside or self.works_unseen) and self._expires()
         if event == "pause":
-            return (who in self.inside or self.works_unseen) and self._expires()
+            return (who in self.inside or self.watchdogs[who].renews) and self._expires()
         return False
 
     works_unseen = False

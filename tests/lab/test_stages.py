@@ -344,7 +344,7 @@ def test_a_server_that_ends_while_a_command_uses_it_is_said_to_be_gone() -> None
 
 @pytest.mark.parametrize(
     ("slug", "schedule", "says"),
-    [("fence", "A,A,pause,B,A,A", "The lease of lock 'stock' was lost"), ("lua", "A,A,crash A,B,B", "Repaired: ")],
+    [("fence", "A,A,pause A,B,A,A", "The lease of lock 'stock' was lost"), ("lua", "A,A,crash A,B,B", "Repaired: ")],
 )
 def test_what_goes_wrong_in_a_visitors_schedule_is_not_in_the_shops_log(
     client: Client, slug: str, schedule: str, says: str, monkeypatch: pytest.MonkeyPatch
