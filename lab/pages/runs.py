@@ -21,6 +21,7 @@ from lab.pages.session import LONGEST, Session
 from lab.schedule import witness
 from lab.schedule.controller import Stuck
 from lab.schedule.runs import Impossible, can_play, replay
+from lab.schedule.stage import NotOurs
 from lab.schedule.stages import StagesBusy, borrowed
 from lab.schedule.trace import Trace
 from servers import ServerError
@@ -159,6 +160,11 @@ def _refusing() -> Iterator[None]:
     except StagesBusy as busy:
         message = _("Other visitors are using every stage of the lab. One is free in a moment.")
         raise Refused(503, message, retry_after=AGAIN) from busy
+    except NotOurs as error:
+        logger.error("The lab is closed: %s", error)
+        raise Refused(
+            503, _("The lab is closed: a database that it would empty holds what is not its own. The shop's log says more.")
+        ) from error
     except ServerError as error:
         logger.error("The lab has no stage: %s", error)
         raise Refused(503, _("The lab's servers do not answer. Try again in a moment."), retry_after=AGAIN) from error

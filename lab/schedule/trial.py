@@ -9,7 +9,7 @@ from typing import Any
 from lab.ladder.catalogue import Entry
 from lab.ladder.locks.rung import Event, Invariant
 from lab.schedule.actor import Actor
-from lab.schedule.stage import Stage
+from lab.schedule.stage import MARK, Stage
 from locking.renewal import watchdog
 
 NAMES = "ABCDEF"
@@ -41,7 +41,7 @@ class Trial(ABC):
         self.crashed.clear()
         self.broken = None
         self.events = 0
-        self.stage.redis.flushdb()
+        self.stage.empty()
         return self.prepare()
 
     def end(self) -> None:
@@ -114,7 +114,7 @@ TTL = 30.0
 def keys(client: Any) -> tuple[Mapping[str, Any], ...]:
     """What a Redis database keeps, for people."""
     found = []
-    for name in sorted(client.keys("*")):
+    for name in sorted({*client.keys("*")} - {MARK.encode()}):
         kind = client.type(name)
         value: Any
         if kind == b"string":
