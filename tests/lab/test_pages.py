@@ -62,6 +62,14 @@ def test_the_ladder_has_every_rung_with_its_flaw_and_its_verdict(reader: Client)
     assert page.count("broken in 17 of 500 tries") == 1
 
 
+@pytest.mark.parametrize("slug", ["fence", "guarded-update", "no-lock"])
+def test_a_rung_leads_to_its_row_in_the_measured_comparison(reader: Client, slug: str) -> None:
+    rows = re.findall(r'href="/lab/comparison/#([^"]+)"', text(reader.get(f"/lab/rungs/{slug}/")))
+    assert rows == {"fence": ["locks-redis"], "guarded-update": ["strategies-guarded-update"], "no-lock": []}[slug]
+    measured = text(reader.get("/lab/comparison/"))
+    assert all(f'<tr id="{row}"' in measured for row in rows)
+
+
 SEARCHED = {
     ("en", True, 1): "held in all 113 schedules of 2 clients with up to 2 preemptions and 1 event\n",
     ("en", True, 2): "held in all 113 schedules of 2 clients with up to 2 preemptions and 2 events\n",
