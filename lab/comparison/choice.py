@@ -64,8 +64,8 @@ ARGUMENTS = (
         "advisory",
         "per_s",
         gettext_noop(
-            "Where a lock it has to be, for work outside the database: {better} is taken and given back {times} times as "
-            "fast as {worse} in Postgres. For correctness take its fence along, or have a guard in SQL."
+            "Where a lock it has to be, for work outside the database: {better} is taken and given back {times} times "
+            "as fast as {worse} in Postgres. For correctness take its fence along, or have a guard in SQL."
         ),
     ),
     Argument(
@@ -74,8 +74,8 @@ ARGUMENTS = (
         "redis-py",
         "p50_ms",
         gettext_noop(
-            "Do not write it yourself, and look at how a library waits: {better} wakes the next one, who holds the lock "
-            "{times} times sooner than with {worse}, where he polls."
+            "Do not write it yourself, and look at how a library waits: {better} wakes the next one, who holds the "
+            "lock {times} times sooner than with {worse}, where he polls."
         ),
     ),
     Argument(
@@ -94,8 +94,8 @@ ARGUMENTS = (
         "zookeeper",
         "per_s",
         gettext_noop(
-            "A lock that outlives the loss of a server has its price: {better} is {times} times as fast as {worse}, which "
-            "was one server here, and has to be three or more."
+            "A lock that outlives the loss of a server has its price: {better} is {times} times as fast as {worse}, "
+            "which was one server here, and has to be three or more."
         ),
     ),
     Argument(
@@ -131,9 +131,13 @@ def arguments(rows: Mapping[Part, Mapping[str, Row]]) -> Iterator[SafeString]:
                 name: format_html('<a href="#{}">{}</a>', anchor(argument.part, row.name), row.name)
                 for name, row in (("better", better), ("worse", worse))
             }
-            yield format_html(_(argument.text), times=f"{times:,.1f}" if times < 10 else f"{times:,.0f}", **names)
+            yield format_html(_(argument.text), times=_in_two_digits(times), **names)
 
 
 def anchor(part: Part, name: str) -> str:
     """Where the row of that name stands on the page."""
     return f"{part}-{name}"
+
+
+def _in_two_digits(times: float) -> str:
+    return f"{times:.1f}" if times < 9.95 else f"{float(f'{times:.2g}'):,.0f}"

@@ -166,9 +166,8 @@ def _refusing() -> Iterator[None]:
         raise Refused(503, message, retry_after=AGAIN) from busy
     except NotOurs as error:
         logger.error("The lab is closed: %s", error)
-        raise Refused(
-            503, _("The lab is closed: a database that it would empty holds what is not its own. The shop's log says more.")
-        ) from error
+        message = _("The lab is closed: a database that it would empty holds what is not its own. The log says which.")
+        raise Refused(503, message) from error
     except ServerError as error:
         logger.error("The lab has no stage: %s", error)
         raise Refused(503, _("The lab's servers do not answer. Try again in a moment."), retry_after=AGAIN) from error

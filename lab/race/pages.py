@@ -100,7 +100,9 @@ def bars(request: HttpRequest, race: UUID) -> HttpResponse:
     return _view(request, race, "lab/race_bars.html")
 
 
-def _chooser(request: HttpRequest, form: Choice, *, status: int = 200, trouble: str = "", again: int = 0) -> HttpResponse:
+def _chooser(
+    request: HttpRequest, form: Choice, *, status: int = 200, trouble: str = "", again: int = 0
+) -> HttpResponse:
     chosen = form["racers"].value() or []
     groups = [
         (title, [(name, title_of(name), name in chosen) for name in names])

@@ -2,8 +2,8 @@
 
 The child has servers of its own in a run folder of its own and none of our settings, so whatever races, nothing of the
 shop is touched; and it is nice, so the shop's own work goes first. One race runs at a time: a lock in the shop's Redis
-says so to all web processes, and in an hour one visitor's races may take half of it. The child ends when its standard input does, so it cannot outlive the web process that
-started it.
+says so to all web processes, and in an hour one visitor's races may take half of it. The child ends when its standard
+input does, so it cannot outlive the web process that started it.
 
 What a visitor sees is kept in Redis for an hour under a random id, which whoever started the race has in his address.
 """

@@ -50,8 +50,8 @@ return next
 MARK = "lab:stage"
 """The key in a Redis database that says who uses it, as long as somebody does."""
 EMPTY = """
--- KEYS: the mark. ARGV: what it says. Empties the database but for the mark, and returns 0. Where there are keys without
--- the mark they are not the lab's: it changes nothing, and returns how many.
+-- KEYS: the mark. ARGV: what it says. Empties the database but for the mark, and returns 0. Where there are keys
+-- without the mark they are not the lab's: it changes nothing, and returns how many.
 local keys = redis.call('DBSIZE')
 if keys > 0 and redis.call('EXISTS', KEYS[1]) == 0 then
     return keys
@@ -109,8 +109,8 @@ class Stage:
     """One Redis database and one Postgres database.
 
     Args:
-        redis_url: the Redis database. It is emptied before each schedule and in the end, unless it holds what is not the
-            lab's.
+        redis_url: the Redis database. It is emptied before each schedule and in the end, unless it holds what is not
+            the lab's.
         database: settings of Django for the Postgres database, of which `ENGINE` is not looked at.
     """
 
@@ -165,8 +165,8 @@ class Stage:
             there = self.redis.connection_pool.connection_kwargs
             server = there.get("path") or f"{there.get('host')}:{there.get('port')}"
             raise NotOurs(
-                f"Redis database {there.get('db', 0)} of {server} holds {keys} keys that are not the lab's, which would "
-                "empty it. Set LAB_STAGES lower, or give the shop a Redis of its own (REDIS_URL), or empty that "
+                f"Redis database {there.get('db', 0)} of {server} holds {keys} keys that are not the lab's, which "
+                "would empty it. Set LAB_STAGES lower, or give the shop a Redis of its own (REDIS_URL), or empty that "
                 "database yourself."
             )
 

@@ -139,8 +139,8 @@ def test_the_hash_changes_with_the_code_that_is_measured_and_with_no_other(setti
 
 
 def choice() -> list[str]:
-    section = re.findall(r'<section id="choose">.*?</section>', page(), re.DOTALL)
-    return [html.unescape(re.sub("<.*?>", "", said)) for said in re.findall("<li>(.*?)</li>", section[0])] if section else []
+    section = "".join(re.findall(r'<section id="choose".*?</section>', page(), re.DOTALL))
+    return [html.unescape(re.sub("<.*?>", "", said)) for said in re.findall("<li>(.*?)</li>", section)]
 
 
 @pytest.mark.parametrize(("per_s", "said"), [(1250.0, "5.0 times"), (500.0, "2.0 times"), (25_000.0, "100 times")])

@@ -41,9 +41,13 @@ CHOICE = {"racers": ["compute-and-overwrite", "guarded-update"], "clients": "20"
 def visitor(redis: Redis) -> Iterator[Client]:
     """Somebody without an account. Whatever raced is over before the next test."""
     yield Client()
+    wait_for_its_end()
+
+
+def wait_for_its_end() -> None:
+    """Whatever races has ended, and somebody else may race."""
     lock = RedisLock(get_redis_connection("default"), "lab-race", ttl=10.0)
-    lease = wait_for(lambda: lock.acquire(blocking=False), "the race to end", timeout=60)
-    lease.release()
+    wait_for(lambda: lock.acquire(blocking=False), "the race to end", timeout=60).release()
 
 
 def processes() -> list[psutil.Process]:
@@ -281,17 +285,11 @@ def test_who_has_raced_enough_waits_and_others_race(
     monkeypatch.setattr(run, "command", lambda race: [sys.executable, "-c", ""])
 
     def start(address: str, claims: str = "10.9.9.9") -> Any:
-        if proxies:
-            return Client().post(RACE, CHOICE, REMOTE_ADDR="10.0.0.1", headers={"X-Forwarded-For": f"{claims}, {address}"})
-        return Client().post(RACE, CHOICE, REMOTE_ADDR=address, headers={"X-Forwarded-For": claims})
-
-    lock = RedisLock(get_redis_connection("default"), "lab-race", ttl=10.0)
-
-    def ended() -> None:
-        wait_for(lambda: lock.acquire(blocking=False), "the race to end", timeout=60).release()
+        by, forwarded = ("10.0.0.1", f"{claims}, {address}") if proxies else (address, claims)
+        return Client().post(RACE, CHOICE, REMOTE_ADDR=by, headers={"X-Forwarded-For": forwarded})
 
     assert start("10.0.0.2").status_code == 302
-    ended()
+    wait_for_its_end()
     for claims in ("10.9.9.9", "10.9.9.8"):
         refused = start("10.0.0.2", claims)
         assert refused.status_code == 429
@@ -299,7 +297,7 @@ def test_who_has_raced_enough_waits_and_others_race(
         assert "others may want to race" in refused.content.decode()
         assert refused.content.decode().count(" checked") == len(CHOICE["racers"])
     assert start("10.0.0.3").status_code == 302
-    ended()
+    wait_for_its_end()
     assert processes() == []
 
 
@@ -309,8 +307,7 @@ def test_a_visitor_who_has_not_raced_for_long_races_again(visitor: Client, monke
         started = visitor.post(RACE, CHOICE)
         assert started.status_code == 302
         over(visitor, started["Location"])
-        lock = RedisLock(get_redis_connection("default"), "lab-race", ttl=10.0)
-        wait_for(lambda: lock.acquire(blocking=False), "the race to end", timeout=60).release()
+        wait_for_its_end()
 
 
 def test_a_child_knows_nothing_that_leads_to_the_shop(monkeypatch: pytest.MonkeyPatch) -> None:
