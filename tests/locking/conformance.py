@@ -543,13 +543,13 @@ class AcrossMachinesConformance(LockConformance):
         with make_lock().hold(timeout=PATIENCE):
             pass
 
-    def test_it_works_after_a_restart_of_its_servers(self, make_lock: Callable[..., Lock]) -> None:
+    def test_it_works_after_a_restart_of_its_servers(self, link: Link, name: str) -> None:
         """With the same objects. A lease from before is held, or says that it is lost, as declared: never do two hold.
 
         Who waits meanwhile is served in the end, or told to ask again; his place may stay for his TTL, as nobody can be
-        told that it is given up.
+        told that it is given up. Nobody reaches a server before it is ready: some take a question and never answer it.
         """
-        lock, other, third = make_lock(), make_lock(), make_lock(**self.IMPATIENT)
+        lock, other, third = (self.made(link.recipe, name, **options) for options in ({}, {}, self.IMPATIENT))
         survives = lock.capabilities.survives_restart
         with ThreadPoolExecutor(1) as threads:
             lease = lock.acquire()
@@ -557,7 +557,9 @@ class AcrossMachinesConformance(LockConformance):
             assert not lock.capabilities.renews or is_renewed(lease)  # from now on all connections are open
             waiting = threads.submit(third.acquire, timeout=2 * PATIENCE)
             wait_for(lambda: self.waiters(third) == 1)
+            link.refuse()
             self.restart()
+            link.restore()
             early = self.answer(other)
             served = waiting.done() and waiting.exception() is None
             assert lease.lost is not survives
