@@ -208,6 +208,10 @@ The package needs redis-py, as new as [requirements.in](../requirements.in) says
 server's client: `kazoo`, `etcd3gw`, or `psycopg` for those on Postgres. Nothing else; Django only for its page in the
 admin.
 
+That page (`/admin/locks/`), `locking.held` and `locking.force_release` see the `RedisLock`s of one server or cluster
+and no others: not Redlock, of which one node does not know whether a majority has granted, nor the locks in
+ZooKeeper, etcd, Postgres, files or threads. For those ask their servers.
+
 """
 
 
