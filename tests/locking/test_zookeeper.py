@@ -547,6 +547,17 @@ def test_the_first_acquire_through_a_client_whose_server_hangs_ends_in_its_own_t
         assert lease.release() is True
 
 
+def test_a_server_that_cuts_the_first_acquire_through_a_client_is_no_answer(
+    proxy: Proxy, proxied: ZooKeeperRecipe
+) -> None:
+    lock = proxied("cut")
+    proxy.lose = bytes(16)  # the password of one that asks for a new session
+    with pytest.raises(LockUnavailable, match="has closed the connection"):
+        lock.acquire(timeout=0)
+    with lock.hold(timeout=PATIENCE):
+        pass
+
+
 def test_a_client_that_many_threads_use_is_met_once(recipe: ZooKeeperRecipe, met: list[KazooClient]) -> None:
     newcomer = replace(recipe, own=1)
     locks = [newcomer(f"stock {place}") for place in range(8)]
