@@ -31,6 +31,7 @@ class Capabilities:
         forks: a forked child can use the same lock object.
         survives_holder_crash: when the holder dies, others get the lock in a bounded time.
         survives_node_loss: it grants, and excludes others, although a minority of its servers cannot be reached.
+        survives_restart: a grant outlives a restart of the servers, as long as they keep on disk what they granted.
     """
 
     across_processes: bool = False
@@ -44,6 +45,7 @@ class Capabilities:
     forks: bool = False
     survives_holder_crash: bool = False
     survives_node_loss: bool = False
+    survives_restart: bool = False
 
 
 class Lock(ABC):

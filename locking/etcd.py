@@ -85,6 +85,7 @@ class EtcdLock(Lock):
         quiet_wait=True,
         forks=True,
         survives_holder_crash=True,
+        survives_restart=True,
     )
 
     def __init__(

@@ -76,9 +76,12 @@ lock = RedisLock(client, "stock:sku-42", ttl=10.0)
         "one more for all renewals.",
         "The server loses its data, or fails over to a replica that has not seen the grant (`wait_for_replicas` "
         "narrows that gap), or its clock is set forward. A holder that is paused beyond its TTL goes on: check the "
-        "fence, which grows as long as the server's clock is not set back.",
-        "The default where there is a Redis: fast, fair (`FairRedisLock` is another name of it), and with a fence for "
-        "what no lock can prevent.",
+        "fence, which grows as long as the server's clock is not set back. A waiter that is stopped, not dead "
+        "(SIGSTOP, a suspended VM), may be handed the lock when it is first in line, and keeps it for the TTL of who "
+        "released it, like any paused holder.",
+        "The default where there is a Redis: fast, fair, and with a fence for what no lock can prevent. "
+        "`FairRedisLock` is this same class under a second name, for who looks for a fair lock: there is no unfair "
+        "one.",
     ),
     Entry(
         ReentrantLock,
@@ -136,7 +139,8 @@ lock = EtcdLock(Etcd3Client("localhost", 2379), "stock:sku-42", ttl=10)
 """,
         "Three requests, each a write to a quorum; some milliseconds. A waiter holds a watch, and sends one keepalive "
         "a TTL to keep its place.",
-        "As ZooKeeper. A crashed holder's lease lasts a quarter longer than the TTL; TTLs are whole seconds.",
+        "As ZooKeeper. A crashed holder's lease lasts a quarter longer than the TTL, and so does the place in line of "
+        "a waiter whom a restart of the server has cut off; TTLs are whole seconds.",
         "etcd is there anyway: a cluster is made to lose a member and no grant (the tests here run one member).",
     ),
     Entry(
@@ -203,6 +207,10 @@ should survive: garbage collection, a busy host, a slow network. It is how long 
 The package needs redis-py, as new as [requirements.in](../requirements.in) says, and a lock on another server that
 server's client: `kazoo`, `etcd3gw`, or `psycopg` for those on Postgres. Nothing else; Django only for its page in the
 admin.
+
+That page (`/admin/locks/`), `locking.held` and `locking.force_release` see the `RedisLock`s of one server or cluster
+and no others: not Redlock, of which one node does not know whether a majority has granted, nor the locks in
+ZooKeeper, etcd, Postgres, files or threads. For those ask their servers.
 
 """
 

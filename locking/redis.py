@@ -98,6 +98,7 @@ class RedisLock(Lock):
         quiet_wait=True,
         forks=True,
         survives_holder_crash=True,
+        survives_restart=True,
     )
 
     def __init__(

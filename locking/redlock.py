@@ -110,6 +110,7 @@ class Redlock(Lock):
         forks=True,
         survives_holder_crash=True,
         survives_node_loss=True,
+        survives_restart=True,
     )
 
     def __init__(

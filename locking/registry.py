@@ -1,6 +1,7 @@
-"""Who holds which lock on a server right now, for people to look at, and to end by force.
+"""Who holds which `RedisLock` on a server right now, for people to look at, and to end by force.
 
-What it says may be over when it is read.
+What it says may be over when it is read. Locks of other kinds are not seen, Redlock among them: one of its nodes does
+not know whether a majority has granted.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ class HeldLock:
 
 
 def held(client: Client, limit: int = 1000, *, scan: int = 1_000_000) -> list[HeldLock]:
-    """Return the Redis locks that are held, by name.
+    """Return the `RedisLock`s that are held on this server, by name: no Redlock, and none on other kinds of servers.
 
     It looks through the keys of the server step by step (SCAN), which holds up nobody, and stops at the bounds. A lock
     that comes or goes meanwhile may be missing.

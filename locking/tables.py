@@ -224,6 +224,7 @@ class InsertLock(Lock):
         quiet_wait=True,
         forks=True,
         survives_holder_crash=True,
+        survives_restart=True,
     )
 
     def __init__(

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import logging
 import os
+import struct
 import threading
 import time
 import weakref
@@ -45,6 +46,9 @@ logger = logging.getLogger(__name__)
 
 ROOT = "/locks"
 SEQUENCE_DIGITS = 10
+
+SHORTEST_ANSWER = 0.001
+"""Seconds: a socket takes 0 for "do not block"."""
 
 SHORTEST_PATIENCE = 1.0
 """Seconds. A server may take so long to answer although the caller's timeout, which is for the lock, is shorter."""
@@ -84,6 +88,7 @@ class ZooKeeperLock(Lock):
         renews=True,
         quiet_wait=True,
         survives_holder_crash=True,
+        survives_restart=True,
     )
 
     def __init__(
@@ -106,10 +111,11 @@ class ZooKeeperLock(Lock):
     def acquire(self, blocking: bool = True, timeout: float | None = None) -> Lease | None:  # noqa: FBT001, FBT002
         """See `Lock.acquire`. A connection that is cut is waited for as long as the session lives, however short
         `timeout` is, but a second at least. A session that ends takes the place in line with it: LockUnavailable.
-        One that ended before is followed by the client's next one, which is waited for likewise.
+        One that ended before is followed by the client's next one, which is waited for likewise. So is the answer to
+        the first acquire through a client, whichever thread's question it is to.
         """
         deadline = self._clock() + patience(blocking, timeout)
-        session = Session.of(self._client, self.name)
+        session = Session.of(self._client, self.name, self._limit(deadline))
         self.ttl = session.timeout
         token = new_token()
         try:
@@ -174,7 +180,11 @@ class ZooKeeperLock(Lock):
 
     def _reconnected(self, deadline: float) -> bool:
         """Wait until the client has a session again."""
-        return bool(self._client._live.wait(min(self.ttl, max(deadline - self._clock(), SHORTEST_PATIENCE))))
+        return bool(self._client._live.wait(self._limit(deadline)))
+
+    def _limit(self, deadline: float) -> float:
+        """Return for how many seconds the server may owe us an answer."""
+        return min(self.ttl, max(deadline - self._clock(), SHORTEST_PATIENCE))
 
     def _find(self, token: str, deadline: float) -> tuple[str, int] | None:
         for node in self._look(deadline):
@@ -287,7 +297,7 @@ class ZooKeeperLock(Lock):
             LockUnavailable: no answer in time, or the server refuses; perhaps done.
         """
         try:
-            return result.get(timeout=min(self.ttl, max(deadline - self._clock(), SHORTEST_PATIENCE)))
+            return result.get(timeout=self._limit(deadline))
         except (NoNodeError, NodeExistsError, ConnectionLoss):
             raise
         except (KazooException, self._client.handler.timeout_exception) as error:
@@ -327,24 +337,25 @@ class Session:
         number: how many sessions of this client have ended.
     """
 
-    def __init__(self, client: KazooClient) -> None:
-        self.timeout = negotiated(client)
+    def __init__(self, client: KazooClient, seconds: float) -> None:
+        self.timeout = negotiated(client, seconds)
         self.number = 0
         self._pid = os.getpid()
         self._bells: dict[Any, str] = {}
         client.add_listener(self._changed)
 
     @classmethod
-    def of(cls, client: KazooClient, lock: str) -> Session:
-        """Return the session of a client. The first time, the server is asked, for a session timeout at most each step.
+    def of(cls, client: KazooClient, lock: str, seconds: float) -> Session:
+        """Return the session of a client. The first time, the server is asked, and has so many seconds to answer.
 
         Raises:
-            LockUnavailable: the client has no connection and never had one, or it is the parent's of a forked process.
+            LockUnavailable: the client has no connection and never had one, the server did not answer in time, or the
+                client is the parent's of a forked process.
         """
         session = _sessions.get(client)
         try:
             if session is None:
-                session = cls._met(client)
+                session = cls._met(client, seconds)
         except (OSError, KazooException, client.handler.timeout_exception, AttributeError) as error:
             raise LockUnavailable(
                 f"No ZooKeeper to ask for lock {lock!r} ({error}). Start the client, see whether the server runs, and "
@@ -357,13 +368,19 @@ class Session:
         return session
 
     @classmethod
-    def _met(cls, client: KazooClient) -> Session:
-        """Meet a client, once. A server that hangs holds up who waits for this client, and nobody else."""
-        with _meetings.setdefault(client, threading.Lock()):
+    def _met(cls, client: KazooClient, seconds: float) -> Session:
+        """Meet a client, once. A server that hangs holds up who waits for this client, each in his own time."""
+        deadline = time.monotonic() + seconds
+        meeting = _meetings.setdefault(client, threading.Lock())
+        if not meeting.acquire(timeout=seconds):
+            raise TimeoutError("no answer yet to another thread, which asked first")
+        try:
             session = _sessions.get(client)
             if session is None:
-                session = _sessions[client] = cls(client)
+                session = _sessions[client] = cls(client, deadline - time.monotonic())
             return session
+        finally:
+            meeting.release()
 
     @contextmanager
     def ringing(self, bell: Any, path: str) -> Iterator[None]:
@@ -475,20 +492,21 @@ class CreateContainer(Create):  # type: ignore[misc, unused-ignore]
 CONTAINER = 4
 
 
-def negotiated(client: KazooClient) -> float:
-    """Return the session timeout, in seconds, that the server agrees to with this client.
+def negotiated(client: KazooClient, seconds: float) -> float:
+    """Return the session timeout, in seconds, that the server agrees to with this client, if it answers in time.
 
     kazoo asks for one and does not tell what it got, so the same question is put again, by a session that is closed at
     once. The servers of an ensemble are to agree on the bounds.
 
     Raises:
-        OSError, KazooException, AttributeError: there is no connection.
+        OSError, KazooException, AttributeError: there is no connection, or no answer within `seconds`.
     """
     asked: int = client._session_timeout
+    deadline = time.monotonic() + seconds
     connection = client.handler.create_connection(
         client._connection._socket.getpeername()[:2],
         hostname=next(host for host, _ in client.hosts),
-        timeout=asked / 1000,
+        timeout=seconds,
         use_ssl=client.use_ssl,
         ca=client.ca,
         certfile=client.certfile,
@@ -498,14 +516,17 @@ def negotiated(client: KazooClient) -> float:
         check_hostname=client.check_hostname,
     )
     with connection, connection.makefile("rwb") as stream:
-        connection.settimeout(asked / 1000)
+        connection.settimeout(max(deadline - time.monotonic(), SHORTEST_ANSWER))
         for request in (
             Connect(0, 0, asked, 0, bytes(16), client.read_only).serialize(),
             int_struct.pack(1) + int_struct.pack(Close.type),
         ):
             stream.write(int_struct.pack(len(request)) + request)
         stream.flush()
-        (length,) = int_struct.unpack(stream.read(4))
-        answer, _ = Connect.deserialize(stream.read(length), 0)
+        try:
+            (length,) = int_struct.unpack(stream.read(4))
+            answer, _ = Connect.deserialize(stream.read(length), 0)
+        except struct.error as error:
+            raise ConnectionError("it has closed the connection") from error
         stream.read()
     return float(answer.time_out) / 1000

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -31,6 +32,9 @@ from servers import zookeeper
 TTL = 10.0
 """Seconds, for every lock that has one."""
 
+RENEWAL = "renewal"
+"""What the connection is called over which a process renews all that it holds: no waiter sends anything there."""
+
 Take = Callable[[], Callable[[], object]]
 """Waits until the lock is held, and returns what releases it."""
 
@@ -58,7 +62,7 @@ class Session:
 
     Args:
         make: gives the lock of a name.
-        sent: how many commands were sent so far, where that can be counted.
+        sent: how many commands this session has sent so far, and none of another's, where that can be counted.
     """
 
     make: Callable[[str], Take]
@@ -146,10 +150,10 @@ def on_zookeeper(kind: Callable[[KazooClient, str], Lock]) -> Open:
         stack.callback(client.stop)
 
         def sent() -> int:
-            said = dict(
-                line.split("\t", 1) for line in zookeeper.ask(at.zookeeper, "mntr").splitlines() if "\t" in line
-            )
-            return int(said["zk_packets_received"])
+            """What the server says that it has received on this session's connection, its pings included."""
+            connections = zookeeper.ask(at.zookeeper, "cons")
+            (received,) = re.findall(rf"recved=(\d+),.*sid={client.client_id[0]:#x},", connections)
+            return int(received)
 
         return ours(lambda name: kind(client, name), sent)
 
@@ -159,15 +163,16 @@ def on_zookeeper(kind: Callable[[KazooClient, str], Lock]) -> Open:
 def on_etcd(kind: Callable[..., Lock]) -> Open:
     def opened(at: Addresses, stack: ExitStack) -> Session:
         host, port = at.etcd
-        client = Etcd3Client(host=host, port=port, timeout=5)
+        count = [0]
 
-        def sent() -> int:
-            """Requests that the server has begun to answer, watches included."""
-            said = requests.get(f"http://{host}:{port}/metrics", timeout=5).text
-            lines = [line for line in said.splitlines() if line.startswith("grpc_server_started_total")]
-            return int(sum(float(line.rpartition(" ")[2]) for line in lines))
+        def answered(*args: Any, **options: Any) -> None:
+            count[0] += 1
 
-        return ours(lambda name: kind(client, name, ttl=TTL), sent)
+        # Locks copy the session with its hook, which sees each request that is being answered, watches included.
+        http = stack.enter_context(requests.Session())
+        http.hooks["response"].append(answered)
+        client = Etcd3Client(host=host, port=port, timeout=5, session=http)
+        return ours(lambda name: kind(client, name, ttl=TTL), lambda: count[0])
 
     return opened
 
@@ -179,7 +184,7 @@ def on_postgres(make: Callable[[str, str], Lock]) -> Open:
 
         @functools.wraps(ask)
         def counting(self: postgres.Session, *args: Any, **options: Any) -> Any:
-            count[0] += 1
+            count[0] += self._lock != RENEWAL
             return ask(self, *args, **options)
 
         postgres.Session.ask = counting  # type: ignore[method-assign]

@@ -35,7 +35,12 @@ class KazooRecipeLock(Lock):
     """
 
     capabilities = Capabilities(
-        across_processes=True, across_machines=True, fair=True, quiet_wait=True, survives_holder_crash=True
+        across_processes=True,
+        across_machines=True,
+        fair=True,
+        quiet_wait=True,
+        survives_holder_crash=True,
+        survives_restart=True,
     )
 
     def __init__(self, client: KazooClient, name: str) -> None:

@@ -37,8 +37,8 @@ PHASE = 0.12
 
 LEGEND = (
     "pair: acquire and release, uncontended. hand-over: from before a release until a waiter in another process holds "
-    "the lock. greedy: turns of the unluckiest and of the luckiest of eight processes. idle: of a waiter, and for "
-    "zookeeper, etcd and insert of the holder's session too. One machine for all, so only ratios count."
+    "the lock. greedy: turns of the unluckiest and of the luckiest of eight processes. idle: of a waiter, without what "
+    "its holder sends. One machine for all, so only ratios count."
 )
 
 
@@ -261,7 +261,12 @@ def _be_greedy(name: str, lock: str, at: Addresses, seconds: float, pipe: Pipe) 
 
 
 def idle_commands(name: str, at: Addresses, seconds: float) -> float | None:
-    """Commands a second that a waiter sends while nothing happens."""
+    """Commands a second that a waiter sends while nothing happens, and none of those that its holder sends.
+
+    Each has a session of its own. Redis, etcd: what its client sends. ZooKeeper: what the server receives on its
+    connection, so that the pings count. Postgres: all statements of this process but the renewals, as a holder sends
+    nothing else.
+    """
     with session(name, at) as holder, session(name, at) as mine:
         if mine.sent is None:
             return None

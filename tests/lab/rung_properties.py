@@ -35,6 +35,7 @@ CRASH = "test_the_lock_of_a_crashed_holder_becomes_free"
 ONLY_THE_OWNER = "test_only_the_owner_releases"
 LATE_RELEASE = "test_who_has_lost_the_lock_cannot_release_it"
 RENEWED = "test_renewal_keeps_the_lock_beyond_its_ttl"
+RESTARTED = "test_it_works_after_a_restart_of_its_servers"
 OUTERMOST = "test_the_outermost_release_frees_it"
 IN_ORDER = "test_waiters_are_served_in_the_order_in_which_they_came"
 

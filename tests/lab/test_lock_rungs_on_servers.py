@@ -14,12 +14,16 @@ from lab.ladder.locks.fence_on_write_only import FenceOnWriteOnly
 from locking import Lease, LeaseLost, LockUnavailable, RedisLock, Redlock
 from servers.valkey import Valkey
 from tests.lab.faketime_support import own_clock
+from tests.lab.rung_properties import EXCLUDES, HOLD_RELEASES, RESTARTED, FlawedConformance
+from tests.locking import test_redlock
+from tests.locking.conformance import only
 from tests.locking.conftest import valkey
 from tests.locking.redlock_support import admin, dead
+from tests.locking.test_redlock import nodes, recipe
 from tests.locking.valkey_support import HOST, client_of, valkeys
 from tests.waiting import wait_for
 
-__all__ = ["valkey"]
+__all__ = ["nodes", "recipe", "valkey"]
 
 TTL = 60.0
 """Seconds: no test lives to see the end of it."""
@@ -277,3 +281,19 @@ def test_who_extends_a_forgotten_grant_is_told() -> None:
 @pytest.mark.parametrize("ahead", [0.0, TTL / 2])
 def test_a_clock_that_leaps_by_less_than_the_ttl_breaks_nothing(client: redis.Redis, ahead: float) -> None:
     assert a_clock_leaps(client, "redlock-clock-jump", ahead) is None
+
+
+# Which promises of every lock each keeps
+
+
+@only(EXCLUDES, HOLD_RELEASES, RESTARTED)
+class TestRedlockNoFsync(FlawedConformance, test_redlock.TestRedlock):
+    """Redlock, on nodes that have nothing on disk."""
+
+    SLUG = "redlock-no-fsync"
+    FAILS = frozenset({RESTARTED})
+
+    def restart(self) -> None:
+        for node in self.nodes:
+            with dead(node):
+                pass

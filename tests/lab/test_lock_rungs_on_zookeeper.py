@@ -120,7 +120,7 @@ def releases_before_the_watch(recipe: LineRecipe, name: str) -> str | None:
                 assert len(line(lock)) == 1  # B, and nobody before him
             finally:
                 # Nothing else would wake him.
-                Session.of(client, name).ring(WatchedEvent(EventType.NONE, KeeperState.CONNECTED, path))
+                Session.of(client, name, PATIENCE).ring(WatchedEvent(EventType.NONE, KeeperState.CONNECTED, path))
             _release(b.result(PATIENCE))
     finally:
         client.stop()

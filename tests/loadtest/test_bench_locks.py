@@ -6,10 +6,14 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 
 import pytest
 
-from loadtest.bench.contenders import ALL, LOCKS, PEERS, TTL
+from loadtest.bench.contenders import ALL, LOCKS, PEERS, TTL, Addresses, session
+from loadtest.bench.locks import running
+from locking import Lease
+from locking.renewal import watchdog
 from servers import zookeeper
 
 FIGURES = {
@@ -24,10 +28,13 @@ FIGURES = {
 }
 
 
-@pytest.mark.skipif(
+needs_zookeeper = pytest.mark.skipif(
     not zookeeper.available() and not os.environ.get("CI"),
     reason="ZooKeeper is not installed; on Debian: apt-get install zookeeper default-jre-headless",
 )
+
+
+@needs_zookeeper
 def test_the_last_line_is_one_json_object_with_all_locks_and_peers() -> None:
     command = [sys.executable, "-m", "loadtest.bench", "locks", "--json"]
     sizes = ["--rounds", "1", "--pairs", "3", "--handoffs", "2", "--seconds", "0.1", "--idle", "0.2"]
@@ -50,3 +57,30 @@ def test_a_peer_whose_holder_dies_is_waited_for_until_its_time_is_over() -> None
     assert done.returncode == 0, done.stderr
     (row,) = json.loads(done.stdout.splitlines()[-1])["peers"].values()
     assert TTL / 2 < row["recovery_s"] < 2 * TTL
+
+
+@pytest.fixture(scope="module")
+def at() -> Iterator[Addresses]:
+    with running() as addresses:
+        yield addresses
+
+
+@needs_zookeeper
+@pytest.mark.parametrize("name", ["zookeeper", "etcd", "insert"])
+def test_what_a_holder_sends_is_not_counted_as_a_waiters(at: Addresses, name: str) -> None:
+    """It renews its lease twenty times, and the other one is only there. What that one sends counts in full."""
+    with session(name, at) as holder, session(name, at) as mine:
+        assert mine.sent is not None
+        release = holder.make("held")()
+        lease = release.__self__
+        assert isinstance(lease, Lease)
+        renewer = watchdog._watched[lease.token].renewer
+        assert renewer is not None
+        before = mine.sent()
+        assert [renewer.renew([lease], 5.0) for _ in range(20)] == [[True]] * 20
+        assert mine.sent() - before <= 1  # a ping of its own session
+        before = mine.sent()
+        for _ in range(10):
+            mine.make("mine")()()
+        assert mine.sent() - before >= 20
+        release()

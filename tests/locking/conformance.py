@@ -135,6 +135,8 @@ class LockConformance(ABC):
         # `across_machines` takes a recipe whose servers can be cut off, which those of the lab's rungs cannot.
         remote = declared.across_machines and hasattr(recipe, "servers")
         assert remote is isinstance(self, AcrossMachinesConformance)
+        scripted = getattr(recipe, "RELEASE", b"") == b"EVALSHA"
+        assert scripted is isinstance(self, ScriptsConformance)
 
     # Granting and refusing
 
@@ -497,7 +499,7 @@ class AcrossProcessesConformance(LockConformance):
 
 
 class AcrossMachinesConformance(LockConformance):
-    """It is on a server, whose answers can be lost on the way."""
+    """It is on a server, whose answers can be lost on the way, and which is started anew now and then."""
 
     RELEASE_WRITES: ClassVar[int] = 1
     """How many changes it takes to free the lock when nobody waits for it."""
@@ -505,6 +507,10 @@ class AcrossMachinesConformance(LockConformance):
     @abstractmethod
     def written(self, lock: Lock) -> int:
         """How many changes the servers have made since some time."""
+
+    @abstractmethod
+    def restart(self) -> None:
+        """End all servers and start them again, with what they have on disk."""
 
     def test_a_release_that_nobody_waits_for_writes_only_that_it_is_free(self, make_lock: Callable[..., Lock]) -> None:
         lock = make_lock()
@@ -535,6 +541,92 @@ class AcrossMachinesConformance(LockConformance):
         assert ours is True
         assert lease.release() is False
         with make_lock().hold(timeout=PATIENCE):
+            pass
+
+    def test_it_works_after_a_restart_of_its_servers(self, link: Link, name: str) -> None:
+        """With the same objects. A lease from before is held, or says that it is lost, as declared: never do two hold.
+
+        Who waits meanwhile is served in the end, or told to ask again; his place may stay for his TTL, as nobody can be
+        told that it is given up. Nobody reaches a server before it is ready: some take a question and never answer it.
+        """
+        lock, other, third = (self.made(link.recipe, name, **options) for options in ({}, {}, self.IMPATIENT))
+        survives = lock.capabilities.survives_restart
+        with ThreadPoolExecutor(1) as threads:
+            lease = lock.acquire()
+            assert lease is not None
+            assert not lock.capabilities.renews or is_renewed(lease)  # from now on all connections are open
+            waiting = threads.submit(third.acquire, timeout=2 * PATIENCE)
+            wait_for(lambda: self.waiters(third) == 1)
+            link.refuse()
+            self.restart()
+            link.restore()
+            early = self.answer(other)
+            served = waiting.done() and waiting.exception() is None
+            assert lease.lost is not survives
+            assert [not lease.lost, early is not None, served].count(True) == 1, "more than one holds it, or nobody"
+            if survives and lock.capabilities.renews:
+                wait_for(lambda: is_renewed(lease), "renewal to find the servers again", timeout=PATIENCE)
+            if survives:
+                lease.extend()
+            assert lease.release() is survives
+            if early is not None:
+                assert lock.acquire(blocking=False) is None
+                assert early.release() is True
+            wait([waiting], PATIENCE)
+            assert waiting.done(), "who waited before the restart waits for ever"
+            if not isinstance(waiting.exception(), LockUnavailable):
+                last = waiting.result()
+                assert last is not None
+                assert last.release() is True
+        for one, another in [(lock, other), (other, lock)]:
+            with one.hold(timeout=PATIENCE) as later:
+                assert another.acquire(blocking=False) is None
+                assert not lock.capabilities.fenced or later.fence > lease.fence
+
+    def answer(self, lock: Lock) -> Lease | None:
+        """Ask once, and again for as long as there is no server to answer."""
+
+        def ask() -> list[Lease | None]:
+            with suppress(LockUnavailable):
+                return [lock.acquire(blocking=False)]
+            return []
+
+        return wait_for(ask, "the servers to answer", timeout=PATIENCE)[0]
+
+
+def is_renewed(lease: Lease) -> bool:
+    """Do what the watchdog does when it is the lease's turn, and return whether the servers have extended it."""
+    watched = watchdog._watched[lease.token]
+    held = watched.lease()
+    assert held is not None
+    assert watched.renewer is not None
+    return watched.renewer.renew([held], 1.0) == [True]
+
+
+class ScriptsConformance(LockConformance):
+    """It runs scripts that its servers keep for it, and may lose at any time (SCRIPT FLUSH)."""
+
+    @abstractmethod
+    def lose_the_scripts(self) -> None:
+        """Make all servers forget every script."""
+
+    def test_it_works_after_its_servers_have_lost_the_scripts(self, make_lock: Callable[..., Lock]) -> None:
+        lock, other = make_lock(), make_lock()
+        self.lose_the_scripts()
+        lease = lock.acquire()
+        assert lease is not None
+        self.lose_the_scripts()
+        assert other.acquire(blocking=False) is None
+        self.lose_the_scripts()
+        assert other.acquire(timeout=0.01) is None  # and leaves
+        self.lose_the_scripts()
+        lease.extend()
+        self.lose_the_scripts()
+        assert is_renewed(lease)
+        self.lose_the_scripts()
+        assert lease.release() is True
+        self.lose_the_scripts()
+        with other.hold(timeout=0):
             pass
 
 

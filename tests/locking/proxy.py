@@ -122,10 +122,13 @@ class Link:
         for proxy in self.proxies:
             proxy.refuse()
 
-    def close(self) -> None:
-        """Let go of the clients, who may want to take their leave, and of the proxies."""
+    def restore(self) -> None:
         for proxy in self.proxies:
             proxy.restore()
+
+    def close(self) -> None:
+        """Let go of the clients, who may want to take their leave, and of the proxies."""
+        self.restore()
         self.recipe.close()
         for proxy in self.proxies:
             proxy.close()

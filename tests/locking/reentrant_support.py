@@ -16,6 +16,7 @@ OF_THE_LOCK_WITHIN = (
     "test_a_holder_that_was_paused_too_long_is_told",
     "test_a_lease_that_nobody_refers_to_is_not_renewed",
     "test_an_idle_waiter_is_quiet",
+    "test_it_works_after_a_restart_of_its_servers",
     "test_renewal_keeps_the_lock_beyond_its_ttl",
     "test_the_first_in_line_may_be_stopped",
     "test_the_first_in_line_may_die",

@@ -357,6 +357,9 @@ class RedisTraces:
     def forget(self, lock: Lock) -> None:
         self.client.flushall()
 
+    def lose_the_scripts(self) -> None:
+        self.client.script_flush()
+
     def asked(self, lock: Lock) -> int:
         stats = self.client.info("commandstats")
         return sum(stats.get(f"cmdstat_{name}", {"calls": 0})["calls"] for name in ("eval", "evalsha", "blpop"))

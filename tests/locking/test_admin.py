@@ -17,7 +17,7 @@ from django.contrib.auth.models import Permission, User
 from django.test import Client, override_settings
 from redis import Redis
 
-from locking import Lease, RedisLock, held
+from locking import Lease, RedisLock, Redlock, held
 from locking.admin import MOST
 from tests.waiting import PATIENCE, wait_for
 
@@ -96,6 +96,13 @@ def test_without_a_lock_the_page_says_so(operator: Client, redis: Redis) -> None
     assert "0 held, 0 waiting" in summary(page)
     assert "No lock is held." in page
     assert rows(page) == []
+
+
+def test_the_page_says_which_locks_it_does_not_see(operator: Client, redis: Redis) -> None:
+    with Redlock([redis], "elsewhere").hold(timeout=PATIENCE):
+        page = summary(operator.get(PAGE).content.decode())
+    assert "0 held" in page
+    assert "a Redlock, or a lock in ZooKeeper, etcd, Postgres or a file, is not seen here" in page
 
 
 def test_of_very_many_locks_the_page_shows_those_that_count(operator: Client, redis: Redis) -> None:

@@ -5,14 +5,16 @@ Others are with their servers: kazoo's recipe, the etcd, ZooKeeper and insert lo
 
 from __future__ import annotations
 
+import shutil
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import pytest
+import redis
 
-from locking import Lease, RedisLock, wire
+from locking import Lease, LockUnavailable, RedisLock, wire
 from tests.locking import test_redis
 from tests.locking.conformance import SHORT, only
 from tests.locking.support import RedisRecipe
@@ -25,6 +27,8 @@ CRASH = "test_the_lock_of_a_crashed_holder_becomes_free"
 REPEATED = "test_a_release_whose_answer_was_lost_can_be_repeated_and_was_ours"
 TOLD_WHILE_IT_HANGS = "test_the_holder_is_told_within_the_ttl_when_the_server_hangs"
 MISSED = "test_a_release_between_the_look_and_the_sleep_is_not_missed"
+RESTARTED = "test_it_works_after_a_restart_of_its_servers"
+SCRIPTS_LOST = "test_it_works_after_its_servers_have_lost_the_scripts"
 
 
 @dataclass(frozen=True)
@@ -146,6 +150,47 @@ class TestWakesNobody(Faulty):
     @pytest.fixture(autouse=True)
     def _wakes_nobody(self, flawed: Callable[[str, str, str], None]) -> None:
         flawed("release", "redis.call('RPUSH', KEYS[4], grant)", "")
+
+
+@only(RESTARTED)
+class TestForgetsWhatItGranted(Faulty):
+    """Its server has nothing on disk, so that who comes after the restart holds the lock beside him from before."""
+
+    FAILS = frozenset({RESTARTED})
+
+    def restart(self) -> None:
+        self.valkey.child.kill()
+        shutil.rmtree(self.valkey.folder / "appendonlydir")
+        self.valkey.start()
+
+
+@only(RESTARTED)
+class TestRenewsOverItsFirstConnection(Faulty):
+    """It never opens another one."""
+
+    FAILS = frozenset({RESTARTED})
+
+    @pytest.fixture(autouse=True)
+    def _opens_one(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        connect, opened = wire.connect, list[Any]()
+
+        def once(pool: Any, seconds: float) -> Any:
+            if opened:
+                raise redis.ConnectionError("cut")
+            opened.append(connect(pool, seconds))
+            return opened[0]
+
+        monkeypatch.setattr(wire, "connect", once)
+
+
+@only(SCRIPTS_LOST)
+class TestBelievesThatItsScriptsAreKept(Faulty):
+    FAILS = frozenset({SCRIPTS_LOST})
+    FAILS_WITH = LockUnavailable
+
+    @pytest.fixture(autouse=True)
+    def _believes(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(wire, "NoScriptError", type("NeverRaised", (Exception,), {}))
 
 
 class ClaimsMore(RedisLock):

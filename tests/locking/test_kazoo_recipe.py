@@ -68,6 +68,10 @@ class TestKazooRecipeLock(
         }
     )
 
+    @pytest.fixture(autouse=True)
+    def _server(self, zookeeper: ZooKeeper) -> None:
+        self.zookeeper = zookeeper
+
     @pytest.fixture
     def recipe(self, zookeeper: ZooKeeper, tmp_path: Path) -> Iterator[KazooRecipe]:
         yield KazooRecipe(zookeeper.hosts, tmp_path)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import redis
 
+from servers.valkey import Valkey
 from tests.locking.conformance import (
     LONG,
     SHORT,
@@ -16,6 +17,7 @@ from tests.locking.conformance import (
     ForkConformance,
     QuietWaitConformance,
     RenewsConformance,
+    ScriptsConformance,
     SurvivesHolderCrashConformance,
 )
 from tests.locking.support import RedisTraces
@@ -31,6 +33,7 @@ class TestRedisLock(
     ForkConformance,
     QuietWaitConformance,
     RenewsConformance,
+    ScriptsConformance,
     SurvivesHolderCrashConformance,
 ):
     OPTIONS = {"ttl": LONG}
@@ -40,3 +43,11 @@ class TestRedisLock(
     @pytest.fixture(autouse=True)
     def _client(self, client: redis.Redis) -> None:
         self.client = client
+
+    @pytest.fixture(autouse=True)
+    def _server(self, valkey: Valkey) -> None:
+        self.valkey = valkey
+
+    def restart(self) -> None:
+        self.valkey.child.kill()
+        self.valkey.start()

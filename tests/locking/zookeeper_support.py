@@ -136,6 +136,12 @@ def parts(lock: Any) -> tuple[CountingClient, str]:
 class ZooKeeperTraces:
     """What a ZooKeeper lock, ours or kazoo's, leaves on its server and here, and how its waiters are disturbed."""
 
+    zookeeper: ZooKeeper
+
+    def restart(self) -> None:
+        self.zookeeper.kill()
+        self.zookeeper.start()
+
     @staticmethod
     def line(lock: Lock) -> list[str]:
         client, line = parts(lock)
