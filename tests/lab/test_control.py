@@ -4,19 +4,26 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from lab.ladder.catalogue import LADDER
 from lab.schedule import control, witness
-from lab.schedule.control import FEW, MANY, QUICK, RunningClock, Try, running, tries_of
+from lab.schedule.client import Client, Gate
+from lab.schedule.control import FEW, LOOKS, MANY, PATIENCE, QUICK, RunningClock, Try, running, tries_of
+from lab.schedule.lock_trial import LockTrial, sleep
 from lab.schedule.postgres_trial import USERS
-from lab.schedule.runs import new_trial
+from lab.schedule.runs import events_of, new_trial
 from lab.schedule.stage import Stage
 from locking.session import Session
 from tests.lab.schedule_support import stage
+from tests.lab.test_schedules_on_servers import FLAWED, SOUND, installed
 
-__all__ = ["stage"]
+__all__ = ["installed", "stage"]
+
+ENOUGH = 3000
+"""Tries among which there is one that breaks a rung which chance breaks once in a hundred."""
 
 
 @pytest.mark.parametrize("slug", ["no-lock", "thread-lock", "setnx", "watch-release", "subtract-in-sql"])
@@ -32,6 +39,34 @@ def test_chance_breaks_a_flawed_rung(stage: Stage, slug: str) -> None:
 def test_chance_does_not_break_a_sound_rung(stage: Stage, slug: str) -> None:
     said = control.control(slug, stage, tries=60)
     assert (said["broken"], said["tries"], said.get("why")) == (0, 60, None)
+
+
+@pytest.mark.parametrize("slug", FLAWED)
+def test_chance_breaks_a_flawed_rung_on_servers_of_its_own(stage: Stage, slug: str) -> None:
+    steps = 1
+    with running(stage):
+        for number in range(ENOUGH):
+            attempt = Try(new_trial(LADDER[slug], stage), f"{slug} {number}", steps)
+            if (broken := attempt.play()) is not None:
+                assert broken[0] == LADDER[slug].breaks
+                return
+            steps = attempt.steps
+    pytest.fail(f"{ENOUGH} tries have not broken it.")
+
+
+@pytest.mark.parametrize("slug", SOUND)
+def test_chance_does_not_break_a_sound_rung_on_servers_of_its_own(stage: Stage, slug: str) -> None:
+    """Whatever it survives happens, often enough for the judge to be wrong about it."""
+    happened, steps = 0, 1
+    with running(stage):
+        for event in events_of(LADDER[slug]):
+            for number in range(12):
+                attempt = Try(new_trial(LADDER[slug], stage), f"{slug} {number}", steps)
+                attempt._event = event
+                assert attempt.play() is None
+                steps = attempt.steps
+                happened += attempt.happened
+    assert happened > 12
 
 
 @pytest.mark.parametrize("slug", ["renewal", "guarded-update"])
@@ -66,6 +101,51 @@ def test_who_crashes_leaves_the_others_a_lock_that_frees_itself(stage: Stage) ->
             crashed += len(trial.crashed)
             assert all(client.answer in ("sold", "crashed") for client in attempt._clients)
     assert crashed > 20
+
+
+def test_who_dies_while_he_waits_does_so_at_a_step_of_another(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """He takes no step himself."""
+    seen, real = set(), Try._crash
+
+    def crash(attempt: Try, client: Client) -> None:
+        real(attempt, client)
+        seen.add(client.crashed)
+
+    monkeypatch.setattr(Try, "_crash", crash)
+    with running(stage):
+        for number in range(ENOUGH):
+            attempt = Try(new_trial(LADDER["renewal"], stage), f"{number}", 12)
+            attempt._event = "crash"
+            assert attempt.play() is None
+            if len(seen) > 1:
+                break
+    assert seen == {True, False}
+
+
+class Sleepers(LockTrial):
+    """Clients who look a few times whether they may enter, and sleep in between."""
+
+    def work(self, name: str, client: Any, lock: Any) -> str:
+        for _ in range(LOOKS - 1):
+            sleep(PATIENCE / 2)
+        return super().work(name, client, lock)
+
+
+def test_who_has_looked_a_few_times_only_is_not_said_to_be_out(stage: Stage) -> None:
+    """They take longer than anybody is patient."""
+    with running(stage):
+        attempt = Try(Sleepers(LADDER["renewal"], stage, 2), "", 1)
+        attempt._event = None
+        assert attempt.play() is None
+
+
+def test_the_gate_is_closed_by_one_at_a_time_and_no_other_waits_for_him() -> None:
+    """He waits for the main thread, which closes the gate too when time is to pass."""
+    gate = Gate(0)
+    with gate.closed(wait=True) as his, gate.closed(wait=True) as another:
+        assert (his, another) == (True, False)
+    with gate.closed(wait=True) as later:
+        assert later
 
 
 def test_what_stands_in_leaves_with_the_last_try(stage: Stage) -> None:

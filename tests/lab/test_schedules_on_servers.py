@@ -167,7 +167,7 @@ def without_servers(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> Iterator[S
         each.close()
 
 
-@pytest.mark.parametrize("job", ["check", "search"])
+@pytest.mark.parametrize("job", ["check", "search", "control"])
 def test_a_worker_goes_on_without_what_is_missing(
     without_servers: Stage, monkeypatch: pytest.MonkeyPatch, job: str
 ) -> None:
@@ -176,4 +176,5 @@ def test_a_worker_goes_on_without_what_is_missing(
     line = worker.work(job, "redlock-clock-jump")
     assert (line["verdict"], verify.reproduced(line)) == ("missing", False)
     assert "libfaketime is not installed" in line["missing"]
+    assert without_servers.waits_in_this_process
     assert worker.work("check", "redlock-replicated-nodes")["verdict"] == "broken"
