@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import math
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from lab.ladder.catalogue import LADDER
-from lab.schedule import control, witness
+from lab.schedule import control, hooks, witness
+from lab.schedule.actor import Actor
 from lab.schedule.client import Client, Gate
 from lab.schedule.control import FEW, LOOKS, MANY, PATIENCE, QUICK, RunningClock, Try, running, tries_of
 from lab.schedule.lock_trial import LockTrial, sleep
@@ -22,7 +25,7 @@ from tests.lab.test_schedules_on_servers import FLAWED, SOUND, installed
 
 __all__ = ["installed", "stage"]
 
-ENOUGH = 3000
+ENOUGH = 1500
 """Tries among which there is one that breaks a rung which chance breaks once in a hundred."""
 
 
@@ -137,6 +140,37 @@ def test_who_has_looked_a_few_times_only_is_not_said_to_be_out(stage: Stage) -> 
         attempt = Try(Sleepers(LADDER["renewal"], stage, 2), "", 1)
         attempt._event = None
         assert attempt.play() is None
+
+
+class Bell(hooks.Bell):
+    """It rings at the third look, and notes who looks."""
+
+    def __init__(self) -> None:
+        self.looked: list[object] = []
+
+    def rang(self) -> bool:
+        self.looked.append(hooks.actor())
+        return len(self.looked) == 3
+
+
+class Listeners(LockTrial):
+    """Clients who listen before they sell."""
+
+    def prepare(self) -> Mapping[str, Callable[[], str]]:
+        self.bells = {name: Bell() for name in self.names}
+        return super().prepare()
+
+    def work(self, name: str, client: Any, lock: Any) -> str:
+        cast("Actor", hooks.actor()).listen(self.bells[name], math.inf)
+        return super().work(name, client, lock)
+
+
+def test_to_look_whether_a_bell_has_rung_is_no_step(stage: Stage) -> None:
+    """What a bell asks of its server for that, it asks as nobody."""
+    trial = Listeners(LADDER["renewal"], stage, 2)
+    with running(stage):
+        assert Try(trial, "", 1).play() is None
+    assert [bell.looked for bell in trial.bells.values()] == [[None] * 3] * 2
 
 
 def test_the_gate_is_closed_by_one_at_a_time_and_no_other_waits_for_him() -> None:
