@@ -1,7 +1,8 @@
 """The negative control: the same clients in real threads and processes, and nobody who says who goes next.
 
 A thread that is about to take a step pauses for a random moment at most, so what comes first is a matter of luck and of
-the machine's own scheduler. What may happen to a rung happens once a try, at a random step.
+the machine's own scheduler. What may happen to a rung happens once a try, before a random step: to a server, to whoever
+takes that step, or to one who waits meanwhile.
 """
 
 from __future__ import annotations
