@@ -94,13 +94,7 @@ class Watchdog:
         wake = time.monotonic() + pause
         with self._condition:
             self._watched[lease.token] = _Watched(lease.token, weakref.ref(lease), renewer, due)
-            if self._thread is None or not self._thread.is_alive():
-                self._wakes_at = wake
-                self._thread = threading.Thread(target=self._run, name="lock-renewal", daemon=True)
-                self._thread.start()
-            elif wake < self._wakes_at:
-                self._wakes_at = wake
-                self._condition.notify()
+            self._wake_by(wake)
 
     def forget(self, lease: Lease) -> None:
         """Stop renewing and watching `lease`."""
@@ -115,6 +109,16 @@ class Watchdog:
         """
         with self._ticking:
             return self._tick()
+
+    def _wake_by(self, moment: float) -> None:
+        """See that the thread runs, and that it wakes by then."""
+        if self._thread is None or not self._thread.is_alive():
+            self._wakes_at = moment
+            self._thread = threading.Thread(target=self._run, name="lock-renewal", daemon=True)
+            self._thread.start()
+        elif moment < self._wakes_at:
+            self._wakes_at = moment
+            self._condition.notify()
 
     def _tick(self) -> float:
         with self._condition:

@@ -117,7 +117,8 @@ class RunFolder:
             raise self._error("it is not a folder")
         if there.st_uid != os.geteuid():
             raise self._error(f"it belongs to user {there.st_uid}, and you are user {os.geteuid()}")
-        if not self.claim.note.exists() and any(self.path.iterdir()):
+        # In this order: whoever makes it at the same time as we do begins with the note.
+        if any(self.path.iterdir()) and not self.claim.note.exists():
             raise self._error("it is in use for something else")
 
     def _refuse_a_closed_parent(self) -> None:

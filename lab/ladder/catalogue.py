@@ -94,10 +94,12 @@ def _sound(track: Track, slug: str, title: str, code: type, survives: Iterable[E
 
 
 LATE: tuple[Event, ...] = ("late release", "crash")
-RENEWED: tuple[Event, ...] = ("late release", "expiry", "crash")
-FENCED: tuple[Event, ...] = ("late release", "expiry", "pause", "crash", "clock jump")
-BY_MAJORITY: tuple[Event, ...] = ("late release", "expiry", "crash", "restart", "failover")
+RENEWED: tuple[Event, ...] = ("late release", "tick", "expiry", "crash")
+FENCED: tuple[Event, ...] = (*RENEWED, "pause", "clock jump")
+BY_MAJORITY: tuple[Event, ...] = (*RENEWED, "restart", "failover")
 """Nodes that keep what they grant, and of which one is lost for good: no replica takes its place."""
+HELD: tuple[Event, ...] = ("tick", "pause", "crash")
+"""A lock in Redis, around a write that is guarded besides."""
 IN_POSTGRES: tuple[Event, ...] = ("crash",)
 
 _SOUND_LOCKS: dict[str, tuple[str, tuple[Event, ...], str]] = {
@@ -111,7 +113,11 @@ _SOUND_LOCKS: dict[str, tuple[str, tuple[Event, ...], str]] = {
     "kazoo-recipe": ("Curator's recipe, as kazoo has it", RENEWED, "002"),
     "etcd": ("etcd", RENEWED, "002"),
     "lock-table-for-update": ("Lock table, SELECT … FOR UPDATE", IN_POSTGRES, "002"),
-    "lock-table-insert": ("Lock table, unique insert with owner and expiry", IN_POSTGRES, "002"),
+    "lock-table-insert": (
+        "Lock table, unique insert with owner and expiry",
+        (*IN_POSTGRES, "tick"),
+        "002",
+    ),
     "postgres-advisory-lock": ("Postgres advisory lock", IN_POSTGRES, "pretix"),
 }
 
@@ -166,9 +172,9 @@ _ORDER_OF_LOCKS = (
 
 _SOUND_STOCK: dict[str, tuple[str, type, tuple[Event, ...], str]] = {
     "file-lock": ("Lock around the transaction", locked.Locked, ("crash",), "002"),
-    "redis-lock": ("Redis lock around the transaction", locked.Locked, ("pause", "crash"), "002"),
-    "segmented-redis": ("Segmented keys, gathered", segmented_redis.SegmentedRedis, ("pause", "crash"), "000, 002"),
-    "segmented-lock": ("Segmented stock, gathered", segmented_lock.SegmentedLock, ("pause", "crash"), "002"),
+    "redis-lock": ("Redis lock around the transaction", locked.Locked, HELD, "002"),
+    "segmented-redis": ("Segmented keys, gathered", segmented_redis.SegmentedRedis, HELD, "000, 002"),
+    "segmented-lock": ("Segmented stock, gathered", segmented_lock.SegmentedLock, HELD, "002"),
     "row-lock": ("Row lock", row_lock.RowLock, ("crash",), "002"),
     "advisory-lock": ("Advisory lock", advisory_lock.AdvisoryLock, ("crash",), "pretix"),
     "guarded-update": ("Guarded update", guarded_update.GuardedUpdate, ("crash",), "002"),

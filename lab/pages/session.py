@@ -12,8 +12,9 @@ from django.urls import reverse
 from django.utils.translation import gettext as _
 
 from lab.ladder.catalogue import Entry
-from lab.ladder.locks.rung import Event
+from lab.ladder.locks.rung import OF_AN_ACTOR, Event
 from lab.pages.page import Refused
+from lab.schedule.controller import watchdog_of
 from lab.schedule.runs import actors
 
 LONGEST = 60
@@ -90,8 +91,10 @@ def read(entry: Entry, query: QueryDict) -> Session:
 def known(entry: Entry, clients: int) -> Sequence[str]:
     """Whatever may stand in a schedule of so many clients on a rung."""
     names = actors(entry, clients)
-    events = [event for event in get_args(Event) if event != "crash"]
-    return (*names, *(f"crash {name}" for name in names), *events)
+    watchdogs = [watchdog_of(name) for name in names]
+    to_one = [f"{event} {name}" for event in OF_AN_ACTOR for name in names]
+    to_all = [event for event in get_args(Event) if event not in OF_AN_ACTOR]
+    return (*names, *watchdogs, *to_one, *to_all)
 
 
 def _refused(session: Session, message: str) -> Refused:

@@ -14,6 +14,7 @@ from typing import Any
 from lab.schedule import hooks
 from lab.schedule.steps import Pending
 from locking.local import ProcessLock, Turn
+from locking.renewal import Watchdog
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 SHOWN = tuple(str(ROOT / room) for room in ("lab/ladder", "locking", "inventory"))
@@ -46,6 +47,9 @@ class Actor:
         name: A, B, ….
         job: what he does; it returns what he is told.
         told: where the actor reports that he has stopped or is done.
+        clock: the schedule's.
+        watchdog: renews his leases.
+        works_for: the name of the actor whose watchdog this is; empty: it is none.
 
     Attributes:
         pending: the step before which he has stopped, or which he is taking.
@@ -57,9 +61,19 @@ class Actor:
         session: his session with Postgres, if a lock of his has one.
     """
 
-    def __init__(self, name: str, job: Callable[[], str], told: SimpleQueue[Actor], clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        name: str,
+        job: Callable[[], str],
+        told: SimpleQueue[Actor],
+        clock: Callable[[], float],
+        watchdog: Watchdog,
+        works_for: str = "",
+    ) -> None:
         self.name = name
         self.clock = clock
+        self.watchdog = watchdog
+        self.works_for = works_for
         self.state = State.RUNNING
         self.pending: Pending | None = None
         self.file, self.line = "", 0

@@ -96,6 +96,7 @@ class Client:
         looks: how often he has looked for what he waits for, or how late it is.
         in_vain: how often he has looked for what he waits for, and it was not there; or has slept until he may.
         session: his session with Postgres, if a lock of his has one.
+        watchdog: renews his leases.
     """
 
     def __init__(self, name: str, job: Callable[[], str], attempt: Try, seed: float) -> None:
@@ -108,6 +109,7 @@ class Client:
         self.looks = 0
         self.in_vain = 0
         self.session: Any = None
+        self.watchdog = attempt.trial.watchdogs[name]
         self._job = job
         self._try = attempt
         self._random = random.Random(seed)  # noqa: S311 - a pause, not a secret
@@ -198,7 +200,7 @@ class Client:
                 self._try.stage.dismiss(cast("Actor", self))
             self.done = True
             self._try.gate.leave()
-            self._try.told.put(None)
+            self._try.told.put((self.name, None))
 
 
 @contextmanager

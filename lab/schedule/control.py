@@ -17,7 +17,7 @@ from queue import Empty, SimpleQueue
 from typing import Any, cast
 
 from lab.ladder.catalogue import LADDER, Entry
-from lab.ladder.locks.rung import Event
+from lab.ladder.locks.rung import OF_AN_ACTOR, Event
 from lab.schedule.actor import Actor
 from lab.schedule.client import LOOK, Client, Gate
 from lab.schedule.controller import ALMOST, PASSES, TOGETHER
@@ -78,8 +78,8 @@ class Try:
         self._mutex = threading.Lock()
         self._chance = chance
         self._clients: list[Client] = []
-        self.told: SimpleQueue[Future[bool] | None] = SimpleQueue()
-        """What clients say to the main thread: that they are done, or that what is due may happen."""
+        self.told: SimpleQueue[tuple[str, Future[bool] | None]] = SimpleQueue()
+        """What clients, by name, say to the main thread: that they are done, or that what is due may happen."""
 
     def play(self) -> Broken | None:
         """Run it to its end.
@@ -124,7 +124,7 @@ class Try:
             if not quiet:
                 return False
             happens: Future[bool] = Future()
-            self.told.put(happens)
+            self.told.put((client.name, happens))
             while not wait([happens], LOOK).done:
                 client.goes_on_living()
             return happens.result()
@@ -142,14 +142,15 @@ class Try:
     def _hear(self) -> None:
         """Return soon, or when a client says something. What is due happens here: servers start in this thread."""
         with suppress(Empty):
-            if (happens := self.told.get(timeout=LOOK)) is not None:
-                happens.set_result(self._happens())
+            who, happens = self.told.get(timeout=LOOK)
+            if happens is not None:
+                happens.set_result(self._happens(who))
 
-    def _happens(self) -> bool:
-        if self.happened or self._event is None or not self.trial.offers(self._event):
+    def _happens(self, who: str) -> bool:
+        if self.happened or self._event is None or not self.trial.offers(self._event, who):
             return False
         self.happened = True
-        self.trial.happens(self._event)
+        self.trial.happens(self._event, who if self._event in OF_AN_ACTOR else "")
         return True
 
     def _watch(self) -> Broken | None:

@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 from typing import Any, cast
 
-from lab.ladder.locks.rung import Event, Invariant
+from lab.ladder.locks.rung import OF_AN_ACTOR, Event, Invariant
 from lab.schedule.actor import Actor, State
 from lab.schedule.steps import EVERYTHING, POSTGRES, Pending
 from lab.schedule.trace import Choice, Step, Where
-from lab.schedule.trial import TTL, Trial
+from lab.schedule.trial import TICK, TTL, Trial
 
 LONGEST = 400
 """Steps after which a run is cut: actors that only get in each other's way never end."""
@@ -115,7 +115,7 @@ class Controller:
         """
         try:
             for name, job in self.trial.begin().items():
-                self._actors[name] = Actor(name, job, self._told, self.trial.stage.clock)
+                self._actors[name] = Actor(name, job, self._told, self.trial.stage.clock, self.trial.watchdogs[name])
             for actor in self._actors.values():
                 actor.begin()
                 self._settle()
@@ -154,7 +154,7 @@ class Controller:
             names,
             self._current,
             {actor.name: actor.pending for actor in enabled if actor.pending},
-            frozenset(actor.name for actor in enabled if actor.steps == 0),
+            frozenset(actor.name for actor in enabled if actor.steps == 0 and not actor.works_for),
             lambda: self._offered(living),
             self._key.value(self._current, asleep),
         )
@@ -169,15 +169,36 @@ class Controller:
         actor = self._actors.get(choice)
         if actor is not None:
             self._go(actor)
-        elif choice.startswith("crash "):
-            self._crash(self._actors[choice.removeprefix("crash ")])
+            return
+        kind, who = event_of(choice)
+        if kind == "crash":
+            self._crash(self._actors[who])
+            return
+        self._happened = True
+        if kind == "tick":
+            self._wakes_the_watchdog(who)
         else:
-            self._happened = True
-            self.trial.happens(cast("Event", choice))
-            self._key.happened(choice, [EVERYTHING])
-            self._wake()
-            self._settle()
-            self._note(choice, None, EVENTS[choice], "clock", forced=False)
+            self.trial.happens(kind, who)
+        self._key.happened(choice, [EVERYTHING])
+        self._wake()
+        self._settle()
+        self._note(choice, None, EVENTS[kind], "clock", forced=False)
+
+    def _wakes_the_watchdog(self, who: str) -> None:
+        """It is a thread of its own, which stops before it renews: until then others go on, and its holder too."""
+        self.trial.events += 1
+        self.trial.stage.pass_time(TICK)
+        watchdog = self.trial.watchdogs[who]
+        thread = Actor(
+            watchdog_of(who),
+            lambda: f"{watchdog.tick():g}",
+            self._told,
+            self.trial.stage.clock,
+            watchdog,
+            works_for=who,
+        )
+        self._actors[thread.name] = thread
+        thread.begin()
 
     def _go(self, actor: Actor) -> None:
         pending = cast("Pending", actor.pending)
@@ -200,11 +221,13 @@ class Controller:
         if not written or self.trial.stage.looks(written) != before:
             for other in sleepers:
                 other.asleep = False
-        self._note(actor.name, actor.name, pending.does, pending.where, file=file, line=line)
+        self._note(actor.name, actor.works_for or actor.name, pending.does, pending.where, file=file, line=line)
 
     def _crash(self, actor: Actor) -> None:
         self._happened = True
         self._key.happened(f"crash {actor.name}", [POSTGRES])
+        for thread in self._in_the_middle(actor.name):
+            self._kill(thread)
         self.trial.dies(actor)
         self._kill(actor)
         self._settle()
@@ -304,19 +327,33 @@ class Controller:
         return True
 
     def _offered(self, living: Sequence[Actor]) -> tuple[str, ...]:
-        offered = []
+        offered: list[str] = []
         for event in self.events:
-            if event == "crash":
-                # A thread that waits for another of its process cannot die alone.
-                offered += [f"crash {actor.name}" for actor in living if not actor.waits_in_this_process()]
-            elif self.trial.offers(event):
+            if event in OF_AN_ACTOR:
+                offered += [f"{event} {actor.name}" for actor in living if self._may(event, actor)]
+            elif self.trial.offers(event) and not self._in_the_middle():
                 offered.append(event)
         return tuple(offered)
 
+    def _may(self, event: Event, actor: Actor) -> bool:
+        """Whether it can happen to this actor."""
+        if actor.works_for:
+            return False
+        if event == "crash":
+            # A thread that waits for another of its process cannot die alone.
+            return not actor.waits_in_this_process()
+        # A watchdog that is paused with its holder may be in the middle of renewing. The others get their turns.
+        busy = {thread.works_for for thread in self._in_the_middle()}
+        return self.trial.offers(event, actor.name) and not (busy - {actor.name} if event == "pause" else busy)
+
+    def _in_the_middle(self, of: str = "") -> list[Actor]:
+        """The watchdogs that are about to renew, of one actor or of all."""
+        threads = [actor for actor in self._actors.values() if actor.works_for and actor.state is not State.DONE]
+        return [thread for thread in threads if of in ("", thread.works_for)]
+
     def _choices(self, enabled: Sequence[Actor], events: Sequence[str]) -> tuple[Choice, ...]:
         steps = [Choice(actor.name, actor.pending.does if actor.pending else "", event=False) for actor in enabled]
-        kinds = ((event, "crash" if event.startswith("crash ") else event) for event in events)
-        return (*steps, *(Choice(event, EVENTS[kind], event=True) for event, kind in kinds))
+        return (*steps, *(Choice(event, EVENTS[event_of(event)[0]], event=True) for event in events))
 
     def _note(
         self,
@@ -350,7 +387,8 @@ class Controller:
             )
 
     def _answers(self) -> dict[str, str]:
-        return {name: actor.answer for name, actor in self._actors.items() if actor.answer is not None}
+        clients = [actor for actor in self._actors.values() if not actor.works_for]
+        return {actor.name: actor.answer for actor in clients if actor.answer is not None}
 
     def _judge(self, broken: tuple[Invariant, str] | None) -> None:
         if broken is not None:
@@ -375,15 +413,27 @@ WAITING = (State.LISTENING, State.BLOCKED)
 STOP = "stop"
 """The chooser's word for: no further, show me what could come next."""
 
-EVENTS = {
+EVENTS: Mapping[Event, str] = {
     "late release": "The TTL passes before the release",
+    "tick": "A third of the TTL passes, and his watchdog wakes to renew",
     "expiry": "The TTL passes while somebody works, and the watchdogs get their turns",
     "crash": "The process dies before its next step, and its connections drop",
-    "pause": "Everybody inside is paused for longer than the TTL",
+    "pause": "He is paused for longer than the TTL, and his watchdog with him",
     "restart": "The server restarts",
     "failover": "The server is lost, and its replica, which is behind, takes its place",
     "clock jump": "The server's clock is set ahead by more than the TTL",
 }
+
+
+def event_of(choice: str) -> tuple[Event, str]:
+    """What happens by a choice that is no actor's step, and to whom; empty: to all."""
+    kind, _, who = choice.rpartition(" ")
+    return (kind, who) if kind in OF_AN_ACTOR else (cast("Event", choice), "")
+
+
+def watchdog_of(who: str) -> str:
+    """The name, in a schedule, of an actor's watchdog that wakes."""
+    return f"{who}'s watchdog"
 
 
 def _stack(actor: Actor) -> str:

@@ -13,13 +13,15 @@ LEAP = 1.01 * TTL
 class LeapTrial(FenceTrial):
     """All that expires on the server does at once, and nobody else's clock says so."""
 
-    def offers(self, event: Event) -> bool:
-        return super().offers("pause" if event == "clock jump" else event)
+    def offers(self, event: Event, who: str = "") -> bool:
+        """See `Trial.offers`."""
+        return super().offers("expiry" if event == "clock jump" else event, who)
 
-    def happens(self, event: Event) -> None:
+    def happens(self, event: Event, who: str = "") -> None:
+        """See `Trial.happens`."""
         if event == "clock jump":
             self.events += 1
             self.stage.pass_time(LEAP)
             self.stage.clock.now -= LEAP
         else:
-            super().happens(event)
+            super().happens(event, who)

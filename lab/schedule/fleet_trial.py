@@ -56,21 +56,24 @@ class FleetTrial(LockTrial):
         """Let it happen to a server."""
 
     def end(self) -> None:
+        super().end()
         self.stage.nodes.clear()
         self.stage.waits_in_this_process = True
 
-    def offers(self, event: Event) -> bool:
+    def offers(self, event: Event, who: str = "") -> bool:
+        """See `Trial.offers`."""
         if event in STRIKES:
             return not self.happened
-        return super().offers(event)
+        return super().offers(event, who)
 
-    def happens(self, event: Event) -> None:
+    def happens(self, event: Event, who: str = "") -> None:
+        """See `Trial.happens`."""
         if event in STRIKES:
             self.happened = True
             self.events += 1
             self.strikes(event)
         else:
-            super().happens(event)
+            super().happens(event, who)
 
     def serve(self, place: str, node: Node | None) -> None:
         """Let clients find a server at a place, and the stage too."""

@@ -60,12 +60,14 @@ class LineTrial(LockTrial):
         return super().prepare()
 
     def end(self) -> None:
+        super().end()
         self.stage.waits_in_this_process = True
 
-    def offers(self, event: Event) -> bool:
+    def offers(self, event: Event, who: str = "") -> bool:
+        """See `Trial.offers`."""
         if event == "late release":
             return not self.inside
-        return event == "expiry" and bool(self.inside)
+        return bool(self.inside) if event == "expiry" else super().offers(event, who)
 
     def _job(self, name: str) -> Callable[[], str]:
         def job() -> str:

@@ -41,6 +41,7 @@ class PostgresTrial(LockTrial):
         return super().prepare()
 
     def end(self) -> None:
+        super().end()
         self.stage.passes_elsewhere = None
         IN_THE_MODULES.leave(self)
 

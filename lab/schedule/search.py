@@ -52,6 +52,8 @@ class Found:
         schedules: how many were run.
         exhausted: whether that was all of them. One that was found and could not be run again was not.
         seconds: how long it took.
+        completed: all with so many preemptions and events together were tried; None: not even those with none.
+        sampled: how many more were drawn at random, within the bounds.
     """
 
     run: Run | None
@@ -61,6 +63,8 @@ class Found:
     schedules: int
     exhausted: bool
     seconds: float
+    completed: int | None = None
+    sampled: int = 0
 
 
 def explore(
@@ -88,17 +92,18 @@ def explore(
     ticket = count()
     prefixes: list[tuple[int, int, int, tuple[str, ...], int, int]] = [(0, 0, next(ticket), (), 0, 0)]
     seen: dict[int, list[tuple[int, int]]] = {}
-    runs, clients, exhausted = 0, len(trial.names), True
+    runs, clients, left_out = 0, len(trial.names), bounds.preemptions + bounds.events + 1
     while prefixes:
         if bounds.schedules is not None and runs >= bounds.schedules:
-            return Found(None, clients, 0, 0, runs, exhausted=False, seconds=time.monotonic() - began)
-        *_, prefix, preemptions, happened = heapq.heappop(prefixes)
+            left_out = min(left_out, prefixes[0][0])
+            break
+        cost, *_, prefix, preemptions, happened = heapq.heappop(prefixes)
         try:
             walk, run = _walk(trial, (prefix, preemptions, happened), bounds, seen, events, goal)
         except Diverged as error:
             # Where several wait for one row, Postgres may serve another of them first.
             logger.info("Left out: %s", error)
-            exhausted = False
+            left_out = min(left_out, cost)
             continue
         runs += 1
         progress(runs)
@@ -107,7 +112,16 @@ def explore(
             return Found(run, clients, preemptions, happened, runs, exhausted=False, seconds=seconds)
         for other, spent, more in walk.others:
             heapq.heappush(prefixes, (spent + more, len(other), next(ticket), other, spent, more))
-    return Found(None, clients, 0, 0, runs, exhausted=exhausted, seconds=time.monotonic() - began)
+    return Found(
+        None,
+        clients,
+        0,
+        0,
+        runs,
+        exhausted=left_out > bounds.preemptions + bounds.events,
+        seconds=time.monotonic() - began,
+        completed=left_out - 1 if left_out else None,
+    )
 
 
 def _walk(
@@ -182,7 +196,7 @@ class _Walk:
                     self.others.append(((*so_far, name), cost, happened))
         if happened < self._bounds.events:
             for event in point.events():
-                who = event.removeprefix("crash ")
+                who = event.rpartition(" ")[2]
                 if who in point.pending and point.pending[who].quiet:
                     continue
                 self.others.append(((*so_far, event), preemptions, happened + 1))

@@ -133,15 +133,17 @@ class StockTrial(Trial):
     def _key(self, name: str) -> str:
         return f"key of {name if self.one_click_each else NAMES[0]}"
 
-    def offers(self, event: Event) -> bool:
-        return event == "restart" or super().offers(event)
+    def offers(self, event: Event, who: str = "") -> bool:
+        """See `Trial.offers`."""
+        return event == "restart" or super().offers(event, who)
 
-    def happens(self, event: Event) -> None:
+    def happens(self, event: Event, who: str = "") -> None:
+        """See `Trial.happens`."""
         if event == "restart":
             self.events += 1
             self.stage.restart()
         else:
-            super().happens(event)
+            super().happens(event, who)
 
     def verdict(self, answers: Mapping[str, str]) -> Sequence[Broken]:
         with self.stage.ours():

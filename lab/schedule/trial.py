@@ -10,7 +10,7 @@ from lab.ladder.catalogue import Entry
 from lab.ladder.locks.rung import Event, Invariant
 from lab.schedule.actor import Actor
 from lab.schedule.stage import Stage
-from locking.renewal import watchdog
+from lab.schedule.watchdogs import IN_THE_MODULES, SteppedWatchdog
 
 NAMES = "ABCDEF"
 Broken = tuple[Invariant, str]
@@ -34,6 +34,7 @@ class Trial(ABC):
         self.crashed: set[str] = set()
         self.broken: Broken | None = None
         self.events = 0
+        self.watchdogs: dict[str, SteppedWatchdog] = {}
 
     def begin(self) -> Mapping[str, Callable[[], str]]:
         """Prepare the servers, and return the job of each actor by name."""
@@ -42,10 +43,17 @@ class Trial(ABC):
         self.broken = None
         self.events = 0
         self.stage.redis.flushdb()
-        return self.prepare()
+        IN_THE_MODULES.enter(self)
+        jobs = self.prepare()
+        self.watchdogs = {name: SteppedWatchdog() for name in jobs}
+        return jobs
 
     def end(self) -> None:
         """Everybody is gone: undo what `begin` did beyond the stage's servers. It may be called more than once."""
+        for watchdog in self.watchdogs.values():
+            watchdog.close()
+        self.watchdogs.clear()
+        IN_THE_MODULES.leave(self)
 
     @abstractmethod
     def prepare(self) -> Mapping[str, Callable[[], str]]:
@@ -76,15 +84,24 @@ class Trial(ABC):
     def dies(self, actor: Actor) -> None:
         """Somebody has crashed: he is not inside any more, and nobody renews for him."""
         self.crashed.add(actor.name)
+        self.watchdogs[actor.name].close()
         if actor.name in self.inside:
             self.inside.remove(actor.name)
 
-    def offers(self, event: Event) -> bool:
-        """Whether this may happen at this moment."""
+    def offers(self, event: Event, who: str = "") -> bool:
+        """Whether this may happen at this moment.
+
+        Args:
+            who: the actor to whom, if it is one of `OF_AN_ACTOR`.
+        """
+        if event == "tick":
+            return self.watchdogs[who].renews
         if event == "late release":
             return not self.inside and self._expires()
-        if event in ("expiry", "pause"):
+        if event == "expiry":
             return bool(self.inside or self.works_unseen) and self._expires()
+        if event == "pause":
+            return (who in self.inside or self.works_unseen) and self._expires()
         return False
 
     works_unseen = False
@@ -96,19 +113,24 @@ class Trial(ABC):
         left = self.stage.until_expiry()
         return left is not None
 
-    def happens(self, event: Event) -> None:
-        """Let it happen."""
+    def happens(self, event: Event, who: str = "") -> None:
+        """Let it happen. See `offers`."""
         self.events += 1
-        if event == "pause":
-            self.stage.pass_time(1.01 * TTL)
+        if event == "tick":
+            self.stage.pass_time(TICK)
+            self.watchdogs[who].tick()
             return
         for _ in range(3):
-            watchdog.tick()
-            self.stage.pass_time(0.35 * TTL)
+            for name, watchdog in self.watchdogs.items():
+                if name != who:
+                    watchdog.tick()
+            self.stage.pass_time(TICK)
 
 
 TTL = 30.0
 """Seconds of the schedule's time: so many that the time which passes by itself does not matter."""
+TICK = 0.35 * TTL
+"""Seconds after which a watchdog has something to renew. Three times as many are more than the TTL."""
 
 
 def keys(client: Any) -> tuple[Mapping[str, Any], ...]:

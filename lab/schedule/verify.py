@@ -37,7 +37,7 @@ SAMPLE = {"flawed": 1000, "sound": 30}
 SOUND = Bounds(preemptions=2, events=1)
 """How far the sound rungs are searched each time, with two clients."""
 CROWD = 3
-CROWDED = {"locks": Bounds(preemptions=2, events=1), "stock": Bounds(preemptions=1, events=1, schedules=500)}
+CROWDED = {"locks": Bounds(preemptions=1, events=1), "stock": Bounds(preemptions=1, events=1, schedules=500)}
 """Clients and bounds of the other search of a sound rung: some flaws take a third client, who comes while two wait."""
 UNORDERED = "file-lock"
 """Which of two threads that wait for one in their own process goes on is nobody's choice: it has no third client."""
@@ -45,8 +45,12 @@ DEEP = ((2, Bounds(preemptions=3, events=2)), (3, Bounds(preemptions=2, events=2
 """Clients and bounds of the deep searches of a sound rung."""
 DEEP_SCHEDULES = 2000
 """How many schedules each of them tries at most, unless said otherwise."""
+BEYOND = 4
+"""Where a search gives up, one schedule is drawn at random for so many that were tried in order."""
 SLOW = 20
 """Where servers are restarted, one schedule takes as long as so many elsewhere."""
+EXTENT = ("schedules", "exhausted", "completed", "sampled", "clients", "preemptions", "events")
+"""What a line says of how far was searched."""
 STOP_SECONDS = 3.0
 """Seconds in which a process has to clear up, before it is killed."""
 
@@ -66,7 +70,18 @@ def find(entry: Entry, stage: Stage, bounds: Bounds, progress: Callable[[int], o
 
     trial, events = new_trial(entry, stage, clients or None), events_of(entry)
     if can_play(entry):
-        return explore(trial, bounds, events, entry.breaks, progress, again)
+        found = explore(trial, bounds, events, entry.breaks, progress, again)
+        if found.run is not None or bounds.schedules is None or found.schedules < bounds.schedules:
+            return found
+        size, done = max(1, bounds.schedules // BEYOND), found.schedules
+        beyond = sample(trial, bounds, events, entry.breaks, size, progress=lambda n: progress(done + n), confirm=again)
+        return replace(
+            found,
+            run=beyond.run,
+            schedules=done + beyond.schedules,
+            sampled=beyond.schedules,
+            seconds=found.seconds + beyond.seconds,
+        )
     size = SAMPLE[entry.claim] if bounds.schedules is None else max(1, bounds.schedules // SLOW)
     return sample(trial, bounds, events, entry.breaks, size, progress=progress, confirm=again)
 
@@ -134,6 +149,8 @@ def _searched(found: Found, bounds: Bounds) -> dict[str, Any]:
         "events": bounds.events,
         "schedules": found.schedules,
         "exhausted": found.exhausted,
+        "completed": found.completed,
+        "sampled": found.sampled,
         "seconds": round(found.seconds, 1),
         **_why(found),
     }
@@ -207,7 +224,7 @@ def deep(
 def keep(line: Mapping[str, Any]) -> None:
     """Keep how far a sound rung was searched, for the pages. What did not hold here leaves what is kept as it is."""
     if line["claim"] == "sound" and line["verdict"] == "held":
-        names = ("verdict", "schedules", "exhausted", "clients", "preemptions", "events", "also", "deep")
+        names = ("verdict", *EXTENT, "also", "deep")
         store_verdict(LADDER[line["rung"]], {name: line[name] for name in names if name in line})
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from hashlib import sha1
 from itertools import count
@@ -22,14 +22,16 @@ from inventory.errors import SoldOut
 from inventory.models import StockItem
 from inventory.strategies import Strategy, stock_lock
 from lab.ladder.catalogue import LADDER
-from lab.ladder.locks.rung import Invariant
+from lab.ladder.locks.rung import Event, Invariant
 from lab.schedule import stock_trial, verify, witness
-from lab.schedule.controller import Key
+from lab.schedule.controller import Controller, Key
+from lab.schedule.lock_trial import LockTrial
 from lab.schedule.runs import Impossible, can_play, events_of, new_trial, rehearse, replay
+from lab.schedule.sample import sample
 from lab.schedule.search import Bounds, Found, explore
 from lab.schedule.stage import Stage
-from lab.schedule.trial import Trial
-from locking import wire
+from lab.schedule.trial import TTL, Broken, Trial
+from locking import Lock, RedisLock, wire
 from tests.lab.schedule_support import manage, stage
 
 __all__ = ["stage"]
@@ -152,6 +154,72 @@ def test_a_commit_after_the_unlock_is_found(
     assert (found.run and found.run.broken) == broken
 
 
+AGAIN = """redis.call('SET', KEYS[1], ARGV[1])
+if true then
+    return 1
+end"""
+"""What takes the lock for its holder again, and for ever, whether or not it is still his."""
+
+
+@pytest.mark.parametrize(
+    ("events", "broken"), [(("tick",), "progress"), (("late release", "expiry", "crash"), None)], ids=["tick", "others"]
+)
+def test_a_renewal_that_comes_after_the_release_is_found(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, events: tuple[Event, ...], broken: Invariant | None
+) -> None:
+    """It takes a watchdog whose command is on the way while its holder goes on."""
+    owner = "if redis.call('GET', KEYS[1]) ~= ARGV[1] then\n    return 0\nend"
+    mutant("extend", owner, AGAIN, stage, monkeypatch)
+    found = explore(new_trial(LADDER["renewal"], stage), Bounds(preemptions=2, events=1), events, None)
+    assert (found.run and found.run.broken) == broken
+    assert found.run is None or "A's watchdog" in found.run.schedule
+
+
+class Apart(LockTrial):
+    """Everybody has a lock of his own, and says whether he still has it."""
+
+    def enters(self, name: str) -> None:
+        self.inside.append(name)
+
+    def verdict(self, answers: Mapping[str, str]) -> Sequence[Broken]:
+        return []
+
+    def work(self, name: str, client: Any, lock: Lock) -> str:
+        lease = RedisLock(client, name, ttl=TTL, clock=self.stage.clock).acquire()
+        assert lease is not None
+        with self.at_work(name):
+            client.get("stock")
+        return "lost" if lease.lost else "held"
+
+
+@pytest.mark.parametrize(
+    ("event", "answers"),
+    [("pause A", {"A": "lost", "B": "held"}), ("expiry", {"A": "held", "B": "held"})],
+)
+def test_the_watchdogs_of_those_who_are_not_paused_get_their_turns(
+    stage: Stage, event: str, answers: Mapping[str, str]
+) -> None:
+    todo = ["A", "B", event]
+    trial = Apart(LADDER["renewal"], stage, 2)
+    run = Controller(trial, lambda point: todo.pop(0) if todo else point.enabled[0], events=("pause", "expiry")).play()
+    assert run.answers == answers
+    assert run.schedule[:3] == ["A", "B", event]
+
+
+def test_while_a_watchdog_is_about_to_renew_no_other_time_passes(stage: Stage) -> None:
+    trace = replay("renewal", ["A", "tick A"], stage)
+    assert [choice.name for choice in trace.choices] == ["A", "A's watchdog", "B", "crash A", "crash B"]
+    assert trace.choices[1].does == "extend.lua: lock:{stock} lock:{stock}:fence lock:{stock}:waiters"
+    trace = replay("renewal", ["A", "tick A", "A's watchdog"], stage)
+    assert [choice.name for choice in trace.choices] == ["A", "B", "crash A", "crash B", "expiry", "tick A"]
+    assert (trace.steps[-1].actor, trace.steps[-1].choice) == ("A", "A's watchdog")
+
+
+def test_the_watchdog_of_who_dies_dies_with_him(stage: Stage) -> None:
+    trace = replay("renewal", ["A", "tick A", "crash A"], stage)
+    assert [choice.name for choice in trace.choices] == ["B", "crash B", "late release"]
+
+
 def test_who_is_told_twice_to_try_again_does(stage: Stage) -> None:
     """Each of the two events that a deep search allows may make a grant come too late."""
     late = ("A", "expiry", "A", "A", "A", "B", "B", "late release", "B", "B")
@@ -165,11 +233,24 @@ def test_where_no_third_client_may_come_a_deep_search_asks_none(stage: Stage) ->
 
 
 def test_a_deep_search_goes_further_and_says_where_it_ended(stage: Stage) -> None:
-    said = verify.deep("renewal", stage, schedules=30)
+    said = verify.deep("lua-queue", stage, schedules=20)
     assert (said["verdict"], said["exhausted"]) == ("held", True), "the usual bounds"
     bounds = [(search["clients"], search["preemptions"], search["events"]) for search in said["deep"]]
     assert bounds == [(2, 3, 2), (3, 2, 2)]
-    assert all((search["schedules"], search["exhausted"]) == (30, False) for search in said["deep"])
+    extent = [(search["schedules"], search["sampled"], search["exhausted"]) for search in said["deep"]]
+    assert extent == 2 * [(25, 5, False)]
+    assert [search["completed"] for search in said["deep"]] == [0, 0]
+
+
+def test_where_a_search_in_order_gives_up_a_random_one_goes_on(stage: Stage) -> None:
+    """What breaks it is beyond the first twenty schedules in order, and one of a few hundred draws meets it."""
+    entry = LADDER["set-nx-ex"]
+    found = verify.find(entry, stage, Bounds(preemptions=2, events=1, schedules=20), lambda done: None, 3)
+    assert found.run is None
+    assert (found.schedules, found.sampled, found.completed) == (25, 5, 1)
+    beyond = sample(new_trial(entry, stage, 3), Bounds(preemptions=2, events=1), events_of(entry), entry.breaks, 1000)
+    assert beyond.run is not None
+    assert beyond.run.broken == entry.breaks
 
 
 def test_a_deep_search_that_breaks_a_rung_says_so(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -160,6 +160,22 @@ def test_the_secret_key_stays_the_same_and_only_its_owner_may_read_it(folder: Ru
     assert mode(folder.path / "secret-key") == 0o600
 
 
+def test_who_makes_it_between_two_of_our_looks_is_no_stranger(
+    folder: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder.path.mkdir(mode=0o700)
+    exists = Path.exists
+
+    def slowly(path: Path) -> bool:
+        said = exists(path)
+        if path == folder.claim.note:
+            path.touch()
+        return said
+
+    monkeypatch.setattr(Path, "exists", slowly)
+    folder.create()
+
+
 def test_another_folder_has_another_secret_key(folder: RunFolder, other_folder: RunFolder) -> None:
     assert folder.secret_key() != other_folder.secret_key()
 

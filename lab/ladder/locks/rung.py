@@ -24,7 +24,9 @@ if TYPE_CHECKING:
     from redis import Redis
 
 Invariant = Literal["conserved", "one holder", "progress", "no false refusal", "once"]
-Event = Literal["late release", "expiry", "pause", "crash", "restart", "failover", "clock jump"]
+Event = Literal["late release", "tick", "expiry", "pause", "crash", "restart", "failover", "clock jump"]
+OF_AN_ACTOR: tuple[Event, ...] = ("tick", "pause", "crash")
+"""What happens to one of them, and not to all: in a schedule his name stands behind it."""
 
 POLL = 0.01
 """Seconds that a waiter sleeps before it asks again."""
@@ -53,7 +55,8 @@ class Rung:
         clients: how many clients it takes.
         preemptions: how often one of them has to be stopped who could go on, at most.
         survives: the events that leave it in order. `late release`: its TTL is over when the work is done and before
-            the release. `expiry`: its TTL is over while the holder works. `pause`: the
+            the release. `tick`: the holder's watchdog renews, and its command is on the way while others go on, and
+            he too. `expiry`: its TTL is over while the holder works, and who has a watchdog is renewed. `pause`: a
             holder and all that renews for him stand still for longer than that. `crash`: the holder's process dies,
             before or after any of his commands. `restart`: one server starts again, with what it has on disk.
             `failover`: one server is gone, and its replica takes its place. `clock jump`: one server's time of day

@@ -169,5 +169,12 @@ def _seconds(line: Mapping[str, Any]) -> float:
 
 
 def _searched(search: Mapping[str, Any]) -> str:
-    extent = "all" if search["exhausted"] else "a part of all:"
-    return f"{extent} {search['schedules']} schedules of {search['clients']} clients"
+    schedules, clients = f"{search['schedules']} schedules", f"of {search['clients']} clients"
+    if search["exhausted"]:
+        return f"all {schedules} {clients}"
+    ordered = search["schedules"] - search["sampled"]
+    parts = [f"{ordered} in order"] if ordered else []
+    if search["completed"] is not None:
+        parts.append(f"all with up to {search['completed']} preemptions and events among them")
+    parts.append(f"{search['sampled']} at random")
+    return f"{schedules} {clients} ({', '.join(parts)})"
