@@ -14,11 +14,12 @@ from lab.ladder.catalogue import LADDER
 from lab.schedule import control, hooks, witness
 from lab.schedule.actor import Actor
 from lab.schedule.client import Client, Gate
-from lab.schedule.control import FEW, LOOKS, MANY, PATIENCE, QUICK, RunningClock, Try, running, tries_of
+from lab.schedule.control import FEW, LOOKS, MANY, PATIENCE, PAUSES, QUICK, RunningClock, Try, running, tries_of
 from lab.schedule.lock_trial import LockTrial, sleep
 from lab.schedule.postgres_trial import USERS
 from lab.schedule.runs import events_of, new_trial
 from lab.schedule.stage import Stage
+from lab.schedule.trial import Broken
 from locking.session import Session
 from tests.lab.schedule_support import stage
 from tests.lab.test_schedules_on_servers import FLAWED, SOUND, installed
@@ -50,6 +51,7 @@ def test_chance_breaks_a_flawed_rung_on_servers_of_its_own(stage: Stage, slug: s
     with running(stage):
         for number in range(ENOUGH):
             attempt = Try(new_trial(LADDER[slug], stage), f"{slug} {number}", steps)
+            attempt.pause = PAUSES[-1]  # the others break them too, but seldom
             if (broken := attempt.play()) is not None:
                 assert broken[0] == LADDER[slug].breaks
                 return
@@ -195,6 +197,27 @@ def test_the_clock_runs_and_can_be_told_to_be_later(stage: Stage) -> None:
     with running(stage):
         assert isinstance(stage.clock, RunningClock)
     assert stage.clock is before
+
+
+@pytest.mark.parametrize(
+    ("slug", "breaks_at", "broken", "tries"),
+    [("no-lock", 28, 1, 28), ("no-lock", 3, 1, 25), ("no-lock", 99, 0, 30), ("renewal", 28, 0, 25)],
+)
+def test_a_flawed_rung_is_tried_until_it_has_broken(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, slug: str, breaks_at: int, broken: int, tries: int
+) -> None:
+    """Or so often that something must be wrong with the trial."""
+    monkeypatch.setattr(control, "tries_of", lambda entry, seconds: 25)
+    monkeypatch.setattr(control, "MANY", 30)
+    played = []
+
+    def play(attempt: Try) -> Broken | None:
+        played.append(attempt)
+        return ("conserved", "One too many.") if len(played) == breaks_at else None
+
+    monkeypatch.setattr(Try, "play", play)
+    said = control.control(slug, stage)
+    assert (said["broken"], said["tries"]) == (broken, tries)
 
 
 @pytest.mark.parametrize(

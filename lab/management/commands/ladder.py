@@ -42,7 +42,8 @@ class Command(LabCommand):
             "--tries",
             type=number(1),
             metavar="N",
-            help="with --control: how often each (500; a sound rung 10000 where a try takes 5 ms or less)",
+            help="with --control: how often each (500, or until a flawed one has broken once; a sound rung 10000 where "
+            "a try takes 5 ms or less)",
         )
         parser.add_argument(
             "--schedules",
