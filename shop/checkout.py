@@ -20,10 +20,10 @@ from redis import RedisError
 
 from inventory import sold_out, strategies
 from inventory.draft import Draft, Line, Placement
-from inventory.errors import Duplicate, InventoryError, SoldOut, StockNotLoaded
+from inventory.errors import Duplicate, InventoryError, OverLimit, SoldOut, StockNotLoaded
 from inventory.strategies import Strategy, Waiting
 from shop import offers, payments, sales, states
-from shop.models import Order, OrderItem, Product
+from shop.models import Allowance, Order, OrderItem, Product
 from shop.sales import NotNow
 from shop.saving import reject, return_units, save, saved
 
@@ -121,6 +121,7 @@ def place_draft(draft: Draft, offer: offers.Offer, strategy: Strategy) -> Placed
     try:
         if not offer.is_open(draft.created_at):
             raise SaleNotOpen(f"{offer.name} is open from {offer.opens_at} to {offer.closes_at}.")
+        _refuse_over_limit(draft)
         if not offer.preheated:
             raise StockNotLoaded(f"The stock of {offer.name} is not loaded yet.")
         sold_out.check(draft)
@@ -135,6 +136,18 @@ def place_draft(draft: Draft, offer: offers.Offer, strategy: Strategy) -> Placed
     items = [offer.by_sku[sku] for sku in draft.skus]
     products = {item.sku: Product(pk=item.product, sku=item.sku, name=item.name) for item in items}
     return Placed(_order_of(draft, products), replayed=False, queued=placement is Placement.QUEUED)
+
+
+def _refuse_over_limit(draft: Draft) -> None:
+    """Who wants more than anybody may have is told so, whatever is left: less is what he has to ask for.
+
+    Raises:
+        OverLimit: of the first such line.
+    """
+    for line in draft.lines:
+        if line.limit is not None and line.quantity > line.limit:
+            mine = Allowance.objects.filter(sale=draft.sale, customer=draft.customer, sku=line.sku).first()
+            raise OverLimit(line.sku, limit=line.limit, taken=mine.taken if mine else 0)
 
 
 def _placed_by(strategy: Strategy, draft: Draft) -> Placement:

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
+from django.urls import reverse
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_noop
 
 from lab.comparison import stored
+from lab.comparison.choice import anchor, arguments
 from lab.comparison.stored import PARTS, Measured, Part, Row
-from lab.ladder.catalogue import LADDER
 from lab.pages.page import page
 
 
@@ -66,7 +67,7 @@ class Line:
     """A row as it is shown; `width` is that of its bar, of 100."""
 
     row: Row
-    rung: str
+    anchor: str
     figures: Sequence[str]
     shown: str
     width: str
@@ -76,8 +77,29 @@ class Line:
 def comparison(request: HttpRequest) -> HttpResponse:
     """Both parts, each sorted by the parameter of its name: `?locks=p50_ms`, or `-p50_ms` for the largest first."""
     order = {part: _order(request.GET.get(part, "")) for part in PARTS}
-    tables = [_table(part, stored.load(part), order) for part in PARTS]
-    return render(request, "lab/comparison.html", {"tables": tables})
+    measured = {part: stored.load(part) for part in PARTS}
+    tables = [_table(part, measured[part], order) for part in PARTS]
+    rows = {part: {row.name: row for row in found.rows} for part, found in measured.items() if found}
+    return render(request, "lab/comparison.html", {"tables": tables, "arguments": list(arguments(rows))})
+
+
+@dataclass(frozen=True)
+class Link:
+    """From a rung to the row of the comparison that measures it."""
+
+    address: str
+    name: str
+    figure: str
+
+
+def links(rung: str) -> Iterator[Link]:
+    """The rows that measure a rung, with what each says first."""
+    for part in PARTS:
+        measured = stored.load(part)
+        for row in measured.rows if measured else ():
+            if rung in row.rungs:
+                address = f"{reverse('lab-comparison')}#{anchor(part, row.name)}"
+                yield Link(address, row.name, f"{_(COLUMNS[0].titles[part])}: {_figure(row, COLUMNS[0])}")
 
 
 def _order(asked: str) -> tuple[str, bool]:
@@ -118,7 +140,7 @@ def _table(part: Part, measured: Measured | None, order: dict[Part, tuple[str, b
         "lines": [
             Line(
                 row,
-                rung=row.rung if row.rung in LADDER else "",
+                anchor=anchor(part, row.name),
                 figures=[_figure(row, column) for column in COLUMNS],
                 shown=_figure(row, charted, charted.unit),
                 width=f"{100 * (getattr(row, charted.field) or 0.0) / most:.2f}" if most else "0",

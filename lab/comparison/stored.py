@@ -22,6 +22,7 @@ from typing import Any, Literal, get_args
 from django.conf import settings
 
 from lab import keeping
+from lab.ladder.catalogue import LADDER
 from lab.source import hash_of
 
 Part = Literal["strategies", "locks"]
@@ -34,20 +35,24 @@ SOURCES: Mapping[Part, Sequence[str]] = {
 }
 """The code that is measured, and that measures."""
 
-RUNGS: Mapping[Part, Mapping[str, str]] = {
-    "strategies": {},
+RUNGS: Mapping[Part, Mapping[str, tuple[str, ...]]] = {
+    "strategies": {
+        "insert-lock": ("lock-table-insert",),
+        "lock-table": ("lock-table-for-update",),
+        "session-lock": ("postgres-advisory-lock",),
+    },
     "locks": {
-        "redis": "fence",
-        "reentrant": "re-entrant",
-        "advisory": "postgres-advisory-lock",
-        "row": "lock-table-for-update",
-        "insert": "lock-table-insert",
-        "process": "process-lock",
-        "thread": "thread-lock",
-        "kazoo": "kazoo-recipe",
+        "redis": ("fence", "renewal", "woken"),
+        "reentrant": ("re-entrant",),
+        "advisory": ("postgres-advisory-lock",),
+        "row": ("lock-table-for-update",),
+        "insert": ("lock-table-insert",),
+        "process": ("process-lock",),
+        "thread": ("thread-lock",),
+        "kazoo": ("kazoo-recipe",),
     },
 }
-"""The rung that runs what was measured, where it has another name."""
+"""The rungs that run what was measured, where they have other names."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +60,7 @@ class Row:
     """What was measured of one strategy or lock; None for what does not apply, or was not measured.
 
     Attributes:
+        rungs: those that run it, if it is on the ladder.
         peer: whether it is somebody else's, to compare with.
         per_s: orders a second with all clients asking at once, through REST; of a lock, uncontended pairs of acquire
             and release.
@@ -66,7 +72,7 @@ class Row:
     """
 
     name: str
-    rung: str
+    rungs: tuple[str, ...]
     peer: bool
     per_s: float | None
     p50_ms: float | None
@@ -123,7 +129,7 @@ def _strategies(report: Mapping[str, Any]) -> Iterator[Row]:
     for name, row in {**report["strategies"], PEER: report[PEER]}.items():
         yield Row(
             name.removeprefix("peer:"),
-            rung="" if name == PEER else name,
+            rungs=_rungs("strategies", name),
             peer=name == PEER,
             per_s=_figure(row["orders_per_s"]),
             p50_ms=_figure(row["p50_ms"]),
@@ -138,7 +144,7 @@ def _locks(report: Mapping[str, Any]) -> Iterator[Row]:
         for name, row in report[kind].items():
             yield Row(
                 name,
-                rung=RUNGS["locks"].get(name, name),
+                rungs=_rungs("locks", name),
                 peer=kind == "peers",
                 per_s=1e6 / row["pair_us"] if row["pair_us"] else None,
                 p50_ms=_figure(row["handoff_p50_ms"]),
@@ -146,6 +152,10 @@ def _locks(report: Mapping[str, Any]) -> Iterator[Row]:
                 fairness=_share(row["greedy_min"], row["greedy_max"]),
                 recovery_s=_figure(row.get("recovery_s")),
             )
+
+
+def _rungs(part: Part, name: str) -> tuple[str, ...]:
+    return tuple(slug for slug in RUNGS[part].get(name, (name,)) if slug in LADDER)
 
 
 def _figure(value: Any) -> float | None:

@@ -19,8 +19,9 @@ from lab.ladder.locks.rung import Event
 from lab.pages.page import Refused
 from lab.pages.session import LONGEST, Session
 from lab.schedule import witness
-from lab.schedule.controller import Stuck
+from lab.schedule.controller import Stuck, TooLong
 from lab.schedule.runs import Impossible, can_play, replay
+from lab.schedule.stage import NotOurs
 from lab.schedule.stages import StagesBusy, borrowed
 from lab.schedule.trace import Trace
 from servers import ServerError
@@ -29,6 +30,9 @@ logger = logging.getLogger(__name__)
 
 AGAIN = 2
 """Seconds after which a visitor who found all stages in use may ask again."""
+
+LONG = 10.0
+"""Seconds after which a run for a page takes no further step: it holds a stage that others wait for."""
 
 VISITORS = 4
 """Those of a process who run a schedule or wait for a stage, at most: its other threads are the shop's."""
@@ -139,6 +143,7 @@ def _replay(slug: str, schedule: Sequence[str], clients: int, *, to_the_end: boo
             events=offered(LADDER[slug]),
             to_the_end=to_the_end,
             as_far_as_possible=lenient,
+            seconds=LONG,
         )
 
 
@@ -159,9 +164,17 @@ def _refusing() -> Iterator[None]:
     except StagesBusy as busy:
         message = _("Other visitors are using every stage of the lab. One is free in a moment.")
         raise Refused(503, message, retry_after=AGAIN) from busy
+    except NotOurs as error:
+        logger.error("The lab is closed: %s", error)
+        message = _("The lab is closed: a database that it would empty holds what is not its own. The log says which.")
+        raise Refused(503, message) from error
     except ServerError as error:
         logger.error("The lab has no stage: %s", error)
         raise Refused(503, _("The lab's servers do not answer. Try again in a moment."), retry_after=AGAIN) from error
+    except TooLong as long:
+        logger.warning("A schedule of the lab took longer than %g s.", LONG)
+        message = _("This schedule took too long. Try again in a moment, or a shorter one.")
+        raise Refused(503, message, retry_after=AGAIN) from long
     except Stuck as stuck:
         raise Refused(500, _("The schedule did not end, and no server says why.")) from stuck
     except (RedisError, psycopg.OperationalError, OperationalError, InterfaceError) as error:

@@ -11,6 +11,7 @@ from django.shortcuts import render
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_noop
 
+from lab.comparison.pages import links
 from lab.ladder.catalogue import LADDER, Entry, Track, after
 from lab.ladder.locks.rung import Invariant
 from lab.pages import lessons, runs, session, source, swimlane
@@ -77,6 +78,7 @@ def rung(request: HttpRequest, slug: str) -> HttpResponse:
         **_of(entry),
         "run": run,
         "searches": _searches(witness.verdict(slug)),
+        "measured": list(links(slug)),
         "lane": run and swimlane.draw(run.trace),
         "files": source.files(entry, {step.file for step in run.trace.steps if step.file} if run else ()),
         "following": following,

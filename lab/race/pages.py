@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 from uuid import UUID
 
 from django import forms
@@ -17,18 +18,22 @@ from django.utils.translation import gettext_lazy
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_http_methods
 from redis import RedisError
+from rest_framework.request import Request
+from rest_framework.throttling import BaseThrottle
 
 from lab.ladder.catalogue import LADDER
 from lab.ladder.stock import RUNGS
 from lab.pages.page import Refused, page, shown
 from lab.race import run
-from lab.race.run import Race, Racer, RaceRunning
+from lab.race.run import EnoughRaced, Race, Racer, RaceRunning
 from locking import LockUnavailable
 from servers import ServerError
 
 logger = logging.getLogger(__name__)
 
 CHOSEN = ("compute-and-overwrite", "subtract-in-sql", "redis-lock", "guarded-update")
+AGAIN = 60
+"""Seconds after which a visitor who could not start a race may ask again."""
 LEAST_SCALE_MS = 100.0
 """Milliseconds that the bars of waiting span at least, so that quick answers look quick."""
 
@@ -65,12 +70,19 @@ def start(request: HttpRequest) -> HttpResponse:
     # In the order of the page, whatever order the browser sent them in.
     names = [name for name in (*RUNGS, *run.STRATEGIES) if name in chosen["racers"]]
     try:
-        race = run.start(names, clients=chosen["clients"], stock=chosen["stock"])
+        visitor = BaseThrottle().get_ident(cast("Request", request))
+        race = run.start(names, clients=chosen["clients"], stock=chosen["stock"], visitor=visitor)
     except RaceRunning:
-        return _chooser(request, form, status=503, trouble=_("Another race is running. Try again in a minute."))
+        said = _("Another race is running. Try again in a minute.")
+        return _chooser(request, form, status=503, trouble=said, again=AGAIN)
+    except EnoughRaced as enough:
+        minutes = math.ceil(enough.wait / 60)
+        said = _("Your races have taken half an hour, and others may want to race. Your next one: in %(minutes)d min.")
+        return _chooser(request, form, status=429, trouble=said % {"minutes": minutes}, again=enough.wait)
     except (LockUnavailable, RedisError, ServerError):
         logger.exception("A race cannot begin.")
-        return _chooser(request, form, status=503, trouble=_("No race can begin right now. Try again in a minute."))
+        said = _("No race can begin right now. Try again in a minute.")
+        return _chooser(request, form, status=503, trouble=said, again=AGAIN)
     return redirect("lab-race", race=race.id)
 
 
@@ -88,7 +100,9 @@ def bars(request: HttpRequest, race: UUID) -> HttpResponse:
     return _view(request, race, "lab/race_bars.html")
 
 
-def _chooser(request: HttpRequest, form: Choice, *, status: int = 200, trouble: str = "") -> HttpResponse:
+def _chooser(
+    request: HttpRequest, form: Choice, *, status: int = 200, trouble: str = "", again: int = 0
+) -> HttpResponse:
     chosen = form["racers"].value() or []
     groups = [
         (title, [(name, title_of(name), name in chosen) for name in names])
@@ -111,8 +125,8 @@ def _chooser(request: HttpRequest, form: Choice, *, status: int = 200, trouble: 
         },
         status=status,
     )
-    if status == 503:
-        answer["Retry-After"] = "60"
+    if again:
+        answer["Retry-After"] = str(again)
     return answer
 
 

@@ -2,8 +2,8 @@
 
 The child has servers of its own in a run folder of its own and none of our settings, so whatever races, nothing of the
 shop is touched; and it is nice, so the shop's own work goes first. One race runs at a time: a lock in the shop's Redis
-says so to all web processes. The child ends when its standard input does, so it cannot outlive the web process that
-started it.
+says so to all web processes, and in an hour one visitor's races may take half of it. The child ends when its standard
+input does, so it cannot outlive the web process that started it.
 
 What a visitor sees is kept in Redis for an hour under a random id, which whoever started the race has in his address.
 """
@@ -58,8 +58,25 @@ ELSEWHERE = frozenset({"etcd-lock", "redlock", "zookeeper-lock"})
 STRATEGIES = tuple(name for name in strategies.NAMES if name not in ELSEWHERE)
 
 
+HOUR = 3600
+OF_ONE_VISITOR = 1800.0
+"""Seconds of an hour that the races of one visitor may take: the rest is for others."""
+
+
 class RaceRunning(Exception):
     """Another race runs: one at a time."""
+
+
+class EnoughRaced(Exception):
+    """The visitor's races have taken their share of the hour.
+
+    Attributes:
+        wait: seconds until he may start one again.
+    """
+
+    def __init__(self, wait: int) -> None:
+        super().__init__(wait)
+        self.wait = wait
 
 
 @dataclass
@@ -157,16 +174,18 @@ def find(race: UUID) -> Race | None:
     return Race(**{**values, "racers": [Racer(**racer) for racer in values["racers"]]})
 
 
-def start(names: Sequence[str], *, clients: int, stock: int) -> Race:
+def start(names: Sequence[str], *, clients: int, stock: int, visitor: str) -> Race:
     """Let a race begin, and return while it runs.
 
     Args:
         names: of rungs and strategies, each once.
         clients: buyers who ask at the same time.
         stock: units there are, for each.
+        visitor: the address of whoever starts it.
 
     Raises:
         RaceRunning: another one runs.
+        EnoughRaced: his races have taken long enough.
         LockUnavailable, RedisError: Redis did not answer.
         ServerError: another process uses the folder of races.
     """
@@ -174,10 +193,11 @@ def start(names: Sequence[str], *, clients: int, stock: int) -> Race:
     if lease is None:
         raise RaceRunning
     try:
+        _refuse_if_enough(visitor)
         race = Race(str(uuid4()), clients, stock, [Racer(name) for name in names])
         apart.folder(FOLDER).delete()
         race.keep()
-        threading.Thread(target=_run, args=(race, lease), name="race", daemon=True).start()
+        threading.Thread(target=_run, args=(race, lease, visitor), name="race", daemon=True).start()
     except BaseException:
         lease.release()
         raise
@@ -194,7 +214,21 @@ def command(race: Race) -> list[str]:
     ]
 
 
-def _run(race: Race, lease: Lease) -> None:
+def _refuse_if_enough(visitor: str) -> None:
+    client = get_redis_connection("default")
+    taken, left = client.pipeline().get(_key_of(visitor)).ttl(_key_of(visitor)).execute()
+    if float(taken or 0) >= OF_ONE_VISITOR:
+        raise EnoughRaced(max(1, left))
+
+
+def _count(visitor: str, seconds: float) -> None:
+    """Note how long a visitor's race took. His hour begins with the end of the first one."""
+    key = _key_of(visitor)
+    get_redis_connection("default").pipeline().set(key, 0, ex=HOUR, nx=True).incrbyfloat(key, seconds).execute()
+
+
+def _run(race: Race, lease: Lease, visitor: str) -> None:
+    began = time.monotonic()
     try:
         with tempfile.TemporaryFile() as complaints:
             with subprocess.Popen(
@@ -223,6 +257,8 @@ def _run(race: Race, lease: Lease) -> None:
         race.over = True
         with suppress(RedisError):
             race.keep()
+        with suppress(RedisError):
+            _count(visitor, time.monotonic() - began)
         with suppress(LockUnavailable):
             lease.release()
 
@@ -268,3 +304,7 @@ def _end(child: subprocess.Popen[str]) -> None:
 
 def _key(race: str) -> str:
     return f"lab:race:{race}"
+
+
+def _key_of(visitor: str) -> str:
+    return f"lab:raced:{visitor}"

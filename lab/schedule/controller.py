@@ -35,6 +35,10 @@ class Stuck(RuntimeError):
     """An actor neither stops nor waits in a server."""
 
 
+class TooLong(RuntimeError):
+    """The run has taken longer than it may."""
+
+
 @dataclass
 class Point:
     """A moment in which somebody may be chosen.
@@ -82,6 +86,7 @@ class Controller:
         events: what may happen, beside the actors' own steps.
         watch: keep what every step did, for people to look at. It costs a look at the servers for each.
         goal: the invariant that is to be broken; None: any.
+        seconds: of the real time after which no further step is taken.
     """
 
     def __init__(
@@ -92,12 +97,14 @@ class Controller:
         events: Collection[Event] = (),
         watch: bool = False,
         goal: Invariant | None = None,
+        seconds: float = math.inf,
     ) -> None:
         self.trial = trial
         self.choose = choose
         self.events = events
         self.watch = watch
         self.goal = goal
+        self.until = time.monotonic() + seconds
         self.run = Run()
         self._told: SimpleQueue[Actor] = SimpleQueue()
         self._actors: dict[str, Actor] = {}
@@ -112,6 +119,7 @@ class Controller:
 
         Raises:
             Stuck: an actor neither stops nor waits in a server.
+            TooLong: it has taken longer than it may.
         """
         try:
             for name, job in self.trial.begin().items():
@@ -135,6 +143,8 @@ class Controller:
 
     def _step(self) -> bool:
         """Let one thing happen. Returns whether the run goes on."""
+        if time.monotonic() > self.until:
+            raise TooLong
         living = [actor for actor in self._actors.values() if actor.state is not State.DONE]
         if not living:
             return False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from lab.ladder.catalogue import LADDER, Entry
@@ -127,6 +128,7 @@ def replay(
     events: Sequence[Event] | None = None,
     to_the_end: bool = False,
     as_far_as_possible: bool = False,
+    seconds: float = math.inf,
 ) -> Trace:
     """Run a schedule on a rung and note every step.
 
@@ -139,10 +141,12 @@ def replay(
         to_the_end: whether all go on without interference when the schedule is used up; otherwise the trace says what
             could come next.
         as_far_as_possible: leave out what cannot be chosen, for a schedule of another rung.
+        seconds: of the real time after which no further step is taken.
 
     Raises:
         KeyError: there is no such rung.
         Impossible: somebody is chosen who cannot go on, or something that cannot happen.
+        TooLong: it has taken longer than it may.
     """
     entry = LADDER[slug]
     todo = list(schedule)
@@ -158,9 +162,8 @@ def replay(
         return point.enabled[0] if to_the_end else STOP
 
     trial = new_trial(entry, stage, clients)
-    run = Controller(
-        trial, choose, events=events_of(entry) if events is None else events, watch=True, goal=entry.breaks
-    ).play()
+    happens = events_of(entry) if events is None else events
+    run = Controller(trial, choose, events=happens, watch=True, goal=entry.breaks, seconds=seconds).play()
     return Trace(
         slug,
         len(trial.names),

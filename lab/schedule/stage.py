@@ -21,12 +21,13 @@ from redis.retry import Retry
 from lab.schedule import hooks
 from lab.schedule.actor import Actor
 from lab.schedule.steps import scripts
+from servers import ServerError
 
 if TYPE_CHECKING:
     from django.core.cache.backends.base import BaseCache
 
 TIME_PASSES = """
--- ARGV: milliseconds. Whatever expires does so that much earlier. Returns how many keys are left.
+-- ARGV: milliseconds. Whatever expires does so that much earlier.
 local keys = redis.call('KEYS', '*')
 for _, key in ipairs(keys) do
     local left = redis.call('PTTL', key)
@@ -34,7 +35,6 @@ for _, key in ipairs(keys) do
         redis.call('PEXPIRE', key, left - ARGV[1])
     end
 end
-return redis.call('DBSIZE')
 """
 NEXT = """
 -- Returns the milliseconds until the first key expires, or -1.
@@ -47,7 +47,19 @@ for _, key in ipairs(redis.call('KEYS', '*')) do
 end
 return next
 """
-
+MARK = "lab:stage"
+"""The key in a Redis database that says who uses it, as long as somebody does."""
+EMPTY = """
+-- KEYS: the mark. ARGV: what it says. Empties the database but for the mark, and returns 0. Where there are keys
+-- without the mark they are not the lab's: it changes nothing, and returns how many.
+local keys = redis.call('DBSIZE')
+if keys > 0 and redis.call('EXISTS', KEYS[1]) == 0 then
+    return keys
+end
+redis.call('FLUSHDB')
+redis.call('SET', KEYS[1], ARGV[1])
+return 0
+"""
 
 IN_USE = (0x4C6162, 0)
 """The advisory lock, in a stage's own Postgres database, of whoever uses the stage."""
@@ -55,6 +67,10 @@ PATIENCE = 10.0
 """Seconds in which a server has to have seen what was sent to it."""
 CONNECTS = 5
 """Seconds in which a server has to let us in."""
+
+
+class NotOurs(ServerError):
+    """A database that a stage would empty, or make anew, holds what is not the lab's. Nothing in it was changed."""
 
 
 class Clock:
@@ -93,7 +109,8 @@ class Stage:
     """One Redis database and one Postgres database.
 
     Args:
-        redis_url: the Redis database. It is emptied before each schedule.
+        redis_url: the Redis database. It is emptied before each schedule and in the end, unless it holds what is not
+            the lab's.
         database: settings of Django for the Postgres database, of which `ENGINE` is not looked at.
     """
 
@@ -106,6 +123,7 @@ class Stage:
         self.clock = Clock()
         self._pass = self.redis.register_script(TIME_PASSES)
         self._next = self.redis.register_script(NEXT)
+        self._empty = self.redis.register_script(EMPTY)
         self._seats: dict[str, Seat] = {}
         self._kept: dict[str, Kept] = {}
         self.nodes: dict[str, redis.Redis] = {}
@@ -123,6 +141,9 @@ class Stage:
 
         Returns:
             False: somebody else has.
+
+        Raises:
+            NotOurs: its Redis database holds what is not the lab's.
         """
         if self.eyes.execute("SELECT pg_try_advisory_lock(%s, %s)", IN_USE).fetchone() != (True,):
             return False
@@ -132,7 +153,23 @@ class Stage:
         for script in scripts():
             pipeline.script_load(script)
         pipeline.execute()
+        self.empty()
         return True
+
+    def empty(self) -> None:
+        """Empty the Redis database, and keep it marked as the lab's: what a crash leaves there is known by that.
+
+        Raises:
+            NotOurs: it holds what is not the lab's.
+        """
+        if keys := self._empty(keys=[MARK], args=["The lab of Last Unit empties this database."]):
+            there = self.redis.connection_pool.connection_kwargs
+            server = there.get("path") or f"{there.get('host')}:{there.get('port')}"
+            raise NotOurs(
+                f"Redis database {there.get('db', 0)} of {server} holds {keys} keys that are not the lab's, which "
+                "would empty it. Set LAB_STAGES lower, or give the shop a Redis of its own (REDIS_URL), or empty that "
+                "database yourself."
+            )
 
     def give_back(self) -> None:
         """Let others take it.
@@ -140,9 +177,21 @@ class Stage:
         Raises:
             psycopg.OperationalError: others could have done so before now.
         """
+        self._leave()
         if self.eyes.execute("SELECT pg_advisory_unlock(%s, %s)", IN_USE).fetchone() != (True,):
             raise psycopg.OperationalError("The stage was not ours any more.")
         self._taken = False
+
+    def _leave(self) -> None:
+        """Leave nothing in Redis: what is there when the lab comes back is somebody's.
+
+        Raises:
+            psycopg.OperationalError: somebody else may use the stage already.
+            NotOurs: the mark is gone, and there are keys.
+        """
+        self.eyes.execute("SELECT 1")
+        self.empty()
+        self.redis.delete(MARK)
 
     def new_redis(self) -> redis.Redis:
         """A client whose commands are steps of the actor that sends them."""
@@ -300,6 +349,9 @@ class Stage:
             for seat in self._seats.values():
                 seat.leave()
             self._seats.clear()
+            if self._taken:
+                with suppress(psycopg.Error, redis.RedisError, NotOurs):
+                    self._leave()
             self.redis.close()
         finally:
             if self._eyes is not None:

@@ -22,7 +22,7 @@ from redis import ResponseError
 from redis.connection import parse_url
 
 from lab.schedule import hooks
-from lab.schedule.stage import IN_USE, Stage, address
+from lab.schedule.stage import IN_USE, NotOurs, Stage, address
 from servers import ServerError
 
 REDIS_DATABASES = range(15, -1, -1)
@@ -37,6 +37,11 @@ LOOK_AGAIN = 0.05
 """Seconds between two looks for a stage that another process uses."""
 
 START = "Start it, see that DATABASE_URL and REDIS_URL name what runs, and try again."
+
+FIRST_MADE = 16384
+"""The first number of an object in Postgres that is not the server's own."""
+MADE = "The lab of Last Unit: "
+"""How the comment of every Postgres database begins that the lab has made. What follows says for which tables."""
 
 _changed = threading.Condition()
 _used: set[int] = set()
@@ -302,19 +307,41 @@ def _server(database: dict[str, Any], until: float) -> psycopg.Connection[Any]:
 def _is_made(server: psycopg.Connection[Any], name: str) -> bool:
     said = "SELECT shobj_description(oid, 'pg_database') FROM pg_database WHERE datname = %s"
     known: tuple[Any, ...] | None = server.execute(said, [name]).fetchone()
-    return known == (_tables(),)
+    return known == (_comment(),)
 
 
-def _tables() -> str:
-    """Which tables there are: a stage that was made for others is made anew."""
-    return ", ".join(f"{app}.{name}" for app, name in sorted(MigrationLoader(None).graph.leaf_nodes()))
+def _is_ours(server: psycopg.Connection[Any], database: dict[str, Any]) -> bool:
+    """Whether nobody loses anything with a database: it is the lab's, or there is none, or it has nothing in it.
+
+    The last is what a crash leaves between the statement that makes it and the one that says whose it is.
+    """
+    said = "SELECT coalesce(shobj_description(oid, 'pg_database'), '') FROM pg_database WHERE datname = %s"
+    known = server.execute(said, [database["NAME"]]).fetchone()
+    if known is None or known[0].startswith(MADE):
+        return True
+    if known[0]:
+        return False
+    with psycopg.connect(make_conninfo("", **address(database)), autocommit=True) as inside:
+        return inside.execute("SELECT FROM pg_class WHERE oid >= %s LIMIT 1", [FIRST_MADE]).rowcount == 0
+
+
+def _comment() -> str:
+    """What says whose a database is and which tables it has: a stage that was made for others is made anew."""
+    return MADE + ", ".join(f"{app}.{name}" for app, name in sorted(MigrationLoader(None).graph.leaf_nodes()))
 
 
 def _make(server: psycopg.Connection[Any], name: str, database: dict[str, Any]) -> None:
+    if not _is_ours(server, database):
+        raise NotOurs(
+            f"The Postgres database {name} is not the lab's, which would make its own under that name. "
+            "Rename it, or drop it yourself."
+        )
     made = sql.Identifier(name)
+    whose = sql.SQL("COMMENT ON DATABASE {} IS {}")
     server.execute(sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(made))
     server.execute(sql.SQL("CREATE DATABASE {}").format(made))
     try:
+        server.execute(whose.format(made, sql.Literal(MADE)))
         # It is worth nothing after a crash, so no commit of it waits for the disk.
         server.execute(sql.SQL("ALTER DATABASE {} SET synchronous_commit = off").format(made))
         alias = f"lab {name}"
@@ -325,7 +352,7 @@ def _make(server: psycopg.Connection[Any], name: str, database: dict[str, Any]) 
             connections[alias].close()
             del connections[alias]
             del connections.databases[alias]
-        server.execute(sql.SQL("COMMENT ON DATABASE {} IS {}").format(made, sql.Literal(_tables())))
+        server.execute(whose.format(made, sql.Literal(_comment())))
     except BaseException:
         with suppress(psycopg.Error):
             server.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(made))

@@ -9,7 +9,7 @@ from typing import Any
 from lab.ladder.catalogue import Entry
 from lab.ladder.locks.rung import Event, Invariant
 from lab.schedule.actor import Actor
-from lab.schedule.stage import Stage
+from lab.schedule.stage import MARK, Stage
 from lab.schedule.watchdogs import IN_THE_MODULES, SteppedWatchdog
 
 NAMES = "ABCDEF"
@@ -42,7 +42,7 @@ class Trial(ABC):
         self.crashed.clear()
         self.broken = None
         self.events = 0
-        self.stage.redis.flushdb()
+        self.stage.empty()
         IN_THE_MODULES.enter(self)
         jobs = self.prepare()
         self.watchdogs = {name: SteppedWatchdog() for name in jobs}
@@ -101,7 +101,7 @@ class Trial(ABC):
         if event == "expiry":
             return bool(self.inside or self.works_unseen) and self._expires()
         if event == "pause":
-            return (who in self.inside or self.works_unseen) and self._expires()
+            return (who in self.inside or self.watchdogs[who].renews) and self._expires()
         return False
 
     works_unseen = False
@@ -136,7 +136,7 @@ TICK = 0.35 * TTL
 def keys(client: Any) -> tuple[Mapping[str, Any], ...]:
     """What a Redis database keeps, for people."""
     found = []
-    for name in sorted(client.keys("*")):
+    for name in sorted({*client.keys("*")} - {MARK.encode()}):
         kind = client.type(name)
         value: Any
         if kind == b"string":

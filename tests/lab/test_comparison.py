@@ -15,6 +15,8 @@ from django.core.management import CommandError, call_command
 from django.test import Client
 
 from lab.comparison import stored
+from lab.comparison.choice import ARGUMENTS
+from lab.comparison.pages import links
 from lab.comparison.stored import PARTS, Part, Row
 from lab.ladder.catalogue import LADDER
 from lab.management.commands import compare
@@ -65,7 +67,7 @@ def test_every_figure_is_shown_and_the_fastest_comes_first(file: Path) -> None:
     ]
     assert rows("locks") == [
         ["thread", "50,000", "0.1", "0.2", "1.00", "–"],
-        ["redis", "4,000", "0.6", "1.2", "0.94", "9.90"],
+        ["redis renewal woken", "4,000", "0.6", "1.2", "0.94", "9.90"],
         ["redis-py not ours", "2,000", "51.0", "102.0", "0.00", "10.00"],
     ]
     said = page()
@@ -89,7 +91,7 @@ def test_every_figure_is_shown_and_the_fastest_comes_first(file: Path) -> None:
 )
 def test_it_is_sorted_as_the_address_says(file: Path, query: str, names: list[str]) -> None:
     file.write_text(json.dumps(STORED))
-    assert [row[0].removesuffix(" not ours") for row in rows("locks", query)] == names
+    assert [row[0].split()[0] for row in rows("locks", query)] == names
     assert rows("strategies", query)[0][0] == "guarded-update"
 
 
@@ -136,8 +138,57 @@ def test_the_hash_changes_with_the_code_that_is_measured_and_with_no_other(setti
     assert stored.source_hash("strategies") != hashes["strategies"]
 
 
+def choice() -> list[str]:
+    section = "".join(re.findall(r'<section id="choose".*?</section>', page(), re.DOTALL))
+    return [html.unescape(re.sub("<.*?>", "", said)) for said in re.findall("<li>(.*?)</li>", section)]
+
+
+@pytest.mark.parametrize(("per_s", "said"), [(1250.0, "5.0 times"), (500.0, "2.0 times"), (25_000.0, "100 times")])
+def test_which_to_choose_is_argued_from_the_figures_that_are_stored(file: Path, per_s: float, said: str) -> None:
+    found = copy.deepcopy(STORED)
+    found["strategies"]["report"]["strategies"]["guarded-update"]["orders_per_s"] = per_s
+    file.write_text(json.dumps(found))
+    strategy, library = choice()
+    assert "guarded-update, is one statement" in strategy
+    assert f"sells {said} as many as redis-lock" in strategy
+    assert "85 times sooner than with redis-py" in library
+
+
+@pytest.mark.parametrize("per_s", [250.0, 270.0, 100.0, 0.0, None])
+def test_an_argument_that_the_figures_do_not_bear_out_is_not_made(file: Path, per_s: float | None) -> None:
+    found = copy.deepcopy(STORED)
+    found["strategies"]["report"]["strategies"]["guarded-update"]["orders_per_s"] = per_s
+    file.write_text(json.dumps(found))
+    assert not [said for said in choice() if "guarded-update" in said]
+    file.write_text(json.dumps({}))
+    assert choice() == []
+    assert "#choose" not in page()
+
+
+def test_what_is_argued_with_has_been_measured() -> None:
+    """By name: of these the comparison that is stored in the repository knows figures."""
+    names = {part: {row.name for row in found.rows} for part in PARTS if (found := stored.load(part))}
+    for argument in ARGUMENTS:
+        assert {argument.better, argument.worse} <= names[argument.part]
+
+
+def test_every_rung_that_was_measured_leads_to_its_rows_and_they_lead_back() -> None:
+    said = page()
+    assert [link for link in re.findall(r'href="#([^"]*)"', said) if f' id="{link}"' not in said] == []
+    led = {slug: list(links(slug)) for slug in LADDER}
+    sound = {entry.slug for entry in LADDER.values() if entry.claim == "sound"}
+    assert {slug for slug, found in led.items() if found} - sound == {"thread-lock", "process-lock"}
+    assert [slug for slug in sound if not led[slug]] == []
+    for slug, found in led.items():
+        for link in found:
+            address, _, anchor = link.address.partition("#")
+            assert address == PAGE
+            (row,) = re.findall(rf'<tr id="{anchor}".*?</tr>', said, re.DOTALL)
+            assert f'href="/lab/rungs/{slug}/"' in row
+
+
 def test_every_rung_that_a_row_is_linked_with_is_on_the_ladder() -> None:
-    assert all(rung in LADDER for rungs in stored.RUNGS.values() for rung in rungs.values())
+    assert all(slug in LADDER for part in PARTS for slugs in stored.RUNGS[part].values() for slug in slugs)
 
 
 # The command
@@ -161,7 +212,7 @@ def test_the_command_measures_and_stores_and_keeps_what_it_did_not_measure(
     assert measured is not None
     assert (measured.short, measured.stale) == (True, False)
     ours, theirs = measured.rows
-    assert (ours.name, ours.rung, ours.peer, ours.recovery_s) == ("thread", "thread-lock", False, None)
+    assert (ours.name, ours.rungs, ours.peer, ours.recovery_s) == ("thread", ("thread-lock",), False, None)
     assert (theirs.name, theirs.peer) == ("redis-py", True)
     # It holds for its time to live, since nobody renews it and nobody sees that its holder is dead.
     assert theirs.recovery_s is not None

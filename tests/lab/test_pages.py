@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -67,6 +68,14 @@ def test_the_page_of_a_rung_on_servers_of_its_own_says_what_came_of_chance(
 ) -> None:
     monkeypatch.setattr(witness, "control", {slug: CONTROL}.get)
     assert "broken in 17 of 500 tries" in text(reader.get(f"/lab/rungs/{slug}/"))
+
+
+@pytest.mark.parametrize("slug", ["fence", "guarded-update", "no-lock"])
+def test_a_rung_leads_to_its_row_in_the_measured_comparison(reader: Client, slug: str) -> None:
+    rows = re.findall(r'href="/lab/comparison/#([^"]+)"', text(reader.get(f"/lab/rungs/{slug}/")))
+    assert rows == {"fence": ["locks-redis"], "guarded-update": ["strategies-guarded-update"], "no-lock": []}[slug]
+    measured = text(reader.get("/lab/comparison/"))
+    assert all(f'<tr id="{row}"' in measured for row in rows)
 
 
 SEARCHED = {
@@ -303,6 +312,24 @@ def test_when_all_stages_are_in_use_a_visitor_is_told_when_to_come_again(reader:
         answer = play(reader, "no-lock", "A")
     assert (answer.status_code, answer["Retry-After"]) == (503, str(runs.AGAIN))
     assert play(reader, "no-lock", "A").status_code == 200
+
+
+def test_a_schedule_that_takes_too_long_is_given_up_and_leaves_nothing_behind(
+    reader: Client, settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings.LAB_STAGES = 1
+    with borrowed() as stage:
+        pass
+    threads = set(threading.enumerate())
+    with monkeypatch.context() as patch:
+        patch.setattr(runs, "LONG", 0.0)
+        answer = play(reader, "row-lock", "A,A,B")
+    assert (answer.status_code, answer["Retry-After"]) == (503, str(runs.AGAIN))
+    assert "This schedule took too long" in text(answer)
+    assert set(threading.enumerate()) <= threads
+    assert stages._idle == {}
+    assert stage.redis.dbsize() == 0
+    assert play(reader, "row-lock", "A,A,B").status_code == 200
 
 
 def test_visitors_who_wait_leave_threads_to_the_shop(reader: Client) -> None:

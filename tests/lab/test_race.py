@@ -41,9 +41,13 @@ CHOICE = {"racers": ["compute-and-overwrite", "guarded-update"], "clients": "20"
 def visitor(redis: Redis) -> Iterator[Client]:
     """Somebody without an account. Whatever raced is over before the next test."""
     yield Client()
+    wait_for_its_end()
+
+
+def wait_for_its_end() -> None:
+    """Whatever races has ended, and somebody else may race."""
     lock = RedisLock(get_redis_connection("default"), "lab-race", ttl=10.0)
-    lease = wait_for(lambda: lock.acquire(blocking=False), "the race to end", timeout=60)
-    lease.release()
+    wait_for(lambda: lock.acquire(blocking=False), "the race to end", timeout=60).release()
 
 
 def processes() -> list[psutil.Process]:
@@ -185,7 +189,7 @@ def test_a_child_that_does_not_stop_is_killed_with_its_process_group(
     monkeypatch.setattr(run, "START_SECONDS", 2)
     monkeypatch.setattr(run, "RACER_SECONDS", 0)
     monkeypatch.setattr(run, "STOP_SECONDS", 0.5)
-    race = run.start(["lua"], clients=10, stock=10)
+    race = run.start(["lua"], clients=10, stock=10, visitor="somebody")
     wait_for(lambda: len(processes()) == 2, "the child and its own")
     said = over(visitor, f"{RACE}{race.id}/")
     assert "no verdict: the time was up" in said
@@ -195,7 +199,7 @@ def test_a_child_that_does_not_stop_is_killed_with_its_process_group(
 def test_a_child_that_is_killed_leaves_nothing_once_its_servers_have_ended(
     visitor: Client, caplog: pytest.LogCaptureFixture
 ) -> None:
-    race = run.start(["row-lock"], clients=200, stock=500)
+    race = run.start(["row-lock"], clients=200, stock=500, visitor="somebody")
     wait_for(lambda: race.racers[0].answered, "the burst, of which Postgres has something to write when it ends")
     (child,) = (process for process in processes() if process.ppid() == os.getpid())
     child.send_signal(signal.SIGKILL)
@@ -232,7 +236,7 @@ import os, sys, time
 import django
 django.setup()
 from lab.race import pages, run
-race = run.start(["lua"], clients=10, stock=10)
+race = run.start(["lua"], clients=10, stock=10, visitor="somebody")
 print(race.id, flush=True)
 time.sleep(600)
 """
@@ -267,8 +271,43 @@ def store(race: str, values: dict[str, Any]) -> None:
 
 def test_one_race_at_a_time_whoever_asks(visitor: Client) -> None:
     with RedisLock(get_redis_connection("default"), "lab-race", ttl=10.0).hold(), pytest.raises(RaceRunning):
-        run.start(["lua"], clients=10, stock=10)
+        run.start(["lua"], clients=10, stock=10, visitor="somebody")
     assert processes() == []
+
+
+@pytest.mark.parametrize("proxies", [0, 1])
+def test_who_has_raced_enough_waits_and_others_race(
+    redis: Redis, settings: Any, monkeypatch: pytest.MonkeyPatch, proxies: int
+) -> None:
+    """Behind a proxy a visitor is whoever the proxy says that he is, and nowhere whoever he says himself."""
+    settings.REST_FRAMEWORK = {**settings.REST_FRAMEWORK, "NUM_PROXIES": proxies}
+    monkeypatch.setattr(run, "OF_ONE_VISITOR", 0.001)
+    monkeypatch.setattr(run, "command", lambda race: [sys.executable, "-c", ""])
+
+    def start(address: str, claims: str = "10.9.9.9") -> Any:
+        by, forwarded = ("10.0.0.1", f"{claims}, {address}") if proxies else (address, claims)
+        return Client().post(RACE, CHOICE, REMOTE_ADDR=by, headers={"X-Forwarded-For": forwarded})
+
+    assert start("10.0.0.2").status_code == 302
+    wait_for_its_end()
+    for claims in ("10.9.9.9", "10.9.9.8"):
+        refused = start("10.0.0.2", claims)
+        assert refused.status_code == 429
+        assert 0 < int(refused["Retry-After"]) <= run.HOUR
+        assert "others may want to race" in refused.content.decode()
+        assert refused.content.decode().count(" checked") == len(CHOICE["racers"])
+    assert start("10.0.0.3").status_code == 302
+    wait_for_its_end()
+    assert processes() == []
+
+
+def test_a_visitor_who_has_not_raced_for_long_races_again(visitor: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run, "command", lambda race: [sys.executable, "-c", ""])
+    for _ in range(2):
+        started = visitor.post(RACE, CHOICE)
+        assert started.status_code == 302
+        over(visitor, started["Location"])
+        wait_for_its_end()
 
 
 def test_a_child_knows_nothing_that_leads_to_the_shop(monkeypatch: pytest.MonkeyPatch) -> None:

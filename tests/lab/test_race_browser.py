@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -114,6 +115,20 @@ def test_the_comparison_is_sorted_by_a_click_and_turned_round_by_another(open_pa
     assert chart.locator("span").all_inner_texts() == ["redis-py", "redis", "thread"]
     widest, narrower, none = (round(float(bar.get_attribute("width")[:-1])) for bar in chart.locator(".sold").all())
     assert (widest, narrower, none) == (100, 99, 0)
+
+
+@pytest.mark.usefixtures("measured", "stored")
+def test_a_rung_leads_to_its_row_and_what_is_argued_with_it_too(open_page: Open) -> None:
+    page = open_page("/lab/rungs/guarded-update/")
+    page.get_by_role("link", name="guarded-update", exact=True).click()
+    row = page.locator("tr:target")
+    expect(row).to_contain_text("1,250")
+    expect(row).to_be_in_viewport()
+    section = page.get_by_role("region", name="Which to choose")
+    section.get_by_role("link", name="redis-lock").click()
+    expect(page.locator("tr:target")).to_contain_text("3.01")
+    page.locator("tr:target").get_by_role("link").click()
+    expect(page).to_have_url(re.compile("/lab/rungs/redis-lock/$"))
 
 
 def order(table: Any) -> list[str]:

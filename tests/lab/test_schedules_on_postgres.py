@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from lab.ladder.catalogue import LADDER
+from lab.schedule.controller import Controller, Point, TooLong
 from lab.schedule.hooks import StoppingSession
 from lab.schedule.postgres_trial import USERS
 from lab.schedule.runs import can_play, events_of, new_trial, replay
@@ -109,3 +110,24 @@ def test_sessions_stop_only_while_a_trial_runs(stage: Stage) -> None:
         lease.check()
     trial.end()
     assert {module.Session for module in USERS} == {Session}
+
+
+def test_a_run_that_takes_too_long_takes_no_further_step_and_ends_what_waits_in_postgres(stage: Stage) -> None:
+    todo = ["A", "A", "A", "B", "B", "B"]
+    waiting = []
+
+    def choose(point: Point) -> str:
+        if todo:
+            return todo.pop(0)
+        waiting.extend(point.enabled)
+        controller.until = 0.0
+        return "A"
+
+    trial = new_trial(LADDER["lock-table-for-update"], stage)
+    controller = Controller(trial, choose, seconds=60.0)
+    with pytest.raises(TooLong):
+        controller.play()
+    assert waiting == ["A"], "as B waits in Postgres for him"
+    theirs = "SELECT FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
+    assert stage.eyes.execute(theirs).rowcount == 0
+    assert replay("lock-table-for-update", [], stage, to_the_end=True).broken is None

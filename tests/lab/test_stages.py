@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from pathlib import Path
@@ -28,7 +28,7 @@ from lab.apps import there_can_be_so_many_stages
 from lab.pages import runs
 from lab.schedule import stages
 from lab.schedule.runs import replay
-from lab.schedule.stage import IN_USE, Stage, address
+from lab.schedule.stage import IN_USE, MARK, NotOurs, Stage, address
 from lab.schedule.stages import StagesBusy, borrowed, for_a_command, open_stage, redis_url_of
 from servers import ServerError
 from servers.postgres import DATABASE
@@ -120,6 +120,183 @@ def test_a_number_of_stages_that_there_cannot_be_is_refused_at_the_start(
 def test_so_many_processes_as_there_cannot_be_stages_are_refused(processes: int) -> None:
     with pytest.raises(CommandError, match="from 1 to 15"):
         call_command("ladder", "no-lock", "--verify", "--processes", str(processes))
+
+
+# What is not the lab's
+
+
+@pytest.fixture
+def theirs() -> Iterator[redis.Redis]:
+    """The Redis database of stage `NUMBER`, in which somebody else keeps something."""
+    client = redis.Redis.from_url(redis_url_of(NUMBER, django_settings.REDIS_LOCATION))
+    client.flushdb()
+    client.set("session", "somebody's")
+    yield client
+    client.flushdb()
+
+
+def test_a_redis_database_with_somebody_elses_keys_is_left_alone_and_named(theirs: redis.Redis) -> None:
+    with pytest.raises(NotOurs, match=rf"Redis database {15 - NUMBER} of /.*\.sock holds 1 keys .*LAB_STAGES lower"):
+        open_stage(NUMBER)
+    assert (theirs.keys(), theirs.get("session")) == ([b"session"], b"somebody's")
+    theirs.delete("session")
+    open_stage(NUMBER).close()  # nobody keeps it from those who have made room
+
+
+def test_what_is_put_into_a_stages_redis_while_nobody_has_it_is_left_alone() -> None:
+    stage = open_stage(NUMBER)
+    assert replay("setnx", [], stage, to_the_end=True).steps
+    stage.close()
+    other = redis.Redis.from_url(stage.redis_url)
+    assert other.dbsize() == 0
+    other.set("session", "somebody's")
+    with pytest.raises(NotOurs):
+        open_stage(NUMBER)
+    assert other.get("session") == b"somebody's"
+    other.flushdb()
+
+
+def test_what_is_put_into_a_stages_redis_in_place_of_the_labs_is_not_emptied_by_the_next_schedule() -> None:
+    stage = open_stage(NUMBER)
+    other = redis.Redis.from_url(stage.redis_url)
+    other.flushdb()
+    other.set("session", "somebody's")
+    with pytest.raises(NotOurs):
+        replay("setnx", [], stage, to_the_end=True)
+    stage.close()
+    assert other.get("session") == b"somebody's"
+    other.flushdb()
+
+
+def test_a_stage_that_was_given_back_keeps_nothing_in_redis_and_is_used_again(opened: list[int], settings: Any) -> None:
+    settings.LAB_STAGES = 1
+    for _ in range(2):
+        with borrowed() as stage:
+            assert replay("setnx", [], stage, to_the_end=True).steps
+        assert stage.redis.dbsize() == 0
+    assert opened == [0]
+
+
+def test_what_a_crash_has_left_in_redis_is_known_as_the_labs() -> None:
+    stage = open_stage(NUMBER)
+    assert replay("setnx", ["A", "crash A"], stage).steps
+    left = redis.Redis.from_url(stage.redis_url)
+    assert left.dbsize() > 1
+    _end(stage.eyes)  # as with the process: nobody gives back
+    stage.close()
+    assert left.dbsize() > 1
+    another = open_stage(NUMBER)
+    assert left.keys() == [MARK.encode()]
+    another.close()
+
+
+@pytest.mark.parametrize(("slug", "schedule"), [("setnx", ["A", "B"]), ("lua", ["A", "restart", "A"])])
+def test_no_page_shows_the_mark_of_the_lab_and_a_restart_keeps_it(slug: str, schedule: list[str]) -> None:
+    stage = open_stage(NUMBER)
+    events: list[Any] = ["restart"]
+    trace = replay(slug, schedule, stage, events=events)
+    assert [step.choice for step in trace.steps] == schedule
+    shown = {kept["name"] for step in trace.steps for kept in step.state}
+    assert shown
+    assert MARK not in shown
+    assert stage.redis.exists(MARK)
+    stage.close()
+
+
+def test_a_page_and_a_command_say_that_a_database_is_somebody_elses(
+    client: Client, settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings.LAB_STAGES = 1
+    monkeypatch.setattr(stages, "_idle", {})
+    kept = redis.Redis.from_url(redis_url_of(0, django_settings.REDIS_LOCATION))
+    kept.flushdb()
+    kept.set("session", "somebody's")
+    try:
+        answer = client.get("/lab/rungs/no-lock/play/", {"schedule": "A"})
+        shop = connections.databases[DEFAULT_DB_ALIAS]
+        done = manage(
+            "explore",
+            "no-lock",
+            SECRET_KEY="x",
+            DATABASE_URL=f"postgres://{shop['USER']}@/{DATABASE}?port={shop['PORT']}&host={shop['HOST']}",
+            # Beside this one the command's first stage is what the page's is beside the shop's.
+            REDIS_URL=f"{django_settings.REDIS_LOCATION}?db=9",
+            LAB_STAGES="15",
+        )
+        assert kept.get("session") == b"somebody's"
+    finally:
+        kept.flushdb()
+    assert answer.status_code == 503
+    assert "holds what is not its own" in answer.content.decode()
+    assert "Retry-After" not in answer.headers
+    assert done.returncode == 2, done.stderr
+    assert "CommandError: Redis database 15 of " in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.fixture
+def other_database() -> Iterator[Callable[..., None]]:
+    """Makes a Postgres database that the lab has not made, under the name that stage `NUMBER` has for its own."""
+    name = f"{stages._shops_database()['NAME']}_lab_{NUMBER}"
+    made = sql.Identifier(name)
+    drop = sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(made)
+    with stages._server(stages._shops_database(), time.monotonic() + 5) as server:
+
+        def make(*statements: str, comment: str = "") -> None:
+            server.execute(drop)
+            server.execute(sql.SQL("CREATE DATABASE {}").format(made))
+            if comment:
+                server.execute(sql.SQL("COMMENT ON DATABASE {} IS {}").format(made, sql.Literal(comment)))
+            for statement in statements:
+                inside(statement)
+
+        yield make
+        server.execute(drop)
+
+
+def inside(statement: str) -> list[Any]:
+    """What the Postgres database of stage `NUMBER` answers."""
+    database = stages._shops_database()
+    there = address(database | {"NAME": f"{database['NAME']}_lab_{NUMBER}"})
+    with psycopg.connect(make_conninfo("", **there), autocommit=True) as connection:
+        found = connection.execute(statement)
+        return found.fetchall() if found.description else []
+
+
+@pytest.mark.parametrize("comment", ["", "The payroll"])
+def test_a_postgres_database_that_is_somebody_elses_is_not_dropped(
+    other_database: Callable[..., None], comment: str
+) -> None:
+    other_database("CREATE TABLE wages AS SELECT 1 AS paid", comment=comment)
+    with pytest.raises(NotOurs, match=rf"_lab_{NUMBER} is not the lab's.*Rename it, or drop it yourself"):
+        open_stage(NUMBER)
+    assert inside("SELECT paid FROM wages") == [(1,)]
+
+
+def test_an_empty_postgres_database_that_somebody_has_described_is_not_dropped(
+    other_database: Callable[..., None],
+) -> None:
+    other_database(comment="For next year")
+    with pytest.raises(NotOurs):
+        open_stage(NUMBER)
+    assert inside("SELECT 1") == [(1,)]
+
+
+@pytest.mark.parametrize(
+    ("comment", "statements"),
+    [
+        ("", ()),  # a crash before it was said whose it is
+        (stages.MADE, ("CREATE TABLE shop_product AS SELECT 1",)),  # a crash while its tables were made
+        (f"{stages.MADE}lab.0001_initial", ("CREATE TABLE shop_product AS SELECT 1",)),  # other tables than today's
+    ],
+)
+def test_a_postgres_database_of_the_labs_that_is_not_of_use_is_made_anew(
+    other_database: Callable[..., None], comment: str, statements: Sequence[str]
+) -> None:
+    other_database(*statements, comment=comment)
+    stage = open_stage(NUMBER)
+    assert replay("guarded-update", [], stage, to_the_end=True).ledger
+    stage.close()
 
 
 # One user each
@@ -217,7 +394,7 @@ def test_whoever_waits_for_another_thread_opens_nothing_and_is_next(settings: An
 def test_the_wait_is_bounded_while_somebody_makes_a_stage(
     settings: Any, opened: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stages, "_tables", lambda: "others")
+    monkeypatch.setattr(stages, "_comment", lambda: "others")
     began = time.monotonic()
     with stages._server(stages._shops_database(), began + 5) as maker:
         maker.execute("SELECT pg_advisory_lock(%s, %s)", stages.OPENING)
@@ -344,7 +521,7 @@ def test_a_server_that_ends_while_a_command_uses_it_is_said_to_be_gone() -> None
 
 @pytest.mark.parametrize(
     ("slug", "schedule", "says"),
-    [("fence", "A,A,pause,B,A,A", "The lease of lock 'stock' was lost"), ("lua", "A,A,crash A,B,B", "Repaired: ")],
+    [("fence", "A,A,pause A,B,A,A", "The lease of lock 'stock' was lost"), ("lua", "A,A,crash A,B,B", "Repaired: ")],
 )
 def test_what_goes_wrong_in_a_visitors_schedule_is_not_in_the_shops_log(
     client: Client, slug: str, schedule: str, says: str, monkeypatch: pytest.MonkeyPatch

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 from uuid import uuid4
 
 import pytest
 from django.conf import settings
-from django.db import OperationalError, connection, transaction
+from django.db import OperationalError, connection, connections, transaction
 from redis import Redis
 from rest_framework.test import APIClient
 
@@ -19,6 +19,7 @@ from inventory.strategies import Strategy
 from shop import accounts, checkout
 from shop.api import signatures
 from tests.factories import SAVING, elsewhere, on_sale, orders_in
+from tests.locking.proxy import Proxy
 from tests.shop.conftest import Buyer, Gone, assert_problem, order_body
 from tests.waiting import wait_for
 
@@ -179,3 +180,39 @@ def test_health_names_who_is_gone(visitor: APIClient, redis_gone: Gone, postgres
         assert ask() == (503, {"postgres": True, "redis": False})
     with postgres_gone():
         assert ask() == (503, {"postgres": False, "redis": True})
+
+
+@pytest.fixture
+def pooled() -> Iterator[Proxy]:
+    """What this thread's connections to Postgres go through. They are a pool's, for which a request waits a minute."""
+    there = connections["default"]
+    host, port = there.settings_dict["HOST"], there.settings_dict["PORT"]
+    proxy = Proxy(f"{host}/.s.PGSQL.{port}")
+    options = {**there.settings_dict["OPTIONS"], "pool": {"min_size": 1, "max_size": 1, "timeout": 60}}
+    through = {**there.settings_dict, "HOST": proxy.host, "PORT": proxy.port, "OPTIONS": options}
+    connections["default"] = type(there)(through, "default")
+    try:
+        yield proxy
+    finally:
+        proxy.close()
+        connections["default"].close()
+        connections["default"].close_pool()
+        connections["default"] = there
+
+
+@pytest.mark.timeout(30)
+@pytest.mark.parametrize("away", [Proxy.refuse, Proxy.hang], ids=["refuses", "hangs"])
+@pytest.mark.parametrize("before", [True, False], ids=["connected before", "never connected"])
+def test_health_does_not_wait_for_a_postgres_that_is_away_as_long_as_a_request_does(
+    visitor: APIClient, redis: Redis, pooled: Proxy, away: Callable[[Proxy], None], before: bool
+) -> None:
+    if before:
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT 1")
+        connection.close()
+        assert visitor.get("/health/").status_code == 200
+    away(pooled)
+    answer = visitor.get("/health/")
+    assert (answer.status_code, answer.json()) == (503, {"postgres": False, "redis": True})
+    pooled.restore()
+    assert visitor.get("/health/").status_code == 200

@@ -483,6 +483,30 @@ def test_over_the_limit_says_what_was_taken_and_leaves_nothing(customer: int) ->
     assert_books(a=(2, 3), b=(5, 0))
 
 
+@pytest.mark.parametrize("name", [*SAVING, "lua-queue"])
+def test_who_wants_more_than_anybody_may_have_is_told_the_limit_and_not_that_it_is_sold_out(
+    customer: int, name: str
+) -> None:
+    offer = on_sale({"a": 5, "b": 1}, strategy=name, limit=2)
+    first = place(offer, customer, key="mine", a=1)
+    checkout.save_queued()
+    for _ in range(2):  # the second time this process might remember that it is sold out
+        with pytest.raises(OverLimit) as refused:
+            place(offer, customer, a=999, b=1)
+        assert (refused.value.sku, refused.value.limit, refused.value.taken) == ("a", 2, 1)
+    with pytest.raises(OverLimit):
+        place(offer, new_customer(), b=3)
+    # The key comes first: it stands for an order, or for another body than this one.
+    with pytest.raises(KeyReused):
+        place(offer, customer, key="mine", a=999)
+    SaleItem.objects.update(limit=0)
+    offers.forget(offer.sale)
+    again = place(offer, customer, key="mine", a=1)
+    assert (again.order.pk, again.replayed) == (first.order.pk, True)
+    assert orders_in() == 1
+    assert_books(a=(4, 1), b=(1, 0))
+
+
 # What is refused before anything is taken
 
 
