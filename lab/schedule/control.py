@@ -1,7 +1,8 @@
 """The negative control: the same clients in real threads and processes, and nobody who says who goes next.
 
 A thread that is about to take a step pauses for a random moment at most, so what comes first is a matter of luck and of
-the machine's own scheduler. What may happen to a rung happens once a try, at a random step.
+the machine's own scheduler. What may happen to a rung happens once a try, before a random step: to a server, to whoever
+takes that step, or to one who waits meanwhile.
 """
 
 from __future__ import annotations
@@ -9,18 +10,19 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
+from concurrent.futures import Future, wait
+from contextlib import contextmanager, suppress
+from queue import Empty, SimpleQueue
 from typing import Any, cast
 
 from lab.ladder.catalogue import LADDER, Entry
 from lab.ladder.locks.rung import OF_AN_ACTOR, Event
-from lab.schedule import hooks
-from lab.schedule.actor import Actor, Crash
+from lab.schedule.actor import Actor
+from lab.schedule.client import LOOK, Client, Gate
 from lab.schedule.controller import ALMOST, PASSES, TOGETHER
 from lab.schedule.runs import events_of, new_trial
 from lab.schedule.stage import Clock, Stage
-from lab.schedule.steps import Pending
 from lab.schedule.trial import TTL, Broken, Trial
 
 QUICK = 0.005
@@ -30,12 +32,8 @@ WARM = 20
 """Tries that say how long one takes."""
 PAUSES = (0.0, 0.0002, 0.001, 0.005)
 """Seconds that a client pauses before a step at most; each try has one of them."""
-LATE = 0.02
-"""Seconds that somebody is late at most to whom something has happened."""
-LOOK = 0.001
-"""Seconds between two looks at what a thread waits for."""
 LOOKS = 5
-"""How often everybody who waits looks again, for nothing, before time passes for all of them."""
+"""How often everybody who waits looks again, for nothing, before time passes for all of them, or is said to be out."""
 PATIENCE = 0.2
 """Seconds in which nobody comes to an end, although nothing has happened, and all wait: nobody ever will."""
 LIMIT = 30.0
@@ -58,173 +56,6 @@ class RunningClock(Clock):
         self._ahead = seconds - time.monotonic()
 
 
-class Gate:
-    """Lets time pass only while all threads are before a step or wait for one.
-
-    The servers take microseconds to answer. Without this a client could be between an answer and what he does with it
-    while half a minute passes, which is to be paused, and another event.
-    """
-
-    def __init__(self, threads: int) -> None:
-        self._busy = threads
-        self._passing = False
-        self._condition = threading.Condition()
-
-    @contextmanager
-    def quiet(self) -> Iterator[None]:
-        """For the block, this thread is before a step or waits."""
-        self.leave()
-        try:
-            yield
-        finally:
-            with self._condition:
-                self._condition.wait_for(lambda: not self._passing)
-                self._busy += 1
-
-    def leave(self) -> None:
-        """This thread takes no step until it says so, or is done."""
-        with self._condition:
-            self._busy -= 1
-            self._condition.notify_all()
-
-    @contextmanager
-    def closed(self, *, wait: bool) -> Iterator[bool]:
-        """In a thread that is quiet: for the block, no other goes on.
-
-        Args:
-            wait: until the others are quiet too; otherwise they are not hindered.
-
-        Yields:
-            Whether they are.
-        """
-        if not wait:
-            yield True
-            return
-        with self._condition:
-            self._condition.wait_for(lambda: not self._passing)
-            self._passing = True
-            quiet = self._condition.wait_for(lambda: self._busy == 0, PATIENCE)
-        try:
-            yield quiet
-        finally:
-            with self._condition:
-                self._passing = False
-                self._condition.notify_all()
-
-
-class Client:
-    """An actor whom nobody stops.
-
-    Args:
-        name: A, B, ….
-        job: what he does; it returns what he is told.
-        attempt: the try that he is part of.
-        seed: of his pauses.
-
-    Attributes:
-        answer: what he was told, when he is done.
-        crashed: whether he is dead.
-        cut: whether he was not let come to his end.
-        done: whether his thread takes no further step.
-        waits: whether he sleeps, or listens to Redis.
-        looks: how often he has looked for what he waits for.
-        session: his session with Postgres, if a lock of his has one.
-    """
-
-    def __init__(self, name: str, job: Callable[[], str], attempt: Try, seed: float) -> None:
-        self.name = name
-        self.answer: str | None = None
-        self.crashed = False
-        self.cut = False
-        self.done = False
-        self.waits = False
-        self.looks = 0
-        self.session: Any = None
-        self.watchdog = attempt.trial.watchdogs[name]
-        self._job = job
-        self._try = attempt
-        self._random = random.Random(seed)  # noqa: S311 - a pause, not a secret
-        # On every machine the first thread has this name.
-        self.thread = threading.Thread(target=self._run, name="MainThread", daemon=True)
-
-    def clock(self) -> float:
-        """The clock of the stage, which runs."""
-        return self._try.stage.clock.now
-
-    def stop(self, pending: Pending, at: tuple[str, int] | None = None) -> None:
-        """In his own thread: pause for a moment, or for none. It may be the moment in which something happens.
-
-        Raises:
-            Crash: he is dead.
-        """
-        self.goes_on_living()
-        with self._try.gate.quiet():
-            late = self._try.reaches_a_step(self)
-            time.sleep(self._random.uniform(0, LATE if late else self._try.pause))
-        self.goes_on_living()
-
-    def sleep(self, seconds: float, at: tuple[str, int] | None = None) -> None:
-        """In his own thread: sleep for so long, or until time has passed.
-
-        Raises:
-            Crash: he is dead.
-        """
-        until = self.clock() + seconds
-        self._wait(lambda: time.sleep(min(LOOK, max(0.0, until - self.clock()))), lambda: self.clock() >= until)
-
-    def listen(self, connection: Any, until: float) -> bool:
-        """In his own thread: wait until there is an answer to what blocks, or the time is over. See `Actor.listen`.
-
-        Raises:
-            Crash: he is dead.
-        """
-        heard = False
-
-        def look() -> None:
-            nonlocal heard
-            if not isinstance(connection, hooks.Bell):
-                heard = connection.can_read(timeout=LOOK)
-            elif not (heard := connection.rang()):
-                time.sleep(LOOK)
-
-        self._wait(look, lambda: heard or self.clock() >= until)
-        return heard
-
-    def _wait(self, look: Callable[[], None], over: Callable[[], bool]) -> None:
-        self.goes_on_living()
-        with self._try.gate.quiet():
-            self._try.reaches_a_step(self)
-            self.waits = True
-            try:
-                while not over():
-                    self.goes_on_living()
-                    look()
-                    self.looks += 1
-            finally:
-                self.waits = False
-        self.goes_on_living()
-
-    def goes_on_living(self) -> None:
-        if self.crashed:
-            raise Crash
-
-    def _run(self) -> None:
-        hooks.play(cast("Actor", self))
-        try:
-            self._try.barrier.wait()
-            self.answer = self._job()
-        except BaseException as error:
-            # Here, while what he was in the middle of is still there: it is cleared away when he is nobody any more.
-            self.answer = "crashed" if isinstance(error, Crash) else f"{type(error).__name__}: {error}"
-            hooks.play(None)
-        finally:
-            hooks.play(None)
-            if self.crashed:
-                self._try.stage.dismiss(cast("Actor", self))
-            self.done = True
-            self._try.gate.leave()
-
-
 class Try:
     """A trial that is left to chance once.
 
@@ -245,10 +76,10 @@ class Try:
         self._event: Event | None = chance.choice(events) if events else None
         self._due = chance.randrange(max(1, steps))  # a try may have come to its end before anybody took one
         self._mutex = threading.Lock()
-        jobs = trial.begin()
-        self.barrier = threading.Barrier(len(jobs))
-        self.gate = Gate(len(jobs))
-        self._clients = [Client(name, job, self, chance.random()) for name, job in jobs.items()]
+        self._chance = chance
+        self._clients: list[Client] = []
+        self.told: SimpleQueue[tuple[str, Future[bool] | None]] = SimpleQueue()
+        """What clients, by name, say to the main thread: that they are done, or that what is due may happen."""
 
     def play(self) -> Broken | None:
         """Run it to its end.
@@ -263,6 +94,10 @@ class Try:
 
     def _played(self) -> Broken | None:
         goal = self.trial.entry.breaks
+        jobs = self.trial.begin()
+        self.barrier = threading.Barrier(len(jobs))
+        self.gate = Gate(len(jobs))
+        self._clients = [Client(name, job, self, self._chance.random()) for name, job in jobs.items()]
         for client in self._clients:
             client.thread.start()
         try:
@@ -281,24 +116,51 @@ class Try:
             if self._event is None or self.happened or self.steps <= self._due:
                 return False
             if self._event == "crash":
-                self.happened = client.crashed = True
-                self.trial.dies(cast("Actor", client))
-                return True
-        with self.gate.closed(wait=not self.trial.works_unseen) as quiet, as_nobody():
-            if not quiet or self.happened or not self.trial.offers(self._event, client.name):
-                return False
-            self.happened = True
-            self.trial.happens(self._event, client.name if self._event in OF_AN_ACTOR else "")
+                self.happened = True
+        if self._event == "crash":
+            self._crash(client)
             return True
+        with self.gate.closed(wait=not self.trial.works_unseen) as quiet:
+            if not quiet:
+                return False
+            happens: Future[bool] = Future()
+            self.told.put((client.name, happens))
+            while not wait([happens], LOOK).done:
+                client.goes_on_living()
+            return happens.result()
+
+    def _crash(self, client: Client) -> None:
+        """In the thread of a client, before a step: he dies, or one of those who wait does."""
+        waiting = not self.trial.works_unseen and any(other.waits for other in self._clients)
+        with self.gate.closed(wait=waiting) as quiet:
+            # Who waits takes no step in which he could die, and is only now surely not past his waiting.
+            others = [other for other in self._clients if other.waits] if waiting and quiet else []
+            dead = self._chance.choice([client, *others])
+            dead.crashed = True
+            self.trial.dies(cast("Actor", dead))
+
+    def _hear(self) -> None:
+        """Return soon, or when a client says something. What is due happens here: servers start in this thread."""
+        with suppress(Empty):
+            who, happens = self.told.get(timeout=LOOK)
+            if happens is not None:
+                happens.set_result(self._happens(who))
+
+    def _happens(self, who: str) -> bool:
+        if self.happened or self._event is None or not self.trial.offers(self._event, who):
+            return False
+        self.happened = True
+        self.trial.happens(self._event, who if self._event in OF_AN_ACTOR else "")
+        return True
 
     def _watch(self) -> Broken | None:
         """Return when all are done, or something is broken; let time pass when all wait for nothing else."""
         began = since = time.monotonic()
         before, passes = self._progress(0), 0
-        looks = {client.name: client.looks for client in self._clients}
+        looks = self._looks()
         goal = self.trial.entry.breaks
         while living := [client for client in self._clients if not client.done]:
-            living[0].thread.join(LOOK)
+            self._hear()
             if self.trial.broken and goal in (None, self.trial.broken[0]):
                 return None
             now = time.monotonic()
@@ -306,19 +168,22 @@ class Try:
             if now - began > LIMIT:
                 return "progress", f"After {LIMIT:g} s {who} have not come to an end."
             if (progress := self._progress(passes)) != before:
-                before, since = progress, now
-                looks = {client.name: client.looks for client in self._clients}
-            waited = all(client.waits and client.looks >= looks[client.name] + LOOKS for client in living)
-            if not waited:
+                before, since, looks = progress, now, self._looks()
+            if not all(client.waits and client.looks >= looks[client.name][0] + LOOKS for client in living):
                 continue
             if self.happened and passes < PASSES:
                 passes += self._time_passes(living)
+            elif any(client.in_vain < looks[client.name][1] + LOOKS for client in living):
+                continue  # who has slept until now has not looked yet whether he may enter
             elif self.happened or now - since > PATIENCE:
                 return "progress", f"Nobody is inside, and still {who} cannot enter."
         return None
 
     def _progress(self, passes: int) -> tuple[object, ...]:
         return sum(client.done for client in self._clients), tuple(self.trial.inside), self.happened, passes
+
+    def _looks(self) -> dict[str, tuple[int, int]]:
+        return {client.name: (client.looks, client.in_vain) for client in self._clients}
 
     def _time_passes(self, living: list[Client]) -> bool:
         with self.gate.closed(wait=not self.trial.works_unseen) as quiet:
@@ -338,17 +203,6 @@ class Try:
             client.thread.join(LIMIT)
             if client.thread.is_alive():
                 raise RuntimeError(f"{client.name} does not end.")
-
-
-@contextmanager
-def as_nobody() -> Iterator[None]:
-    """For the block, this thread is no actor's: what it asks of the servers is no step."""
-    before = hooks.actor()
-    hooks.play(None)
-    try:
-        yield
-    finally:
-        hooks.play(before)
 
 
 @contextmanager
@@ -375,7 +229,7 @@ def control(slug: str, stage: Stage, tries: int | None = None) -> dict[str, Any]
     """Leave a rung to chance, many times.
 
     Args:
-        tries: how many; None: as many as its claim wants.
+        tries: how many; None: as many as its claim wants, and for a flawed one that chance seldom breaks, until it has.
 
     Returns:
         Its line of `manage.py ladder --control --json`.
@@ -383,8 +237,9 @@ def control(slug: str, stage: Stage, tries: int | None = None) -> dict[str, Any]
     entry, began = LADDER[slug], time.monotonic()
     trial = new_trial(entry, stage)
     broken, done, why, steps = 0, 0, "", 1
+    until_broken = tries is None and entry.claim == "flawed"
     with running(stage):
-        while tries is None or done < tries:
+        while tries is None or done < tries or (until_broken and not broken and done < MANY):
             attempt = Try(trial, f"{slug} {done}", steps)
             found = attempt.play()
             # What was cut short says little of how long it takes.

@@ -14,6 +14,7 @@ from redis.retry import Retry
 
 from lab.ladder.locks.rung import Event
 from lab.schedule import hooks
+from lab.schedule.actor import Actor
 from lab.schedule.fleet import COPIES_AT_ONCE, FORGETS, KEEPS, Fleet, Node, copy_from, cut_off
 from lab.schedule.lock_trial import LockTrial, sleep
 from lab.schedule.stage import new_client
@@ -27,6 +28,8 @@ NODE_TIMEOUT = 10.0
 """Seconds: no node that is there needs as long, and one that is not refuses at once."""
 PAUSE = 0.1
 """Seconds of the schedule's clock that a pause of random length takes."""
+RETRY = 0.005
+"""Seconds between two tries of a client who is left to chance: about as long as another is inside."""
 MINORITY = "N"
 """The name, in a schedule, of the two nodes that cannot be reached at first: their step is to come back."""
 BACK = "back"
@@ -177,7 +180,7 @@ class RedlockTrial(FleetTrial):
         clients = [redis_at(self.url(str(number))) for number in range(1, 6)]
         for one in clients[:3]:
             node_of(one.connection_pool).open(NODE_TIMEOUT).result(NODE_TIMEOUT)
-        return Redlock(clients, "stock", ttl=TTL, node_timeout=NODE_TIMEOUT, clock=self.stage.clock)
+        return Redlock(clients, "stock", ttl=TTL, node_timeout=NODE_TIMEOUT, retry_delay=RETRY, clock=self.stage.clock)
 
     def _come_back(self) -> str:
         hooks.stop(Pending("two nodes can be reached again", "process", writes=frozenset({VOTED})))
@@ -209,10 +212,12 @@ class _Time:
 
     @staticmethod
     def sleep(seconds: float) -> None:
-        if hooks.actor() is None:
+        mine = hooks.actor()
+        if mine is None:
             time.sleep(seconds)
         else:
-            sleep(PAUSE)
+            # A client who is left to chance sleeps as long as he wants: its being random is what ends a split vote.
+            sleep(PAUSE if isinstance(mine, Actor) else seconds)
 
 
 IN_THE_MODULE = StandIns((redlock, "Ballot", StoppingBallot), (redlock, "time", _Time))

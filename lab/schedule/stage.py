@@ -132,6 +132,7 @@ class Stage:
         """Whether an actor may wait for another thread of this process, and not for servers alone."""
         self._eyes: psycopg.Connection[Any] | None = None
         self._taken = False
+        self._noted: dict[bytes, bytes] = {}
         self.passes_elsewhere: Callable[[float], object] | None = None
         """Lets so many seconds pass in what else a trial uses."""
 
@@ -255,6 +256,23 @@ class Stage:
             self._pass(args=[round(seconds * 1000)], client=client)
         if self.passes_elsewhere is not None:
             self.passes_elsewhere(seconds)
+
+    def note(self) -> None:
+        """What Redis keeps now survives a restart."""
+        self._noted = {key: self.redis.dump(key) for key in self.redis.keys("*")}
+
+    def restart(self) -> None:
+        """Redis loses what it was told since `note`.
+
+        No server ends here: this one is everybody's, and threads of a web process cannot start another. Commands have
+        one that does: see `restarting`.
+        """
+        # In one transaction: while a server starts nobody sees half of what it has.
+        started = self.redis.pipeline()
+        started.flushdb()
+        for key, value in self._noted.items():
+            started.restore(key, 0, value)
+        started.execute()
 
     def until_expiry(self) -> float | None:
         """Seconds until the first key expires; None when none does."""

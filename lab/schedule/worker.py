@@ -32,8 +32,10 @@ def work(job: str, slug: str, **options: Any) -> dict[str, Any]:
     """
     if _told_to_end:
         raise SystemExit
+    from lab.ladder.catalogue import LADDER
     from lab.schedule import stages, verify
     from lab.schedule.fleet import Missing
+    from lab.schedule.restarting import stage_for
 
     if not _stage:
         held = ExitStack()
@@ -41,7 +43,9 @@ def work(job: str, slug: str, **options: Any) -> dict[str, Any]:
         atexit.register(held.close)
     try:
         with stages.plainly():
-            line: dict[str, Any] = getattr(verify, job)(slug, _stage[0], **options)
+            # What is searched for is kept for the pages, where no server restarts.
+            where = stage_for(LADDER[slug], _stage[0]) if job in ("check", "control") else _stage[0]
+            line: dict[str, Any] = getattr(verify, job)(slug, where, **options)
     except Missing as missing:
         line = verify.unchecked(slug, str(missing))
     return line

@@ -3,20 +3,31 @@
 from __future__ import annotations
 
 import json
+import math
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
 from lab.ladder.catalogue import LADDER
-from lab.schedule import control, witness
-from lab.schedule.control import FEW, MANY, QUICK, RunningClock, Try, running, tries_of
+from lab.schedule import control, hooks, witness
+from lab.schedule.actor import Actor
+from lab.schedule.client import Client, Gate
+from lab.schedule.control import FEW, LOOKS, MANY, PATIENCE, PAUSES, QUICK, RunningClock, Try, running, tries_of
+from lab.schedule.lock_trial import LockTrial, sleep
 from lab.schedule.postgres_trial import USERS
-from lab.schedule.runs import new_trial
+from lab.schedule.runs import events_of, new_trial
 from lab.schedule.stage import Stage
+from lab.schedule.trial import Broken
 from locking.session import Session
 from tests.lab.schedule_support import stage
+from tests.lab.test_schedules_on_servers import FLAWED, SOUND, installed
 
-__all__ = ["stage"]
+__all__ = ["installed", "stage"]
+
+ENOUGH = 1500
+"""Tries among which there is one that breaks a rung which chance breaks once in a hundred."""
 
 
 @pytest.mark.parametrize("slug", ["no-lock", "thread-lock", "setnx", "watch-release", "subtract-in-sql"])
@@ -32,6 +43,35 @@ def test_chance_breaks_a_flawed_rung(stage: Stage, slug: str) -> None:
 def test_chance_does_not_break_a_sound_rung(stage: Stage, slug: str) -> None:
     said = control.control(slug, stage, tries=60)
     assert (said["broken"], said["tries"], said.get("why")) == (0, 60, None)
+
+
+@pytest.mark.parametrize("slug", FLAWED)
+def test_chance_breaks_a_flawed_rung_on_servers_of_its_own(stage: Stage, slug: str) -> None:
+    steps = 1
+    with running(stage):
+        for number in range(ENOUGH):
+            attempt = Try(new_trial(LADDER[slug], stage), f"{slug} {number}", steps)
+            attempt.pause = PAUSES[-1]  # the others break them too, but seldom
+            if (broken := attempt.play()) is not None:
+                assert broken[0] == LADDER[slug].breaks
+                return
+            steps = attempt.steps
+    pytest.fail(f"{ENOUGH} tries have not broken it.")
+
+
+@pytest.mark.parametrize("slug", SOUND)
+def test_chance_does_not_break_a_sound_rung_on_servers_of_its_own(stage: Stage, slug: str) -> None:
+    """Whatever it survives happens, often enough for the judge to be wrong about it."""
+    happened, steps = 0, 1
+    with running(stage):
+        for event in events_of(LADDER[slug]):
+            for number in range(12):
+                attempt = Try(new_trial(LADDER[slug], stage), f"{slug} {number}", steps)
+                attempt._event = event
+                assert attempt.play() is None
+                steps = attempt.steps
+                happened += attempt.happened
+    assert happened > 12
 
 
 @pytest.mark.parametrize("slug", ["renewal", "guarded-update"])
@@ -68,6 +108,82 @@ def test_who_crashes_leaves_the_others_a_lock_that_frees_itself(stage: Stage) ->
     assert crashed > 20
 
 
+def test_who_dies_while_he_waits_does_so_at_a_step_of_another(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """He takes no step himself."""
+    seen, real = set(), Try._crash
+
+    def crash(attempt: Try, client: Client) -> None:
+        real(attempt, client)
+        seen.add(client.crashed)
+
+    monkeypatch.setattr(Try, "_crash", crash)
+    with running(stage):
+        for number in range(ENOUGH):
+            attempt = Try(new_trial(LADDER["renewal"], stage), f"{number}", 12)
+            attempt._event = "crash"
+            assert attempt.play() is None
+            if len(seen) > 1:
+                break
+    assert seen == {True, False}
+
+
+class Sleepers(LockTrial):
+    """Clients who look a few times whether they may enter, and sleep in between."""
+
+    def work(self, name: str, client: Any, lock: Any) -> str:
+        for _ in range(LOOKS - 1):
+            sleep(PATIENCE / 2)
+        return super().work(name, client, lock)
+
+
+def test_who_has_looked_a_few_times_only_is_not_said_to_be_out(stage: Stage) -> None:
+    """They take longer than anybody is patient."""
+    with running(stage):
+        attempt = Try(Sleepers(LADDER["renewal"], stage, 2), "", 1)
+        attempt._event = None
+        assert attempt.play() is None
+
+
+class Bell(hooks.Bell):
+    """It rings at the third look, and notes who looks."""
+
+    def __init__(self) -> None:
+        self.looked: list[object] = []
+
+    def rang(self) -> bool:
+        self.looked.append(hooks.actor())
+        return len(self.looked) == 3
+
+
+class Listeners(LockTrial):
+    """Clients who listen before they sell."""
+
+    def prepare(self) -> Mapping[str, Callable[[], str]]:
+        self.bells = {name: Bell() for name in self.names}
+        return super().prepare()
+
+    def work(self, name: str, client: Any, lock: Any) -> str:
+        cast("Actor", hooks.actor()).listen(self.bells[name], math.inf)
+        return super().work(name, client, lock)
+
+
+def test_to_look_whether_a_bell_has_rung_is_no_step(stage: Stage) -> None:
+    """What a bell asks of its server for that, it asks as nobody."""
+    trial = Listeners(LADDER["renewal"], stage, 2)
+    with running(stage):
+        assert Try(trial, "", 1).play() is None
+    assert [bell.looked for bell in trial.bells.values()] == [[None] * 3] * 2
+
+
+def test_the_gate_is_closed_by_one_at_a_time_and_no_other_waits_for_him() -> None:
+    """He waits for the main thread, which closes the gate too when time is to pass."""
+    gate = Gate(0)
+    with gate.closed(wait=True) as his, gate.closed(wait=True) as another:
+        assert (his, another) == (True, False)
+    with gate.closed(wait=True) as later:
+        assert later
+
+
 def test_what_stands_in_leaves_with_the_last_try(stage: Stage) -> None:
     control.control("postgres-advisory-lock", stage, tries=1)
     assert {module.Session for module in USERS} == {Session}
@@ -81,6 +197,27 @@ def test_the_clock_runs_and_can_be_told_to_be_later(stage: Stage) -> None:
     with running(stage):
         assert isinstance(stage.clock, RunningClock)
     assert stage.clock is before
+
+
+@pytest.mark.parametrize(
+    ("slug", "breaks_at", "broken", "tries"),
+    [("no-lock", 28, 1, 28), ("no-lock", 3, 1, 25), ("no-lock", 99, 0, 30), ("renewal", 28, 0, 25)],
+)
+def test_a_flawed_rung_is_tried_until_it_has_broken(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, slug: str, breaks_at: int, broken: int, tries: int
+) -> None:
+    """Or so often that something must be wrong with the trial."""
+    monkeypatch.setattr(control, "tries_of", lambda entry, seconds: 25)
+    monkeypatch.setattr(control, "MANY", 30)
+    played = []
+
+    def play(attempt: Try) -> Broken | None:
+        played.append(attempt)
+        return ("conserved", "One too many.") if len(played) == breaks_at else None
+
+    monkeypatch.setattr(Try, "play", play)
+    said = control.control(slug, stage)
+    assert (said["broken"], said["tries"]) == (broken, tries)
 
 
 @pytest.mark.parametrize(

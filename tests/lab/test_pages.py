@@ -26,7 +26,7 @@ from lab.pages.session import LONGEST
 from lab.schedule import stages, witness
 from lab.schedule.stages import borrowed
 from shop.models import Order
-from tests.lab.conftest import VERDICT, WITNESSES
+from tests.lab.conftest import CONTROL, VERDICT, WITNESSES
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("redis", "stored")]
 
@@ -60,6 +60,14 @@ def test_the_ladder_has_every_rung_with_its_flaw_and_its_verdict(reader: Client)
     assert "broken by a schedule of 8 steps" in page
     assert page.count("held in all 113 schedules of 2 clients with up to 2 preemptions and 1 event") == 1
     assert page.count("broken in 17 of 500 tries") == 1
+
+
+@pytest.mark.parametrize("slug", ["redlock-no-fsync", "redlock", "watch-set-too-late", "etcd"])
+def test_the_page_of_a_rung_on_servers_of_its_own_says_what_came_of_chance(
+    reader: Client, monkeypatch: pytest.MonkeyPatch, slug: str
+) -> None:
+    monkeypatch.setattr(witness, "control", {slug: CONTROL}.get)
+    assert "broken in 17 of 500 tries" in text(reader.get(f"/lab/rungs/{slug}/"))
 
 
 @pytest.mark.parametrize("slug", ["fence", "guarded-update", "no-lock"])

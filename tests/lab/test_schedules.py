@@ -444,6 +444,15 @@ def test_a_rung_whose_server_is_not_installed_says_so_and_the_others_are_checked
     assert "apt-get install zookeeper" in table.stdout
 
 
+def test_a_rung_whose_server_is_not_installed_is_not_left_to_chance(stage: Stage, tmp_path: Path) -> None:
+    before = witness.CONTROL.read_bytes()
+    done = manage("ladder", "--control", "zookeeper", "--tries", "1", PATH=str(tmp_path))
+    assert done.returncode == 1
+    assert "Not left to chance: zookeeper (ZooKeeper is not installed: apt-get install zookeeper)." in done.stderr
+    assert "Traceback" not in done.stderr
+    assert witness.CONTROL.read_bytes() == before
+
+
 @pytest.mark.parametrize("command", ["explore", "replay"])
 def test_a_command_names_the_server_that_is_not_installed(stage: Stage, tmp_path: Path, command: str) -> None:
     done = manage(command, "zookeeper", *(["A,B"] if command == "replay" else []), PATH=str(tmp_path))

@@ -15,6 +15,7 @@ from redis import RedisError
 from lab.ladder.catalogue import LADDER
 from lab.schedule import fleet, verify, worker
 from lab.schedule.fleet import Missing
+from lab.schedule.restarting import RestartingStage, stage_for
 from lab.schedule.runs import can_play, events_of, new_trial, rehearse, replay
 from lab.schedule.sample import sample
 from lab.schedule.search import Bounds
@@ -131,6 +132,88 @@ def test_redlock_whose_nodes_keep_what_they_grant_survives_the_restart(stage: St
     assert (broken.broken, fixed.broken, fixed.ledger["told yes"]) == ("one holder", None, 2)
 
 
+@pytest.fixture
+def restarting(stage: Stage) -> RestartingStage:
+    """The stage beside it whose Redis restarts."""
+    found = stage_for(LADDER["lua"], stage)
+    assert isinstance(found, RestartingStage)
+    return found
+
+
+def test_a_server_that_restarts_has_what_it_wrote_down_and_no_more(restarting: RestartingStage) -> None:
+    restarting.empty()
+    restarting.redis.set("before", 1)
+    restarting.note()
+    restarting.redis.set("after", 1)
+    before = restarting.redis.info("server")["process_id"]
+    restarting.restart()
+    assert (restarting.redis.exists("before"), restarting.redis.exists("after")) == (1, 0)
+    assert restarting.redis.info("server")["process_id"] != before
+
+
+FORGOTTEN = ["A", "restart"]
+"""A has taken the last unit of the counter in Redis, which does not know it any more."""
+
+
+def test_a_counter_that_has_lost_its_last_second_sells_twice(restarting: RestartingStage) -> None:
+    run = replay("redis-loses-its-last-second", FORGOTTEN, restarting, to_the_end=True)
+    assert (run.broken, run.ledger) == ("conserved", {"received": 1, "on hand": -1, "sold": 2})
+    assert run.steps[-1].answers == {"A": "sold", "B": "sold"}
+
+
+def test_it_sells_once_where_nothing_is_lost(restarting: RestartingStage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The negative control: the same restart of a server that has written down all that it was told."""
+
+    def restart(stage: RestartingStage, lose: Any = RestartingStage.restart) -> None:
+        stage.note()
+        lose(stage)
+
+    monkeypatch.setattr(RestartingStage, "restart", restart)
+    run = replay("redis-loses-its-last-second", FORGOTTEN, restarting, to_the_end=True)
+    assert (run.broken, run.ledger) == (None, {"received": 1, "on hand": 0, "sold": 1})
+    assert run.steps[-1].answers == {"A": "sold", "B": "sold out"}
+
+
+def test_a_guard_in_sql_refuses_what_such_a_counter_lets_through(restarting: RestartingStage) -> None:
+    run = replay("lua", FORGOTTEN, restarting, to_the_end=True)
+    assert (run.broken, run.ledger) == (None, {"received": 1, "on hand": 0, "sold": 1})
+    assert run.steps[-1].answers == {"A": "sold", "B": "sold out"}
+
+
+@pytest.mark.parametrize(("slug", "broken"), [("redis-loses-its-last-second", "conserved"), ("lua", None)])
+def test_to_set_the_data_back_does_what_the_restart_does(
+    stage: Stage, restarting: RestartingStage, slug: str, broken: str | None
+) -> None:
+    """Wherever in the first client's steps it comes, but that it hangs up on whoever asks next, and he asks again."""
+    for steps in range(6):
+        schedule = ["A"] * steps + ["restart"]
+        ends = [replay(slug, schedule, where, to_the_end=True) for where in (stage, restarting)]
+        assert (ends[0].broken, ends[0].ledger) == (ends[1].broken, ends[1].ledger)
+        assert ends[0].broken == (broken if steps else None)
+
+
+def test_a_sample_of_restarts_breaks_no_sound_stock(restarting: RestartingStage) -> None:
+    found = sample(new_trial(LADDER["lua"], restarting), Bounds(), events_of(LADDER["lua"]), None, SIZE)
+    assert (found.run, found.schedules) == (None, SIZE)
+
+
+def test_a_command_tries_it_where_redis_restarts(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    tried: list[type] = []
+
+    def job_of(slug: str, where: Stage) -> dict[str, Any]:
+        tried.append(type(where))
+        return {}
+
+    for job in ("check", "search", "deep", "control"):
+        monkeypatch.setattr(verify, job, job_of)
+    monkeypatch.setattr(worker, "_stage", [stage])
+    for job in ("check", "control", "search", "deep"):
+        worker.work(job, "lua")
+    for slug in ("lua-queue", "redlock-no-fsync"):
+        worker.work("check", slug)
+    assert tried == [RestartingStage] * 2 + [Stage] * 4
+
+
 def test_what_is_missing_is_named(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fleet, "libfaketime", lambda: None)
     with closing(fleet.Fleet()) as servers, pytest.raises(Missing, match="libfaketime is not installed"):
@@ -167,7 +250,7 @@ def without_servers(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> Iterator[S
         each.close()
 
 
-@pytest.mark.parametrize("job", ["check", "search"])
+@pytest.mark.parametrize("job", ["check", "search", "control"])
 def test_a_worker_goes_on_without_what_is_missing(
     without_servers: Stage, monkeypatch: pytest.MonkeyPatch, job: str
 ) -> None:
@@ -176,4 +259,5 @@ def test_a_worker_goes_on_without_what_is_missing(
     line = worker.work(job, "redlock-clock-jump")
     assert (line["verdict"], verify.reproduced(line)) == ("missing", False)
     assert "libfaketime is not installed" in line["missing"]
+    assert without_servers.waits_in_this_process
     assert worker.work("check", "redlock-replicated-nodes")["verdict"] == "broken"

@@ -20,6 +20,9 @@ class RedisLosesItsLastSecond(CounterRung):
     schedule: A buys the last unit. Redis restarts, or a replica takes over, without its last second, so the counter
     says "one left" and the note is gone. B buys, and what he is sold is in no warehouse: the stock is below zero.
     Fixed by a guard in SQL, which refuses what Redis has let through: `lua`. Source: article 002 (section 4.2).
+
+    `manage.py ladder --verify` and `--control` kill a Valkey for it, which starts with the file that it wrote when the
+    sale began. On the pages the data are set back to that moment, and no server ends.
     """
 
     slug = "redis-loses-its-last-second"
