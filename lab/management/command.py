@@ -11,7 +11,7 @@ from django.core.management.base import BaseCommand, CommandError
 
 from lab import keeping
 from lab.ladder.catalogue import LADDER
-from lab.schedule.trial import NAMES
+from lab.schedule.trials.base import NAMES
 
 STOPPED = 130
 """The exit status of a command that Ctrl-C has ended, as shells count it: 128 and the number of the signal."""

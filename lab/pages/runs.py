@@ -20,10 +20,11 @@ from lab.pages.page import Refused
 from lab.pages.session import LONGEST, Session
 from lab.schedule import witness
 from lab.schedule.controller import Stuck, TooLong
-from lab.schedule.runs import Impossible, can_play, replay
+from lab.schedule.runs import Impossible, replay
 from lab.schedule.stage import NotOurs
 from lab.schedule.stages import StagesBusy, borrowed
 from lab.schedule.trace import Trace
+from lab.schedule.trials.which import can_play
 from servers import ServerError
 
 logger = logging.getLogger(__name__)

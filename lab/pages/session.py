@@ -15,7 +15,7 @@ from lab.ladder.catalogue import Entry
 from lab.ladder.locks.rung import OF_AN_ACTOR, Event
 from lab.pages.page import Refused
 from lab.schedule.controller import watchdog_of
-from lab.schedule.runs import actors
+from lab.schedule.trials.which import actors
 
 LONGEST = 60
 """Choices of a schedule in an address."""

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from lab.pages.wording import said
 from lab.schedule.trace import Step, Trace
-from lab.schedule.trial import NAMES
+from lab.schedule.trials.base import NAMES
 
 ROW = 34
 """Height of a row in pixels. The list beside the picture has rows of the same height."""

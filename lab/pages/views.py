@@ -17,8 +17,8 @@ from lab.ladder.locks.rung import Invariant
 from lab.pages import lessons, runs, session, source, swimlane
 from lab.pages.page import Refused, page
 from lab.schedule import witness
-from lab.schedule.runs import can_play, events_of
 from lab.schedule.trace import Choice, Trace
+from lab.schedule.trials.which import can_play, events_of
 from lab.schedule.witness import Witness
 
 TRACKS: dict[Track, str] = {

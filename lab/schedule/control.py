@@ -21,9 +21,9 @@ from lab.ladder.locks.rung import OF_AN_ACTOR, Event
 from lab.schedule.actor import Actor
 from lab.schedule.client import LOOK, Client, Gate
 from lab.schedule.controller import ALMOST, PASSES, TOGETHER
-from lab.schedule.runs import events_of, new_trial
 from lab.schedule.stage import Clock, Stage
-from lab.schedule.trial import TTL, Broken, Trial
+from lab.schedule.trials.base import TTL, Broken, Trial
+from lab.schedule.trials.which import events_of, new_trial
 
 QUICK = 0.005
 """Seconds that a try may take for as many tries as `MANY`."""

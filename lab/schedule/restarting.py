@@ -7,8 +7,8 @@ from typing import Any
 
 from lab.ladder.catalogue import Entry
 from lab.schedule.fleet import FORGETS, Fleet
-from lab.schedule.runs import events_of
 from lab.schedule.stage import Stage
+from lab.schedule.trials.which import events_of
 
 
 class RestartingStage(Stage):

@@ -5,49 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from lab.ladder.catalogue import LADDER, Entry
+from lab.ladder.catalogue import LADDER
 from lab.ladder.locks.rung import Event
-from lab.schedule import fence_trial, fleet_trial, line_trial, lock_trial, postgres_trial, process_trial, stock_trial
 from lab.schedule.controller import STOP, Controller, Point, Run
 from lab.schedule.stage import Stage
 from lab.schedule.trace import Trace
-from lab.schedule.trial import NAMES, Trial
+from lab.schedule.trials.which import events_of, new_trial
 from lab.schedule.witness import Witness
-
-LOCK_TRIALS: dict[str, type[lock_trial.LockTrial]] = {
-    "busy-as-success": lock_trial.SellTrial,
-    "merge-without-a-lock": lock_trial.MergeTrial,
-    "fence-on-write-only": lock_trial.FenceTrial,
-    "fence": fence_trial.LeapTrial,
-    "re-entrant-without-the-count": lock_trial.TwiceTrial,
-    "re-entrant": lock_trial.TwiceTrial,
-    "for-update-without-the-row": postgres_trial.PostgresTrial,
-    "lock-table-for-update": postgres_trial.PostgresTrial,
-    "insert-without-owner-and-expiry": postgres_trial.PostgresTrial,
-    "lock-table-insert": postgres_trial.PostgresTrial,
-    "postgres-advisory-lock": postgres_trial.PostgresTrial,
-    "one-primary-with-replicas": fleet_trial.PrimaryTrial,
-    "redlock": fleet_trial.RedlockTrial,
-    "redlock-no-fsync": fleet_trial.RedlockTrial,
-    "redlock-replicated-nodes": fleet_trial.RedlockTrial,
-    "redlock-clock-jump": fleet_trial.RedlockTrial,
-    "woken-means-mine": line_trial.ZooKeeperTrial,
-    "watch-set-too-late": line_trial.ZooKeeperTrial,
-    "zookeeper": line_trial.ZooKeeperTrial,
-    "kazoo-recipe": line_trial.ZooKeeperTrial,
-    "etcd": line_trial.EtcdTrial,
-    "thread-lock": process_trial.MemoryTrial,
-    "process-lock": process_trial.MachinesTrial,
-    "owner-is-thread-id": process_trial.ProcessTrial,
-}
-
-
-ON_SERVERS = (fleet_trial.FleetTrial, line_trial.LineTrial)
-"""Trials that need servers of their own. A random sample of their schedules is tried, and nobody chooses there."""
-
-
-OTHERS: dict[type[Trial], str] = {stock_trial.QueueTrial: "W", fleet_trial.RedlockTrial: fleet_trial.MINORITY}
-"""Whoever takes steps in a trial beside its clients."""
 
 
 class Impossible(Exception):
@@ -63,40 +27,6 @@ class Impossible(Exception):
 
     def __str__(self) -> str:
         return str(self.args[0])
-
-
-def new_trial(entry: Entry, stage: Stage, clients: int | None = None) -> Trial:
-    """What is tried on a rung.
-
-    Args:
-        clients: how many; None: as many as it takes to show the rung.
-    """
-    return _kind(entry)(entry, stage, clients or entry.clients)
-
-
-def actors(entry: Entry, clients: int) -> tuple[str, ...]:
-    """Who takes steps on a rung, by the names that stand in a schedule: so many clients, and whoever works for them."""
-    return (*NAMES[:clients], *OTHERS.get(_kind(entry), ""))
-
-
-def _kind(entry: Entry) -> type[Trial]:
-    if entry.track == "locks":
-        return LOCK_TRIALS.get(entry.slug, lock_trial.LockTrial)
-    if entry.claim == "flawed":
-        return stock_trial.RungTrial
-    return stock_trial.QueueTrial if entry.slug == "lua-queue" else stock_trial.StrategyTrial
-
-
-def can_play(entry: Entry) -> bool:
-    """Whether the rung's schedules run on a stage, so that a visitor may choose who goes next."""
-    return not issubclass(LOCK_TRIALS.get(entry.slug, lock_trial.LockTrial), ON_SERVERS)
-
-
-def events_of(entry: Entry) -> tuple[Event, ...]:
-    """What is tried on a rung: what breaks a flawed one, or all that a sound one claims to survive."""
-    if entry.claim == "sound":
-        return tuple(sorted(entry.survives))
-    return (entry.broken_by,) if entry.broken_by else ()
 
 
 def rehearse(witness: Witness, stage: Stage) -> Run:

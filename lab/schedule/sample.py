@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection
 from lab.ladder.locks.rung import Event, Invariant
 from lab.schedule.controller import Controller, Point, Run
 from lab.schedule.search import Bounds, Found
-from lab.schedule.trial import Trial
+from lab.schedule.trials.base import Trial
 
 LATE = 0.5
 """How often whoever went last is late when something happens: then the others go on before him."""

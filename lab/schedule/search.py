@@ -12,7 +12,7 @@ from itertools import count
 
 from lab.ladder.locks.rung import Event, Invariant
 from lab.schedule.controller import Controller, Point, Run
-from lab.schedule.trial import Trial
+from lab.schedule.trials.base import Trial
 
 logger = logging.getLogger(__name__)
 

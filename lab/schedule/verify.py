@@ -22,10 +22,11 @@ from lab.ladder.locks.rung import Event
 from lab.schedule import stages, worker
 from lab.schedule.control import control
 from lab.schedule.controller import Run
-from lab.schedule.runs import Impossible, can_play, events_of, new_trial, rehearse, replay
+from lab.schedule.runs import Impossible, rehearse, replay
 from lab.schedule.sample import sample
 from lab.schedule.search import Bounds, Found, explore
 from lab.schedule.stage import Stage
+from lab.schedule.trials.which import can_play, events_of, new_trial
 from lab.schedule.witness import Witness, load, store, store_trace, store_verdict
 from servers import ServerError, Servers
 

@@ -15,11 +15,11 @@ from lab.schedule import control, hooks, witness
 from lab.schedule.actor import Actor
 from lab.schedule.client import Client, Gate
 from lab.schedule.control import FEW, LOOKS, MANY, PATIENCE, PAUSES, QUICK, RunningClock, Try, running, tries_of
-from lab.schedule.lock_trial import LockTrial, sleep
-from lab.schedule.postgres_trial import USERS
-from lab.schedule.runs import events_of, new_trial
 from lab.schedule.stage import Stage
-from lab.schedule.trial import Broken
+from lab.schedule.trials.base import Broken
+from lab.schedule.trials.lock import LockTrial, sleep
+from lab.schedule.trials.postgres import USERS
+from lab.schedule.trials.which import events_of, new_trial
 from locking.session import Session
 from tests.lab.schedule_support import stage
 from tests.lab.test_schedules_on_servers import FLAWED, SOUND, installed

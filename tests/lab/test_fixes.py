@@ -9,9 +9,10 @@ from lab.ladder.locks.fence import Fence
 from lab.ladder.locks.fence_on_write_only import FenceOnWriteOnly
 from lab.pages.runs import offered
 from lab.schedule import witness
-from lab.schedule.runs import can_play, new_trial, replay
+from lab.schedule.runs import replay
 from lab.schedule.search import Bounds, explore
 from lab.schedule.stage import Stage
+from lab.schedule.trials.which import can_play, new_trial
 from tests.lab.schedule_support import stage
 
 __all__ = ["stage"]

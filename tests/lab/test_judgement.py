@@ -17,8 +17,9 @@ from inventory.strategies.lua_queue import LuaQueue
 from inventory.strategies.row_lock import RowLock
 from inventory.strategies.segmented_lock import SegmentedLock
 from inventory.stream import Entry
-from lab.schedule import stock_trial, verify
+from lab.schedule import verify
 from lab.schedule.stage import Stage
+from lab.schedule.trials import stock
 from locking import LockUnavailable, RedisLock
 from tests.lab.schedule_support import stage
 from tests.lab.test_schedules import mutant
@@ -69,8 +70,8 @@ class KnowsOneSegment(SegmentedLock):
 def test_who_answers_what_is_not_so_is_found(
     stage: Stage, slug: str, flawed: type[Strategy], breaks: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plain = stock_trial.NEW[slug]
-    monkeypatch.setitem(stock_trial.NEW, slug, lambda: become(plain(), flawed))
+    plain = stock.NEW[slug]
+    monkeypatch.setitem(stock.NEW, slug, lambda: become(plain(), flawed))
     assert_found(slug, stage, breaks)
 
 

@@ -13,7 +13,7 @@ from lab.ladder.catalogue import LADDER
 from lab.pages import runs
 from lab.pages.session import CLIENTS, Session
 from lab.schedule import witness
-from lab.schedule.runs import can_play
+from lab.schedule.trials.which import can_play
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("stages")]
 

@@ -23,14 +23,17 @@ from inventory.models import StockItem
 from inventory.strategies import Strategy, stock_lock
 from lab.ladder.catalogue import LADDER
 from lab.ladder.locks.rung import Event, Invariant
-from lab.schedule import stock_trial, verify, witness
-from lab.schedule.controller import Controller, Key
-from lab.schedule.lock_trial import LockTrial
-from lab.schedule.runs import Impossible, can_play, events_of, new_trial, rehearse, replay
+from lab.schedule import verify, witness
+from lab.schedule.controller import Controller
+from lab.schedule.key import Key
+from lab.schedule.runs import Impossible, rehearse, replay
 from lab.schedule.sample import sample
 from lab.schedule.search import Bounds, Found, explore
 from lab.schedule.stage import Stage
-from lab.schedule.trial import TTL, Broken, Trial
+from lab.schedule.trials import stock
+from lab.schedule.trials.base import TTL, Broken, Trial
+from lab.schedule.trials.lock import LockTrial
+from lab.schedule.trials.which import can_play, events_of, new_trial
 from locking import Lock, RedisLock, wire
 from tests.lab.schedule_support import manage, stage
 
@@ -148,7 +151,7 @@ class InsideTheTransaction(AroundTheTransaction):
 def test_a_commit_after_the_unlock_is_found(
     stage: Stage, strategy: Callable[[], Strategy], broken: Invariant | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(stock_trial.NEW, "redis-lock", strategy)
+    monkeypatch.setitem(stock.NEW, "redis-lock", strategy)
     trial = new_trial(LADDER["redis-lock"], stage)
     found = explore(trial, Bounds(preemptions=2, events=0), (), None)
     assert (found.run and found.run.broken) == broken
@@ -254,7 +257,7 @@ def test_where_a_search_in_order_gives_up_a_random_one_goes_on(stage: Stage) -> 
 
 
 def test_a_deep_search_that_breaks_a_rung_says_so(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(stock_trial.NEW, "redis-lock", InsideTheTransaction)
+    monkeypatch.setitem(stock.NEW, "redis-lock", InsideTheTransaction)
     said = verify.deep("redis-lock", stage, schedules=300)
     assert said["verdict"] == "broken"
     assert "A" in said["why"]
@@ -365,7 +368,7 @@ def test_who_crashes_leaves_nothing_open_and_is_told_nothing(stage: Stage) -> No
 @pytest.mark.django_db
 def test_a_replay_leaves_nothing_in_the_shop(stage: Stage) -> None:
     replay("redis-lock", [], stage, to_the_end=True)
-    assert not StockItem.objects.filter(sku=stock_trial.SKU).exists()
+    assert not StockItem.objects.filter(sku=stock.SKU).exists()
 
 
 @pytest.mark.parametrize(

@@ -9,10 +9,11 @@ import pytest
 from lab.ladder.catalogue import LADDER
 from lab.schedule.controller import Controller, Point, TooLong
 from lab.schedule.hooks import StoppingSession
-from lab.schedule.postgres_trial import USERS
-from lab.schedule.runs import can_play, events_of, new_trial, replay
+from lab.schedule.runs import replay
 from lab.schedule.search import Bounds, explore
 from lab.schedule.stage import Stage
+from lab.schedule.trials.postgres import USERS
+from lab.schedule.trials.which import can_play, events_of, new_trial
 from locking import tables
 from locking.session import Session
 from tests.lab.schedule_support import stage

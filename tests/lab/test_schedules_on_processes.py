@@ -8,10 +8,11 @@ import pytest
 
 from lab.ladder.catalogue import LADDER
 from lab.schedule.controller import Controller
-from lab.schedule.process_trial import MemoryTrial, Program
-from lab.schedule.runs import can_play, events_of, new_trial, replay
+from lab.schedule.runs import replay
 from lab.schedule.search import Bounds, explore
 from lab.schedule.stage import Stage
+from lab.schedule.trials.process import MemoryTrial, Program
+from lab.schedule.trials.which import can_play, events_of, new_trial
 from tests.lab.schedule_support import stage
 
 __all__ = ["stage"]

@@ -16,11 +16,12 @@ from lab.ladder.catalogue import LADDER
 from lab.schedule import fleet, verify, worker
 from lab.schedule.fleet import Missing
 from lab.schedule.restarting import RestartingStage, stage_for
-from lab.schedule.runs import can_play, events_of, new_trial, rehearse, replay
+from lab.schedule.runs import rehearse, replay
 from lab.schedule.sample import sample
 from lab.schedule.search import Bounds
 from lab.schedule.stage import Kept, Stage
-from lab.schedule.trial import Trial
+from lab.schedule.trials.base import Trial
+from lab.schedule.trials.which import can_play, events_of, new_trial
 from lab.schedule.witness import load
 from locking import etcd, redlock, zookeeper
 from servers import zookeeper as zookeeper_server

@@ -20,7 +20,7 @@ BOTH = (
     "locking/waiting.py",
     "locking/wire.py",
     "lab/ladder/locks/rung.py",
-    "lab/schedule/lock_trial.py",
+    "lab/schedule/trials/lock.py",
 )
 STOCK = (
     "inventory/lua/take.lua",

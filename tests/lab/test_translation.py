@@ -14,7 +14,7 @@ from lab.schedule.controller import WAITS
 from tests.lab import translations
 
 FOLDER = ROOT / "lab" / "locale" / "zh_Hans" / "LC_MESSAGES"
-SAYS_WHY = ("controller", "lock_trial", "stock_trial", "trial")
+SAYS_WHY = ("controller", "trials/base", "trials/lock", "trials/stock")
 """The modules of `lab.schedule` that say how a rung was broken."""
 
 

@@ -15,8 +15,9 @@ from lab.ladder.catalogue import LADDER
 from lab.management.command import LabCommand, clients, rung
 from lab.schedule import stages, verify
 from lab.schedule.fleet import Missing
-from lab.schedule.runs import Impossible, actors, replay
+from lab.schedule.runs import Impossible, replay
 from lab.schedule.trace import Trace
+from lab.schedule.trials.which import actors
 from lab.schedule.witness import load
 from servers import ServerError
 

@@ -1,4 +1,4 @@
-"""A program whose workers are the clients of a lock: `python -m lab.schedule.program FD` forks them when told.
+"""A program whose workers are the clients of a lock: `python -m lab.schedule.trials.program FD` forks them when told.
 
 A worker runs the rung's own code, says each step before he takes it, and waits until he is told to go on. Nobody else
 is in his process, so what the rung keeps in memory is what a process has, and a crash is a crash.
@@ -22,9 +22,9 @@ from lab.ladder.locks import LOCKS
 from lab.ladder.locks.rung import LockRung
 from lab.schedule import hooks
 from lab.schedule.actor import place, where
-from lab.schedule.counter import sell
 from lab.schedule.stage import new_client
 from lab.schedule.steps import Pending
+from lab.schedule.trials.counter import sell
 
 if TYPE_CHECKING:
     from lab.schedule.actor import Actor

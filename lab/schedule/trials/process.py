@@ -14,22 +14,22 @@ from typing import Any, cast
 
 from lab.schedule import hooks
 from lab.schedule.actor import ROOT, Actor
-from lab.schedule.counter import STOCK, UNITS
-from lab.schedule.lock_trial import LockTrial
-from lab.schedule.program import Order, Work
-from lab.schedule.trial import TTL
+from lab.schedule.trials.base import TTL
+from lab.schedule.trials.counter import STOCK, UNITS
+from lab.schedule.trials.lock import LockTrial
+from lab.schedule.trials.program import Order, Work
 
 _numbers = count(1)
 
 
 class Program:
-    """A running `lab.schedule.program`. It ends when we close it, or die."""
+    """A running `lab.schedule.trials.program`. It ends when we close it, or die."""
 
     def __init__(self) -> None:
         ours, theirs = socket.socketpair()
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "lab.schedule.program", str(theirs.fileno())],
+                [sys.executable, "-m", "lab.schedule.trials.program", str(theirs.fileno())],
                 cwd=ROOT,
                 stdin=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno()],

@@ -16,11 +16,11 @@ from lab.ladder.locks.rung import Event
 from lab.schedule import hooks
 from lab.schedule.actor import Actor
 from lab.schedule.fleet import COPIES_AT_ONCE, FORGETS, KEEPS, Fleet, Node, copy_from, cut_off
-from lab.schedule.lock_trial import LockTrial, sleep
 from lab.schedule.stage import new_client
 from lab.schedule.stand_ins import StandIns
 from lab.schedule.steps import Pending
-from lab.schedule.trial import TTL, Broken
+from lab.schedule.trials.base import TTL, Broken
+from lab.schedule.trials.lock import LockTrial, sleep
 from locking import Lock, RedisLock, Redlock, redlock
 from locking.redlock import Ballot, node_of
 

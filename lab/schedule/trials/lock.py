@@ -12,8 +12,8 @@ from lab.ladder.locks.fence_on_write_only import FenceOnWriteOnly
 from lab.ladder.locks.merge_without_a_lock import MergeWithoutALock
 from lab.schedule import hooks
 from lab.schedule.actor import CRASHED, Actor
-from lab.schedule.counter import SOLD, STOCK, UNITS, sell
-from lab.schedule.trial import TTL, Broken, Trial
+from lab.schedule.trials.base import TTL, Broken, Trial
+from lab.schedule.trials.counter import SOLD, STOCK, UNITS, sell
 from locking import Lock, LockUnavailable, RedisLock, ReentrantLock
 
 ONE_HOLDER_IS_NOT_ENOUGH = ("fence", "fence-on-write-only")

@@ -27,12 +27,12 @@ from kazoo.recipe.lock import Lock as KazooRecipe
 from lab.ladder.locks.rung import Event
 from lab.schedule import hooks
 from lab.schedule.actor import Actor
-from lab.schedule.counter import SOLD, STOCK, sell
 from lab.schedule.fleet import Missing
-from lab.schedule.lock_trial import LockTrial
 from lab.schedule.stand_ins import StandIns
 from lab.schedule.steps import Pending
-from lab.schedule.trial import TTL
+from lab.schedule.trials.base import TTL
+from lab.schedule.trials.counter import SOLD, STOCK, sell
+from lab.schedule.trials.lock import LockTrial
 from locking import LockUnavailable, etcd
 from locking.etcd import Deletions, EtcdLock, Wire
 from locking.zookeeper import CreateContainer

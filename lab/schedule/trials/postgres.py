@@ -9,9 +9,9 @@ from lab.ladder.locks import insert_without_owner_and_expiry
 from lab.ladder.locks.for_update_without_the_row import ForUpdateWithoutTheRow
 from lab.ladder.locks.insert_without_owner_and_expiry import InsertWithoutOwnerAndExpiry
 from lab.schedule.hooks import StoppingSession
-from lab.schedule.lock_trial import LockTrial, sleep
 from lab.schedule.stand_ins import StandIns
-from lab.schedule.trial import TTL
+from lab.schedule.trials.base import TTL
+from lab.schedule.trials.lock import LockTrial, sleep
 from locking import Lock, postgres, tables
 from locking.tables import InsertLock, create_lock_tables
 

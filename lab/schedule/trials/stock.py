@@ -40,7 +40,7 @@ from lab.ladder.stock import StockRung
 from lab.ladder.stock.segmented_keys import SegmentedKeys
 from lab.models import RungOrder, RungStock
 from lab.schedule.stage import Stage
-from lab.schedule.trial import NAMES, TTL, Broken, Trial
+from lab.schedule.trials.base import NAMES, TTL, Broken, Trial
 from locking import ProcessLock
 from shop import accounts
 from shop.models import Order, OrderItem, Product, Sale, SaleItem

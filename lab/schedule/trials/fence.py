@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from lab.ladder.locks.rung import Event
-from lab.schedule.lock_trial import FenceTrial
-from lab.schedule.trial import TTL
+from lab.schedule.trials.base import TTL
+from lab.schedule.trials.lock import FenceTrial
 
 LEAP = 1.01 * TTL
 """Seconds that the server's clock is set ahead by."""
