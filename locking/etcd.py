@@ -172,7 +172,7 @@ class EtcdLock(Lock):
     def _grant(self, token: str, seconds: float) -> None:
         """Make the etcd lease."""
         wanted = self.ttl + max(1, math.ceil(self.ttl / 4))
-        answer = self._wire.ask("lease/grant", {"ID": _id(token), "TTL": str(int(wanted))}, seconds)
+        answer = self._wire.ask("lease/grant", {"ID": number_of(token), "TTL": str(int(wanted))}, seconds)
         if int(answer["TTL"]) > wanted:
             raise ValueError(
                 f"the ttl of lock {self.name!r} is too short for this etcd, which keeps every lease for "
@@ -188,7 +188,7 @@ class EtcdLock(Lock):
             {
                 "compare": [{**guard, "target": "CREATE", "result": "EQUAL", "create_revision": "0"}],
                 "success": [
-                    {"request_put": {"key": key, "value": _base64(who()), "lease": _id(token)}},
+                    {"request_put": {"key": key, "value": _base64(who()), "lease": number_of(token)}},
                     {"request_range": self._last_two()},
                 ],
             },
@@ -220,7 +220,7 @@ class EtcdLock(Lock):
 
     def _revoke(self, token: str, seconds: float) -> bool:
         """Give up the place, key and all; return whether it was still there."""
-        return bool(self._wire.ask("lease/revoke", {"ID": _id(token)}, seconds))
+        return bool(self._wire.ask("lease/revoke", {"ID": number_of(token)}, seconds))
 
     def _extend(self, lease: Lease, ttl: float) -> bool:
         if ttl > self.ttl:
@@ -293,7 +293,9 @@ class Wire:
 
     def keep_alive(self, tokens: Sequence[str], seconds: float) -> list[bool]:
         """Extend etcd leases in one round trip, and return of each whether it was still there."""
-        response = self._post("lease/keepalive", "\n".join(json.dumps({"ID": _id(token)}) for token in tokens), seconds)
+        response = self._post(
+            "lease/keepalive", "\n".join(json.dumps({"ID": number_of(token)}) for token in tokens), seconds
+        )
         try:
             alive = [int(json.loads(line)["result"].get("TTL", 0)) > 0 for line in response.text.splitlines()]
         except (ValueError, KeyError) as error:
@@ -426,6 +428,6 @@ def _base64(text: str) -> str:
     return b64encode(text.encode()).decode()
 
 
-def _id(token: str) -> str:
+def number_of(token: str) -> str:
     """Return the number of the etcd lease, in the decimal text that JSON needs for its 64 bits."""
     return str(int(token, 16))

@@ -193,8 +193,8 @@ def start(names: Sequence[str], *, clients: int, stock: int, visitor: str) -> Ra
     if lease is None:
         raise RaceRunning
     try:
-        _refuse_if_enough(visitor)
         race = Race(str(uuid4()), clients, stock, [Racer(name) for name in names])
+        _charge(race, visitor)
         apart.folder(FOLDER).delete()
         race.keep()
         threading.Thread(target=_run, args=(race, lease, visitor), name="race", daemon=True).start()
@@ -214,17 +214,24 @@ def command(race: Race) -> list[str]:
     ]
 
 
-def _refuse_if_enough(visitor: str) -> None:
-    client = get_redis_connection("default")
-    taken, left = client.pipeline().get(_key_of(visitor)).ttl(_key_of(visitor)).execute()
-    if float(taken or 0) >= OF_ONE_VISITOR:
+def _charge(race: Race, visitor: str) -> None:
+    """Count a race against its visitor's hour, which begins with the first one, for as long as it may take.
+
+    Raises:
+        EnoughRaced: not so much is left.
+    """
+    client, key = get_redis_connection("default"), _key_of(visitor)
+    taken, left = client.pipeline().set(key, 0, ex=HOUR, nx=True).get(key).ttl(key).execute()[1:]
+    if float(taken) + race.limit > OF_ONE_VISITOR:
         raise EnoughRaced(max(1, left))
+    client.incrbyfloat(key, race.limit)
 
 
-def _count(visitor: str, seconds: float) -> None:
-    """Note how long a visitor's race took. His hour begins with the end of the first one."""
-    key = _key_of(visitor)
-    get_redis_connection("default").pipeline().set(key, 0, ex=HOUR, nx=True).incrbyfloat(key, seconds).execute()
+def _give_change(race: Race, visitor: str, seconds: float) -> None:
+    """Count it for as long as it took, now that this is known."""
+    client, key = get_redis_connection("default"), _key_of(visitor)
+    if client.exists(key):  # his hour may be over
+        client.incrbyfloat(key, seconds - race.limit)
 
 
 def _run(race: Race, lease: Lease, visitor: str) -> None:
@@ -258,7 +265,7 @@ def _run(race: Race, lease: Lease, visitor: str) -> None:
         with suppress(RedisError):
             race.keep()
         with suppress(RedisError):
-            _count(visitor, time.monotonic() - began)
+            _give_change(race, visitor, time.monotonic() - began)
         with suppress(LockUnavailable):
             lease.release()
 

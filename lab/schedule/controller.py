@@ -67,7 +67,12 @@ Chooser = Callable[[Point], str]
 
 @dataclass
 class Run:
-    """What came of a schedule."""
+    """What came of a schedule.
+
+    Attributes:
+        preemptions: how often somebody was stopped who could go on.
+        events: how often something happened.
+    """
 
     schedule: list[str] = field(default_factory=list)
     steps: list[Step] = field(default_factory=list)
@@ -76,6 +81,8 @@ class Run:
     why: str = ""
     ledger: Mapping[str, int] = field(default_factory=dict)
     choices: tuple[Choice, ...] = ()
+    preemptions: int = 0
+    events: int = 0
 
 
 class Controller:
@@ -173,6 +180,10 @@ class Controller:
         if choice == STOP:
             self.run.choices = self._choices(enabled, point.events())
             return False
+        if choice not in names:
+            self.run.events += 1
+        elif choice != self._current and self._current in names:
+            self.run.preemptions += 1
         self._do(choice)
         return True
 

@@ -59,9 +59,8 @@ def sample(
         longest = max(longest, len(run.schedule))
         if run.broken is not None and goal in (None, run.broken) and confirm(run):
             seconds = time.monotonic() - began
-            spent = bounds.preemptions, bounds.events
-            return Found(run, clients, *spent, runs, exhausted=False, seconds=seconds, sampled=runs)
-    return Found(None, clients, 0, 0, size, exhausted=False, seconds=time.monotonic() - began, sampled=size)
+            return Found(run, clients, runs, exhausted=False, seconds=seconds, sampled=runs)
+    return Found(None, clients, size, exhausted=False, seconds=time.monotonic() - began, sampled=size)
 
 
 class _Walk:

@@ -47,8 +47,6 @@ class Found:
     Attributes:
         run: the first run, and so one of the shortest, that breaks the invariant; None: there is none.
         clients: how many took part.
-        preemptions: how many it took to break it.
-        events: how many it took.
         schedules: how many were run.
         exhausted: whether that was all of them. One that was found and could not be run again was not.
         seconds: how long it took.
@@ -58,8 +56,6 @@ class Found:
 
     run: Run | None
     clients: int
-    preemptions: int
-    events: int
     schedules: int
     exhausted: bool
     seconds: float
@@ -109,14 +105,12 @@ def explore(
         progress(runs)
         if run.broken is not None and goal in (None, run.broken) and confirm(run):
             seconds = time.monotonic() - began
-            return Found(run, clients, preemptions, happened, runs, exhausted=False, seconds=seconds)
+            return Found(run, clients, runs, exhausted=False, seconds=seconds)
         for other, spent, more in walk.others:
             heapq.heappush(prefixes, (spent + more, len(other), next(ticket), other, spent, more))
     return Found(
         None,
         clients,
-        0,
-        0,
         runs,
         exhausted=left_out > bounds.preemptions + bounds.events,
         seconds=time.monotonic() - began,

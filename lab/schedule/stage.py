@@ -48,18 +48,20 @@ end
 return next
 """
 MARK = "lab:stage"
-"""The key in a Redis database that says who uses it, as long as somebody does."""
+"""The key in a Redis database that says which stage uses it, as long as one does: of which Postgres, and database."""
 EMPTY = """
 -- KEYS: the mark. ARGV: what it says. Empties the database but for the mark, and returns 0. Where there are keys
--- without the mark they are not the lab's: it changes nothing, and returns how many.
+-- without this mark they are not this stage's: it changes nothing, and returns how many.
 local keys = redis.call('DBSIZE')
-if keys > 0 and redis.call('EXISTS', KEYS[1]) == 0 then
+if keys > 0 and redis.call('GET', KEYS[1]) ~= ARGV[1] then
     return keys
 end
 redis.call('FLUSHDB')
 redis.call('SET', KEYS[1], ARGV[1])
 return 0
 """
+WHOSE = "SELECT format('Last Unit empties this: %s of Postgres %s', current_database(), system_identifier) "
+WHOSE += "FROM pg_control_system()"
 
 IN_USE = (0x4C6162, 0)
 """The advisory lock, in a stage's own Postgres database, of whoever uses the stage."""
@@ -132,9 +134,12 @@ class Stage:
         """Whether an actor may wait for another thread of this process, and not for servers alone."""
         self._eyes: psycopg.Connection[Any] | None = None
         self._taken = False
+        self._mark = ""
         self._noted: dict[bytes, bytes] = {}
         self.passes_elsewhere: Callable[[float], object] | None = None
         """Lets so many seconds pass in what else a trial uses."""
+        self.expires_elsewhere: Callable[[], float | None] | None = None
+        """Asks how many seconds are left until something expires there; None: nothing does."""
 
     def take(self) -> bool:
         """Let nobody else take the stage, in any process, until `give_back` or `close`; or `eyes` is lost.
@@ -162,11 +167,14 @@ class Stage:
         Raises:
             NotOurs: it holds what is not the lab's.
         """
-        if keys := self._empty(keys=[MARK], args=["The lab of Last Unit empties this database."]):
+        if not self._mark:
+            found: Any = self.eyes.execute(WHOSE).fetchone()
+            self._mark = found[0]
+        if keys := self._empty(keys=[MARK], args=[self._mark]):
             there = self.redis.connection_pool.connection_kwargs
             server = there.get("path") or f"{there.get('host')}:{there.get('port')}"
             raise NotOurs(
-                f"Redis database {there.get('db', 0)} of {server} holds {keys} keys that are not the lab's, which "
+                f"Redis database {there.get('db', 0)} of {server} holds {keys} keys that are not this lab's, which "
                 "would empty it. Set LAB_STAGES lower, or give the shop a Redis of its own (REDIS_URL), or empty that "
                 "database yourself."
             )
@@ -276,8 +284,10 @@ class Stage:
 
     def until_expiry(self) -> float | None:
         """Seconds until the first key expires; None when none does."""
-        left = [left for client in self._redises() if (left := self._next(client=client)) >= 0]
-        return min(left) / 1000 if left else None
+        left = [left / 1000 for client in self._redises() if (left := self._next(client=client)) >= 0]
+        if self.expires_elsewhere is not None and (there := self.expires_elsewhere()) is not None:
+            left.append(max(0.0, there))
+        return min(left) if left else None
 
     def looks(self, names: Collection[str]) -> Sequence[Any]:
         """What Redis keeps under these keys, and whether it expires: what somebody who looks again could notice."""

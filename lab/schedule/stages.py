@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from secrets import token_hex
 from typing import Any
 from urllib.parse import unquote_plus
 
@@ -38,8 +39,6 @@ LOOK_AGAIN = 0.05
 
 START = "Start it, see that DATABASE_URL and REDIS_URL name what runs, and try again."
 
-FIRST_MADE = 16384
-"""The first number of an object in Postgres that is not the server's own."""
 MADE = "The lab of Last Unit: "
 """How the comment of every Postgres database begins that the lab has made. What follows says for which tables."""
 
@@ -310,19 +309,11 @@ def _is_made(server: psycopg.Connection[Any], name: str) -> bool:
     return known == (_comment(),)
 
 
-def _is_ours(server: psycopg.Connection[Any], database: dict[str, Any]) -> bool:
-    """Whether nobody loses anything with a database: it is the lab's, or there is none, or it has nothing in it.
-
-    The last is what a crash leaves between the statement that makes it and the one that says whose it is.
-    """
+def _is_ours(server: psycopg.Connection[Any], name: str) -> bool:
+    """Whether a database is the lab's, which says so; or there is none."""
     said = "SELECT coalesce(shobj_description(oid, 'pg_database'), '') FROM pg_database WHERE datname = %s"
-    known = server.execute(said, [database["NAME"]]).fetchone()
-    if known is None or known[0].startswith(MADE):
-        return True
-    if known[0]:
-        return False
-    with psycopg.connect(make_conninfo("", **address(database)), autocommit=True) as inside:
-        return inside.execute("SELECT FROM pg_class WHERE oid >= %s LIMIT 1", [FIRST_MADE]).rowcount == 0
+    known: tuple[str, ...] | None = server.execute(said, [name]).fetchone()
+    return known is None or known[0].startswith(MADE)
 
 
 def _comment() -> str:
@@ -331,21 +322,24 @@ def _comment() -> str:
 
 
 def _make(server: psycopg.Connection[Any], name: str, database: dict[str, Any]) -> None:
-    if not _is_ours(server, database):
+    """It gets its name when it is whole and says whose it is. What a crash leaves has another, and is dropped later."""
+    if not _is_ours(server, name):
         raise NotOurs(
             f"The Postgres database {name} is not the lab's, which would make its own under that name. "
             "Rename it, or drop it yourself."
         )
-    made = sql.Identifier(name)
+    making = f"{name}_{token_hex(4)}"
+    made, whole = sql.Identifier(making), sql.Identifier(name)
     whose = sql.SQL("COMMENT ON DATABASE {} IS {}")
-    server.execute(sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(made))
+    for old in (name, *_left(server, name)):
+        server.execute(sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(sql.Identifier(old)))
     server.execute(sql.SQL("CREATE DATABASE {}").format(made))
     try:
         server.execute(whose.format(made, sql.Literal(MADE)))
         # It is worth nothing after a crash, so no commit of it waits for the disk.
         server.execute(sql.SQL("ALTER DATABASE {} SET synchronous_commit = off").format(made))
         alias = f"lab {name}"
-        connections.databases[alias] = connections.databases[DEFAULT_DB_ALIAS] | database
+        connections.databases[alias] = connections.databases[DEFAULT_DB_ALIAS] | database | {"NAME": making}
         try:
             call_command("migrate", database=alias, verbosity=0, interactive=False)
         finally:
@@ -353,10 +347,18 @@ def _make(server: psycopg.Connection[Any], name: str, database: dict[str, Any]) 
             del connections[alias]
             del connections.databases[alias]
         server.execute(whose.format(made, sql.Literal(_comment())))
+        server.execute(sql.SQL("ALTER DATABASE {} RENAME TO {}").format(made, whole))
     except BaseException:
         with suppress(psycopg.Error):
-            server.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(made))
+            server.execute(sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(made))
         raise
+
+
+def _left(server: psycopg.Connection[Any], name: str) -> list[str]:
+    """The databases that were to get that name, and never did."""
+    said = "SELECT datname FROM pg_database WHERE starts_with(datname, %s) AND "
+    said += "starts_with(shobj_description(oid, 'pg_database'), %s)"
+    return [row[0] for row in server.execute(said, [f"{name}_", MADE])]
 
 
 def _first_line(error: Exception) -> str:

@@ -87,7 +87,7 @@ def find(
     events = [event for event in events_of(entry) if event not in but]
     if can_play(entry):
         found = explore(trial, bounds, events, entry.breaks, progress, again)
-        if found.run is not None or bounds.schedules is None or found.schedules < bounds.schedules:
+        if found.run is not None or found.exhausted or bounds.schedules is None or found.schedules < bounds.schedules:
             return found
         size, done = max(1, bounds.schedules // BEYOND), found.schedules
         beyond = sample(trial, bounds, events, entry.breaks, size, progress=lambda n: progress(done + n), confirm=again)
@@ -99,7 +99,28 @@ def find(
             seconds=found.seconds + beyond.seconds,
         )
     size = SAMPLE[entry.claim] if bounds.schedules is None else max(1, bounds.schedules // SLOW)
-    return sample(trial, bounds, events, entry.breaks, size, progress=progress, confirm=again)
+    found = sample(trial, bounds, events, entry.breaks, size, progress=progress, confirm=again)
+    if found.run is None:
+        return found
+    shorter = shortened(entry, found.run, found.clients, stage)
+    return replace(found, run=shorter) if again(shorter) else found
+
+
+def shortened(entry: Entry, run: Run, clients: int, stage: Stage) -> Run:
+    """The same break without what it does not take: a schedule that was drawn at random has more in it."""
+    at = len(run.schedule)
+    while at:
+        at -= 1
+        schedule = (*run.schedule[:at], *run.schedule[at + 1 :])
+        with suppress(Impossible):
+            other = rehearse(Witness(entry.slug, run.broken or "progress", clients, schedule, 0, 0), stage)
+            if other.broken == run.broken and _cost(other) < _cost(run):
+                run, at = other, len(other.schedule)
+    return run
+
+
+def _cost(run: Run) -> tuple[int, int]:
+    return run.preemptions + run.events, len(run.schedule)
 
 
 def breaks(witness: Witness, stage: Stage, replays: int, progress: Callable[[int], object] = lambda done: None) -> int:
@@ -121,9 +142,8 @@ def witness_of(entry: Entry, found: Found) -> Witness | None:
     """What a search has found, as it is stored."""
     if found.run is None or found.run.broken is None:
         return None
-    return Witness(
-        entry.slug, found.run.broken, found.clients, tuple(found.run.schedule), found.preemptions, found.events
-    )
+    run = found.run
+    return Witness(entry.slug, found.run.broken, found.clients, tuple(run.schedule), run.preemptions, run.events)
 
 
 def check(slug: str, stage: Stage, progress: Callable[[int], object] = lambda done: None) -> dict[str, Any]:
@@ -147,7 +167,8 @@ def check(slug: str, stage: Stage, progress: Callable[[int], object] = lambda do
         said |= _searched(found, SOUND)
         if found.run is None and _has_a_crowd(entry):
             crowd = find(entry, stage, CROWDED[entry.track], progress, CROWD, NOT_IN_A_CROWD)
-            said["also"] = [_searched(crowd, CROWDED[entry.track])]
+            without = [event for event in NOT_IN_A_CROWD if event in entry.survives]
+            said["also"] = [_searched(crowd, CROWDED[entry.track]) | {"without": without}]
             said |= {"verdict": said["also"][0]["verdict"], **_why(crowd)}
     return said | {"seconds": round(time.monotonic() - began, 2)}
 
@@ -245,8 +266,9 @@ def keep(line: Mapping[str, Any]) -> None:
 
 
 def reproduced(said: Mapping[str, Any]) -> bool:
-    """Whether the verdict is what the rung claims."""
-    return bool(said["verdict"] == {"flawed": "broken", "sound": "held"}[said["claim"]])
+    """Whether the verdict is what the rung claims, and was come to in all schedules where all can be tried."""
+    whole = said["claim"] == "flawed" or said["exhausted"] or not can_play(LADDER[said["rung"]])
+    return whole and bool(said["verdict"] == {"flawed": "broken", "sound": "held"}[said["claim"]])
 
 
 @contextmanager

@@ -228,6 +228,14 @@ def test_a_sound_rung_is_tried_more_often_where_it_costs_little(slug: str, secon
     assert tries_of(LADDER[slug], seconds) == tries
 
 
+def test_every_rung_was_left_to_chance_which_breaks_the_flawed_ones_and_them_alone() -> None:
+    lines = {slug: witness.control(slug) for slug in LADDER}
+    assert [slug for slug, line in lines.items() if line is None] == []
+    broken = {slug for slug, line in lines.items() if line is not None and line["broken"]}
+    assert broken == {slug for slug, entry in LADDER.items() if entry.claim == "flawed"}
+    assert min(line["tries"] for line in lines.values() if line is not None) >= FEW
+
+
 def test_the_rate_is_kept_with_the_source_that_was_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(witness, "CONTROL", tmp_path / "control.json")
     assert witness.control("no-lock") is None

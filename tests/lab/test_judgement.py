@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import count
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ from inventory.strategies.lua_queue import LuaQueue
 from inventory.strategies.row_lock import RowLock
 from inventory.strategies.segmented_lock import SegmentedLock
 from inventory.stream import Entry
-from lab.schedule import verify
+from lab.schedule import search, verify
 from lab.schedule.stage import Stage
 from lab.schedule.trials import stock
 from locking import LockUnavailable, RedisLock
@@ -119,6 +120,23 @@ def test_a_release_without_its_owner_check_is_found_by_verify(stage: Stage, monk
     """It takes a third client: one is late with his release, one holds the lock by now, one gets it too early."""
     mutant("release", "if redis.call('GET', KEYS[1]) ~= ARGV[1] then", "if false then", stage, monkeypatch)
     assert_found("renewal", stage, "are inside at the same time")
+
+
+def test_a_sound_rung_of_which_not_all_schedules_were_tried_is_not_reproduced(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain, times = search._walk, count()
+
+    def diverges_once(*arguments: Any) -> Any:
+        if next(times) == 3:
+            raise search.Diverged
+        return plain(*arguments)
+
+    assert verify.reproduced(verify.check("lua-queue", stage))
+    monkeypatch.setattr(search, "_walk", diverges_once)
+    said = verify.check("lua-queue", stage)
+    assert (said["verdict"], said["exhausted"]) == ("held", False)
+    assert not verify.reproduced(said)
 
 
 def become(strategy: Strategy, flawed: type[Strategy]) -> Strategy:

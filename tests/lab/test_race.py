@@ -281,7 +281,9 @@ def test_who_has_raced_enough_waits_and_others_race(
 ) -> None:
     """Behind a proxy a visitor is whoever the proxy says that he is, and nowhere whoever he says himself."""
     settings.REST_FRAMEWORK = {**settings.REST_FRAMEWORK, "NUM_PROXIES": proxies}
-    monkeypatch.setattr(run, "OF_ONE_VISITOR", 0.001)
+    # One race may take that long. It takes less, but something.
+    racers = [run.Racer(name) for name in CHOICE["racers"]]
+    monkeypatch.setattr(run, "OF_ONE_VISITOR", run.Race("", 1, 1, racers).limit + 0.001)
     monkeypatch.setattr(run, "command", lambda race: [sys.executable, "-c", ""])
 
     def start(address: str, claims: str = "10.9.9.9") -> Any:
@@ -299,6 +301,24 @@ def test_who_has_raced_enough_waits_and_others_race(
     assert start("10.0.0.3").status_code == 302
     wait_for_its_end()
     assert processes() == []
+
+
+def test_a_race_of_a_process_that_dies_counts_for_as_long_as_it_might_have_taken(
+    redis: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    race = run.Race("", 1, 1, [run.Racer("lua")])
+    monkeypatch.setattr(run, "OF_ONE_VISITOR", 2 * race.limit)
+    run._charge(race, "somebody")
+    run._charge(race, "somebody")
+    with pytest.raises(run.EnoughRaced):
+        run._charge(race, "somebody")
+    run._give_change(race, "somebody", 1.0)
+    with pytest.raises(run.EnoughRaced):
+        run._charge(race, "somebody")
+    run._give_change(race, "somebody", race.limit - 1.0)
+    run._give_change(race, "somebody", 0.0)
+    run._charge(race, "somebody")
+    assert 0 < redis.ttl(run._key_of("somebody")) <= run.HOUR
 
 
 def test_a_visitor_who_has_not_raced_for_long_races_again(visitor: Client, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,6 +14,7 @@ from lab.schedule.search import Bounds, explore
 from lab.schedule.stage import Stage
 from lab.schedule.trials.postgres import USERS
 from lab.schedule.trials.which import can_play, events_of, new_trial
+from lab.schedule.watchdogs import SteppedWatchdog
 from locking import tables
 from locking.session import Session
 from tests.lab.schedule_support import stage
@@ -74,6 +75,24 @@ def test_a_flaw_in_a_sound_one_is_found(stage: Stage, monkeypatch: pytest.Monkey
     assert run.broken == broken
 
 
+def test_a_release_without_its_owner_check_is_found(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It takes a third client: one is late with his release, one holds the lock by now, one gets it too early."""
+    before = tables.DELETE
+    monkeypatch.setattr(tables, "DELETE", before.replace("owner = $2", "$2::text IS NOT NULL"))
+    assert before != tables.DELETE
+    entry = LADDER["lock-table-insert"]
+    run = explore(new_trial(entry, stage, 3), Bounds(), ("late release",), None).run
+    assert run is not None
+    assert run.broken == "one holder"
+
+
+def test_a_lease_that_nobody_renews_is_found(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SteppedWatchdog, "watch", lambda self, lease, renewer: None)
+    run = explore(new_trial(LADDER["lock-table-insert"], stage), Bounds(), ("expiry",), None).run
+    assert run is not None
+    assert run.broken == "one holder"
+
+
 def test_a_waiter_is_waked_by_the_release_and_not_by_time(stage: Stage) -> None:
     """He listens from his fourth step on: ask, line up, listen, ask again."""
     run = replay("lock-table-insert", ["A", "B", "B", "B", "B"], stage, to_the_end=True)
@@ -84,7 +103,8 @@ def test_a_waiter_is_waked_by_the_release_and_not_by_time(stage: Stage) -> None:
 def test_a_waiter_takes_over_from_one_who_died_when_the_time_is_over(stage: Stage) -> None:
     run = replay("lock-table-insert", ["A", "crash A"], stage, to_the_end=True)
     assert (run.broken, run.ledger["told yes"]) == (None, 1)
-    assert [step.choice for step in run.steps if step.forced] == ["time"]
+    # Almost to the end of it, for those who poll; then over it.
+    assert [step.choice for step in run.steps if step.forced] == ["time", "time"]
 
 
 @pytest.mark.parametrize("slug", SOUND)

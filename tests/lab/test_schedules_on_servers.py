@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -16,12 +17,13 @@ from lab.ladder.catalogue import LADDER
 from lab.schedule import fleet, verify, worker
 from lab.schedule.fleet import Missing
 from lab.schedule.restarting import RestartingStage, stage_for
-from lab.schedule.runs import rehearse, replay
+from lab.schedule.runs import Impossible, rehearse, replay
 from lab.schedule.sample import sample
 from lab.schedule.search import Bounds
 from lab.schedule.stage import Kept, Stage
 from lab.schedule.trials.base import Trial
 from lab.schedule.trials.which import can_play, events_of, new_trial
+from lab.schedule.watchdogs import SteppedWatchdog
 from lab.schedule.witness import load
 from locking import etcd, redlock, zookeeper
 from servers import zookeeper as zookeeper_server
@@ -124,6 +126,29 @@ def test_a_flaw_in_a_sound_one_is_found(stage: Stage, monkeypatch: pytest.Monkey
     monkeypatch.setattr(where, name, instead)
     found = sample(trial_of(slug, stage), Bounds(), events_of(LADDER[slug]), "one holder", ENOUGH)
     assert found.run is not None
+
+
+def test_a_lease_that_nobody_renews_is_found(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SteppedWatchdog, "watch", lambda self, lease, renewer: None)
+    found = sample(trial_of("etcd", stage), Bounds(), ("expiry",), None, ENOUGH)
+    assert found.run is not None
+    assert found.run.broken == "one holder"
+
+
+@pytest.mark.parametrize("slug", ["woken-means-mine", "one-primary-with-replicas"])
+def test_what_was_found_at_random_is_stored_without_what_it_does_not_take(stage: Stage, slug: str) -> None:
+    entry = LADDER[slug]
+    found = verify.find(entry, stage, verify.bounds_of(entry), lambda done: None)
+    witness = verify.witness_of(entry, found)
+    assert witness is not None
+    assert verify.breaks(witness, stage, 3) == 3
+    again = rehearse(witness, stage)
+    assert (again.preemptions, again.events) == (witness.preemptions, witness.events)
+    for at in range(len(witness.schedule)):
+        less = replace(witness, schedule=(*witness.schedule[:at], *witness.schedule[at + 1 :]))
+        with suppress(Impossible):
+            other = rehearse(less, stage)
+            assert other.broken != witness.invariant or verify._cost(other) >= verify._cost(again)
 
 
 def test_redlock_whose_nodes_keep_what_they_grant_survives_the_restart(stage: Stage) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from pathlib import Path
@@ -143,6 +143,14 @@ def test_a_redis_database_with_somebody_elses_keys_is_left_alone_and_named(their
     open_stage(NUMBER).close()  # nobody keeps it from those who have made room
 
 
+def test_the_lab_of_another_shop_on_the_same_redis_keeps_its_schedule(theirs: redis.Redis) -> None:
+    """Each has its own Postgres, so only the mark says which of them uses the database."""
+    theirs.set(MARK, "Last Unit empties this: shop_lab_0 of Postgres 1")
+    with pytest.raises(NotOurs, match="holds 2 keys"):
+        open_stage(NUMBER)
+    assert sorted(theirs.keys()) == [MARK.encode(), b"session"]
+
+
 def test_what_is_put_into_a_stages_redis_while_nobody_has_it_is_left_alone() -> None:
     stage = open_stage(NUMBER)
     assert replay("setnx", [], stage, to_the_end=True).steps
@@ -263,40 +271,54 @@ def inside(statement: str) -> list[Any]:
         return found.fetchall() if found.description else []
 
 
+THEIRS = (
+    "CREATE TABLE wages AS SELECT 1 AS paid",
+    "CREATE FUNCTION pay() RETURNS int RETURN 1",
+    "CREATE SCHEMA payroll",
+    "SELECT lo_create(0)",
+    "SELECT 1",  # nothing is in it, and nobody says that it is the lab's
+)
+
+
 @pytest.mark.parametrize("comment", ["", "The payroll"])
+@pytest.mark.parametrize("statement", THEIRS)
 def test_a_postgres_database_that_is_somebody_elses_is_not_dropped(
-    other_database: Callable[..., None], comment: str
+    other_database: Callable[..., None], comment: str, statement: str
 ) -> None:
-    other_database("CREATE TABLE wages AS SELECT 1 AS paid", comment=comment)
+    other_database(statement, comment=comment)
+    before = inside("SELECT oid FROM pg_database WHERE datname = current_database()")
     with pytest.raises(NotOurs, match=rf"_lab_{NUMBER} is not the lab's.*Rename it, or drop it yourself"):
         open_stage(NUMBER)
-    assert inside("SELECT paid FROM wages") == [(1,)]
+    assert inside("SELECT oid FROM pg_database WHERE datname = current_database()") == before
 
 
-def test_an_empty_postgres_database_that_somebody_has_described_is_not_dropped(
-    other_database: Callable[..., None],
-) -> None:
-    other_database(comment="For next year")
-    with pytest.raises(NotOurs):
-        open_stage(NUMBER)
-    assert inside("SELECT 1") == [(1,)]
-
-
-@pytest.mark.parametrize(
-    ("comment", "statements"),
-    [
-        ("", ()),  # a crash before it was said whose it is
-        (stages.MADE, ("CREATE TABLE shop_product AS SELECT 1",)),  # a crash while its tables were made
-        (f"{stages.MADE}lab.0001_initial", ("CREATE TABLE shop_product AS SELECT 1",)),  # other tables than today's
-    ],
-)
+@pytest.mark.parametrize("tables", ["", "lab.0001_initial"])
 def test_a_postgres_database_of_the_labs_that_is_not_of_use_is_made_anew(
-    other_database: Callable[..., None], comment: str, statements: Sequence[str]
+    other_database: Callable[..., None], tables: str
 ) -> None:
-    other_database(*statements, comment=comment)
+    other_database("CREATE TABLE shop_product AS SELECT 1", comment=f"{stages.MADE}{tables}")
     stage = open_stage(NUMBER)
     assert replay("guarded-update", [], stage, to_the_end=True).ledger
     stage.close()
+
+
+def test_what_a_crash_leaves_of_a_database_that_is_being_made_goes_and_nothing_else(
+    other_database: Callable[..., None],
+) -> None:
+    name = f"{stages._shops_database()['NAME']}_lab_{NUMBER}"
+    left, theirs = sql.Identifier(f"{name}_dead"), sql.Identifier(f"{name}_copy")
+    with stages._server(stages._shops_database(), time.monotonic() + 5) as server:
+        server.execute(sql.SQL("CREATE DATABASE {}").format(left))
+        server.execute(sql.SQL("COMMENT ON DATABASE {} IS {}").format(left, sql.Literal(stages.MADE)))
+        server.execute(sql.SQL("CREATE DATABASE {}").format(theirs))
+        try:
+            other_database(comment=stages.MADE)
+            open_stage(NUMBER).close()
+            kept = server.execute("SELECT datname FROM pg_database WHERE starts_with(datname, %s)", [name]).fetchall()
+            assert sorted(kept) == [(name,), (f"{name}_copy",)]
+        finally:
+            for each in (left, theirs):
+                server.execute(sql.SQL("DROP DATABASE IF EXISTS {}").format(each))
 
 
 # One user each

@@ -104,6 +104,8 @@ class Trial(ABC):
             return (who in self.inside or self.watchdogs[who].renews) and self._expires()
         return False
 
+    ticks = 3
+    """How many turns of the watchdogs are longer than a server keeps a grant that nobody renews."""
     works_unseen = False
     """Whether nobody can tell who is inside."""
     alike = True
@@ -120,7 +122,7 @@ class Trial(ABC):
             self.stage.pass_time(TICK)
             self.watchdogs[who].tick()
             return
-        for _ in range(3):
+        for _ in range(self.ticks):
             for name, watchdog in self.watchdogs.items():
                 if name != who:
                     watchdog.tick()
@@ -130,7 +132,7 @@ class Trial(ABC):
 TTL = 30.0
 """Seconds of the schedule's time: so many that the time which passes by itself does not matter."""
 TICK = 0.35 * TTL
-"""Seconds after which a watchdog has something to renew. Three times as many are more than the TTL."""
+"""Seconds after which a watchdog has something to renew."""
 
 
 def keys(client: Any) -> tuple[Mapping[str, Any], ...]:

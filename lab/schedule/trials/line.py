@@ -11,12 +11,12 @@ import shutil
 import tempfile
 import threading
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 from typing import Any, cast
-from weakref import WeakKeyDictionary
 
 from etcd3gw import Etcd3Client
 from kazoo.client import KazooClient
@@ -34,7 +34,7 @@ from lab.schedule.trials.base import TTL
 from lab.schedule.trials.counter import SOLD, STOCK, sell
 from lab.schedule.trials.lock import LockTrial
 from locking import LockUnavailable, etcd
-from locking.etcd import Deletions, EtcdLock, Wire
+from locking.etcd import Deletions, EtcdLock, Wire, number_of
 from locking.zookeeper import CreateContainer
 from servers import zookeeper
 from servers.etcd import Etcd
@@ -110,7 +110,11 @@ class _Running:
 
 
 class ZooKeeperTrial(LineTrial):
-    """Each client has a session, which stops before each request."""
+    """Each client has a session, which stops before each request.
+
+    Time ends no session: a thread of its own keeps it alive for as long as the process lives and is not paused, so
+    what passes is the time of the leases alone.
+    """
 
     def prepare(self) -> Mapping[str, Callable[[], str]]:
         if not zookeeper.available():
@@ -240,15 +244,25 @@ def of_request(request: Any) -> Pending:
 class EtcdTrial(LineTrial):
     """Each client stops before each request, and listens for the deletion of the key before his own."""
 
+    ticks = 4
+    """Etcd keeps a lease for a quarter longer than the lock's TTL."""
+
     def prepare(self) -> Mapping[str, Callable[[], str]]:
         server = self.stage.kept("etcd", lambda: _Running(Etcd)).server
         self.client = Etcd3Client(server.host, server.port)
+        _granted.clear()
+        self.stage.passes_elsewhere = self._passes
         IN_THE_MODULE.enter(self)
         return super().prepare()
 
     def end(self) -> None:
+        self.stage.passes_elsewhere = None
         IN_THE_MODULE.leave(self)
         super().end()
+
+    def _passes(self, seconds: float) -> None:
+        """The server's own clock cannot be set, so a lease of etcd's ends by our hand when it would by its time."""
+        self._revoke([lease for lease, grant in _granted.items() if grant.ends <= self.stage.clock()])
 
     def line_up(self, name: str, client: Any) -> str:
         lock = EtcdLock(self.client, self.lock, ttl=TTL, clock=self.stage.clock)
@@ -258,15 +272,28 @@ class EtcdTrial(LineTrial):
         mine = cast("Actor", hooks.actor())
         hooks.play(None)
         try:
-            for lease in _granted.pop(mine, []):
-                with suppress(LockUnavailable):
-                    Wire(self.client, self.lock).ask("lease/revoke", {"ID": lease}, PATIENCE)
+            self._revoke([lease for lease, grant in _granted.items() if grant.owner is mine])
         finally:
             hooks.play(mine)
 
+    def _revoke(self, leases: Sequence[str]) -> None:
+        for lease in leases:
+            del _granted[lease]
+            with suppress(LockUnavailable):
+                Wire(self.client, self.lock).ask("lease/revoke", {"ID": lease}, PATIENCE)
 
-_granted: WeakKeyDictionary[Actor, list[str]] = WeakKeyDictionary()
-"""The etcd leases that an actor has asked for."""
+
+@dataclass
+class _Grant:
+    """A lease of etcd's: whose, for how many seconds, and until when on the schedule's clock."""
+
+    owner: Actor
+    seconds: float
+    ends: float
+
+
+_granted: dict[str, _Grant] = {}
+"""The etcd leases that actors have asked for, by their numbers. No visitor plays here, so there is one trial."""
 
 
 class StoppingWire(Wire):
@@ -282,8 +309,17 @@ class StoppingWire(Wire):
             )
         )
         if mine is not None and path == "lease/grant":
-            _granted.setdefault(mine, []).append(question["ID"])
+            seconds_kept = int(question["TTL"])
+            _granted[question["ID"]] = _Grant(mine, seconds_kept, mine.clock() + seconds_kept)
         return super().ask(path, question, seconds)
+
+    def keep_alive(self, tokens: Sequence[str], seconds: float) -> list[bool]:
+        hooks.stop(Pending("lease keepalive: renews", "etcd", writes=frozenset({LINE})))
+        alive = super().keep_alive(tokens, seconds)
+        for token, is_there in zip(tokens, alive, strict=True):
+            if is_there and (grant := _granted.get(number_of(token))) is not None:
+                grant.ends = grant.owner.clock() + grant.seconds
+        return alive
 
     @contextmanager
     def deletions(self, key: str, revision: int, seconds: float) -> Iterator[Deletions]:

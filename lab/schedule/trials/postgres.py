@@ -36,13 +36,13 @@ class PostgresTrial(LockTrial):
         eyes.execute("DELETE FROM lock_row")
         if self.entry.code is not ForUpdateWithoutTheRow:
             eyes.execute("INSERT INTO lock_row (name) VALUES (%s)", [NAME])
-        self.stage.passes_elsewhere = self._passes
+        self.stage.passes_elsewhere, self.stage.expires_elsewhere = self._passes, self._expires_in
         IN_THE_MODULES.enter(self)
         return super().prepare()
 
     def end(self) -> None:
         super().end()
-        self.stage.passes_elsewhere = None
+        self.stage.passes_elsewhere = self.stage.expires_elsewhere = None
         IN_THE_MODULES.leave(self)
 
     def make_lock(self, client: Any) -> Lock:
@@ -71,3 +71,10 @@ class PostgresTrial(LockTrial):
         self.stage.eyes.execute(
             "UPDATE lock_grant SET expires = expires - %s * interval '1 second' WHERE expires < 'infinity'", [seconds]
         )
+
+    def _expires_in(self) -> float | None:
+        (left,) = self.stage.eyes.execute(
+            "SELECT extract(epoch FROM min(expires) - clock_timestamp())::float8 "
+            "FROM lock_grant WHERE clock_timestamp() < expires AND expires < 'infinity'"
+        ).fetchone() or (None,)
+        return left
