@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import time
-from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack, contextmanager, suppress
@@ -26,6 +27,7 @@ from lab.schedule.runs import Impossible, rehearse, replay
 from lab.schedule.sample import sample
 from lab.schedule.search import Bounds, Found, explore
 from lab.schedule.stage import Stage
+from lab.schedule.trials.base import NAMES
 from lab.schedule.trials.which import can_play, events_of, new_trial
 from lab.schedule.witness import Witness, load, store, store_trace, store_verdict
 from servers import ServerError, Servers
@@ -107,16 +109,27 @@ def find(
 
 
 def shortened(entry: Entry, run: Run, clients: int, stage: Stage) -> Run:
-    """The same break without what it does not take: a schedule that was drawn at random has more in it."""
+    """The same break without what it does not take: a schedule that was drawn at random has more in it.
+
+    Whoever comes first in it is A, if they do the same.
+    """
+
+    def tried(schedule: Iterable[str]) -> Run:
+        try:
+            return rehearse(Witness(entry.slug, run.broken or "progress", clients, tuple(schedule), 0, 0), stage)
+        except Impossible:
+            return Run()
+
     at = len(run.schedule)
     while at:
         at -= 1
-        schedule = (*run.schedule[:at], *run.schedule[at + 1 :])
-        with suppress(Impossible):
-            other = rehearse(Witness(entry.slug, run.broken or "progress", clients, schedule, 0, 0), stage)
-            if other.broken == run.broken and _cost(other) < _cost(run):
-                run, at = other, len(other.schedule)
-    return run
+        other = tried((*run.schedule[:at], *run.schedule[at + 1 :]))
+        if other.broken == run.broken and _cost(other) < _cost(run):
+            run, at = other, len(other.schedule)
+    first = dict.fromkeys(re.findall(rf"\b[{NAMES}]\b", " ".join(run.schedule)))
+    called = dict(zip(first, NAMES, strict=False))
+    other = tried(re.sub(rf"\b[{NAMES}]\b", lambda name: called[name[0]], choice) for choice in run.schedule)
+    return other if other.broken == run.broken and _cost(other) <= _cost(run) else run
 
 
 def _cost(run: Run) -> tuple[int, int]:
