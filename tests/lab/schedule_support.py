@@ -1,4 +1,4 @@
-"""What the tests of schedules share: a stage of their own."""
+"""What the tests of schedules share: a stage of their own, a search, and a flaw to be found."""
 
 from __future__ import annotations
 
@@ -6,12 +6,18 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from hashlib import sha1
 
 import pytest
 from django.conf import settings
 
+from lab.ladder.catalogue import LADDER
+from lab.schedule import verify
+from lab.schedule.search import Bounds, Found, explore
 from lab.schedule.stage import Stage
 from lab.schedule.stages import MOST, open_stage
+from lab.schedule.trials.which import events_of, new_trial
+from locking import wire
 from servers import Servers
 
 NUMBER = MOST - 1
@@ -32,3 +38,24 @@ def manage(*arguments: str, **environment: str) -> subprocess.CompletedProcess[s
     # Of the shop that the settings of this run name, in a terminal that is wide.
     there = {**os.environ, "DJANGO_SETTINGS_MODULE": "shop.settings", "COLUMNS": "200", **environment}
     return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, env=there)
+
+
+def searched(slug: str, stage: Stage, *, clients: int | None = None, bounds: Bounds = verify.SOUND) -> Found:
+    entry = LADDER[slug]
+    return explore(new_trial(entry, stage, clients), bounds, events_of(entry), entry.breaks)
+
+
+def mutant(name: str, old: str, new: str, stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Change a script of `locking`, and let the server know it, as it knows the others."""
+    plain = wire.script
+
+    def changed(asked: str) -> tuple[str, str]:
+        text, digest = plain(asked)
+        if asked != name:
+            return text, digest
+        assert old in text
+        text = text.replace(old, new)
+        stage.redis.script_load(text)
+        return text, sha1(text.encode(), usedforsecurity=False).hexdigest()
+
+    monkeypatch.setattr(wire, "script", changed)

@@ -22,8 +22,7 @@ from lab.schedule import search, verify
 from lab.schedule.stage import Stage
 from lab.schedule.trials import stock
 from locking import LockUnavailable, RedisLock
-from tests.lab.schedule_support import stage
-from tests.lab.test_schedules import mutant
+from tests.lab.schedule_support import mutant, stage
 
 __all__ = ["stage"]
 

@@ -1,0 +1,168 @@
+"""The commands of the ladder: what they say, keep and refuse."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+
+import pytest
+from django.core.management import CommandError, call_command
+
+from lab.ladder.catalogue import LADDER
+from lab.schedule import verify, witness
+from lab.schedule.stage import Stage
+from tests.lab.schedule_support import manage, stage
+
+__all__ = ["stage"]
+
+
+def test_verify_reports_each_claim_as_json(stage: Stage) -> None:
+    done = manage("ladder", "--verify", "--json", "get-then-set", "lua-queue")
+    assert done.returncode == 0, done.stderr
+    said = json.loads(done.stdout.splitlines()[-1])
+    flawed, sound = said["rungs"]
+    assert said["schedules_per_s"] > 0
+    assert (flawed["rung"], flawed["claim"], flawed["verdict"]) == ("get-then-set", "flawed", "broken")
+    assert (flawed["replays"], flawed["broken"]) == (20, 20)
+    assert (sound["rung"], sound["claim"], sound["verdict"]) == ("lua-queue", "sound", "held")
+    assert (sound["exhausted"], sound["clients"], sound["preemptions"], sound["events"]) == (True, 2, 2, 1)
+    keys = "rung track claim verdict replays broken schedules exhausted clients preemptions events seconds"
+    assert {*keys.split()} == {*flawed} == {*sound} - {"also", "completed", "sampled"}
+    (crowd,) = sound["also"]
+    assert (crowd["clients"], crowd["preemptions"], crowd["events"], crowd["exhausted"]) == (3, 2, 1, True)
+
+
+@pytest.mark.parametrize(("broken", "replays"), [(None, 0), (3, verify.REPLAYS)])
+def test_a_flawed_rung_that_is_not_reproduced_has_a_whole_line(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, broken: int | None, replays: int
+) -> None:
+    """Whether there is no witness, or one that breaks it now and then."""
+    if broken is None:
+        monkeypatch.setattr(verify, "load", lambda slug: None)
+    monkeypatch.setattr(verify, "breaks", lambda *arguments: broken)
+    line = verify.check("no-lock", stage)
+    assert (line["verdict"], line["broken"], line["replays"], line["schedules"]) == (
+        "held",
+        broken or 0,
+        replays,
+        replays,
+    )
+    assert {"clients", "preemptions", "events"} < {*line}
+    assert not verify.reproduced(line)
+
+
+def test_a_rung_whose_server_is_not_installed_says_so_and_the_others_are_checked(stage: Stage, tmp_path: Path) -> None:
+    nothing = {"PATH": str(tmp_path)}  # and so no Java
+    verify_both = "ladder", "--verify", "zookeeper", "get-then-set"
+    done = manage(*verify_both, "--json", **nothing)
+    assert done.returncode == 1
+    assert "Not reproduced: zookeeper (ZooKeeper is not installed: apt-get install zookeeper)." in done.stderr
+    assert "Traceback" not in done.stderr
+    checked, missing = json.loads(done.stdout.splitlines()[-1])["rungs"]
+    assert (checked["rung"], checked["verdict"], checked["broken"]) == ("get-then-set", "broken", 20)
+    assert (missing["rung"], missing["claim"], missing["verdict"]) == ("zookeeper", "sound", "missing")
+    assert (missing["schedules"], missing["exhausted"]) == (0, False)
+    assert "ZooKeeper is not installed" in missing["missing"]
+    assert {*missing} == {*checked, "missing"}
+    table = manage(*verify_both, **nothing)
+    assert table.returncode == 1
+    assert "missing" in table.stdout
+    assert "apt-get install zookeeper" in table.stdout
+
+
+def test_a_rung_whose_server_is_not_installed_is_not_left_to_chance(stage: Stage, tmp_path: Path) -> None:
+    before = witness.CONTROL.read_bytes()
+    done = manage("ladder", "--control", "zookeeper", "--tries", "1", PATH=str(tmp_path))
+    assert done.returncode == 1
+    assert "Not left to chance: zookeeper (ZooKeeper is not installed: apt-get install zookeeper)." in done.stderr
+    assert "Traceback" not in done.stderr
+    assert witness.CONTROL.read_bytes() == before
+
+
+@pytest.mark.parametrize("command", ["explore", "replay"])
+def test_a_command_names_the_server_that_is_not_installed(stage: Stage, tmp_path: Path, command: str) -> None:
+    done = manage(command, "zookeeper", *(["A,B"] if command == "replay" else []), PATH=str(tmp_path))
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.endswith("CommandError: ZooKeeper is not installed: apt-get install zookeeper\n")
+
+
+def test_what_could_not_be_checked_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(witness, "VERDICTS", tmp_path / "verdicts.json")
+    verify.keep(verify.unchecked("zookeeper", "ZooKeeper is not installed"))
+    assert witness.verdict("zookeeper") is None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "says"),
+    [
+        (("explore", "no-lock"), 0, "is broken (conserved)"),
+        (("explore", "no-lock", "--preemptions", "0"), 1, "held. All"),
+        (("explore", "nothing"), 2, "There is no rung nothing"),
+        (("explore", "no-lock", "--clients", "9"), 2, "--clients: a number from 1 to 6, and not 9"),
+        (("replay", "no-lock"), 0, "Broken: conserved"),
+        (("replay", "no-lock", "A,Z"), 2, "'Z' cannot come next"),
+        (("replay", "no-lock", " A, B ,B,A"), 0, "Broken: conserved"),
+        (("replay", "no-lock", "A,B,C,C,B,A"), 2, "'C' cannot come next"),
+        (("replay", "no-lock", "A,B,C,C,B,A", "--clients", "3"), 0, "Broken: conserved"),
+        (("replay", "no-lock", "--on", "renewal"), 0, "Nothing is broken"),
+        (("ladder", "renewal", "--verify", "--tries", "5"), 2, "goes with --control"),
+        (("ladder",), 0, "get-compare-del"),
+    ],
+)
+def test_a_command_says_what_it_found(stage: Stage, arguments: tuple[str, ...], status: int, says: str) -> None:
+    done = manage(*arguments)
+    assert says in done.stdout + done.stderr
+    assert done.returncode == status
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("explore", "no-lock", "--clients", "0"), "--clients: a number from 1 to 6, and not 0"),
+        (("explore", "fence", "--schedules", "0"), "--schedules: a number from 1, and not 0"),
+        (("explore", "fence", "--preemptions", "-1"), "--preemptions: a number from 0, and not -1"),
+        (("explore", "fence", "--events", "one"), "--events: a number from 0, and not one"),
+        (("replay", "no-lock", "--clients", "7"), "--clients: a number from 1 to 6, and not 7"),
+        (("replay", "no-lock", "--on", "nothing"), "There is no rung nothing"),
+        (("replay", "nothing"), "There is no rung nothing"),
+        (("ladder", "nothing", "--verify"), "There is no rung nothing"),
+        (("ladder", "renewal", "--verify", "--schedules", "5"), "goes with --deep"),
+        (("ladder", "renewal", "--deep", "--schedules", "0"), "--schedules: a number from 1, and not 0"),
+        (("ladder", "renewal", "--control", "--tries", "0"), "--tries: a number from 1, and not 0"),
+    ],
+)
+def test_what_is_out_of_bounds_is_refused(arguments: tuple[str, ...], says: str) -> None:
+    with pytest.raises(CommandError, match=says):
+        call_command(*arguments)
+
+
+def test_what_the_search_tells_to_type_shows_what_it_found(stage: Stage) -> None:
+    found = manage("explore", "setnx", "--clients", "3")
+    assert found.returncode == 0, found.stderr
+    hint = found.stdout.splitlines()[-1].partition("See it: manage.py ")[2]
+    assert "C" in hint
+    shown = manage(*shlex.split(hint))
+    assert shown.returncode == 0, shown.stderr
+    assert f"Broken: {LADDER['setnx'].breaks}" in shown.stdout
+
+
+def test_a_kept_verdict_is_out_of_date_when_the_source_has_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(witness, "VERDICTS", tmp_path / "verdicts.json")
+    assert witness.verdict("renewal") is None
+    line = {"rung": "renewal", "claim": "sound", "verdict": "held", "schedules": 111, "exhausted": True, "clients": 2}
+    verify.keep({**line, "preemptions": 2, "events": 1, "deep": [{"schedules": 5}]})
+    verify.keep({**line, "preemptions": 2, "events": 1})
+    kept = witness.verdict("renewal")
+    assert kept is not None
+    assert (kept["schedules"], kept["deep"], kept["outdated"]) == (111, [{"schedules": 5}], False)
+    monkeypatch.setattr(witness, "source_hash", lambda entry: "another")
+    kept = witness.verdict("renewal")
+    assert kept is not None
+    assert kept["outdated"]
+    verify.keep({**line, "preemptions": 2, "events": 1})
+    kept = witness.verdict("renewal")
+    assert kept is not None
+    assert "deep" not in kept, "it was of another source"

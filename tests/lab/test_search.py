@@ -1,0 +1,255 @@
+"""The search: it finds new flaws in sound rungs, leaves out nothing that matters, and says how far it went."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from itertools import count
+from typing import Any
+
+import pytest
+from django.db import connection, transaction
+
+from inventory import counters
+from inventory.draft import Draft, Placement, Save, save_one
+from inventory.errors import SoldOut
+from inventory.models import StockItem
+from inventory.strategies import Strategy, stock_lock
+from lab.ladder.catalogue import LADDER
+from lab.ladder.locks.rung import Event, Invariant
+from lab.schedule import verify
+from lab.schedule.controller import Controller
+from lab.schedule.key import Key
+from lab.schedule.runs import replay
+from lab.schedule.sample import sample
+from lab.schedule.search import Bounds, explore
+from lab.schedule.stage import Stage
+from lab.schedule.trials import stock
+from lab.schedule.trials.base import TTL, Broken, Trial
+from lab.schedule.trials.lock import LockTrial
+from lab.schedule.trials.which import events_of, new_trial
+from locking import Lock, RedisLock
+from tests.lab.schedule_support import mutant, searched, stage
+
+__all__ = ["stage"]
+
+
+# New flaws
+
+
+class AroundTheTransaction(Strategy):
+    """Lock, look, subtract, commit, unlock: the lock is all that protects it, and it is enough."""
+
+    name = "around"
+
+    def _place(self, order: Draft, save: Save) -> Placement:
+        with stock_lock(order.skus[0]).hold(60), transaction.atomic(durable=True):
+            self.sell(order, save)
+        return Placement.COMMITTED
+
+    def sell(self, order: Draft, save: Save) -> None:
+        (line,) = order.lines
+        left = StockItem.objects.get(sku=line.sku).on_hand
+        if left < line.quantity:
+            raise SoldOut(line.sku, wanted=line.quantity, left=left)
+        with connection.cursor() as cursor:
+            cursor.execute("UPDATE inventory_stockitem SET on_hand = %s WHERE sku = %s", [left - 1, line.sku])
+        save_one(order, save)
+
+
+class InsideTheTransaction(AroundTheTransaction):
+    """The same, but it unlocks before it commits."""
+
+    def _place(self, order: Draft, save: Save) -> Placement:
+        with transaction.atomic(durable=True), ExitStack() as leases:
+            leases.enter_context(stock_lock(order.skus[0]).hold(60))
+            self.sell(order, save)
+        return Placement.COMMITTED
+
+
+@pytest.mark.parametrize(("strategy", "broken"), [(AroundTheTransaction, None), (InsideTheTransaction, "conserved")])
+def test_a_commit_after_the_unlock_is_found(
+    stage: Stage, strategy: Callable[[], Strategy], broken: Invariant | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(stock.NEW, "redis-lock", strategy)
+    trial = new_trial(LADDER["redis-lock"], stage)
+    found = explore(trial, Bounds(preemptions=2, events=0), (), None)
+    assert (found.run and found.run.broken) == broken
+
+
+AGAIN = """redis.call('SET', KEYS[1], ARGV[1])
+if true then
+    return 1
+end"""
+"""What takes the lock for its holder again, and for ever, whether or not it is still his."""
+
+
+@pytest.mark.parametrize(
+    ("events", "broken"), [(("tick",), "progress"), (("late release", "expiry", "crash"), None)], ids=["tick", "others"]
+)
+def test_a_renewal_that_comes_after_the_release_is_found(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, events: tuple[Event, ...], broken: Invariant | None
+) -> None:
+    """It takes a watchdog whose command is on the way while its holder goes on."""
+    owner = "if redis.call('GET', KEYS[1]) ~= ARGV[1] then\n    return 0\nend"
+    mutant("extend", owner, AGAIN, stage, monkeypatch)
+    found = explore(new_trial(LADDER["renewal"], stage), Bounds(preemptions=2, events=1), events, None)
+    assert (found.run and found.run.broken) == broken
+    assert found.run is None or "A's watchdog" in found.run.schedule
+
+
+class Apart(LockTrial):
+    """Everybody has a lock of his own, and says whether he still has it."""
+
+    def enters(self, name: str) -> None:
+        self.inside.append(name)
+
+    def verdict(self, answers: Mapping[str, str]) -> Sequence[Broken]:
+        return []
+
+    def work(self, name: str, client: Any, lock: Lock) -> str:
+        lease = RedisLock(client, name, ttl=TTL, clock=self.stage.clock).acquire()
+        assert lease is not None
+        with self.at_work(name):
+            client.get("stock")
+        return "lost" if lease.lost else "held"
+
+
+@pytest.mark.parametrize(
+    ("event", "answers"),
+    [("pause A", {"A": "lost", "B": "held"}), ("expiry", {"A": "held", "B": "held"})],
+)
+def test_the_watchdogs_of_those_who_are_not_paused_get_their_turns(
+    stage: Stage, event: str, answers: Mapping[str, str]
+) -> None:
+    todo = ["A", "B", event]
+    trial = Apart(LADDER["renewal"], stage, 2)
+    run = Controller(trial, lambda point: todo.pop(0) if todo else point.enabled[0], events=("pause", "expiry")).play()
+    assert run.answers == answers
+    assert run.schedule[:3] == ["A", "B", event]
+
+
+def test_while_a_watchdog_is_about_to_renew_no_other_time_passes(stage: Stage) -> None:
+    trace = replay("renewal", ["A", "tick A"], stage)
+    assert [choice.name for choice in trace.choices] == ["A", "A's watchdog", "B", "crash A", "crash B"]
+    assert trace.choices[1].does == "extend.lua: lock:{stock} lock:{stock}:fence lock:{stock}:waiters"
+    trace = replay("renewal", ["A", "tick A", "A's watchdog"], stage)
+    assert [choice.name for choice in trace.choices] == ["A", "B", "crash A", "crash B", "expiry", "tick A"]
+    assert (trace.steps[-1].actor, trace.steps[-1].choice) == ("A", "A's watchdog")
+
+
+def test_the_watchdog_of_who_dies_dies_with_him(stage: Stage) -> None:
+    trace = replay("renewal", ["A", "tick A", "crash A"], stage)
+    assert [choice.name for choice in trace.choices] == ["B", "crash B", "late release"]
+
+
+def test_who_is_told_twice_to_try_again_does(stage: Stage) -> None:
+    """Each of the two events that a deep search allows may make a grant come too late."""
+    late = ("A", "expiry", "A", "A", "A", "B", "B", "late release", "B", "B")
+    trace = replay("renewal", late, stage, clients=2, to_the_end=True)
+    assert (trace.broken, trace.ledger) == (None, {"received": 10, "left": 8, "told yes": 2})
+
+
+def test_where_no_third_client_may_come_a_deep_search_asks_none(stage: Stage) -> None:
+    said = verify.deep("file-lock", stage, schedules=5)
+    assert [search["clients"] for search in said["deep"]] == [2]
+
+
+def test_a_deep_search_goes_further_and_says_where_it_ended(stage: Stage) -> None:
+    said = verify.deep("lua-queue", stage, schedules=20)
+    assert (said["verdict"], said["exhausted"]) == ("held", True), "the usual bounds"
+    bounds = [(search["clients"], search["preemptions"], search["events"]) for search in said["deep"]]
+    assert bounds == [(2, 3, 2), (3, 2, 2)]
+    extent = [(search["schedules"], search["sampled"], search["exhausted"]) for search in said["deep"]]
+    assert extent == 2 * [(25, 5, False)]
+    assert [search["completed"] for search in said["deep"]] == [0, 0]
+
+
+def test_where_a_search_in_order_gives_up_a_random_one_goes_on(stage: Stage) -> None:
+    """What breaks it is beyond the first twenty schedules in order, and one of a few hundred draws meets it."""
+    entry = LADDER["set-nx-ex"]
+    found = verify.find(entry, stage, Bounds(preemptions=2, events=1, schedules=20), lambda done: None, 3)
+    assert found.run is None
+    assert (found.schedules, found.sampled, found.completed) == (25, 5, 1)
+    beyond = sample(new_trial(entry, stage, 3), Bounds(preemptions=2, events=1), events_of(entry), entry.breaks, 1000)
+    assert beyond.run is not None
+    assert beyond.run.broken == entry.breaks
+
+
+def test_a_deep_search_that_breaks_a_rung_says_so(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(stock.NEW, "redis-lock", InsideTheTransaction)
+    said = verify.deep("redis-lock", stage, schedules=300)
+    assert said["verdict"] == "broken"
+    assert "A" in said["why"]
+    assert not verify.reproduced(said)
+
+
+def test_a_wrong_comparison_in_the_stock_script_is_found(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = counters.SCRIPTS["take"]
+    wrong = plain.replace("< line[2]", "<= line[2]")
+    assert wrong != plain
+    stage.redis.script_load(wrong)
+    monkeypatch.setitem(counters.SCRIPTS, "take", wrong)
+    found = searched("lua", stage)
+    assert found.run is not None
+    assert found.run.broken == "no false refusal"
+
+
+# The search itself
+
+
+@contextmanager
+def without_pruning(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    numbers = count()
+    with monkeypatch.context() as patch:
+        patch.setattr(Key, "value", lambda self, *rest: next(numbers))
+        yield
+
+
+def outcomes(slug: str, stage: Stage, monkeypatch: pytest.MonkeyPatch) -> tuple[set[str], int]:
+    """Every end that the schedules of a rung come to, and how many schedules it took to see them."""
+    trial: Trial = new_trial(LADDER[slug], stage)
+    seen: set[str] = set()
+    plain = trial.ledger
+
+    def noted(answers: Any) -> Any:
+        said = plain(answers)
+        seen.add(json.dumps([answers, dict(said)], sort_keys=True))
+        return said
+
+    monkeypatch.setattr(trial, "ledger", noted)
+    # No rung of these breaks it, so all are run.
+    found = explore(trial, Bounds(preemptions=2, events=1), events_of(LADDER[slug]), "once")
+    assert found.exhausted
+    return seen, found.schedules
+
+
+@pytest.mark.parametrize(
+    "slug", ["no-lock", "fence-on-write-only", "set-nx-ex", "watch-release", "redis-lock", "subtract-in-sql", "lua"]
+)
+def test_pruning_leaves_out_no_outcome(stage: Stage, slug: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    pruned, few = outcomes(slug, stage, monkeypatch)
+    with without_pruning(monkeypatch):
+        everything, many = outcomes(slug, stage, monkeypatch)
+    assert pruned == everything
+    # In these two each step is in the way of every other.
+    assert few == many if slug in ("no-lock", "subtract-in-sql") else few < many
+
+
+def test_three_who_wait_for_each_other_are_cleared_away(stage: Stage) -> None:
+    """Who waits in this process for one that is killed must not take what that one held, and keep it."""
+    for _ in range(10):
+        began = time.monotonic()
+        assert replay("file-lock", [], stage, clients=3).broken is None
+        assert time.monotonic() - began < 10
+
+
+def test_no_other_thread_is_stopped(stage: Stage) -> None:
+    """Whoever is no actor passes every hook."""
+    began = time.monotonic()
+    assert stage.new_redis().set("somebody", "else")
+    with stage.ours(), connection.cursor() as cursor:
+        cursor.execute("SELECT 1")
+    assert time.monotonic() - began < 5
