@@ -5,8 +5,9 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
-ASIDE = frozenset({"migrations", "management", "admin", "templates", "admin.py", "guide.py"})
-"""Folders and files that no order, no lock and no schedule goes through."""
+ASIDE = frozenset({"migrations", "management", "admin", "templates", "admin.py", "guide.py", "verify.py"})
+"""Folders and files that no order, no lock and no schedule goes through. How far is searched, which `verify.py` says, is
+kept with what came of it."""
 
 
 def hash_of(*places: Path) -> str:

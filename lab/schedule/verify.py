@@ -41,7 +41,10 @@ SAMPLE = {"flawed": 1000, "sound": 30}
 SOUND = Bounds(preemptions=2, events=1)
 """How far the sound rungs are searched each time, with two clients."""
 CROWD = 3
-CROWDED = {"locks": Bounds(preemptions=2, events=1), "stock": Bounds(preemptions=1, events=1, schedules=500)}
+CROWDED = {
+    "locks": Bounds(preemptions=2, events=1, schedules=1000),
+    "stock": Bounds(preemptions=1, events=1, schedules=500),
+}
 """Clients and bounds of the other search of a sound rung: some flaws take a third client, who comes while two wait."""
 NOT_IN_A_CROWD: tuple[Event, ...] = ("tick",)
 """What happens to one holder and his lease, and takes no third client; the deep searches let it happen there too."""
