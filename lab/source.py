@@ -6,7 +6,7 @@ import hashlib
 from pathlib import Path
 
 ASIDE = frozenset({"migrations", "management", "admin", "templates", "admin.py", "guide.py", "verify.py"})
-"""Folders and files that no order, no lock and no schedule goes through. How far is searched, which `verify.py` says, is
+"""Folders and files that no order, no lock and no schedule goes through. How far is searched, as `verify.py` says, is
 kept with what came of it."""
 
 
