@@ -154,15 +154,21 @@ def open_stage(number: int, redis_url: str = "") -> Stage:
 
 
 def _take(numbers: Sequence[int], until: float) -> tuple[int, Stage]:
-    """The first of these stages that is free.
+    """The first of these stages that is free. One whose databases hold what is not the lab's is passed over.
 
     Raises:
         StagesBusy: none was, until that time on the monotonic clock.
+        NotOurs: there is none but such.
     """
     while True:
         for number in numbers:
-            if (stage := _try(number, until)) is not None:
-                return number, stage
+            try:
+                if (stage := _try(number, until)) is not None:
+                    return number, stage
+            except NotOurs:
+                numbers = [other for other in numbers if other != number]
+                if not numbers:
+                    raise
         with _changed:
             left = until - time.monotonic()
             if left <= 0:

@@ -80,7 +80,8 @@ def test_a_command_that_is_stopped_ends_at_once_with_all_that_it_started(
 ) -> None:
     with running(*arguments) as process:
         command = psutil.Process(process.pid)
-        wait_for(lambda: works(command), "the command to work", timeout=60)
+        wait_for(lambda: process.poll() is not None or works(command), "the command to work", timeout=60)
+        assert process.poll() is None, process.communicate()
         started = command.children(recursive=True)
         began = time.monotonic()
         os.killpg(process.pid, signal.SIGINT)

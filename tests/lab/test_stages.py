@@ -211,7 +211,7 @@ def test_no_page_shows_the_mark_of_the_lab_and_a_restart_keeps_it(slug: str, sch
     stage.close()
 
 
-def test_a_page_and_a_command_say_that_a_database_is_somebody_elses(
+def test_a_page_that_has_no_other_says_that_a_database_is_somebody_elses_and_a_command_takes_another(
     client: Client, settings: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings.LAB_STAGES = 1
@@ -237,9 +237,7 @@ def test_a_page_and_a_command_say_that_a_database_is_somebody_elses(
     assert answer.status_code == 503
     assert "holds what is not its own" in answer.content.decode()
     assert "Retry-After" not in answer.headers
-    assert done.returncode == 2, done.stderr
-    assert "CommandError: Redis database 15 of " in done.stderr
-    assert "Traceback" not in done.stderr
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.fixture

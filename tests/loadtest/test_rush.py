@@ -32,7 +32,8 @@ def bursts(manage: Manage) -> Verdicts:
 
 @pytest.fixture(scope="module")
 def carts(manage: Manage) -> Verdicts:
-    return rush_of_all(manage, *ALL, "--stock", "20", "--skus", "3", "--clients", "20")
+    # So many that some of those who come last surely want the one unit that may be left, and nothing else.
+    return rush_of_all(manage, *ALL, "--stock", "20", "--skus", "3", "--clients", "20", "--attempts", "300")
 
 
 @pytest.mark.parametrize("strategy", DISTINCT)
