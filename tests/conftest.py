@@ -63,8 +63,21 @@ def redis(servers: Servers) -> Redis:
     return client
 
 
-SLOW = ("test_faults", "test_rush", "test_bench_locks", "test_rungs_under_load", "test_lifecycle", "test_postgres")
-"""The files that take longest begin, so that no worker is left alone with one of them at the end."""
+SLOW = (
+    "test_faults",
+    "test_postgres",
+    "test_rush",
+    "test_etcd",
+    "test_rungs_under_load",
+    "test_zookeeper",
+    "test_bench_locks",
+    "test_redlock",
+    "test_lifecycle",
+)
+"""The files that take longest begin, so that no worker is left alone with one of them at the end.
+
+Those that compute and those that wait take turns, so that the machine is not idle later.
+"""
 
 
 @pytest.hookimpl(trylast=True)
@@ -73,7 +86,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
     `FAILS_WITH` says how, where it is not an assertion, a timeout or the loss of a lease.
     """
-    items.sort(key=lambda item: item.path.stem not in SLOW)
+    items.sort(key=lambda item: SLOW.index(item.path.stem) if item.path.stem in SLOW else len(SLOW))
     for item in items:
         if getattr(item, "originalname", item.name) in getattr(getattr(item, "cls", None), "FAILS", ()):
             # By failing, that is: a server that does not start, or does not answer, is no proof of anything.

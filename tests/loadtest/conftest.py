@@ -8,13 +8,17 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import urllib.request
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from loadtest.stack import free_port
 from servers import RunFolder, Servers
+from tests.waiting import wait_for
 
 CHECKOUT = Path(__file__).resolve().parent.parent.parent
 Manage = Callable[..., subprocess.CompletedProcess[str]]
@@ -52,6 +56,39 @@ def manage(environment: dict[str, str]) -> Manage:
         )
 
     return run
+
+
+@pytest.fixture(scope="module")
+def shop(environment: dict[str, str]) -> Iterator[str]:
+    """A shop with the lab, and without a worker, as `manage.py serve` starts it.
+
+    Nobody waits in it for longer than two TTLs of a lock that is not freed.
+    """
+    port = free_port()
+    command = [sys.executable, "manage.py", "serve", "--port", str(port)]
+    subprocess.run([sys.executable, "manage.py", "migrate", "-v", "0"], cwd=CHECKOUT, env=environment, check=True)
+    with running(command, {**environment, "LAB_ENABLED": "1", "STOCK_LOCK_TTL": "2", "STOCK_LOCK_WAIT": "4"}):
+        url = f"http://127.0.0.1:{port}"
+        wait_for(lambda: status(f"{url}/health/") == 200, timeout=30)
+        yield url
+
+
+@contextmanager
+def running(command: list[str], environment: dict[str, str]) -> Iterator[subprocess.Popen[str]]:
+    with subprocess.Popen(command, cwd=CHECKOUT, env=environment, stderr=subprocess.DEVNULL, text=True) as process:
+        try:
+            yield process
+        finally:
+            process.terminate()
+
+
+def status(url: str) -> int:
+    """The HTTP status that an address answers with; 0 when nobody does."""
+    try:
+        with urllib.request.urlopen(url, timeout=5) as response:
+            return response.status
+    except OSError:
+        return 0
 
 
 def rush_of_all(manage: Manage, *arguments: str) -> Verdicts:

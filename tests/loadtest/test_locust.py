@@ -8,43 +8,10 @@ import subprocess
 import sys
 import urllib.parse
 import urllib.request
-from collections.abc import Iterator
-from contextlib import contextmanager
-
-import pytest
 
 from loadtest.stack import free_port
-from tests.loadtest.conftest import CHECKOUT
+from tests.loadtest.conftest import CHECKOUT, running, status
 from tests.waiting import wait_for
-
-
-@pytest.fixture
-def shop(environment: dict[str, str]) -> Iterator[str]:
-    """A shop with the lab, as `manage.py serve` starts it."""
-    port = free_port()
-    command = [sys.executable, "manage.py", "serve", "--port", str(port)]
-    subprocess.run([sys.executable, "manage.py", "migrate", "-v", "0"], cwd=CHECKOUT, env=environment, check=True)
-    with running(command, {**environment, "LAB_ENABLED": "1"}):
-        url = f"http://127.0.0.1:{port}"
-        wait_for(lambda: status(f"{url}/health/") == 200, timeout=30)
-        yield url
-
-
-@contextmanager
-def running(command: list[str], environment: dict[str, str]) -> Iterator[subprocess.Popen[str]]:
-    with subprocess.Popen(command, cwd=CHECKOUT, env=environment, stderr=subprocess.DEVNULL, text=True) as process:
-        try:
-            yield process
-        finally:
-            process.terminate()
-
-
-def status(url: str) -> int:
-    try:
-        with urllib.request.urlopen(url, timeout=5) as response:
-            return response.status
-    except OSError:
-        return 0
 
 
 def locust(shop: str, *arguments: str) -> list[str]:

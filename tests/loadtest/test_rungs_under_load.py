@@ -2,34 +2,17 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from lab.ladder.stock import RUNGS
-from loadtest.stack import free_port
-from tests.loadtest.conftest import CHECKOUT, Manage, Verdicts, rush_of_all
-from tests.loadtest.test_locust import running, status
-from tests.waiting import wait_for
+from tests.loadtest.conftest import Manage, Verdicts, rush_of_all
 
 Result = dict[str, Any]
 Check = Callable[[Result], bool]
 Rush = Callable[..., tuple[int, Result]]
-
-
-@pytest.fixture(scope="module")
-def shop(environment: dict[str, str]) -> Iterator[str]:
-    """A shop with the lab, in which nobody waits for longer than two TTLs of a lock that is not freed."""
-    port = free_port()
-    command = [sys.executable, "manage.py", "serve", "--port", str(port)]
-    subprocess.run([sys.executable, "manage.py", "migrate", "-v", "0"], cwd=CHECKOUT, env=environment, check=True)
-    with running(command, {**environment, "LAB_ENABLED": "1", "STOCK_LOCK_TTL": "2", "STOCK_LOCK_WAIT": "4"}):
-        url = f"http://127.0.0.1:{port}"
-        wait_for(lambda: status(f"{url}/health/") == 200, timeout=30)
-        yield url
 
 
 @pytest.fixture(scope="module")

@@ -59,8 +59,9 @@ def test_carts_of_several_skus_sell_every_unit_once(carts: Verdicts, strategy: s
     assert (result["errors"], result["missing"], result["conserved"], result["unserved"]) == (0, 0, True, 0)
 
 
-def test_orders_of_several_units_leave_what_no_order_fits_in(manage: Manage) -> None:
-    done = manage("rush", "--strategy", "lua", "--stock", "10", "--quantity", "3", "--clients", "8", "--json")
+def test_orders_of_several_units_leave_what_no_order_fits_in(manage: Manage, shop: str) -> None:
+    wanted = ("--strategy", "lua", "--stock", "10", "--quantity", "3", "--clients", "8")
+    done = manage("rush", "--url", shop, *wanted, "--json")
 
     result = json.loads(done.stdout.splitlines()[-1])
     assert done.returncode == 0, done.stderr
@@ -106,16 +107,17 @@ def test_a_shop_that_does_not_answer_is_named_and_is_no_verdict(manage: Manage) 
     assert done.stdout == ""
 
 
-def test_an_unknown_rung_is_named_and_is_no_verdict(manage: Manage) -> None:
-    done = manage("rush", "--rung", "no-such-rung", "--stock", "1", "--clients", "1")
+def test_an_unknown_rung_is_named_and_is_no_verdict(manage: Manage, shop: str) -> None:
+    done = manage("rush", "--url", shop, "--rung", "no-such-rung", "--stock", "1", "--clients", "1")
 
     assert done.returncode == 2
     said = f"The burst came to no verdict: the lab has no rung no-such-rung; it has {', '.join(RUNGS)}."
     assert said in done.stderr
 
 
-def test_a_burst_in_which_nobody_was_served_is_no_verdict(manage: Manage) -> None:
-    done = manage("rush", "--strategy", "lua", "--stock", "4000", "--quantity", "2000", "--clients", "3", "--json")
+def test_a_burst_in_which_nobody_was_served_is_no_verdict(manage: Manage, shop: str) -> None:
+    nobody = ("--strategy", "lua", "--stock", "4000", "--quantity", "2000", "--clients", "3")
+    done = manage("rush", "--url", shop, *nobody, "--json")
 
     assert done.returncode == 2
     assert "The burst came to no verdict: nobody was served" in done.stderr
@@ -132,16 +134,17 @@ def test_several_sellers_sell_one_after_the_other_in_the_order_they_are_named(ma
     assert done.returncode == 1
 
 
-def test_one_without_a_verdict_does_not_keep_the_others_from_theirs(manage: Manage) -> None:
-    done = manage("rush", "--rung", "no-such-rung", "--strategy", "lua", "--stock", "3", "--clients", "4", "--json")
+def test_one_without_a_verdict_does_not_keep_the_others_from_theirs(manage: Manage, shop: str) -> None:
+    sellers = ("--rung", "no-such-rung", "--strategy", "lua")
+    done = manage("rush", "--url", shop, *sellers, "--stock", "3", "--clients", "4", "--json")
 
     assert [json.loads(line)["strategy"] for line in done.stdout.splitlines()] == ["lua"]
     assert "the lab has no rung no-such-rung" in done.stderr
     assert done.returncode == 2
 
 
-def test_a_program_is_told_of_the_progress_and_of_the_verdict(environment: dict[str, str]) -> None:
-    with watched(environment, "--strategy", "lua", "--rung", "no-such-rung", "--stock", "50") as rush:
+def test_a_program_is_told_of_the_progress_and_of_the_verdict(environment: dict[str, str], shop: str) -> None:
+    with watched(environment, "--url", shop, "--strategy", "lua", "--rung", "no-such-rung", "--stock", "50") as rush:
         assert rush.stdout is not None
         said = [json.loads(line) for line in rush.stdout]
         status = rush.wait()
@@ -166,8 +169,8 @@ def test_a_rush_ends_when_the_program_that_watches_it_is_gone(environment: dict[
         assert rush.wait(timeout=60) != 0
 
 
-def test_when_the_time_is_up_nobody_comes_any_more_and_there_is_a_verdict(manage: Manage) -> None:
-    done = manage("rush", "--stock", "20000", "--clients", "10", "--seconds", "1", "--json")
+def test_when_the_time_is_up_nobody_comes_any_more_and_there_is_a_verdict(manage: Manage, shop: str) -> None:
+    done = manage("rush", "--url", shop, "--stock", "20000", "--clients", "10", "--seconds", "1", "--json")
 
     result = json.loads(done.stdout.splitlines()[-1])
     assert done.returncode == 0, done.stderr

@@ -945,16 +945,16 @@ def test_nobody_deletes_stock(admin_client: Client, redis: Redis) -> None:
 # Many, and odd
 
 
-@pytest.mark.parametrize("path", ["/admin/", STOCK, MOVEMENTS, ORDERS, PAYMENTS, SALES, "/admin/auth/user/"])
-def test_a_page_asks_as_often_for_ten_thousand_orders_as_for_one(admin_client: Client, redis: Redis, path: str) -> None:
+def test_a_page_asks_as_often_for_ten_thousand_orders_as_for_one(admin_client: Client, redis: Redis) -> None:
     offer = on_sale({"a": 20_000}, strategy="lua")
 
-    def asked() -> int:
-        with CaptureQueriesContext(
-            connection,
-        ) as queries:
-            get(admin_client, path)
-        return len(queries)
+    def asked() -> dict[str, int]:
+        often = {}
+        for path in ("/admin/", STOCK, MOVEMENTS, ORDERS, PAYMENTS, SALES, "/admin/auth/user/"):
+            with CaptureQueriesContext(connection) as queries:
+                get(admin_client, path)
+            often[path] = len(queries)
+        return often
 
     many_orders(offer, "a", 1)
     asked()  # Django remembers its content types
@@ -963,7 +963,8 @@ def test_a_page_asks_as_often_for_ten_thousand_orders_as_for_one(admin_client: C
     for number in range(20):
         on_sale({f"sku-{number}": 1}, opens=timedelta(hours=2), closes=timedelta(hours=3))
         new_customer()
-    assert asked() == of_one <= 14
+    assert asked() == of_one
+    assert max(of_one.values()) <= 14
 
 
 def test_an_order_of_many_skus_asks_as_often_as_one_of_a_single_sku(admin_client: Client, redis: Redis) -> None:
