@@ -5,9 +5,9 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
-ASIDE = frozenset({"migrations", "management", "admin", "templates", "admin.py", "guide.py", "verify.py"})
+ASIDE = frozenset({"migrations", "management", "admin", "templates", "admin.py", "guide.py", "stages.py", "verify.py"})
 """Folders and files that no order, no lock and no schedule goes through. How far is searched, as `verify.py` says, is
-kept with what came of it."""
+kept with what came of it; `stages.py` only says which databases a schedule has."""
 
 
 def hash_of(*places: Path) -> str:

@@ -9,6 +9,7 @@ for name in (
     "DATABASE_URL",
     "REDIS_URL",
     "SECRET_KEY",
+    "PAYMENT_SECRET",
     "DEBUG",
     "REDLOCK_URLS",
     "ETCD_URL",
@@ -30,3 +31,5 @@ def remove() -> None:
 from shop.settings import *  # noqa: E402, F403
 
 PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
+# A client of a test need not look for the static files: they are looked for when they are asked for.
+WHITENOISE_AUTOREFRESH = True

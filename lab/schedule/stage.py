@@ -393,8 +393,10 @@ def new_client(url: str) -> redis.Redis:
 def _backends(seat: Seat | None, actor: Actor) -> list[int]:
     """The processes of Postgres that serve an actor."""
     pids = []
-    if seat is not None and seat.database is not None and seat.database.connection is not None:
-        pids.append(seat.database.connection.info.backend_pid)
+    # Read once: the actor may be giving it back.
+    database = None if seat is None or seat.database is None else seat.database.connection
+    if database is not None:
+        pids.append(database.info.backend_pid)
     if actor.session is not None:
         pids.append(actor.session.pid)
     return pids
