@@ -34,7 +34,8 @@ if not SECRET_KEY:
     except ServerError as error:
         raise ImproperlyConfigured(str(error)) from error
 
-# Shared with the payment provider, who signs with it what it says of payments. Empty: no such message is believed.
+# Shared with the payment provider, who signs with it what it says of payments: its word counts then, and no customer's.
+# Empty: no such message is believed, and an order is paid when its customer says so.
 PAYMENT_SECRET = env.str("PAYMENT_SECRET", default="")
 
 DEBUG = env.bool("DEBUG", default=False)

@@ -60,6 +60,12 @@ STILL_RUNNING = Problem(
 SOLD_OUT = Problem("sold-out", 409, "Sold out", "Units of orders that are not paid in time come back.")
 OVER_LIMIT = Problem("over-limit", 409, "Over the limit per customer", "Order fewer units.")
 SALE_NOT_OPEN = Problem("sale-not-open", 409, "The sale is not open", "Look at the sale's window.")
+NOT_BELIEVED = Problem(
+    "not-believed",
+    403,
+    "The payment provider says what is paid",
+    "Pay there, and look at the order: its state is `paid` when the provider has said so.",
+)
 NOT_PAYABLE = Problem("not-payable", 409, "The order cannot be paid any more", "Place a new order.")
 NOT_CANCELLABLE = Problem(
     "not-cancellable", 409, "The order cannot be cancelled any more", "Look at the order's state."
@@ -109,6 +115,7 @@ BY_EXCEPTION: tuple[tuple[type[Exception], Problem], ...] = (
     (checkout.SaleNotOpen, SALE_NOT_OPEN),
     (checkout.StillRunning, STILL_RUNNING),
     (checkout.KeyReused, KEY_REUSED),
+    (checkout.NotBelieved, NOT_BELIEVED),
     (checkout.NotPayable, NOT_PAYABLE),
     (checkout.NotCancellable, NOT_CANCELLABLE),
     (states.Overtaken, BUSY),

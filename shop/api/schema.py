@@ -24,7 +24,12 @@ BY_OPERATION = {
     ),
     ("/api/orders/", "get"): (problems.NOT_FOUND,),
     ("/api/orders/{order}/", "get"): (problems.NOT_FOUND,),
-    ("/api/orders/{order}/pay/", "post"): (problems.NOT_FOUND, problems.NOT_PAYABLE, problems.BUSY),
+    ("/api/orders/{order}/pay/", "post"): (
+        problems.NOT_BELIEVED,
+        problems.NOT_FOUND,
+        problems.NOT_PAYABLE,
+        problems.BUSY,
+    ),
     ("/api/orders/{order}/cancel/", "post"): (problems.NOT_FOUND, problems.NOT_CANCELLABLE, problems.BUSY),
     ("/api/payments/", "post"): (
         problems.INVALID,

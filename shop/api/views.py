@@ -177,11 +177,11 @@ class OneOrder(APIView):
 
 
 class PayOrder(APIView):
-    """The payment of an order, at its customer's word."""
+    """The payment of an order at its customer's word, in a shop without a payment provider."""
 
     @extend_schema(request=None, responses=OrderSerializer)
     def post(self, request: Request, order: UUID) -> Response:
-        """Pay for an order. Paying twice is paying once."""
+        """Say that an order is paid, where no payment provider does. Paying twice is paying once."""
         return Response(OrderSerializer(checkout.pay(order, customer=customer_of(request))).data)
 
 

@@ -28,7 +28,7 @@ NEED_PREHEAT = {"lock-table", "lua", "lua-queue", "segmented-redis"}
 
 def in_line(strategy: Strategy) -> int:
     """How many wait inside of this process for the strategy to come to them."""
-    return len(strategy._waiting) if isinstance(strategy, GroupCommit) else 0
+    return strategy.group.waiting() if isinstance(strategy, GroupCommit) else 0
 
 
 class StrategyConformance(ABC):

@@ -69,13 +69,13 @@ def place(strategy: GroupCommit, gate: Gate) -> Iterator[Callable[[Draft], Futur
             connections.close_all()
 
     def start(draft: Draft) -> Future[Placement]:
-        before = len(strategy._waiting)
-        leads = not strategy._saving
+        before = strategy.group.waiting()
+        leads = not strategy.group._leading
         future = pool.submit(run, draft)
         if leads:
             assert gate.inside.wait(PATIENCE)
         else:
-            wait_for(lambda: len(strategy._waiting) > before, "the buyer to wait")
+            wait_for(lambda: strategy.group.waiting() > before, "the buyer to wait")
         return future
 
     yield start
@@ -101,7 +101,7 @@ def test_nobody_waits_for_company(strategy: GroupCommit, ledger: Ledger) -> None
     for _ in range(2):
         assert strategy.place(new_draft(("a", 1)), ledger.save) is Placement.COMMITTED
     assert threading.active_count() == threads
-    assert (strategy._waiting, strategy._saving) == ([], False)
+    assert (strategy.group.waiting(), strategy.group._leading) == (0, False)
 
 
 def test_when_the_stock_does_not_cover_all_the_first_to_come_are_served(

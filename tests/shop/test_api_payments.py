@@ -94,12 +94,22 @@ def test_a_second_reference_for_a_paid_order_is_due_for_refund(provider: Provide
 
 
 def test_what_the_customer_has_paid_is_not_paid_again_by_the_provider(
-    provider: Provider, order: UUID, buyer: Buyer
+    provider: Provider, order: UUID, buyer: Buyer, settings: Any
 ) -> None:
+    secret, settings.PAYMENT_SECRET = settings.PAYMENT_SECRET, ""
     for _ in range(2):
         assert buyer.post(f"/api/orders/{order}/pay/").json()["state"] == "paid"
+    settings.PAYMENT_SECRET = secret
     assert provider.says(payment(order)).json()["outcome"] == "refund_due"
     assert list(Payment.objects.order_by("pk").values_list("outcome", flat=True)) == ["paid", "refund_due"]
+
+
+@pytest.mark.parametrize("whose", ["his", "nobody's"])
+def test_where_there_is_a_provider_the_customer_is_not_believed(order: UUID, buyer: Buyer, whose: str) -> None:
+    """Without the provider's secret he is: the test above. Whether there is such an order he is not told either."""
+    asked = order if whose == "his" else uuid4()
+    assert_problem(buyer.post(f"/api/orders/{asked}/pay/"), 403, "not-believed")
+    assert (state(order), Payment.objects.count()) == ("pending", 0)
 
 
 def test_a_late_payment_says_whether_the_units_were_taken_again(

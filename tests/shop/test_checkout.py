@@ -18,7 +18,7 @@ from django.test.utils import CaptureQueriesContext
 
 from inventory import stock, strategies
 from inventory.draft import Draft, Placement, Save
-from inventory.errors import OverLimit, SoldOut, StockUnavailable, TryAgain, UnknownCustomer
+from inventory.errors import OverLimit, SoldOut, StockBusy, StockUnavailable, TryAgain, UnknownCustomer
 from inventory.strategies import Strategy
 from locking import held
 from shop import accounts, checkout, offers
@@ -208,6 +208,17 @@ def test_a_key_whose_order_was_refused_may_try_again(customer: int) -> None:
     assert_books(a=(0, 1))
 
 
+def test_of_many_keys_it_is_told_which_are_used_by_whom(customer: int) -> None:
+    """Those who are refused at the same time ask by one statement, in the order in which they came."""
+    offer, other = on_sale({"a": 5}), new_customer()
+    place(offer, customer, key="his", a=1)
+    place(offer, other, key="hers", a=1)
+    clicks = [(other, "his"), (customer, "his"), (customer, "new"), (other, "hers"), (customer, "his")]
+    with CaptureQueriesContext(connection) as asked:
+        assert checkout._which_are_used(clicks) == [False, True, False, True, True]
+    assert len(asked) == 1
+
+
 # Sold out, remembered for a moment
 
 
@@ -228,6 +239,131 @@ def test_who_comes_too_late_is_refused_without_asking_the_strategy_for_a_moment_
         assert (refused.value.wanted, refused.value.left) == (2, 1)
         assert len(asked) == expected  # being refused meanwhile has not prolonged it
     assert not place(offer, customer, key="one", a=1).replayed  # which is left
+
+
+class Asked:
+    """A strategy that is asked in the middle of which something happens, once, on a clock that stands still."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, name: str = "guarded-update") -> None:
+        self.strategy, self.times, self.now = strategies.get(name), 0, 1000.0
+        self.meanwhile: Callable[[], None] = lambda: None
+        self.place = self.strategy.place
+        monkeypatch.setattr(self.strategy, "place", self._place)
+        monkeypatch.setattr("inventory.sold_out.time.monotonic", lambda: self.now)
+
+    def _place(self, draft: Draft, save: Save) -> Placement:
+        self.times += 1
+        meanwhile, self.meanwhile = self.meanwhile, lambda: None
+        meanwhile()
+        return self.place(draft, save)
+
+
+def test_when_the_moment_is_over_one_asks_and_the_others_are_refused_until_he_is_answered(
+    customer: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    offer, asked = on_sale({"a": 1, "b": 5}), Asked(monkeypatch)
+
+    def refused(**cart: int) -> None:
+        with pytest.raises(SoldOut):
+            place(offer, customer, key=str(uuid4()), **cart)
+
+    def others() -> None:
+        refused(a=2)
+        refused(a=2, b=1)
+        place(offer, customer, key="what is left", a=1)
+
+    refused(a=2)
+    asked.now += 0.3
+    asked.meanwhile = others
+    refused(a=2)
+    assert asked.times == 3  # the first, the one who asked for the others, and who wanted no more than was left
+
+
+def test_who_asks_and_is_sold_what_came_back_lets_everybody_ask(customer: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    offer, asked = on_sale({"a": 1}), Asked(monkeypatch)
+    with pytest.raises(SoldOut):
+        place(offer, customer, key="one", a=2)
+    stock.deliver("a", 8)  # as by another process, of which nobody told this one
+    with pytest.raises(SoldOut):
+        place(offer, customer, key="two", a=2)
+    asked.now += 0.3
+    for key in ("three", "four"):
+        assert not place(offer, customer, key=key, a=2).replayed
+    assert_books(a=(5, 4))
+
+
+def test_who_is_refused_for_another_sku_has_asked_for_nobody(customer: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else carts with something that is sold out would keep others from what has come back, for ever."""
+    offer, asked = on_sale({"a": 1, "b": 1}), Asked(monkeypatch)
+    with pytest.raises(SoldOut):
+        place(offer, customer, key="one", a=2)
+    asked.now += 0.2
+    with pytest.raises(SoldOut):
+        place(offer, customer, key="two", b=2)
+    stock.deliver("a", 8)
+    asked.now += 0.1
+    with pytest.raises(SoldOut) as refused:
+        place(offer, customer, key="three", a=2, b=2)
+    assert refused.value.sku == "b"
+    assert not place(offer, customer, key="four", a=2).replayed
+
+
+def test_who_asks_and_is_refused_for_another_sku_lets_the_next_one_ask(
+    customer: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else b, which has come back, would be refused as long as carts with a keep asking."""
+    offer, asked = on_sale({"a": 1, "b": 1}), Asked(monkeypatch)
+    for cart in ({"a": 2}, {"b": 2}):
+        with pytest.raises(SoldOut):
+            place(offer, customer, key=str(uuid4()), **cart)
+    stock.deliver("b", 8)
+    asked.now += 0.3
+    with pytest.raises(SoldOut) as refused:
+        place(offer, customer, key="one", a=2, b=2)
+    assert (refused.value.sku, asked.times) == ("a", 3)
+    assert not place(offer, customer, key="two", b=2).replayed
+
+
+@pytest.mark.parametrize("error", [StockBusy("no lock"), UnknownCustomer(1), OperationalError("no server")], ids=repr)
+def test_who_asks_and_gets_no_answer_lets_the_next_one_ask(
+    customer: int, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    offer, asked = on_sale({"a": 1}), Asked(monkeypatch)
+    with pytest.raises(SoldOut):
+        place(offer, customer, key="one", a=2)
+    stock.deliver("a", 8)
+    asked.now += 0.3
+
+    def fail() -> None:
+        with pytest.raises(SoldOut):
+            place(offer, customer, key="meanwhile", a=2)
+        raise error
+
+    asked.meanwhile = fail
+    with pytest.raises(type(error)):
+        place(offer, customer, key="two", a=2)
+    assert not place(offer, customer, key="three", a=2).replayed
+
+
+def test_what_is_known_better_by_now_is_not_forgotten(customer: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who has asked and was paused is answered when somebody else has been told that even less is left."""
+    offer, asked = on_sale({"a": 2}), Asked(monkeypatch)
+    with pytest.raises(SoldOut):
+        place(offer, customer, key="one", a=3)
+    stock.deliver("a", 8)
+    asked.now += 0.3
+
+    def another() -> None:
+        asked.now += 0.3
+        with pytest.raises(SoldOut):
+            place(offer, customer, key="two", a=11)
+
+    asked.meanwhile = another
+    assert not place(offer, customer, key="three", a=3).replayed
+    times = asked.times
+    with pytest.raises(SoldOut):
+        place(offer, customer, key="four", a=11)
+    assert asked.times == times
 
 
 def test_units_that_come_back_are_sold_at_once_by_the_process_that_has_them(customer: int) -> None:
