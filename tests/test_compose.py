@@ -28,7 +28,7 @@ SECRETS = {"SECRET_KEY": "k" * 64, "POSTGRES_PASSWORD": "sampleOfAPassword"}
 # What Compose itself puts in, under the name of the project.
 PROJECT = {"COMPOSE_PROJECT_NAME": "last-unit"}
 SHOP = ("web", "worker", "beat", "migrate", "locust-master", "locust-worker")
-# Not for people to set: tracebacks are not for visitors, and `manage.py serve` makes the pool that its threads need.
+# Not for people to set: tracebacks are not for visitors, and `manage.py serve` makes its pool.
 NOT_OFFERED = {"DEBUG", "DATABASE_POOL", "LOCK_FOLDER"}
 VARIABLE = re.compile(r"\$(?:(?P<escaped>\$)|\{(?P<name>\w+)(?:(?P<operator>:[-?])(?P<text>[^{}]*))?\}|(?P<wrong>))")
 MANAGE = """
@@ -54,7 +54,8 @@ with celery.make_context("celery", sys.argv[1:]) as context:
 SETTINGS = """
 import json
 from shop import settings
-names = "DATABASES CACHES CELERY_BROKER_URL SECRET_KEY ALLOWED_HOSTS WEB_PROCESSES WEB_THREADS LAB_ENABLED DEBUG"
+names = "DATABASES CACHES CELERY_BROKER_URL SECRET_KEY ALLOWED_HOSTS LAB_ENABLED DEBUG"
+names += " WEB_PROCESSES WEB_DATABASE_CONNECTIONS"
 print(json.dumps({name: getattr(settings, name) for name in names.split()}))
 """
 
@@ -276,7 +277,8 @@ def test_postgres_accepts_every_connection_of_as_many_web_replicas_as_have_a_por
     accepted = int(re.fullmatch(r"max_connections=(\d+)", services["postgres"]["command"][-1])[1])
 
     assert replicas == 10
-    assert replicas * loaded["WEB_PROCESSES"] * loaded["WEB_THREADS"] <= accepted - 50
+    # A buyer who waits for a lock on Postgres has one for that, too.
+    assert 2 * replicas * loaded["WEB_PROCESSES"] * loaded["WEB_DATABASE_CONNECTIONS"] <= accepted - 50
 
 
 def test_all_are_on_the_one_network_and_data_is_in_named_volumes() -> None:

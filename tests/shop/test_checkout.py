@@ -279,6 +279,14 @@ def test_when_the_moment_is_over_one_asks_and_the_others_are_refused_until_he_is
     assert asked.times == 3  # the first, the one who asked for the others, and who wanted no more than was left
 
 
+def sold_out_until_some_come_back(offer: OnSale, customer: int, asked: Asked, *, wanted: int) -> None:
+    """As by another process, of which nobody told this one; its moment is over."""
+    with pytest.raises(SoldOut):
+        place(offer, customer, key="one", a=wanted)
+    stock.deliver("a", 8)
+    asked.now += 0.3
+
+
 def test_who_asks_and_is_sold_what_came_back_lets_everybody_ask(customer: int, monkeypatch: pytest.MonkeyPatch) -> None:
     offer, asked = on_sale({"a": 1}), Asked(monkeypatch)
     with pytest.raises(SoldOut):
@@ -329,10 +337,7 @@ def test_who_asks_and_gets_no_answer_lets_the_next_one_ask(
     customer: int, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     offer, asked = on_sale({"a": 1}), Asked(monkeypatch)
-    with pytest.raises(SoldOut):
-        place(offer, customer, key="one", a=2)
-    stock.deliver("a", 8)
-    asked.now += 0.3
+    sold_out_until_some_come_back(offer, customer, asked, wanted=2)
 
     def fail() -> None:
         with pytest.raises(SoldOut):
@@ -348,10 +353,7 @@ def test_who_asks_and_gets_no_answer_lets_the_next_one_ask(
 def test_what_is_known_better_by_now_is_not_forgotten(customer: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Who has asked and was paused is answered when somebody else has been told that even less is left."""
     offer, asked = on_sale({"a": 2}), Asked(monkeypatch)
-    with pytest.raises(SoldOut):
-        place(offer, customer, key="one", a=3)
-    stock.deliver("a", 8)
-    asked.now += 0.3
+    sold_out_until_some_come_back(offer, customer, asked, wanted=3)
 
     def another() -> None:
         asked.now += 0.3

@@ -140,8 +140,11 @@ def test_who_serves_is_told_which_server_does_not_answer(
     assert [line[: len(says)] for line in warnings] == ([] if answers else [says])
 
 
-def test_the_web_server_has_as_many_connections_to_postgres_as_threads() -> None:
-    assert environment() == {"DATABASE_POOL": str(settings.WEB_THREADS)}
+def test_the_web_server_has_a_pool_and_the_size_that_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert environment() == {"DATABASE_POOL": str(settings.WEB_DATABASE_CONNECTIONS)}
+    monkeypatch.setattr(settings, "WEB_DATABASE_CONNECTIONS", 0)  # not "no pool": each request would open a connection
+    with pytest.raises(CommandError, match="1 or more"):
+        environment()
     arguments = granian_arguments("127.0.0.1", 8000)
     for flag, value in {
         "--interface": "wsgi",

@@ -17,8 +17,8 @@ from shop.management.commands import servers
 
 class Command(BaseCommand):
     help = (
-        "Runs the shop with granian until it is stopped. Its size comes from the settings WEB_PROCESSES, WEB_THREADS "
-        "and WEB_CONNECTIONS. The servers have to run: `manage.py servers start`."
+        "Runs the shop with granian until it is stopped. Its size comes from the settings WEB_PROCESSES, "
+        "WEB_THREADS, WEB_CONNECTIONS and WEB_DATABASE_CONNECTIONS. The servers have to run: `manage.py servers start`."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
@@ -38,8 +38,14 @@ class Command(BaseCommand):
 
 
 def environment() -> dict[str, str]:
-    """What the web server's processes need beside the settings: a pool with a connection for each thread."""
-    return {"DATABASE_POOL": str(settings.WEB_THREADS)}
+    """What the web server's processes need beside the settings: a pool of connections to Postgres.
+
+    Raises:
+        CommandError: it would be empty.
+    """
+    if settings.WEB_DATABASE_CONNECTIONS < 1:
+        raise CommandError("WEB_DATABASE_CONNECTIONS has to be 1 or more: without a connection nothing is sold.")
+    return {"DATABASE_POOL": str(settings.WEB_DATABASE_CONNECTIONS)}
 
 
 def granian_arguments(host: str, port: int, application: str = "shop.wsgi:application") -> list[str]:

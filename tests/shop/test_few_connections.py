@@ -1,0 +1,70 @@
+"""The threads of the web server share fewer connections: nobody may wait, with one in hand, for who waits for it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from django.db import connections
+
+from inventory import strategies
+from inventory.errors import SoldOut, StockConflict, StockReserved
+from shop import checkout, offers
+from shop.checkout import Placed
+from tests.factories import elsewhere, new_customer, on_sale, tally
+from tests.waiting import PATIENCE
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("redis")]
+BUYERS, UNITS = 12, 8
+
+
+@pytest.fixture
+def one_connection(db: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """All threads but this one share it, and the time in which they read the offer of a sale is always over."""
+    mine = connections.settings["default"]
+    options = {**mine["OPTIONS"], "pool": {"min_size": 1, "max_size": 1, "timeout": 4}}
+    monkeypatch.setitem(connections.settings, "default", {**mine, "OPTIONS": options})
+    yield
+    elsewhere(lambda: connections["default"].close_pool())
+
+
+@pytest.mark.parametrize("name", strategies.NAMES)
+def test_threads_that_share_a_connection_sell_everything_and_wait_for_nobody_in_vain(
+    one_connection: None, settings: Any, name: str
+) -> None:
+    settings.OFFER_TTL = 0
+    sale = on_sale({"a": UNITS}, strategy=name)
+    customers = [new_customer() for _ in range(BUYERS)]
+    offer = offers.read(sale.sale)
+    assert offer is not None
+    start = threading.Barrier(BUYERS)
+
+    def buy(turn: int) -> Placed:
+        """Every other one comes to the stock with the connection in hand, as he has had to read the offer."""
+        if turn % 2:
+            return checkout.place(customer=customers[turn], sale=sale.sale, quantities=sale.cart(a=1), key=str(uuid4()))
+        draft = checkout.draft_order(offer, customer=customers[turn], quantities=sale.cart(a=1), key=str(uuid4()))
+        return checkout.place_draft(draft, offer, strategies.get(name))
+
+    def request(turn: int) -> Placed | Exception:
+        start.wait(PATIENCE)
+        while True:
+            try:
+                return buy(turn)
+            except (StockConflict, StockReserved):
+                continue
+            except Exception as error:
+                return error
+            finally:
+                connections.close_all()
+
+    with ThreadPoolExecutor(BUYERS) as threads:
+        answers = list(threads.map(request, range(BUYERS)))
+    assert tally(["placed" if isinstance(answer, Placed) else answer for answer in answers]) == {
+        "placed": UNITS,
+        SoldOut.__name__: BUYERS - UNITS,
+    }
