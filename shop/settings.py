@@ -245,6 +245,7 @@ SPECTACULAR_SETTINGS = {
     ],
 }
 
+PASSWORD_HASHERS = ["shop.hashers.Hasher"]
 AUTH_PASSWORD_VALIDATORS = [
     {"NAME": "django.contrib.auth.password_validation.MinimumLengthValidator"},
     {"NAME": "django.contrib.auth.password_validation.CommonPasswordValidator"},

@@ -9,7 +9,10 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from django.db import connections
+from django.contrib.auth.hashers import PBKDF2PasswordHasher
+from django.contrib.auth.models import User
+from django.db import connection, connections
+from rest_framework.test import APIClient
 
 from inventory import strategies
 from inventory.errors import SoldOut, StockConflict, StockReserved
@@ -68,3 +71,27 @@ def test_threads_that_share_a_connection_sell_everything_and_wait_for_nobody_in_
         "placed": UNITS,
         SoldOut.__name__: BUYERS - UNITS,
     }
+
+
+@pytest.mark.parametrize("name", ["known", "unknown"])
+@pytest.mark.parametrize(
+    ("hasher", "kept"),
+    [("shop.hashers.Hasher", False), ("django.contrib.auth.hashers.PBKDF2PasswordHasher", True)],
+    ids=["ours", "Django's"],
+)
+def test_who_waits_for_the_hash_of_a_password_has_given_the_connection_back(
+    visitor: APIClient, monkeypatch: pytest.MonkeyPatch, settings: Any, hasher: str, kept: bool, name: str
+) -> None:
+    settings.PASSWORD_HASHERS = [hasher]
+    monkeypatch.setattr(PBKDF2PasswordHasher, "iterations", 1)
+    User.objects.create_user("known", password="aPasswordOfHis")
+    encode, seen = PBKDF2PasswordHasher.encode, []
+
+    def look(*args: Any) -> str:
+        seen.append(connection.connection is not None)
+        return encode(*args)
+
+    monkeypatch.setattr(PBKDF2PasswordHasher, "encode", look)
+    answer = visitor.post("/api/token/", {"username": name, "password": "aPasswordOfHis"}, format="json")
+    assert answer.status_code == (200 if name == "known" else 401)
+    assert seen == [kept]
