@@ -143,6 +143,17 @@ class Counters:
         counts = self.client.mget([counter_key(sku) for sku in skus])
         return {sku: None if count is None else int(count) for sku, count in zip(skus, counts, strict=True)}
 
+    def admits(self, sku: str) -> int | None:
+        """What Redis may still admit of a sku and what is reserved, as of one moment; None where there is no counter.
+
+        While Redis is right this is never less than what is on hand.
+        """
+        with self.client.pipeline(transaction=True) as asked:
+            asked.get(counter_key(sku))
+            asked.hget(UNITS, sku)
+            count, reserved = asked.execute()
+        return None if count is None else int(count) + int(reserved or 0)
+
     def reserved(self) -> Mapping[str, int]:
         """Units of each sku that are noted as reserved for a draft."""
         return {text(sku): int(units) for sku, units in self.client.hgetall(UNITS).items()}

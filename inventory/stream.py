@@ -6,6 +6,7 @@ read and not finished is taken over by another; saving the same draft twice is s
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -21,6 +22,8 @@ from redis.exceptions import ResponseError
 from inventory.counters import NOTES, SCRIPTS, UNITS, counter_key, text
 from inventory.draft import Draft, Line, Returned
 from inventory.errors import Duplicate, OverLimit, SoldOut, StockNotLoaded, StockUnavailable
+
+logger = logging.getLogger(__name__)
 
 STREAM = "{stock}:queue"
 GROUP = "workers"
@@ -143,7 +146,9 @@ class Queue:
         """Up to `count` drafts for a worker to save: those that a dead worker has left, then new ones."""
         try:
             entries = self.client.xautoclaim(STREAM, GROUP, worker, round(self.dead * 1000), count=count)[1]
-            if not entries:
+            if entries:
+                logger.warning("Queued orders taken over from a worker that did not finish them: %d.", len(entries))
+            else:
                 found = self.client.xreadgroup(GROUP, worker, {STREAM: ">"}, count=count)
                 entries = found[0][1] if found else []
         except ResponseError as error:

@@ -4,8 +4,9 @@
 -- KEYS[3..] the counter of each line's sku
 -- ARGV[1]   the draft's id
 -- ARGV[2]   the note: JSON, {"lines": [[sku, quantity], ...]}, to which the server's time is added
--- Returns {"taken", 1, 0}, {"reserved", line, left}, {"sold out", line, left} or {"not loaded", line, 0}. "Reserved" is
--- what is left for drafts that may still fail, and with it there would be enough: too early to say "sold out".
+-- Returns {"taken", 1, 0}, {"reserved", line, left}, {"sold out", line, left} or {"not loaded", line, 0}. What is reserved
+-- for drafts that may still fail counts as left. "Reserved": only with it would there be enough, which is too early to
+-- say "sold out".
 
 -- A client that lost the answer may send the script again: the note says that the draft has its units.
 if redis.call("HEXISTS", KEYS[1], ARGV[1]) == 1 then
@@ -19,8 +20,8 @@ for at, line in ipairs(note.lines) do
     end
     if tonumber(left) < line[2] then
         local reserved = tonumber(redis.call("HGET", KEYS[2], line[1]) or 0)
-        local answer = tonumber(left) + reserved < line[2] and "sold out" or "reserved"
-        return {answer, at, math.max(0, tonumber(left))}
+        local with = math.max(0, tonumber(left) + reserved)
+        return {with < line[2] and "sold out" or "reserved", at, with}
     end
 end
 for at, line in ipairs(note.lines) do

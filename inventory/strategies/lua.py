@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 from django.db import IntegrityError, transaction
+from redis import RedisError
 
 from inventory import stock
 from inventory.counters import Counters
 from inventory.draft import Draft, Placement, Save, Saved, save_one
-from inventory.errors import SoldOut
+from inventory.errors import SoldOut, StockNotLoaded, StockUnavailable
 from inventory.strategies.base import Strategy
 
 
 class Lua(Strategy):
     """Check-and-decrement in Redis, noting whose units they are; then the guarded update and the order in Postgres.
 
-    Who comes too late is refused by Redis and never reaches the hot row.
+    Who comes too late is refused by Redis and never waits for the hot row.
 
     Args:
         counters: the stock in Redis; called when it is needed, so that nothing connects at import.
@@ -29,7 +31,8 @@ class Lua(Strategy):
 
     def _place(self, order: Draft, save: Save) -> Placement:
         counters = self.counters()
-        counters.take(order)
+        with self.agreed():
+            counters.take(order)
         try:
             decide(order, order.skus, counters, save)
         except SoldOut as error:
@@ -37,6 +40,23 @@ class Lua(Strategy):
             counters.unload([error.sku])
             raise
         return Placement.COMMITTED
+
+    @contextmanager
+    def agreed(self) -> Iterator[None]:
+        """For the block, in which Redis is asked: "sold out" it says only if Postgres has no more either.
+
+        Raises:
+            StockNotLoaded: it has.
+        """
+        try:
+            yield
+        except SoldOut as refused:
+            try:
+                admits = self.counters().admits(refused.sku)
+            except RedisError as error:
+                raise StockUnavailable(f"Redis did not answer: {error}") from error
+            agree(refused.sku, admits)
+            raise
 
     def preheat(self, skus: Sequence[str], saved: Saved) -> None:
         load(self.counters(), skus, saved, make=True)
@@ -46,6 +66,20 @@ class Lua(Strategy):
 
     def refresh(self, skus: Sequence[str], saved: Saved) -> Mapping[str, int]:
         return load(self.counters(), skus, saved, make=False)
+
+
+def agree(sku: str, admits: int | None) -> None:
+    """Redis would say "sold out". It may have come back older than the truth, and have too little.
+
+    Args:
+        admits: what it may still admit and what is reserved, as of a moment before this call. Since then orders have
+            made what is on hand less, and nothing has made it more but units that came back.
+
+    Raises:
+        StockNotLoaded: more is on hand. Whoever loads the stock makes Redis right again.
+    """
+    if admits is None or stock.on_hand(sku) > admits:
+        raise StockNotLoaded(f"{sku} has more on hand than Redis knows of: preheat its sale.")
 
 
 def load(counters: Counters, skus: Sequence[str], saved: Saved, *, make: bool) -> dict[str, int]:

@@ -44,7 +44,9 @@ class LuaQueue(Lua):
         self.queue = queue
 
     def _place(self, order: Draft, save: Save) -> Placement:
-        if self.queue().put(order):
+        with self.agreed():
+            first = self.queue().put(order)
+        if first:
             queued.send_robust(sender=type(self))
         return Placement.QUEUED
 

@@ -12,7 +12,7 @@ from inventory import stock
 from inventory.draft import Draft, Save, Saved
 from inventory.errors import SoldOut, StockNotLoaded, StockReserved
 from inventory.segment_counters import SegmentCounters, name_of
-from inventory.strategies.lua import decide
+from inventory.strategies.lua import agree, decide
 from inventory.strategies.segmented import Held, Moved, Segmented
 
 
@@ -38,6 +38,7 @@ class SegmentedRedis(Segmented):
     def left(self, sku: str) -> int:
         """What is reserved counts as well: it comes back when its order fails, and until then its lock is held."""
         units, reserved = self._units(sku)
+        agree(sku, sum(units) + reserved)
         return max(0, sum(units) + reserved)
 
     def _units(self, sku: str) -> tuple[Sequence[int], int]:
@@ -55,9 +56,10 @@ class SegmentedRedis(Segmented):
                     raise Moved(each.line.sku)
                 if left < each.line.quantity:
                     # Nobody else has a lock, so what is still reserved is of somebody who died or was overtaken.
-                    if self.left(each.line.sku) >= each.line.quantity:
+                    left = self.left(each.line.sku)
+                    if left >= each.line.quantity:
                         raise StockReserved(each.line.sku)
-                    raise SoldOut(each.line.sku, wanted=each.line.quantity, left=max(0, left))
+                    raise SoldOut(each.line.sku, wanted=each.line.quantity, left=left)
         lines = [replace(each.line, sku=name_of(each.line.sku, each.number or 0)) for each in held]
         taken = replace(order, lines=tuple(lines))
         try:

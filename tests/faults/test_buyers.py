@@ -75,11 +75,11 @@ def buy(port: int, **options: float) -> Wish:
 
 
 def test_he_asks_with_the_same_key_until_he_has_an_order(say: Say) -> None:
-    port, asked = say([problem(503, "busy"), HANG_UP, problem(409, "still-running"), (500, {}), (201, PENDING)])
+    port, asked = say([problem(503, "busy"), HANG_UP, problem(409, "still-running"), (201, PENDING)])
     wish = buy(port)
 
-    assert (wish.orders, wish.requests, wish.answered, wish.gave_up) == ({ORDER}, 5, True, False)
-    assert asked == [("POST", "/api/orders/", "mine")] * 5
+    assert (wish.orders, wish.requests, wish.answered, wish.gave_up) == ({ORDER}, 4, True, False)
+    assert asked == [("POST", "/api/orders/", "mine")] * 4
 
 
 def test_a_shop_that_is_busy_for_too_long_puts_him_off_which_is_no_answer(say: Say) -> None:
@@ -95,6 +95,13 @@ def test_a_refusal_is_an_answer(say: Say, name: str) -> None:
     wish = buy(port)
 
     assert (wish.orders, wish.refusals, wish.answered, len(asked)) == (set(), {name}, True, 1)
+
+
+def test_an_internal_error_is_no_answer_that_he_puts_up_with(say: Say) -> None:
+    port, asked = say([(500, {})])
+    wish = buy(port)
+
+    assert (wish.refusals, wish.answered, len(asked)) == ({"500"}, True, 1)
 
 
 def test_he_looks_after_a_queued_order_until_it_has_an_outcome(say: Say) -> None:

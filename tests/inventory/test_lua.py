@@ -18,7 +18,7 @@ from inventory.errors import Refusal, SoldOut, StockNotLoaded, StockUnavailable
 from inventory.models import StockItem
 from inventory.strategies import Strategy
 from inventory.strategies.lua import Lua
-from tests.factories import elsewhere, new_draft, preheated
+from tests.factories import elsewhere, interleaved, new_draft, preheated
 from tests.inventory.conftest import Ledger
 from tests.waiting import wait_for
 
@@ -55,7 +55,7 @@ def test_in_save_the_units_are_reserved_and_at_rest_they_are_sold(
     assert counters.left(["a"]) == {"a": 1}
 
 
-def test_who_is_refused_by_redis_never_reaches_postgres(strategy: Strategy, ledger: Ledger) -> None:
+def test_who_is_refused_by_redis_reads_what_is_on_hand_and_waits_for_no_row(strategy: Strategy, ledger: Ledger) -> None:
     statements: list[str] = []
 
     def listen(execute: Callable[..., object], sql: str, *rest: object) -> object:
@@ -64,7 +64,8 @@ def test_who_is_refused_by_redis_never_reaches_postgres(strategy: Strategy, ledg
 
     with connection.execute_wrapper(listen), pytest.raises(SoldOut):
         strategy.place(new_draft(("a", 3)), ledger.save)
-    assert statements == []
+    assert [sql.split()[0] for sql in statements] == ["SELECT"]
+    assert "FOR " not in statements[0]
     ledger.assert_law(a=(2, 0))
 
 
@@ -128,13 +129,55 @@ def test_without_the_guard_in_sql_the_constraint_refuses(
     assert (counters.left(["a"]), counters.reserved()) == ({"a": 5}, {})
 
 
-def test_a_counter_below_the_truth_refuses_too_early_and_sells_nothing_wrong(
-    strategy: Strategy, ledger: Ledger, counters: Counters
-) -> None:
-    counters.load("a", 0, (), make=False)
+BELOW = pytest.mark.parametrize("name", ["lua", "lua-queue", "segmented-redis"])
+
+
+@pytest.fixture
+def below(name: str, ledger: Ledger, redis: Redis) -> Strategy:
+    """A strategy with four units of `a`, of which Redis knows one: it has come back older than the truth."""
+    strategy = preheated(name, {"a": 1})
+    stock.deliver("a", 3)
+    return strategy
+
+
+@BELOW
+def test_a_counter_below_the_truth_is_not_loaded_and_not_sold_out(below: Strategy, ledger: Ledger, name: str) -> None:
+    with pytest.raises(StockNotLoaded, match="a has more on hand than Redis knows of"):
+        below.place(new_draft(("a", 2)), ledger.save)
+    below.preheat(["a"], ledger.saved)
+    below.place(new_draft(("a", 2)), ledger.save)
     with pytest.raises(SoldOut):
-        strategy.place(new_draft(("a", 1)), ledger.save)
-    assert (ledger.figures()["a"].on_hand, ledger.figures()["a"].sold) == (2, 0)
+        below.place(new_draft(("a", 5)), ledger.save)
+
+
+@BELOW
+def test_without_asking_postgres_too_it_would_be_sold_out(
+    below: Strategy, ledger: Ledger, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The negative control."""
+    for module in ("lua", "segmented_redis"):
+        monkeypatch.setattr(f"inventory.strategies.{module}.agree", lambda sku, admits: None)
+    with pytest.raises(SoldOut):
+        below.place(new_draft(("a", 2)), ledger.save)
+
+
+def test_orders_that_are_committed_between_the_two_answers_make_nobody_doubt_redis(
+    strategy: Strategy, ledger: Ledger
+) -> None:
+    """Redis is asked first: since then there can only be less on hand."""
+    with interleaved(lambda: strategy.place(new_draft(("a", 1)), ledger.save), before="SELECT"), pytest.raises(SoldOut):
+        strategy.place(new_draft(("a", 3)), ledger.save)
+    ledger.assert_law(a=(1, 1))
+
+
+def test_what_is_committed_and_still_noted_as_reserved_makes_nobody_doubt_redis(
+    strategy: Strategy, ledger: Ledger, counters: Counters, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Counters, "settle", lambda *draft: False)
+    strategy.place(new_draft(("a", 1)), ledger.save)
+    assert counters.admits("a") == 2
+    with pytest.raises(SoldOut):
+        strategy.place(new_draft(("a", 3)), ledger.save)
 
 
 # The order is surely not saved: the units go back, once

@@ -301,12 +301,16 @@ class Dies(Exception):
     """The worker's process ends here."""
 
 
-def test_what_a_dead_worker_has_read_is_taken_over(strategy: LuaQueue, ledger: Ledger, redis: Redis) -> None:
+def test_what_a_dead_worker_has_read_is_taken_over_and_logged(
+    strategy: LuaQueue, ledger: Ledger, redis: Redis, caplog: pytest.LogCaptureFixture
+) -> None:
     strategy.place(new_draft(("a", 1)), ledger.save)
     dead, heir = Queue(redis), LuaQueue(strategies.counters, lambda: Queue(redis, dead=0))
     assert len(dead.read("dead", 10)) == 1
     assert work(strategy, ledger) == 0
+    assert caplog.messages == []
     assert work(heir, ledger) == 1
+    assert caplog.messages == ["Queued orders taken over from a worker that did not finish them: 1."]
     assert_at_rest(redis)
     ledger.assert_law(a=(2, 1), b=(3, 0))
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from decimal import Decimal
+from functools import partial
 from typing import Any
 from uuid import uuid4
 
@@ -18,7 +19,7 @@ from django.test.utils import CaptureQueriesContext
 
 from inventory import stock, strategies
 from inventory.draft import Draft, Placement, Save
-from inventory.errors import OverLimit, SoldOut, StockBusy, StockUnavailable, TryAgain, UnknownCustomer
+from inventory.errors import OverLimit, SoldOut, StockBusy, StockReserved, StockUnavailable, TryAgain, UnknownCustomer
 from inventory.strategies import Strategy
 from locking import held
 from shop import accounts, checkout, offers
@@ -366,6 +367,28 @@ def test_what_is_known_better_by_now_is_not_forgotten(customer: int, monkeypatch
     with pytest.raises(SoldOut):
         place(offer, customer, key="four", a=11)
     assert asked.times == times
+
+
+def test_what_is_reserved_for_somebody_is_not_remembered_as_sold(
+    customer: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """He may not get it, after all. Who wants no more than that is told to ask again, not that nothing is left."""
+    offer = on_sale({"a": 1}, strategy="lua")
+    first, answers = new_customer(), []
+
+    def fail(drafts: Sequence[Draft]) -> Any:
+        for wanted in (2, 1):
+            with pytest.raises((SoldOut, StockReserved)) as refused:
+                elsewhere(partial(place, offer, customer, a=wanted))
+            answers.append(refused.type)
+        raise OperationalError("no server")
+
+    monkeypatch.setattr(checkout, "save", fail)
+    with pytest.raises(OperationalError):
+        place(offer, first, a=1)
+    assert answers == [SoldOut, StockReserved]
+    monkeypatch.undo()
+    assert not place(offer, customer, a=1).replayed
 
 
 def test_units_that_come_back_are_sold_at_once_by_the_process_that_has_them(customer: int) -> None:

@@ -105,19 +105,15 @@ class Shop(RuleBasedStateMachine):
             with pytest.raises(checkout.KeyReused):
                 self.buy(customer, cart, key)
 
-    def place_new(self, customer: int, cart: dict[str, int], key: str, *, too_low: bool = False) -> None:
-        """Place an order under a new key.
-
-        Args:
-            too_low: Redis believes that less is left than is.
-        """
+    def place_new(self, customer: int, cart: dict[str, int], key: str) -> None:
+        """Place an order under a new key."""
         short = any(self.left(sku) < units for sku, units in cart.items())
         mine = self.taken(customer)
         over = any(mine[sku] + units > LIMIT for sku, units in cart.items())
         try:
             order = self.buy(customer, cart, key).order.pk
         except SoldOut:
-            assert short or too_low
+            assert short
             return
         except OverLimit:
             assert over
@@ -198,7 +194,7 @@ class Shop(RuleBasedStateMachine):
         """It has come back older than the truth, or was meddled with; somebody buys before reconciling finds it."""
         self.meddle(name, wrong)
         cart = {self.names[name]: units for name, units in wanted.items()}
-        self.place_new(self.customers[who], cart, uuid4().hex, too_low=wrong < 0)
+        self.place_new(self.customers[who], cart, uuid4().hex)
         reconcile(grace=0)
 
     def meddle(self, name: str, wrong: int) -> None:
