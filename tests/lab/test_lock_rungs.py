@@ -320,16 +320,20 @@ def test_sold_out_is_answered_as_such(world: World) -> None:
 
 @pytest.mark.parametrize("slug", [slug for slug in LOCK_RUNGS if slug not in {"no-lock", *IN_PROCESS}])
 def test_a_server_that_does_not_answer_is_an_error_of_the_package(own_valkey: Valkey, slug: str) -> None:
-    impatient = redis.Redis.from_url(own_valkey.url, socket_timeout=0.05, retry=None)
+    client = redis.Redis.from_url(own_valkey.url, single_connection_client=True, socket_timeout=10, retry=None)
     made: Any = LOCKS[slug]
-    lease = made(impatient, "x").acquire()
+    lease = made(client, "x").acquire()
+    assert client.connection is not None
     assert own_valkey.child.pid is not None
     with paused(own_valkey.child.pid):
+        # Impatient only now: a server that is merely slow must not count as one that does not answer.
+        client.connection.socket_timeout = client.connection_pool.connection_kwargs["socket_timeout"] = 0.05
+        client.connection.update_current_socket_timeout(0.05)
         with pytest.raises(LockUnavailable):
-            made(impatient, "y").acquire(blocking=False)
+            made(client, "y").acquire(blocking=False)
         with pytest.raises(LockUnavailable):
             lease.release()
-    impatient.close()
+    client.close()
 
 
 def test_a_holder_that_dies_publishes_nothing_so_the_waiter_sleeps_on_beside_a_lock_that_is_free(world: World) -> None:
