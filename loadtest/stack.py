@@ -22,7 +22,7 @@ from servers import Child, ServerError, Servers
 from shop.management.commands import serve
 
 CHECKOUT = Path(settings.BASE_DIR)
-CELERY = (sys.executable, "-m", "celery", "--app", "shop")
+CELERY = (sys.executable, "-m", "celery", "--app")
 
 
 class Stack:
@@ -33,6 +33,7 @@ class Stack:
         lab: whether the lab's endpoints are there.
         background: whether Celery's worker and beat run too.
         application: what the web server runs.
+        tasks: what Celery's worker runs.
         environment: what web, worker and beat find in their environment beside ours.
     """
 
@@ -43,11 +44,13 @@ class Stack:
         lab: bool = False,
         background: bool = False,
         application: str = "shop.wsgi:application",
+        tasks: str = "shop",
         environment: Mapping[str, str] | None = None,
     ) -> None:
         self.port = port or free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.background = background
+        self.tasks = tasks
         self.environment = {**os.environ, "LAB_ENABLED": "1" if lab else "0", **(environment or {})}
         web = serve.granian_arguments("127.0.0.1", self.port, application)
         self.web = self._child("web", web, **serve.environment())
@@ -75,7 +78,7 @@ class Stack:
             call_command("migrate", verbosity=0, interactive=False)
             self._start(starting, self.web)
             if self.background:
-                self._start(starting, self._child("worker", worker_command()))
+                self._start(starting, self._child("worker", worker_command(self.tasks)))
                 self._start(starting, self._child("beat", beat_command()))
             self.web.wait_until(lambda: answers(self.url), timeout=30)
             self._running = starting.pop_all()
@@ -105,13 +108,13 @@ class Stack:
         self.children.append(child)
 
 
-def worker_command() -> tuple[str, ...]:
-    return (*CELERY, "worker", "--pool", "threads", "--concurrency", "2", "--loglevel", "warning")
+def worker_command(tasks: str) -> tuple[str, ...]:
+    return (*CELERY, tasks, "worker", "--pool", "threads", "--concurrency", "2", "--loglevel", "warning")
 
 
 def beat_command() -> tuple[str, ...]:
     schedule = settings.RUN_FOLDER.path / "beat-schedule"
-    return (*CELERY, "beat", "--loglevel", "warning", "--schedule", str(schedule), "--pidfile", "")
+    return (*CELERY, "shop", "beat", "--loglevel", "warning", "--schedule", str(schedule), "--pidfile", "")
 
 
 def free_port() -> int:

@@ -8,8 +8,8 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from tests.loadtest.conftest import CHECKOUT
 SIZE = {"WEB_PROCESSES": "2", "WEB_THREADS": "8", "STOCK_LOCK_TTL": "1", "ORDER_RATE": "1000"}
 
 Play = Callable[..., dict[str, Any]]
+Survives = Callable[[str, str, int], None]
 
 
 class Shop:
@@ -29,10 +30,12 @@ class Shop:
 
     Args:
         folder: where its run folders are, one after the other: a round that fails may leave it unfit for another.
+        environment: further settings.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, environment: Mapping[str, str]) -> None:
         self._folder = folder
+        self._environment = environment
         self._log = folder / "rounds.log"
         self._process: subprocess.Popen[str] | None = None
 
@@ -66,7 +69,7 @@ class Shop:
             return subprocess.Popen(
                 [sys.executable, "-m", "tests.faults"],
                 cwd=CHECKOUT,
-                env={**inherited, **SIZE, "LAB_ENABLED": "0", "RUN_FOLDER": folder},
+                env={**inherited, **SIZE, **self._environment, "LAB_ENABLED": "0", "RUN_FOLDER": folder},
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=complaints,
@@ -74,15 +77,21 @@ class Shop:
             )
 
 
-@pytest.fixture(scope="session")
-def shop() -> Iterator[Shop]:
-    """Started once for all rounds; each has a sale of its own."""
+@contextmanager
+def running_shop(**environment: str) -> Iterator[Shop]:
+    """Starts with the first round, and serves all; each has a sale of its own."""
     folder = Path(tempfile.mkdtemp(prefix="lu-fault-"))
     folder.chmod(0o711)  # as root the servers run as somebody else, who has to pass through
-    running = Shop(folder)
+    running = Shop(folder, environment)
     yield running
     running.stop()
     shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="module")
+def shop() -> Iterator[Shop]:
+    with running_shop() as running:
+        yield running
 
 
 @pytest.fixture
@@ -96,6 +105,21 @@ def play(shop: Shop, request: pytest.FixtureRequest) -> Play:
         return {**seen, "again": f'make faults ROUNDS={number} ARGS="{again}"'}
 
     return play
+
+
+@pytest.fixture
+def survives(play: Play, record_property: Callable[[str, object], None]) -> Survives:
+    """Play a round in which a sound strategy loses nothing."""
+
+    def check(strategy: str, fault: str, number: int) -> None:
+        seen = play(strategy, fault, number)
+        record_property("round", seen)
+        assert seen["losses"] == {}, seen["again"]
+        # The fault came, and in the middle of the burst.
+        assert seen["faults"] > 0
+        assert 0 < seen["answered_before"] < seen["wishes"]
+
+    return check
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -6,6 +6,8 @@ import time
 from collections.abc import Callable, Mapping
 from random import Random
 
+from django_redis import get_redis_connection
+
 from loadtest.stack import answers
 from tests.faults.buyers import Burst
 from tests.faults.parts import Parts
@@ -17,11 +19,6 @@ GONE = 0.2  # seconds for which a server is away, at most
 
 Fault = Callable[[Parts, Burst, Random], int]
 """Does it at a random moment, and returns how often."""
-
-
-def nothing(parts: Parts, burst: Burst, random: Random) -> int:
-    """For the negative controls: what only a fault should break must hold without one."""
-    return 0
 
 
 def kill_web_process(parts: Parts, burst: Burst, random: Random) -> int:
@@ -47,6 +44,13 @@ def kill_valkey(parts: Parts, burst: Burst, random: Random) -> int:
     time.sleep(random.uniform(0, GONE))
     parts.valkey.start()
     return 1
+
+
+def kill_valkey_without_its_log(parts: Parts, burst: Burst, random: Random) -> int:
+    """It comes back as it was when it stopped to log."""
+    get_redis_connection("default").config_set("appendonly", "no")
+    burst.wait_until(burst.answered + 10)
+    return kill_valkey(parts, burst, random)
 
 
 def kill_postgres(parts: Parts, burst: Burst, random: Random) -> int:
@@ -79,6 +83,11 @@ def cut(line: Line, burst: Burst, random: Random, within: Mapping[Way, int]) -> 
     return line.cuts - before
 
 
+def nothing(parts: Parts, burst: Burst, random: Random) -> int:
+    """What only a fault should break must hold without one."""
+    return 0
+
+
 FAULTS: Mapping[str, Fault] = {
     "kill-web-process": kill_web_process,
     "kill-web": kill_web,
@@ -87,5 +96,10 @@ FAULTS: Mapping[str, Fault] = {
     "kill-postgres": kill_postgres,
     "cut-redis": cut_redis,
     "cut-postgres": cut_postgres,
+}
+
+CONTROLS: Mapping[str, Fault] = {
+    "kill-valkey-without-its-log": kill_valkey_without_its_log,
     "nothing": nothing,
 }
+"""What a shop need not survive, and what it must."""

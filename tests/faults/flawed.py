@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from uuid import UUID
 
 from django.db import connections, transaction
@@ -12,11 +13,14 @@ from django_redis import get_redis_connection
 
 from inventory import stock, strategies
 from inventory.counters import Counters, counter_key
-from inventory.draft import Draft, Placement, Save, save_one
+from inventory.draft import Draft, Placement, Reject, Save, Saved, save_one
 from inventory.strategies import Strategy
 from inventory.strategies.lua import Lua
+from inventory.strategies.lua_queue import LuaQueue
+from inventory.stream import Entry
+from shop.models import Sale
 
-BEHIND = 0.1  # seconds from the answer to the commit
+BEHIND = 0.1  # seconds from the answer, or the acknowledgement, to the commit
 
 
 class AnswersEarly(Strategy):
@@ -72,10 +76,56 @@ class LuaWithoutNotes(Lua):
     def __init__(self) -> None:
         super().__init__(lambda: NotesInMemory(get_redis_connection("default")))
 
+    @contextmanager
+    def agreed(self) -> Iterator[None]:
+        """What is taken without a note looks lost to who asks Postgres."""
+        yield
 
-def register() -> None:
-    """Let a sale choose them, in this process."""
+
+class GivesBackWhenInDoubt(Lua):
+    """Takes a COMMIT whose answer does not come for one that failed."""
+
+    name = "gives-back-when-in-doubt"
+
+    def _place(self, order: Draft, save: Save) -> Placement:
+        counters = self.counters()
+        counters.take(order)
+        try:
+            with transaction.atomic(durable=True):
+                for line in order.lines:
+                    stock.take(line)
+                save_one(order, save)
+        except BaseException:
+            counters.give_back(order.id, order.skus)
+            raise
+        counters.settle(order.id, order.skus)
+        return Placement.COMMITTED
+
+
+class AcknowledgesEarly(LuaQueue):
+    """Takes what it saves off the queue before the commit; what other sales have queued, after it."""
+
+    name = "acknowledges-early"
+
+    def _save(self, entries: Sequence[Entry], save: Save, reject: Reject, saved: Saved) -> None:
+        mine = set(Sale.objects.filter(strategy=self.name).values_list("pk", flat=True))
+        early = [entry for entry in entries if entry.draft and entry.draft.sale in mine]
+        if early:
+            self.queue().done(early)
+            time.sleep(BEHIND)
+        super()._save(entries, save, reject, saved)
+
+
+def register(*, worker: bool = False) -> None:
+    """Let a sale choose them, in this process.
+
+    Args:
+        worker: this process saves what is queued.
+    """
     known = strategies._strategies()
     assert isinstance(known, dict)
-    for strategy in (AnswersEarly(), LuaWithoutNotes()):
+    early = AcknowledgesEarly(strategies.counters, strategies.queue)
+    for strategy in (AnswersEarly(), LuaWithoutNotes(), GivesBackWhenInDoubt(strategies.counters), early):
         known[strategy.name] = strategy
+    if worker:
+        known[LuaQueue.name] = early

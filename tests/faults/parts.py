@@ -47,9 +47,18 @@ class Parts:
         return next(child for child in self.stack.children if child.name == "worker")
 
     def kill_a_web_process(self) -> None:
-        """Granian starts another one. Of two, the older: killing a new one would look like a loop, which ends it."""
+        """Granian starts another one. Killing one that it has just started would look like a loop, which ends it.
+
+        Of those that were started together, the one with most buyers: one of them may have all.
+        """
         workers = psutil.Process(self.stack.web.pid).children()
-        min(workers, key=lambda worker: worker.create_time()).kill()
+        first = min(worker.create_time() for worker in workers)
+        max((worker for worker in workers if worker.create_time() < first + 1), key=self._buyers).kill()
+
+    def _buyers(self, worker: psutil.Process) -> int:
+        """How many connections it has with buyers."""
+        sockets = worker.net_connections("tcp")
+        return sum(at.status == psutil.CONN_ESTABLISHED and at.laddr.port == self.stack.port for at in sockets)
 
     def kill_postgres(self) -> None:
         """End it with all its processes, as losing the machine would: each leads a group of its own."""
@@ -108,5 +117,6 @@ def running() -> Iterator[Parts]:
         "SECRET_KEY": settings.SECRET_KEY,
         "LOCK_FOLDER": str(settings.LOCK_FOLDER),
     }
-    with Stack(background=True, application="tests.faults.wsgi:application", environment=environment) as stack:
+    ours = {"application": "tests.faults.wsgi:application", "tasks": "tests.faults.tasks"}
+    with Stack(background=True, environment=environment, **ours) as stack:
         yield Parts(stack, to_postgres=to_postgres, to_redis=to_redis)

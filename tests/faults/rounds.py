@@ -22,7 +22,7 @@ from shop import accounts, sales
 from shop.models import Order, Product, Sale, SaleItem
 from shop.saving import saved
 from tests.faults.buyers import BUYERS, Burst, Wish
-from tests.faults.faults import FAULTS
+from tests.faults.faults import CONTROLS, FAULTS
 from tests.faults.parts import Parts, rest
 from tests.waiting import PATIENCE
 
@@ -57,7 +57,7 @@ def play(parts: Parts, *, strategy: str, fault: str, seed: str) -> dict[str, Any
         burst.wait_until(moment)
         time.sleep(later)  # into the middle of some call
         answered_before = burst.answered
-        faults = FAULTS[fault](parts, burst, random)
+        faults = {**FAULTS, **CONTROLS}[fault](parts, burst, random)
         parts.supervise(lambda: burst.over, "the buyers to be answered")
     retries = sum(wish.requests for wish in wishes) - len(wishes)
     parts.recover()

@@ -131,9 +131,9 @@ def test_a_sound_rung_of_which_not_all_schedules_were_tried_is_not_reproduced(
             raise search.Diverged
         return plain(*arguments)
 
-    assert verify.reproduced(verify.check("lua-queue", stage))
+    assert verify.reproduced(verify.check("guarded-update", stage))
     monkeypatch.setattr(search, "_walk", diverges_once)
-    said = verify.check("lua-queue", stage)
+    said = verify.check("guarded-update", stage)
     assert (said["verdict"], said["exhausted"]) == ("held", False)
     assert not verify.reproduced(said)
 

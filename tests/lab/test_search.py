@@ -158,7 +158,7 @@ def test_where_no_third_client_may_come_a_deep_search_asks_none(stage: Stage) ->
 
 
 def test_a_deep_search_goes_further_and_says_where_it_ended(stage: Stage) -> None:
-    said = verify.deep("lua-queue", stage, schedules=20)
+    said = verify.deep("lua", stage, schedules=20)
     assert (said["verdict"], said["exhausted"]) == ("held", True), "the usual bounds"
     bounds = [(search["clients"], search["preemptions"], search["events"]) for search in said["deep"]]
     assert bounds == [(2, 3, 2), (3, 2, 2)]

@@ -27,7 +27,12 @@ ALL = [argument for strategy in DISTINCT for argument in ("--strategy", strategy
 
 @pytest.fixture(scope="module")
 def bursts(manage: Manage) -> Verdicts:
-    return rush_of_all(manage, *ALL, "--stock", "100", "--clients", "50")
+    return rush_of_all(manage, *ALL, "--stock", "100", "--clients", "200")
+
+
+@pytest.fixture(scope="module")
+def last_units(manage: Manage) -> Verdicts:
+    return rush_of_all(manage, *ALL, "--stock", "1", "--clients", "200", "--attempts", "200")
 
 
 @pytest.fixture(scope="module")
@@ -42,12 +47,21 @@ def test_a_sound_strategy_sells_every_unit_once(bursts: Verdicts, strategy: str)
     result = results[strategy]
     assert status == 0
     assert list(result)[: len(KEYS)] == KEYS
-    expected = {"strategy": strategy, "stock": 100, "clients": 50, "attempted": 200, "sold": 100, "refused": 100}
+    expected = {"strategy": strategy, "stock": 100, "clients": 200, "attempted": 200, "sold": 100, "refused": 100}
     assert expected.items() <= result.items()
     assert (result["errors"], result["oversold"], result["on_hand"], result["missing"]) == (0, 0, 0, 0)
     assert result["conserved"] is True
     assert result["orders_per_s"] > 0
     assert 0 < result["p50_ms"] <= result["p99_ms"]
+
+
+@pytest.mark.parametrize("strategy", DISTINCT)
+def test_of_two_hundred_who_want_the_last_unit_one_gets_it(last_units: Verdicts, strategy: str) -> None:
+    status, results = last_units
+    result = results[strategy]
+    assert status == 0
+    assert (result["attempted"], result["sold"], result["refused"], result["errors"]) == (200, 1, 199, 0)
+    assert (result["on_hand"], result["missing"], result["conserved"], result["unserved"]) == (0, 0, True, 0)
 
 
 @pytest.mark.parametrize("strategy", DISTINCT)

@@ -1,0 +1,13 @@
+"""The shop as Celery's worker runs it, with the negative controls beside its strategies."""
+
+import django
+
+from shop import celery_app
+
+__all__ = ["celery_app"]
+
+django.setup()
+
+from tests.faults import flawed  # noqa: E402
+
+flawed.register(worker=True)
