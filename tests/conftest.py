@@ -73,6 +73,7 @@ SLOW = (
     "test_bench_locks",
     "test_redlock",
     "test_lifecycle",
+    "test_controls",
 )
 """The files that take longest begin, so that no worker is left alone with one of them at the end.
 

@@ -242,13 +242,14 @@ def test_a_counter_that_is_wrong_breaks_the_law_until_it_is_reconciled(redis: Re
     shop.the_law_holds()
 
 
-@pytest.mark.parametrize("name", DISTINCT)
+@pytest.mark.parametrize("name", strategies.NAMES)
 def test_whatever_happens_in_whatever_order_the_law_holds(redis: Redis, name: str) -> None:
     machine = type(f"Shop by {name}", (Shop,), {"strategy": name})
     run_state_machine_as_test(
         machine,
         settings=settings(
-            max_examples=8,
+            # Those that differ from `redis-lock` in their lock alone have shorter lives.
+            max_examples=8 if name in DISTINCT else 2,
             stateful_step_count=25,
             deadline=None,
             # Shrinking would take minutes, as each step is real: the steps are few enough to read as they are.
