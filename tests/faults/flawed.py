@@ -10,10 +10,12 @@ from uuid import UUID
 
 from django.db import connections, transaction
 from django_redis import get_redis_connection
+from redis import RedisError
 
 from inventory import stock, strategies
 from inventory.counters import Counters, counter_key
 from inventory.draft import Draft, Placement, Reject, Save, Saved, save_one
+from inventory.errors import SoldOut, StockNotLoaded, StockUnavailable
 from inventory.strategies import Strategy
 from inventory.strategies.lua import Lua
 from inventory.strategies.lua_queue import LuaQueue
@@ -54,13 +56,34 @@ class AnswersEarly(Strategy):
         return Placement.COMMITTED
 
 
+TAKE = """
+for at, counter in ipairs(KEYS) do
+    if tonumber(redis.call("GET", counter) or 0) < tonumber(ARGV[at]) then
+        return at
+    end
+end
+for at, counter in ipairs(KEYS) do
+    redis.call("DECRBY", counter, ARGV[at])
+end
+return 0
+"""
+
+
 class NotesInMemory(Counters):
     """Remembers what it has taken for whom, instead of noting it in Redis."""
 
     def take(self, draft: Draft) -> None:
-        super().take(draft)
-        self.settle(draft.id, draft.skus)
         self.lines = draft.lines
+        keys, units = zip(*((counter_key(line.sku), line.quantity) for line in draft.lines), strict=True)
+        try:
+            short = int(self.client.eval(TAKE, len(keys), *keys, *units))
+        except RedisError as error:
+            raise StockUnavailable(f"Redis did not answer: {error}") from error
+        if short:
+            line = draft.lines[short - 1]
+            if self.client.exists(counter_key(line.sku)):
+                raise SoldOut(line.sku, wanted=line.quantity, left=0)
+            raise StockNotLoaded(f"{line.sku} has no counter in Redis.")
 
     def give_back(self, draft: UUID, skus: Iterable[str]) -> bool:
         for line in self.lines:

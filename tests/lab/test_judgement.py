@@ -19,6 +19,7 @@ from inventory.strategies.row_lock import RowLock
 from inventory.strategies.segmented_lock import SegmentedLock
 from inventory.stream import Entry
 from lab.schedule import search, verify
+from lab.schedule.search import Bounds
 from lab.schedule.stage import Stage
 from lab.schedule.trials import stock
 from locking import LockUnavailable, RedisLock
@@ -124,6 +125,8 @@ def test_a_release_without_its_owner_check_is_found_by_verify(stage: Stage, monk
 def test_a_sound_rung_of_which_not_all_schedules_were_tried_is_not_reproduced(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(verify, "SOUND", Bounds(preemptions=1, events=1))
+    monkeypatch.setitem(verify.CROWDED, "stock", Bounds(preemptions=0, events=0))
     plain, times = search._walk, count()
 
     def diverges_once(*arguments: Any) -> Any:
@@ -131,9 +134,9 @@ def test_a_sound_rung_of_which_not_all_schedules_were_tried_is_not_reproduced(
             raise search.Diverged
         return plain(*arguments)
 
-    assert verify.reproduced(verify.check("guarded-update", stage))
+    assert verify.reproduced(verify.check("lua-queue", stage))
     monkeypatch.setattr(search, "_walk", diverges_once)
-    said = verify.check("guarded-update", stage)
+    said = verify.check("lua-queue", stage)
     assert (said["verdict"], said["exhausted"]) == ("held", False)
     assert not verify.reproduced(said)
 

@@ -113,16 +113,18 @@ class PostgresTraces:
         )
 
     def waiters(self, lock: Lock) -> int:
-        """Those who wait for a lock of the server's, and who is the first in line and sleeps."""
-        return int(
-            self.one(
-                "SELECT count(*) FROM pg_stat_activity AS session WHERE application_name = %s AND "
-                "(wait_event_type = 'Lock' OR (state = 'idle' AND query LIKE %s AND EXISTS "
-                "(SELECT FROM pg_locks WHERE pid = session.pid AND locktype = 'advisory' AND granted)))",
-                f"lock {lock.name}",
-                "%INSERT INTO lock_grant AS present%",
-            )
-        )
+        """Those who wait for a lock of the server's.
+
+        Of an insert lock those who stand in line, and who is the first in it and sleeps: who waits for its row does not
+        stand in line yet.
+        """
+        waiting = "SELECT count(*) FROM pg_stat_activity WHERE application_name = %s AND wait_event_type = 'Lock'"
+        in_line = """
+            SELECT count(*) FROM pg_stat_activity JOIN pg_locks USING (pid)
+            WHERE application_name = %s AND locktype = 'advisory'
+                AND (NOT granted OR (state = 'idle' AND query LIKE '%%INSERT INTO lock_grant AS present%%'))
+        """
+        return int(self.one(in_line if isinstance(lock, InsertLock) else waiting, f"lock {lock.name}"))
 
     def traces(self, lock: Lock) -> dict[str, int]:
         """The server notices some moments later that a connection was closed here."""
