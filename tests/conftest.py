@@ -74,6 +74,7 @@ SLOW = (
     "test_redlock",
     "test_lifecycle",
     "test_controls",
+    "test_faults_on_other_servers",
 )
 """The files that take longest begin, so that no worker is left alone with one of them at the end.
 

@@ -46,7 +46,13 @@ class Shop:
         with suppress(BrokenPipeError):
             process.stdin.write(json.dumps(what) + "\n")
             process.stdin.flush()
-        answer = process.stdout.readline()
+        try:
+            answer = process.stdout.readline()
+        except BaseException:  # out of time: the answer that comes later would be taken for that of the next round
+            process.kill()
+            process.wait()
+            self._process = None
+            raise
         if not answer:
             self.stop()
             pytest.fail(f"{what} came to no verdict:\n{self._log.read_text()}")
@@ -101,7 +107,7 @@ def play(shop: Shop, request: pytest.FixtureRequest) -> Play:
 
     def play(strategy: str, fault: str, number: int = 1) -> dict[str, Any]:
         seen = shop.play(strategy=strategy, fault=fault, seed=f"{seed} {strategy} {fault} {number}")
-        again = f"-k '[{number}-{strategy}-{fault}]' --randomly-seed={seed}"
+        again = f"-k '{request.node.name}' --randomly-seed={seed}"
         return {**seen, "again": f'make faults ROUNDS={number} ARGS="{again}"'}
 
     return play

@@ -47,9 +47,12 @@ def kill_valkey(parts: Parts, burst: Burst, random: Random) -> int:
 
 
 def kill_valkey_without_its_log(parts: Parts, burst: Burst, random: Random) -> int:
-    """It comes back as it was when it stopped to log."""
+    """It comes back as it was when it stopped logging, and somebody has been told since that he is queued."""
     get_redis_connection("default").config_set("appendonly", "no")
-    burst.wait_until(burst.answered + 10)
+    before = {wish.key for wish in burst.wishes if wish.queued}
+    wait_for(
+        lambda: burst.over or any(wish.queued and not wish.answered for wish in burst.wishes if wish.key not in before)
+    )
     return kill_valkey(parts, burst, random)
 
 

@@ -1,4 +1,4 @@
-"""The holder of a lock on a server of its own is killed: the server gives the lock to the next, and nothing is lost."""
+"""A web process is killed that may hold locks on servers of their own: others get them, and nothing is lost."""
 
 from __future__ import annotations
 
@@ -51,7 +51,8 @@ def shop(strategy: str) -> Iterator[Shop]:
         yield running
 
 
-def test_the_lock_of_a_dead_holder_ends_and_every_unit_is_somebodys(
-    survives: Survives, strategy: str, number: int
+@pytest.mark.parametrize("fault", ["kill-web-process"])
+def test_what_was_answered_is_there_and_every_unit_is_somebodys(
+    survives: Survives, strategy: str, fault: str, number: int
 ) -> None:
-    survives(strategy, "kill-web-process", number)
+    survives(strategy, fault, number)

@@ -32,7 +32,7 @@ def bursts(manage: Manage) -> Verdicts:
 
 @pytest.fixture(scope="module")
 def last_units(manage: Manage) -> Verdicts:
-    return rush_of_all(manage, *ALL, "--stock", "1", "--clients", "200", "--attempts", "200")
+    return rush_of_all(manage, *ALL, "--stock", "1", "--clients", "200")
 
 
 @pytest.fixture(scope="module")

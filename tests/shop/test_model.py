@@ -248,7 +248,7 @@ def test_whatever_happens_in_whatever_order_the_law_holds(redis: Redis, name: st
     run_state_machine_as_test(
         machine,
         settings=settings(
-            # Those that differ from `redis-lock` in their lock alone have shorter lives.
+            # Those that differ from `redis-lock` in their lock alone have fewer lives.
             max_examples=8 if name in DISTINCT else 2,
             stateful_step_count=25,
             deadline=None,
