@@ -26,7 +26,7 @@ test: $(VENV)/.development  ## every test, in random order: make test ARGS="-k l
 	$(RUN) -m pytest $(ARGS)
 
 faults: $(VENV)/.development  ## parts of the shop are killed in the middle of bursts: make faults ROUNDS=20
-	$(RUN) -m pytest tests/faults/test_faults*.py -n 0 -v --rounds $(ROUNDS) $(ARGS)
+	$(RUN) -m pytest tests/faults/test_faults*.py --dist load -v --rounds $(ROUNDS) $(ARGS)
 
 lint: $(VENV)/.development  ## style, types, and who may import whom
 	$(VENV)/bin/ruff check .
