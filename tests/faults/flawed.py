@@ -22,7 +22,7 @@ from inventory.strategies.lua_queue import LuaQueue
 from inventory.stream import Entry
 from shop.models import Sale
 
-BEHIND = 0.1  # seconds from the answer, or the acknowledgement, to the commit
+BEHIND = 0.1  # seconds for which a flaw is open: before the commit, or in doubt after it
 
 
 class AnswersEarly(Strategy):
