@@ -89,6 +89,18 @@ class Refused(LockUnavailable):
         self.sqlstate = sqlstate
 
 
+class Ended(LockUnavailable):
+    """The server has ended the session, and said why.
+
+    Attributes:
+        sqlstate: its code, as in `Refused`.
+    """
+
+    def __init__(self, message: str, sqlstate: str) -> None:
+        super().__init__(message)
+        self.sqlstate = sqlstate
+
+
 class Session:
     """A connection of one's own, in autocommit, as a context manager that closes it.
 
@@ -120,6 +132,10 @@ class Session:
         label = f"lock {lock}".encode("ascii", "backslashreplace")[:APPLICATION_NAME_BYTES].decode()
         wanted = {**CONNECTING, **conninfo, "application_name": label, "client_encoding": "UTF8"}
         self._pgconn = PGconn.connect_start(make_conninfo("", **wanted).encode())
+        # What the server says to a session that has asked nothing. The handler must not refer to us, or our end would
+        # not close the connection.
+        self._farewell = farewell = list[Ended]()
+        self._pgconn.notice_handler = lambda result: farewell.extend(_ended(lock, result))
         _open.add(self)
         try:
             self._connect()
@@ -147,6 +163,7 @@ class Session:
 
         Raises:
             Refused: the server answered with an error.
+            Ended: the server has ended the session, and said why. It may have done what it was asked.
             LockUnavailable: no answer. The session is closed, and the server ends what it did.
         """
         try:
@@ -156,11 +173,7 @@ class Session:
                 self._pgconn.send_query(statement.encode())
             results = self._results(waits + self.answers)
         except (psycopg.Error, TimeoutError) as error:
-            self.close()
-            raise LockUnavailable(
-                f"Postgres did not answer for lock {self._lock!r} ({str(error).strip()}). Try again; if that does not "
-                "help, see whether the server runs."
-            ) from error
+            raise self._failed("Postgres did not answer for", error) from error
         except BaseException:
             self._abandon()
             raise
@@ -177,13 +190,10 @@ class Session:
         """Wait for a notification, and return whether one came within `seconds`.
 
         Raises:
-            Refused: the server has ended the session, and said why.
+            Ended: the server has ended the session, and said why.
             LockUnavailable: the connection was cut.
         """
         deadline = time.monotonic() + seconds
-        lock, said = self._lock, list[Refused]()
-        # What it says to a session that has asked nothing. It must not refer to us: our end closes the connection.
-        self._pgconn.notice_handler = lambda result: said.append(_refused(lock, result))
         try:
             while not self._notified():
                 _wait(self._pgconn.socket, deadline)
@@ -191,13 +201,7 @@ class Session:
         except TimeoutError:
             return False
         except psycopg.Error as error:
-            self.close()
-            if said:
-                raise said[-1] from error
-            raise LockUnavailable(
-                f"The wait for lock {self._lock!r} was cut ({str(error).strip()}). Try again; if that does not help, "
-                "see whether the server runs."
-            ) from error
+            raise self._failed("The connection was cut that waits for", error) from error
         return True
 
     @property
@@ -260,6 +264,16 @@ class Session:
             _wait(connection.socket, deadline, events)
             state = PollingStatus(poll())
 
+    def _failed(self, what: str, error: Exception) -> LockUnavailable:
+        """Close, and return what to raise: what the server has said, when it has said something."""
+        self.close()
+        if self._farewell:
+            return self._farewell[-1]
+        return LockUnavailable(
+            f"{what} lock {self._lock!r} ({str(error).strip()}). Try again; if that does not help, see whether the "
+            "server runs."
+        )
+
     def _results(self, seconds: float) -> list[PGresult]:
         """Return what the server answers within `seconds`; TimeoutError when it does not."""
         deadline = time.monotonic() + seconds
@@ -270,10 +284,17 @@ class Session:
         while True:
             while self._pgconn.is_busy():
                 _wait(self._pgconn.socket, deadline)
-                self._pgconn.consume_input()
+                try:
+                    self._pgconn.consume_input()
+                except psycopg.OperationalError:
+                    if self._pgconn.is_busy():  # otherwise it has said something before it hung up
+                        raise
             result = self._pgconn.get_result()
             if result is None:
                 return results
+            self._farewell += _ended(self._lock, result)
+            if self._farewell:
+                raise psycopg.OperationalError("the server has ended the session")
             results.append(result)
 
     def _notified(self) -> bool:
@@ -302,9 +323,28 @@ def limit(seconds: float) -> int:
 
 
 def _refused(lock: str, result: abc.PGresult) -> Refused:
-    state = (result.error_field(DiagnosticField.SQLSTATE) or b"").decode()
-    said = (result.error_field(DiagnosticField.MESSAGE_PRIMARY) or b"").decode(errors="replace")
+    state, said = _said(result)
     return Refused(f"Postgres refused lock {lock!r} ({state}: {said}). Try again.", state)
+
+
+def _ended(lock: str, result: abc.PGresult) -> list[Ended]:
+    """Return what a result says of the end of the session: nothing, or one."""
+    if result.error_field(DiagnosticField.SEVERITY_NONLOCALIZED) not in {b"FATAL", b"PANIC"}:
+        return []
+    state, said = _said(result)
+    return [
+        Ended(
+            f"Postgres ended the session for lock {lock!r} ({state}: {said}). Try again; if that does not help, see "
+            "whether the server runs.",
+            state,
+        )
+    ]
+
+
+def _said(result: abc.PGresult) -> tuple[str, str]:
+    """Return the SQLSTATE of a result, and what it says."""
+    state = (result.error_field(DiagnosticField.SQLSTATE) or b"").decode()
+    return state, (result.error_field(DiagnosticField.MESSAGE_PRIMARY) or b"").decode(errors="replace")
 
 
 def _wait(socket: int, deadline: float, events: int = select.POLLIN) -> None:

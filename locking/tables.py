@@ -23,6 +23,7 @@ from locking.session import (
     IDLE_SESSION_TIMEOUT,
     LOCK_NOT_AVAILABLE,
     QUERY_CANCELED,
+    Ended,
     Refused,
     Session,
     limit,
@@ -258,16 +259,19 @@ class InsertLock(Lock):
             try:
                 return self._try(token, deadline, waits)
             except Refused as refused:
-                ended = refused.sqlstate == IDLE_SESSION_TIMEOUT
-                if not ended and refused.sqlstate != LOCK_NOT_AVAILABLE:
+                if refused.sqlstate != LOCK_NOT_AVAILABLE:
+                    raise
+                return None
+            except Ended as ended:
+                if ended.sqlstate != IDLE_SESSION_TIMEOUT:
                     raise
                 # We were stopped for so long that somebody else had our turn.
                 waits = deadline - self._clock()
-                if not ended or waits <= 0:
+                if waits <= 0:
                     return None
 
     def _try(self, token: str, deadline: float, waits: float) -> Lease | None:
-        """Ask and, if `waits` is not 0, line up. Refused with IDLE_SESSION_TIMEOUT says that our place is gone."""
+        """Ask and, if `waits` is not 0, line up. Ended with IDLE_SESSION_TIMEOUT says that our place is gone."""
         with Session(self._conninfo, self.name, waits, idle=PAUSE_IN_TTLS * self.ttl) as session:
             try:
                 answer = self._insert(session, token, our_turn=False)

@@ -492,11 +492,12 @@ class TestFork(OnPostgres):
 
     def test_a_child_renews_although_its_parent_was_looking_at_its_session(self, conninfo: str) -> None:
         """The parent still holds another lock, so its renewer's session is open."""
-        lock, other = InsertLock(conninfo, "child's", ttl=SHORT), InsertLock(conninfo, "parent's", ttl=LONG)
-        lease = held(lock)
-        with other.hold() as kept:
-            inherited = wait_for(lambda: lock._renewer is not None and lock._renewer._session)
-            lease.release()
+        lock, renewer = InsertLock(conninfo, "child's", ttl=SHORT), InsertRenewer(conninfo)
+        lock._renewer = renewer
+        with InsertLock(conninfo, "parent's", ttl=LONG).hold() as kept:
+            assert renewer.renew([kept], LONG) == [True]
+            inherited = renewer._session
+            assert inherited is not None
 
             def renewed() -> str:
                 with lock.hold(timeout=PATIENCE) as mine:
@@ -506,8 +507,9 @@ class TestFork(OnPostgres):
 
             with inherited._mutex:  # as `ended` does: in the child nobody ever leaves it
                 assert in_fork(renewed) == "renewed"
-            assert not inherited.ended
-            kept.extend()
+            assert renewer.renew([kept], LONG) == [True]
+            assert renewer._session is inherited
+        renewer.close()
 
 
 class TestNames(OnPostgres):
@@ -828,6 +830,29 @@ class TestInsert(OnPostgres):
             assert pipe.recv() > lease.fence
             pipe.send("release")
             assert pipe.recv() is True
+
+    @pytest.mark.parametrize("place", [1, 2, 3, 4], ids=["asks", "lines up", "listens", "asks in its turn"])
+    def test_a_waiter_that_was_stopped_before_a_question_lines_up_again(
+        self, recipe: PostgresRecipe, monkeypatch: pytest.MonkeyPatch, place: int
+    ) -> None:
+        lock, ask = recipe("before a question", ttl=SHORT), Session.ask
+        lease = held(recipe(lock.name, ttl=LONG))
+        of_the_first: list[Session] = []
+
+        def stand_still(self: Session, statement: str, *values: str, **options: Any) -> list[str | None]:
+            if not of_the_first or self is of_the_first[0]:
+                of_the_first.append(self)
+                if len(of_the_first) == place + 1:  # it begins with its settings
+                    wait_for(lambda: session._ready(self._pgconn.socket, 0.0), "the server to end the session")
+                    monkeypatch.undo()
+                    assert lease.release() is True
+            return ask(self, statement, *values, **options)
+
+        monkeypatch.setattr(Session, "ask", stand_still)
+        mine = held(lock)
+        assert mine.fence > lease.fence  # type: ignore[operator]
+        assert len(of_the_first) == place + 1
+        mine.release()
 
     def test_a_waiter_whose_time_is_over_when_it_goes_on_is_not_granted_it(
         self, recipe: PostgresRecipe, monkeypatch: pytest.MonkeyPatch
