@@ -8,6 +8,7 @@ import redis
 from servers.valkey import Valkey
 from tests.locking.conformance import (
     LONG,
+    RENEWED,
     SHORT,
     AcrossMachinesConformance,
     AcrossProcessesConformance,
@@ -37,7 +38,7 @@ class TestRedisLock(
     SurvivesHolderCrashConformance,
 ):
     OPTIONS = {"ttl": LONG}
-    CRASH_OPTIONS = {"ttl": SHORT}
+    CRASH_OPTIONS = {"ttl": RENEWED}
     IMPATIENT = {"ttl": SHORT}
 
     @pytest.fixture(autouse=True)

@@ -20,7 +20,7 @@ from locking import LockUnavailable, RedisLock, force_release, held
 from servers.folder import RunFolder, private_subfolder, unprivileged_user
 from servers.process import Child
 from servers.valkey import WHEEL, Valkey
-from tests.locking.conformance import LONG
+from tests.locking.conformance import LONG, RENEWED
 from tests.locking.support import CommandStats, paused, run_threads
 from tests.locking.valkey_support import HOST, client_of, free_port, synced, valkeys
 from tests.waiting import PATIENCE, wait_for
@@ -272,7 +272,8 @@ class TestCluster:
     def test_locks_live_on_the_nodes_of_their_slots(self, clustered: RedisCluster, cluster: list[int]) -> None:
         names = [f"sku {number}" for number in range(30)]
         with ExitStack() as stack:
-            leases = [stack.enter_context(RedisLock(clustered, name, ttl=0.9).hold(timeout=PATIENCE)) for name in names]
+            locks = [RedisLock(clustered, name, ttl=RENEWED) for name in names]
+            leases = [stack.enter_context(lock.hold(timeout=PATIENCE)) for lock in locks]
             assert [lock.name for lock in held(clustered)] == sorted(names)
             assert all(any(client_of(port).keys("lock:*")) for port in cluster)
             ends = [lease.remaining() for lease in leases]

@@ -20,6 +20,7 @@ from locking.redis import new_token
 from locking.renewal import watchdog
 from locking.wire import Call
 from servers.valkey import Valkey
+from tests.locking.conformance import RENEWED
 from tests.locking.support import Clock, CommandStats, CountedConnection, CutConnection, end_of, paused, run_threads
 from tests.waiting import PATIENCE, wait_for
 
@@ -150,7 +151,7 @@ class TestKeys:
 
     def test_nothing_is_left_behind(self, connect: Callable[..., redis.Redis], client: redis.Redis) -> None:
         own = connect(client_name="tidy")
-        lock = RedisLock(own, "tidy", ttl=0.9)
+        lock = RedisLock(own, "tidy", ttl=RENEWED)
         threads = threading.active_count()
         for _ in range(2000):
             lock.acquire().release()
@@ -393,7 +394,7 @@ class TestLostAnswers:
 
     def test_an_exhausted_pool_does_not_cost_a_holder_his_lock(self, connect: Callable[..., redis.Redis]) -> None:
         small = connect(max_connections=1)
-        lease = RedisLock(small, "pool", ttl=0.6).acquire()
+        lease = RedisLock(small, "pool", ttl=RENEWED).acquire()
         taken = small.connection_pool.get_connection()
         ends = end_of(lease)
         wait_for(lambda: end_of(lease) > ends + 0.5)
@@ -422,7 +423,7 @@ class TestEveryKindOfClient:
         self, connect: Callable[..., redis.Redis], options: dict[str, Any]
     ) -> None:
         client = connect(**options)
-        lock = RedisLock(client, "any", ttl=0.6)
+        lock = RedisLock(client, "any", ttl=RENEWED)
         lease = lock.acquire()
         fence = lease.fence
 

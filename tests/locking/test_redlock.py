@@ -24,6 +24,7 @@ from servers.folder import RunFolder
 from servers.valkey import Valkey
 from tests.locking.conformance import (
     LONG,
+    RENEWED,
     SHORT,
     AcrossMachinesConformance,
     AcrossProcessesConformance,
@@ -60,7 +61,7 @@ from tests.waiting import PATIENCE, wait_for
 
 NODES = 5
 QUORUM = 3
-NODE_TIMEOUT = 0.3
+NODE_TIMEOUT = 0.6
 """Seconds: all nodes that hang cost it together and once, and a busy machine gets as much again."""
 
 PATIENT = 10.0
@@ -144,14 +145,14 @@ class TestRedlock(
     SurvivesNodeLossConformance,
 ):
     OPTIONS = {"ttl": LONG, "node_timeout": PATIENT}
-    CRASH_OPTIONS = {"ttl": SHORT, "node_timeout": SHORT / 2}
+    CRASH_OPTIONS = {"ttl": RENEWED, "node_timeout": SHORT}
     NODE_LOSS_OPTIONS = {"node_timeout": NODE_TIMEOUT}
     RELEASE_WRITES = NODES
     PAIRS = 10_000
 
     def made(self, recipe: Recipe, name: str, **options: Any) -> Lock:
-        if options.get("ttl") == SHORT:
-            options["node_timeout"] = SHORT / 2
+        if (ttl := options.get("ttl")) in {SHORT, RENEWED}:
+            options["node_timeout"] = SHORT if ttl == RENEWED else SHORT / 2
         return super().made(recipe, name, **options)
 
     @contextmanager
@@ -472,7 +473,7 @@ class TestHangingNodes:
             assert lease.release() is True
 
     def test_a_lease_is_renewed_by_the_others(self, make: Callable[..., Redlock], nodes: list[Valkey]) -> None:
-        lease = make(ttl=0.9, node_timeout=0.1).acquire()
+        lease = make(ttl=RENEWED).acquire()
         with hanging(nodes[0]), dead(nodes[1]):
             ends = end_of(lease)
             wait_for(lambda: end_of(lease) > ends + 1.5)
@@ -872,7 +873,7 @@ class TestServers:
     )
     def test_it_works_with_every_kind_of_client(self, nodes: list[Valkey], options: dict[str, Any]) -> None:
         clients = [redis.Redis.from_url(node.url, **options) for node in nodes]
-        lock = Redlock(clients, "kind", ttl=0.9, node_timeout=0.2)
+        lock = Redlock(clients, "kind", ttl=RENEWED, node_timeout=NODE_TIMEOUT)
         with lock.hold(timeout=PATIENCE) as lease:
             ends = end_of(lease)
             assert lock.acquire(blocking=False) is None

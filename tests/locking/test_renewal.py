@@ -17,7 +17,7 @@ from locking import Capabilities, Lease, LeaseLost, Lock, RedisLock, wire
 from locking.lease import validity
 from locking.renewal import RETRY_SECONDS, Watchdog, watchdog
 from servers.valkey import Valkey
-from tests.locking.conformance import BUSY
+from tests.locking.conformance import BUSY, RENEWED
 from tests.locking.support import Clock, CommandStats, CountedConnection, RedisRecipe, end_of, in_fork, paused, renewing
 from tests.waiting import PATIENCE, wait_for
 
@@ -279,7 +279,7 @@ class TestThread:
     def test_there_is_one_for_all_leases_and_one_round_trip(self, recipe: RedisRecipe, client: redis.Redis) -> None:
         counted = type("Counted", (CountedConnection,), {})
         own = redis.Redis.from_url(recipe.url, connection_class=counted)
-        leases = [RedisLock(own, f"many {index}", ttl=0.9).acquire() for index in range(50)]
+        leases = [RedisLock(own, f"many {index}", ttl=RENEWED).acquire() for index in range(50)]
         ends = [end_of(lease) for lease in leases]
         sent = counted.sent
         wait_for(lambda: all(end_of(lease) > end + 0.5 for lease, end in zip(leases, ends, strict=True)))
@@ -304,13 +304,13 @@ class TestThread:
     def test_a_lease_that_is_due_sooner_wakes_it(self, client: redis.Redis) -> None:
         with (
             RedisLock(client, "long", ttl=60.0).hold(),
-            RedisLock(client, "short", ttl=0.6).hold() as lease,
+            RedisLock(client, "short", ttl=RENEWED).hold() as lease,
         ):
             ends = end_of(lease)
             wait_for(lambda: end_of(lease) > ends + 0.5)
 
     def test_it_ends_by_itself_and_starts_again(self, client: redis.Redis) -> None:
-        lock = RedisLock(client, "now and then", ttl=0.6)
+        lock = RedisLock(client, "now and then", ttl=RENEWED)
         for _ in range(2):
             lease = lock.acquire()
             assert renewing()
@@ -324,7 +324,7 @@ class TestThread:
             told.append(lease)
             raise SystemExit
 
-        other = RedisLock(client, "other", ttl=0.6).acquire()
+        other = RedisLock(client, "other", ttl=RENEWED).acquire()
         lease = RedisLock(client, "failing", ttl=0.3, renew=False, on_lost=fail).acquire()
         wait_for(lambda: told)
         ends = end_of(other)
@@ -346,13 +346,13 @@ class TestThread:
             return run(self, calls, seconds)
 
         monkeypatch.setattr(wire.Line, "run", fail_twice)
-        with RedisLock(client, "survives", ttl=0.9).hold() as lease:
+        with RedisLock(client, "survives", ttl=RENEWED).hold() as lease:
             ends = end_of(lease)
             wait_for(lambda: end_of(lease) > ends + 0.5)
         assert "a fault of our own" in caplog.text
 
     def test_a_child_forked_while_it_works_has_a_watchdog_of_its_own(self, client: redis.Redis) -> None:
-        lock = RedisLock(client, "forked", ttl=0.6)
+        lock = RedisLock(client, "forked", ttl=RENEWED)
         holding = threading.Event()
         forked = threading.Event()
 
@@ -464,7 +464,7 @@ class TestLoss:
 
     def test_a_renewal_whose_connection_is_cut_is_tried_again(self, client: redis.Redis) -> None:
         told: list[Lease] = []
-        with RedisLock(client, "cut", ttl=0.9, on_lost=told.append).hold() as lease:
+        with RedisLock(client, "cut", ttl=RENEWED, on_lost=told.append).hold() as lease:
             for _ in range(2):
                 ends = end_of(lease)
                 wait_for(lambda ends=ends: end_of(lease) > ends + 0.2)
@@ -505,8 +505,8 @@ class TestLoss:
         assert caplog.text.count("not now") > 1
 
     def test_a_released_lease_is_renewed_no_more(self, client: redis.Redis) -> None:
-        lock = RedisLock(client, "released", ttl=0.6)
-        with RedisLock(client, "other", ttl=0.6).hold() as other:
+        lock = RedisLock(client, "released", ttl=RENEWED)
+        with RedisLock(client, "other", ttl=RENEWED).hold() as other:
             lock.acquire().release()
             stats = CommandStats(client)
             ends = end_of(other)
@@ -519,6 +519,6 @@ class TestLoss:
 
 def test_a_client_without_retries_needs_no_others(own_valkey: Valkey) -> None:
     client = redis.Redis.from_url(own_valkey.url, retry=Retry(NoBackoff(), 0), socket_timeout=0.2)
-    with RedisLock(client, "plain", ttl=0.6).hold() as lease:
+    with RedisLock(client, "plain", ttl=RENEWED).hold() as lease:
         ends = end_of(lease)
         wait_for(lambda: end_of(lease) > ends + 0.5)
