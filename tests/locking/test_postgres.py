@@ -158,7 +158,7 @@ class TestInsertLock(
     KIND = InsertLock
     OPTIONS = {"ttl": LONG}
     CRASH_OPTIONS = {"ttl": RENEWED}
-    IMPATIENT = {"ttl": SHORT}
+    IMPATIENT = {"ttl": 2 * SHORT}
 
     def forget(self, lock: Lock) -> None:
         self.admin.execute("DELETE FROM lock_grant WHERE name = %s", [lock.name])

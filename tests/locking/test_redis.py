@@ -39,7 +39,7 @@ class TestRedisLock(
 ):
     OPTIONS = {"ttl": LONG}
     CRASH_OPTIONS = {"ttl": RENEWED}
-    IMPATIENT = {"ttl": SHORT}
+    IMPATIENT = {"ttl": 2 * SHORT}
 
     @pytest.fixture(autouse=True)
     def _client(self, client: redis.Redis) -> None:

@@ -36,6 +36,12 @@ def pair() -> Iterator[tuple[tuple[Valkey, int], tuple[Valkey, int]]]:
 
 
 class TestReplicas:
+    @pytest.fixture(autouse=True)
+    def _in_step(self, pair: tuple[tuple[Valkey, int], tuple[Valkey, int]]) -> None:
+        """The replica may have been paused by the test before."""
+        (_, primary), _ = pair
+        wait_for(lambda: synced(client_of(primary)), "the replica")
+
     def test_a_grant_is_on_the_replica(self, pair: tuple[tuple[Valkey, int], tuple[Valkey, int]]) -> None:
         (_, primary), (_, replica) = pair
         lock = RedisLock(client_of(primary), "copied", wait_for_replicas=1)
