@@ -134,8 +134,8 @@ class Session:
         self._pgconn = PGconn.connect_start(make_conninfo("", **wanted).encode())
         # What the server says to a session that has asked nothing. The handler must not refer to us, or our end would
         # not close the connection.
-        self._farewell = farewell = list[Ended]()
-        self._pgconn.notice_handler = lambda result: farewell.extend(_ended(lock, result))
+        self._farewell = farewell = list[tuple[str, str]]()
+        self._pgconn.notice_handler = lambda result: farewell.extend(_farewell_in(result))
         _open.add(self)
         try:
             self._connect()
@@ -267,12 +267,11 @@ class Session:
     def _failed(self, what: str, error: Exception) -> LockUnavailable:
         """Close, and return what to raise: what the server has said, when it has said something."""
         self.close()
+        advice = "Try again; if that does not help, see whether the server runs."
         if self._farewell:
-            return self._farewell[-1]
-        return LockUnavailable(
-            f"{what} lock {self._lock!r} ({str(error).strip()}). Try again; if that does not help, see whether the "
-            "server runs."
-        )
+            state, said = self._farewell[-1]
+            return Ended(f"Postgres ended the session for lock {self._lock!r} ({state}: {said}). {advice}", state)
+        return LockUnavailable(f"{what} lock {self._lock!r} ({str(error).strip()}). {advice}")
 
     def _results(self, seconds: float) -> list[PGresult]:
         """Return what the server answers within `seconds`; TimeoutError when it does not."""
@@ -287,12 +286,14 @@ class Session:
                 try:
                     self._pgconn.consume_input()
                 except psycopg.OperationalError:
-                    if self._pgconn.is_busy():  # otherwise it has said something before it hung up
-                        raise
+                    # It may have said why before it hung up. Otherwise the result is libpq's, and says the same.
+                    if not self._pgconn.is_busy() and (last := self._pgconn.get_result()) is not None:
+                        self._farewell += _farewell_in(last)
+                    raise
             result = self._pgconn.get_result()
             if result is None:
                 return results
-            self._farewell += _ended(self._lock, result)
+            self._farewell += _farewell_in(result)
             if self._farewell:
                 raise psycopg.OperationalError("the server has ended the session")
             results.append(result)
@@ -327,18 +328,11 @@ def _refused(lock: str, result: abc.PGresult) -> Refused:
     return Refused(f"Postgres refused lock {lock!r} ({state}: {said}). Try again.", state)
 
 
-def _ended(lock: str, result: abc.PGresult) -> list[Ended]:
-    """Return what a result says of the end of the session: nothing, or one."""
-    if result.error_field(DiagnosticField.SEVERITY_NONLOCALIZED) not in {b"FATAL", b"PANIC"}:
-        return []
-    state, said = _said(result)
-    return [
-        Ended(
-            f"Postgres ended the session for lock {lock!r} ({state}: {said}). Try again; if that does not help, see "
-            "whether the server runs.",
-            state,
-        )
-    ]
+def _farewell_in(result: abc.PGresult) -> list[tuple[str, str]]:
+    """Return with which SQLSTATE and words the server ends the session; nothing if it does not."""
+    # A pooler may leave out the severity that is not translated.
+    severity = result.error_field(DiagnosticField.SEVERITY_NONLOCALIZED) or result.error_field(DiagnosticField.SEVERITY)
+    return [_said(result)] if severity in {b"FATAL", b"PANIC"} else []
 
 
 def _said(result: abc.PGresult) -> tuple[str, str]:

@@ -254,10 +254,9 @@ class InsertLock(Lock):
         """See `Lock.acquire`. A server that does not answer is waited for ten seconds, however short `timeout` is."""
         waits = patience(blocking, timeout)
         deadline = self._clock() + waits
-        token = secrets.token_hex(16)
         while True:
             try:
-                return self._try(token, deadline, waits)
+                return self._try(deadline, waits)
             except Refused as refused:
                 if refused.sqlstate != LOCK_NOT_AVAILABLE:
                     raise
@@ -270,8 +269,9 @@ class InsertLock(Lock):
                 if waits <= 0:
                     return None
 
-    def _try(self, token: str, deadline: float, waits: float) -> Lease | None:
+    def _try(self, deadline: float, waits: float) -> Lease | None:
         """Ask and, if `waits` is not 0, line up. Ended with IDLE_SESSION_TIMEOUT says that our place is gone."""
+        token = secrets.token_hex(16)  # one for each try, so that giving back one of them late takes no other
         with Session(self._conninfo, self.name, waits, idle=PAUSE_IN_TTLS * self.ttl) as session:
             try:
                 answer = self._insert(session, token, our_turn=False)

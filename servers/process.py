@@ -116,7 +116,7 @@ class Child:
         """
         deadline = time.monotonic() + timeout
         while not ready():
-            if not self.alive:
+            if not self.alive and not ready():  # asked again: to have ended may be what is waited for
                 raise ServerError(f"{self.name} ended with status {self.returncode}.{self.last_lines()}")
             if time.monotonic() > deadline:
                 raise ServerError(f"{self.name} was not ready within {timeout:.0f} s.{self.last_lines()}")

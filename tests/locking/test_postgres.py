@@ -6,6 +6,7 @@ import gc
 import multiprocessing
 import os
 import signal
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -830,6 +831,32 @@ class TestInsert(OnPostgres):
             assert pipe.recv() > lease.fence
             pipe.send("release")
             assert pipe.recv() is True
+
+    def test_a_grant_whose_answer_was_lost_is_given_back(
+        self, recipe: PostgresRecipe, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """It is committed, and the connection is cut before the answer is here."""
+        lock, ask, results = recipe("lost answer", ttl=LONG), Session.ask, Session._results
+        grants = "SELECT count(*) FROM lock_grant WHERE name = %s"
+
+        def lose_the_answer(broken: Session, seconds: float) -> Any:
+            monkeypatch.undo()
+            wait_for(lambda: self.one(grants, lock.name) == 1)
+            with socket.socket(fileno=os.dup(broken._pgconn.socket)) as end:
+                assert session._ready(end.fileno(), PATIENCE)
+                assert end.recv(65536)
+                end.shutdown(socket.SHUT_RDWR)
+            return results(broken, seconds)
+
+        def insert(first: Session, statement: str, *values: str, **options: Any) -> list[str | None]:
+            if statement == tables.INSERT:
+                monkeypatch.setattr(Session, "_results", lose_the_answer)
+            return ask(first, statement, *values, **options)
+
+        monkeypatch.setattr(Session, "ask", insert)
+        with pytest.raises(LockUnavailable, match="did not answer"):
+            lock.acquire(blocking=False)
+        assert self.one(grants, lock.name) == 0
 
     @pytest.mark.parametrize("place", [1, 2, 3, 4], ids=["asks", "lines up", "listens", "asks in its turn"])
     def test_a_waiter_that_was_stopped_before_a_question_lines_up_again(

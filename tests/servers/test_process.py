@@ -158,6 +158,18 @@ def test_a_command_that_is_not_there_is_a_clear_error(log: Path) -> None:
         Child("child", ["/no/such/program"], log=log).start()
 
 
+def test_one_whose_end_is_waited_for_may_end_right_after_a_look(log: Path) -> None:
+    child = started(PAUSE, log)
+
+    def over() -> bool:
+        before = not child.alive
+        child.stop()
+        return before
+
+    child.wait_until(over, 30.0)
+    assert not child.alive
+
+
 def test_one_that_dies_is_reported_with_what_it_said_in_this_run(log: Path) -> None:
     log.write_text("from an earlier run\n")
     child = child_of("import sys; sys.exit('no space left')", log)
