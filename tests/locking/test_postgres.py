@@ -503,7 +503,7 @@ class TestFork(OnPostgres):
             def renewed() -> str:
                 with lock.hold(timeout=PATIENCE) as mine:
                     granted = end_of(mine)
-                    wait_for(lambda: end_of(mine) > granted)
+                    wait_for(lambda: end_of(mine) > granted + SHORT)
                     return "renewed"
 
             with inherited._mutex:  # as `ended` does: in the child nobody ever leaves it
