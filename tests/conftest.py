@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 
 import pytest
 from django.conf import settings
@@ -94,3 +94,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             # By failing, that is: a server that does not start, or does not answer, is no proof of anything.
             broken = getattr(item.cls, "FAILS_WITH", (AssertionError, pytest.fail.Exception, LeaseLost, LockTimeout))
             item.add_marker(pytest.mark.xfail(strict=True, raises=broken, reason="declared to fail"))
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Who is declared to fail must fail in the test itself: a fixture that fails proves nothing of what is tested."""
+    report = yield
+    if report.when != "call" and hasattr(report, "wasxfail"):
+        report.outcome = "failed"
+        del report.wasxfail
+    return report

@@ -37,7 +37,7 @@ def manage(*arguments: str, **environment: str) -> subprocess.CompletedProcess[s
     command = [sys.executable, str(settings.BASE_DIR / "manage.py"), *arguments]
     # Of the shop that the settings of this run name, in a terminal that is wide.
     there = {**os.environ, "DJANGO_SETTINGS_MODULE": "shop.settings", "COLUMNS": "200", **environment}
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, env=there)
+    return subprocess.run(command, capture_output=True, text=True, timeout=240, check=False, env=there)
 
 
 def searched(slug: str, stage: Stage, *, clients: int | None = None, bounds: Bounds = verify.SOUND) -> Found:

@@ -52,7 +52,7 @@ def manage(environment: dict[str, str]) -> Manage:
             env={**environment, **more},
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=240,
         )
 
     return run

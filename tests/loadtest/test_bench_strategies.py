@@ -23,7 +23,7 @@ def test_the_last_line_has_every_figure_and_a_dead_holder_of_a_lock_is_waited_fo
         env={**environment, "STOCK_LOCK_TTL": "2"},
         capture_output=True,
         text=True,
-        timeout=170,
+        timeout=280,
         check=False,
     )
     assert done.returncode == 0, done.stderr

@@ -40,7 +40,7 @@ RENEWED = 2.0
 LONG = 60.0
 """Seconds: a TTL that no test lives to see the end of."""
 
-BUSY = 0.5
+BUSY = 1.0
 """Seconds that a busy machine may take on top of a bound: to wake a thread, to open a connection."""
 
 
@@ -330,10 +330,15 @@ class LockConformance(ABC):
 
     def test_a_timeout_is_a_total_deadline(self, make_lock: Callable[..., Lock]) -> None:
         lock, other = make_lock(), make_lock()
-        with lock.hold():
+
+        def took(timeout: float) -> float:
             before = time.monotonic()
-            assert other.acquire(timeout=0.2) is None
-            assert time.monotonic() - before >= 0.2
+            assert other.acquire(timeout=timeout) is None
+            return time.monotonic() - before
+
+        with lock.hold():
+            # Once is enough: a busy machine takes its time now and then.
+            wait_for(lambda: 0.2 <= took(0.2) < 0.6)
             assert self.waiters(lock) == 0
 
     def test_a_timeout_of_nothing_asks_once(self, make_lock: Callable[..., Lock]) -> None:
@@ -355,12 +360,14 @@ class LockConformance(ABC):
         handler = signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in a job in the background
         try:
             with lock.hold():
+                assert other.acquire(timeout=0.01) is None  # whatever it opens once and keeps is open now
+                before = self.all_traces(lock)
                 thread = threading.Thread(target=interrupt)
                 thread.start()
                 with pytest.raises(KeyboardInterrupt):
                     other.acquire()
                 thread.join()
-                assert self.waiters(lock) == 0
+                self.leaves_only(before, lock)
         finally:
             signal.signal(signal.SIGINT, handler)
         with lock.hold(timeout=0):
@@ -740,7 +747,7 @@ class ExpiresConformance(LockConformance):
         assert lock.name in caplog.text
 
     def test_a_holder_that_was_paused_too_long_is_told(self, make_lock: Callable[..., Lock], recipe: Recipe) -> None:
-        lock = make_lock(ttl=self.SHORT)
+        lock = make_lock()
         with process(actors.write_after_a_pause, recipe, lock.name, {"ttl": self.SHORT}) as (holder, pipe):
             fence = pipe.recv()
             with paused(holder.pid):
@@ -854,8 +861,10 @@ class RenewsConformance(LockConformance):
         second.release()
 
     def test_a_forked_child_does_not_renew_for_its_parent(self, make_lock: Callable[..., Lock]) -> None:
-        with make_lock(ttl=self.SHORT).hold():
-            assert in_fork(lambda: str(renewing())) == "False"
+        with make_lock(ttl=self.SHORT).hold() as lease:
+            assert lease.token in watchdog._watched
+            # Without a thread; but the next lease of the child's own would start one.
+            assert in_fork(lambda: f"{renewing()} {[*watchdog._watched]}") == "False []"
 
     def test_a_forked_child_renews_for_itself_while_its_parent_does(
         self, make_lock: Callable[..., Lock], recipe: Recipe, name: str

@@ -418,18 +418,19 @@ class TestServer:
         self, own: EtcdRecipe, own_etcd: Etcd, threads: ThreadPoolExecutor
     ) -> None:
         lock, observer = own("a", ttl=2, renew=False), Observer(own_etcd)
-        holder = own("a", ttl=60).acquire()
-        assert holder is not None
-        waiter = threads.submit(lock.acquire)
-        wait_for(lambda: observer.asleep(lock) == 1)
-        with paused(own_etcd.child.pid):
-            for body in (lambda: lock.acquire(blocking=False), lambda: lock.acquire(timeout=0.1)):
-                with pytest.raises(LockUnavailable):
-                    body()
-            assert isinstance(waiter.exception(PATIENCE), LockUnavailable)
-        holder.extend()
-        wait_for(lambda: observer.leases() == 1)
-        assert holder.release() is True
+        with own("a", ttl=60).hold() as holder:
+            waiter = threads.submit(lock.acquire)
+            wait_for(lambda: observer.asleep(lock) == 1)
+            with paused(own_etcd.child.pid):
+                for body in (lambda: lock.acquire(blocking=False), lambda: lock.acquire(timeout=0.1)):
+                    begun = time.monotonic()
+                    with pytest.raises(LockUnavailable):
+                        body()
+                    assert time.monotonic() - begun < 5.0
+                assert isinstance(waiter.exception(PATIENCE), LockUnavailable)
+            holder.extend()
+            wait_for(lambda: observer.leases() == 1)
+            assert holder.release() is True
 
     def test_what_is_no_etcd_is_said(self, own: EtcdRecipe) -> None:
         client = own.client

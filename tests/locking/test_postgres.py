@@ -885,15 +885,19 @@ class TestInsert(OnPostgres):
         self, recipe: PostgresRecipe, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         lock = recipe("in vain", ttl=SHORT)
-        sleep = Session.sleep
+        holder, sleep = held(recipe("in vain", ttl=LONG)), Session.sleep
 
         def stand_still(self: Session, seconds: float) -> bool:
+            over = time.monotonic() + 1.5 * SHORT
             wait_for(lambda: session._ready(self._pgconn.socket, 0.0), "the server to end the session")
+            wait_for(lambda: time.monotonic() > over, "its time to be over")
+            assert holder.release() is True
             return sleep(self, seconds)
 
-        with recipe("in vain", ttl=LONG).hold():
-            monkeypatch.setattr(Session, "sleep", stand_still)
-            assert lock.acquire(timeout=1.5 * SHORT) is None
+        monkeypatch.setattr(Session, "sleep", stand_still)
+        assert lock.acquire(timeout=1.5 * SHORT) is None
+        with lock.hold(timeout=0):
+            pass
 
     def test_leases_are_renewed_together(self, recipe: PostgresRecipe) -> None:
         leases = [held(recipe(f"batch {place}", ttl=LONG)) for place in range(3)]

@@ -21,7 +21,7 @@ from servers.folder import RunFolder, private_subfolder, unprivileged_user
 from servers.process import Child
 from servers.valkey import WHEEL, Valkey
 from tests.locking.conformance import LONG, RENEWED
-from tests.locking.support import CommandStats, paused, run_threads
+from tests.locking.support import CommandStats, end_of, paused, run_threads
 from tests.locking.valkey_support import HOST, client_of, free_port, synced, valkeys
 from tests.waiting import PATIENCE, wait_for
 
@@ -56,8 +56,8 @@ class TestReplicas:
         client = client_of(primary)
         with paused(replica.child.pid):
             with pytest.raises(LockUnavailable, match="0 of 1 replicas"):
-                RedisLock(client, "copied", ttl=1.0, wait_for_replicas=1).acquire()
-            wait_for(lambda: not client.exists("lock:{copied}"))
+                RedisLock(client, "copied", ttl=LONG, wait_for_replicas=1).acquire(timeout=1.0)
+            wait_for(lambda: not client.exists("lock:{copied}"), "the grant to be taken back")
             with RedisLock(client, "copied").hold(timeout=0):  # who does not ask for replicas gets it
                 pass
         wait_for(lambda: synced(client), "the replica")
@@ -128,23 +128,26 @@ class TestReplicas:
         with pytest.raises(ValueError, match="wait_for_replicas"):
             RedisLock(client_of(primary), "copied", wait_for_replicas=-1)
 
-    def test_a_handed_over_grant_is_on_the_replica_too(
+    def test_a_grant_that_was_handed_over_and_that_no_replica_has_does_not_count(
         self, pair: tuple[tuple[Valkey, int], tuple[Valkey, int]]
     ) -> None:
-        (_, primary), (_, replica) = pair
+        (_, primary), (replica, _) = pair
         client = client_of(primary)
-        lock = RedisLock(client, "copied", wait_for_replicas=1)
+        lock = RedisLock(client, "copied", ttl=LONG, wait_for_replicas=1)
         lease = lock.acquire()
 
-        def wait() -> bool:
-            with lock.hold(timeout=PATIENCE) as mine:
-                return bool(client_of(replica).get("lock:{copied}").decode() == mine.token)
+        def wait() -> None:
+            with pytest.raises(LockUnavailable, match="0 of 1 replicas"):
+                lock.acquire(timeout=PATIENCE)
 
         def release() -> None:
             wait_for(lambda: client.info("clients")["blocked_clients"])
-            lease.release()
+            with paused(replica.child.pid):
+                lease.release()
+                wait_for(lambda: not client.exists("lock:{copied}"), "the grant to be given back")
 
-        assert run_threads(wait, release)[0] is True
+        run_threads(wait, release)
+        wait_for(lambda: synced(client), "the replica")
 
     def test_a_replica_grants_nothing(self, pair: tuple[tuple[Valkey, int], tuple[Valkey, int]]) -> None:
         (_, _), (_, replica) = pair
@@ -181,8 +184,8 @@ class TestSentinel:
             lock = RedisLock(client, "watched", ttl=2.0, wait_for_replicas=1)
             with lock.hold() as lease:
                 before = lease.fence
-                ends = lease.remaining()
-                wait_for(lambda: lease.remaining() > ends, "the watchdog to renew it")
+                ends = end_of(lease)
+                wait_for(lambda: end_of(lease) > ends + 0.5, "the watchdog to renew it")
             first.child.kill()
 
             def granted() -> int:
@@ -282,8 +285,8 @@ class TestCluster:
             leases = [stack.enter_context(lock.hold(timeout=PATIENCE)) for lock in locks]
             assert [lock.name for lock in held(clustered)] == sorted(names)
             assert all(any(client_of(port).keys("lock:*")) for port in cluster)
-            ends = [lease.remaining() for lease in leases]
-            wait_for(lambda: all(lease.remaining() > end for lease, end in zip(leases, ends, strict=True)))
+            ends = [end_of(lease) for lease in leases]
+            wait_for(lambda: all(end_of(lease) > end + 0.5 for lease, end in zip(leases, ends, strict=True)))
         assert held(clustered) == []
 
     def test_waiters_are_handed_the_lock(self, clustered: RedisCluster) -> None:
@@ -327,12 +330,14 @@ class TestCluster:
 
     def test_a_slot_that_loses_its_node_costs_only_its_own_locks(self, clustered: RedisCluster) -> None:
         with (
-            RedisLock(clustered, "uncovered", ttl=1.0).hold() as uncovered,
-            RedisLock(clustered, "covered", ttl=1.0).hold() as covered,
+            RedisLock(clustered, "uncovered", ttl=RENEWED).hold() as uncovered,
+            RedisLock(clustered, "covered", ttl=RENEWED).hold() as covered,
         ):
+            ends = end_of(covered)
             del clustered.nodes_manager.slots_cache[clustered.keyslot("lock:{uncovered}")]
+            wait_for(lambda: end_of(covered) > ends + 0.5)
+            assert not uncovered.lost, "until then they are renewed together"
             wait_for(lambda: uncovered.lost)
-            covered.check()
         wait_for(lambda: held(clustered) == [])
 
     def test_a_waiter_whose_slot_loses_its_node_is_told(

@@ -689,8 +689,9 @@ class TestValidity:
 
         def slow(self: Ballot, seconds: float) -> None:
             hold(self, seconds)
-            clock.now += 20.0
+            clock.now += 15.0
 
+        clock.now += 10.0
         monkeypatch.setattr(Ballot, "hold", slow)
         with pytest.raises(LeaseLost):
             lease.extend()

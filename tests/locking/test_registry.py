@@ -13,7 +13,7 @@ from redis.cluster import RedisCluster
 from redis.retry import Retry
 
 from locking import HeldLock, Lease, LockUnavailable, RedisLock, force_release, held
-from tests.locking.support import CommandStats, CutConnection, RedisRecipe, socket_of
+from tests.locking.support import CommandStats, CutConnection, RedisRecipe, run_threads, socket_of
 from tests.locking.valkey_support import HOST, client_of, valkeys
 from tests.waiting import PATIENCE, wait_for
 
@@ -178,15 +178,14 @@ def test_a_lock_taken_by_force_is_free_and_its_holder_is_told(
 
 
 def test_by_force_it_goes_to_the_next_in_the_queue(client: redis.Redis) -> None:
-    lock = RedisLock(client, "stuck")
+    lock = RedisLock(client, "stuck", ttl=60.0)  # so long that who is not woken waits in vain
     lease = lock.acquire()
-    turn: list[bool] = []
-    thread = threading.Thread(target=lambda: turn.append(lock.acquire(timeout=PATIENCE).release()))
-    thread.start()
-    wait_for(lambda: client.info("clients")["blocked_clients"])
-    force_release(client, "stuck", by="admin")
-    thread.join()
-    assert turn == [True]
+
+    def force() -> None:
+        wait_for(lambda: client.info("clients")["blocked_clients"])
+        force_release(client, "stuck", by="admin")
+
+    assert run_threads(lambda: lock.acquire(timeout=PATIENCE).release(), force)[0] is True
     assert lease.release() is False
 
 
