@@ -39,13 +39,15 @@ class Note:
     Args:
         lines: pairs of sku and units.
         at: seconds since 1970 on the server's clock.
-        entry: the draft's entry in the queue; empty for one that is being saved at once.
+        entry: the draft's entry in the queue; empty for one that is being saved at once, and so is
+        buyer: who has queued it, as the queue calls him.
     """
 
     draft: UUID
     lines: Sequence[tuple[str, int]]
     at: float
     entry: str = ""
+    buyer: str = ""
 
 
 class Counters:
@@ -160,16 +162,23 @@ class Counters:
 
     def drafts(self) -> set[UUID]:
         """The drafts that have units reserved."""
-        return {UUID(text(draft)) for draft in self.client.hkeys(NOTES)}
+        return {note.draft for note in self.notes()}
 
     def notes(self) -> list[Note]:
-        """Every note, the oldest first."""
+        """Every note, the oldest first. One that cannot be read stops nobody: it is logged and stays."""
         made = []
         for draft, said in self.client.hgetall(NOTES).items():
-            note = orjson.loads(said)
-            lines = [(line[0], line[1]) for line in note["lines"]]
-            made.append(Note(UUID(text(draft)), lines, note["at"], note.get("entry", "")))
+            try:
+                made.append(_note(draft, said))
+            except (ValueError, LookupError, TypeError, AttributeError):
+                logger.exception("What is noted in Redis as reserved for draft %r cannot be read: %r", draft, said)
         return sorted(made, key=lambda note: note.at)
+
+
+def _note(draft: bytes | str, said: bytes | str) -> Note:
+    note = orjson.loads(said)
+    lines = [(str(sku), int(units)) for sku, units, *_ in note["lines"]]
+    return Note(UUID(text(draft)), lines, float(note["at"]), note.get("entry", ""), note.get("buyer", ""))
 
 
 def _keys(skus: Iterable[str]) -> list[str]:

@@ -84,6 +84,12 @@ It does so once, however often it is called.
 Saved = Callable[[Collection[UUID]], set[UUID]]
 """Which of these drafts have become orders, in whatever state those are now."""
 
+Buyer = tuple[int, int]
+"""The ids of a sale and of a customer who buys in it."""
+
+Taken = Callable[[str, Collection[int]], Mapping[Buyer, int]]
+"""How many units of a sku each customer of these sales has by orders that stand."""
+
 
 @dataclass(frozen=True, slots=True)
 class Returned:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from uuid import UUID
 
 
@@ -55,6 +56,17 @@ class StockNotLoaded(TryAgain):
 
 class StockUnavailable(TryAgain):
     """The server that the strategy needs did not answer."""
+
+
+class UnknownStrategy(StockUnavailable):
+    """No strategy of that name is known to this process."""
+
+    def __init__(self, name: str, known: Sequence[str]) -> None:
+        super().__init__(
+            f"There is no strategy {name} in this process, only {', '.join(known)}. Those over a server of their own "
+            "are there where ETCD_URL, LOCK_FOLDER, REDLOCK_URLS or ZOOKEEPER_HOSTS says where it is: set them alike "
+            "for web, worker and beat."
+        )
 
 
 class Refusal(InventoryError):

@@ -6,13 +6,16 @@ Postgres is the truth. Each repair is guarded: it does nothing where somebody ha
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import chain
 
 from inventory import strategies
 from inventory.counters import Counters, Note
-from inventory.draft import Saved
+from inventory.draft import Reject, Saved, Taken
 from inventory.models import StockItem
+from inventory.stream import buyer_of
 
 logger = logging.getLogger(__name__)
 
@@ -32,12 +35,14 @@ class Repair:
     units: int
 
 
-def reconcile(on_sale: Mapping[str, str], saved: Saved, *, grace: float) -> list[Repair]:
+def reconcile(
+    on_sale: Callable[[], Mapping[str, str]], saved: Saved, reject: Reject, taken: Taken, *, grace: float
+) -> list[Repair]:
     """Put right what Redis says of the stock, and gather the pieces of stock that nobody sells in pieces.
 
     Args:
         on_sale: the strategy that sells each sku of the sales that are open or preheated. Others need no copy of their
-            stock.
+            stock. It is asked after what was found, so that a sale which is preheated meanwhile keeps its copies.
         grace: seconds after which a draft that is no order is believed to be nobody's. A process that is paused for
             longer and then goes on is refused by the guard in SQL, if its units were sold meanwhile.
 
@@ -48,18 +53,21 @@ def reconcile(on_sale: Mapping[str, str], saved: Saved, *, grace: float) -> list
         RedisError: Redis did not answer.
     """
     counters = strategies.counters()
-    made = [
-        *_end_old_reservations(counters, saved, grace),
-        *_remove_copies(counters, on_sale),
-        *_gather_pieces(on_sale),
-        *_mend_copies(on_sale, saved),
-    ]
-    for repair in made:
+    made = []
+    for repair in chain(
+        _end_old_reservations(counters, saved, reject, grace),
+        _remove_copies(counters, on_sale),
+        _gather_pieces(on_sale),
+        _mend_copies(on_sale, saved),
+        _mend_what_was_bought(counters, on_sale, taken),
+    ):
+        # At once: a later repair may fail, and this one stays made.
         logger.warning("Repaired: %s, %s, %+d units in Redis.", repair.what, repair.name, repair.units)
+        made.append(repair)
     return made
 
 
-def _end_old_reservations(counters: Counters, saved: Saved, grace: float) -> Iterator[Repair]:
+def _end_old_reservations(counters: Counters, saved: Saved, reject: Reject, grace: float) -> Iterator[Repair]:
     """Notes of drafts whose process died: the order exists, or the units go back. What is queued is a worker's."""
     now = counters.client.time()[0]
     old = [note for note in counters.notes() if note.at <= now - grace and not _is_queued(note)]
@@ -69,7 +77,7 @@ def _end_old_reservations(counters: Counters, saved: Saved, grace: float) -> Ite
         if note.draft in orders:
             if counters.settle(note.draft, skus):
                 yield Repair("an order whose reservation had not ended", str(note.draft), 0)
-        elif counters.give_back(note.draft, skus):
+        elif strategies.end(note, reject) if note.entry else counters.give_back(note.draft, skus):
             yield Repair("units reserved for nobody", str(note.draft), sum(units for _, units in note.lines))
 
 
@@ -77,24 +85,44 @@ def _is_queued(note: Note) -> bool:
     return bool(note.entry) and strategies.queue().has(note.entry)
 
 
-def _remove_copies(counters: Counters, on_sale: Collection[str]) -> Iterator[Repair]:
+def _remove_copies(counters: Counters, on_sale: Callable[[], Collection[str]]) -> Iterator[Repair]:
     """Counters, segments and unit rows of what is not on sale: the units go back to where every strategy finds them."""
-    split = StockItem.objects.exclude(split_by="").values_list("sku", flat=True)
-    stale = {sku for sku in {*split, *counters.skus()} if sku not in on_sale}
-    strategies.unload(sorted(stale))
-    for sku in sorted(stale):
+    found = {*StockItem.objects.exclude(split_by="").values_list("sku", flat=True), *counters.skus()}
+    stale = sorted(found.difference(on_sale()))
+    strategies.unload(stale)
+    for sku in stale:
         yield Repair("a copy of stock that is not on sale", sku, 0)
 
 
-def _gather_pieces(on_sale: Mapping[str, str]) -> Iterator[Repair]:
+def _gather_pieces(on_sale: Callable[[], Mapping[str, str]]) -> Iterator[Repair]:
     """Segments and unit rows of what another strategy sells by now, which does not find them there."""
-    for sku in strategies.gather(on_sale):
+    for sku in strategies.gather(on_sale()):
         yield Repair("stock that was split for another strategy than the one that sells it", sku, 0)
 
 
-def _mend_copies(on_sale: Collection[str], saved: Saved) -> Iterator[Repair]:
+def _mend_copies(on_sale: Callable[[], Collection[str]], saved: Saved) -> Iterator[Repair]:
     # One by one: the row of a sku is locked no longer than its own counter takes.
-    for sku in sorted(on_sale):
+    for sku in sorted(on_sale()):
         change = strategies.refresh([sku], saved).get(sku, 0)
         if change:
             yield Repair("a counter that differed from what is on hand", sku, change)
+
+
+def _mend_what_was_bought(counters: Counters, on_sale: Callable[[], Collection[str]], taken: Taken) -> Iterator[Repair]:
+    """What a customer has queued or bought, where Redis has missed that he gave units back, or has them again.
+
+    Asked in this order, what is saved or ended meanwhile is missed, so a count can come out too low and never too high:
+    Postgres refuses what goes beyond a limit, and the next round counts again.
+    """
+    queue = strategies.queue()
+    for sku in sorted(on_sale()):
+        if not (bought := queue.bought(sku)):
+            continue
+        has = Counter(taken(sku, {sale for sale, _ in bought}))
+        for note in counters.notes():
+            if note.buyer:
+                has[buyer_of(note.buyer)] += sum(units for name, units in note.lines if name == sku)
+        for buyer, units in bought.items():
+            if units != has[buyer] and queue.correct(sku, buyer, units, has[buyer]):
+                name = f"{sku}, customer {buyer[1]} in sale {buyer[0]}: {units}, not {has[buyer]}"
+                yield Repair("a count of what a customer has bought", name, 0)

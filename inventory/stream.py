@@ -7,7 +7,7 @@ read and not finished is taken over by another; saving the same draft twice is s
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -20,7 +20,7 @@ from redis import Redis, RedisError
 from redis.exceptions import ResponseError
 
 from inventory.counters import NOTES, SCRIPTS, UNITS, counter_key, text
-from inventory.draft import Draft, Line, Returned
+from inventory.draft import Buyer, Draft, Line, Returned
 from inventory.errors import Duplicate, OverLimit, SoldOut, StockNotLoaded, StockUnavailable
 
 logger = logging.getLogger(__name__)
@@ -105,6 +105,7 @@ class Queue:
         self._done: Any = client.register_script(SCRIPTS["done"])
         self._allow: Any = client.register_script(SCRIPTS["allow"])
         self._leave: Any = client.register_script(SCRIPTS["leave"])
+        self._correct: Any = client.register_script(SCRIPTS["correct"])
 
     def put(self, draft: Draft) -> bool:
         """Take the stock of a draft and append it, all or nothing. The same draft is appended once.
@@ -179,27 +180,30 @@ class Queue:
                 self._take_off(pipe, entry, "sold", "")
             pipe.execute()
 
-    def back(self, entry: Entry, *, instead: UUID | None = None, reason: str = "") -> None:
+    def back(self, entry: Entry, *, instead: UUID | None = None, reason: str = "") -> bool:
         """Take a draft off the queue that is no order. Its units go back, and its key may be used again.
 
         Args:
             instead: the order that stands for it; where there is none,
             reason: why there is none.
+
+        Returns:
+            Whether it was noted: its units go back once.
         """
         outcome = str(instead or "")
         if instead is None and entry.draft is not None:
             outcome = f"!{_buyer(entry.draft.sale, entry.draft.customer)}:{reason}"
-        self._take_off(self.client, entry, "back", outcome)
+        return bool(self._take_off(self.client, entry, "back", outcome))
 
-    def _take_off(self, client: Any, entry: Entry, how: str, outcome: str) -> None:
+    def _take_off(self, client: Any, entry: Entry, how: str, outcome: str) -> Any:
         if entry.draft is None:  # nobody was promised anything; if there is a note all the same, it ends as old ones do
             client.xack(STREAM, GROUP, entry.number)
             client.xdel(STREAM, entry.number)
-            return
+            return 0
         draft = entry.draft
         keys = [NOTES, UNITS, STREAM, key_key(draft.customer, draft.key), DONE, outcome_key(draft.id)]
         arguments = [str(draft.id), entry.number, GROUP, how, outcome, REMEMBERED]
-        self._done([*keys, *_of_lines(draft.skus)], arguments, client=client)
+        return self._done([*keys, *_of_lines(draft.skus)], arguments, client=client)
 
     def promised(self, entry: Entry) -> Entry:
         """An entry that cannot be read, with what its note says of it; without a draft where that says nothing."""
@@ -262,6 +266,15 @@ class Queue:
                 self._allow([bought_key(each.sku)], [_buyer(each.sale, each.customer), each.quantity], client=pipe)
             pipe.execute()
 
+    def bought(self, sku: str) -> Mapping[Buyer, int]:
+        """How many units of a sku each customer has queued or bought, where that is counted."""
+        counted = self.client.hgetall(bought_key(sku)).items()
+        return {buyer_of(text(buyer)): int(units) for buyer, units in counted}
+
+    def correct(self, sku: str, buyer: Buyer, was: int, units: int) -> bool:
+        """Set how many units of a sku a customer has queued or bought, and return whether it still was what it was."""
+        return bool(self._correct([bought_key(sku)], [_buyer(*buyer), was, units]))
+
     def forget(self, skus: Sequence[str]) -> None:
         """Forget who has bought how many of skus whose sale is over."""
         if skus:
@@ -274,6 +287,12 @@ class Queue:
 
 def _buyer(sale: int, customer: int) -> str:
     return f"{sale}:{customer}"
+
+
+def buyer_of(said: str) -> Buyer:
+    """Who is meant by "sale:customer"."""
+    sale, customer = map(int, said.split(":"))
+    return sale, customer
 
 
 def _of_lines(skus: Iterable[str]) -> list[str]:
@@ -313,7 +332,7 @@ def _draft(raw: str) -> Draft:
 def _draft_of(draft: UUID, note: dict[str, Any]) -> Draft | None:
     """A draft as its note has it: all but the moment of the order, which is that of the queue. None without one."""
     try:
-        sale, customer = map(int, note["buyer"].split(":"))
+        sale, customer = buyer_of(note["buyer"])
         lines = tuple(Line(sku, units, Decimal(price), limit or None) for sku, units, limit, price in note["lines"])
         return Draft(draft, customer, sale, lines, note["key"], note["hash"], datetime.fromtimestamp(note["at"], UTC))
     except (ValueError, KeyError, TypeError, ArithmeticError):

@@ -116,7 +116,7 @@ def prepare(
         seconds: after which nobody comes or asks again; 0 for never.
 
     Raises:
-        KeyError: there is no such strategy.
+        UnknownStrategy: there is no such strategy.
         LabError: the lab has no such rung, or is not there.
     """
     if not rung:

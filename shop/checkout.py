@@ -67,6 +67,10 @@ class StillRunning(CheckoutError):
     """The same customer's order under the same key is being placed right now."""
 
 
+class StillQueued(CheckoutError):
+    """The order is queued: until it is saved nothing can be changed about it."""
+
+
 class KeyReused(CheckoutError):
     """The customer has used the key for a different order."""
 
@@ -308,12 +312,13 @@ def pay(order: UUID, *, customer: int) -> Order:
     Raises:
         NotBelieved: one does: `PAYMENT_SECRET` is set.
         Order.DoesNotExist: the customer has no such order.
+        StillQueued: it is not saved yet.
         NotPayable: it was cancelled or rejected, or has expired.
     """
     if settings.PAYMENT_SECRET:
         raise NotBelieved("Here an order is paid when the payment provider says so, not when its customer does.")
     with transaction.atomic(durable=True):
-        mine = states.locked(order, customer=customer)
+        mine = _locked(order, customer=customer)
         if mine.state == Order.State.PENDING:
             payments.record(mine, reference=f"{payments.BY_CUSTOMER}{order}", amount=mine.total)
         elif mine.state != Order.State.PAID:
@@ -338,10 +343,11 @@ def cancel(order: UUID, *, customer: int) -> Ended:
 
     Raises:
         Order.DoesNotExist: the customer has no such order.
+        StillQueued: it is not saved yet.
         NotCancellable: it was paid or rejected, or has expired.
     """
     with transaction.atomic(durable=True):
-        mine = states.locked(order, customer=customer)
+        mine = _locked(order, customer=customer)
         before = mine.state == Order.State.CANCELLED
         if mine.state == Order.State.PENDING:
             return_units([order])
@@ -349,6 +355,17 @@ def cancel(order: UUID, *, customer: int) -> Ended:
         elif not before:
             raise NotCancellable(f"The order is {mine.state}.")
     return Ended(mine, before)
+
+
+def _locked(order: UUID, *, customer: int) -> Order:
+    """The customer's order, in the open transaction. See `states.locked`."""
+    try:
+        return states.locked(order, customer=customer)
+    except Order.DoesNotExist:
+        waiting = strategies.waiting(order)
+        if waiting is None or waiting.draft is None or waiting.draft.customer != customer:
+            raise
+        raise StillQueued("The order is queued: ask again when it is saved.") from None
 
 
 def expire_unpaid(*, batch: int = 100) -> int:

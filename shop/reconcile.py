@@ -13,7 +13,7 @@ from inventory import reconcile as inventory
 from inventory.reconcile import Repair
 from shop import accounts, checkout
 from shop.models import SaleItem
-from shop.saving import saved
+from shop.saving import reject, saved, taken
 
 logger = logging.getLogger(__name__)
 
@@ -37,7 +37,8 @@ def reconcile(*, grace: float | None = None) -> list[Repair]:
         RedisError, OperationalError: a server did not answer. What was repaired until then stays so.
     """
     checkout.save_queued()
-    return inventory.reconcile(sellers(), saved, grace=settings.RECONCILE_GRACE if grace is None else grace)
+    allowed = settings.RECONCILE_GRACE if grace is None else grace
+    return inventory.reconcile(sellers, saved, reject, taken, grace=allowed)
 
 
 def reconcile_audited(*, grace: float | None = None) -> Audited:

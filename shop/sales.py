@@ -14,6 +14,7 @@ from django.utils import timezone
 from redis import RedisError
 
 from inventory import sold_out, strategies
+from inventory.errors import UnknownStrategy
 from shop import offers
 from shop.models import Product, Sale, SaleItem
 from shop.saving import saved
@@ -116,5 +117,5 @@ def _logged(sale: Sale) -> Iterator[None]:
         yield
     except NotNow as wait:
         logger.info("%s", wait)
-    except (RedisError, DatabaseError):
+    except (RedisError, DatabaseError, UnknownStrategy):
         logger.exception("Sale %s could not be tended; the next round tries again.", sale.pk)

@@ -12,9 +12,9 @@ from django.db import connection, transaction
 from django.db.backends.utils import CursorWrapper
 
 from inventory import stock, strategies
-from inventory.draft import Draft, Line, Returned
+from inventory.draft import Buyer, Draft, Line, Returned
 from inventory.errors import Duplicate, OverLimit, Refusal, SaleOver, UnknownCustomer
-from shop.models import Order, OrderItem
+from shop.models import Allowance, Order, OrderItem
 
 # In one order for everybody, so that batches cannot wait for each other in a circle; of twins the first comes first.
 # A key that the customer has used before makes the row, and so its items, not appear. A twin that is still being
@@ -283,6 +283,12 @@ def take_again(order: Order) -> None:
             raise OverLimit(sku, limit=limit, taken=taken)
     taken_again = [Returned(order.sale_id, order.customer_id, line.sku, -line.quantity) for line in lines]
     transaction.on_commit(lambda: strategies.given_back(taken_again, saved), robust=True)
+
+
+def taken(sku: str, sales: Collection[int]) -> Mapping[Buyer, int]:
+    """How many units of a sku each customer of these sales has by orders that stand."""
+    allowances = Allowance.objects.filter(sale__in=sales, sku=sku).values_list("sale", "customer", "taken")
+    return {(sale, customer): units for sale, customer, units in allowances}
 
 
 def saved(drafts: Collection[UUID]) -> set[UUID]:

@@ -13,9 +13,9 @@ from django_redis import get_redis_connection
 from redis import RedisError
 
 from inventory import sold_out
-from inventory.counters import Counters
+from inventory.counters import Counters, Note
 from inventory.draft import Reject, Returned, Save, Saved
-from inventory.errors import StockUnavailable
+from inventory.errors import StockUnavailable, UnknownStrategy
 from inventory.models import StockItem
 from inventory.segment_counters import SegmentCounters
 from inventory.strategies.advisory_lock import AdvisoryLock
@@ -37,6 +37,7 @@ __all__ = [
     "Strategy",
     "Waiting",
     "counters",
+    "end",
     "gather",
     "get",
     "given_back",
@@ -57,9 +58,12 @@ def get(name: str) -> Strategy:
     """The strategy of that name.
 
     Raises:
-        KeyError: there is no such strategy; `NAMES` lists them.
+        UnknownStrategy: this process knows none; `NAMES` lists those that it knows.
     """
-    return _strategies()[name]
+    try:
+        return _strategies()[name]
+    except KeyError:
+        raise UnknownStrategy(name, NAMES) from None
 
 
 def given_back(returned: Sequence[Returned], saved: Saved) -> None:
@@ -135,9 +139,18 @@ def queue() -> Queue:
 
 def work(save: Save, reject: Reject, saved: Saved) -> int:
     """Save the orders that are queued. See `LuaQueue.work`."""
+    return _lua_queue().work(save, reject, saved)
+
+
+def end(note: Note, reject: Reject) -> bool:
+    """End a draft that the queue has lost. See `LuaQueue.end`."""
+    return _lua_queue().end(note, reject)
+
+
+def _lua_queue() -> LuaQueue:
     strategy = _strategies()["lua-queue"]
     assert isinstance(strategy, LuaQueue)  # noqa: S101 - for the type checker
-    return strategy.work(save, reject, saved)
+    return strategy
 
 
 def waiting(draft: UUID) -> Waiting | None:

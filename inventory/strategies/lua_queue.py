@@ -12,7 +12,7 @@ from django.dispatch import Signal
 from redis import RedisError
 
 from inventory import batch
-from inventory.counters import Counters
+from inventory.counters import Counters, Note
 from inventory.draft import Draft, Placement, Reject, Returned, Save, Saved
 from inventory.errors import Duplicate, InventoryError, SoldOut, StockUnavailable
 from inventory.strategies.lua import Lua
@@ -110,6 +110,20 @@ class LuaQueue(Lua):
             with suppress(DataError, IntegrityError), transaction.atomic():
                 reject({entry.draft: reason})
         self.queue().set_aside(entry, reason)
+
+    def end(self, note: Note, reject: Reject) -> bool:
+        """End a draft whose entry is no longer on the queue: nobody would ever save it. It is rejected.
+
+        Returns:
+            Whether it was noted; its units, and the customer's, go back once.
+        """
+        reason = "The queue has lost this order before it was saved."
+        entry = self.queue().promised(Entry(note.entry, note.draft, None, ""))
+        if entry.draft is None:
+            return self.counters().give_back(note.draft, [sku for sku, _ in note.lines])
+        with suppress(DataError, IntegrityError), transaction.atomic():
+            reject({entry.draft: reason})
+        return self.queue().back(entry, reason=reason)
 
     def _take_off(self, entries: Sequence[Entry], refusals: dict[uuid.UUID, InventoryError], saved: Saved) -> None:
         queue = self.queue()

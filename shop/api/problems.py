@@ -57,6 +57,7 @@ KEY_REUSED = Problem("key-reused", 422, "The key belongs to another order", "Mak
 STILL_RUNNING = Problem(
     "still-running", 409, "The same order is being placed right now", "Ask again with the same key.", 1
 )
+STILL_QUEUED = Problem("still-queued", 409, "The order is queued", "Ask again when it is saved.", 1)
 SOLD_OUT = Problem("sold-out", 409, "Sold out", "Units of orders that are not paid in time come back.")
 OVER_LIMIT = Problem("over-limit", 409, "Over the limit per customer", "Order fewer units.")
 SALE_NOT_OPEN = Problem("sale-not-open", 409, "The sale is not open", "Look at the sale's window.")
@@ -114,6 +115,7 @@ BY_EXCEPTION: tuple[tuple[type[Exception], Problem], ...] = (
     (errors.TryAgain, BUSY),
     (checkout.SaleNotOpen, SALE_NOT_OPEN),
     (checkout.StillRunning, STILL_RUNNING),
+    (checkout.StillQueued, STILL_QUEUED),
     (checkout.KeyReused, KEY_REUSED),
     (checkout.NotBelieved, NOT_BELIEVED),
     (checkout.NotPayable, NOT_PAYABLE),
@@ -198,7 +200,8 @@ def _response_to(error: Exception, problem: Problem) -> HttpResponse:
             members = {"sku": error.sku, "wanted": error.wanted, "left": error.left}
         case errors.TryAgain():
             # The cause names our servers and keys: it is for the log, not for the buyer.
-            logger.info("%s: %s", problem.slug, error)
+            ours = isinstance(error, errors.UnknownStrategy)  # and stays until somebody mends the settings
+            logger.log(logging.ERROR if ours else logging.INFO, "%s: %s", problem.slug, error)
             detail = ""
         case errors.OverLimit():
             members = {"sku": error.sku, "limit": error.limit, "taken": error.taken}

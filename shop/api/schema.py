@@ -27,10 +27,16 @@ BY_OPERATION = {
     ("/api/orders/{order}/pay/", "post"): (
         problems.NOT_BELIEVED,
         problems.NOT_FOUND,
+        problems.STILL_QUEUED,
         problems.NOT_PAYABLE,
         problems.BUSY,
     ),
-    ("/api/orders/{order}/cancel/", "post"): (problems.NOT_FOUND, problems.NOT_CANCELLABLE, problems.BUSY),
+    ("/api/orders/{order}/cancel/", "post"): (
+        problems.NOT_FOUND,
+        problems.STILL_QUEUED,
+        problems.NOT_CANCELLABLE,
+        problems.BUSY,
+    ),
     ("/api/payments/", "post"): (
         problems.INVALID,
         problems.SIGNATURE,

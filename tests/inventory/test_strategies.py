@@ -11,6 +11,7 @@ from django.test.utils import CaptureQueriesContext
 from redis import Redis
 
 from inventory import strategies
+from inventory.errors import UnknownStrategy
 from inventory.strategies import NAMES, Strategy
 from tests.factories import new_draft, preheated
 from tests.inventory.conformance import StrategyConformance
@@ -31,7 +32,7 @@ def test_every_name_has_its_strategy() -> None:
 
 @pytest.mark.parametrize("name", ["", "compute-and-overwrite", "subtract-in-sql", "Lua"])
 def test_no_other_name_has_one(name: str) -> None:
-    with pytest.raises(KeyError):
+    with pytest.raises(UnknownStrategy, match="ZOOKEEPER_HOSTS"):
         strategies.get(name)
 
 

@@ -18,9 +18,9 @@ from rest_framework.test import APIClient
 from inventory import stock, strategies
 from inventory.models import StockItem
 from inventory.strategies import stock_lock
-from shop import accounts, checkout
+from shop import accounts, checkout, offers
 from shop.api import throttles
-from shop.models import Order, OrderItem
+from shop.models import Order, OrderItem, Sale
 from shop.saving import reject
 from tests.factories import SAVING, OnSale, close_now, interleaved, new_draft, on_sale
 from tests.shop.conftest import Buyer, assert_problem, order_body
@@ -355,3 +355,13 @@ def test_a_buyer_can_order_from_what_the_list_says(buyer: Buyer, visitor: APICli
     made = buyer.order({"sale": sale["sale"], "items": [{"product": item["product"], "quantity": 1}]})
     assert (made.status_code, Decimal(made.json()["total"])) == (201, Decimal(item["price"]))
     assert StockItem.objects.get(sku=item["sku"]).on_hand == 4
+
+
+def test_a_sale_by_a_strategy_that_is_not_known_here_is_503_and_the_log_says_what_to_set(
+    buyer: Buyer, caplog: pytest.LogCaptureFixture
+) -> None:
+    offer = on_sale({"a": 1})
+    Sale.objects.filter(pk=offer.sale).update(strategy="etcd-lock")
+    offers._remembered.clear()
+    assert_problem(buyer.order(order_body(offer, a=1)), 503, "unavailable")
+    assert "ETCD_URL" in caplog.text

@@ -52,8 +52,10 @@ DECLARED = {
         "length-required",
     },
     "GET /api/orders/{order}/": {"unauthenticated", "not-found"},
-    "POST /api/orders/{order}/pay/": {"unauthenticated", "not-believed", "not-found", "not-payable", "busy"},
-    "POST /api/orders/{order}/cancel/": {"unauthenticated", "not-found", "not-cancellable", "busy"},
+    "POST /api/orders/{order}/pay/": {
+        *("unauthenticated", "not-believed", "not-found", "still-queued", "not-payable", "busy"),
+    },
+    "POST /api/orders/{order}/cancel/": {"unauthenticated", "not-found", "still-queued", "not-cancellable", "busy"},
     "POST /api/payments/": {
         *("invalid", "signature", "unknown-order", "wrong-amount", "reference-reused", "busy", "length-required"),
     },

@@ -216,6 +216,19 @@ def test_an_order_that_cannot_even_be_written_as_rejected_has_an_outcome(
     assert_problem(other_buyer.get(answer.headers["Location"]), 404, "not-found")
 
 
+@pytest.mark.parametrize("what", ["pay", "cancel"])
+def test_an_order_that_is_queued_can_be_paid_and_cancelled_when_it_is_saved(
+    buyer: Buyer, other_buyer: Buyer, offer: OnSale, what: str
+) -> None:
+    location = buyer.order(order_body(offer, a=1)).headers["Location"]
+    answer = buyer.post(f"{location}{what}/")
+    assert_problem(answer, 409, "still-queued")
+    assert answer.headers["Retry-After"] == "1"
+    assert_problem(other_buyer.post(f"{location}{what}/"), 404, "not-found")
+    checkout.save_queued()
+    assert buyer.post(f"{location}{what}/").status_code == 200
+
+
 def test_without_redis_it_is_unavailable(buyer: Buyer, offer: OnSale, redis_gone: Gone) -> None:
     location = buyer.order(order_body(offer, a=1)).headers["Location"]
     with redis_gone():

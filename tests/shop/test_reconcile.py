@@ -7,17 +7,19 @@ import logging
 from functools import partial
 from io import StringIO
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from django.core.management import CommandError, call_command
 from django.utils import timezone
-from redis import Redis
+from redis import Redis, RedisError
 
 from inventory import strategies
 from inventory.counters import NOTES, Counters
-from inventory.errors import TryAgain
+from inventory.errors import OverLimit, TryAgain
 from inventory.models import StockItem, StockUnit
-from inventory.stream import STREAM
+from inventory.strategies.lua_queue import LuaQueue
+from inventory.stream import STREAM, bought_key
 from shop import accounts, checkout, tasks
 from shop.models import Sale
 from shop.reconcile import reconcile
@@ -133,12 +135,106 @@ def test_what_is_queued_is_saved_and_not_taken_for_nobodys(redis: Redis) -> None
     assert_law(a=3)
 
 
-def test_a_draft_whose_entry_was_lost_gives_its_units_back(redis: Redis) -> None:
-    offer = on_sale({"a": 5}, strategy="lua-queue")
-    buy(offer, a=2)
+def test_a_draft_whose_entry_was_lost_is_rejected_and_gives_back_all_that_it_has(redis: Redis) -> None:
+    offer = on_sale({"a": 5}, strategy="lua-queue", limit=2)
+    customer = new_customer()
+
+    def order(key: str) -> checkout.Placed:
+        return checkout.place(customer=customer, sale=offer.sale, quantities=offer.cart(a=2), key=key)
+
+    lost = order("lost").order
     redis.xtrim(STREAM, maxlen=0)
-    assert [repair.what for repair in reconcile(grace=0)] == ["units reserved for nobody"]
+    assert [(repair.what, repair.units) for repair in reconcile(grace=0)] == [("units reserved for nobody", 2)]
     assert_law(a=5)
+    rejected = checkout.find(lost.pk, customer=customer).order
+    assert (rejected.state, rejected.reason) == ("rejected", "The queue has lost this order before it was saved.")
+    retry = order("lost").order
+    checkout.save_queued()
+    assert checkout.find(retry.pk, customer=customer).order.pk == lost.pk
+    assert order("another").queued, "neither the units nor the limit are used up"
+
+
+@pytest.mark.parametrize(("wrong", "taken"), [(1, 0), (-1, 2), (2, 1)])
+def test_what_a_customer_has_bought_is_counted_again(redis: Redis, wrong: int, taken: int) -> None:
+    """By orders that are saved, and by what is still queued, which a worker that cannot work leaves there."""
+    offer = on_sale({"a": 9}, strategy="lua-queue", limit=3)
+    customer = new_customer()
+    for number in range(taken):
+        checkout.place(customer=customer, sale=offer.sale, quantities=offer.cart(a=1), key=str(number))
+        if number == 0:
+            checkout.save_queued()
+    queue = strategies.queue()
+    queue.read("busy", 10)
+    redis.hincrby(bought_key("a"), f"{offer.sale}:{customer}", wrong)
+    (repair,) = reconcile(grace=60)
+    said = f"a, customer {customer} in sale {offer.sale}: {taken + wrong}, not {taken}"
+    assert (repair.what, repair.name, repair.units) == ("a count of what a customer has bought", said, 0)
+    assert queue.bought("a") == {(offer.sale, customer): taken}
+    assert reconcile(grace=60) == []
+
+
+def test_a_count_that_changes_meanwhile_is_left_alone(redis: Redis) -> None:
+    redis.hset(bought_key("a"), "1:2", 5)
+    assert strategies.queue().correct("a", (1, 2), 4, 3) is False
+    assert strategies.queue().bought("a") == {(1, 2): 5}
+
+
+def test_who_gave_units_back_while_redis_was_gone_may_buy_as_many_again(
+    redis: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    offer = on_sale({"a": 5}, strategy="lua-queue", limit=2)
+    customer = new_customer()
+
+    def order(key: str) -> checkout.Placed:
+        return checkout.place(customer=customer, sale=offer.sale, quantities=offer.cart(a=2), key=key)
+
+    first = order("first").order
+    checkout.save_queued()
+    with monkeypatch.context() as gone:
+        gone.setattr(LuaQueue, "given_back", lambda *rest: (_ for _ in ()).throw(RedisError("gone")))
+        checkout.cancel(first.pk, customer=customer)
+    with pytest.raises(OverLimit):
+        order("second")
+    reconcile()
+    assert order("second").queued
+
+
+def test_a_note_that_cannot_be_read_stops_nobody(
+    offer: OnSale, counters: Counters, redis: Redis, caplog: pytest.LogCaptureFixture
+) -> None:
+    for draft, note in [("nobody", "{}"), (str(uuid4()), "x"), (str(uuid4()), "{}"), (str(uuid4()), '{"lines": 1}')]:
+        redis.hset(NOTES, draft, note)
+    redis.incrby("{stock}:counter:a", 1)
+    assert [repair.name for repair in reconcile(grace=0)] == ["a"]
+    assert caplog.text.count("cannot be read: ") >= 4
+    assert redis.hlen(NOTES) == 4
+
+
+def test_what_was_repaired_is_logged_although_the_next_repair_fails(
+    offer: OnSale, counters: Counters, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    draft = new_draft(("a", 2))
+    counters.take(draft)
+    monkeypatch.setattr(strategies, "refresh", lambda *rest: (_ for _ in ()).throw(RedisError("gone")))
+    with pytest.raises(RedisError):
+        reconcile(grace=0)
+    assert f"Repaired: units reserved for nobody, {draft.id}, +2 units" in caplog.text
+
+
+def test_a_sale_that_is_preheated_meanwhile_keeps_its_pieces(redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its copies are found, and then it is looked at whether they are on sale."""
+    on_sale({"a": 6}, strategy="unit-rows")
+    hour = timezone.timedelta(hours=1)
+    Sale.objects.update(preheated_at=None, opens_at=timezone.now() + hour, closes_at=timezone.now() + 2 * hour)
+    skus = Counters.skus
+
+    def preheated_meanwhile(counters: Counters) -> list[str]:
+        Sale.objects.update(preheated_at=timezone.now())
+        return skus(counters)
+
+    monkeypatch.setattr(Counters, "skus", preheated_meanwhile)
+    assert reconcile() == []
+    assert StockUnit.objects.filter(item="a").count() == 6
 
 
 def test_a_queue_that_a_worker_is_busy_with_is_left_alone(redis: Redis) -> None:

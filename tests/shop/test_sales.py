@@ -309,6 +309,19 @@ def test_the_next_sale_of_a_sku_is_preheated_when_the_one_before_is_over_and_kee
     assert strategies.counters().left(["a"]) == {"a": 3}
 
 
+def test_a_sale_by_a_strategy_that_is_not_known_here_keeps_no_other_from_it(
+    redis: Redis, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The web processes know where etcd is, and nobody has told this worker."""
+    unknown, lua = on_sale({"a": 1}, preheat=False), on_sale({"b": 1}, strategy="lua", preheat=False)
+    Sale.objects.filter(pk=unknown.sale).update(strategy="etcd-lock")
+    sales.tend()
+    assert f"Sale {unknown.sale} could not be tended" in caplog.text
+    assert "ETCD_URL" in caplog.text
+    assert sale(unknown.sale).preheated_at is None
+    assert sale(lua.sale).preheated_at is not None
+
+
 def test_a_sale_that_cannot_be_tended_keeps_no_other_from_it(
     redis_gone: Gone, caplog: pytest.LogCaptureFixture
 ) -> None:
