@@ -15,7 +15,7 @@ from django.utils import timezone
 from inventory import strategies
 from inventory.audit import Figures
 from inventory.draft import Placement
-from inventory.errors import SoldOut
+from inventory.errors import SoldOut, UnknownStrategy
 from inventory.strategies import NAMES
 from lab import ledger
 from lab.ladder.stock import RUNGS
@@ -154,7 +154,7 @@ def test_a_rung_is_no_strategy_of_the_shop() -> None:
     assert set(RUNGS) & set(NAMES) == set()
     now = timezone.now()
     for name in RUNGS:
-        with pytest.raises(KeyError):
+        with pytest.raises(UnknownStrategy):
             strategies.get(name)
         with pytest.raises(ValidationError, match=name):
             Sale(name="x", opens_at=now, closes_at=now + timedelta(hours=1), strategy=name).full_clean()
