@@ -17,9 +17,10 @@ from shop.reconcile import reconcile_audited
 
 class Command(BaseCommand):
     help = (
-        "Saves what is queued, gives back units that are reserved for orders that never came, mends counters that "
-        "differ from what is on hand, removes those of what is not on sale, and gathers stock that is split up for "
-        "another strategy than the one that sells it. Safe while the shop is selling. "
+        "Saves what is queued, gives back units that are reserved for orders that never came, rejects those that the "
+        "queue has lost, mends counters that differ from what is on hand, removes those of what is not on sale, "
+        "gathers stock that is split up for another strategy than the one that sells it, and counts again what "
+        "customers have bought, where the queue holds them to a limit. Safe while the shop is selling. "
         "Celery does the same every minute. Exit status 0 when the conservation law holds afterwards, 1 when it is "
         "broken, 2 when a server did not answer."
     )
