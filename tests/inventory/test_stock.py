@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from decimal import Decimal
@@ -9,6 +10,7 @@ from decimal import Decimal
 import pytest
 from django.db import IntegrityError, connection, transaction
 from django.db.models import F
+from django.test.utils import CaptureQueriesContext
 
 from inventory import stock
 from inventory.draft import Line
@@ -128,6 +130,13 @@ def test_give_back_adds_to_what_is_on_hand_and_to_nothing_else(three: None) -> N
     stock.give_back([("a", 1), ("a", 1), ("unknown", 5)])
     assert row() == (3, 2, 3)
     assert list(StockItem.objects.values_list("sku", "on_hand")) == [("a", 2), ("b", 1)]
+
+
+def test_give_back_locks_the_skus_in_order_whatever_order_they_come_in(three: None) -> None:
+    with CaptureQueriesContext(connection) as captured:
+        stock.give_back([("d", 1), ("b", 1), ("c", 1)])
+    updates = [re.search(r"sku\" = '(.)'", query["sql"]) for query in captured]
+    assert [found[1] for found in updates if found] == ["b", "c", "d"]
 
 
 def test_a_delivery_is_received_and_on_hand(db: None) -> None:

@@ -8,12 +8,15 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from uuid import uuid4
 
 import pytest
+from redis import Redis
 
 from lab.ladder.stock import RUNGS
-from loadtest import audit
-from tests.factories import DISTINCT
+from loadtest import audit, burst
+from shop import checkout
+from tests.factories import DISTINCT, new_customer, on_sale
 from tests.loadtest.conftest import CHECKOUT, Manage, Verdicts, rush_of_all
 
 KEYS = [
@@ -108,6 +111,16 @@ def test_the_sentence_says_what_is_broken(said: dict[str, object], holds: bool, 
     sound = {"stock": 100, "sold": 100, "on_hand": 0, "errors": 0, "oversold": 0, "missing": 0, "unserved": 0}
     result = {**sound, "conserved": True, **said}
     assert (audit.holds(result), audit.sentence(result)) == (holds, sentence)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_an_order_that_was_answered_and_has_no_row_is_missing(redis: Redis) -> None:
+    offer = on_sale({"a": 1})
+    cart = offer.cart(a=1)
+    order = checkout.place(customer=new_customer(), sale=offer.sale, quantities=cart, key="mine").order
+    answered = [str(order.pk), str(uuid4())]
+    sold_by = {"sale": offer.sale, "products": {}, "stock": 1, "quantity": 1, "customers": []}
+    assert burst.missing(burst.Burst(strategy="guarded-update", rung="", **sold_by), answered) == 1
 
 
 def test_a_shop_that_does_not_answer_is_named_and_is_no_verdict(manage: Manage) -> None:

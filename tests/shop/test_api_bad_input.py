@@ -74,7 +74,10 @@ def test_a_quantity_is_a_small_positive_integer(buyer: Buyer, offer: OnSale, qua
 
 @pytest.mark.parametrize("number", ["1e400", "-1e400", "NaN", "Infinity", "1e0", "0x1", "01", "1_0", "9" * 5000])
 def test_numbers_that_are_no_integers_of_json_are_refused(buyer: Buyer, offer: OnSale, number: str) -> None:
-    assert_problem(send(buyer, f'{{"sale": {number}, "items": []}}'), 400, "invalid")
+    (product, _) = offer.products.values()
+    body = '{"sale": %s, "items": [{"product": %s, "quantity": 1}]}'
+    said = assert_problem(send(buyer, body % (number, product)), 400, "invalid")
+    assert [error["pointer"] for error in said.get("errors", [])] in ([], ["#/sale"])
 
 
 @pytest.mark.parametrize("missing", ["sale", "items"])
@@ -111,7 +114,10 @@ def test_every_mistake_is_pointed_at(buyer: Buyer) -> None:
 
 def test_an_enormous_cart_is_refused(buyer: Buyer, offer: OnSale) -> None:
     items = [{"product": product, "quantity": 1} for product in range(1, MAX_LINES + 2)]
-    assert_problem(buyer.order({"sale": offer.sale, "items": items}), 400, "invalid", pointers=["#/items"])
+    said = assert_problem(buyer.order({"sale": offer.sale, "items": items}), 400, "invalid", pointers=["#/items"])
+    assert str(MAX_LINES) in said["errors"][0]["detail"]
+    said = assert_problem(buyer.order({"sale": offer.sale, "items": items[:-1]}), 400, "invalid", pointers=["#/items"])
+    assert str(MAX_LINES) not in said["errors"][0]["detail"], "of so many it is a product that is not offered"
     assert_problem(buyer.order({"sale": offer.sale, "items": items * 1000}), 413, "too-large")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hmac
 import json
 import time
 from typing import Any
@@ -161,6 +162,13 @@ def test_a_reference_stands_for_one_order_and_one_amount(
 def assert_not_believed(answer: Any, order: UUID, why: str) -> None:
     assert why in assert_problem(answer, 403, "signature")["detail"]
     assert (state(order), Payment.objects.count()) == ("pending", 0)
+
+
+def test_a_signature_is_what_the_readme_says(settings: Any) -> None:
+    """As a provider makes it, who has none of our code: of the moment, a dot and the body, in hexadecimal digits."""
+    settings.PAYMENT_SECRET = "known to two"
+    made = hmac.new(b"known to two", b'1700000000.{"a": 1}', "sha256").hexdigest()
+    assert signatures.sign(b'{"a": 1}', at=1_700_000_000) == f"t=1700000000,v1={made}"
 
 
 @pytest.mark.parametrize(

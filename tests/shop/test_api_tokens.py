@@ -109,16 +109,12 @@ def test_a_good_token_buys(user: User, offer: OnSale) -> None:
 
 
 @pytest.mark.parametrize("since", ["deleted", "deactivated"])
-def test_the_token_of_an_account_that_is_closed_since_buys_nothing_and_shows_nothing(
-    buyer: Buyer, offer: OnSale, since: str
-) -> None:
+def test_the_token_of_an_account_that_is_closed_since_buys_nothing(buyer: Buyer, offer: OnSale, since: str) -> None:
     if since == "deleted":
         User.objects.filter(pk=buyer.customer).delete()
     else:
         User.objects.filter(pk=buyer.customer).update(is_active=False)
     assert_problem(buyer.order(order_body(offer, a=1)), 401, "unauthenticated")
-    assert buyer.get("/api/orders/").json()["results"] == []
-    assert_problem(buyer.get(f"/api/orders/{uuid4()}/"), 404, "not-found")
     assert orders_in() == 0
     assert all(row.conserved and row.sold == 0 for row in accounts.figures())
 
