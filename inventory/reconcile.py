@@ -111,8 +111,9 @@ def _mend_copies(on_sale: Callable[[], Collection[str]], saved: Saved) -> Iterat
 def _mend_what_was_bought(counters: Counters, on_sale: Callable[[], Collection[str]], taken: Taken) -> Iterator[Repair]:
     """What a customer has queued or bought, where Redis has missed that he gave units back, or has them again.
 
-    Asked in this order, what is saved or ended meanwhile is missed, so a count can come out too low and never too high:
-    Postgres refuses what goes beyond a limit, and the next round counts again.
+    Asked in this order, what is saved or ended meanwhile is missed, and a count can come out too low: Postgres refuses
+    what goes beyond a limit. Too high it comes out only where a late payment is committed just now. The next round
+    counts again.
     """
     queue = strategies.queue()
     for sku in sorted(on_sale()):
