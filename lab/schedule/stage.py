@@ -63,6 +63,13 @@ return 0
 WHOSE = "SELECT format('Last Unit empties this: %s of Postgres %s', current_database(), system_identifier) "
 WHOSE += "FROM pg_control_system()"
 
+WAIT = "SELECT max(cardinality(pg_blocking_pids(pid))) FROM unnest(%s) AS pid"
+WAIT_FOR_A_CLIENT = """
+SELECT FROM unnest(%s) AS pid, unnest(pg_blocking_pids(pid)) AS holder
+JOIN pg_stat_activity ON pg_stat_activity.pid = holder AND backend_type = 'client backend'
+"""
+"""Autovacuum locks a table for a moment while it shortens it, and gives way by itself: no actor is in the way."""
+
 IN_USE = (0x4C6162, 0)
 """The advisory lock, in a stage's own Postgres database, of whoever uses the stage."""
 PATIENCE = 10.0
@@ -307,9 +314,12 @@ class Stage:
         if actor.listens_to is not None:
             return self._is_blocked_in_redis(actor.listens_to)
         pids = _backends(self._seats.get(actor.name), actor)
-        if pids and self.eyes.execute(
-            "SELECT max(cardinality(pg_blocking_pids(pid))) FROM unnest(%s) AS pid", [pids]
-        ).fetchone() != (0,):
+        # Who is in the way is asked only where somebody is: it takes the server longer.
+        if (
+            pids
+            and self.eyes.execute(WAIT, [pids]).fetchone() != (0,)
+            and self.eyes.execute(WAIT_FOR_A_CLIENT, [pids]).rowcount
+        ):
             return True
         return self.waits_in_this_process and actor.waits_in_this_process()
 

@@ -60,8 +60,6 @@ SLOW = 20
 """Where servers are restarted, one schedule takes as long as so many elsewhere."""
 EXTENT = ("schedules", "exhausted", "completed", "sampled", "clients", "preemptions", "events")
 """What a line says of how far was searched."""
-STOP_SECONDS = 3.0
-"""Seconds in which a process has to clear up, before it is killed."""
 
 
 def find(
@@ -362,7 +360,7 @@ def _ended_with(pool: ProcessPoolExecutor) -> Iterator[None]:
         workers = [child for child in active_children() if child not in others]
         for each in workers:
             each.terminate()
-        until = time.monotonic() + STOP_SECONDS
+        until = time.monotonic() + worker.STOP_SECONDS
         for each in workers:
             if not wait([each.sentinel], max(0.0, until - time.monotonic())):
                 each.kill()

@@ -4,9 +4,16 @@ from __future__ import annotations
 
 import atexit
 import logging
+import os
 import signal
+import time
 from contextlib import ExitStack
+from multiprocessing import parent_process
+from threading import Thread
 from typing import Any
+
+STOP_SECONDS = 3.0
+"""Seconds in which such a process has to clear up when it is told to end, before it is killed."""
 
 _stage: list[Any] = []
 _told_to_end = False
@@ -19,6 +26,7 @@ def begin() -> None:
     django.setup()
     logging.disable(logging.WARNING)
     signal.signal(signal.SIGTERM, _end)
+    Thread(target=_end_with_parent, name="ends with its parent", daemon=True).start()
 
 
 def work(job: str, slug: str, **options: Any) -> dict[str, Any]:
@@ -56,3 +64,14 @@ def _end(number: int, frame: object) -> None:
     global _told_to_end
     _told_to_end = True
     raise SystemExit
+
+
+def _end_with_parent() -> None:
+    """Whoever runs us may be killed; it gives us no more work then, and cannot tell us to end."""
+    parent = parent_process()
+    if parent is None:
+        return
+    parent.join()
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(STOP_SECONDS)
+    os._exit(1)

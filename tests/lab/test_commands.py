@@ -93,6 +93,16 @@ def test_a_command_that_is_stopped_ends_at_once_with_all_that_it_started(
     wait_for(lambda: not any(map(psutil.Process.is_running, started)), "all that it started to be gone", timeout=5)
 
 
+def test_a_command_that_is_killed_leaves_no_process_behind(stage: Stage) -> None:
+    with running("ladder", "--deep", "renewal", "re-entrant", "fence") as process:
+        command = psutil.Process(process.pid)
+        wait_for(lambda: process.poll() is not None or at_work(command), "the command to work", timeout=60)
+        assert process.poll() is None, process.communicate()
+        started = command.children(recursive=True)
+        process.kill()
+    wait_for(lambda: not any(map(psutil.Process.is_running, started)), "all that it started to be gone")
+
+
 def test_ctrl_c_waits_until_all_processes_are_started_whichever_thread_takes_it(
     another_thread: threading.Thread, interruptible: socket.socket
 ) -> None:

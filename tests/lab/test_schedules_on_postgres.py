@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import closing
+from queue import SimpleQueue
+from types import SimpleNamespace
 from typing import Any
 
+import psycopg
 import pytest
 
 from lab.ladder.catalogue import LADDER
+from lab.schedule.actor import Actor
 from lab.schedule.controller import Controller, Point, TooLong
 from lab.schedule.hooks import StoppingSession
 from lab.schedule.runs import replay
@@ -18,6 +24,7 @@ from lab.schedule.watchdogs import SteppedWatchdog
 from locking import tables
 from locking.session import Session
 from tests.lab.schedule_support import stage
+from tests.waiting import wait_for
 
 __all__ = ["stage"]
 
@@ -158,3 +165,52 @@ def test_a_run_that_takes_too_long_takes_no_further_step_and_ends_what_waits_in_
     theirs = "SELECT FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
     assert stage.eyes.execute(theirs).rowcount == 0
     assert replay("lock-table-for-update", [], stage, to_the_end=True).broken is None
+
+
+AUTOVACUUM = "EXISTS (SELECT FROM pg_stat_activity WHERE pid = {} AND backend_type = 'autovacuum worker')"
+BUSY_TABLE = f"""
+CREATE TABLE busy (n integer);
+CREATE FUNCTION stays(n integer) RETURNS integer IMMUTABLE LANGUAGE plpgsql AS $$
+BEGIN
+    IF {AUTOVACUUM.format("pg_backend_pid()")} THEN PERFORM pg_sleep(600); END IF;
+    RETURN n;
+END $$;
+CREATE INDEX ON busy (public.stays(n));
+ALTER TABLE busy SET (autovacuum_analyze_threshold = 0, autovacuum_analyze_scale_factor = 0);
+INSERT INTO busy VALUES (1);
+"""
+
+
+@pytest.fixture
+def busy(stage: Stage) -> Iterator[psycopg.Connection[Any]]:
+    """A connection beside which autovacuum has locked the table `busy`, for as long as nobody stands up to it."""
+    with psycopg.connect(stage.conninfo, autocommit=True) as connection:
+        connection.execute("ALTER SYSTEM SET autovacuum_naptime = 1")
+        connection.execute("SELECT pg_reload_conf()")
+        connection.execute(BUSY_TABLE)
+        held = f"SELECT FROM pg_locks WHERE relation = 'busy'::regclass AND {AUTOVACUUM.format('pg_locks.pid')}"
+        try:
+            wait_for(lambda: connection.execute(held).rowcount, "autovacuum to come", timeout=60)
+            yield connection
+        finally:
+            connection.execute("ALTER SYSTEM RESET autovacuum_naptime")
+            connection.execute("SELECT pg_reload_conf()")
+            connection.execute("DROP TABLE busy")  # Autovacuum gives way after deadlock_timeout.
+            connection.execute("DROP FUNCTION stays")
+
+
+def test_who_waits_for_autovacuum_goes_on_by_himself_and_who_waits_for_a_client_is_blocked(
+    stage: Stage, busy: psycopg.Connection[Any]
+) -> None:
+    busy.execute("SELECT pg_advisory_lock(1)")
+    for asks, blocked in (("BEGIN; LOCK TABLE busy IN SHARE MODE", False), ("SELECT pg_advisory_lock(1)", True)):
+        with closing(psycopg.connect(stage.conninfo, autocommit=True)) as his:
+            his.execute("SET deadlock_timeout = '600s'")  # Until then autovacuum does not give way to him.
+            actor = Actor("A", str, SimpleQueue(), stage.clock, SteppedWatchdog())
+            actor.session = SimpleNamespace(pid=his.info.backend_pid)
+            his.pgconn.send_query(asks.encode())
+            waits = f"SELECT WHERE cardinality(pg_blocking_pids({actor.session.pid})) = 1"
+            wait_for(lambda waits=waits: busy.execute(waits).rowcount, "him to wait")  # type: ignore[misc]
+            assert stage.is_blocked(actor) is blocked
+            assert busy.execute(waits).rowcount
+            his.cancel()
