@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
-from enum import Enum
+from typing import ClassVar
 from uuid import UUID
 
 from inventory.errors import Refusal
@@ -59,13 +59,20 @@ class Draft:
             raise ValueError("A line needs a quantity of at least 1.")
 
 
-class Placement(Enum):
-    """Where an order is safe when the strategy answers."""
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Where an order is safe when the strategy answers.
 
-    COMMITTED = "committed"
-    """In Postgres."""
-    QUEUED = "queued"
-    """In Redis; its rows follow."""
+    Args:
+        place: in the queue in Redis, from 1: its rows follow. None: it is `COMMITTED`, in Postgres.
+    """
+
+    COMMITTED: ClassVar[Placement]
+
+    place: int | None = None
+
+
+Placement.COMMITTED = Placement()
 
 
 Save = Callable[[Sequence[Draft]], Mapping[UUID, Refusal]]
@@ -82,7 +89,7 @@ It does so once, however often it is called.
 """
 
 Saved = Callable[[Collection[UUID]], set[UUID]]
-"""Which of these drafts have become orders, in whatever state those are now."""
+"""Which of these drafts were sold, in whatever state their orders are now; one that was rejected never was."""
 
 Buyer = tuple[int, int]
 """The ids of a sale and of a customer who buys in it."""

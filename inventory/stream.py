@@ -107,11 +107,11 @@ class Queue:
         self._leave: Any = client.register_script(SCRIPTS["leave"])
         self._correct: Any = client.register_script(SCRIPTS["correct"])
 
-    def put(self, draft: Draft) -> bool:
+    def put(self, draft: Draft) -> tuple[int, bool]:
         """Take the stock of a draft and append it, all or nothing. The same draft is appended once.
 
         Returns:
-            Whether a worker has to be told: nobody was for a while.
+            Its place in the queue, from 1, and whether a worker has to be told: nobody was for a while.
 
         Raises:
             SoldOut, OverLimit, Duplicate, StockNotLoaded: nothing was taken.
@@ -124,7 +124,7 @@ class Queue:
             "hash": draft.body_hash,
             "draft": orjson.dumps(draft, default=str).decode(),
         }
-        keys = [NOTES, UNITS, STREAM, key_key(draft.customer, draft.key), LAST, WOKEN, *_of_lines(draft.skus)]
+        keys = [NOTES, UNITS, STREAM, key_key(draft.customer, draft.key), LAST, DONE, WOKEN, *_of_lines(draft.skus)]
         try:
             arguments = [str(draft.id), orjson.dumps(note), round(self.forgotten), REMEMBERED]
             answer, what, left = self._enqueue(keys, arguments)
@@ -132,7 +132,7 @@ class Queue:
             raise StockUnavailable(f"Redis did not answer: {error}") from error
         match text(answer):
             case "queued":
-                return bool(what)
+                return int(left), bool(what)
             case "duplicate":
                 raise Duplicate(UUID(text(what)))
         line = draft.lines[int(what) - 1]

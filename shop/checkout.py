@@ -19,7 +19,7 @@ from django.utils import timezone
 from redis import RedisError
 
 from inventory import sold_out, strategies
-from inventory.draft import Draft, Line, Placement
+from inventory.draft import Draft, Line
 from inventory.errors import Duplicate, InventoryError, OverLimit, StockNotLoaded
 from inventory.strategies import Strategy, Waiting
 from inventory.together import Together
@@ -95,7 +95,7 @@ class Placed:
         order: its row, or what its row will be while it is queued.
         replayed: it was placed by an earlier call with the same key.
         queued: its row follows.
-        place: in the queue, from 1, where it was looked up.
+        place: in the queue, from 1.
     """
 
     order: Order
@@ -153,7 +153,7 @@ def place_draft(draft: Draft, offer: offers.Offer, strategy: Strategy) -> Placed
         del _running[click]
     items = [offer.by_sku[sku] for sku in draft.skus]
     products = {item.sku: Product(pk=item.product, sku=item.sku, name=item.name) for item in items}
-    return Placed(_order_of(draft, products), replayed=False, queued=placement is Placement.QUEUED)
+    return Placed(_order_of(draft, products), replayed=False, queued=placement.place is not None, place=placement.place)
 
 
 def _refuse_over_limit(draft: Draft) -> None:
@@ -306,7 +306,19 @@ def save_queued() -> int:
     return strategies.work(save, reject, saved)
 
 
-def pay(order: UUID, *, customer: int) -> Order:
+@dataclass(frozen=True, slots=True)
+class Changed:
+    """An order that is paid, or cancelled.
+
+    Args:
+        before: it was so before this call, which changed nothing.
+    """
+
+    order: Order
+    before: bool
+
+
+def pay(order: UUID, *, customer: int) -> Changed:
     """Mark a pending order as paid, at its customer's word, where no provider says what is paid. Twice is once.
 
     Raises:
@@ -319,26 +331,15 @@ def pay(order: UUID, *, customer: int) -> Order:
         raise NotBelieved("Here an order is paid when the payment provider says so, not when its customer does.")
     with transaction.atomic(durable=True):
         mine = _locked(order, customer=customer)
+        before = mine.state == Order.State.PAID
         if mine.state == Order.State.PENDING:
             payments.record(mine, reference=f"{payments.BY_CUSTOMER}{order}", amount=mine.total)
-        elif mine.state != Order.State.PAID:
+        elif not before:
             raise NotPayable(f"The order is {mine.state}.")
-    return mine
+    return Changed(mine, before)
 
 
-@dataclass(frozen=True, slots=True)
-class Ended:
-    """An order that is cancelled.
-
-    Args:
-        before: it was so before this call, which changed nothing.
-    """
-
-    order: Order
-    before: bool
-
-
-def cancel(order: UUID, *, customer: int) -> Ended:
+def cancel(order: UUID, *, customer: int) -> Changed:
     """End a pending order, and return its units and allowance. Cancelling twice is cancelling once.
 
     Raises:
@@ -354,7 +355,7 @@ def cancel(order: UUID, *, customer: int) -> Ended:
             states.change(mine, Order.State.CANCELLED)
         elif not before:
             raise NotCancellable(f"The order is {mine.state}.")
-    return Ended(mine, before)
+    return Changed(mine, before)
 
 
 def _locked(order: UUID, *, customer: int) -> Order:

@@ -292,5 +292,7 @@ def taken(sku: str, sales: Collection[int]) -> Mapping[Buyer, int]:
 
 
 def saved(drafts: Collection[UUID]) -> set[UUID]:
-    """Which of these drafts have become orders, in whatever state those are now."""
-    return set(Order.objects.filter(pk__in=drafts).values_list("pk", flat=True)) if drafts else set()
+    """Which of these drafts were sold, in whatever state their orders are now; one that was rejected never was."""
+    if not drafts:
+        return set()
+    return set(Order.objects.filter(pk__in=drafts).exclude(state=Order.State.REJECTED).values_list("pk", flat=True))

@@ -23,7 +23,7 @@ from django.db import connection, connections
 from django.utils import timezone
 
 from inventory import stock, strategies
-from inventory.draft import Draft, Line, Save
+from inventory.draft import Draft, Line, Placement, Save
 from inventory.errors import StockReserved, TryAgain
 from inventory.strategies import Strategy
 from shop import offers, sales
@@ -177,10 +177,16 @@ def to_the_end(strategy: Strategy, draft: Draft, save: Save) -> Any:
 
 
 def tally(answers: Sequence[Any]) -> dict[str, int]:
-    """How many answers of each kind: an error by its class, anything else by its name."""
+    """How many answers of each kind: an error by its class, an order by where it is safe."""
     counts: dict[str, int] = {}
     for answer in answers:
-        name = type(answer).__name__ if isinstance(answer, Exception) else getattr(answer, "name", str(answer))
+        match answer:
+            case Exception():
+                name = type(answer).__name__
+            case Placement():
+                name = "QUEUED" if answer.place else "COMMITTED"
+            case _:
+                name = str(answer)
         counts[name] = counts.get(name, 0) + 1
     return counts
 

@@ -4,40 +4,47 @@
 -- KEYS[3]   the queue: a stream
 -- KEYS[4]   the customer's idempotency key: the id of the draft that has it
 -- KEYS[5]   how many were ever queued
--- KEYS[6]   the wake-up: there while a worker was told to come
--- KEYS[7..] for each line the counter of its sku, then what was bought of it: a hash of "sale:customer" to units
+-- KEYS[6]   how many were ever taken off
+-- KEYS[7]   the wake-up: there while a worker was told to come
+-- KEYS[8..] for each line the counter of its sku, then what was bought of it: a hash of "sale:customer" to units
 -- ARGV[1]   the draft's id
 -- ARGV[2]   the note: JSON, {"lines": [[sku, quantity, limit or 0, price], ...], "buyer": "sale:customer",
 --           "key": the idempotency key, "hash": of the body, "draft": the whole draft}, to which time and place are added
 -- ARGV[3]   seconds after which a wake-up that nobody came to is forgotten
 -- ARGV[4]   seconds for which the idempotency key is remembered
--- Returns {"queued", whether to wake a worker, 0}, {"duplicate", the id of the draft that has the key, 0},
+-- Returns {"queued", whether to wake a worker, place in the queue}, {"duplicate", id of the draft that has the key, 0},
 -- {"over limit", line, units bought before}, {"sold out", line, left} or {"not loaded", line, 0}.
+
+local function place_of(note)
+    return math.max(1, note.place - tonumber(redis.call("GET", KEYS[6]) or 0))
+end
 
 local note = cjson.decode(ARGV[2])
 local existing = redis.call("GET", KEYS[4])
 if existing == ARGV[1] then
-    return {"queued", 0, 0}  -- a client that lost the answer has sent the script again
+    -- A client that lost the answer has sent the script again, and a worker may have been faster.
+    local noted = redis.call("HGET", KEYS[1], ARGV[1])
+    return {"queued", 0, noted and place_of(cjson.decode(noted)) or 1}
 end
 if existing then
     return {"duplicate", existing, 0}
 end
 for at, line in ipairs(note.lines) do
-    local left = redis.call("GET", KEYS[5 + 2 * at])
+    local left = redis.call("GET", KEYS[6 + 2 * at])
     if not left then
         return {"not loaded", at, 0}
     end
     if tonumber(left) < line[2] then
         return {"sold out", at, math.max(0, tonumber(left))}
     end
-    local bought = tonumber(redis.call("HGET", KEYS[6 + 2 * at], note.buyer) or 0)
+    local bought = tonumber(redis.call("HGET", KEYS[7 + 2 * at], note.buyer) or 0)
     if line[3] > 0 and bought + line[2] > line[3] then
         return {"over limit", at, bought}
     end
 end
 for at, line in ipairs(note.lines) do
-    redis.call("DECRBY", KEYS[5 + 2 * at], line[2])
-    redis.call("HINCRBY", KEYS[6 + 2 * at], note.buyer, line[2])
+    redis.call("DECRBY", KEYS[6 + 2 * at], line[2])
+    redis.call("HINCRBY", KEYS[7 + 2 * at], note.buyer, line[2])
     redis.call("HINCRBY", KEYS[2], line[1], line[2])
 end
 note.at = tonumber(redis.call("TIME")[1])
@@ -46,4 +53,4 @@ note.entry = redis.call("XADD", KEYS[3], "*", "id", ARGV[1], "draft", note.draft
 note.draft = nil  -- the queue has it
 redis.call("HSET", KEYS[1], ARGV[1], cjson.encode(note))
 redis.call("SET", KEYS[4], ARGV[1], "EX", ARGV[4])
-return {"queued", redis.call("SET", KEYS[6], 1, "NX", "EX", ARGV[3]) and 1 or 0, 0}
+return {"queued", redis.call("SET", KEYS[7], 1, "NX", "EX", ARGV[3]) and 1 or 0, place_of(note)}

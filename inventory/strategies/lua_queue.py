@@ -45,10 +45,10 @@ class LuaQueue(Lua):
 
     def _place(self, order: Draft, save: Save) -> Placement:
         with self.agreed():
-            first = self.queue().put(order)
+            place, first = self.queue().put(order)
         if first:
             queued.send_robust(sender=type(self))
-        return Placement.QUEUED
+        return Placement(place)
 
     def work(self, save: Save, reject: Reject, saved: Saved) -> int:
         """Save what is queued, until nothing is. Several may work at the same time.

@@ -21,6 +21,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from loadtest.arguments import positive, seconds
 from loadtest.bench.contenders import ALL, LOCKS, PEERS, TTL, Addresses, Take, session
 from locking.tables import create_lock_tables
 from servers.etcd import Etcd
@@ -43,11 +44,11 @@ LEGEND = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--rounds", type=int, default=3, help="rounds; medians are reported (3)")
-    parser.add_argument("--pairs", type=int, default=300, help="uncontended pairs a round (300)")
-    parser.add_argument("--handoffs", type=int, default=40, help="hand-overs a round (40)")
-    parser.add_argument("--seconds", type=float, default=1.0, help="of greed a round (1)")
-    parser.add_argument("--idle", type=float, default=8.0, help="seconds to listen to an idle waiter, once (8)")
+    parser.add_argument("--rounds", type=positive, default=3, help="rounds; medians are reported (3)")
+    parser.add_argument("--pairs", type=positive, default=300, help="uncontended pairs a round (300)")
+    parser.add_argument("--handoffs", type=positive, default=40, help="hand-overs a round (40)")
+    parser.add_argument("--seconds", type=seconds, default=1.0, help="of greed a round (1)")
+    parser.add_argument("--idle", type=seconds, default=8.0, help="seconds to listen to an idle waiter, once (8)")
     parser.add_argument(
         "--recovery",
         action="store_true",

@@ -22,6 +22,7 @@ from rich.table import Table
 
 from inventory import strategies
 from loadtest import burst as bursts
+from loadtest.arguments import positive, seconds
 from loadtest.bench import recovery, saving, segments
 from loadtest.stack import Stack
 from shop import checkout
@@ -38,9 +39,9 @@ LEGEND = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--clients", type=int, default=32, help="connections that ask at the same time (32)")
-    parser.add_argument("--rounds", type=int, default=5, help="rounds; medians are reported (5)")
-    parser.add_argument("--seconds", type=float, default=3.0, help="of each measurement (3)")
+    parser.add_argument("--clients", type=positive, default=32, help="connections that ask at the same time (32)")
+    parser.add_argument("--rounds", type=positive, default=5, help="rounds; medians are reported (5)")
+    parser.add_argument("--seconds", type=seconds, default=3.0, help="of each measurement (3)")
     parser.add_argument("--only", nargs="+", choices=strategies.NAMES, help="only these strategies (all)")
     parser.add_argument(
         "--recovery", action="store_true", help="also how long a sale stands still when a seller is killed, in the JSON"

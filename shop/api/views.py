@@ -7,6 +7,7 @@ from typing import Any
 from uuid import UUID
 
 import psycopg
+from django.contrib.auth import get_user_model
 from django.db import connection
 from django.db.models import QuerySet
 from django.http import Http404
@@ -74,6 +75,18 @@ def customer_of(request: Request) -> int:
         raise AuthenticationFailed("The token names no user.") from error
 
 
+def account_of(request: Request) -> int:
+    """The id of the caller, whose account is still open. Where an order is placed, saving it asks that.
+
+    Raises:
+        AuthenticationFailed: the token is good, and the account is closed or deleted since it was made.
+    """
+    customer = customer_of(request)
+    if not get_user_model().objects.filter(pk=customer, is_active=True).exists():
+        raise AuthenticationFailed("The account is closed.")
+    return customer
+
+
 def idempotency_key(request: Request) -> str:
     """The key of a request, with or without the quotes that the IETF draft puts around it.
 
@@ -127,6 +140,11 @@ def new_order(request: Request) -> dict[str, Any]:
     return dict(NEW_ORDER.run_validation(json_object(request)))
 
 
+def replayed(before: bool) -> dict[str, str]:  # noqa: FBT001 - read as replayed(it was so before)
+    """The header of an answer to what was done by an earlier request, and not once more by this one."""
+    return {"Idempotent-Replayed": "true"} if before else {}
+
+
 def represented(placed: checkout.Placed) -> dict[str, Any]:
     """An order as the API shows it. One that is queued has a place in the queue and no state of its own yet."""
     said = dict(ORDER.to_representation(placed.order))
@@ -139,7 +157,7 @@ class Orders(ListAPIView[Order]):
     serializer_class = OrderSerializer
 
     def get_queryset(self) -> QuerySet[Order]:
-        return Order.objects.filter(customer=customer_of(self.request)).prefetch_related("items__product")
+        return Order.objects.filter(customer=account_of(self.request)).prefetch_related("items__product")
 
     def get_throttles(self) -> list[Any]:
         return [OrderRate()] if self.request.method == "POST" else []
@@ -157,13 +175,12 @@ class Orders(ListAPIView[Order]):
         """Place an order."""
         key = idempotency_key(request)
         placed = checkout.place(customer=customer_of(request), key=key, **new_order(request))
+        # One that is rejected was queued first: its key has the same answer as before, and that is not "created".
+        accepted = placed.queued or placed.order.state == Order.State.REJECTED
         return Response(
             represented(placed),
-            status=202 if placed.queued else 201,
-            headers={
-                "Location": f"{request.path}{placed.order.pk}/",
-                **({"Idempotent-Replayed": "true"} if placed.replayed else {}),
-            },
+            status=202 if accepted else 201,
+            headers={"Location": f"{request.path}{placed.order.pk}/", **replayed(placed.replayed)},
         )
 
 
@@ -173,7 +190,7 @@ class OneOrder(APIView):
     @extend_schema(responses=OrderSerializer)
     def get(self, request: Request, order: UUID) -> Response:
         """Look at an order."""
-        return Response(represented(checkout.find(order, customer=customer_of(request))))
+        return Response(represented(checkout.find(order, customer=account_of(request))))
 
 
 class PayOrder(APIView):
@@ -182,7 +199,8 @@ class PayOrder(APIView):
     @extend_schema(request=None, responses=OrderSerializer)
     def post(self, request: Request, order: UUID) -> Response:
         """Say that an order is paid, where no payment provider does. Paying twice is paying once."""
-        return Response(OrderSerializer(checkout.pay(order, customer=customer_of(request))).data)
+        paid = checkout.pay(order, customer=account_of(request))
+        return Response(OrderSerializer(paid.order).data, headers=replayed(paid.before))
 
 
 class CancelOrder(APIView):
@@ -191,7 +209,8 @@ class CancelOrder(APIView):
     @extend_schema(request=None, responses=OrderSerializer)
     def post(self, request: Request, order: UUID) -> Response:
         """Cancel a pending order. Cancelling twice is cancelling once."""
-        return Response(OrderSerializer(checkout.cancel(order, customer=customer_of(request)).order).data)
+        cancelled = checkout.cancel(order, customer=account_of(request))
+        return Response(OrderSerializer(cancelled.order).data, headers=replayed(cancelled.before))
 
 
 class Payments(APIView):
@@ -218,7 +237,7 @@ class Payments(APIView):
         received = payments.receive(**body.validated_data)
         return Response(
             PaymentSerializer(received.payment).data,
-            headers={"Idempotent-Replayed": "true"} if received.replayed else {},
+            headers=replayed(received.replayed),
         )
 
 

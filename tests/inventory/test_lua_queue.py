@@ -90,7 +90,7 @@ def test_an_order_is_queued_with_its_stock_and_saved_by_a_worker(
     strategy: LuaQueue, ledger: Ledger, queue: Queue, counters: Counters, redis: Redis
 ) -> None:
     draft = new_draft(("a", 2), ("b", 1), limit=2)
-    assert strategy.place(draft, ledger.save) is Placement.QUEUED
+    assert strategy.place(draft, ledger.save) == Placement(1)
     assert (counters.left(["a", "b"]), counters.reserved()) == ({"a": 1, "b": 2}, {"a": 2, "b": 1})
     assert ledger.orders() == []
     waiting = queue.get(draft.id)
@@ -109,12 +109,13 @@ def test_the_place_in_the_queue_is_counted_from_the_last_that_left(
     strategy: LuaQueue, ledger: Ledger, queue: Queue
 ) -> None:
     drafts = [new_draft(("a", 1)) for _ in range(3)]
-    for draft in drafts:
-        strategy.place(draft, ledger.save)
+    assert [strategy.place(draft, ledger.save) for draft in drafts] == [Placement(1), Placement(2), Placement(3)]
+    assert strategy.place(drafts[1], ledger.save) == Placement(2), "the answer was lost, and the script is sent again"
     assert [queue.get(draft.id).place for draft in drafts] == [1, 2, 3]  # type: ignore[union-attr]
     work(strategy, ledger)
+    assert strategy.place(drafts[1], ledger.save) == Placement(1), "it is saved by now"
     late = new_draft(("b", 1))
-    strategy.place(late, ledger.save)
+    assert strategy.place(late, ledger.save) == Placement(1)
     assert queue.get(late.id).place == 1  # type: ignore[union-attr]
 
 
@@ -127,7 +128,7 @@ def test_the_limit_holds_in_redis_and_what_came_back_may_be_bought_again(strateg
     strategy.given_back([Returned(1, 1, "a", 2)], ledger.saved)
     stock.deliver("a", 2)
     strategy.preheat(["a"], ledger.saved)
-    assert strategy.place(new_draft(("a", 2), limit=2), ledger.save) is Placement.QUEUED
+    assert strategy.place(new_draft(("a", 2), limit=2), ledger.save) == Placement(3)
 
 
 def test_a_key_is_one_order_while_it_is_queued(strategy: LuaQueue, ledger: Ledger, counters: Counters) -> None:

@@ -346,8 +346,8 @@ def test_the_number_of_segments_changes_while_32_buyers_buy(ledger: Ledger, name
     processes = [make(name, segments=segments) for segments in (5, 2, 8)]
     put_on_sale(processes[0], a=90)
 
-    def buys(strategy: Segmented) -> list[str]:
-        return [to_the_end(strategy, new_draft(("a", 1 + at % 2)), ledger.save).name for at in range(2)]
+    def buys(strategy: Segmented) -> list[Placement]:
+        return [to_the_end(strategy, new_draft(("a", 1 + at % 2)), ledger.save) for at in range(2)]
 
     def splits() -> list[str]:
         for segments in (3, 1, 7, 4, 8, 2):

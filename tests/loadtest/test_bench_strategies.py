@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import subprocess
 import sys
 
+import pytest
+
+from loadtest.bench import locks, strategies
 from tests.loadtest.conftest import CHECKOUT
 
 FIGURES = {
@@ -42,3 +46,15 @@ def test_the_last_line_has_every_figure_and_a_dead_holder_of_a_lock_is_waited_fo
     assert all(0 <= row["client_min"] <= row["client_max"] for row in (locked, unlocked))
     # Nobody can know that the holder is dead before its time to live is over; a transaction ends with its connection.
     assert locked["recovery_s"] > 1 > unlocked["recovery_s"]
+
+
+@pytest.mark.parametrize("what", ["strategies", "locks"])
+@pytest.mark.parametrize("wrong", [("--rounds", "0"), ("--seconds", "0"), ("--seconds", "soon")], ids=" ".join)
+def test_what_nothing_can_be_measured_with_is_refused(what: str, wrong: tuple[str, str]) -> None:
+    module = {"strategies": strategies, "locks": locks}[what]
+    parser = argparse.ArgumentParser()
+    module.add_arguments(parser)
+    with pytest.raises(SystemExit) as refused:
+        parser.parse_args(wrong)
+    assert refused.value.code == 2
+    parser.parse_args([wrong[0], "1"])

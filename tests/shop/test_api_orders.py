@@ -272,9 +272,10 @@ def test_a_long_list_comes_in_pages(buyer: Buyer, redis: Redis, monkeypatch: pyt
 
 def test_paying_answers_with_the_paid_order_however_often(buyer: Buyer, offer: OnSale) -> None:
     location = buyer.order(order_body(offer, a=1)).headers["Location"]
-    for _ in range(2):
+    for before in (False, True):
         paid = buyer.post(f"{location}pay/")
         assert (paid.status_code, paid.json()["state"]) == (200, "paid")
+        assert paid.headers.get("Idempotent-Replayed") == ("true" if before else None)
     assert buyer.get(location).json() == paid.json()
 
 
@@ -289,9 +290,10 @@ def test_an_order_that_has_expired_cannot_be_paid(buyer: Buyer, offer: OnSale) -
 
 def test_cancelling_answers_with_the_cancelled_order_however_often(buyer: Buyer, offer: OnSale) -> None:
     location = buyer.order(order_body(offer, a=1)).headers["Location"]
-    for _ in range(2):
+    for before in (False, True):
         cancelled = buyer.post(f"{location}cancel/")
         assert (cancelled.status_code, cancelled.json()["state"]) == (200, "cancelled")
+        assert cancelled.headers.get("Idempotent-Replayed") == ("true" if before else None)
     assert buyer.get(location).json() == cancelled.json()
     assert_sold()
 

@@ -119,6 +119,26 @@ def test_the_token_of_an_account_that_is_closed_since_buys_nothing(buyer: Buyer,
     assert all(row.conserved and row.sold == 0 for row in accounts.figures())
 
 
+@pytest.mark.parametrize("since", ["open", "deactivated"])
+def test_the_token_of_an_account_that_is_closed_since_shows_and_changes_nothing(
+    buyer: Buyer, offer: OnSale, since: str
+) -> None:
+    location = buyer.order(order_body(offer, a=1)).headers["Location"]
+    User.objects.filter(pk=buyer.customer).update(is_active=since == "open")
+    for method, path, status in (
+        ("get", "/api/orders/", 200),
+        ("get", location, 200),
+        ("post", f"{location}pay/", 200),
+        ("post", f"{location}cancel/", 409),  # it is paid by then
+    ):
+        answer = getattr(buyer, method)(path)
+        if since == "open":
+            assert answer.status_code == status, path
+        else:
+            assert_problem(answer, 401, "unauthenticated")
+    assert orders_in("paid") == (since == "open")
+
+
 # Getting a token
 
 

@@ -137,7 +137,7 @@ class Shop(RuleBasedStateMachine):
     def pay(self, data: Any) -> None:
         checkout.save_queued()
         order = Order.objects.get(pk=data.draw(given.sampled_from(self.standing())))
-        assert checkout.pay(order.pk, customer=order.customer_id).state == Order.State.PAID
+        assert checkout.pay(order.pk, customer=order.customer_id).order.state == Order.State.PAID
         self.paid.add(order.pk)
 
     @precondition(lambda self: set(self.standing()) - self.paid)

@@ -429,7 +429,7 @@ def act(name: str, order: UUID, reference: str = "pay_1") -> str:
             case "expire":
                 return f"{checkout.expire_unpaid()} expired"
             case "pay":
-                return checkout.pay(order, customer=customer).state
+                return checkout.pay(order, customer=customer).order.state
             case _:
                 return str(pays(order, reference).payment.outcome)
     except checkout.CheckoutError as refused:

@@ -63,7 +63,7 @@ def test_paying_a_pending_order_makes_it_paid_and_paying_twice_is_paying_once(cu
     order = place(on_sale({"a": 1}), customer)
     assert state(order) == "pending"
     for _ in range(2):
-        assert checkout.pay(order, customer=customer).state == "paid"
+        assert checkout.pay(order, customer=customer).order.state == "paid"
         assert state(order) == "paid"
     assert_conserved()
 
@@ -89,7 +89,7 @@ def test_only_an_order_of_the_customers_own_can_be_paid(customer: int, whose: st
 def test_an_order_that_is_due_can_be_paid_until_it_has_expired(customer: int) -> None:
     order = place(on_sale({"a": 1}), customer)
     make_due()
-    assert checkout.pay(order, customer=customer).state == "paid"
+    assert checkout.pay(order, customer=customer).order.state == "paid"
     assert checkout.expire_unpaid() == 0
     assert on_hand()[0] == 0
 

@@ -8,14 +8,15 @@ from uuid import uuid4
 import orjson
 import pytest
 from django.db import IntegrityError
-from redis import Redis
+from redis import Redis, RedisError
 
 from inventory import strategies
 from inventory.counters import NOTES
 from inventory.models import StockItem
-from inventory.stream import STREAM, key_key
+from inventory.stream import STREAM, Queue, key_key
 from shop import accounts, checkout, offers, sales
 from shop.models import Allowance, Order, Sale, SaleItem
+from shop.saving import saved
 from shop.tasks import save_queued_orders
 from tests.factories import OnSale, close_now, on_sale, orders_in
 from tests.shop.conftest import Buyer, Gone, assert_problem, order_body
@@ -36,12 +37,13 @@ def test_an_order_is_202_with_its_location_and_then_an_order(buyer: Buyer, offer
     assert answer.headers["Location"] == f"/api/orders/{queued['id']}/"
 
     looked = buyer.get(answer.headers["Location"])
-    assert (looked.status_code, looked.json()) == (200, {**queued, "place": 1})
+    assert (looked.status_code, looked.json()) == (200, queued)
+    assert queued["place"] == 1
     assert orders_in() == 0
 
     assert save_queued_orders() == 1
     saved = buyer.get(answer.headers["Location"]).json()
-    assert saved == {**queued, "state": "pending"}
+    assert saved == {**queued, "state": "pending", "place": None}
     assert [(row.on_hand, row.sold, row.conserved) for row in accounts.figures()] == [(2, 1, True)] * 2
 
 
@@ -102,6 +104,34 @@ def test_what_postgres_refuses_is_rejected_with_its_reason(buyer: Buyer, offer: 
     assert (rejected["state"], rejected["reason"]) == ("rejected", "a: at most 2 per customer, 2 taken already")
     assert strategies.counters().left(["a"]) == {"a": 3}
     assert [(row.sold, row.conserved) for row in accounts.figures(["a"])] == [(0, True)]
+    close_now(offer)
+    again = buyer.order(order_body(offer, a=1), key="mine")
+    assert (again.status_code, again.json()) == (202, rejected), "201 is for who has bought something"
+    assert again.headers["Idempotent-Replayed"] == "true"
+
+
+def test_who_comes_later_is_told_a_later_place(buyer: Buyer, other_buyer: Buyer, offer: OnSale) -> None:
+    assert buyer.order(order_body(offer, a=1)).json()["place"] == 1
+    assert other_buyer.order(order_body(offer, a=1)).json()["place"] == 2
+    assert save_queued_orders() == 2
+    assert buyer.order(order_body(offer, a=1)).json()["place"] == 1
+
+
+def test_units_of_an_order_that_is_rejected_and_still_noted_are_not_sold(
+    buyer: Buyer, offer: OnSale, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker has died between its commit and Redis, in which the units are reserved until the next takes over."""
+    Allowance.objects.create(sale_id=offer.sale, customer_id=buyer.customer, sku="a", taken=2)
+    buyer.order(order_body(offer, a=1))
+    with monkeypatch.context() as dying:
+        dying.setattr(Queue, "back", lambda *rest, **more: (_ for _ in ()).throw(RedisError("gone")))
+        with pytest.raises(RedisError):
+            checkout.save_queued()
+    assert orders_in("rejected") == 1
+    strategies.preheat("lua-queue", ["a"], saved)
+    assert strategies.counters().left(["a"]) == {"a": 2}
+    assert checkout.save_queued() == 1
+    assert strategies.counters().left(["a"]) == {"a": 3}
 
 
 def test_an_order_that_was_queued_in_time_counts_when_the_sale_has_ended_meanwhile(buyer: Buyer, offer: OnSale) -> None:

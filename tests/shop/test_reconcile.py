@@ -265,7 +265,7 @@ def test_it_repairs_while_the_shop_sells(offer: OnSale, counters: Counters) -> N
 
     answers = at_once(*[partial(order, customer) for customer in customers], *[partial(reconcile, grace=60)] * 3)
     counts = tally(answers)
-    assert (counts["PENDING"], counts["SoldOut"]) == (5, 7)
+    assert (counts["pending"], counts["SoldOut"]) == (5, 7)
     assert all(isinstance(repairs, list) for repairs in answers[-3:]), answers[-3:]
     assert all(figures.conserved for figures in accounts.figures())
     assert counters.reserved() == {}

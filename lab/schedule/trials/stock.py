@@ -17,7 +17,7 @@ from django.utils import timezone
 
 from inventory import strategies
 from inventory.audit import Figures
-from inventory.draft import Draft, Line, Save
+from inventory.draft import Draft, Line, Placement, Save
 from inventory.errors import InventoryError, SoldOut, StockNotLoaded, StockUnavailable
 from inventory.models import StockItem
 from inventory.strategies import Strategy
@@ -128,7 +128,7 @@ class StockTrial(Trial):
             return SOLD_OUT
         except InventoryError as error:
             return f"{REFUSED}{type(error).__name__}"
-        return SOLD if placement.name == "COMMITTED" else QUEUED
+        return SOLD if placement == Placement.COMMITTED else QUEUED
 
     def _key(self, name: str) -> str:
         return f"key of {name if self.one_click_each else NAMES[0]}"

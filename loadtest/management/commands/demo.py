@@ -15,7 +15,7 @@ from rich.live import Live
 from rich.table import Table
 
 from loadtest import audit
-from loadtest.management.commands.rush import positive
+from loadtest.arguments import positive
 from loadtest.rush import Rush, RushError
 from loadtest.stack import Stack
 from servers import ServerError

@@ -18,18 +18,10 @@ from rich.table import Table
 
 from inventory import strategies
 from loadtest import audit
+from loadtest.arguments import positive
 from loadtest.rush import Rush, RushError
 from loadtest.stack import Stack, answers
 from servers import ServerError
-
-MOST = 1_000_000
-
-
-def positive(text: str) -> int:
-    number = int(text)
-    if not 1 <= number <= MOST:
-        raise ValueError
-    return number
 
 
 def strategy(text: str) -> dict[str, str]:
