@@ -7,7 +7,8 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
-from typing import Any
+from itertools import pairwise
+from typing import Any, ClassVar
 
 import pytest
 import redis
@@ -72,39 +73,46 @@ class Sleeper:
         self.waiter.__exit__(None, None, None)
 
 
+class Timed(CountedConnection):
+    """Notes when each command was sent. Subclass it, with a list of its own."""
+
+    sent_at: ClassVar[list[float]]
+
+    def send_packed_command(self, command: Any, check_health: bool = True) -> None:
+        self.sent_at += [] if self.greeting else [time.monotonic()]
+        super().send_packed_command(command, check_health)
+
+
 class TestQuiet:
+    TTL = 0.5
+
     def test_an_idle_waiter_sends_at_most_one_command_a_ttl(self, recipe: RedisRecipe, client: redis.Redis) -> None:
-        counted = type("Counted", (CountedConnection,), {})
-        ttl = 0.5
-        with RedisLock(client, "wait", ttl=ttl).hold():
-            lock = RedisLock(redis.Redis.from_url(recipe.url, connection_class=counted), "wait", ttl=ttl)
+        timed = type("Idle", (Timed,), {"sent_at": []})
+        # Whoever holds it does so for longer than any machine stands still.
+        with RedisLock(client, "wait", ttl=60.0).hold():
+            lock = RedisLock(redis.Redis.from_url(recipe.url, connection_class=timed), "wait", ttl=self.TTL)
             thread = threading.Thread(target=take_turn, args=(lock,))
             thread.start()
             wait_for(lambda: blocked(client) == 1)
-            assert self.sent_a_ttl(counted, ttl) <= 1
+            assert min(self.pauses(timed)) > 0.99 * self.TTL
         thread.join()
 
     def test_a_polling_waiter_sends_more(self, recipe: RedisRecipe, client: redis.Redis) -> None:
-        counted = type("Counted", (CountedConnection,), {})
-        ttl = 0.5
+        timed = type("Polling", (Timed,), {"sent_at": []})
         client.set("polled", "held")
-        lock = redis.Redis.from_url(recipe.url, connection_class=counted).lock("polled", timeout=ttl)
+        lock = redis.Redis.from_url(recipe.url, connection_class=timed).lock("polled", timeout=self.TTL)
         thread = threading.Thread(target=lock.acquire)
         thread.start()
-        wait_for(lambda: counted.sent > 0)
-        assert self.sent_a_ttl(counted, ttl) > 1
+        assert min(self.pauses(timed)) < 0.99 * self.TTL
         client.delete("polled")
         thread.join()
 
     @staticmethod
-    def sent_a_ttl(counted: type[CountedConnection], ttl: float) -> float:
-        """Watch four TTLs, from one command to another, so that no fraction of a TTL counts."""
-        sent = counted.sent
-        wait_for(lambda: counted.sent > sent)
-        start, sent = time.monotonic(), counted.sent
-        wait_for(lambda: time.monotonic() - start > 4 * ttl)
-        wait_for(lambda count=counted.sent: counted.sent > count)
-        return (counted.sent - sent) / ((time.monotonic() - start) / ttl)
+    def pauses(timed: type[Timed]) -> list[float]:
+        """Between one command and the next, of a waiter who has begun to wait."""
+        begun = len(timed.sent_at)
+        wait_for(lambda: len(timed.sent_at) > begun + 4)
+        return [after - before for before, after in pairwise(timed.sent_at[begun:])]
 
 
 class TestPause:
