@@ -18,14 +18,14 @@ __all__ = ["stage"]
 
 
 def test_verify_reports_each_claim_as_json(stage: Stage) -> None:
-    done = manage("ladder", "--verify", "--json", "get-then-set", "lua-queue")
+    done = manage("ladder", "--verify", "--json", "get-then-set", "guarded-update")
     assert done.returncode == 0, done.stderr
     said = json.loads(done.stdout.splitlines()[-1])
     flawed, sound = said["rungs"]
     assert said["schedules_per_s"] > 0
     assert (flawed["rung"], flawed["claim"], flawed["verdict"]) == ("get-then-set", "flawed", "broken")
     assert (flawed["replays"], flawed["broken"]) == (20, 20)
-    assert (sound["rung"], sound["claim"], sound["verdict"]) == ("lua-queue", "sound", "held")
+    assert (sound["rung"], sound["claim"], sound["verdict"]) == ("guarded-update", "sound", "held")
     assert (sound["exhausted"], sound["clients"], sound["preemptions"], sound["events"]) == (True, 2, 2, 1)
     keys = "rung track claim verdict replays broken schedules exhausted clients preemptions events seconds"
     assert {*keys.split()} == {*flawed} == {*sound} - {"also", "completed", "sampled"}
