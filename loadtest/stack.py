@@ -80,7 +80,7 @@ class Stack:
             if self.background:
                 self._start(starting, self._child("worker", worker_command(self.tasks)))
                 self._start(starting, self._child("beat", beat_command()))
-            self.web.wait_until(lambda: answers(self.url), timeout=30)
+            self.web.wait_until(lambda: answers(self.url), timeout=60)
             self._running = starting.pop_all()
         return self
 

@@ -272,12 +272,25 @@ def test_one_who_gathers_and_one_who_holds_a_later_sku_do_not_wait_for_each_othe
     ledger.assert_law(a=(1, 9), b=(1, 9))
 
 
-def two_who_gather(name: str, ledger: Ledger, redis: Redis, orders: Sequence[type[list] | type[reversed]]) -> Any:
+def backwards(kind: type[Segmented]) -> type[Segmented]:
+    """A strategy that takes the locks from the other end."""
+    base: Any = kind
+
+    class Backwards(base):
+        def _hold(self, line: Any, leases: Any, until: float) -> Held:
+            numbers = sorted(self.look(line.sku), reverse=True)
+            return Held(line, None, {number: self._wait(line.sku, number, leases, until) for number in numbers})
+
+    return Backwards
+
+
+def two_who_gather(
+    name: str, ledger: Ledger, redis: Redis, kinds: Sequence[type[Segmented]], wait: float
+) -> dict[str, int]:
     """Two buyers who need all segments. Each asks for the second lock when the other has his first one or waits."""
     strategies = []
     met = threading.Event()
-    for order in orders:
-        base: Any = CLASSES[name]
+    for kind in kinds:
         asked: list[int] = []
 
         def before(sku: str, number: int, asked: list[int] = asked) -> None:
@@ -286,20 +299,13 @@ def two_who_gather(name: str, ledger: Ledger, redis: Redis, orders: Sequence[typ
                 wait_for(lambda: len(held(redis)) + sum(each.waiters for each in held(redis)) > 1, "the other buyer")
                 met.set()
 
-        def hold(self: Segmented, line: Any, leases: Any, until: float, order: Any = order) -> Held:
-            numbers = list(order(sorted(self.look(line.sku))))
-            return Held(line, None, {number: self._wait(line.sku, number, leases, until) for number in numbers})
-
-        class Gathers(base):
-            _hold = hold
-
-        strategies.append(make(name, Gathers, make_lock=Locks(before), wait=1.0 if reversed in orders else PATIENCE))
+        strategies.append(make(name, kind, make_lock=Locks(before), wait=wait))
     put_on_sale(strategies[0], a=10)
     return tally(at_once(*[partial(buy, strategy, ledger, ("a", 5)) for strategy in strategies]))
 
 
 def test_two_who_gather_do_not_wait_for_each_other(ledger: Ledger, redis: Redis, name: str) -> None:
-    assert two_who_gather(name, ledger, redis, [list, list]) == {"COMMITTED": 2}
+    assert two_who_gather(name, ledger, redis, [CLASSES[name]] * 2, PATIENCE) == {"COMMITTED": 2}
     ledger.assert_law(a=(0, 10))
 
 
@@ -307,7 +313,7 @@ def test_when_one_of_them_takes_the_locks_from_the_other_end_nobody_gets_on(
     ledger: Ledger, redis: Redis, name: str
 ) -> None:
     """The negative control of the order."""
-    answers = two_who_gather(name, ledger, redis, [list, reversed])
+    answers = two_who_gather(name, ledger, redis, [CLASSES[name], backwards(CLASSES[name])], 1.0)
     assert answers.get("StockBusy", 0) >= 1
     assert ledger.figures()["a"].on_hand >= 5
 

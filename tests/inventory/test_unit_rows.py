@@ -303,9 +303,14 @@ def test_a_first_look_and_a_second_do_not_wait_for_each_other(
     with ThreadPoolExecutor(1) as pool:
         rival: list[Future[Any]] = []
 
+        def buy_the_other() -> Any:
+            with connection.cursor() as cursor:
+                cursor.execute("SET deadlock_timeout = '60s'")  # It is not he who is told of it.
+            return UnitRows(rows=1).place(new_draft(("a", 1)), ledger.save)
+
         def come_by() -> None:
             if not rival:
-                rival.append(begin(pool, lambda: UnitRows(rows=1).place(new_draft(("a", 1)), ledger.save)))
+                rival.append(begin(pool, buy_the_other))
                 assert not rival[0].done()
 
         def step(execute: Callable[..., Any], sql: str, *rest: Any) -> Any:

@@ -24,7 +24,7 @@ def test_the_last_line_has_every_figure_and_a_dead_holder_of_a_lock_is_waited_fo
     done = subprocess.run(
         [sys.executable, "-m", "loadtest.bench", "strategies", "--recovery", "--json", *sizes],
         cwd=CHECKOUT,
-        env={**environment, "STOCK_LOCK_TTL": "2"},
+        env={**environment, "STOCK_LOCK_TTL": "4"},
         capture_output=True,
         text=True,
         timeout=280,
@@ -45,7 +45,7 @@ def test_the_last_line_has_every_figure_and_a_dead_holder_of_a_lock_is_waited_fo
     assert all(row["p50_ms"] <= row["p95_ms"] <= row["p99_ms"] for row in (locked, unlocked))
     assert all(0 <= row["client_min"] <= row["client_max"] for row in (locked, unlocked))
     # Nobody can know that the holder is dead before its time to live is over; a transaction ends with its connection.
-    assert locked["recovery_s"] > 1 > unlocked["recovery_s"]
+    assert locked["recovery_s"] > 2 > unlocked["recovery_s"]
 
 
 @pytest.mark.parametrize("what", ["strategies", "locks"])

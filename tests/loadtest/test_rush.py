@@ -197,7 +197,7 @@ def test_a_rush_ends_when_the_program_that_watches_it_is_gone(environment: dict[
 
 
 def test_when_the_time_is_up_nobody_comes_any_more_and_there_is_a_verdict(manage: Manage, shop: str) -> None:
-    done = manage("rush", "--url", shop, "--stock", "20000", "--clients", "10", "--seconds", "1", "--json")
+    done = manage("rush", "--url", shop, "--stock", "20000", "--clients", "10", "--seconds", "3", "--json")
 
     result = json.loads(done.stdout.splitlines()[-1])
     assert done.returncode == 0, done.stderr
