@@ -5,7 +5,8 @@ connection of a crashed holder has ended. The other side of it: when the connect
 holder is doing. The lease looks at the connection's socket whenever it is asked, and the watchdog does for `on_lost`.
 
 Use a connection straight to the server, or through a pooler that keeps sessions: one that hands out transactions
-(PgBouncer's `pool_mode = transaction`) gives the lock to somebody else's session.
+(PgBouncer's `pool_mode = transaction`) gives the lock to somebody else's session. It must lead to the primary server: a
+standby has locks of its own, which exclude nobody elsewhere, so it is refused.
 """
 
 from __future__ import annotations
@@ -99,8 +100,8 @@ class SessionLock(Lock):
         """
 
     @abstractmethod
-    def _free(self, session: Session, fence: int | None) -> None:
-        """Give the lock back, and return when it is free."""
+    def _free(self, session: Session, fence: int | None) -> bool:
+        """Give the lock back, and return whether the session had it, when it is free."""
 
     def _watched(self, session: Session, fence: int | None, started: float) -> Lease:
         lease = SessionLease(
@@ -123,11 +124,10 @@ class SessionLock(Lock):
     def _release(self, lease: Lease) -> bool:
         watchdog.forget(lease)
         session = cast(SessionLease, lease).session
-        with session:  # whatever happens: without its session the server frees the lock
-            if session.ended:
-                return False
-            self._free(session, lease.fence)
-        return True
+        # Closed whatever happens: without its session the server frees the lock. Of two threads that release it one
+        # asks, and the other then sees that it is over.
+        with session.mutex, session:
+            return not session.ended and self._free(session, lease.fence)
 
 
 class SessionLease(Lease):
@@ -175,8 +175,8 @@ class AdvisoryLock(SessionLock):
             return Grant(None)
         return Grant(None) if session.ask("SELECT pg_try_advisory_lock($1)", self._key) == ["t"] else None
 
-    def _free(self, session: Session, fence: int | None) -> None:
-        session.ask("SELECT pg_advisory_unlock($1)", self._key)
+    def _free(self, session: Session, fence: int | None) -> bool:
+        return session.ask("SELECT pg_advisory_unlock($1)", self._key) == ["t"]
 
     @property
     def _key(self) -> str:

@@ -48,8 +48,10 @@ IDLE_SESSION_TIMEOUT = "57P05"
 """The SQLSTATE with which the server ends a session that has asked nothing for as long as `idle`."""
 
 # Our kernel notices a silent network after 15 seconds, the server's after 40: before it gives the lock to others. The
-# user timeout also ends a vain try to connect, so that the next one of several hosts gets its turn.
+# user timeout also ends a vain try to connect, so that the next one of several hosts gets its turn. The locks of a
+# standby are its own.
 CONNECTING = {
+    "target_session_attrs": "primary",
     "keepalives_idle": "5",
     "keepalives_interval": "5",
     "keepalives_count": "2",
@@ -59,6 +61,8 @@ CONNECTING = {
 SETTINGS = """
 SELECT set_config(name, value, false)
 FROM (VALUES
+    ('default_transaction_isolation', 'read committed'),
+    ('default_transaction_read_only', 'off'),
     ('lock_timeout', $1),
     ('statement_timeout', '0'),
     ('transaction_timeout', '0'),
@@ -71,7 +75,8 @@ FROM (VALUES
 ) AS wanted (name, value)
 WHERE current_setting(name, true) IS NOT NULL
 """
-"""No time limit of the server's may end a grant. Those that an older server does not know are left out.
+"""No default of the server's may end a grant, or fail for who has waited: a stricter isolation would. Settings that an
+older server does not know are left out.
 
 $1 `lock_timeout`, $2 `idle_session_timeout`, which Postgres knows from version 14 on.
 """
@@ -111,6 +116,9 @@ class Session:
         idle: seconds after which the server ends the session when we ask nothing; `math.inf` for never.
         answers: seconds that the server has to let us in, and for each answer.
 
+    Attributes:
+        mutex: for whoever asks while others may, too. It is held while the connection is closed, or looked at.
+
     Raises:
         LockUnavailable: the server cannot be reached.
     """
@@ -126,7 +134,7 @@ class Session:
     ) -> None:
         self._lock = lock
         self.answers = answers
-        self._mutex = threading.RLock()
+        self.mutex = threading.RLock()
         self._over = False
         until = time.monotonic() + left
         label = f"lock {lock}".encode("ascii", "backslashreplace")[:APPLICATION_NAME_BYTES].decode()
@@ -211,13 +219,13 @@ class Session:
         A server says nothing to a session that asks nothing, so whatever there is to read says that it is over. What a
         network swallows silently is not seen before the keepalives are.
         """
-        with self._mutex:  # so that nobody closes the socket while we look, and its number goes to another file
+        with self.mutex:  # so that nobody closes the socket while we look, and its number goes to another file
             self._over = self._over or bool(_ready(self._pgconn.socket, 0.0))
             return self._over
 
     def close(self) -> None:
         """Close the connection. The server ends what it held, some moments later."""
-        with self._mutex:
+        with self.mutex:
             self._over = True
             self._pgconn.finish()
         _open.discard(self)  # last: a child that is forked meanwhile gets a mutex that nobody holds
@@ -234,7 +242,7 @@ class Session:
         Closing it properly would tell the server to end the parent's session. Keeping it open would keep the lock from
         becoming free when the parent dies. The number of the socket stays taken, so that nothing else gets it.
         """
-        self._mutex = threading.RLock()  # a thread of the parent's may have held it
+        self.mutex = threading.RLock()  # a thread of the parent's may have held it
         null = os.open(os.devnull, os.O_RDWR)
         os.dup2(null, self._pgconn.socket, inheritable=False)
         os.close(null)

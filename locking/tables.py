@@ -48,8 +48,7 @@ CREATE SEQUENCE IF NOT EXISTS lock_fence;
 
 UNDEFINED_TABLE = "42P01"
 
-# Whatever the server's default is: a stricter level would fail for each waiter.
-BEGIN = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; SET LOCAL statement_timeout = {limit}"
+BEGIN = "BEGIN; SET LOCAL statement_timeout = {limit}"
 """A statement waits for one lock of the row after the other, and `lock_timeout` counts for each anew."""
 
 LOCK_ROW = """
@@ -140,8 +139,9 @@ class RowLock(SessionLock):
 
     The row must exist: see `add_row`. Without it there is nothing to lock, and `acquire` says so.
 
-    The fence is the greater of the server's microseconds and the last released fence + 1. It grows as long as nobody
-    sets the server's clock back to before the grant of a holder that died. Releases write it down.
+    The fence is the greater of the server's microseconds and the last released fence + 1: releases write it down, and
+    holders that die do not. So it grows as long as nobody sets the server's clock back. If somebody does, who comes
+    after a holder that died may have the same fence, or a smaller one, until the clock has caught up.
 
     Hold it briefly: an open transaction keeps VACUUM from removing what became dead since. A newcomer may overtake
     those who wait.
@@ -175,9 +175,10 @@ class RowLock(SessionLock):
             )
         return Grant(int(cast(str, row[0])))
 
-    def _free(self, session: Session, fence: int | None) -> None:
+    def _free(self, session: Session, fence: int | None) -> bool:
         session.ask(NOTE_FENCE, self.name, str(fence))
         session.ask("COMMIT")
+        return True
 
 
 class InsertLock(Lock):
@@ -188,7 +189,8 @@ class InsertLock(Lock):
     sequence, drawn and committed with the row.
 
     Waiters stand in line at an advisory lock of the server's. The first of them listens for the release (NOTIFY) and
-    looks when the present grant expires; the others sleep. A single try may not overtake them. One that is stopped
+    looks when the present grant expires, and when that is renewed once a TTL of its own, so it may see that late that
+    the holder has died; the others sleep. A single try may not overtake them. One that is stopped
     (SIGSTOP, a suspended machine) holds up the others for two of its TTLs when its turn has come: then the server ends
     its session, and it lines up again when it goes on. Postgres 13 and older have no such timeout: there the others
     wait for as long as it is stopped.

@@ -16,6 +16,9 @@ from locking import LeaseLost, LockTimeout
 from servers import Servers
 from shop import offers
 
+# What several files of tests share says as much when it fails as they do themselves.
+pytest.register_assert_rewrite(*[f"tests.{room}" for room in ("faults", "inventory", "lab", "loadtest", "locking")])
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--rounds", type=int, default=1, help="rounds of each fault and strategy in tests/faults (1)")

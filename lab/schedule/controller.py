@@ -72,6 +72,7 @@ class Run:
     Attributes:
         preemptions: how often somebody was stopped who could go on.
         events: how often something happened.
+        ledger: the figures at the end, of a run that was watched.
     """
 
     schedule: list[str] = field(default_factory=list)
@@ -92,7 +93,8 @@ class Controller:
         trial: what is done.
         choose: who goes next.
         events: what may happen, beside the actors' own steps.
-        watch: keep what every step did, for people to look at. It costs a look at the servers for each.
+        watch: keep what every step did, and the figures at the end, for people to look at. It costs a look at the
+            servers for each.
         goal: the invariant that is to be broken; None: any.
         seconds: of the real time after which no further step is taken.
     """
@@ -143,7 +145,8 @@ class Controller:
                 found = [*filter(None, [self.trial.broken]), *self.trial.verdict(answers)]
                 found.sort(key=lambda broken: broken[0] != self.goal)
                 self._judge(next(iter(found), None))
-            self.run.ledger = self.trial.ledger(answers)
+            if self.watch:
+                self.run.ledger = self.trial.ledger(answers)
             return self.run
         finally:
             self._clear_up()

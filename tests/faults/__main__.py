@@ -20,6 +20,10 @@ from django.conf import settings  # noqa: E402
 
 from tests.faults.parts import running  # noqa: E402
 from tests.faults.rounds import play  # noqa: E402
+from tests.waiting import PATIENCE  # noqa: E402
+
+# Who looks on is more patient than the shop: a disk may stand still for seconds, and Redis with it.
+settings.CACHES["default"]["OPTIONS"]["CONNECTION_POOL_KWARGS"]["socket_timeout"] = PATIENCE
 
 
 def main() -> None:

@@ -29,8 +29,8 @@ def test_verify_reports_each_claim_as_json(stage: Stage) -> None:
     assert (sound["exhausted"], sound["clients"], sound["preemptions"], sound["events"]) == (True, 2, 2, 1)
     keys = "rung track claim verdict replays broken schedules exhausted clients preemptions events seconds"
     assert {*keys.split()} == {*flawed} == {*sound} - {"also", "completed", "sampled"}
-    (crowd,) = sound["also"]
-    assert (crowd["clients"], crowd["preemptions"], crowd["events"], crowd["exhausted"]) == (3, 1, 1, True)
+    (crowd,) = sound["also"]  # not always exhausted: whom Postgres serves first of two who wait for a row is its choice
+    assert (crowd["clients"], crowd["preemptions"], crowd["events"]) == (3, 1, 1)
 
 
 @pytest.mark.parametrize(("broken", "replays"), [(None, 0), (3, verify.REPLAYS)])

@@ -362,7 +362,7 @@ class LockConformance(ABC):
         handler = signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in a job in the background
         try:
             with lock.hold():
-                assert other.acquire(timeout=0.01) is None  # whatever it opens once and keeps is open now
+                assert other.acquire(timeout=SHORT) is None  # whatever it opens once and keeps is open now
                 before = self.all_traces(lock)
                 thread = threading.Thread(target=interrupt)
                 thread.start()
@@ -380,7 +380,7 @@ class LockConformance(ABC):
     def test_it_leaves_nothing_behind(self, make_lock: Callable[..., Lock]) -> None:
         lock, other = make_lock(), make_lock()
         with lock.hold():
-            assert other.acquire(timeout=0.01) is None  # whatever it opens once and keeps is open now
+            assert other.acquire(timeout=SHORT) is None  # whatever it opens once and keeps is open now
         before = self.all_traces(lock)
         for _ in range(self.PAIRS):
             with lock.hold(timeout=0):

@@ -10,6 +10,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from multiprocessing import forkserver
 from pathlib import Path
@@ -441,10 +442,109 @@ class TestServersTimeouts(OnPostgres):
     def test_a_statement_timeout_does_not_end_a_wait(
         self, any_recipe: PostgresRecipe, default: Callable[[str, str], None]
     ) -> None:
-        default("statement_timeout", "50ms")
+        """Two wait, for the first in line at an insert lock sleeps on our side."""
         lock = any_recipe("statement")
+        default("statement_timeout", "50ms")
         with lock.hold():
-            assert lock.acquire(timeout=0.3) is None
+            assert run_threads(*[lambda: lock.acquire(timeout=0.3)] * 2) == [None] * 2
+
+
+class TestServersTransactions(OnPostgres):
+    """What the server's defaults say of transactions does not count: 25006 and 40001 are what they would cost."""
+
+    WRITES = {
+        RowLock: "UPDATE lock_row SET fence = 7 WHERE name = %s",
+        InsertLock: "INSERT INTO lock_grant VALUES (%s, 'dead', clock_timestamp() - interval '1 s')",
+    }
+
+    @pytest.fixture(params=WRITES)
+    def recipe(self, request: pytest.FixtureRequest, conninfo: str, tmp_path: Path) -> PostgresRecipe:
+        return PostgresRecipe(request.param, conninfo, tmp_path)
+
+    @pytest.fixture(params=["pinned", "not pinned"])
+    def pinned(self, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+        if request.param == "not pinned":
+            ours = [line for line in session.SETTINGS.splitlines() if "'default_transaction_" not in line]
+            assert len(ours) == len(session.SETTINGS.splitlines()) - 2
+            monkeypatch.setattr(session, "SETTINGS", "\n".join(ours))
+        return bool(request.param == "pinned")
+
+    def test_read_only(self, recipe: PostgresRecipe, default: Callable[[str, str], None], pinned: bool) -> None:
+        default("default_transaction_read_only", "on")
+        if pinned:
+            turn(recipe(f"strict {recipe.kind}"))
+        else:
+            with pytest.raises(LockUnavailable, match="25006"):
+                turn(recipe(f"read only {recipe.kind}"))
+
+    def test_a_stricter_isolation(
+        self, recipe: PostgresRecipe, default: Callable[[str, str], None], pinned: bool
+    ) -> None:
+        """It refuses who has waited for a row that another one was writing."""
+        default("default_transaction_isolation", "repeatable read")
+        lock = recipe(f"isolated {recipe.kind} {pinned}")
+
+        def take() -> str:
+            try:
+                return f"fence {turn(lock)}"
+            except LockUnavailable as error:
+                return str(error)
+
+        def write() -> None:
+            with connect(self.postgres.folder, database=self.postgres.database) as other, other.transaction():
+                other.execute(self.WRITES[lock.__class__], [lock.name])
+                ready.set()
+                wait_for(lambda: self.locks(lock.name, granted=False) == 1)
+
+        ready = threading.Event()
+
+        def take_then() -> str:
+            assert ready.wait(PATIENCE)
+            return take()
+
+        said = str(run_threads(write, take_then)[1])
+        assert said.startswith("fence") if pinned else "40001" in said
+
+
+class TestStandby:
+    def test_the_locks_of_a_standby_are_refused(self, own_server: Postgres) -> None:
+        """They exclude nobody elsewhere. Who says that any server will do gets them."""
+        own_server.stop()
+        (own_server.data / "standby.signal").touch()
+        own_server.start()
+        lock = AdvisoryLock(conninfo_of(own_server), "standby")
+        with pytest.raises(LockUnavailable, match=r"cannot be reached.*standby mode"):
+            lock.acquire(blocking=False)
+        turn(AdvisoryLock(f"{conninfo_of(own_server)} target_session_attrs=any", "standby"))
+
+
+class TestRelease(OnPostgres):
+    def test_a_session_that_has_not_the_lock_any_more_says_so(self, conninfo: str) -> None:
+        """As behind a pooler that has given our transaction to another session."""
+        lease = held(AdvisoryLock(conninfo, "elsewhere"))
+        lease.session.ask("SELECT pg_advisory_unlock_all()")  # type: ignore[attr-defined]
+        assert lease.release() is False
+
+    @pytest.mark.parametrize("guarded", [True, False])
+    def test_of_two_threads_one_asks(
+        self, session_recipe: PostgresRecipe, monkeypatch: pytest.MonkeyPatch, guarded: bool
+    ) -> None:
+        """Two that speak over one connection at once take each other's answers, or worse."""
+        lease = held(session_recipe("two threads"))
+        if not guarded:
+            lease.session.mutex = nullcontext()  # type: ignore[attr-defined]
+        both, met = threading.Barrier(2), list[bool]()
+
+        def slow(self: Session, statement: str, *values: str) -> list[str | None]:
+            with suppress(threading.BrokenBarrierError):
+                both.wait(0.2 if guarded else PATIENCE)
+                met.append(True)
+            return ["t"]
+
+        monkeypatch.setattr(Session, "ask", slow)
+        answers = run_threads(lease.release, lease.release)
+        assert bool(met) is not guarded
+        assert not guarded or sorted(answers) == [False, True]
 
 
 class TestFork(OnPostgres):
@@ -474,7 +574,7 @@ class TestFork(OnPostgres):
         self, session_recipe: PostgresRecipe
     ) -> None:
         lease = held(session_recipe("fork"))
-        with lease.session._mutex:  # type: ignore[attr-defined]
+        with lease.session.mutex:  # type: ignore[attr-defined]
             assert run_threads(lambda: in_fork(lambda: str(lease.session.ended))) == ["True"]  # type: ignore[attr-defined]
         assert lease.release() is True
 
@@ -509,7 +609,7 @@ class TestFork(OnPostgres):
                     wait_for(lambda: end_of(mine) > granted + SHORT)
                     return "renewed"
 
-            with inherited._mutex:  # as `ended` does: in the child nobody ever leaves it
+            with inherited.mutex:  # as `ended` does: in the child nobody ever leaves it
                 assert in_fork(renewed) == "renewed"
             assert renewer.renew([kept], LONG) == [True]
             assert renewer._session is inherited
@@ -676,27 +776,6 @@ class TestRowFence(OnPostgres):
         future = 2**62
         self.admin.execute("UPDATE lock_row SET fence = %s WHERE name = 'clock'", [future])
         assert [turn(lock), turn(lock)] == [future + 1, future + 2]
-
-    def test_a_stricter_isolation_level_of_the_server_does_not_fail_the_waiters(
-        self, recipe: PostgresRecipe, default: Callable[[str, str], None]
-    ) -> None:
-        default("default_transaction_isolation", "serializable")
-        default("default_transaction_read_only", "on")
-        lock = recipe_row(recipe, self.admin, "strict")
-        fences: list[int | None] = []
-
-        def take() -> None:
-            with lock.hold(timeout=PATIENCE) as lease:
-                fences.append(lease.fence)
-
-        run_threads(*[take] * 8)
-        assert fences == sorted(fences)  # type: ignore[type-var]
-        assert len(set(fences)) == 8
-
-
-def recipe_row(recipe: PostgresRecipe, admin: Admin, name: str) -> RowLock:
-    admin.execute("INSERT INTO lock_row (name) VALUES (%s)", [name])
-    return RowLock(recipe.conninfo, name)
 
 
 class TestInsert(OnPostgres):

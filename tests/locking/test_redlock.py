@@ -64,7 +64,7 @@ QUORUM = 3
 NODE_TIMEOUT = 0.6
 """Seconds: all nodes that hang cost it together and once, and a busy machine gets as much again."""
 
-PATIENT = 10.0
+PATIENT = PATIENCE
 """Seconds: no node needs as long, also while two hundred threads want answers at the same time."""
 
 

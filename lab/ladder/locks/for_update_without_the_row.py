@@ -31,9 +31,10 @@ class ForUpdateWithoutTheRow(Rung, RowLock):
     capabilities = replace(RowLock.capabilities, fenced=False)
 
     def _take(self, session: Session, left: float) -> Grant | None:
-        session.ask("BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE")
+        session.ask("BEGIN")
         session.ask(LOCK_ROW if left > 0 else f"{LOCK_ROW} NOWAIT", self.name, waits=left)
         return Grant(None)
 
-    def _free(self, session: Session, fence: int | None) -> None:
+    def _free(self, session: Session, fence: int | None) -> bool:
         session.ask("COMMIT")
+        return True

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -88,12 +89,12 @@ class StockTrial(Trial):
         """The conservation law at the end."""
 
     @abstractmethod
-    def unowned(self) -> int:
-        """Units on hand that Redis neither offers nor keeps for anybody."""
+    def unowned(self, on_hand: int) -> int:
+        """How many of the units on hand Redis neither offers nor keeps for anybody."""
 
     @abstractmethod
-    def orders(self, key: str) -> int:
-        """How many orders there are under a key."""
+    def order_keys(self) -> Iterable[str]:
+        """The key of each order."""
 
     def customer(self, place: int) -> int:
         """Who the client at this place is."""
@@ -170,18 +171,19 @@ class StockTrial(Trial):
             return f"{REFUSED}{type(error).__name__}"
 
     def _broken(self, answers: Mapping[str, str]) -> Iterator[Broken]:
-        law, unowned = self.figures(), self.unowned()
+        law = self.figures()
+        unowned, orders = self.unowned(law.on_hand), Counter(self.order_keys())
         if not law.conserved:
             yield "conserved", f"{law.received} were received; {law.on_hand} are on hand and {law.sold} are sold."
         if unowned:
             yield "conserved", f"{law.on_hand} are on hand, and {unowned} of them nobody can buy."
-        if not self.one_click_each and (orders := self.orders(self._key(NAMES[0]))) > 1:
-            yield "once", f"One customer clicked twice and has {orders} orders."
+        if not self.one_click_each and (clicks := orders[self._key(NAMES[0])]) > 1:
+            yield "once", f"One customer clicked twice and has {clicks} orders."
         for name, answer in answers.items():
             wanted = self.quantities[NAMES.index(name)]
             if answer == SOLD_OUT and law.on_hand >= wanted:
                 yield "no false refusal", f"{name} wanted {wanted}, was told sold out, and {law.on_hand} are left."
-            if answer in (SOLD, QUEUED) and not self.orders(self._key(name)):
+            if answer in (SOLD, QUEUED) and not orders[self._key(name)]:
                 yield "once", f"{name} was told {answer}, and has no order."
             if answer.startswith(REFUSED) and (self.mends or not self.crashed):
                 why = answer.removeprefix(REFUSED)
@@ -238,12 +240,12 @@ class RungTrial(StockTrial):
     def figures(self) -> Figures:
         return ledger.figures(SKU)
 
-    def unowned(self) -> int:
+    def unowned(self, on_hand: int) -> int:
         copy = self.rung.copy(SKU)
-        return 0 if copy is None else max(0, self.figures().on_hand - copy)
+        return 0 if copy is None else max(0, on_hand - copy)
 
-    def orders(self, key: str) -> int:
-        return RungOrder.objects.filter(key=key).count()
+    def order_keys(self) -> Iterable[str]:
+        return RungOrder.objects.values_list("key", flat=True)
 
     def rows(self) -> Sequence[Mapping[str, Any]]:
         stock = RungStock.objects.get(sku=SKU)
@@ -317,17 +319,17 @@ class StrategyTrial(StockTrial):
     def figures(self) -> Figures:
         return accounts.figures([SKU])[0]
 
-    def unowned(self) -> int:
+    def unowned(self, on_hand: int) -> int:
         counters = strategies.counters()
         counter = counters.left([SKU])[SKU]
         if counter is None:
             return 0
         orders = saved(counters.drafts())
         reserved = [line for note in counters.notes() if note.draft not in orders for line in note.lines]
-        return max(0, self.figures().on_hand - counter - sum(units for sku, units in reserved if sku == SKU))
+        return max(0, on_hand - counter - sum(units for sku, units in reserved if sku == SKU))
 
-    def orders(self, key: str) -> int:
-        return Order.objects.filter(key=key).count()
+    def order_keys(self) -> Iterable[str]:
+        return Order.objects.values_list("key", flat=True)
 
     def rows(self) -> Sequence[Mapping[str, Any]]:
         item = StockItem.objects.get(sku=SKU)
