@@ -9,6 +9,7 @@ import platform
 import subprocess
 import sys
 import uuid
+from collections.abc import Iterator
 from statistics import median
 from typing import Any
 from unittest import mock
@@ -23,7 +24,7 @@ from rich.table import Table
 from inventory import strategies
 from loadtest import burst as bursts
 from loadtest.arguments import positive, seconds
-from loadtest.bench import recovery, saving, segments
+from loadtest.bench import floors, recovery, saving, segments
 from loadtest.stack import Stack
 from shop import checkout
 
@@ -74,19 +75,37 @@ def run(options: argparse.Namespace) -> int:
         split = segments.measure(customers=customers, rounds=options.rounds, seconds=options.seconds)
         status.update("What workers save, and what COPY would")
         saved = saving.measure(customers=customers, rounds=options.rounds)
+        status.update("One client alone, and Postgres at one hot row")
+        least = floors.measure(
+            customers=customers, clients=options.clients, rounds=options.rounds, seconds=options.seconds
+        )
     report = {name: {**summary(measured), **costs.get(name, {})} for name, measured in rounds.items()}
     conserved = all(row["conserved"] for row in report.values())
     if options.json:
-        print(json.dumps({"machine": machine(options), **shaped(report), "segments": split, **saved}))  # noqa: T201
+        print(json.dumps({"machine": machine(options), **shaped(report), "segments": split, **saved, **least}))  # noqa: T201
     else:
         Console().print(table(report, options))
         Console().print(
             f"segments with {segments.WORK * 1000:g} ms of work in them: {split['5']:.0f} orders per s by 5, "
             f"{split['1']:.0f} by 1 ({split['5'] / split['1']:.1f} x)\n"
             f"queued orders saved: {saved['queue_saved_per_s']:,.0f} per s, the same rows by COPY: "
-            f"{saved['copy_per_s']:,.0f} ({saved['queue_saved_per_s'] / saved['copy_per_s']:.2f})"
+            f"{saved['copy_per_s']:,.0f} ({saved['queue_saved_per_s'] / saved['copy_per_s']:.2f})\n"
+            + "\n".join(beside(report, least))
         )
     return 0 if conserved else 1
+
+
+def beside(report: dict[str, dict[str, Any]], least: dict[str, float]) -> Iterator[str]:
+    """What was measured, held against what it takes at the least."""
+    alone, hot = least["redis_lock_alone_per_s"], least["pgbench_hot_row_per_s"]
+    yield f"redis-lock, one client alone, without the web: {alone:,.0f} orders per s"
+    if "redis-lock" in report:
+        yield f"    all clients, through the web: {report['redis-lock']['per_s'] / alone:.2f} of it"
+    yield f"pgbench, all clients at one hot row, three statements each: {hot:,.0f} transactions per s"
+    durable = [name for name in report if name not in PATHS and not strategies.get(name).queues]
+    if durable:
+        best = max(durable, key=lambda name: float(report[name]["per_s"]))
+        yield f"    {best}, through the web: {report[best]['per_s'] / hot:.2f} of it"
 
 
 def measure(name: str, url: str, customers: list[int], options: argparse.Namespace) -> dict[str, Any]:
@@ -214,7 +233,7 @@ def table(report: dict[str, dict[str, Any]], options: argparse.Namespace) -> Tab
     made.title = f"{options.clients} clients, {options.seconds:g} s each, medians of {options.rounds}"
     made.add_column("", no_wrap=True)
     for heading in ("per s", "/ empty", "/ peer", "refused / empty", "p50 ms", "p99 ms"):
-        made.add_column(heading, justify="right", no_wrap=True)
+        made.add_column(heading, justify="right")
     made.add_column("verdict", no_wrap=True)
     for name, row in report.items():
         made.add_row(

@@ -33,10 +33,13 @@ def test_the_last_line_has_every_figure_and_a_dead_holder_of_a_lock_is_waited_fo
     assert done.returncode == 0, done.stderr
     said = json.loads(done.stdout.splitlines()[-1])
     assert set(said) == {
-        *("machine", "empty", "peer:redis-py-lock", "strategies", "segments", "queue_saved_per_s", "copy_per_s")
+        *("machine", "empty", "peer:redis-py-lock", "strategies", "segments", "queue_saved_per_s", "copy_per_s"),
+        *("redis_lock_alone_per_s", "pgbench_hot_row_per_s"),
     }
     assert said["empty"]["requests_per_s"] > 0
-    assert all(per_s > 0 for per_s in (said["queue_saved_per_s"], said["copy_per_s"], *said["segments"].values()))
+    floors = said["redis_lock_alone_per_s"], said["pgbench_hot_row_per_s"]
+    saved = said["queue_saved_per_s"], said["copy_per_s"]
+    assert all(per_s > 0 for per_s in (*saved, *floors, *said["segments"].values()))
     assert set(said["segments"]) == {"1", "5"}
     assert set(said["strategies"]) == {"redis-lock", "guarded-update"}
     assert set(said["peer:redis-py-lock"]) == FIGURES
