@@ -126,7 +126,7 @@ def prepare(
         if rung not in rungs:
             raise LabError(f"the lab has no rung {rung}; it has {', '.join(rungs)}")
     name = f"burst-{uuid.uuid4().hex[:10]}"
-    title = f"Burst: {rung or strategy}"
+    title = f"Burst: {rung}, on the lab's own tables" if rung else f"Burst: {strategy}"
     names = [name] if skus == 1 else [f"{name}-{number}" for number in range(1, skus + 1)]
     products = {sku: Product.objects.create(sku=sku, name=title) for sku in names}
     now = timezone.now()

@@ -17,6 +17,7 @@ from redis import RedisError
 from unfold.admin import ModelAdmin, StackedInline
 from unfold.decorators import display
 
+from inventory.models import StockItem
 from shop import sales
 from shop.models import Product, Sale, SaleItem
 
@@ -81,6 +82,10 @@ class SaleAdmin(ModelAdmin):
     def save_related(self, request: HttpRequest, form: Any, formsets: Any, change: bool) -> None:  # noqa: FBT001
         """Load what a sale that is loaded offers now: another one may have split the stock, or have no copy of it."""
         super().save_related(request, form, formsets, change)
+        stocked = StockItem.objects.values("sku")
+        for item in form.instance.items.exclude(product__sku__in=stocked).select_related("product"):
+            missing = f"There is no stock of {item.product.sku}: nobody can buy it before some is delivered."
+            self.message_user(request, missing, messages.WARNING)
         again = Sale.objects.filter(pk=form.instance.pk, closes_at__gt=timezone.now())
         if form.instance.is_loaded and any(items.has_changed() for items in formsets):
             states = ("to come", "open")

@@ -21,7 +21,7 @@ from inventory.audit import Figures
 from inventory.models import StockItem, StockMovement
 from inventory.stock import all_on_hand
 from shop.admin.audit import audit
-from shop.models import Order, OrderItem
+from shop.models import Order, OrderItem, Product
 from shop.saving import saved
 
 Kind = StockMovement.Kind
@@ -144,6 +144,9 @@ class StockAdmin(ModelAdmin):
             transaction.on_commit(lambda: self.tell_redis(request, obj.sku))
         elif not change:
             StockItem.objects.get_or_create(sku=obj.sku)
+        if not Product.objects.filter(sku=obj.sku).exists():
+            unknown = f"No product has the sku {obj.sku}: nobody can buy of this stock before one has."
+            self.message_user(request, unknown, messages.WARNING)
 
     def tell_redis(self, request: HttpRequest, sku: str) -> None:
         try:

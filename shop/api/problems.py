@@ -220,12 +220,12 @@ def _response_to(error: Exception, problem: Problem) -> HttpResponse:
 
 
 def document(problem: Problem, detail: str = "", **members: Any) -> dict[str, Any]:
-    """The problem as RFC 9457 has it, without a `detail` where there is nothing to add."""
+    """The problem as RFC 9457 has it. Where there is no more to say, its `detail` is what the caller may do."""
     return {
         "type": problem.type,
         "title": problem.title,
         "status": problem.status,
-        **({"detail": detail} if detail else {}),
+        "detail": detail or problem.advice,
         **members,
     }
 

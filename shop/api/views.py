@@ -97,7 +97,9 @@ def idempotency_key(request: Request) -> str:
     if len(key) > 1 and key[0] == key[-1] == '"':
         key = key[1:-1]
     if not KEY.fullmatch(key):
-        raise BadKey(f"Send an Idempotency-Key header that matches {KEY.pattern}.")
+        raise BadKey(
+            f"Send an Idempotency-Key header that matches {KEY.pattern}, such as a UUID: a new one with each new order."
+        )
     return key
 
 

@@ -214,13 +214,24 @@ def watched(environment: dict[str, str], *arguments: str) -> Iterator[subprocess
 
 
 @pytest.mark.parametrize(
-    "option", [("--stock", "0"), ("--stock", "9" * 20), ("--clients", "-1"), ("--strategy", "compute-and-overwrite")]
+    ("option", "says"),
+    [
+        (("--stock", "0"), "--stock"),
+        (("--stock", "9" * 20), "--stock"),
+        (("--clients", "-1"), "--clients"),
+        (("--strategy", "compute-and-overwrite"), "named with --rung"),
+        (("--strategy", "redlock"), "once REDLOCK_URLS"),
+        (("--rung", "lua"), "lua is a strategy: --strategy lua"),
+    ],
+    ids=lambda said: "" if isinstance(said, str) else " ".join(said),
 )
-def test_a_senseless_option_is_refused_before_anything_starts(manage: Manage, option: tuple[str, str]) -> None:
+def test_a_senseless_option_is_refused_before_anything_starts(
+    manage: Manage, option: tuple[str, str], says: str
+) -> None:
     done = manage("rush", *option)
 
     assert done.returncode == 2
-    assert option[0] in done.stderr
+    assert says in " ".join(done.stderr.split())
 
 
 def test_help_teaches(manage: Manage) -> None:

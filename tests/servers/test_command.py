@@ -87,6 +87,7 @@ def test_a_given_database_is_used_and_only_valkey_is_started(folder: RunFolder) 
     given = {"DATABASE_URL": "postgres://eve:hunter2@127.0.0.1:1/shop", "SECRET_KEY": SECRET_KEY}
     started = manage(folder, "start", **given)
     assert f"Started valkey in {folder.path}" in started.stdout
+    assert (started.returncode, "No answer from postgres." in started.stderr) == (1, True)
     assert "postgres://***@127.0.0.1:1/shop  (given by DATABASE_URL)" in started.stdout
     shown = manage(folder, "status", **given)
     assert shown.returncode == 1
@@ -113,10 +114,18 @@ def test_with_both_given_nothing_is_started_and_no_credentials_are_shown(folder:
         "SECRET_KEY": SECRET_KEY,
     }
     started = manage(folder, "start", **given)
-    assert started.returncode == 0, started.stderr
-    assert "Nothing to start" in started.stdout
+    assert (started.returncode, "Nothing to start" in started.stdout) == (1, True)
+    assert "No answer from postgres and valkey." in started.stderr
     assert "hunter2" not in started.stdout + started.stderr
     assert not folder.path.exists()
+
+
+@pytest.mark.parametrize(("named", "deletes"), [((), True), (("RUN_FOLDER=/somewhere/of/mine",), False)])
+def test_make_clean_deletes_no_run_folder_that_somebody_has_named(named: tuple[str, ...], deletes: bool) -> None:
+    make = ["/usr/bin/env", "-i", f"PATH={os.environ['PATH']}", "make", "--dry-run", "clean", *named]
+    would = subprocess.run(make, capture_output=True, text=True, check=True)
+    assert ("servers stop --delete" in would.stdout) is deletes
+    assert ("/somewhere/of/mine stays" in would.stdout) is not deletes
 
 
 @pytest.mark.parametrize("verb", ["start", "stop"])

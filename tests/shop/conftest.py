@@ -98,7 +98,8 @@ def assert_problem(response: Any, status: int, slug: str, *, pointers: Sequence[
     assert (document["type"], document["status"]) == (f"/api/problems/{slug}/", status)
     assert isinstance(document["title"], str)
     assert document["title"]
-    assert "detail" not in document or (isinstance(document["detail"], str) and document["detail"])
+    assert isinstance(document["detail"], str)
+    assert document["detail"]
     assert ("Retry-After" in response.headers) is (slug in ADVISES_TO_WAIT)
     if "Retry-After" in response.headers:
         assert int(response.headers["Retry-After"]) >= 1

@@ -22,7 +22,7 @@ from django.utils import timezone
 from redis import Redis
 from unfold.admin import ModelAdmin
 
-from inventory import strategies
+from inventory import stock, strategies
 from inventory.models import StockItem, StockMovement
 from inventory.segment_counters import name_of
 from shop import accounts, checkout, offers, payments, sales
@@ -492,6 +492,28 @@ def the_form(offer: OnSale | None = None, *, opens: datetime | None, closes: dat
 
 def in_hours(hours: float) -> datetime:
     return (timezone.now() + timedelta(hours=hours)).replace(microsecond=0)
+
+
+@pytest.mark.parametrize(("sku", "warned"), [("consol", True), ("console", False)])
+def test_stock_that_no_product_has_the_sku_of_is_taken_with_a_warning(
+    admin_client: Client, redis: Redis, sku: str, warned: bool
+) -> None:
+    Product.objects.create(sku="console", name="Console")
+    response = admin_client.post(f"{STOCK}add/", {"sku": sku, **move("5", "delivered")}, follow=True)
+    assert StockItem.objects.get().received == 5
+    said = messages(response.content.decode())
+    assert (f"No product has the sku {sku}: nobody can buy of this stock before one has." in said) is warned
+
+
+@pytest.mark.parametrize("stocked", [False, True])
+def test_a_sale_of_what_has_no_stock_is_taken_with_a_warning(admin_client: Client, redis: Redis, stocked: bool) -> None:
+    Product.objects.create(sku="console", name="Console")
+    if stocked:
+        stock.deliver("console", 1)
+    response = admin_client.post(f"{SALES}add/", the_form(opens=in_hours(1), closes=in_hours(2)), follow=True)
+    assert Sale.objects.count() == 1
+    warned = "There is no stock of console: nobody can buy it before some is delivered."
+    assert (warned in messages(response.content.decode())) is not stocked
 
 
 def test_a_sale_of_a_sku_that_is_in_another_at_the_time_is_refused(admin_client: Client, redis: Redis) -> None:

@@ -26,11 +26,16 @@ from servers import ServerError
 
 def strategy(text: str) -> dict[str, str]:
     if text not in strategies.NAMES:
-        raise argparse.ArgumentTypeError(f"there is no {text}; there are {', '.join(strategies.NAMES)}")
+        raise argparse.ArgumentTypeError(
+            f"there is no {text}; there are {', '.join(strategies.NAMES)}; redlock, etcd-lock and zookeeper-lock once "
+            "REDLOCK_URLS, ETCD_URL or ZOOKEEPER_HOSTS is set. A flawed rung of the lab is named with --rung"
+        )
     return {"strategy": text}
 
 
 def rung(text: str) -> dict[str, str]:
+    if text in strategies.NAMES:
+        raise argparse.ArgumentTypeError(f"{text} is a strategy: --strategy {text}")
     return {"rung": text}
 
 

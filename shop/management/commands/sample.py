@@ -57,7 +57,7 @@ class Command(BaseCommand):
             )
         sales.preheat(sale.pk)
         self.stdout.write(f"Sale {sale.pk}, “{sale.name}”, is open until {sale.closes_at:%Y-%m-%d %H:%M} UTC.")
-        self.stdout.write(f"Log in as admin or buyer, password {password}")
+        self.stdout.write(f"Log in as admin or buyer, as of now with password {password}")
 
 
 def make_account(name: str, password: str, *, staff: bool) -> None:

@@ -80,6 +80,6 @@ def refuse_busy_port(host: str, port: int) -> None:
             if error.errno == errno.EADDRINUSE:
                 raise CommandError(
                     f"Port {port} is in use. Stop what uses it (`ss -ltnp 'sport = :{port}'` names it), "
-                    f"or choose another with --port."
+                    f"or choose another with --port (PORT={port + 1} with make)."
                 ) from error
             raise CommandError(f"Cannot listen on {host}:{port}: {error.strerror}.") from error

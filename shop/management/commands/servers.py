@@ -50,7 +50,8 @@ class Command(BaseCommand):
             self.stdout.write(f"Started {' and '.join(ours)} in {folder.path}.")
         else:
             self.stdout.write(f"Already running in {folder.path}.")
-        self._show(statuses(folder))
+        self._show(found := statuses(folder))
+        refuse_the_dead(found)
 
     def _stop(self, folder: RunFolder, *, delete: bool) -> None:
         ran = keeper.stop(folder, delete=delete)
@@ -65,8 +66,7 @@ class Command(BaseCommand):
             self.stdout.write(json.dumps(shown))
         else:
             self._show(found)
-        if down := [server.name for server in found if not server.up]:
-            raise CommandError(f"No answer from {' and '.join(down)}. Start what is ours: manage.py servers start")
+        refuse_the_dead(found)
 
     def _show(self, found: Sequence[Status]) -> None:
         given = _given()
@@ -74,6 +74,14 @@ class Command(BaseCommand):
             state = f"up, version {server.version}, process {server.pid or 'unknown'}" if server.up else "down"
             source = f"given by {given[server.name]}" if given[server.name] else "our own"
             self.stdout.write(f"{server.name:8}  {state}  {server.address}  ({source})")
+
+
+def refuse_the_dead(found: Sequence[Status]) -> None:
+    if down := [server.name for server in found if not server.up]:
+        raise CommandError(
+            f"No answer from {' and '.join(down)}. Start what is ours with manage.py servers start; what DATABASE_URL "
+            "and REDIS_URL name is started elsewhere."
+        )
 
 
 def _given() -> dict[str, str]:
