@@ -5,7 +5,7 @@ connection of a crashed holder has ended. The other side of it: when the connect
 holder is doing. The lease looks at the connection's socket whenever it is asked, and the watchdog does for `on_lost`.
 
 Use a connection straight to the server, or through a pooler that keeps sessions: one that hands out transactions
-(PgBouncer's `pool_mode = transaction`) gives the lock to somebody else's session. It must lead to the primary server: a
+(PgBouncer's `pool_mode = transaction`) gives the lock to somebody else's session. It must lead to the primary: a
 standby has locks of its own, which exclude nobody elsewhere, so it is refused.
 """
 
@@ -126,7 +126,7 @@ class SessionLock(Lock):
         session = cast(SessionLease, lease).session
         # Closed whatever happens: without its session the server frees the lock. Of two threads that release it one
         # asks, and the other then sees that it is over.
-        with session.mutex, session:
+        with session.turn, session:
             return not session.ended and self._free(session, lease.fence)
 
 

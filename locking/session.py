@@ -48,10 +48,8 @@ IDLE_SESSION_TIMEOUT = "57P05"
 """The SQLSTATE with which the server ends a session that has asked nothing for as long as `idle`."""
 
 # Our kernel notices a silent network after 15 seconds, the server's after 40: before it gives the lock to others. The
-# user timeout also ends a vain try to connect, so that the next one of several hosts gets its turn. The locks of a
-# standby are its own.
+# user timeout also ends a vain try to connect, so that the next one of several hosts gets its turn.
 CONNECTING = {
-    "target_session_attrs": "primary",
     "keepalives_idle": "5",
     "keepalives_interval": "5",
     "keepalives_count": "2",
@@ -59,10 +57,9 @@ CONNECTING = {
 }
 
 SETTINGS = """
-SELECT set_config(name, value, false)
+SELECT set_config(name, value, false), pg_is_in_recovery()
 FROM (VALUES
     ('default_transaction_isolation', 'read committed'),
-    ('default_transaction_read_only', 'off'),
     ('lock_timeout', $1),
     ('statement_timeout', '0'),
     ('transaction_timeout', '0'),
@@ -75,8 +72,9 @@ FROM (VALUES
 ) AS wanted (name, value)
 WHERE current_setting(name, true) IS NOT NULL
 """
-"""No default of the server's may end a grant, or fail for who has waited: a stricter isolation would. Settings that an
-older server does not know are left out.
+"""No default of the server's may end a grant, or fail for who has waited: a stricter isolation would. Read-only stays
+as it is: who has set a server so means it. Settings that an older server does not know are left out. Returns whether it
+is a standby: libpq's own look may believe what a pooler remembers.
 
 $1 `lock_timeout`, $2 `idle_session_timeout`, which Postgres knows from version 14 on.
 """
@@ -117,7 +115,7 @@ class Session:
         answers: seconds that the server has to let us in, and for each answer.
 
     Attributes:
-        mutex: for whoever asks while others may, too. It is held while the connection is closed, or looked at.
+        turn: held by whoever asks while others may, too.
 
     Raises:
         LockUnavailable: the server cannot be reached.
@@ -134,7 +132,8 @@ class Session:
     ) -> None:
         self._lock = lock
         self.answers = answers
-        self.mutex = threading.RLock()
+        self.turn = threading.RLock()
+        self._mutex = threading.RLock()
         self._over = False
         until = time.monotonic() + left
         label = f"lock {lock}".encode("ascii", "backslashreplace")[:APPLICATION_NAME_BYTES].decode()
@@ -149,7 +148,12 @@ class Session:
             self._connect()
             # A statement that does not wait for the lock may still wait for another statement to end.
             patience = until - time.monotonic() if left > 0 else answers
-            self.ask(SETTINGS, str(limit(patience)), str(limit(idle)) if idle < math.inf else "0")
+            row = self.ask(SETTINGS, str(limit(patience)), str(limit(idle)) if idle < math.inf else "0")
+            if row[-1] == "t":
+                raise LockUnavailable(
+                    f"The server asked for lock {lock!r} is a standby, whose locks exclude nobody elsewhere. Name the "
+                    "primary, or several hosts with target_session_attrs=primary."
+                )
         except (psycopg.Error, TimeoutError) as error:
             self.close()
             raise LockUnavailable(
@@ -219,13 +223,13 @@ class Session:
         A server says nothing to a session that asks nothing, so whatever there is to read says that it is over. What a
         network swallows silently is not seen before the keepalives are.
         """
-        with self.mutex:  # so that nobody closes the socket while we look, and its number goes to another file
+        with self._mutex:  # so that nobody closes the socket while we look, and its number goes to another file
             self._over = self._over or bool(_ready(self._pgconn.socket, 0.0))
             return self._over
 
     def close(self) -> None:
         """Close the connection. The server ends what it held, some moments later."""
-        with self.mutex:
+        with self._mutex:
             self._over = True
             self._pgconn.finish()
         _open.discard(self)  # last: a child that is forked meanwhile gets a mutex that nobody holds
@@ -242,7 +246,7 @@ class Session:
         Closing it properly would tell the server to end the parent's session. Keeping it open would keep the lock from
         becoming free when the parent dies. The number of the socket stays taken, so that nothing else gets it.
         """
-        self.mutex = threading.RLock()  # a thread of the parent's may have held it
+        self.turn, self._mutex = threading.RLock(), threading.RLock()  # a thread of the parent's may have held them
         null = os.open(os.devnull, os.O_RDWR)
         os.dup2(null, self._pgconn.socket, inheritable=False)
         os.close(null)

@@ -24,7 +24,7 @@ from rich.table import Table
 from inventory import strategies
 from loadtest import burst as bursts
 from loadtest.arguments import positive, seconds
-from loadtest.bench import floors, recovery, saving, segments
+from loadtest.bench import recovery, references, saving, segments
 from loadtest.stack import Stack
 from shop import checkout
 
@@ -76,13 +76,13 @@ def run(options: argparse.Namespace) -> int:
         status.update("What workers save, and what COPY would")
         saved = saving.measure(customers=customers, rounds=options.rounds)
         status.update("One client alone, and Postgres at one hot row")
-        least = floors.measure(
+        alone = references.measure(
             customers=customers, clients=options.clients, rounds=options.rounds, seconds=options.seconds
         )
     report = {name: {**summary(measured), **costs.get(name, {})} for name, measured in rounds.items()}
     conserved = all(row["conserved"] for row in report.values())
     if options.json:
-        print(json.dumps({"machine": machine(options), **shaped(report), "segments": split, **saved, **least}))  # noqa: T201
+        print(json.dumps({"machine": machine(options), **shaped(report), "segments": split, **saved, **alone}))  # noqa: T201
     else:
         Console().print(table(report, options))
         Console().print(
@@ -90,22 +90,23 @@ def run(options: argparse.Namespace) -> int:
             f"{split['1']:.0f} by 1 ({split['5'] / split['1']:.1f} x)\n"
             f"queued orders saved: {saved['queue_saved_per_s']:,.0f} per s, the same rows by COPY: "
             f"{saved['copy_per_s']:,.0f} ({saved['queue_saved_per_s'] / saved['copy_per_s']:.2f})\n"
-            + "\n".join(beside(report, least))
+            + "\n".join(beside(report, alone, options.clients))
         )
     return 0 if conserved else 1
 
 
-def beside(report: dict[str, dict[str, Any]], least: dict[str, float]) -> Iterator[str]:
-    """What was measured, held against what it takes at the least."""
-    alone, hot = least["redis_lock_alone_per_s"], least["pgbench_hot_row_per_s"]
+def beside(report: dict[str, dict[str, Any]], by_itself: dict[str, float], clients: int) -> Iterator[str]:
+    """What was measured through the web, held against what its parts do without."""
+    alone, hot = by_itself["redis_lock_alone_per_s"], by_itself["pgbench_hot_row_per_s"]
+    sound = {name: float(row["per_s"]) for name, row in report.items() if name not in PATHS and row["conserved"]}
     yield f"redis-lock, one client alone, without the web: {alone:,.0f} orders per s"
-    if "redis-lock" in report:
-        yield f"    all clients, through the web: {report['redis-lock']['per_s'] / alone:.2f} of it"
-    yield f"pgbench, all clients at one hot row, three statements each: {hot:,.0f} transactions per s"
-    durable = [name for name in report if name not in PATHS and not strategies.get(name).queues]
-    if durable:
-        best = max(durable, key=lambda name: float(report[name]["per_s"]))
-        yield f"    {best}, through the web: {report[best]['per_s'] / hot:.2f} of it"
+    if "redis-lock" in sound:
+        yield f"    all clients, through the web: {sound['redis-lock'] / alone:.2f} of it"
+    at_once = min(clients, references.CLIENTS)
+    yield f"pgbench, {at_once} clients at one hot row, three statements each: {hot:,.0f} transactions per s"
+    if durable := [name for name in sound if not strategies.get(name).queues]:
+        best = max(durable, key=lambda name: sound[name])
+        yield f"    {best}, through the web: {sound[best] / hot:.2f} of it"
 
 
 def measure(name: str, url: str, customers: list[int], options: argparse.Namespace) -> dict[str, Any]:

@@ -450,7 +450,7 @@ class TestServersTimeouts(OnPostgres):
 
 
 class TestServersTransactions(OnPostgres):
-    """What the server's defaults say of transactions does not count: 25006 and 40001 are what they would cost."""
+    """A stricter isolation, as the server's default, does not count; that it is read-only does."""
 
     WRITES = {
         RowLock: "UPDATE lock_row SET fence = 7 WHERE name = %s",
@@ -461,27 +461,29 @@ class TestServersTransactions(OnPostgres):
     def recipe(self, request: pytest.FixtureRequest, conninfo: str, tmp_path: Path) -> PostgresRecipe:
         return PostgresRecipe(request.param, conninfo, tmp_path)
 
-    @pytest.fixture(params=["pinned", "not pinned"])
-    def pinned(self, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
-        if request.param == "not pinned":
-            ours = [line for line in session.SETTINGS.splitlines() if "'default_transaction_" not in line]
-            assert len(ours) == len(session.SETTINGS.splitlines()) - 2
-            monkeypatch.setattr(session, "SETTINGS", "\n".join(ours))
-        return bool(request.param == "pinned")
-
-    def test_read_only(self, recipe: PostgresRecipe, default: Callable[[str, str], None], pinned: bool) -> None:
-        default("default_transaction_read_only", "on")
-        if pinned:
-            turn(recipe(f"strict {recipe.kind}"))
-        else:
-            with pytest.raises(LockUnavailable, match="25006"):
-                turn(recipe(f"read only {recipe.kind}"))
-
-    def test_a_stricter_isolation(
-        self, recipe: PostgresRecipe, default: Callable[[str, str], None], pinned: bool
+    def test_a_server_that_somebody_has_set_read_only_grants_nothing(
+        self, recipe: PostgresRecipe, default: Callable[[str, str], None]
     ) -> None:
-        """It refuses who has waited for a row that another one was writing."""
+        """It may be the one that was fenced off, and another one grants the lock."""
+        lock = recipe(f"read only {recipe.kind}")
+        turn(lock)
+        default("default_transaction_read_only", "on")
+        with pytest.raises(LockUnavailable, match="25006"):
+            turn(lock)
+
+    @pytest.mark.parametrize("pinned", [True, False])
+    def test_a_stricter_isolation_refuses_nobody_who_has_waited_for_a_row_that_was_being_written(
+        self,
+        recipe: PostgresRecipe,
+        default: Callable[[str, str], None],
+        monkeypatch: pytest.MonkeyPatch,
+        pinned: bool,
+    ) -> None:
         default("default_transaction_isolation", "repeatable read")
+        if not pinned:
+            ours = [line for line in session.SETTINGS.splitlines() if "'default_transaction_isolation'" not in line]
+            assert len(ours) == len(session.SETTINGS.splitlines()) - 1
+            monkeypatch.setattr(session, "SETTINGS", "\n".join(ours))
         lock = recipe(f"isolated {recipe.kind} {pinned}")
 
         def take() -> str:
@@ -508,14 +510,13 @@ class TestServersTransactions(OnPostgres):
 
 class TestStandby:
     def test_the_locks_of_a_standby_are_refused(self, own_server: Postgres) -> None:
-        """They exclude nobody elsewhere. Who says that any server will do gets them."""
+        """They exclude nobody elsewhere."""
+        turn(AdvisoryLock(conninfo_of(own_server), "standby"))
         own_server.stop()
         (own_server.data / "standby.signal").touch()
         own_server.start()
-        lock = AdvisoryLock(conninfo_of(own_server), "standby")
-        with pytest.raises(LockUnavailable, match=r"cannot be reached.*standby mode"):
-            lock.acquire(blocking=False)
-        turn(AdvisoryLock(f"{conninfo_of(own_server)} target_session_attrs=any", "standby"))
+        with pytest.raises(LockUnavailable, match=r"is a standby.*Name the primary"):
+            AdvisoryLock(conninfo_of(own_server), "standby").acquire(blocking=False)
 
 
 class TestRelease(OnPostgres):
@@ -532,7 +533,7 @@ class TestRelease(OnPostgres):
         """Two that speak over one connection at once take each other's answers, or worse."""
         lease = held(session_recipe("two threads"))
         if not guarded:
-            lease.session.mutex = nullcontext()  # type: ignore[attr-defined]
+            lease.session.turn = nullcontext()  # type: ignore[attr-defined]
         both, met = threading.Barrier(2), list[bool]()
 
         def slow(self: Session, statement: str, *values: str) -> list[str | None]:
@@ -574,7 +575,7 @@ class TestFork(OnPostgres):
         self, session_recipe: PostgresRecipe
     ) -> None:
         lease = held(session_recipe("fork"))
-        with lease.session.mutex:  # type: ignore[attr-defined]
+        with lease.session._mutex:  # type: ignore[attr-defined]
             assert run_threads(lambda: in_fork(lambda: str(lease.session.ended))) == ["True"]  # type: ignore[attr-defined]
         assert lease.release() is True
 
@@ -609,7 +610,7 @@ class TestFork(OnPostgres):
                     wait_for(lambda: end_of(mine) > granted + SHORT)
                     return "renewed"
 
-            with inherited.mutex:  # as `ended` does: in the child nobody ever leaves it
+            with inherited._mutex:  # as `ended` does: in the child nobody ever leaves it
                 assert in_fork(renewed) == "renewed"
             assert renewer.renew([kept], LONG) == [True]
             assert renewer._session is inherited

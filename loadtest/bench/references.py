@@ -1,4 +1,4 @@
-"""What an order takes at the least, without the web: one client alone at the lock, and Postgres at one hot row."""
+"""What orders through the web are held against: one client alone at the lock, and pgbench at one hot row."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from statistics import median
 
 from django.conf import settings
 from django.db import connection
-from psycopg.conninfo import conninfo_to_dict
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from inventory.strategies.locks import conninfo
 from loadtest import burst as bursts
@@ -21,14 +21,17 @@ from servers.postgres import WHEEL
 from shop import checkout
 
 STOCK = 1_000_000
+CLIENTS = 100
+"""Of the hot row, at most: each has a connection to Postgres."""
 HOT_ROW = Path(__file__).with_name("hot_row.sql")
+TABLES = "bench_stock, bench_order, bench_line"
 MADE = f"""
+    DROP TABLE IF EXISTS {TABLES};
     CREATE TABLE bench_stock (sku text PRIMARY KEY, on_hand bigint NOT NULL CHECK (on_hand >= 0));
     CREATE TABLE bench_order (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, at timestamptz NOT NULL);
     CREATE TABLE bench_line ("order" bigint PRIMARY KEY, sku text NOT NULL, quantity int NOT NULL);
     INSERT INTO bench_stock VALUES ('hot', {STOCK});
 """
-TABLES = "bench_stock, bench_order, bench_line"
 
 
 def measure(*, customers: Sequence[int], clients: int, rounds: int, seconds: float) -> dict[str, float]:
@@ -36,11 +39,11 @@ def measure(*, customers: Sequence[int], clients: int, rounds: int, seconds: flo
 
     Args:
         customers: ids of users; those who buy from the shop.
-        clients: of the hot row.
+        clients: of the hot row, `CLIENTS` at most.
         seconds: of each measurement; pgbench knows whole ones only.
 
     Raises:
-        RuntimeError: the law was broken, and such a run has no throughput.
+        RuntimeError: the law was broken, and such a run has no throughput; or pgbench did not do its work.
     """
     alone, hot = [], []
     for turn in range(rounds + 1):
@@ -64,11 +67,11 @@ def redis_lock_alone(customers: Sequence[int], seconds: float) -> float:
         customers=[*customers],
     )
     (product,) = burst.products.values()
-    placed, begun = 0, time.monotonic()
-    while (took := time.monotonic() - begun) < seconds:
+    placed, took, begun = 0, 0.0, time.monotonic()
+    while took < seconds:
         customer = customers[placed % len(customers)]
         checkout.place(customer=customer, sale=burst.sale, quantities={product: 1}, key=uuid.uuid4().hex)
-        placed += 1
+        placed, took = placed + 1, time.monotonic() - begun
     (figures,) = bursts.figures(burst, host="")
     bursts.finish(burst)
     if not figures.conserved or figures.sold != placed:
@@ -81,25 +84,33 @@ def hot_row(clients: int, seconds: int) -> float:
     settings.RUN_FOLDER.create()
     WHEEL.unpack(settings.RUN_FOLDER.path)
     pgbench = WHEEL.path(settings.RUN_FOLDER.path).with_name("pgbench")
-    how = ("--no-vacuum", "--protocol=prepared", f"--client={clients}", "--jobs=2", f"--time={seconds}")
+    how = ("--no-vacuum", "--protocol=prepared", f"--client={min(clients, CLIENTS)}", "--jobs=2", f"--time={seconds}")
+    where, environment = _server()
     with connection.cursor() as cursor:
         cursor.execute(MADE)
         try:
             done = subprocess.run(
-                [pgbench, *how, f"--file={HOT_ROW}"], env=_environment(), capture_output=True, text=True, check=True
+                [pgbench, *how, f"--file={HOT_ROW}", where],
+                env=environment,
+                capture_output=True,
+                text=True,
+                check=False,
             )
             cursor.execute("SELECT on_hand + (SELECT count(*) FROM bench_line) FROM bench_stock")
             (units,) = cursor.fetchone()
         finally:
             cursor.execute(f"DROP TABLE {TABLES}")
     said = re.search(r"^tps = ([0-9.]+)", done.stdout, re.MULTILINE)
-    if units != STOCK or said is None:
-        raise RuntimeError(f"{STOCK} units were in the hot row, and {units} are left or sold. {done.stdout}")
+    if done.returncode or said is None:
+        raise RuntimeError(f"pgbench measured nothing: {done.stderr or done.stdout}")
+    if units != STOCK:
+        raise RuntimeError(f"{STOCK} units were in the hot row, and {units} are left or sold.")
     return float(said[1])
 
 
-def _environment() -> dict[str, str]:
-    """Where Postgres is, as its own programs are told. Not as arguments, which everybody on the machine may read."""
-    names = {"dbname": "PGDATABASE", **{name: f"PG{name.upper()}" for name in ("host", "port", "user", "password")}}
+def _server() -> tuple[str, dict[str, str]]:
+    """Where the shop's Postgres is, as its own programs are told; the password in the environment, not in `ps`."""
     where = conninfo_to_dict(conninfo())
-    return {**os.environ, **{variable: str(where[name]) for name, variable in names.items() if name in where}}
+    others = {name: value for name, value in os.environ.items() if not name.startswith("PG")}
+    password = {"PGPASSWORD": str(where.pop("password"))} if "password" in where else {}
+    return make_conninfo("", **where), {**others, **password, "LC_ALL": "C"}
