@@ -115,6 +115,7 @@ def test_the_demo_shows_its_table_keeps_serving_and_ctrl_c_ends_everything(
     assert all(row[1] == "100" and row[3] == "0" for row in table if row[-1] == "conserved")
     assert any(f"http://127.0.0.1:{port}/admin/" in line for line in said)
     assert any("password" in line for line in said)
+    assert any(line.startswith("The flawed ones sell from tables of the lab") for line in said)
     assert demo.returncode == 0
     wait_for(lambda: processes_of(own_folder) == [], timeout=30)
     assert sockets_of(own_folder) == []

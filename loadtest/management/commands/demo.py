@@ -80,7 +80,7 @@ def progression(url: str, console: Console) -> list[dict[str, Any]]:
             show({})
             results.append(rush.run(url, progress=show))
             live.update(table(results), refresh=True)
-    console.print("The flawed ones sell from tables of the lab, which the shop's admin and audit leave out.")
+    console.print("\nThe flawed ones sell from tables of the lab, which the shop's admin and audit leave out.")
     return results
 
 
