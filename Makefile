@@ -5,11 +5,11 @@ ROUNDS ?= 1
 VENV := .venv
 RUN := $(VENV)/bin/python
 
-.PHONY: help venv demo test faults lint rush bench lock clean
+.PHONY: help venv demo test test-slow faults lint rush bench lock clean
 .DEFAULT_GOAL := help
 
 help:  ## show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' Makefile
 
 venv: $(VENV)/.runtime  ## .venv with what the shop needs, and nothing started
 
@@ -22,8 +22,11 @@ rush: $(VENV)/.runtime  ## one burst, one verdict: make rush ARGS="--strategy lu
 bench: $(VENV)/.development  ## strategies or locks and their peers, as ratios: make bench ARGS=locks
 	$(RUN) -m loadtest.bench $(ARGS)
 
-test: $(VENV)/.development  ## every test, in random order: make test ARGS="-k lease"
-	$(RUN) -m pytest $(ARGS)
+test: $(VENV)/.development  ## the tests, in random order, but for the slow ones: make test ARGS="-k lease"
+	$(RUN) -m pytest -m "not slow" $(ARGS)
+
+test-slow: $(VENV)/.development  ## the slow ones: whole shops and commands, browsers, locks on other servers
+	$(RUN) -m pytest -m slow $(ARGS)
 
 faults: $(VENV)/.development  ## parts of the shop are killed in the middle of bursts: make faults ROUNDS=20
 	$(RUN) -m pytest tests/faults/test_faults*.py --dist load -v --rounds $(ROUNDS) $(ARGS)

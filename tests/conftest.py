@@ -24,6 +24,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--rounds", type=int, default=1, help="rounds of each fault and strategy in tests/faults (1)")
 
 
+def pytest_report_header(config: pytest.Config) -> list[str]:
+    """Nothing is left out silently."""
+    return ["the slow tests are left out; they are: make test-slow"] if config.option.markexpr == "not slow" else []
+
+
 @pytest.fixture(scope="session")
 def servers() -> Iterator[Servers]:
     with Servers(settings.RUN_FOLDER) as running:

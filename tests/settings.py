@@ -5,6 +5,8 @@ import os
 import shutil
 import tempfile
 
+from tests import memory
+
 for name in (
     "DATABASE_URL",
     "REDIS_URL",
@@ -17,6 +19,7 @@ for name in (
     "LOCK_FOLDER",
 ):
     os.environ.pop(name, None)
+IN_MEMORY = memory.use()
 os.environ["RUN_FOLDER"] = tempfile.mkdtemp(prefix="lu-test-")
 os.environ["LAB_ENABLED"] = "1"
 OWNER = os.getpid()
@@ -25,7 +28,7 @@ OWNER = os.getpid()
 @atexit.register
 def remove() -> None:
     if os.getpid() == OWNER:
-        shutil.rmtree(os.environ["RUN_FOLDER"], ignore_errors=True)
+        shutil.rmtree(IN_MEMORY or os.environ["RUN_FOLDER"], ignore_errors=True)
 
 
 from shop.settings import *  # noqa: E402, F403

@@ -9,6 +9,8 @@ import pytest
 
 from tests.faults.conftest import Play, Shop, running_shop
 
+pytestmark = pytest.mark.slow
+
 FLAWED = ["acknowledges-early", "answers-early", "gives-back-when-in-doubt", "lua-without-notes"]
 
 

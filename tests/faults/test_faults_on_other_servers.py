@@ -12,6 +12,8 @@ from tests.locking.conftest import running_valkey
 from tests.locking.etcd_support import running_etcd
 from tests.locking.zookeeper_support import running_zookeeper
 
+pytestmark = pytest.mark.slow
+
 
 @contextmanager
 def etcd() -> Iterator[str]:

@@ -21,7 +21,7 @@ from tests.locking.conftest import running_valkey
 from tests.locking.etcd_support import running_etcd
 from tests.locking.zookeeper_support import running_zookeeper
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.slow, pytest.mark.django_db(transaction=True)]
 
 NODES = 3
 

@@ -22,6 +22,7 @@ DESKTOP, PHONE = {"width": 1366, "height": 900}, {"width": 390, "height": 844}
 WITNESS = WITNESSES["get-compare-del"].schedule
 
 pytestmark = [
+    pytest.mark.slow,
     pytest.mark.django_db(transaction=True),
     pytest.mark.usefixtures("redis", "stored"),
     pytest.mark.skipif(

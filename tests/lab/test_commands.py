@@ -27,6 +27,8 @@ from tests.waiting import wait_for
 
 __all__ = ["stage"]
 
+pytestmark = pytest.mark.slow
+
 STOPS = 15.0
 """Seconds in which a command that is stopped has ended, on a machine that is busy."""
 

@@ -26,6 +26,8 @@ from tests.lab.test_schedules_on_servers import FLAWED, SOUND, installed
 
 __all__ = ["installed", "stage"]
 
+pytestmark = pytest.mark.slow
+
 ENOUGH = 1500
 """Tries among which there is one that breaks a rung which chance breaks once in a hundred."""
 

@@ -27,6 +27,8 @@ from tests.lab.schedule_support import mutant, stage
 
 __all__ = ["stage"]
 
+pytestmark = pytest.mark.slow
+
 
 class SaysSold(GuardedUpdate):
     """It says so, and sells nothing."""

@@ -16,6 +16,8 @@ from tests.lab.schedule_support import manage, stage
 
 __all__ = ["stage"]
 
+pytestmark = pytest.mark.slow
+
 
 def test_verify_reports_each_claim_as_json(stage: Stage) -> None:
     done = manage("ladder", "--verify", "--json", "get-then-set", "guarded-update")

@@ -25,6 +25,8 @@ from tests.waiting import wait_for
 
 __all__ = ["nodes", "recipe", "valkey"]
 
+pytestmark = pytest.mark.slow
+
 TTL = 60.0
 """Seconds: no test lives to see the end of it."""
 

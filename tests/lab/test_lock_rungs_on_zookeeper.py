@@ -30,6 +30,8 @@ from tests.locking.zookeeper_support import (
 )
 from tests.waiting import PATIENCE, wait_for
 
+pytestmark = pytest.mark.slow
+
 line = ZooKeeperTraces.line
 
 

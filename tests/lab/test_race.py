@@ -30,7 +30,7 @@ from servers import ServerError
 from shop.models import Order, Product, Sale
 from tests.waiting import wait_for
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.slow, pytest.mark.django_db(transaction=True), pytest.mark.timeout(180)]
 
 RACE = "/lab/race/"
 NOWHERE = f"{RACE}00000000-0000-4000-8000-000000000000/"

@@ -17,6 +17,8 @@ from tests.lab.schedule_support import stage
 
 __all__ = ["stage"]
 
+pytestmark = pytest.mark.slow
+
 SLUGS = ("thread-lock", "process-lock", "owner-is-thread-id")
 
 

@@ -31,6 +31,8 @@ from tests.lab.schedule_support import stage
 
 __all__ = ["stage"]
 
+pytestmark = pytest.mark.slow
+
 FLAWED = (
     "one-primary-with-replicas",
     "redlock-no-fsync",

@@ -16,6 +16,8 @@ from locking import Lease
 from locking.renewal import watchdog
 from servers import zookeeper
 
+pytestmark = pytest.mark.slow
+
 FIGURES = {
     "pair_us",
     "handoff_p50_ms",

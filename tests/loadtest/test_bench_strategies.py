@@ -12,6 +12,8 @@ import pytest
 from loadtest.bench import locks, strategies
 from tests.loadtest.conftest import CHECKOUT
 
+pytestmark = pytest.mark.slow
+
 FIGURES = {
     *("orders_per_s", "refusals_per_s", "p50_ms", "p95_ms", "p99_ms", "client_min", "client_max", "generator_cpu"),
     *("least", "most", "others", "conserved"),

@@ -18,6 +18,8 @@ from servers import RunFolder
 from tests.loadtest.conftest import CHECKOUT, Manage
 from tests.waiting import wait_for
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def own_folder() -> Iterator[Path]:

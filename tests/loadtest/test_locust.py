@@ -9,9 +9,13 @@ import sys
 import urllib.parse
 import urllib.request
 
+import pytest
+
 from loadtest.stack import free_port
 from tests.loadtest.conftest import CHECKOUT, running, status
 from tests.waiting import wait_for
+
+pytestmark = pytest.mark.slow
 
 
 def locust(shop: str, *arguments: str) -> list[str]:

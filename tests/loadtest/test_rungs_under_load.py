@@ -10,6 +10,8 @@ import pytest
 from lab.ladder.stock import RUNGS
 from tests.loadtest.conftest import Manage, Verdicts, rush_of_all
 
+pytestmark = pytest.mark.slow
+
 Result = dict[str, Any]
 Check = Callable[[Result], bool]
 Rush = Callable[..., tuple[int, Result]]

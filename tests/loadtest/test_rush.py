@@ -19,6 +19,8 @@ from shop import checkout
 from tests.factories import DISTINCT, new_customer, on_sale
 from tests.loadtest.conftest import CHECKOUT, Manage, Verdicts, rush_of_all
 
+pytestmark = pytest.mark.slow
+
 KEYS = [
     *("strategy", "stock", "clients", "attempted", "sold", "refused", "errors", "oversold", "conserved"),
     *("orders_per_s", "refusals_per_s", "p50_ms", "p99_ms"),

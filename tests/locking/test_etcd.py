@@ -39,6 +39,8 @@ from tests.locking.reentrant_support import OfTheLockWithin, a_tenth
 from tests.locking.support import ReentrantRecipe, in_fork, paused, process
 from tests.waiting import PATIENCE, wait_for
 
+pytestmark = pytest.mark.slow
+
 SHORTEST = 1
 """Seconds: the shortest TTL of a lock on etcd."""
 

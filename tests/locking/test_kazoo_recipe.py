@@ -29,6 +29,8 @@ from tests.locking.zookeeper_support import (
     running_zookeeper,
 )
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def zookeeper() -> Iterator[ZooKeeper]:

@@ -25,6 +25,8 @@ from tests.locking.support import CommandStats, end_of, paused, run_threads
 from tests.locking.valkey_support import HOST, client_of, free_port, synced, valkeys
 from tests.waiting import PATIENCE, wait_for
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def pair() -> Iterator[tuple[tuple[Valkey, int], tuple[Valkey, int]]]:

@@ -59,6 +59,8 @@ from tests.locking.support import (
 )
 from tests.waiting import PATIENCE, wait_for
 
+pytestmark = pytest.mark.slow
+
 NODES = 5
 QUORUM = 3
 NODE_TIMEOUT = 0.6

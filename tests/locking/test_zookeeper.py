@@ -46,6 +46,8 @@ from tests.locking.zookeeper_support import (
 )
 from tests.waiting import PATIENCE, wait_for
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def zookeeper() -> Iterator[ZooKeeper]:

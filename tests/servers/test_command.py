@@ -12,6 +12,8 @@ from servers.postgres import DATABASE, USER
 from servers.valkey import Valkey
 from tests.servers.support import CHECKOUT, server_processes
 
+pytestmark = pytest.mark.slow
+
 SECRET_KEY = "only-for-tests-" + "x" * 50
 
 

@@ -28,6 +28,8 @@ from tests.servers.support import (
 )
 from tests.waiting import wait_for
 
+pytestmark = pytest.mark.slow
+
 # Never waits, and so never looks whether the postmaster is still there.
 BUSY = "DO $$ BEGIN LOOP END LOOP; END $$"
 

@@ -14,6 +14,8 @@ from servers.folder import unprivileged_user
 from tests.servers.support import gone, processes_naming, run_python
 from tests.waiting import wait_for
 
+pytestmark = pytest.mark.slow
+
 PARENT = """
 import signal, sys
 from pathlib import Path

@@ -13,6 +13,8 @@ from servers import RunFolder, ServerError, Servers, keeper
 from tests.servers.support import gone, run_python, server_processes, sockets, sql, start_parent, valkey_client
 from tests.waiting import wait_for
 
+pytestmark = pytest.mark.slow
+
 START = """
 import sys
 from pathlib import Path

@@ -13,6 +13,8 @@ from servers.postgres import Postgres
 from servers.valkey import Valkey
 from tests.servers.support import of_each, server_processes, sockets, sql, start_parent, valkey_client
 
+pytestmark = pytest.mark.slow
+
 
 def test_both_answer_inside_the_block_and_nothing_is_left_after_it(folder: RunFolder) -> None:
     with Servers(folder) as servers:

@@ -15,6 +15,8 @@ from servers.postgres import WHEEL as POSTGRES
 from servers.valkey import WHEEL as VALKEY
 from tests.servers.support import of_each, run_python, server_processes, sql, valkey_client
 
+pytestmark = pytest.mark.slow
+
 ROOT = os.geteuid() == 0
 as_root = pytest.mark.skipif(not ROOT, reason="needs root; an ordinary user is what all other tests then run as")
 # Everything is imported while we are root, as an ordinary user may be unable to read the interpreter's own files.

@@ -16,10 +16,13 @@ from servers.zookeeper import ZooKeeper, available, status
 from tests.servers.support import gone, run_python
 from tests.waiting import wait_for
 
-pytestmark = pytest.mark.skipif(
-    not available() and not os.environ.get("CI"),
-    reason="ZooKeeper is not installed; on Debian: apt-get install zookeeper default-jre-headless",
-)
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        not available() and not os.environ.get("CI"),
+        reason="ZooKeeper is not installed; on Debian: apt-get install zookeeper default-jre-headless",
+    ),
+]
 
 PARENT = """
 import signal, sys
