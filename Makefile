@@ -25,7 +25,7 @@ bench: $(VENV)/.development  ## strategies or locks and their peers, as ratios: 
 test: $(VENV)/.development  ## the tests, in random order, but for the slow ones: make test ARGS="-k lease"
 	$(RUN) -m pytest -m "not slow" $(ARGS)
 
-test-slow: $(VENV)/.development  ## the slow ones: whole shops and commands, browsers, locks on other servers
+test-slow: $(VENV)/.development  ## the slow ones: whole shops and commands, browsers, long searches, other servers
 	$(RUN) -m pytest -m slow $(ARGS)
 
 faults: $(VENV)/.development  ## parts of the shop are killed in the middle of bursts: make faults ROUNDS=20

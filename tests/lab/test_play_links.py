@@ -15,7 +15,7 @@ from lab.pages.session import CLIENTS, Session
 from lab.schedule import witness
 from lab.schedule.trials.which import can_play
 
-pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("stages")]
+pytestmark = [pytest.mark.slow, pytest.mark.django_db, pytest.mark.usefixtures("stages")]
 
 
 @pytest.fixture(autouse=True)

@@ -28,6 +28,8 @@ from tests.waiting import wait_for
 
 __all__ = ["stage"]
 
+pytestmark = pytest.mark.slow
+
 FLAWED = ("for-update-without-the-row", "insert-without-owner-and-expiry")
 SOUND = ("lock-table-for-update", "lock-table-insert", "postgres-advisory-lock")
 

@@ -35,6 +35,8 @@ from tests.lab.schedule_support import mutant, searched, stage
 
 __all__ = ["stage"]
 
+pytestmark = pytest.mark.slow
+
 
 # New flaws
 
