@@ -179,5 +179,6 @@ def _refusing() -> Iterator[None]:
     except Stuck as stuck:
         raise Refused(500, _("The schedule did not end, and no server says why.")) from stuck
     except (RedisError, psycopg.OperationalError, OperationalError, InterfaceError) as error:
+        logger.warning("A schedule of the lab broke off: %r", error)
         message = _("The lab's servers do not answer. Try again in a moment.")
         raise Refused(503, message, retry_after=AGAIN) from error

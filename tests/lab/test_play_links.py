@@ -26,8 +26,10 @@ def _nothing_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
 def links(reader: Client, address: str, page: str) -> list[str]:
     """The addresses of the game to which the page at an address leads; `page` is the one that has led there."""
     answer = reader.get(address)
-    assert answer.status_code == 200, f"{address}, to which {page} leads, answers {answer.status_code}"
-    found = re.findall(r'href="(/lab/rungs/[^"/]+/play/[^"]*)"', answer.content.decode())
+    text = answer.content.decode()
+    why = " ".join(re.sub(r"<[^>]*>", " ", text).split())
+    assert answer.status_code == 200, f"{address}, to which {page} leads, answers {answer.status_code}: {why}"
+    found = re.findall(r'href="(/lab/rungs/[^"/]+/play/[^"]*)"', text)
     return [unescape(link) for link in dict.fromkeys(found)]
 
 
