@@ -43,8 +43,8 @@ lock: $(VENV)/.development  ## compile the requirements again, with hashes
 	$(VENV)/bin/uv pip compile --universal --python-version 3.11 --generate-hashes --no-header --quiet requirements.in --output-file requirements.txt
 	$(VENV)/bin/uv pip compile --universal --python-version 3.11 --generate-hashes --no-header --quiet requirements-dev.in --output-file requirements-dev.txt
 
-clean:  ## stop the project's servers; remove their data (but not a RUN_FOLDER of yours), .venv and caches
-	if [ -x $(RUN) ]; then $(RUN) manage.py servers stop $(if $(RUN_FOLDER),,--delete); fi
+clean: $(VENV)/.runtime  ## stop the project's servers; remove their data (but not a RUN_FOLDER of yours), .venv and caches
+	env -u DATABASE_URL -u REDIS_URL $(RUN) manage.py servers stop $(if $(RUN_FOLDER),,--delete)
 	@$(if $(RUN_FOLDER),echo "$(RUN_FOLDER) stays: its data is yours to delete.")
 	rm -rf $(VENV) celerybeat-schedule* .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -5,6 +5,11 @@ import os
 import sys
 from typing import NoReturn
 
+HELP = (
+    "manage.py servers status says where it should be, and whether it is ours or given. "
+    "Start our own with: manage.py servers start"
+)
+
 
 def give_up(why: str) -> NoReturn:
     """End with a status that is nobody's verdict: 1 is what `audit` and `rush` say of broken stock."""
@@ -26,11 +31,11 @@ def main() -> None:
     except ImproperlyConfigured as error:
         give_up(str(error))
     except OperationalError as error:
-        give_up(f"Postgres does not answer: {error}\nStart our own with: manage.py servers start")
+        give_up(f"Postgres does not answer: {error}\n{HELP}")
     except ProgrammingError as error:
         give_up(f"The tables are not as they should be: {error}\nMake them with: manage.py migrate")
     except RedisConnectionError as error:
-        give_up(f"Redis does not answer: {error}\nStart our own with: manage.py servers start")
+        give_up(f"Redis does not answer: {error}\n{HELP}")
 
 
 if __name__ == "__main__":

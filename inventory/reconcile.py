@@ -11,7 +11,9 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
 
-from inventory import strategies
+from django.db import transaction
+
+from inventory import stock, strategies
 from inventory.counters import Counters, Note
 from inventory.draft import Reject, Saved, Taken
 from inventory.models import StockItem
@@ -59,7 +61,7 @@ def reconcile(
         _remove_copies(counters, on_sale),
         _gather_pieces(on_sale),
         _mend_copies(on_sale, saved),
-        _mend_what_was_bought(counters, on_sale, taken),
+        _mend_what_was_bought(counters, on_sale, saved, taken),
     ):
         # At once: a later repair may fail, and this one stays made.
         logger.warning("Repaired: %s, %s, %+d units in Redis.", repair.what, repair.name, repair.units)
@@ -88,8 +90,13 @@ def _is_queued(note: Note) -> bool:
 def _remove_copies(counters: Counters, on_sale: Callable[[], Collection[str]]) -> Iterator[Repair]:
     """Counters, segments and unit rows of what is not on sale: the units go back to where every strategy finds them."""
     found = {*StockItem.objects.exclude(split_by="").values_list("sku", flat=True), *counters.skus()}
-    stale = sorted(found.difference(on_sale()))
-    strategies.unload(stale)
+    if not (unsold := found.difference(on_sale())):
+        return
+    with transaction.atomic():
+        # Who preheats a sale of them has done it when this has their rows, or waits for them: so it is asked again.
+        stock.lock(unsold)
+        stale = sorted(unsold.difference(on_sale()))
+        strategies.unload(stale)
     for sku in stale:
         yield Repair("a copy of stock that is not on sale", sku, 0)
 
@@ -108,20 +115,28 @@ def _mend_copies(on_sale: Callable[[], Collection[str]], saved: Saved) -> Iterat
             yield Repair("a counter that differed from what is on hand", sku, change)
 
 
-def _mend_what_was_bought(counters: Counters, on_sale: Callable[[], Collection[str]], taken: Taken) -> Iterator[Repair]:
+def _mend_what_was_bought(
+    counters: Counters, on_sale: Callable[[], Collection[str]], saved: Saved, taken: Taken
+) -> Iterator[Repair]:
     """What a customer has queued or bought, where Redis has missed that he gave units back, or has them again.
 
-    Asked in this order, what is saved or ended meanwhile is missed, and a count can come out too low: Postgres refuses
-    what goes beyond a limit. Too high it comes out only where a late payment is committed just now. The next round
-    counts again.
+    What is cancelled just now may be missed, and a count come out too low: Postgres refuses what goes beyond a limit.
+    Too high it comes out only where a late payment is committed just now. The next round counts again.
     """
     queue = strategies.queue()
     for sku in sorted(on_sale()):
-        if not (bought := queue.bought(sku)):
+        if not queue.bought(sku):
             continue
-        has = Counter(taken(sku, {sale for sale, _ in bought}))
-        for note in counters.notes():
-            if note.buyer:
+        with transaction.atomic():
+            # While its row is locked no order of the sku is committed: what is noted is either one by now, and counted
+            # as that, or still on its way.
+            stock.lock([sku])
+            bought = queue.bought(sku)
+            has = Counter(taken(sku, {sale for sale, _ in bought}))
+            notes = [note for note in counters.notes() if note.buyer]
+            orders = saved({note.draft for note in notes})
+        for note in notes:
+            if note.draft not in orders:
                 has[buyer_of(note.buyer)] += sum(units for name, units in note.lines if name == sku)
         for buyer, units in bought.items():
             if units != has[buyer] and queue.correct(sku, buyer, units, has[buyer]):

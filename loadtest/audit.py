@@ -14,12 +14,12 @@ def verdict(burst: Burst, tally: Tally, *, host: str, clients: int) -> dict[str,
     """Everything that is worth saying of a burst. `sold`, `oversold` and `conserved` come from the tables.
 
     `errors` are attempts that never got an answer that counts; `busy` are answers that said "try again"; `missing`
-    are orders that were answered with 201 or 202 and are not in the tables once the queue is empty; `unserved` are
-    buyers who were told that it is sold out, with enough for them on hand at the end, when nobody can have given it
-    back.
+    are orders that were answered with 201 or 202 and are not in the tables once the queue is empty; `rejected` are
+    those that are there, but were sold nothing after all; `unserved` are buyers who were told that it is sold out, or
+    were rejected, with enough for them on hand at the end, when nobody can have given it back.
     """
     bursts.wait_for_the_queue(burst)
-    figures = bursts.figures(burst, host=host)
+    figures, rejected = bursts.figures(burst, host=host), bursts.rejected(burst)
     left = {row.sku: row.on_hand for row in figures}
     return {
         "strategy": burst.rung or burst.strategy,
@@ -36,7 +36,8 @@ def verdict(burst: Burst, tally: Tally, *, host: str, clients: int) -> dict[str,
         "answered": len(tally.orders) + tally.refused,
         "on_hand": sum(left.values()),
         "missing": bursts.missing(burst, tally.orders),
-        "unserved": unserved(tally.refused_carts, left),
+        "rejected": len(rejected),
+        "unserved": unserved([*tally.refused_carts, *rejected], left),
     }
 
 

@@ -194,6 +194,14 @@ def missing(burst: Burst, orders: list[str]) -> int:
     return 0 if burst.rung else len(orders) - Order.objects.filter(pk__in=orders).count()
 
 
+def rejected(burst: Burst) -> list[dict[str, int]]:
+    """The carts, units by sku, of the orders that were queued and then sold nothing."""
+    if burst.rung:
+        return []
+    orders = Order.objects.filter(sale=burst.sale, state=Order.State.REJECTED).prefetch_related("items")
+    return [{item.product_id: item.quantity for item in order.items.all()} for order in orders]
+
+
 class LabError(Exception):
     """The lab did not do what it was asked."""
 

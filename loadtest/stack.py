@@ -19,7 +19,8 @@ from django.core.management import call_command
 from django.db import connections
 
 from servers import Child, ServerError, Servers
-from shop.management.commands import serve
+from servers.status import Status
+from shop.management.commands import serve, servers
 
 CHECKOUT = Path(settings.BASE_DIR)
 CELERY = (sys.executable, "-m", "celery", "--app")
@@ -55,6 +56,7 @@ class Stack:
         web = serve.granian_arguments("127.0.0.1", self.port, application)
         self.web = self._child("web", web, **serve.environment())
         self.servers: Servers | None = None
+        self.in_use: list[Status] = []
         self.children: list[Child] = []
         self._running = ExitStack()
 
@@ -74,6 +76,8 @@ class Stack:
             ]
             if wanted:
                 self.servers = starting.enter_context(Servers(settings.RUN_FOLDER, runs=tuple(wanted)))
+            self.in_use = found = servers.statuses(settings.RUN_FOLDER)
+            servers.refuse_the_dead(found)
             starting.callback(connections.close_all)
             call_command("migrate", verbosity=0, interactive=False)
             self._start(starting, self.web)

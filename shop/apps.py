@@ -9,7 +9,7 @@ class ShopConfig(AppConfig):
 
     def ready(self) -> None:
         """Have a worker come when orders are queued."""
-        from inventory.strategies.lua_queue import queued
+        from inventory.strategies import queued
         from shop.tasks import wake_worker
 
         queued.connect(wake_worker)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -25,7 +24,7 @@ from inventory.strategies import Strategy, Waiting
 from inventory.together import Together
 from shop import offers, payments, sales, states
 from shop.models import Allowance, Order, OrderItem, Product
-from shop.sales import NotNow
+from shop.sales import IsOver, NotNow
 from shop.saving import reject, return_units, save, saved
 
 logger = logging.getLogger(__name__)
@@ -145,15 +144,17 @@ def place_draft(draft: Draft, offer: offers.Offer, strategy: Strategy) -> Placed
         with sold_out.remembered(draft):
             placement = strategy.place(draft, save)
     except StockNotLoaded as missing:
-        _load_again(offer.sale)
-        return _placed_before(strategy, draft.customer, draft.key, draft.body_hash, missing)
+        refused = missing if _load_again(offer.sale) else SaleNotOpen(f"{offer.name} is over.")
+        return _placed_before(strategy, draft.customer, draft.key, draft.body_hash, refused)
     except (CheckoutError, InventoryError) as refused:
         return _placed_before(strategy, draft.customer, draft.key, draft.body_hash, refused)
     finally:
         del _running[click]
     items = [offer.by_sku[sku] for sku in draft.skus]
     products = {item.sku: Product(pk=item.product, sku=item.sku, name=item.name) for item in items}
-    return Placed(_order_of(draft, products), replayed=False, queued=placement.place is not None, place=placement.place)
+    queued = placement.place is not None
+    order = _order_of(draft, products, payable_from=None if queued else draft.created_at)
+    return Placed(order, replayed=False, queued=queued, place=placement.place)
 
 
 def _refuse_over_limit(draft: Draft) -> None:
@@ -168,10 +169,20 @@ def _refuse_over_limit(draft: Draft) -> None:
             raise OverLimit(line.sku, limit=line.limit, taken=mine.taken if mine else 0)
 
 
-def _load_again(sale: int) -> None:
-    """Load the stock of a sale that is open, unless somebody is doing it: who asks again finds it there."""
-    with suppress(RedisError, NotNow):
+def _load_again(sale: int) -> bool:
+    """Load the stock of a sale, unless somebody is doing it: who asks again finds it there.
+
+    Returns:
+        False when the sale is over: it was closed since this process has read the offer.
+    """
+    try:
         sales.preheat(sale, wait=False)
+    except IsOver:
+        offers.forget(sale)
+        return False
+    except (RedisError, NotNow):
+        pass
+    return True
 
 
 def draft_order(offer: offers.Offer, *, customer: int, quantities: Mapping[int, int], key: str) -> Draft:
@@ -261,7 +272,7 @@ def _queued(waiting: Waiting) -> Placed:
     draft = waiting.draft
     assert draft is not None  # noqa: S101 - for the type checker
     products = {product.sku: product for product in Product.objects.filter(sku__in=draft.skus)}
-    return Placed(_order_of(draft, products), replayed=True, queued=True, place=waiting.place)
+    return Placed(_order_of(draft, products, payable_from=None), replayed=True, queued=True, place=waiting.place)
 
 
 def _rejected(order: UUID, waiting: Waiting) -> Order:
@@ -279,8 +290,12 @@ def _rejected(order: UUID, waiting: Waiting) -> Order:
     return rejected
 
 
-def _order_of(draft: Draft, products: Mapping[str, Product]) -> Order:
-    """The order as it was saved or will be, without asking for it again."""
+def _order_of(draft: Draft, products: Mapping[str, Product], *, payable_from: datetime | None) -> Order:
+    """The order as it was saved or will be, without asking for it again.
+
+    Args:
+        payable_from: None for one that is queued. No row says so.
+    """
     order = Order(
         id=draft.id,
         customer_id=draft.customer,
@@ -288,6 +303,7 @@ def _order_of(draft: Draft, products: Mapping[str, Product]) -> Order:
         key=draft.key,
         body_hash=draft.body_hash,
         created_at=draft.created_at,
+        payable_from=payable_from,  # type: ignore[misc]
     )
     items = [
         OrderItem(order=order, product=products[line.sku], quantity=line.quantity, price=line.price)
@@ -303,7 +319,7 @@ def save_queued() -> int:
     Returns:
         How many were taken off the queue.
     """
-    return strategies.work(save, reject, saved)
+    return strategies.work(lambda drafts: save(drafts, payable_from=timezone.now()), reject, saved)
 
 
 @dataclass(frozen=True, slots=True)
@@ -379,7 +395,7 @@ def expire_unpaid(*, batch: int = 100) -> int:
         How many orders expired.
     """
     due = timezone.now() - timedelta(seconds=settings.ORDER_TTL)
-    unpaid = Order.objects.filter(state=Order.State.PENDING, created_at__lte=due).order_by("pk")
+    unpaid = Order.objects.filter(state=Order.State.PENDING, payable_from__lte=due).order_by("pk")
     total, last = 0, UUID(int=0)
     while ids := list(unpaid.filter(pk__gt=last).values_list("pk", flat=True)[:batch]):
         last = ids[-1]

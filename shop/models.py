@@ -121,12 +121,13 @@ class Order(models.Model):
     key = models.CharField(max_length=128, help_text="The customer's idempotency key.")
     body_hash = models.CharField(max_length=64, editable=False)
     created_at = models.DateTimeField()
+    payable_from = models.DateTimeField(help_text="When it was placed; one that was queued, when it was saved.")
     reason = models.CharField(max_length=200, blank=True, default="", db_default="", help_text="Why it was rejected.")
 
     class Meta:
         ordering = ["-id"]
         constraints = [models.UniqueConstraint(fields=["customer", "key"], name="order_key_once_per_customer")]
-        indexes = [models.Index(fields=["created_at"], condition=Q(state="pending"), name="order_pending_by_age")]
+        indexes = [models.Index(fields=["payable_from"], condition=Q(state="pending"), name="order_pending_by_age")]
 
     def __str__(self) -> str:
         return str(self.id)

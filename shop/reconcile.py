@@ -62,5 +62,5 @@ def sellers() -> dict[str, str]:
     preheated = Q(sale__preheated_at__isnull=False, sale__unloaded_at=None)
     selling = Q(sale__closes_at__gt=now) & (Q(sale__opens_at__lte=now) | preheated)
     # The sale that opens first comes last, and wins: the other one is still to come.
-    items = SaleItem.objects.filter(selling).order_by("-sale__opens_at")
+    items = SaleItem.objects.filter(selling).order_by("-sale__opens_at", "-sale")
     return dict(items.values_list("product__sku", "sale__strategy"))

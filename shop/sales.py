@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from django.conf import settings
 from django.db import DatabaseError, transaction
-from django.db.models import Q
+from django.db.models import Q, QuerySet
 from django.utils import timezone
 from redis import RedisError
 
-from inventory import sold_out, strategies
+from inventory import sold_out, stock, strategies
 from inventory.errors import UnknownStrategy
 from shop import offers
 from shop.models import Product, Sale, SaleItem
@@ -24,6 +24,10 @@ logger = logging.getLogger(__name__)
 
 class NotNow(Exception):
     """The sale cannot be preheated at the moment."""
+
+
+class IsOver(NotNow):
+    """The sale cannot be preheated any more."""
 
 
 def overlaps(sale: Sale, products: Iterable[Product]) -> Iterator[str]:
@@ -38,12 +42,15 @@ def overlaps(sale: Sale, products: Iterable[Product]) -> Iterator[str]:
 def preheat(sale: int, *, wait: bool = True) -> None:
     """Copy the stock of a sale to where its strategy takes it from, or make the copy right again.
 
+    Of two sales that have a sku, the one that opens first sells it: the other one is preheated when that is over.
+
     Args:
         wait: for whoever is preheating the sale at the moment.
 
     Raises:
-        NotNow: there is no such sale any more, it is over, another sale sells the same skus now or before it, or
-            somebody else is preheating it.
+        IsOver: it is over.
+        NotNow: there is no such sale any more, another sale sells the same skus now or before it, or somebody else is
+            preheating it.
         RedisError: Redis did not answer.
     """
     with transaction.atomic():
@@ -54,22 +61,37 @@ def preheat(sale: int, *, wait: bool = True) -> None:
         if locked is None:
             raise NotNow(f"Sale {sale} is being preheated, or is no more.")
         if locked.closes_at <= now:
-            raise NotNow(f"{locked} is over.")
+            raise IsOver(f"{locked} is over.")
         skus = _skus_of(locked)
-        if not locked.is_loaded:
-            others = Sale.objects.filter(products__sku__in=skus).exclude(pk=sale)
-            first = Q(opens_at__lte=now) | Q(opens_at__lt=locked.opens_at)
-            if other := others.filter(first, closes_at__gt=now).first():
-                raise NotNow(f"“{other}” is selling the same until {other.closes_at:%H:%M:%S}.")
-            loaded = others.filter(preheated_at__isnull=False, unloaded_at=None)
-            if loaded.exists():
-                strategies.unload(skus)
-            # One that is still to come was preheated before this one was made: its copies are gone now.
-            loaded.filter(closes_at__gt=now).update(unloaded_at=now)
-        strategies.preheat(locked.strategy, skus, saved)
-        Sale.objects.filter(pk=sale).update(preheated_at=locked.preheated_at or now, unloaded_at=None)
+        others = Sale.objects.filter(products__sku__in=skus).exclude(pk=sale)
+        sooner = Q(opens_at__lt=locked.opens_at) | Q(opens_at=locked.opens_at, pk__lt=sale)
+        before = others.filter(sooner, closes_at__gt=now).first()
+        if before is None:
+            _copy(locked, skus, others, now)
+        elif locked.opens_at > now:
+            # A sku was added to it that the other one sells: it is loaded when that is over.
+            Sale.objects.filter(pk=sale, preheated_at__isnull=False, unloaded_at=None).update(unloaded_at=now)
     offers.forget(sale)
     sold_out.forget()
+    if before is not None:
+        raise NotNow(f"“{before}” is selling the same until {before.closes_at:%H:%M:%S}.")
+
+
+def _copy(sale: Sale, skus: Sequence[str], others: QuerySet[Sale], now: datetime) -> None:
+    """Copy the stock of a sale, in the open transaction, and remove what others have copied of it.
+
+    Args:
+        others: sales that have some of the skus.
+    """
+    loaded = others.filter(preheated_at__isnull=False, unloaded_at=None)
+    if sale.is_loaded:  # what those that are over have left was removed the first time
+        loaded = loaded.filter(closes_at__gt=now)
+    theirs = SaleItem.objects.filter(sale__in=loaded, product__sku__in=skus)
+    strategies.unload(sorted(set(theirs.values_list("product__sku", flat=True))))
+    # Those that are to come are preheated again when this one is over.
+    loaded.filter(opens_at__gt=now).update(unloaded_at=now)
+    strategies.preheat(sale.strategy, skus, saved)
+    Sale.objects.filter(pk=sale.pk).update(preheated_at=sale.preheated_at or now, unloaded_at=None)
 
 
 def close(sale: int) -> None:
@@ -101,9 +123,13 @@ def tend() -> None:
 
 def _unload(sale: Sale) -> None:
     now = timezone.now()
-    next_ones = Sale.objects.filter(preheated_at__isnull=False, unloaded_at=None, closes_at__gt=now).exclude(pk=sale.pk)
-    others = set(SaleItem.objects.filter(sale__in=next_ones).values_list("product__sku", flat=True))
-    strategies.unload([sku for sku in _skus_of(sale) if sku not in others])
+    with transaction.atomic():
+        # Who preheats another sale of these skus has done it when this has their rows, or waits for them.
+        stock.lock(skus := _skus_of(sale))
+        next_ones = Sale.objects.filter(preheated_at__isnull=False, unloaded_at=None, closes_at__gt=now)
+        theirs = SaleItem.objects.filter(sale__in=next_ones.exclude(pk=sale.pk))
+        others = set(theirs.values_list("product__sku", flat=True))
+        strategies.unload([sku for sku in skus if sku not in others])
     Sale.objects.filter(pk=sale.pk).update(unloaded_at=now)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict
+from datetime import datetime
 from uuid import UUID
 
 import orjson
@@ -31,8 +32,9 @@ INSERT = """
         SELECT id AS draft, line.*
           FROM draft, jsonb_to_recordset(lines) AS line (sku text, quantity int, price numeric)
     ), placed AS (
-        INSERT INTO shop_order (id, customer_id, sale_id, state, key, body_hash, created_at)
-        SELECT draft.id, customer, sale, 'pending', key, body_hash, created_at
+        INSERT INTO shop_order (id, customer_id, sale_id, state, key, body_hash, created_at, payable_from)
+        SELECT draft.id, customer, sale, 'pending', key, body_hash, created_at,
+               coalesce(%(payable_from)s::timestamptz, created_at)
           FROM draft
           JOIN auth_user ON auth_user.id = customer AND is_active
           JOIN shop_sale ON shop_sale.id = sale AND draft.created_at < closes_at
@@ -64,14 +66,14 @@ REJECT = """
                AS draft (id uuid, customer bigint, sale bigint, key text, body_hash text, created_at timestamptz,
                          lines jsonb, reason text)
     ), rejected AS (
-        INSERT INTO shop_order (id, customer_id, sale_id, state, reason, key, body_hash, created_at)
+        INSERT INTO shop_order (id, customer_id, sale_id, state, reason, key, body_hash, created_at, payable_from)
         SELECT draft.id, customer, sale, 'rejected', left(reason, 200),
                CASE WHEN EXISTS (SELECT FROM shop_order WHERE customer_id = customer AND shop_order.key = draft.key)
                       OR row_number() OVER (PARTITION BY customer, draft.key ORDER BY draft.id) > 1
                     THEN draft.id::text
                     ELSE draft.key
                END,
-               body_hash, created_at
+               body_hash, created_at, created_at
           FROM draft
           JOIN auth_user ON auth_user.id = customer
           JOIN shop_sale ON shop_sale.id = sale
@@ -145,18 +147,21 @@ COUNT_AGAIN = """
 """
 
 
-def save(drafts: Sequence[Draft]) -> Mapping[UUID, Refusal]:
+def save(drafts: Sequence[Draft], *, payable_from: datetime | None = None) -> Mapping[UUID, Refusal]:
     """Write orders, their items and the customers' allowances inside the transaction that is open.
 
     One statement however many drafts; two more to say why a draft was not written, and two to undo those that a limit
     refuses. Allowances are counted without a limit too: one that is set in the middle of a sale then knows what was
     bought before.
 
+    Args:
+        payable_from: of orders that were queued: until they are saved nobody can pay them. None: from their placing.
+
     Returns:
         Why a draft was not written, by its id. `Duplicate` comes before `OverLimit`: a retry is not a new order.
     """
     with connection.cursor() as cursor:
-        cursor.execute(INSERT, {"drafts": orjson.dumps(drafts, default=str).decode()})
+        cursor.execute(INSERT, {"drafts": orjson.dumps(drafts, default=str).decode(), "payable_from": payable_from})
         counted = {(row[0], row[1]): row[2] for row in cursor.fetchall()}
         placed = {draft for draft, _ in counted}
         refusals: dict[UUID, Refusal] = {}

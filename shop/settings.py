@@ -38,6 +38,7 @@ if not SECRET_KEY:
 # Empty: no such message is believed, and an order is paid when its customer says so.
 PAYMENT_SECRET = env.str("PAYMENT_SECRET", default="")
 
+# Errors with all their details in the browser: for a machine of your own only.
 DEBUG = env.bool("DEBUG", default=False)
 # Host names that the shop answers to, separated by commas.
 ALLOWED_HOSTS = env.list("ALLOWED_HOSTS", default=["localhost", "127.0.0.1", "[::1]"])
@@ -51,7 +52,7 @@ LAB_ENABLED = env.bool("LAB_ENABLED", default=False)
 # Schedules of the lab that may run at the same time, each in a Redis and a Postgres database of its own.
 LAB_STAGES = env.int("LAB_STAGES", default=2)
 
-# Threads of one web process.
+# Threads of one web process, and how many processes there are.
 WEB_THREADS = env.int("WEB_THREADS", default=16)
 WEB_PROCESSES = env.int("WEB_PROCESSES", default=2)
 # Connections that one web process accepts. It counts open connections, idle ones too, not requests.
@@ -283,5 +284,6 @@ LOGGING = {
     "handlers": {"console": {"class": "logging.StreamHandler"}},
     # A refusal is an answer, not an event: ten thousand of them a second would drown what matters.
     "loggers": {"django.request": {"level": "ERROR"}, "django.security.DisallowedHost": {"level": "CRITICAL"}},
+    # What is said beside that: DEBUG, INFO, WARNING or ERROR.
     "root": {"handlers": ["console"], "level": env.str("LOG_LEVEL", default="WARNING")},
 }

@@ -24,7 +24,7 @@ from inventory.strategies.group_commit import GroupCommit
 from inventory.strategies.guarded_update import GuardedUpdate
 from inventory.strategies.locks import lock_strategies, stock_lock
 from inventory.strategies.lua import Lua
-from inventory.strategies.lua_queue import LuaQueue
+from inventory.strategies.lua_queue import LuaQueue, queued
 from inventory.strategies.optimistic import Optimistic
 from inventory.strategies.row_lock import RowLock
 from inventory.strategies.segmented_lock import SegmentedLock
@@ -41,8 +41,10 @@ __all__ = [
     "gather",
     "get",
     "given_back",
+    "in_redis",
     "preheat",
     "queue",
+    "queued",
     "refresh",
     "segment_counters",
     "stock_lock",
@@ -130,6 +132,17 @@ def unload(skus: Sequence[str]) -> None:
 def counters() -> Counters:
     """The stock in the shop's Redis."""
     return Counters(get_redis_connection("default"))
+
+
+def in_redis(skus: Sequence[str]) -> Mapping[str, tuple[int, int]]:
+    """What Redis may still admit of each sku, and what is reserved; a sku of which it has no copy is left out.
+
+    Raises:
+        RedisError: Redis did not answer.
+    """
+    left, reserved = counters().left(skus), counters().reserved()
+    found = {sku: (units, reserved.get(sku, 0)) for sku, units in left.items() if units is not None}
+    return {**found, **segment_counters().sums(skus)}
 
 
 def queue() -> Queue:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from django.db import IntegrityError, transaction
 from redis import RedisError
@@ -36,8 +36,10 @@ class Lua(Strategy):
         try:
             decide(order, order.skus, counters, save)
         except SoldOut as error:
-            # Redis has admitted what is not there: it has lost its last second. The next buyer finds no counter.
-            counters.unload([error.sku])
+            # Redis has admitted what is not there: it has lost its last second. The next buyer finds no counter; or, if
+            # it does not answer now, is refused like this one.
+            with suppress(RedisError):
+                counters.unload([error.sku])
             raise
         return Placement.COMMITTED
 

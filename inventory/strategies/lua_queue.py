@@ -126,27 +126,23 @@ class LuaQueue(Lua):
         return self.queue().back(entry, reason=reason)
 
     def _take_off(self, entries: Sequence[Entry], refusals: dict[uuid.UUID, InventoryError], saved: Saved) -> None:
+        # Refused here may be what another worker has sold: one that died after its commit, or was only paused.
+        sold = saved(refusals) if refusals else set()
         queue = self.queue()
-        queue.done(entry for entry in entries if entry.id not in refusals)
+        queue.done(entry for entry in entries if entry.id not in refusals or entry.id in sold)
         distrusted: set[str] = set()
         for entry in entries:
-            refusal = None if entry.id is None else refusals.get(entry.id)
-            match refusal:
+            if entry.id is None or entry.id in sold:
+                continue
+            match refusals.get(entry.id):
                 case None:
                     continue
-                case Duplicate(existing=existing) if existing == entry.id:
-                    # A worker died after its commit. Whether it had sold or rejected the draft, the counters of its
-                    # skus are made right below.
-                    queue.done([entry])
-                    distrusted.update(entry.draft.skus if entry.draft else ())
                 case Duplicate(existing=existing, same=True):
                     queue.back(entry, instead=existing)
-                case _:
+                case refusal:
                     queue.back(entry, reason=str(refusal))
                     if isinstance(refusal, SoldOut):
-                        # One line did not fit, and the units of all have gone back: if a worker that was only paused
-                        # has sold them meanwhile, they are wrong too.
-                        distrusted.update(entry.draft.skus if entry.draft else ())
+                        distrusted.add(refusal.sku)
         if distrusted:
             super().refresh(sorted(distrusted), saved)
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
 from django.db import transaction
+from redis import RedisError
 
 from inventory import stock
 from inventory.draft import Draft, Save, Saved
@@ -71,8 +73,10 @@ class SegmentedRedis(Segmented):
         try:
             decide(order, taken.skus, counters, save)
         except SoldOut as error:
-            # Redis has admitted what is not there: it has lost its last second. The next buyer finds no counter.
-            counters.unload_segments([error.sku])
+            # Redis has admitted what is not there: it has lost its last second. The next buyer finds no counter; or, if
+            # it does not answer now, is refused like this one.
+            with suppress(RedisError):
+                counters.unload_segments([error.sku])
             raise
 
     def preheat(self, skus: Sequence[str], saved: Saved) -> None:

@@ -67,8 +67,5 @@ def audit() -> Audit:
 
 
 def read_counters(on_hand: Mapping[str, int]) -> dict[str, Counter]:
-    redis, segments = strategies.counters(), strategies.segment_counters()
-    left, reserved = redis.left(list(on_hand)), redis.reserved()
-    found = {sku: (units, reserved.get(sku, 0)) for sku, units in left.items() if units is not None}
-    found.update(segments.sums(list(on_hand)))
+    found = strategies.in_redis(list(on_hand))
     return {sku: Counter(sku, *found[sku], units) for sku, units in on_hand.items() if sku in found}

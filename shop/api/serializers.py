@@ -76,9 +76,13 @@ class OrderSerializer(serializers.Serializer[Any]):
     def get_total(self, order: Order) -> Decimal:
         return order.total
 
-    @extend_schema_field(serializers.DateTimeField())
-    def get_pay_by(self, order: Order) -> str:
-        at = order.created_at + timedelta(seconds=settings.ORDER_TTL)
+    @extend_schema_field(
+        serializers.DateTimeField(allow_null=True, help_text="Null while it is queued: nobody can pay it yet.")
+    )
+    def get_pay_by(self, order: Order) -> str | None:
+        if order.payable_from is None:
+            return None
+        at = order.payable_from + timedelta(seconds=settings.ORDER_TTL)
         return str(self.fields["created_at"].to_representation(at))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -108,6 +109,20 @@ def test_a_counter_above_the_truth_is_refused_by_the_guard_in_sql_and_nothing_is
     with pytest.raises(SoldOut, match="a: 1 wanted, 0 left"):
         strategy.place(new_draft(("a", 1)), ledger.save)
     ledger.assert_law(a=(0, 2))
+
+
+def test_it_is_refused_also_when_redis_has_gone_meanwhile(
+    strategy: Strategy, ledger: Ledger, counters: Counters, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counters.load("a", 5, (), make=False)
+
+    def gone(*rest: Any) -> None:
+        raise RedisError("gone")
+
+    monkeypatch.setattr(Counters, "unload", gone)
+    with pytest.raises(SoldOut, match="a: 3 wanted, 2 left"):
+        strategy.place(new_draft(("a", 3)), ledger.save)
+    assert strategy.place(new_draft(("a", 2)), ledger.save) is Placement.COMMITTED
 
 
 def test_without_the_guard_in_sql_the_constraint_refuses(

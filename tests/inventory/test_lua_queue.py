@@ -373,7 +373,8 @@ def test_what_a_dead_worker_has_committed_is_sold_also_when_nothing_is_left(
 
     assert heir.work(ledger.save, ledger.reject, saved) == 1
     assert (draft.id in ledger.rejected) is not looks
-    # The counters are right either way.
+    # It is sold all the same, to Redis too.
+    assert heir.queue().bought("a") == {(draft.sale, draft.customer): 3}
     assert_at_rest(redis)
     ledger.assert_law(a=(0, 3), b=(2, 1))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -204,6 +205,19 @@ def test_keys_above_the_truth_are_refused_by_the_guard_in_sql_and_trusted_no_mor
     strategy.preheat(["a"], ledger.saved)
     assert strategy.place(new_draft(("a", 1)), ledger.save) is Placement.COMMITTED
     ledger.assert_law(a=(0, 10))
+
+
+def test_it_is_refused_also_when_redis_has_gone_meanwhile(
+    strategy: Segmented, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    strategies.get("guarded-update").place(new_draft(("a", 9)), ledger.save)
+
+    def gone(*rest: Any) -> None:
+        raise RedisError("gone")
+
+    monkeypatch.setattr(SegmentCounters, "unload_segments", gone)
+    with pytest.raises(SoldOut, match="a: 2 wanted, 1 left"):
+        strategy.place(new_draft(("a", 2)), ledger.save)
 
 
 # The script that spreads

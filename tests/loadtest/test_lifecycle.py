@@ -78,11 +78,14 @@ def test_ending_a_rush_in_the_middle_leaves_no_process_behind(
     wait_for(lambda: any("locust" in line for line in processes_of(own_folder)), timeout=60)
 
     os.kill(rush.pid, sign)
-    rush.communicate(timeout=60)
+    said, _ = rush.communicate(timeout=60)
 
     wait_for(lambda: processes_of(own_folder) == [], timeout=30)
     if sign == signal.SIGINT:
         assert sockets_of(own_folder) == []
+        assert rush.returncode == 2
+        assert "Traceback" not in said
+        assert said.rstrip().endswith("Stopped: there is no verdict.")
 
 
 def test_the_demo_shows_its_table_keeps_serving_and_ctrl_c_ends_everything(
@@ -115,12 +118,22 @@ def test_the_demo_shows_its_table_keeps_serving_and_ctrl_c_ends_everything(
         "lua": "conserved",
     }
     assert all(row[1] == "100" and row[3] == "0" for row in table if row[-1] == "conserved")
+    assert any(line.startswith("postgres  up, version 18") and "(our own)" in line for line in said)
     assert any(f"http://127.0.0.1:{port}/admin/" in line for line in said)
     assert any("password" in line for line in said)
     assert any(line.startswith("The flawed ones sell from tables of the lab") for line in said)
     assert demo.returncode == 0
     wait_for(lambda: processes_of(own_folder) == [], timeout=30)
     assert sockets_of(own_folder) == []
+
+
+@pytest.mark.parametrize("command", ["demo", "rush"])
+def test_a_given_server_that_does_not_answer_is_named_before_anything_is_started(manage: Manage, command: str) -> None:
+    given = {"REDIS_URL": "redis://127.0.0.1:1/0", "SECRET_KEY": "s" * 50}
+    done = manage(command, **given)
+    assert done.returncode == 2
+    assert "No answer from valkey." in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 @pytest.mark.parametrize("command", ["demo", "serve"])

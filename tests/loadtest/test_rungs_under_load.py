@@ -39,10 +39,14 @@ BROKEN: dict[str, tuple[str, Check]] = {
 }
 
 
+# They have one moment to go wrong, the last unit's, and on a busy machine may miss it.
+ONE_MOMENT = {"subtract-in-sql", "lock-inside-the-transaction"}
+
+
 @pytest.mark.parametrize("rung", [pytest.param(rung, id=f"{rung} {how}") for rung, (how, _) in BROKEN.items()])
 def test_a_burst_breaks_it_and_the_exit_status_says_so(rush: Rush, rung: str) -> None:
     code, said = rush("--rung", rung)
-    if rung == "lock-inside-the-transaction":  # it has one moment to go wrong, the last unit's, and may miss it
+    if rung in ONE_MOMENT:
         for _ in range(4):
             code, said = (code, said) if code else rush("--rung", rung)
     assert (code, said["strategy"], said["attempted"]) == (1, rung, 200)

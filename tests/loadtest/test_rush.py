@@ -13,10 +13,13 @@ from uuid import uuid4
 import pytest
 from redis import Redis
 
+from inventory.models import StockItem
+from inventory.strategies import NAMES
 from lab.ladder.stock import RUNGS
 from loadtest import audit, burst
+from loadtest.tally import Tally
 from shop import checkout
-from tests.factories import DISTINCT, new_customer, on_sale
+from tests.factories import new_customer, on_sale
 from tests.loadtest.conftest import CHECKOUT, Manage, Verdicts, rush_of_all
 
 pytestmark = pytest.mark.slow
@@ -27,7 +30,7 @@ KEYS = [
 ]
 
 
-ALL = [argument for strategy in DISTINCT for argument in ("--strategy", strategy)]
+ALL = [argument for strategy in NAMES for argument in ("--strategy", strategy)]
 
 
 @pytest.fixture(scope="module")
@@ -43,10 +46,10 @@ def last_units(manage: Manage) -> Verdicts:
 @pytest.fixture(scope="module")
 def carts(manage: Manage) -> Verdicts:
     # So many that some of those who come last surely want the one unit that may be left, and nothing else.
-    return rush_of_all(manage, *ALL, "--stock", "20", "--skus", "3", "--clients", "20", "--attempts", "300")
+    return rush_of_all(manage, *ALL, "--stock", "20", "--skus", "3", "--clients", "200", "--attempts", "300")
 
 
-@pytest.mark.parametrize("strategy", DISTINCT)
+@pytest.mark.parametrize("strategy", NAMES)
 def test_a_sound_strategy_sells_every_unit_once(bursts: Verdicts, strategy: str) -> None:
     status, results = bursts
     result = results[strategy]
@@ -60,7 +63,7 @@ def test_a_sound_strategy_sells_every_unit_once(bursts: Verdicts, strategy: str)
     assert 0 < result["p50_ms"] <= result["p99_ms"]
 
 
-@pytest.mark.parametrize("strategy", DISTINCT)
+@pytest.mark.parametrize("strategy", NAMES)
 def test_of_two_hundred_who_want_the_last_unit_one_gets_it(last_units: Verdicts, strategy: str) -> None:
     status, results = last_units
     result = results[strategy]
@@ -69,7 +72,7 @@ def test_of_two_hundred_who_want_the_last_unit_one_gets_it(last_units: Verdicts,
     assert (result["on_hand"], result["missing"], result["conserved"], result["unserved"]) == (0, 0, True, 0)
 
 
-@pytest.mark.parametrize("strategy", DISTINCT)
+@pytest.mark.parametrize("strategy", NAMES)
 def test_carts_of_several_skus_sell_every_unit_once(carts: Verdicts, strategy: str) -> None:
     status, results = carts
     result = results[strategy]
@@ -123,6 +126,22 @@ def test_an_order_that_was_answered_and_has_no_row_is_missing(redis: Redis) -> N
     answered = [str(order.pk), str(uuid4())]
     sold_by = {"sale": offer.sale, "products": {}, "stock": 1, "quantity": 1, "customers": []}
     assert burst.missing(burst.Burst(strategy="guarded-update", rung="", **sold_by), answered) == 1
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("back", [True, False], ids=["for which there is enough", "for which there is not"])
+def test_an_order_that_was_queued_and_sold_nothing_is_counted(redis: Redis, back: bool) -> None:
+    offer = on_sale({"a": 2}, strategy="lua-queue")
+    checkout.place(customer=new_customer(), sale=offer.sale, quantities=offer.cart(a=2), key="mine")
+    StockItem.objects.update(on_hand=1)
+    checkout.save_queued()
+    StockItem.objects.update(on_hand=2 if back else 1)
+
+    sold_by = {"sale": offer.sale, "products": offer.products, "stock": 2, "quantity": 2, "customers": []}
+    result = audit.verdict(burst.Burst(strategy="lua-queue", rung="", **sold_by), Tally(), host="", clients=1)
+
+    assert (result["rejected"], result["unserved"]) == (1, int(back))
+    assert not back or not audit.holds(result)
 
 
 def test_a_shop_that_does_not_answer_is_named_and_is_no_verdict(manage: Manage) -> None:

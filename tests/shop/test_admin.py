@@ -102,11 +102,9 @@ def bought(offer: OnSale, **units: int) -> Order:
 
 def many_orders(offer: OnSale, sku: str, count: int) -> None:
     """Orders of one unit each, and the stock that they take."""
-    customer, now = new_customer(), timezone.now()
-    orders = [
-        Order(id=uuid_utils.compat.uuid7(), customer_id=customer, sale_id=offer.sale, key=str(number), created_at=now)
-        for number in range(count)
-    ]
+    now = timezone.now()
+    same = {"customer_id": new_customer(), "sale_id": offer.sale, "created_at": now, "payable_from": now}
+    orders = [Order(id=uuid_utils.compat.uuid7(), key=str(number), **same) for number in range(count)]
     Order.objects.bulk_create(orders, batch_size=1000)
     OrderItem.objects.bulk_create(OrderItem(order=order, product_id=sku, quantity=1, price=1) for order in orders)
     item = StockItem.objects.get(sku=sku)
@@ -838,7 +836,7 @@ def test_the_overview_tells_what_is_queued_and_what_was_set_aside(
         checkout.place(customer=new_customer(), sale=offer.sale, quantities=offer.cart(a=1), key="k")
     assert "Queued 2" in messages(get(admin_client, "/admin/"))
 
-    def fail(drafts: Any) -> Any:
+    def fail(drafts: Any, **_: Any) -> Any:
         raise ValueError("no such thing")
 
     monkeypatch.setattr(checkout, "save", fail)

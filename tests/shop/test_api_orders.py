@@ -281,7 +281,7 @@ def test_paying_answers_with_the_paid_order_however_often(buyer: Buyer, offer: O
 
 def test_an_order_that_has_expired_cannot_be_paid(buyer: Buyer, offer: OnSale) -> None:
     location = buyer.order(order_body(offer, a=1)).headers["Location"]
-    Order.objects.update(created_at=datetime.fromisoformat("2020-01-01T00:00:00Z"))
+    Order.objects.update(payable_from=datetime.fromisoformat("2020-01-01T00:00:00Z"))
     checkout.expire_unpaid()
     assert_problem(buyer.post(f"{location}pay/"), 409, "not-payable")
     assert buyer.get(location).json()["state"] == "expired"

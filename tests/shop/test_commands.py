@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterator
+from datetime import timedelta
 from io import StringIO
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from django.conf import settings
 from django.contrib.auth import authenticate
 from django.contrib.auth.models import User
 from django.core.management import CommandError, call_command
+from django.utils import timezone
 from redis import Redis
 
 from inventory import strategies
@@ -61,6 +63,25 @@ def test_the_sample_can_be_made_again_and_leaves_what_is_there(redis: Redis) -> 
         assert isinstance(user, User)
         assert (user.is_staff, user.is_superuser) == (staff, staff)
     assert User.objects.count() == 2
+
+
+@pytest.mark.django_db(transaction=True)
+def test_the_sample_opens_a_sale_before_one_that_is_to_come(redis: Redis) -> None:
+    """A sale of one's own, as the README has it."""
+    run_sample()
+    now, tonight = timezone.now(), Sale.objects.get()
+    keyboard = Product.objects.get(sku="keyboard")
+    mine = Sale.objects.create(name="Mine", opens_at=tonight.closes_at, closes_at=now + timedelta(days=3))
+    SaleItem.objects.create(sale=mine, product=keyboard, price=1)
+    assert f"Sale {tonight.pk}, “Tonight only”, is open until" in run_sample()
+
+    Sale.objects.filter(pk=tonight.pk).update(closes_at=now)
+    Sale.objects.filter(pk=mine.pk).update(opens_at=now + timedelta(hours=2))
+    run_sample()
+    another = Sale.objects.exclude(pk__in=(tonight.pk, mine.pk)).get()
+    assert another.closes_at == now + timedelta(hours=2)
+    assert another.is_loaded
+    assert not Sale.objects.get(pk=mine.pk).is_loaded
 
 
 @pytest.mark.django_db(transaction=True)

@@ -146,7 +146,7 @@ class Shop(RuleBasedStateMachine):
         checkout.save_queued()
         order = data.draw(given.sampled_from(sorted(set(self.standing()) - self.paid)))
         long_ago = timezone.now() - timedelta(seconds=django_settings.ORDER_TTL + 1)
-        Order.objects.filter(pk=order).update(created_at=long_ago)
+        Order.objects.filter(pk=order).update(payable_from=long_ago)
         assert checkout.expire_unpaid() == 1
         self.ended.add(order)
 

@@ -41,7 +41,7 @@ def place(offer: OnSale, customer: int, **units: int) -> UUID:
 
 def make_due() -> None:
     """Let the time to pay be over."""
-    Order.objects.update(created_at=timezone.now() - timedelta(seconds=settings.ORDER_TTL))
+    Order.objects.update(payable_from=timezone.now() - timedelta(seconds=settings.ORDER_TTL))
 
 
 def expired(offer: OnSale, customer: int, **units: int) -> UUID:

@@ -40,7 +40,7 @@ def place(offer: OnSale, customer: int, **units: int) -> UUID:
 def make_due(*orders: UUID) -> None:
     """Let the time to pay be over."""
     due = timezone.now() - timedelta(seconds=settings.ORDER_TTL)
-    Order.objects.filter(**({"pk__in": orders} if orders else {})).update(created_at=due)
+    Order.objects.filter(**({"pk__in": orders} if orders else {})).update(payable_from=due)
 
 
 def state(order: UUID) -> str:
@@ -121,8 +121,8 @@ def test_an_order_expires_at_the_end_of_its_time_and_not_before(customer: int) -
     due, almost = place(offer, customer), place(offer, customer)
     now = timezone.now()
     ttl = timedelta(seconds=settings.ORDER_TTL)
-    Order.objects.filter(pk=due).update(created_at=now - ttl)
-    Order.objects.filter(pk=almost).update(created_at=now - ttl + timedelta(minutes=1))
+    Order.objects.filter(pk=due).update(payable_from=now - ttl)
+    Order.objects.filter(pk=almost).update(payable_from=now - ttl + timedelta(minutes=1))
     assert checkout.expire_unpaid() == 1
     assert (state(due), state(almost)) == ("expired", "pending")
 

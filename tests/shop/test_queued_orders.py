@@ -7,7 +7,9 @@ from uuid import uuid4
 
 import orjson
 import pytest
+from django.conf import settings
 from django.db import IntegrityError
+from django.utils import timezone
 from redis import Redis, RedisError
 
 from inventory import strategies
@@ -43,7 +45,7 @@ def test_an_order_is_202_with_its_location_and_then_an_order(buyer: Buyer, offer
 
     assert save_queued_orders() == 1
     saved = buyer.get(answer.headers["Location"]).json()
-    assert saved == {**queued, "state": "pending", "place": None}
+    assert saved == {**queued, "state": "pending", "place": None, "pay_by": saved["pay_by"]}
     assert [(row.on_hand, row.sold, row.conserved) for row in accounts.figures()] == [(2, 1, True)] * 2
 
 
@@ -132,6 +134,22 @@ def test_units_of_an_order_that_is_rejected_and_still_noted_are_not_sold(
     assert strategies.counters().left(["a"]) == {"a": 2}
     assert checkout.save_queued() == 1
     assert strategies.counters().left(["a"]) == {"a": 3}
+    assert strategies.queue().bought("a") == {(offer.sale, buyer.customer): 0}
+    assert orders_in("rejected") == 1
+
+
+def test_an_order_can_be_paid_for_as_long_when_it_was_queued_for_long(buyer: Buyer, offer: OnSale) -> None:
+    answer = buyer.order(order_body(offer, a=1))
+    assert answer.json()["pay_by"] is None
+    assert buyer.get(answer.headers["Location"]).json()["pay_by"] is None
+    saved_at = timezone.now()
+    checkout.save_queued()
+    order = Order.objects.get()
+    assert order.created_at < saved_at <= order.payable_from
+    pay_by = datetime.fromisoformat(buyer.get(answer.headers["Location"]).json()["pay_by"])
+    assert pay_by == order.payable_from + timedelta(seconds=settings.ORDER_TTL)
+    Order.objects.update(created_at="2020-01-01T00:00Z")
+    assert checkout.expire_unpaid() == 0
 
 
 def test_an_order_that_was_queued_in_time_counts_when_the_sale_has_ended_meanwhile(buyer: Buyer, offer: OnSale) -> None:
@@ -197,10 +215,10 @@ def test_an_order_that_cannot_be_saved_is_rejected_and_set_aside(
     healthy = other_buyer.order(order_body(offer, a=1)).headers["Location"]
     save = checkout.save
 
-    def fail(drafts):  # type: ignore[no-untyped-def]
+    def fail(drafts, **how):  # type: ignore[no-untyped-def]
         if any(draft.customer == buyer.customer for draft in drafts):
             raise IntegrityError("no such thing")
-        return save(drafts)
+        return save(drafts, **how)
 
     monkeypatch.setattr(checkout, "save", fail)
     assert checkout.save_queued() == 2
@@ -270,7 +288,7 @@ def test_an_order_that_ends_gives_back_its_allowance_in_redis_too(buyer: Buyer, 
     buyer.order(order_body(offer, a=2))
     checkout.save_queued()
     assert_problem(buyer.order(order_body(offer, a=1)), 409, "over-limit")
-    Order.objects.update(created_at="2020-01-01T00:00Z")
+    Order.objects.update(payable_from="2020-01-01T00:00Z")
     assert checkout.expire_unpaid() == 1
     assert strategies.counters().left(["a"]) == {"a": 3}
     assert buyer.order(order_body(offer, a=1)).status_code == 202

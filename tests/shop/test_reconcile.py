@@ -11,6 +11,7 @@ from uuid import uuid4
 
 import pytest
 from django.core.management import CommandError, call_command
+from django.db import transaction
 from django.utils import timezone
 from redis import Redis, RedisError
 
@@ -19,11 +20,11 @@ from inventory.counters import NOTES, Counters
 from inventory.errors import OverLimit, TryAgain
 from inventory.models import StockItem, StockUnit
 from inventory.strategies.lua_queue import LuaQueue
-from inventory.stream import STREAM, bought_key
+from inventory.stream import STREAM, Queue, bought_key
 from shop import accounts, checkout, tasks
 from shop.models import Sale
 from shop.reconcile import reconcile
-from tests.factories import OnSale, at_once, new_customer, new_draft, on_sale, tally
+from tests.factories import OnSale, at_once, interleaved, new_customer, new_draft, on_sale, tally
 from tests.shop.conftest import Gone
 from tests.waiting import wait_for
 
@@ -171,6 +172,46 @@ def test_what_a_customer_has_bought_is_counted_again(redis: Redis, wrong: int, t
     assert (repair.what, repair.name, repair.units) == ("a count of what a customer has bought", said, 0)
     assert queue.bought("a") == {(offer.sale, customer): taken}
     assert reconcile(grace=60) == []
+
+
+class Dies(BaseException):
+    """What ends a process, and nobody catches."""
+
+
+def test_what_a_dead_worker_has_committed_is_counted_once_as_bought(
+    redis: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    offer = on_sale({"a": 5}, strategy="lua-queue", limit=2)
+    customer = new_customer()
+    checkout.place(customer=customer, sale=offer.sale, quantities=offer.cart(a=1), key="one")
+    with monkeypatch.context() as dying:
+        dying.setattr(Queue, "done", lambda *rest: (_ for _ in ()).throw(Dies))
+        with pytest.raises(Dies):
+            checkout.save_queued()
+    assert redis.hlen(NOTES) == 1
+
+    assert reconcile() == []
+
+    assert strategies.queue().bought("a") == {(offer.sale, customer): 1}
+    assert checkout.place(customer=customer, sale=offer.sale, quantities=offer.cart(a=1), key="two").queued
+
+
+def test_no_order_is_saved_between_the_look_at_what_is_bought_and_at_what_is_noted(redis: Redis) -> None:
+    """It would be missing from both, or in both."""
+    offer = on_sale({"a": 5}, strategy="lua-queue", limit=2)
+    customer = new_customer()
+    checkout.place(customer=customer, sale=offer.sale, quantities=offer.cart(a=1), key="one")
+    queue = strategies.queue()
+    queue.read("busy", 10)
+    free: list[bool] = []
+
+    def look() -> None:
+        with transaction.atomic():
+            free.append(StockItem.objects.select_for_update(skip_locked=True).filter(sku="a").exists())
+
+    with interleaved(look, after="shop_allowance"):
+        assert reconcile(grace=60) == []
+    assert free == [False]
 
 
 def test_a_count_that_changes_meanwhile_is_left_alone(redis: Redis) -> None:

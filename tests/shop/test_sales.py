@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from decimal import Decimal
 from functools import partial
@@ -11,7 +12,7 @@ from typing import Any
 
 import pytest
 from django.core.exceptions import ValidationError
-from django.db import IntegrityError, transaction
+from django.db import IntegrityError, connection, transaction
 from django.utils import timezone
 from redis import Redis, RedisError
 
@@ -21,9 +22,10 @@ from inventory.models import StockItem
 from inventory.strategies import NAMES
 from shop import checkout, offers, sales
 from shop.models import Product, Sale, SaleItem
-from tests.factories import at_once, new_customer, on_sale, tally
+from shop.reconcile import reconcile
+from tests.factories import at_once, begin, new_customer, on_sale, tally
 from tests.shop.conftest import Gone
-from tests.waiting import wait_for
+from tests.waiting import PATIENCE, wait_for
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("redis")]
 
@@ -210,6 +212,19 @@ def test_a_second_preheat_makes_the_counter_of_a_running_sale_agree_with_postgre
     assert strategies.counters().left(["a"]) == {"a": 4}
 
 
+def test_a_second_preheat_forgets_nobody_who_has_bought_since_the_first(redis: Redis) -> None:
+    """Also while what the sale before has left is not cleared away."""
+    on_sale({"a": 5}, strategy="lua-queue")
+    Sale.objects.update(closes_at=timezone.now())
+    offer = on_sale({"a": 0}, strategy="lua-queue")
+    customer = new_customer()
+    checkout.place(customer=customer, sale=offer.sale, quantities=offer.cart(a=1), key="k")
+
+    sales.preheat(offer.sale)
+
+    assert strategies.queue().bought("a") == {(offer.sale, customer): 1}
+
+
 # What was not preheated, or was lost
 
 
@@ -269,14 +284,15 @@ def test_a_sale_that_needs_no_redis_is_loaded_without_it(redis_gone: Gone) -> No
     assert sale(offer.sale).preheated_at is not None
 
 
-def test_what_is_over_is_not_loaded_again_by_who_has_not_heard(redis: Redis) -> None:
+def test_who_has_not_heard_that_a_sale_is_over_is_told_so_and_loads_it_no_more(redis: Redis) -> None:
     offer = on_sale({"a": 3}, strategy="lua")
     remembered = offers.get(offer.sale)
     sales.close(offer.sale)
     offers._remembered[offer.sale] = (math.inf, remembered)
-    with pytest.raises(StockNotLoaded):
+    with pytest.raises(checkout.SaleNotOpen, match="Sale by lua is over"):
         checkout.place(customer=new_customer(), sale=offer.sale, quantities=offer.cart(a=1), key="k")
     assert strategies.counters().left(["a"]) == {"a": None}
+    assert not offers.get(offer.sale).is_open(timezone.now())
 
 
 # Tending
@@ -333,3 +349,38 @@ def test_a_sale_that_cannot_be_tended_keeps_no_other_from_it(
     assert sale(lua.sale).preheated_at is None
     sales.tend()
     assert sale(lua.sale).preheated_at is not None
+
+
+@pytest.mark.parametrize("name", ["lua", "lua-queue", "segmented-redis", "segmented-lock", "unit-rows"])
+@pytest.mark.parametrize("clearing", ["the end of the sale before", "reconciling"])
+def test_a_copy_that_is_being_made_is_not_removed(redis: Redis, name: str, clearing: str) -> None:
+    over = on_sale({"a": 3}, strategy="lua")
+    Sale.objects.update(closes_at=timezone.now())
+    hours = 0 if clearing == "the end of the sale before" else 1
+    window = {"opens": timedelta(hours=hours), "closes": timedelta(hours=hours + 1)}
+    coming = on_sale({"a": 0}, strategy=name, preheat=False, **window)
+    if clearing == "reconciling":
+        sales.close(over.sale)
+    clear = partial(sales.close, over.sale) if clearing == "the end of the sale before" else reconcile
+    with ThreadPoolExecutor(1) as pool:
+        with transaction.atomic():
+            sales.preheat(coming.sale)
+            clearing_away = begin(pool, clear)
+            wait_for(lambda: clearing_away.done() or somebody_waits_for_a_row(), "somebody to find the copy")
+        clearing_away.result(PATIENCE)
+
+    copies = {
+        "lua": lambda: strategies.counters().left(["a"]) == {"a": 3},
+        "lua-queue": lambda: strategies.counters().left(["a"]) == {"a": 3},
+        "segmented-redis": lambda: strategies.segment_counters().segments("a") is not None,
+        "segmented-lock": lambda: StockItem.objects.get().split_by == name,
+        "unit-rows": lambda: StockItem.objects.get().split_by == name,
+    }
+    assert copies[name]()
+    assert sale(coming.sale).is_loaded
+
+
+def somebody_waits_for_a_row() -> bool:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'")
+        return cursor.fetchone() is not None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import timedelta
 from functools import partial
 
@@ -14,6 +15,7 @@ from inventory import stock, strategies
 from inventory.errors import NotThatMany, SoldOut, StockBusy, StockNotLoaded
 from inventory.models import StockItem, StockMovement
 from shop import accounts, checkout, offers, payments, sales
+from shop import reconcile as reconciling
 from shop.models import Order, Payment, Sale, SaleItem
 from shop.reconcile import reconcile
 from shop.saving import save
@@ -110,6 +112,69 @@ def test_a_sale_that_was_preheated_before_another_one_was_put_in_front_of_it_is_
     offers._remembered.clear()
 
     assert_all_can_be_bought(after, 9)
+
+
+def add(offer: OnSale, to: OnSale) -> OnSale:
+    """Offer what is in one sale in another one too, and preheat that, as the admin does."""
+    for item in SaleItem.objects.filter(sale=offer.sale):
+        SaleItem.objects.create(sale_id=to.sale, product=item.product, price=item.price)
+    offers._remembered.clear()
+    with suppress(sales.NotNow):
+        sales.preheat(to.sale)
+    return OnSale(to.sale, {**to.products, **offer.products})
+
+
+@pytest.mark.parametrize("second", SPLIT)
+@pytest.mark.parametrize("first", OTHERS)
+def test_a_product_that_is_added_to_a_sale_that_is_to_come_is_still_sold_by_the_one_that_is_open(
+    first: str, second: str
+) -> None:
+    before = on_sale({"a": 4}, strategy=first)
+    after = on_sale({"b": 1}, strategy=second, opens=2 * HOUR, closes=3 * HOUR)
+    sales.preheat(after.sale)
+    after = add(before, after)
+
+    buy(before)
+    assert pieces()[1] == (first if first in SPLIT else "")
+    close_now(before)
+    Sale.objects.filter(pk=after.sale).update(opens_at=timezone.now())
+    sales.tend()
+    offers._remembered.clear()
+
+    assert pieces() == (3, second)
+    assert_all_can_be_bought(after, 3)
+
+
+@pytest.mark.parametrize("second", OTHERS)
+@pytest.mark.parametrize("first", SPLIT)
+def test_a_product_that_is_added_to_the_open_sale_is_handed_on_to_the_one_that_is_to_come(
+    first: str, second: str
+) -> None:
+    after = on_sale({"a": 4}, strategy=second, opens=2 * HOUR, closes=3 * HOUR)
+    sales.preheat(after.sale)
+    before = add(after, on_sale({"b": 1}, strategy=first))
+
+    buy(before)
+    assert pieces()[1] == first
+    close_now(before)
+    Sale.objects.filter(pk=after.sale).update(opens_at=timezone.now())
+    sales.tend()
+    offers._remembered.clear()
+
+    assert pieces()[1] == (second if second in SPLIT else "")
+    assert_all_can_be_bought(after, 3)
+
+
+def test_of_two_sales_of_a_sku_that_are_open_the_one_that_opened_first_sells_it() -> None:
+    """The admin lets nobody make two such."""
+    offer = on_sale({"a": 4}, strategy="lua")
+    later = add(offer, on_sale({"b": 1}, strategy="unit-rows"))
+    assert reconciling.sellers()["a"] == "lua"
+    assert pieces() == (0, "")
+    buy(offer)
+    sales.preheat(offer.sale)
+    assert offers.read(later.sale).preheated, "it sells its other product"
+    assert_all_can_be_bought(offer, 3)
 
 
 def test_a_sale_is_not_preheated_while_another_one_of_the_sku_comes_before_it() -> None:

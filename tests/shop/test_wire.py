@@ -118,3 +118,14 @@ def test_the_collector_passes_by_what_the_web_server_has_loaded() -> None:
     done = subprocess.run([sys.executable, "-c", count], cwd=CHECKOUT, capture_output=True, text=True, check=True)
     frozen, looked_at = map(int, done.stdout.split())
     assert frozen > 100 * looked_at
+
+
+@pytest.mark.parametrize("authorized", [True, False], ids=["too large", "without a token"])
+def test_a_body_of_10_mb_is_answered_to_who_sends_all_of_it_before_he_listens(port: int, authorized: bool) -> None:
+    headers = {"Authorization": f"Bearer {token(new_customer())}"} if authorized else {}
+    body = b'{"sale": "' + b"a" * 10 * 1024 * 1024 + b'"}'
+    for _ in range(10):
+        answer = ask(
+            port, "POST", "/api/orders/", body, Content_Type="application/json", Idempotency_Key="k", **headers
+        )
+        assert answer[:2] == (413 if authorized else 401, "application/problem+json")

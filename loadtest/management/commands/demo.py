@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Callable
 from contextlib import ExitStack
 from io import StringIO
 from typing import Any
@@ -19,6 +20,7 @@ from loadtest.arguments import positive
 from loadtest.rush import Rush, RushError
 from loadtest.stack import Stack
 from servers import ServerError
+from shop.management.commands.servers import line_of
 
 # From the code that everybody writes first to the code that holds.
 PROGRESSION = (
@@ -29,6 +31,9 @@ PROGRESSION = (
     Rush(strategy="guarded-update"),
     Rush(strategy="lua"),
 )
+
+# To sell too much, a flawed one has to lose a race, and on a busy machine may win one burst's.
+BURSTS = 5
 
 
 class Command(BaseCommand):
@@ -49,6 +54,7 @@ class Command(BaseCommand):
                 with console.status("Starting Postgres, Valkey, web, worker and beat …"):
                     stack = running.enter_context(Stack(port=options["port"], lab=True, background=True))
                     call_command("sample", password=password, stdout=StringIO())
+                console.print(*map(line_of, stack.in_use), sep="\n", style="dim", soft_wrap=True, highlight=False)
                 results = progression(stack.url, console)
                 if not options["once"]:
                     console.print(welcome(stack.url, password), soft_wrap=True, highlight=False)
@@ -78,10 +84,29 @@ def progression(url: str, console: Console) -> list[dict[str, Any]]:
                 live.update(growing, refresh=True)
 
             show({})
-            results.append(rush.run(url, progress=show))
+            results.append(until_broken(rush, url, progress=show))
             live.update(table(results), refresh=True)
+    for rush, result in zip(PROGRESSION, results, strict=True):
+        if rush.rung and audit.holds(result):
+            console.print(f"\n{rush.name} won its race in {BURSTS} bursts. It is flawed all the same: try once more.")
+        elif result["bursts"] > 1:
+            console.print(f"\n{rush.name} was broken by burst {result['bursts']}, which the table has.")
     console.print("\nThe flawed ones sell from tables of the lab, which the shop's admin and audit leave out.")
     return results
+
+
+def until_broken(rush: Rush, url: str, *, progress: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
+    """The verdict on a burst; on a flawed rung the first that breaks it, or the last of `BURSTS` when none does.
+
+    Returns:
+        The verdict, and under `bursts` how many came.
+    """
+    result: dict[str, Any] = {}
+    for bursts in range(1, BURSTS + 1 if rush.rung else 2):
+        result = {**rush.run(url, progress=progress), "bursts": bursts}
+        if not audit.holds(result):
+            break
+    return result
 
 
 def table(results: list[dict[str, Any]]) -> Table:

@@ -22,6 +22,7 @@ from loadtest.arguments import positive
 from loadtest.rush import Rush, RushError
 from loadtest.stack import Stack, answers
 from servers import ServerError
+from shop.management.commands.servers import line_of
 
 
 def strategy(text: str) -> dict[str, str]:
@@ -99,12 +100,16 @@ class Command(BaseCommand):
                 if not url:
                     lab, background = any(rush.rung for rush in rushes), any(rush.needs_workers for rush in rushes)
                     with console.status("Starting the shop …"):
-                        url = running.enter_context(Stack(lab=lab, background=background)).url
+                        stack = running.enter_context(Stack(lab=lab, background=background))
+                    console.print(*map(line_of, stack.in_use), sep="\n", style="dim", soft_wrap=True, highlight=False)
+                    url = stack.url
                 elif not answers(url):
                     raise CommandError(f"No healthy shop answers at {url}: {url}/health/ says more.", returncode=2)
                 statuses = [self.judge(rush, url, console, options) for rush in rushes]
         except ServerError as error:
             raise CommandError(str(error), returncode=2) from error
+        except KeyboardInterrupt:
+            raise CommandError("Stopped: there is no verdict.", returncode=2) from None
         if any(statuses):
             raise SystemExit(max(statuses))
 
@@ -177,7 +182,8 @@ SHEET = (
     ("sold", "units sold, counted from the tables"),
     ("oversold", "units sold that never existed"),
     ("refused", "buyers told that it is sold out"),
-    ("unserved", "of them for whom there was enough"),
+    ("rejected", "buyers whose order was queued, and then sold nothing"),
+    ("unserved", "of both for whom there was enough"),
     ("errors", "buyers without an answer that counts"),
     ("busy", "times a buyer was told to try again"),
     ("orders_per_s", "orders a second"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Sequence
 from datetime import timedelta
 from decimal import Decimal
 from typing import Any
@@ -25,7 +26,8 @@ CATALOGUE = (
 
 class Command(BaseCommand):
     help = (
-        "Makes three products, their stock, a sale that is open for a day, a member of the staff and a buyer. "
+        "Makes three products, their stock, a sale that is open for a day or until the next one of them, a member of "
+        "the staff and a buyer. "
         "What is there already is left as it is; the two passwords are set anew."
     )
 
@@ -46,18 +48,28 @@ class Command(BaseCommand):
             if not StockItem.objects.filter(sku=sku).exists():
                 stock.deliver(sku, units)
         now = timezone.now()
-        sale = Sale.objects.filter(items__product__in=products, closes_at__gt=now).first()
+        selling = Sale.objects.filter(items__product__in=products, opens_at__lte=now, closes_at__gt=now)
+        sale = selling.order_by("opens_at", "pk").first()
         if sale is None:
-            sale = Sale.objects.create(
-                name="Tonight only", opens_at=now, closes_at=now + timedelta(days=1), strategy=options["strategy"]
-            )
-            SaleItem.objects.bulk_create(
-                SaleItem(sale=sale, product=product, price=Decimal(price), limit=2)
-                for product, (_, _, price, _) in zip(products, CATALOGUE, strict=True)
-            )
+            sale = open_a_sale(products, options["strategy"])
         sales.preheat(sale.pk)
         self.stdout.write(f"Sale {sale.pk}, “{sale.name}”, is open until {sale.closes_at:%Y-%m-%d %H:%M} UTC.")
         self.stdout.write(f"Log in as admin or buyer, as of now with password {password}")
+
+
+def open_a_sale(products: Sequence[Product], strategy: str) -> Sale:
+    """Open a sale for a day, or until the next one of these products."""
+    now = timezone.now()
+    closes_at = now + timedelta(days=1)
+    coming = Sale.objects.filter(products__in=products, opens_at__gt=now, opens_at__lt=closes_at)
+    if (next_one := coming.order_by("opens_at").first()) is not None:
+        closes_at = next_one.opens_at
+    sale = Sale.objects.create(name="Tonight only", opens_at=now, closes_at=closes_at, strategy=strategy)
+    SaleItem.objects.bulk_create(
+        SaleItem(sale=sale, product=product, price=Decimal(price), limit=2)
+        for product, (_, _, price, _) in zip(products, CATALOGUE, strict=True)
+    )
+    return sale
 
 
 def make_account(name: str, password: str, *, staff: bool) -> None:

@@ -69,16 +69,25 @@ class Command(BaseCommand):
         refuse_the_dead(found)
 
     def _show(self, found: Sequence[Status]) -> None:
-        given = _given()
         for server in found:
-            state = f"up, version {server.version}, process {server.pid or 'unknown'}" if server.up else "down"
-            source = f"given by {given[server.name]}" if given[server.name] else "our own"
-            self.stdout.write(f"{server.name:8}  {state}  {server.address}  ({source})")
+            self.stdout.write(line_of(server))
+
+
+def line_of(server: Status) -> str:
+    """Which server is in use, and whose it is."""
+    state = f"up, version {server.version}, process {server.pid or 'unknown'}" if server.up else "down"
+    given = _given()[server.name]
+    return f"{server.name:8}  {state}  {server.address}  ({f'given by {given}' if given else 'our own'})"
 
 
 def refuse_the_dead(found: Sequence[Status]) -> None:
+    """Say which servers do not answer, and what to do about it.
+
+    Raises:
+        ServerError: one does not.
+    """
     if down := [server.name for server in found if not server.up]:
-        raise CommandError(
+        raise ServerError(
             f"No answer from {' and '.join(down)}. Start what is ours with manage.py servers start; what DATABASE_URL "
             "and REDIS_URL name is started elsewhere."
         )
