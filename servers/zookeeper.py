@@ -14,7 +14,7 @@ from servers.status import Status
 
 JARS = Path("/usr/share/java")
 CLASSES = (JARS / "zookeeper.jar", JARS / "slf4j-simple.jar")
-INSTALL = "apt-get install zookeeper"
+INSTALL = "apt-get install zookeeper default-jre-headless"
 JAVA = (
     "-Xmx64m",
     "-XX:+UseSerialGC",

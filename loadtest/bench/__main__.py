@@ -11,8 +11,10 @@ import django
 django.setup()
 
 import argparse  # noqa: E402
+import sys  # noqa: E402
 
 from loadtest.bench import locks, strategies  # noqa: E402
+from servers.errors import ServerError  # noqa: E402
 
 
 def main() -> int:
@@ -23,6 +25,9 @@ def main() -> int:
     options = parser.parse_args()
     try:
         return int(options.run(options))
+    except ServerError as error:
+        print(error, file=sys.stderr)  # noqa: T201
+        return 2
     except KeyboardInterrupt:
         return 130  # as shells count it
 

@@ -249,6 +249,9 @@ PEERS: dict[str, Open] = {
 }
 ALL = LOCKS | PEERS
 
+ON_ZOOKEEPER = ("zookeeper", "kazoo")
+"""They need a server that comes with no package of Python's."""
+
 
 @contextmanager
 def session(name: str, at: Addresses) -> Iterator[Session]:

@@ -10,7 +10,7 @@ import shutil
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from multiprocessing.connection import Connection as Pipe
 from pathlib import Path
@@ -22,7 +22,7 @@ from rich.console import Console
 from rich.table import Table
 
 from loadtest.arguments import positive, seconds
-from loadtest.bench.contenders import ALL, LOCKS, PEERS, TTL, Addresses, Take, session
+from loadtest.bench.contenders import ALL, LOCKS, ON_ZOOKEEPER, PEERS, TTL, Addresses, Take, session
 from locking.tables import create_lock_tables
 from servers.etcd import Etcd
 from servers.folder import RunFolder
@@ -54,7 +54,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="also how long a killed holder keeps others out, once, in the JSON",
     )
-    parser.add_argument("--only", nargs="+", choices=sorted(ALL), metavar="NAME", help=f"of {', '.join(ALL)}")
+    parser.add_argument(
+        "--only",
+        nargs="+",
+        choices=sorted(ALL),
+        metavar="NAME",
+        help=f"of {', '.join(ALL)}; ZooKeeper has to be installed for {' and '.join(ON_ZOOKEEPER)} alone",
+    )
     parser.add_argument("--json", action="store_true", help="one JSON object as the last line")
     parser.set_defaults(run=run)
 
@@ -66,7 +72,7 @@ def run(options: argparse.Namespace) -> int:
     console = Console(stderr=True)
     names = options.only or list(ALL)
     rounds: dict[str, list[dict[str, float | None]]] = {name: [] for name in names}
-    with running() as at, console.status("") as status:
+    with running(names) as at, console.status("") as status:
         for number in range(options.rounds):
             status.update(f"Round {number + 1} of {options.rounds}: pairs")
             alone = pairs(names, at, options.pairs)
@@ -104,8 +110,12 @@ def run(options: argparse.Namespace) -> int:
 
 
 @contextmanager
-def running() -> Iterator[Addresses]:
-    """All servers, of our own, whatever the settings say: what is measured shares nothing with a shop."""
+def running(names: Collection[str]) -> Iterator[Addresses]:
+    """The servers that they want, of our own, whatever the settings say: what is measured shares nothing with a shop.
+
+    Raises:
+        ServerError: ZooKeeper is wanted and not installed, or one of them does not start.
+    """
     outer = Path(tempfile.mkdtemp(prefix="lu-"))
     outer.chmod(0o755)
     with ExitStack() as stack:
@@ -116,7 +126,9 @@ def running() -> Iterator[Addresses]:
         valkeys = [Valkey(folder.valkey) for folder in folders]
         home = folders[0].path
         postgres, etcd, zookeeper = Postgres(folders[0].postgres), Etcd(home / "etcd"), ZooKeeper(home / "zookeeper")
-        servers: list[Any] = [*valkeys, postgres, etcd, zookeeper]
+        servers: list[Any] = [*valkeys, postgres, etcd]
+        if any(name in ON_ZOOKEEPER for name in names):
+            servers.append(zookeeper)
         for server in servers:
             server.start()
             stack.callback(server.stop)

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -61,9 +62,21 @@ def test_a_peer_whose_holder_dies_is_waited_for_until_its_time_is_over() -> None
     assert TTL / 2 < row["recovery_s"] < 2 * TTL
 
 
+def test_without_zookeeper_it_says_what_to_install_and_measures_the_others(tmp_path: Path) -> None:
+    """Java is looked up on the PATH. What needs no ZooKeeper must not start one: that would fail in the same way."""
+    command = [sys.executable, "-m", "loadtest.bench", "locks", "--json"]
+    sizes = ["--rounds", "1", "--pairs", "3", "--handoffs", "2", "--seconds", "0.1", "--idle", "0.2"]
+    without = {**os.environ, "PATH": str(tmp_path)}
+    done = subprocess.run([*command, *sizes], capture_output=True, text=True, timeout=60, check=False, env=without)
+    assert (done.returncode, done.stderr.splitlines()[-1:]) == (2, ["ZooKeeper is not installed: " + zookeeper.INSTALL])
+    alone = [*command, *sizes, "--only", "redis"]
+    done = subprocess.run(alone, capture_output=True, text=True, timeout=60, check=False, env=without)
+    assert (done.returncode, list(json.loads(done.stdout.splitlines()[-1])["locks"])) == (0, ["redis"]), done.stderr
+
+
 @pytest.fixture(scope="module")
 def at() -> Iterator[Addresses]:
-    with running() as addresses:
+    with running(ALL) as addresses:
         yield addresses
 
 
