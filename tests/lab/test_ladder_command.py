@@ -18,6 +18,8 @@ __all__ = ["stage"]
 
 pytestmark = pytest.mark.slow
 
+NO_ZOOKEEPER = "ZooKeeper is not installed: apt-get install zookeeper default-jre-headless"
+
 
 def test_verify_reports_each_claim_as_json(stage: Stage) -> None:
     done = manage("ladder", "--verify", "--json", "get-then-set", "guarded-update")
@@ -59,7 +61,7 @@ def test_a_rung_whose_server_is_not_installed_says_so_and_the_others_are_checked
     verify_both = "ladder", "--verify", "zookeeper", "get-then-set"
     done = manage(*verify_both, "--json", **nothing)
     assert done.returncode == 1
-    assert "Not reproduced: zookeeper (ZooKeeper is not installed: apt-get install zookeeper default-jre-headless)." in done.stderr
+    assert f"Not reproduced: zookeeper ({NO_ZOOKEEPER})." in done.stderr
     assert "Traceback" not in done.stderr
     checked, missing = json.loads(done.stdout.splitlines()[-1])["rungs"]
     assert (checked["rung"], checked["verdict"], checked["broken"]) == ("get-then-set", "broken", 20)
@@ -77,7 +79,7 @@ def test_a_rung_whose_server_is_not_installed_is_not_left_to_chance(stage: Stage
     before = witness.CONTROL.read_bytes()
     done = manage("ladder", "--control", "zookeeper", "--tries", "1", PATH=str(tmp_path))
     assert done.returncode == 1
-    assert "Not left to chance: zookeeper (ZooKeeper is not installed: apt-get install zookeeper default-jre-headless)." in done.stderr
+    assert f"Not left to chance: zookeeper ({NO_ZOOKEEPER})." in done.stderr
     assert "Traceback" not in done.stderr
     assert witness.CONTROL.read_bytes() == before
 
@@ -86,7 +88,7 @@ def test_a_rung_whose_server_is_not_installed_is_not_left_to_chance(stage: Stage
 def test_a_command_names_the_server_that_is_not_installed(stage: Stage, tmp_path: Path, command: str) -> None:
     done = manage(command, "zookeeper", *(["A,B"] if command == "replay" else []), PATH=str(tmp_path))
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.endswith("CommandError: ZooKeeper is not installed: apt-get install zookeeper default-jre-headless\n")
+    assert done.stderr.endswith(f"CommandError: {NO_ZOOKEEPER}\n")
 
 
 def test_what_could_not_be_checked_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
