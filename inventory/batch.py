@@ -1,23 +1,16 @@
-"""Many orders in one transaction: the stock of all in two statements, and one Save."""
+"""Many orders in one transaction: one statement for the stock of a sku, and one Save."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from uuid import UUID
 
-from django.db import connection, transaction
+from django.db import transaction
 
 from inventory import stock
 from inventory.draft import Draft, Reject, Save
 from inventory.errors import Duplicate, InventoryError, SoldOut
-
-TAKE = """
-    UPDATE inventory_stockitem
-       SET on_hand = on_hand - taken.units, version = version + 1
-      FROM unnest(%s::text[], %s::bigint[]) AS taken (sku, units)
-     WHERE inventory_stockitem.sku = taken.sku AND on_hand >= taken.units
-"""
 
 
 def nothing(refused: Mapping[Draft, str]) -> None:
@@ -27,12 +20,40 @@ def nothing(refused: Mapping[Draft, str]) -> None:
 def commit(drafts: Sequence[Draft], save: Save, reject: Reject = nothing) -> dict[UUID, InventoryError]:
     """Sell to each draft, in the order given, what the ones before it have left, and commit.
 
+    Mostly there is enough for all, and then one statement a sku takes it. Otherwise they are served one by one.
+
     Args:
         reject: told, in the same transaction, of those that are sold nothing.
 
     Returns:
         Why a draft was sold nothing, by its id.
     """
+    try:
+        return _to_all(drafts, save, reject)
+    except SoldOut:
+        return _one_by_one(drafts, save, reject)
+
+
+def _to_all(drafts: Sequence[Draft], save: Save, reject: Reject) -> dict[UUID, InventoryError]:
+    """Sell to all drafts.
+
+    Raises:
+        SoldOut: of a sku there is not enough for all of them. Nothing was sold.
+    """
+    if not drafts:
+        return {}
+    with transaction.atomic(durable=True):
+        for sku, units in sorted(_sum(drafts).items()):
+            stock.take(sku, units)
+        refusals: dict[UUID, InventoryError] = dict(save(drafts))
+        if refusals:
+            stock.give_back(_sum(draft for draft in drafts if draft.id in refusals).items())
+            _reject(drafts, refusals, reject)
+    return refusals
+
+
+def _one_by_one(drafts: Sequence[Draft], save: Save, reject: Reject) -> dict[UUID, InventoryError]:
+    """Sell to each draft what the ones before it have left."""
     refusals: dict[UUID, InventoryError] = {}
     sold: Counter[str] = Counter()
     with transaction.atomic(durable=True):
@@ -50,18 +71,15 @@ def commit(drafts: Sequence[Draft], save: Save, reject: Reject = nothing) -> dic
             if not unsaved:  # what was kept for them is no help to those for whom too little was left
                 refusals.update(short)
                 break
-        if sold:
-            _take(sold)
-        if refused := {draft: str(refusals[draft.id]) for draft in drafts if _is_new(refusals.get(draft.id))}:
-            reject(refused)
+        for sku, units in sorted(sold.items()):
+            stock.take(sku, units)
+        _reject(drafts, refusals, reject)
     return refusals
 
 
-def _take(units: Mapping[str, int]) -> None:
-    with connection.cursor() as cursor:
-        cursor.execute(TAKE, [list(units), list(units.values())])
-        if cursor.rowcount != len(units):
-            raise RuntimeError("Stock was changed under the lock of its row.")
+def _reject(drafts: Sequence[Draft], refusals: Mapping[UUID, InventoryError], reject: Reject) -> None:
+    if refused := {draft: str(refusals[draft.id]) for draft in drafts if _is_new(refusals.get(draft.id))}:
+        reject(refused)
 
 
 def _is_new(refusal: InventoryError | None) -> bool:
@@ -85,3 +103,10 @@ def _fit(drafts: Sequence[Draft], left: Counter[str]) -> tuple[list[Draft], list
 
 def _units(draft: Draft) -> dict[str, int]:
     return {line.sku: line.quantity for line in draft.lines}
+
+
+def _sum(drafts: Iterable[Draft]) -> Counter[str]:
+    units: Counter[str] = Counter()
+    for draft in drafts:
+        units.update(_units(draft))
+    return units

@@ -4,15 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 
-from django.db import transaction
+from django.db import connection, transaction
 from django.db.models import Count, F, OuterRef, Subquery, Sum
 from django.db.models.expressions import CombinedExpression
-from django.db.models.functions import Coalesce, Collate
+from django.db.models.functions import Coalesce
 
 from inventory import segments
 from inventory.draft import Line
 from inventory.errors import NotThatMany, SoldOut
 from inventory.models import StockItem, StockMovement, StockSegment, StockUnit
+
+# Written out, since every order needs them and others wait meanwhile: to compose such a statement takes the ORM about
+# as long as Postgres takes to do what it says.
+TAKE = """
+    UPDATE inventory_stockitem
+       SET on_hand = on_hand - %(units)s, version = version + 1
+     WHERE sku = %(sku)s AND on_hand >= %(units)s
+"""
+LOCK = """
+    SELECT sku, on_hand FROM inventory_stockitem WHERE sku = ANY(%(skus)s) ORDER BY sku COLLATE "C" FOR NO KEY UPDATE
+"""
 
 
 def all_on_hand() -> CombinedExpression:
@@ -22,19 +33,19 @@ def all_on_hand() -> CombinedExpression:
     return F("on_hand") + Coalesce(Subquery(split.values("sum")), 0) + Coalesce(Subquery(units.values("count")), 0)
 
 
-def take(line: Line) -> None:
-    """Subtract a line in the open transaction, if there is enough.
+def take(sku: str, units: int) -> None:
+    """Subtract units of a sku in the open transaction, if there are as many.
 
     The test and the subtraction are one statement, so no other writer can come between them.
 
     Raises:
-        SoldOut: fewer units are on hand than the line wants; nothing was changed.
+        SoldOut: fewer are on hand; nothing was changed.
     """
-    changed = StockItem.objects.filter(sku=line.sku, on_hand__gte=line.quantity).update(
-        on_hand=F("on_hand") - line.quantity, version=F("version") + 1
-    )
+    with connection.cursor() as cursor:
+        cursor.execute(TAKE, {"sku": sku, "units": units})
+        changed = cursor.rowcount
     if not changed:
-        raise SoldOut(line.sku, wanted=line.quantity, left=on_hand(line.sku))
+        raise SoldOut(sku, wanted=units, left=on_hand(sku))
 
 
 def take_from_all(line: Line) -> None:
@@ -43,12 +54,12 @@ def take_from_all(line: Line) -> None:
     For who does not know how the sku is sold now. Called for several skus in their order.
     """
     try:
-        take(line)
+        take(line.sku, line.quantity)
     except SoldOut as refused:
         if refused.left < line.quantity:
             raise
         gather(line.sku, line.quantity)
-        take(line)
+        take(line.sku, line.quantity)
 
 
 def lock(skus: Collection[str]) -> dict[str, int]:
@@ -57,8 +68,11 @@ def lock(skus: Collection[str]) -> dict[str, int]:
     In the order in which Python sorts skus, whatever order the database gives to texts: every writer of several rows
     keeps to it, so that no two wait for each other. Keys stay unlocked, since segments and unit rows refer to them.
     """
-    rows = StockItem.objects.select_for_update(no_key=True).filter(sku__in=skus)
-    return dict(rows.order_by(Collate("sku", "C")).values_list("sku", "on_hand"))
+    if not skus:
+        return {}
+    with connection.cursor() as cursor:
+        cursor.execute(LOCK, {"skus": list(skus)})
+        return dict(cursor.fetchall())
 
 
 def pools(skus: Collection[str]) -> dict[str, int]:

@@ -22,8 +22,9 @@ from inventory.draft import Draft, Line
 from inventory.errors import Duplicate, InventoryError, OverLimit, StockNotLoaded
 from inventory.strategies import Strategy, Waiting
 from inventory.together import Together
-from shop import offers, payments, sales, states
-from shop.models import Allowance, Order, OrderItem, Product
+from shop import offers, payments, receipts, sales, states
+from shop.models import Allowance, Order, Product
+from shop.receipts import Receipt
 from shop.sales import IsOver, NotNow
 from shop.saving import reject, return_units, save, saved
 
@@ -91,13 +92,13 @@ class Placed:
     """The order that a customer's key stands for.
 
     Args:
-        order: its row, or what its row will be while it is queued.
+        order: as it was saved, or will be.
         replayed: it was placed by an earlier call with the same key.
         queued: its row follows.
         place: in the queue, from 1.
     """
 
-    order: Order
+    order: Receipt
     replayed: bool
     queued: bool = False
     place: int | None = None
@@ -150,10 +151,8 @@ def place_draft(draft: Draft, offer: offers.Offer, strategy: Strategy) -> Placed
         return _placed_before(strategy, draft.customer, draft.key, draft.body_hash, refused)
     finally:
         del _running[click]
-    items = [offer.by_sku[sku] for sku in draft.skus]
-    products = {item.sku: Product(pk=item.product, sku=item.sku, name=item.name) for item in items}
     queued = placement.place is not None
-    order = _order_of(draft, products, payable_from=None if queued else draft.created_at)
+    order = receipts.of_draft(draft, offer.rows, queued=queued)
     return Placed(order, replayed=False, queued=queued, place=placement.place)
 
 
@@ -221,13 +220,13 @@ def find(order: UUID, *, customer: int) -> Placed:
         Order.DoesNotExist: the customer has no such order.
         StockUnavailable: it has no row, and Redis does not say whether it is queued.
     """
-    if (found := _row(pk=order, customer=customer)) is not None:
+    if (found := _saved(pk=order, customer=customer)) is not None:
         return Placed(found, replayed=True)
     waiting = strategies.waiting(order)
     if waiting is not None and waiting.draft is not None and waiting.draft.customer == customer:
         return _queued(waiting)
     # It may have left the queue between the two looks, or another order stands for it.
-    meanwhile = _row(pk=(waiting and waiting.instead) or order, customer=customer)
+    meanwhile = _saved(pk=(waiting and waiting.instead) or order, customer=customer)
     if meanwhile is None and waiting is not None and waiting.customer == customer:
         meanwhile = _rejected(order, waiting)
     if meanwhile is None:
@@ -243,11 +242,11 @@ def _placed_before(strategy: Strategy | None, customer: int, key: str, body_hash
         Exception: what is refused, where there is no such order.
     """
     placed = None
-    if _keys.ask((customer, key), _which_are_used) and (found := _row(customer=customer, key=key)):
+    if _keys.ask((customer, key), _which_are_used) and (found := _saved(customer=customer, key=key)):
         placed = Placed(found, replayed=True)
     elif strategy is not None and (waiting := strategy.waiting(customer, key)) is not None:
         placed = _queued(waiting)
-    elif isinstance(refused, Duplicate) and (found := _row(customer=customer, key=key)):
+    elif isinstance(refused, Duplicate) and (found := _saved(customer=customer, key=key)):
         placed = Placed(found, replayed=True)  # it has left the queue between the two looks
     if placed is None:
         raise refused
@@ -264,53 +263,31 @@ def _which_are_used(clicks: Sequence[Click]) -> list[bool]:
     return [click in used for click in clicks]
 
 
-def _row(**of: Any) -> Order | None:
-    return Order.objects.filter(**of).prefetch_related("items__product").first()
+def _saved(**of: Any) -> Receipt | None:
+    order = Order.objects.filter(**of).prefetch_related("items__product").first()
+    return None if order is None else receipts.of_row(order)
 
 
 def _queued(waiting: Waiting) -> Placed:
     draft = waiting.draft
     assert draft is not None  # noqa: S101 - for the type checker
     products = {product.sku: product for product in Product.objects.filter(sku__in=draft.skus)}
-    return Placed(_order_of(draft, products, payable_from=None), replayed=True, queued=True, place=waiting.place)
+    return Placed(receipts.of_draft(draft, products, queued=True), replayed=True, queued=True, place=waiting.place)
 
 
-def _rejected(order: UUID, waiting: Waiting) -> Order:
+def _rejected(order: UUID, waiting: Waiting) -> Receipt:
     """What there is to tell of an order without a row: its sale is no more, or what it says cannot be written."""
     at = datetime.fromtimestamp((order.int >> 80) / 1000, UTC)
-    rejected = Order(
-        id=order,
-        customer_id=waiting.customer,
-        sale_id=waiting.sale,
-        state=Order.State.REJECTED,
-        reason=waiting.reason,
+    return Receipt(
+        order,
+        waiting.sale,
+        Order.State.REJECTED.value,
+        waiting.reason,
+        body_hash="",
+        items=(),
         created_at=at,
+        payable_from=None,
     )
-    rejected._prefetched_objects_cache = {"items": []}  # type: ignore[attr-defined]
-    return rejected
-
-
-def _order_of(draft: Draft, products: Mapping[str, Product], *, payable_from: datetime | None) -> Order:
-    """The order as it was saved or will be, without asking for it again.
-
-    Args:
-        payable_from: None for one that is queued. No row says so.
-    """
-    order = Order(
-        id=draft.id,
-        customer_id=draft.customer,
-        sale_id=draft.sale,
-        key=draft.key,
-        body_hash=draft.body_hash,
-        created_at=draft.created_at,
-        payable_from=payable_from,  # type: ignore[misc]
-    )
-    items = [
-        OrderItem(order=order, product=products[line.sku], quantity=line.quantity, price=line.price)
-        for line in draft.lines
-    ]
-    order._prefetched_objects_cache = {"items": items}  # type: ignore[attr-defined]
-    return order
 
 
 def save_queued() -> int:

@@ -10,7 +10,7 @@ from decimal import Decimal
 
 from django.conf import settings
 
-from shop.models import Sale
+from shop.models import Product, Sale
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class Offered:
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """A sale as an order sees it. The products are known by their id."""
+    """A sale as an order sees it. The products are known by their id; `rows` has them by sku, for all to share."""
 
     sale: int
     name: str
@@ -35,10 +35,11 @@ class Offer:
     strategy: str
     preheated: bool
     products: Mapping[int, Offered]
-    by_sku: Mapping[str, Offered] = field(init=False, repr=False, compare=False)
+    rows: Mapping[str, Product] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "by_sku", {item.sku: item for item in self.products.values()})
+        rows = {item.sku: Product(pk=item.product, sku=item.sku, name=item.name) for item in self.products.values()}
+        object.__setattr__(self, "rows", rows)
 
     def is_open(self, now: datetime) -> bool:
         return self.opens_at <= now < self.closes_at
@@ -47,13 +48,21 @@ class Offer:
 _remembered: dict[int, tuple[float, Offer]] = {}
 """Until when, on the monotonic clock, and what. Not a cache of Django's: those copy what they keep, each time."""
 
+_renewed: dict[int, float] = {}
+"""What of the above, by its end, somebody is reading anew already."""
+
 
 def get(sale: int) -> Offer | None:
-    """The offer of a sale, at most `OFFER_TTL` seconds old; None where there is no such sale."""
+    """The offer of a sale, at most `OFFER_TTL` seconds old; None where there is no such sale.
+
+    When half of that has passed one of those who ask reads it anew, so that not all who ask have to when it is over.
+    """
     now = time.monotonic()
     until, remembered = _remembered.get(sale, (now, None))
     if now < until:
-        return remembered
+        if until - now > settings.OFFER_TTL / 2 or _renewed.get(sale) == until:
+            return remembered
+        _renewed[sale] = until
     offer = read(sale)
     if offer is not None:
         _remembered[sale] = (now + settings.OFFER_TTL, offer)

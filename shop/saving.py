@@ -36,8 +36,8 @@ INSERT = """
         SELECT draft.id, customer, sale, 'pending', key, body_hash, created_at,
                coalesce(%(payable_from)s::timestamptz, created_at)
           FROM draft
-          JOIN auth_user ON auth_user.id = customer AND is_active
-          JOIN shop_sale ON shop_sale.id = sale AND draft.created_at < closes_at
+         WHERE (SELECT is_active FROM auth_user WHERE auth_user.id = customer)
+           AND (SELECT draft.created_at < closes_at FROM shop_sale WHERE shop_sale.id = sale)
          ORDER BY customer, key, draft.id
         ON CONFLICT DO NOTHING
         RETURNING id, customer_id, sale_id

@@ -201,7 +201,7 @@ def interleaved(action: Callable[[], Any], *, before: str = "", after: str = "")
 
     def step(execute: Callable[..., Any], sql: str, params: Any, *rest: Any) -> Any:
         nonlocal done
-        mine = not done and re.search(before or after, f"{sql} {params}", re.DOTALL)
+        mine = not done and re.search(before or after, f"{sql.strip()} {params}", re.DOTALL)
         if mine and before:
             done = True
             elsewhere(action)

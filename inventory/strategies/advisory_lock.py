@@ -30,7 +30,7 @@ class AdvisoryLock(Strategy):
                 cursor.execute(LOCK, [sorted(key(sku) for sku in order.skus)])
             stock.check(order.lines, stock.pools(order.skus))
             for line in order.lines:
-                stock.take(line)
+                stock.take(line.sku, line.quantity)
             save_one(order, save)
         return Placement.COMMITTED
 

@@ -17,6 +17,6 @@ class GuardedUpdate(Strategy):
     def _place(self, order: Draft, save: Save) -> Placement:
         with transaction.atomic(durable=True):
             for line in order.lines:
-                stock.take(line)
+                stock.take(line.sku, line.quantity)
             save_one(order, save)
         return Placement.COMMITTED

@@ -81,7 +81,7 @@ def check_and_decrement(line: Line, lease: Lease, kind: str) -> None:
         StockBusy: a later holder has been here, so this lease is over, whatever its clock says.
     """
     if lease.fence is None:
-        return stock.take(line)
+        return stock.take(line.sku, line.quantity)
     with connection.cursor() as cursor:
         cursor.execute(CLAIM, {"sku": line.sku, "quantity": line.quantity, "fence": lease.fence, "kind": kind})
         claimed = cursor.rowcount

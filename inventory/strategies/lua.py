@@ -117,7 +117,7 @@ def decide(order: Draft, taken: Sequence[str], counters: Counters, save: Save) -
     try:
         with transaction.atomic(durable=True):
             for line in order.lines:
-                stock.take(line)
+                stock.take(line.sku, line.quantity)
             save_one(order, save)
             # From here on the COMMIT may have reached Postgres though its answer does not reach us. The note of
             # what is reserved then stays, and reconciling asks Postgres whether the order exists.

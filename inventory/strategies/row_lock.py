@@ -21,6 +21,6 @@ class RowLock(Strategy):
         with transaction.atomic(durable=True):
             stock.check(order.lines, stock.lock(order.skus))
             for line in order.lines:
-                stock.take(line)
+                stock.take(line.sku, line.quantity)
             save_one(order, save)
         return Placement.COMMITTED

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from django.db import connection, transaction
 from django.db.models import F
@@ -112,7 +111,7 @@ def take_all(line: Line, pool: int) -> int:
             raise SoldOut(line.sku, wanted=line.quantity, left=left)
         raise StockBusy(f"{line.sku} is split for another sale.")
     if missing:
-        stock.take(replace(line, quantity=missing))
+        stock.take(line.sku, missing)
     return pool - missing
 
 

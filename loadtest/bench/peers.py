@@ -28,7 +28,7 @@ class RedisPyLock(Strategy):
                     locks.enter_context(client.lock(f"peer:{line.sku}", timeout=10, blocking_timeout=5))
                 with transaction.atomic(durable=True):
                     for line in order.lines:
-                        stock.take(line)
+                        stock.take(line.sku, line.quantity)
                     save_one(order, save)
         except LockError as error:
             raise StockBusy(str(error)) from error

@@ -7,7 +7,7 @@ from rest_framework.response import Response
 
 from loadtest.bench.peers import RedisPyLock
 from shop import checkout, offers
-from shop.api.serializers import ORDER
+from shop.api.serializers import shown
 from shop.api.views import Orders, customer_of, idempotency_key, new_order
 
 PEER = RedisPyLock()
@@ -32,4 +32,4 @@ class RedisPyLockOrders(Orders):
             raise checkout.UnknownSale(f"There is no sale {body['sale']}.")
         draft = checkout.draft_order(offer, customer=customer_of(request), quantities=body["quantities"], key=key)
         placed = checkout.place_draft(draft, offer, PEER)
-        return Response(ORDER.to_representation(placed.order), status=201)
+        return Response(shown(placed.order), status=201)

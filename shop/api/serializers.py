@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
 from uuid import UUID
@@ -12,7 +12,9 @@ from django.conf import settings
 from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
+from shop import receipts
 from shop.models import Order, Payment
+from shop.receipts import Receipt
 
 MAX_ID = 2**63 - 1
 MAX_LINES = 20
@@ -49,41 +51,63 @@ class NewOrderSerializer(serializers.Serializer[Any]):
 
 
 class OrderItemSerializer(serializers.Serializer[Any]):
-    product = serializers.IntegerField(source="product.pk")
-    sku = serializers.CharField(source="product_id")
-    name = serializers.CharField(source="product.name")
+    product = serializers.IntegerField()
+    sku = serializers.CharField()
+    name = serializers.CharField()
     quantity = serializers.IntegerField()
     price = serializers.DecimalField(max_digits=10, decimal_places=2)
 
 
 class OrderSerializer(serializers.Serializer[Any]):
+    """An order as the API shows it. The fields are for the schema: asked one by one they cost more than the order."""
+
     id = serializers.UUIDField()
-    sale = serializers.IntegerField(source="sale_id")
+    sale = serializers.IntegerField()
     state = serializers.ChoiceField(choices=[("queued", "Queued"), *Order.State.choices])
     place = serializers.IntegerField(required=False, allow_null=True, default=None, help_text="In the queue, from 1.")
     reason = serializers.CharField(help_text="Why it was rejected.")
-    items = serializers.SerializerMethodField()
-    total = serializers.SerializerMethodField()
+    items = OrderItemSerializer(many=True)
+    total = serializers.DecimalField(max_digits=14, decimal_places=2)
     created_at = serializers.DateTimeField()
-    pay_by = serializers.SerializerMethodField()
+    pay_by = serializers.DateTimeField(allow_null=True, help_text="Null while it is queued: nobody can pay it yet.")
 
-    @extend_schema_field(OrderItemSerializer(many=True))
-    def get_items(self, order: Order) -> Any:
-        items = sorted(order.items.all(), key=lambda item: item.product_id)
-        return [ORDER_ITEM.to_representation(item) for item in items]
+    def to_representation(self, order: Order) -> dict[str, Any]:
+        return shown(receipts.of_row(order))
 
-    @extend_schema_field(serializers.DecimalField(max_digits=14, decimal_places=2))
-    def get_total(self, order: Order) -> Decimal:
-        return order.total
 
-    @extend_schema_field(
-        serializers.DateTimeField(allow_null=True, help_text="Null while it is queued: nobody can pay it yet.")
-    )
-    def get_pay_by(self, order: Order) -> str | None:
-        if order.payable_from is None:
-            return None
-        at = order.payable_from + timedelta(seconds=settings.ORDER_TTL)
-        return str(self.fields["created_at"].to_representation(at))
+def shown(order: Receipt, *, queued: bool = False, place: int | None = None) -> dict[str, Any]:
+    """An order as the API shows it.
+
+    Args:
+        queued: it has no state of its own yet.
+        place: in the queue, from 1.
+    """
+    payable_from = order.payable_from
+    return {
+        "id": str(order.pk),
+        "sale": order.sale,
+        "state": "queued" if queued else order.state,
+        "place": place,
+        "reason": order.reason,
+        "items": [
+            {
+                "product": item.product,
+                "sku": item.sku,
+                "name": item.name,
+                "quantity": item.quantity,
+                "price": f"{item.price:.2f}",
+            }
+            for item in order.items
+        ],
+        "total": f"{order.total:.2f}",
+        "created_at": moment(order.created_at),
+        "pay_by": moment(payable_from + timedelta(seconds=settings.ORDER_TTL)) if payable_from else None,
+    }
+
+
+def moment(at: datetime) -> str:
+    """A moment as the API writes it: in UTC."""
+    return at.astimezone(UTC).isoformat().replace("+00:00", "Z")
 
 
 AMOUNT = r"[0-9]{1,14}\.[0-9]{2}"
@@ -159,8 +183,6 @@ class OfferSerializer(serializers.Serializer[Any]):
         return OfferedSerializer(offer.products.values(), many=True).data
 
 
-# Making a serializer copies all its fields, which costs more than it then does. Validating and representing keep
-# nothing in it, so on the way of an order these serve all requests and threads.
+# Making a serializer copies all its fields, which costs more than it then does. Validating keeps nothing in it, so on
+# the way of an order this one serves all requests and threads.
 NEW_ORDER = NewOrderSerializer()
-ORDER = OrderSerializer()
-ORDER_ITEM = OrderItemSerializer()

@@ -28,12 +28,12 @@ from shop.api.parsers import MAX_BODY
 from shop.api.problems import PROBLEMS, BadKey, BodyTooLarge, LengthRequired
 from shop.api.serializers import (
     NEW_ORDER,
-    ORDER,
     NewOrderSerializer,
     NewPaymentSerializer,
     OfferSerializer,
     OrderSerializer,
     PaymentSerializer,
+    shown,
 )
 from shop.api.throttles import OrderRate
 from shop.models import Order, Sale
@@ -147,12 +147,6 @@ def replayed(before: bool) -> dict[str, str]:  # noqa: FBT001 - read as replayed
     return {"Idempotent-Replayed": "true"} if before else {}
 
 
-def represented(placed: checkout.Placed) -> dict[str, Any]:
-    """An order as the API shows it. One that is queued has a place in the queue and no state of its own yet."""
-    said = dict(ORDER.to_representation(placed.order))
-    return {**said, "state": "queued", "place": placed.place} if placed.queued else said
-
-
 class Orders(ListAPIView[Order]):
     """The caller's orders."""
 
@@ -180,7 +174,7 @@ class Orders(ListAPIView[Order]):
         # One that is rejected was queued first: its key has the same answer as before, and that is not "created".
         accepted = placed.queued or placed.order.state == Order.State.REJECTED
         return Response(
-            represented(placed),
+            shown(placed.order, queued=placed.queued, place=placed.place),
             status=202 if accepted else 201,
             headers={"Location": f"{request.path}{placed.order.pk}/", **replayed(placed.replayed)},
         )
@@ -192,7 +186,8 @@ class OneOrder(APIView):
     @extend_schema(responses=OrderSerializer)
     def get(self, request: Request, order: UUID) -> Response:
         """Look at an order."""
-        return Response(represented(checkout.find(order, customer=account_of(request))))
+        found = checkout.find(order, customer=account_of(request))
+        return Response(shown(found.order, queued=found.queued, place=found.place))
 
 
 class PayOrder(APIView):

@@ -38,7 +38,7 @@ class AnswersEarly(Strategy):
             try:
                 with transaction.atomic(durable=True):
                     for line in order.lines:
-                        stock.take(line)
+                        stock.take(line.sku, line.quantity)
                     save_one(order, save)
                     answer.set()
                     time.sleep(BEHIND)
@@ -120,7 +120,7 @@ class GivesBackWhenInDoubt(Lua):
         try:
             with transaction.atomic(durable=True):
                 for line in order.lines:
-                    stock.take(line)
+                    stock.take(line.sku, line.quantity)
                 save_one(order, save)
             time.sleep(BEHIND)
             for sku in order.skus:

@@ -39,7 +39,7 @@ def test_opposite_carts_that_are_not_ordered_deadlock_and_one_of_them_is_not_sol
         def meet(execute: Callable[..., Any], sql: str, *rest: Any) -> Any:
             nonlocal taken
             result = execute(sql, *rest)
-            if sql.startswith("UPDATE"):
+            if sql.lstrip().startswith("UPDATE"):
                 taken += 1
                 if taken == 1:
                     both_have_one.wait(PATIENCE)

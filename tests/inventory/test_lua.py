@@ -14,7 +14,7 @@ from redis import Redis, RedisError
 
 from inventory import stock, strategies
 from inventory.counters import NOTES, Counters
-from inventory.draft import Draft, Line, Placement, Returned, Save, save_one
+from inventory.draft import Draft, Placement, Returned, Save, save_one
 from inventory.errors import Refusal, SoldOut, StockNotLoaded, StockUnavailable
 from inventory.models import StockItem
 from inventory.strategies import Strategy
@@ -130,11 +130,9 @@ def test_without_the_guard_in_sql_the_constraint_refuses(
 ) -> None:
     """The negative control: who trusts the counter takes what is not there."""
 
-    def trust_the_counter(line: Line) -> None:
+    def trust_the_counter(sku: str, units: int) -> None:
         with connection.cursor() as cursor:
-            cursor.execute(
-                "UPDATE inventory_stockitem SET on_hand = on_hand - %s WHERE sku = %s", [line.quantity, line.sku]
-            )
+            cursor.execute("UPDATE inventory_stockitem SET on_hand = on_hand - %s WHERE sku = %s", [units, sku])
 
     monkeypatch.setattr(stock, "take", trust_the_counter)
     counters.load("a", 5, (), make=False)
@@ -299,7 +297,7 @@ def test_who_gives_back_on_any_error_admits_a_unit_that_is_sold(
             try:
                 with transaction.atomic(durable=True):
                     for line in order.lines:
-                        stock.take(line)
+                        stock.take(line.sku, line.quantity)
                     save_one(order, save)
             except BaseException:
                 counters.give_back(order.id, order.skus)

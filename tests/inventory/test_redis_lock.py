@@ -65,7 +65,7 @@ def test_the_other_way_round_the_lock_is_free_before_the_commit(ledger: Ledger) 
         def _place(self, order: Draft, save: Save) -> Placement:
             with transaction.atomic(durable=True):
                 with stock_lock(order.lines[0].sku).hold():
-                    stock.take(order.lines[0])
+                    stock.take(order.lines[0].sku, order.lines[0].quantity)
                     save_one(order, save)
                 seen.append((elsewhere(lambda: is_free("a")), elsewhere(ledger.orders)))
             return Placement.COMMITTED
@@ -161,7 +161,7 @@ def test_without_the_fence_he_writes_though_he_holds_no_lock(
     paused: Locked, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The negative control: the same pause, the fence neither claimed nor asked for."""
-    monkeypatch.setattr(locked, "check_and_decrement", lambda line, lease, kind: stock.take(line))
+    monkeypatch.setattr(locked, "check_and_decrement", lambda line, lease, kind: stock.take(line.sku, line.quantity))
     stock.deliver("a", 2)
     paused.place(new_draft(("a", 1)), ledger.save)
     assert len(ledger.orders()) == 2

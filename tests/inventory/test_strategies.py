@@ -39,7 +39,7 @@ def test_no_other_name_has_one(name: str) -> None:
 # What one order of two skus costs: statements to Postgres, and what is sent to Redis. The INSERT is the test's Save.
 # The locks that are in Postgres have connections of their own, and what goes over those is not in here.
 COSTS = {
-    "group-commit": ("BEGIN SELECT INSERT UPDATE COMMIT", ""),
+    "group-commit": ("BEGIN UPDATE UPDATE INSERT COMMIT", ""),
     "advisory-lock": ("BEGIN SELECT SELECT UPDATE UPDATE INSERT COMMIT", ""),
     "guarded-update": ("BEGIN UPDATE UPDATE INSERT COMMIT", ""),
     "insert-lock": ("BEGIN UPDATE UPDATE INSERT COMMIT", ""),

@@ -131,8 +131,11 @@ def test_pieces_of_stock_that_is_not_on_sale_are_gathered(redis: Redis) -> None:
 def test_what_is_queued_is_saved_and_not_taken_for_nobodys(redis: Redis) -> None:
     offer = on_sale({"a": 5}, strategy="lua-queue")
     order = buy(offer, a=2).order
+    waiting = strategies.waiting(order.pk)
+    assert waiting is not None
+    assert waiting.draft is not None
     assert reconcile(grace=0) == []
-    assert checkout.find(order.pk, customer=order.customer_id).order.state == "pending"
+    assert checkout.find(order.pk, customer=waiting.draft.customer).order.state == "pending"
     assert_law(a=3)
 
 
