@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from math import ceil
 from typing import Any
 
+import orjson
 from django.contrib.auth import get_user_model
 from django.core.exceptions import PermissionDenied
 from django.db import IntegrityError, InterfaceError, OperationalError
-from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
+from django.http import Http404, HttpRequest, HttpResponse
 from psycopg.errors import IdleInTransactionSessionTimeout
 from rest_framework import exceptions
 
@@ -235,8 +236,8 @@ def response(
 ) -> HttpResponse:
     """The answer of an API view: JSON, whatever format the view was asked for."""
     all_headers = {"Retry-After": str(problem.retry_after)} if problem.retry_after else {}
-    return JsonResponse(
-        document(problem, detail, **members),
+    return HttpResponse(
+        orjson.dumps(document(problem, detail, **members), default=str),
         status=problem.status,
         headers={**all_headers, **(headers or {})},
         content_type=CONTENT_TYPE,
@@ -275,5 +276,5 @@ def internal(request: HttpRequest) -> HttpResponse:
 
 def _page(request: HttpRequest, problem: Problem, detail: str = "") -> HttpResponse:
     if f"{request.path}/".startswith(("/api/", "/lab/")):
-        return JsonResponse(document(problem, detail), status=problem.status, content_type=CONTENT_TYPE)
+        return response(problem, detail)
     return HttpResponse(f"<!doctype html><title>{problem.title}</title><h1>{problem.title}</h1>", status=problem.status)

@@ -39,6 +39,14 @@ def described() -> dict[str, Any]:
 # What it says
 
 
+def test_an_order_is_shown_with_the_fields_of_its_schema(described: dict[str, Any], buyer: Buyer, redis: Redis) -> None:
+    """It is written out by hand, so that nothing keeps the two together but this."""
+    answer = buyer.order(order_body(on_sale({"a": 1}), a=1)).json()
+    schemas = described["components"]["schemas"]
+    assert list(answer) == list(schemas["Order"]["properties"])
+    assert [list(item) for item in answer["items"]] == [list(schemas["OrderItem"]["properties"])]
+
+
 def test_it_is_valid_openapi(described: dict[str, Any]) -> None:
     validate_schema(described)
 

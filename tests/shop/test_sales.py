@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from datetime import timedelta
 from decimal import Decimal
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -23,7 +25,7 @@ from inventory.strategies import NAMES
 from shop import checkout, offers, sales
 from shop.models import Product, Sale, SaleItem
 from shop.reconcile import reconcile
-from tests.factories import at_once, begin, new_customer, on_sale, tally
+from tests.factories import at_once, begin, interleaved, new_customer, on_sale, tally
 from tests.shop.conftest import Gone
 from tests.waiting import PATIENCE, wait_for
 
@@ -186,6 +188,41 @@ def test_an_offer_is_read_once_and_a_sale_that_is_not_there_is_asked_for_again()
     assert offers.get(made.sale) != offer
     assert offers.get(2**62) is None
     assert 2**62 not in offers._remembered
+
+
+@pytest.mark.parametrize(
+    ("left", "read", "known_to_others"),
+    [
+        pytest.param(0.9, "the old", "the old", id="young: nobody reads it"),
+        pytest.param(0.4, "the new", "the old", id="ageing: one reads it, and the others go on"),
+        pytest.param(-0.1, "the new", "the new", id="too old: all read it"),
+    ],
+)
+def test_one_reads_an_offer_anew_before_it_is_too_old_for_all(
+    monkeypatch: pytest.MonkeyPatch, settings: Any, left: float, read: str, known_to_others: str
+) -> None:
+    settings.OFFER_TTL = 1.0
+    made = on_sale({"a": 1})
+    old = offers.read(made.sale)
+    assert old is not None
+    Sale.objects.update(name="the new")
+    monkeypatch.setattr(offers, "time", SimpleNamespace(monotonic=lambda: 100.0))
+    offers._remembered[made.sale] = (100.0 + left, replace(old, name="the old"))
+    others: list[str] = []
+
+    def meanwhile() -> None:
+        others.append(offers.get(made.sale).name)  # type: ignore[union-attr]
+
+    if read == "the new":
+        with interleaved(meanwhile, before="shop_sale"):
+            offer = offers.get(made.sale)
+    else:
+        offer = offers.get(made.sale)
+        meanwhile()
+
+    assert offer is not None
+    assert (offer.name, others) == (read, [known_to_others])
+    assert offers.get(made.sale).name == read  # type: ignore[union-attr]
 
 
 def test_the_first_preheat_removes_what_an_earlier_sale_of_the_sku_has_left(redis: Redis) -> None:
