@@ -8,6 +8,7 @@ from django.db import connection, transaction
 from django.db.models import Count, F, OuterRef, Subquery, Sum
 from django.db.models.expressions import CombinedExpression
 from django.db.models.functions import Coalesce
+from django.db.transaction import TransactionManagementError
 
 from inventory import segments
 from inventory.draft import Line
@@ -67,9 +68,14 @@ def lock(skus: Collection[str]) -> dict[str, int]:
 
     In the order in which Python sorts skus, whatever order the database gives to texts: every writer of several rows
     keeps to it, so that no two wait for each other. Keys stay unlocked, since segments and unit rows refer to them.
+
+    Raises:
+        TransactionManagementError: no transaction is open, so that they would be free again at once.
     """
     if not skus:
         return {}
+    if not connection.in_atomic_block:
+        raise TransactionManagementError("Rows are locked until the transaction ends: open one.")
     with connection.cursor() as cursor:
         cursor.execute(LOCK, {"skus": list(skus)})
         return dict(cursor.fetchall())

@@ -13,19 +13,12 @@ Question = TypeVar("Question")
 Answer = TypeVar("Answer")
 
 
-def held() -> threading.Lock:
-    """A lock that is held: who takes it waits until somebody lets it go. An `Event` wakes him twice as slowly."""
-    lock = threading.Lock()
-    lock.acquire()
-    return lock
-
-
 @dataclass(eq=False, slots=True)
 class Ticket(Generic[Question, Answer]):
-    """A question that waits. Who has it is called once, by letting the lock go: with his answer, or to lead."""
+    """A question that waits. Who has it is called once: with his answer, or to lead the next group."""
 
     question: Question
-    called: threading.Lock = field(default_factory=held)
+    called: threading.Event = field(default_factory=threading.Event)
     answered: bool = False
     answer: Answer | None = None
     error: BaseException | None = None
@@ -57,9 +50,9 @@ class Together(Generic[Question, Answer]):
             if not connection.in_atomic_block:
                 connection.close()
             if not self._enter(mine):
-                mine.called.acquire()
+                mine.called.wait()
         if not mine.answered:
-            self._lead(mine, answer)
+            self._lead(answer)
         if mine.error is not None:
             raise mine.error
         return cast(Answer, mine.answer)
@@ -77,7 +70,7 @@ class Together(Generic[Question, Answer]):
                 self._leading = True
         return leads
 
-    def _lead(self, mine: Ticket[Question, Answer], answer: Callable[[Sequence[Question]], Sequence[Answer]]) -> None:
+    def _lead(self, answer: Callable[[Sequence[Question]], Sequence[Answer]]) -> None:
         """Answer everybody who waits, and then let the first who came meanwhile lead."""
         with self._mutex:
             group, self._waiting = self._waiting, []
@@ -95,7 +88,6 @@ class Together(Generic[Question, Answer]):
                 self._leading = bool(self._waiting)
                 following = self._waiting[0] if self._waiting else None
             if following is not None:
-                following.called.release()
+                following.called.set()
             for ticket in group:
-                if ticket is not mine:
-                    ticket.called.release()
+                ticket.called.set()

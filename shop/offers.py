@@ -1,4 +1,4 @@
-"""What a sale offers, read once a second and process: an order costs no query to learn it."""
+"""What a sale offers, read now and then by each process: an order costs no query to learn it."""
 
 from __future__ import annotations
 

@@ -59,8 +59,7 @@ class OrderItemSerializer(serializers.Serializer[Any]):
 
 
 class OrderSerializer(serializers.Serializer[Any]):
-    """An order as the API shows it. The fields are for the schema: asked one by one they cost more than the order."""
-
+    # The fields are for the schema, where a docstring would stand too: asked one by one they cost more than the order.
     id = serializers.UUIDField()
     sale = serializers.IntegerField()
     state = serializers.ChoiceField(choices=[("queued", "Queued"), *Order.State.choices])

@@ -6,6 +6,7 @@ from functools import partial
 
 import pytest
 from django.db import connection, transaction
+from django.db.transaction import TransactionManagementError
 from django.test.utils import CaptureQueriesContext
 
 from inventory import stock
@@ -72,6 +73,11 @@ def test_rows_are_locked_in_the_order_of_skus_whatever_order_the_database_has_fo
     with transaction.atomic(), CaptureQueriesContext(connection) as queries:
         stock.lock(["a", "B"])
     assert 'ORDER BY sku COLLATE "C" FOR NO KEY UPDATE' in queries[0]["sql"]
+
+
+def test_without_a_transaction_nothing_would_stay_locked(ledger: Ledger) -> None:
+    with pytest.raises(TransactionManagementError):
+        stock.lock(["a"])
 
 
 def test_locking_nothing_asks_nothing(ledger: Ledger) -> None:

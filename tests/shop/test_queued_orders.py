@@ -259,6 +259,7 @@ def test_an_order_that_cannot_even_be_written_as_rejected_has_an_outcome(
     rejected = buyer.get(answer.headers["Location"]).json()
     assert (rejected["state"], rejected["reason"]) == ("rejected", f"Sale {offer.sale} takes no more orders.")
     assert (rejected["id"], rejected["sale"], rejected["items"]) == (answer.json()["id"], offer.sale, [])
+    assert (rejected["total"], rejected["pay_by"]) == ("0.00", None)
     placed, said = (datetime.fromisoformat(each["created_at"]) for each in (answer.json(), rejected))
     assert abs(placed - said) < timedelta(seconds=1)
     assert_problem(other_buyer.get(answer.headers["Location"]), 404, "not-found")
