@@ -156,6 +156,27 @@ def prepare(
     )
 
 
+class NobodyThere(Exception):
+    """There is no shop to let the burst loose on."""
+
+
+def look_for_the_shop(host: str | None) -> None:
+    """Return when something answers at an address, be it an error: buyers ask a shop that is in trouble again.
+
+    Raises:
+        NobodyThere: nothing does, and every buyer would ask in vain until he gives up.
+    """
+    if not host:
+        raise NobodyThere("name the shop with --host: http://127.0.0.1:8000, where `make demo` serves one")
+    try:
+        urllib.request.urlopen(host, timeout=10).close()  # noqa: S310 - the host is the load test's own target
+    except urllib.error.HTTPError:
+        return
+    except (OSError, ValueError) as error:
+        why = getattr(error, "reason", error)
+        raise NobodyThere(f"no shop answers at {host} ({why}); `make demo` or `manage.py serve` starts one") from error
+
+
 def make_customers(count: int) -> list[int]:
     """The ids of so many customers; those of earlier bursts come again. They have no password to log in with."""
     names = [f"buyer-{number:06}" for number in range(1, count + 1)]

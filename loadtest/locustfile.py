@@ -82,6 +82,7 @@ def prepare(environment: Environment, **_: Any) -> None:
     environment.tally = Tally()
     environment.coming = AsyncResult()
     try:
+        burst.look_for_the_shop(environment.host)
         coming = burst.prepare(
             host=environment.host,
             strategy=chosen.strategy,

@@ -35,6 +35,16 @@ def test_headless_the_audit_is_a_row_of_the_report_and_the_exit_status(shop: str
     assert json.loads(done.stdout.splitlines()[-1])["sold"] == 30
 
 
+def test_where_no_shop_is_the_run_ends_at_once_and_says_what_to_do(shop: str, environment: dict[str, str]) -> None:
+    """Otherwise every buyer asks again until he gives up: minutes for nothing."""
+    done = headless(f"http://127.0.0.1:{free_port()}", environment, "--strategy", "lua")
+
+    assert done.returncode == 2, done.stderr
+    assert "no shop answers at" in done.stderr
+    assert "make demo" in done.stderr
+    assert "AUDIT" not in done.stdout + done.stderr
+
+
 def test_headless_a_rung_that_oversells_fails_the_run(shop: str, environment: dict[str, str]) -> None:
     done = headless(shop, environment, "--rung", "compute-and-overwrite")
 
