@@ -59,7 +59,8 @@ def holds(result: dict[str, Any]) -> bool:
 def sentence(result: dict[str, Any]) -> str:
     """The verdict in a line."""
     if holds(result):
-        unanswered = f"; {result['errors']} buyers were never answered" if result["errors"] else ""
+        errors = result["errors"]
+        unanswered = f"; {errors} {'buyer was' if errors == 1 else 'buyers were'} never answered" if errors else ""
         return f"conserved: {result['sold']} of {result['stock']} sold, each once{unanswered}"
     reasons = [
         f"{result['oversold']} oversold" if result["oversold"] else "",

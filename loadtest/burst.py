@@ -182,7 +182,11 @@ def make_customers(count: int) -> list[int]:
     names = [f"buyer-{number:06}" for number in range(1, count + 1)]
     users = (User(username=name, password=UNUSABLE_PASSWORD_PREFIX) for name in names)
     User.objects.bulk_create(users, ignore_conflicts=True, batch_size=10_000)
-    return list(User.objects.filter(username__in=names).order_by("username").values_list("pk", flat=True))
+    made: list[int] = []
+    for first in range(0, count, 10_000):  # a statement has 65,535 parameters at most
+        some = User.objects.filter(username__in=names[first : first + 10_000])
+        made.extend(some.order_by("username").values_list("pk", flat=True))
+    return made
 
 
 def finish(burst: Burst) -> None:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -17,6 +18,7 @@ from inventory.models import StockItem
 from inventory.strategies import NAMES
 from lab.ladder.stock import RUNGS
 from loadtest import audit, burst
+from loadtest.management.commands.rush import too_many
 from loadtest.tally import Tally
 from shop import checkout
 from tests.factories import new_customer, on_sale
@@ -92,6 +94,30 @@ def test_orders_of_several_units_leave_what_no_order_fits_in(manage: Manage, sho
     assert result["refused"] == 5
 
 
+def test_more_buyers_at_once_than_one_machine_can_play_are_refused_before_anything_starts(manage: Manage) -> None:
+    done = manage("rush", "--clients", "20001")
+
+    assert done.returncode == 2
+    assert "one machine plays at most 20,000 at the same time" in done.stderr
+    assert done.stdout == ""
+
+
+def test_who_sends_more_buyers_than_the_shop_accepts_is_told(settings: Any) -> None:
+    settings.WEB_PROCESSES, settings.WEB_CONNECTIONS = 2, 1024
+    assert too_many(2048) == ""
+    assert too_many(2049).startswith("2,049 buyers at once are more than the 2,048 connections")
+    settings.WEB_CONNECTIONS = 8192
+    assert too_many(10_000) == ""
+
+
+@pytest.mark.django_db
+def test_there_can_be_more_customers_than_a_statement_has_parameters() -> None:
+    first = burst.make_customers(65_600)
+
+    assert len(set(first)) == 65_600
+    assert burst.make_customers(3) == first[:3]
+
+
 def test_without_json_the_verdict_is_a_sentence(manage: Manage) -> None:
     done = manage("rush", "--stock", "3", "--clients", "4")
 
@@ -104,13 +130,14 @@ def test_without_json_the_verdict_is_a_sentence(manage: Manage) -> None:
     [
         ({}, True, "conserved: 100 of 100 sold, each once"),
         ({"errors": 7}, True, "conserved: 100 of 100 sold, each once; 7 buyers were never answered"),
+        ({"errors": 1}, True, "conserved: 100 of 100 sold, each once; 1 buyer was never answered"),
         ({"sold": 96, "on_hand": 4, "unserved": 1}, False, "BROKEN: 1 refused with units left for them"),
         ({"sold": 101, "on_hand": -1, "conserved": False, "oversold": 1}, False, "BROKEN: 1 oversold, -1 on hand"),
         ({"on_hand": -3, "sold": 100, "conserved": False}, False, "BROKEN: -3 on hand"),
         ({"sold": 99, "conserved": False}, False, "BROKEN: 1 units unaccounted for"),
         ({"missing": 2}, False, "BROKEN: 2 orders missing"),
     ],
-    ids=["sound", "unanswered", "unserved", "oversold", "below zero", "drift", "missing"],
+    ids=["sound", "unanswered", "one unanswered", "unserved", "oversold", "below zero", "drift", "missing"],
 )
 def test_the_sentence_says_what_is_broken(said: dict[str, object], holds: bool, sentence: str) -> None:
     sound = {"stock": 100, "sold": 100, "on_hand": 0, "errors": 0, "oversold": 0, "missing": 0, "unserved": 0}
@@ -151,7 +178,8 @@ def test_a_shop_that_does_not_answer_is_named_and_is_no_verdict(manage: Manage) 
         done = manage("rush", "--url", url)
 
     assert done.returncode == 2
-    assert done.stderr.strip() == f"CommandError: No healthy shop answers at {url}: {url}/health/ says more."
+    assert done.stderr.startswith(f"CommandError: No healthy shop answers at {url}. `make demo` or")
+    assert f"{url}/health/" in done.stderr
     assert done.stdout == ""
 
 

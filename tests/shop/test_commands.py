@@ -50,6 +50,8 @@ def test_the_sample_can_be_made_again_and_leaves_what_is_there(redis: Redis) -> 
         customer=User.objects.get(username="buyer").pk, sale=sale.pk, quantities={poster.pk: 1}, key="the last one"
     )
     said = run_sample("--password", "second")
+    numbers = {product.sku: product.pk for product in Product.objects.all()}
+    assert f"product {numbers['poster']}: Signed poster" in said
 
     assert (Product.objects.count(), Sale.objects.count(), SaleItem.objects.count()) == (3, 1, 3)
     assert dict(StockItem.objects.values_list("sku", "received")) == {"headphones": 100, "keyboard": 40, "poster": 1}

@@ -11,6 +11,7 @@ import threading
 from contextlib import ExitStack
 from typing import Any
 
+from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -18,7 +19,7 @@ from rich.table import Table
 
 from inventory import strategies
 from loadtest import audit
-from loadtest.arguments import positive
+from loadtest.arguments import clients, positive
 from loadtest.rush import Rush, RushError
 from loadtest.stack import Stack, answers
 from servers import ServerError
@@ -66,7 +67,7 @@ class Command(BaseCommand):
         parser.add_argument(
             "--skus", type=positive, default=1, help="of several, each order is a cart of 1 to 3 units (1)"
         )
-        parser.add_argument("--clients", type=positive, default=50, help="buyers who ask at the same time (50)")
+        parser.add_argument("--clients", type=clients, default=50, help="buyers who ask at the same time (50)")
         parser.add_argument("--quantity", type=positive, default=1, help="units in an order (1), at most 1000")
         parser.add_argument(
             "--attempts",
@@ -103,8 +104,14 @@ class Command(BaseCommand):
                         stack = running.enter_context(Stack(lab=lab, background=background))
                     console.print(*map(line_of, stack.in_use), sep="\n", style="dim", soft_wrap=True, highlight=False)
                     url = stack.url
+                    if crowd := too_many(options["clients"]):
+                        console.print(crowd, soft_wrap=True, highlight=False)
                 elif not answers(url):
-                    raise CommandError(f"No healthy shop answers at {url}: {url}/health/ says more.", returncode=2)
+                    raise CommandError(
+                        f"No healthy shop answers at {url}. `make demo` or `manage.py serve` starts one; what one that "
+                        f"is there lacks is said at {url}/health/.",
+                        returncode=2,
+                    )
                 statuses = [self.judge(rush, url, console, options) for rush in rushes]
         except ServerError as error:
             raise CommandError(str(error), returncode=2) from error
@@ -140,6 +147,17 @@ class Command(BaseCommand):
             verdict = f"[bold {colour}]{result['strategy']}: {audit.sentence(result)}[/]"
             Console().print(sheet(result), verdict, sep="\n")
         return 0 if audit.holds(result) else 1
+
+
+def too_many(buyers: int) -> str:
+    """What to know of so many buyers at once at a shop with our settings; nothing where it has room for them."""
+    accepted = settings.WEB_CONNECTIONS * settings.WEB_PROCESSES
+    if buyers <= accepted:
+        return ""
+    return (
+        f"{buyers:,} buyers at once are more than the {accepted:,} connections that the shop accepts (WEB_CONNECTIONS "
+        "of each process): some may give up before they are answered. WEB_CONNECTIONS=8192 has room for ten thousand."
+    )
 
 
 def end_with_the_reader() -> None:

@@ -54,6 +54,8 @@ class Command(BaseCommand):
             sale = open_a_sale(products, options["strategy"])
         sales.preheat(sale.pk)
         self.stdout.write(f"Sale {sale.pk}, “{sale.name}”, is open until {sale.closes_at:%Y-%m-%d %H:%M} UTC.")
+        for product in products:
+            self.stdout.write(f"  product {product.pk}: {product.name}")
         self.stdout.write(f"Log in as admin or buyer, as of now with password {password}")
 
 

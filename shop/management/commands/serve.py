@@ -32,7 +32,7 @@ class Command(BaseCommand):
                 f"No answer from {' and '.join(down)}: whoever needs it is told to come back until there is one. "
                 "manage.py servers status says where it should be, manage.py servers start starts what is ours."
             )
-        self.stderr.write(f"The shop is at http://{options['host']}:{options['port']}/. Stop it with Ctrl-C.")
+        self.stderr.write(f"In a moment the shop is at http://{options['host']}:{options['port']}/. Ctrl-C stops it.")
         arguments = granian_arguments(options["host"], options["port"])
         os.execve(sys.executable, arguments, {**os.environ, **environment()})  # noqa: S606 - our server, in our place
 
