@@ -26,6 +26,7 @@ from tests.locking.zookeeper_support import (
     ZooKeeperRecipe,
     ZooKeeperTraces,
     clients,
+    parts,
     running_zookeeper,
 )
 
@@ -69,6 +70,16 @@ class TestKazooRecipeLock(
             "test_a_timeout_is_a_total_deadline_although_wakes_are_in_vain",
         }
     )
+
+    def waiters(self, lock: Lock) -> int:
+        """Those that stand in line behind somebody, and watch him; who has given up has left his watch, and no node.
+
+        Who is interrupted while he still asks never learns of it: kazoo takes it for a connection that is closed.
+        """
+        client, path = parts(lock)
+        *before, _ = line = self.line(lock) or [""]
+        watching = {watch.__self__.node for node in before for watch in client._data_watchers.get(f"{path}/{node}", ())}
+        return len(watching.intersection(line))
 
     @pytest.fixture(autouse=True)
     def _server(self, zookeeper: ZooKeeper) -> None:
