@@ -55,8 +55,9 @@ LAB_STAGES = env.int("LAB_STAGES", default=2)
 # Threads of one web process, and how many processes there are.
 WEB_THREADS = env.int("WEB_THREADS", default=16)
 WEB_PROCESSES = env.int("WEB_PROCESSES", default=2)
-# Connections that one web process accepts. It counts open connections, idle ones too, not requests.
-WEB_CONNECTIONS = env.int("WEB_CONNECTIONS", default=1024)
+# Connections that one web process accepts: with two processes ten thousand buyers have one each. It counts open
+# connections, idle ones too, not requests. Whoever gets none waits outside, and may give up.
+WEB_CONNECTIONS = env.int("WEB_CONNECTIONS", default=8192)
 # Connections to Postgres of one web process, which its threads share. Who waits for a row waits cheaper for one of
 # these than in Postgres: with 4 for 16 threads more is sold, and the slowest answers come in less than half the time.
 WEB_DATABASE_CONNECTIONS = env.int("WEB_DATABASE_CONNECTIONS", default=4)

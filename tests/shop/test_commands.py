@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import socket
+import subprocess
+import sys
 from collections.abc import Iterator
 from datetime import timedelta
 from io import StringIO
@@ -161,6 +164,34 @@ def test_who_serves_is_told_which_server_does_not_answer(
     call_command("serve", "--port", str(port))
     warnings = capsys.readouterr().err.splitlines()[:-1]
     assert [line[: len(says)] for line in warnings] == ([] if answers else [says])
+
+
+@pytest.mark.parametrize(
+    ("soft", "hard", "allowed"),
+    [
+        pytest.param(256, 2000, 1512, id="as many as it wants"),
+        pytest.param(256, 1000, 1000, id="as many as it may have"),
+        pytest.param(1800, 2000, 1800, id="it has enough"),
+    ],
+)
+def test_the_web_server_may_open_a_file_for_each_connection(soft: int, hard: int, allowed: int) -> None:
+    """In a process of its own: who has given up a limit does not get it back."""
+    code = (
+        f"import resource; resource.setrlimit(resource.RLIMIT_NOFILE, ({soft}, {hard}))\n"
+        "import django; django.setup()\n"
+        "from shop.management.commands.serve import allow_connections; allow_connections()\n"
+        "print(*resource.getrlimit(resource.RLIMIT_NOFILE))"
+    )
+    more = {"WEB_CONNECTIONS": "1000", "DJANGO_SETTINGS_MODULE": "shop.settings"}
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=settings.BASE_DIR,
+        env={**os.environ, **more},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.split() == [str(allowed), str(hard)]
 
 
 def test_the_web_server_has_a_pool_and_the_size_that_is_set(monkeypatch: pytest.MonkeyPatch) -> None:

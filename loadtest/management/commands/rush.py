@@ -156,7 +156,7 @@ def too_many(buyers: int) -> str:
         return ""
     return (
         f"{buyers:,} buyers at once are more than the {accepted:,} connections that the shop accepts (WEB_CONNECTIONS "
-        "of each process): some may give up before they are answered. WEB_CONNECTIONS=8192 has room for ten thousand."
+        "of each process): some may give up before they are answered. Set it higher, or WEB_PROCESSES."
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import resource
 import socket
 import sys
 from typing import Any
@@ -13,6 +14,9 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from servers import RunFolder
 from shop.management.commands import servers
+
+FILES = 512
+"""What a web process has open beside its buyers' connections, at most."""
 
 
 class Command(BaseCommand):
@@ -32,6 +36,7 @@ class Command(BaseCommand):
                 f"No answer from {' and '.join(down)}: whoever needs it is told to come back until there is one. "
                 "manage.py servers status says where it should be, manage.py servers start starts what is ours."
             )
+        allow_connections()
         self.stderr.write(f"In a moment the shop is at http://{options['host']}:{options['port']}/. Ctrl-C stops it.")
         arguments = granian_arguments(options["host"], options["port"])
         os.execve(sys.executable, arguments, {**os.environ, **environment()})  # noqa: S606 - our server, in our place
@@ -46,6 +51,18 @@ def environment() -> dict[str, str]:
     if settings.WEB_DATABASE_CONNECTIONS < 1:
         raise CommandError("WEB_DATABASE_CONNECTIONS has to be 1 or more: without a connection nothing is sold.")
     return {"DATABASE_POOL": str(settings.WEB_DATABASE_CONNECTIONS)}
+
+
+def allow_connections() -> None:
+    """Let this process and its children open a file for each connection, and some for themselves, if they may.
+
+    A login often allows 1,024 and would allow many more; who cannot accept a connection leaves it waiting.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = settings.WEB_CONNECTIONS + FILES
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        allowed = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
 
 
 def granian_arguments(host: str, port: int, application: str = "shop.wsgi:application") -> list[str]:
