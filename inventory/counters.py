@@ -62,6 +62,7 @@ class Counters:
         self._take = client.register_script(SCRIPTS["take"])
         self._settle = client.register_script(SCRIPTS["settle"])
         self._load: Any = client.register_script(SCRIPTS["load"])
+        self._recount: Any = client.register_script(SCRIPTS["recount"])
 
     def load(self, sku: str, on_hand: int, committed: Collection[UUID], *, make: bool) -> int | None:
         """Make the counter of a sku agree with what is on hand, less what is reserved.
@@ -159,6 +160,15 @@ class Counters:
     def reserved(self) -> Mapping[str, int]:
         """Units of each sku that are noted as reserved for a draft."""
         return {text(sku): int(units) for sku, units in self.client.hgetall(UNITS).items()}
+
+    def recount(self) -> list[tuple[str, int, int]]:
+        """Make what is reserved agree with the notes, whose sum it is, unless one of them cannot be read.
+
+        Returns:
+            The sku of each counter for which it did not, the units that were reserved, and those that are.
+        """
+        wrong = self._recount([NOTES, UNITS])
+        return sorted((text(name).partition("\0")[0], int(was), int(units)) for name, was, units in wrong)
 
     def drafts(self) -> set[UUID]:
         """The drafts that have units reserved. What is no draft's id is passed over, as in `notes`."""

@@ -97,11 +97,11 @@ class OverLimit(Refusal):
         self.taken = taken
 
 
-class SaleOver(Refusal):
-    """The sale was closed, or is no more, since its offer was read."""
+class SaleClosed(Refusal):
+    """The sale was closed or postponed, or is no more, since its offer was read."""
 
     def __init__(self, sale: int) -> None:
-        super().__init__(f"Sale {sale} takes no more orders.")
+        super().__init__(f"Sale {sale} takes no orders now.")
 
 
 class UnknownCustomer(Refusal):

@@ -57,6 +57,7 @@ def reconcile(
     counters = strategies.counters()
     made = []
     for repair in chain(
+        _count_again(counters),
         _end_old_reservations(counters, saved, reject, grace),
         _remove_copies(counters, on_sale),
         _gather_pieces(on_sale),
@@ -67,6 +68,12 @@ def reconcile(
         logger.warning("Repaired: %s, %s, %+d units in Redis.", repair.what, repair.name, repair.units)
         made.append(repair)
     return made
+
+
+def _count_again(counters: Counters) -> Iterator[Repair]:
+    """Units that are reserved for nobody, or for somebody and free all the same: Redis has lost one of the two keys."""
+    for sku, was, units in counters.recount():
+        yield Repair(f"{was} units reserved, where drafts have noted {units}", sku, 0)
 
 
 def _end_old_reservations(counters: Counters, saved: Saved, reject: Reject, grace: float) -> Iterator[Repair]:

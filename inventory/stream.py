@@ -7,7 +7,7 @@ read and not finished is taken over by another; saving the same draft twice is s
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -19,7 +19,7 @@ import orjson
 from redis import Redis, RedisError
 from redis.exceptions import ResponseError
 
-from inventory.counters import NOTES, SCRIPTS, UNITS, counter_key, text
+from inventory.counters import NOTES, SCRIPTS, UNITS, Note, counter_key, text
 from inventory.draft import Buyer, Draft, Line, Returned
 from inventory.errors import Duplicate, OverLimit, SoldOut, StockNotLoaded, StockUnavailable
 
@@ -31,6 +31,8 @@ LAST = "{stock}:queue:last"
 DONE = "{stock}:queue:done"
 WOKEN = "{stock}:queue:woken"
 ASIDE = "{stock}:queue:aside"
+KINDS = {"customer": int, "sale": int, "key": str, "body_hash": str}
+"""What an entry says beside its lines."""
 REMEMBERED = 86400
 """Seconds for which Redis knows who has an idempotency key, and what has become of a draft that is no order."""
 
@@ -175,17 +177,19 @@ class Queue:
 
     def done(self, entries: Iterable[Entry]) -> None:
         """Take drafts off the queue that are orders now."""
+        ended = list(entries)
         with self.client.pipeline(transaction=False) as pipe:
-            for entry in entries:
+            for entry in ended:
                 self._take_off(pipe, entry, "sold", "")
-            pipe.execute()
+            for entry, noted in zip(ended, pipe.execute(), strict=True):
+                _warn_of_an_orphan(entry, noted)
 
     def back(self, entry: Entry, *, instead: UUID | None = None, reason: str = "") -> bool:
-        """Take a draft off the queue that is no order. Its units go back, and its key may be used again.
+        """Take a draft off the queue that is no order. Its units go back.
 
         Args:
-            instead: the order that stands for it; where there is none,
-            reason: why there is none.
+            instead: the order that stands for it, and has its key. Where there is none,
+            reason: why it is rejected. It keeps its key: who sends that again is told so, and does not buy anew.
 
         Returns:
             Whether it was noted: its units go back once.
@@ -193,7 +197,9 @@ class Queue:
         outcome = str(instead or "")
         if instead is None and entry.draft is not None:
             outcome = f"!{_buyer(entry.draft.sale, entry.draft.customer)}:{reason}"
-        return bool(self._take_off(self.client, entry, "back", outcome))
+        noted = self._take_off(self.client, entry, "back", outcome)
+        _warn_of_an_orphan(entry, noted)
+        return bool(noted == 1)
 
     def _take_off(self, client: Any, entry: Entry, how: str, outcome: str) -> Any:
         if entry.draft is None:  # nobody was promised anything; if there is a note all the same, it ends as old ones do
@@ -212,7 +218,7 @@ class Queue:
 
     def _whose(self, number: str) -> UUID | None:
         notes = self.client.hgetall(NOTES).items()
-        return next((UUID(text(draft)) for draft, note in notes if orjson.loads(note).get("entry") == number), None)
+        return next((UUID(text(draft)) for draft, said in notes if _said(said).get("entry") == number), None)
 
     def set_aside(self, entry: Entry, reason: str) -> None:
         """Keep for people to look at what cannot be saved, and go on without it."""
@@ -230,6 +236,16 @@ class Queue:
 
     def __len__(self) -> int:
         return int(self.client.xlen(STREAM))
+
+    def sales_of(self, notes: Iterable[Note], skus: Collection[str]) -> set[int]:
+        """The sales whose orders for some of these skus are still on the queue, of all that is noted."""
+        sales: set[int] = set()
+        for note in notes:
+            if note.buyer and not {sku for sku, _ in note.lines}.isdisjoint(skus):
+                sale, _ = buyer_of(note.buyer)
+                if sale not in sales and self.has(note.entry):
+                    sales.add(sale)
+        return sales
 
     def has(self, entry: str) -> bool:
         """Whether an entry is still on the queue."""
@@ -282,7 +298,21 @@ class Queue:
 
     def _note(self, draft: UUID) -> dict[str, Any]:
         note = self.client.hget(NOTES, str(draft))
-        return {} if note is None else orjson.loads(note)
+        return {} if note is None else _said(note)
+
+
+def _said(note: bytes | str) -> dict[str, Any]:
+    """What a note says; nothing where it cannot be read: that of one draft must not stop the others."""
+    try:
+        said = orjson.loads(note)
+    except ValueError:
+        return {}
+    return said if isinstance(said, dict) else {}
+
+
+def _warn_of_an_orphan(entry: Entry, noted: int) -> None:
+    if noted == -1:
+        logger.warning("Draft %s was queued, and Redis had no note of it: its counters are mended later.", entry.id)
 
 
 def _buyer(sale: int, customer: int) -> str:
@@ -323,6 +353,9 @@ def _aside(fields: dict[Any, Any]) -> tuple[str, str, str]:
 def _draft(raw: str) -> Draft:
     said = orjson.loads(raw)
     lines = [Line(line["sku"], line["quantity"], Decimal(line["price"]), line["limit"]) for line in said.pop("lines")]
+    # Else it would be found out when it is saved, by then perhaps under a name that nobody asks for.
+    if not lines or any(not isinstance(said[name], kind) for name, kind in KINDS.items()):
+        raise ValueError("That is no order.")
     return Draft(
         **{**said, "id": UUID(said["id"]), "created_at": datetime.fromisoformat(said["created_at"])},
         lines=tuple(lines),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -246,11 +247,12 @@ def _placed_before(strategy: Strategy | None, customer: int, key: str, body_hash
         placed = Placed(found, replayed=True)
     elif strategy is not None and (waiting := strategy.waiting(customer, key)) is not None:
         placed = _queued(waiting)
-    elif isinstance(refused, Duplicate) and (found := _saved(customer=customer, key=key)):
-        placed = Placed(found, replayed=True)  # it has left the queue between the two looks
+    elif isinstance(refused, Duplicate):  # it has left the queue, perhaps between the two looks
+        with suppress(Order.DoesNotExist):
+            placed = find(refused.existing, customer=customer)
     if placed is None:
         raise refused
-    if placed.order.body_hash != body_hash:
+    if placed.order.body_hash not in {"", body_hash}:
         raise KeyReused("This key belongs to a different order of yours: make a new key for a new order.")
     return placed
 
@@ -271,7 +273,9 @@ def _saved(**of: Any) -> Receipt | None:
 def _queued(waiting: Waiting) -> Placed:
     draft = waiting.draft
     assert draft is not None  # noqa: S101 - for the type checker
-    products = {product.sku: product for product in Product.objects.filter(sku__in=draft.skus)}
+    # One that was deleted meanwhile is known by its sku alone, and the order will be rejected.
+    gone = {sku: Product(pk=0, sku=sku, name=sku) for sku in draft.skus}
+    products = {**gone, **{product.sku: product for product in Product.objects.filter(sku__in=draft.skus)}}
     return Placed(receipts.of_draft(draft, products, queued=True), replayed=True, queued=True, place=waiting.place)
 
 

@@ -9,6 +9,7 @@ from datetime import datetime
 from decimal import Decimal
 
 from django.conf import settings
+from django.db import DatabaseError
 
 from shop.models import Product, Sale
 
@@ -51,26 +52,38 @@ _remembered: dict[int, tuple[float, Offer]] = {}
 _renewed: dict[int, float] = {}
 """What of the above, by its end, somebody is reading anew already."""
 
+_forgotten: dict[int, object] = {}
+"""When each was last to be forgotten: another object each time."""
+
 
 def get(sale: int) -> Offer | None:
     """The offer of a sale, at most `OFFER_TTL` seconds old; None where there is no such sale.
 
-    When half of that has passed one of those who ask reads it anew, so that not all who ask have to when it is over.
+    When half of that has passed one of those who ask reads it anew, so that not all who ask have to when it is over. If he cannot, the next one tries when it is over.
     """
-    now = time.monotonic()
+    now, forgotten = time.monotonic(), _forgotten.get(sale)
     until, remembered = _remembered.get(sale, (now, None))
-    if now < until:
+    ahead = now < until
+    if ahead:
         if until - now > settings.OFFER_TTL / 2 or _renewed.get(sale) == until:
             return remembered
         _renewed[sale] = until
-    offer = read(sale)
+    try:
+        offer = read(sale)
+    except DatabaseError:
+        if not ahead:
+            raise
+        return remembered
     if offer is not None:
         _remembered[sale] = (now + settings.OFFER_TTL, offer)
+        if _forgotten.get(sale) is not forgotten:  # since this began to read: it may be what was to be forgotten
+            _remembered.pop(sale, None)
     return offer
 
 
 def forget(sale: int) -> None:
     """Read the sale anew the next time, in this process."""
+    _forgotten[sale] = object()  # first: who has stored what he has read looks at this afterwards
     _remembered.pop(sale, None)
 
 

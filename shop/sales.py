@@ -49,8 +49,8 @@ def preheat(sale: int, *, wait: bool = True) -> None:
 
     Raises:
         IsOver: it is over.
-        NotNow: there is no such sale any more, another sale sells the same skus now or before it, or somebody else is
-            preheating it.
+        NotNow: there is no such sale any more, another sale sells the same skus now or before it, or has sold them to
+            who is still in its queue, or somebody else is preheating it.
         RedisError: Redis did not answer.
     """
     with transaction.atomic():
@@ -66,8 +66,9 @@ def preheat(sale: int, *, wait: bool = True) -> None:
         others = Sale.objects.filter(products__sku__in=skus).exclude(pk=sale)
         sooner = Q(opens_at__lt=locked.opens_at) | Q(opens_at=locked.opens_at, pk__lt=sale)
         before = others.filter(sooner, closes_at__gt=now).first()
+        promised = None
         if before is None:
-            _copy(locked, skus, others, now)
+            promised = _copy(locked, skus, others, now)
         elif locked.opens_at > now:
             # A sku was added to it that the other one sells: it is loaded when that is over.
             Sale.objects.filter(pk=sale, preheated_at__isnull=False, unloaded_at=None).update(unloaded_at=now)
@@ -75,14 +76,21 @@ def preheat(sale: int, *, wait: bool = True) -> None:
     sold_out.forget()
     if before is not None:
         raise NotNow(f"“{before}” is selling the same until {before.closes_at:%H:%M:%S}.")
+    if promised is not None:
+        raise NotNow(f"Orders of sale {promised} for the same are queued, and have its stock until they are saved.")
 
 
-def _copy(sale: Sale, skus: Sequence[str], others: QuerySet[Sale], now: datetime) -> None:
+def _copy(sale: Sale, skus: Sequence[str], others: QuerySet[Sale], now: datetime) -> int | None:
     """Copy the stock of a sale, in the open transaction, and remove what others have copied of it.
 
     Args:
         others: sales that have some of the skus.
+
+    Returns:
+        The sale that has sold some of it to who is still in its queue: nothing was copied. None when there is none.
     """
+    # All at once, in the one order that everybody keeps to: below some are written before the others.
+    stock.lock(skus)
     loaded = others.filter(preheated_at__isnull=False, unloaded_at=None)
     if sale.is_loaded:  # what those that are over have left was removed the first time
         loaded = loaded.filter(closes_at__gt=now)
@@ -90,8 +98,13 @@ def _copy(sale: Sale, skus: Sequence[str], others: QuerySet[Sale], now: datetime
     strategies.unload(sorted(set(theirs.values_list("product__sku", flat=True))))
     # Those that are to come are preheated again when this one is over.
     loaded.filter(opens_at__gt=now).update(unloaded_at=now)
+    # Nobody queues for these any more: their counters are gone. Most strategies would sell what is only promised.
+    queueing = [name for name in strategies.NAMES if strategies.get(name).queues]
+    if others.filter(strategy__in=queueing).exists() and (promised := strategies.promised(skus) - {sale.pk}):
+        return min(promised)
     strategies.preheat(sale.strategy, skus, saved)
     Sale.objects.filter(pk=sale.pk).update(preheated_at=sale.preheated_at or now, unloaded_at=None)
+    return None
 
 
 def close(sale: int) -> None:

@@ -14,13 +14,13 @@ from django.db.backends.utils import CursorWrapper
 
 from inventory import stock, strategies
 from inventory.draft import Buyer, Draft, Line, Returned
-from inventory.errors import Duplicate, OverLimit, Refusal, SaleOver, UnknownCustomer
+from inventory.errors import Duplicate, OverLimit, Refusal, SaleClosed, UnknownCustomer
 from shop.models import Allowance, Order, OrderItem
 
 # In one order for everybody, so that batches cannot wait for each other in a circle; of twins the first comes first.
 # A key that the customer has used before makes the row, and so its items, not appear. A twin that is still being
 # written is waited for: the unique index is the truth, in every process and after every crash. A token outlives the
-# account that it was made for, and an offer that was read a moment ago outlives its sale, so both are looked at here.
+# account that it was made for, and a sale is closed or postponed after an offer was read, so both are looked at here.
 # Counting the allowances locks them until the commit; what goes beyond a limit is undone before that.
 INSERT = """
     WITH draft AS (
@@ -37,7 +37,8 @@ INSERT = """
                coalesce(%(payable_from)s::timestamptz, created_at)
           FROM draft
          WHERE (SELECT is_active FROM auth_user WHERE auth_user.id = customer)
-           AND (SELECT draft.created_at < closes_at FROM shop_sale WHERE shop_sale.id = sale)
+           AND (SELECT opens_at <= draft.created_at AND draft.created_at < closes_at
+                  FROM shop_sale WHERE shop_sale.id = sale)
          ORDER BY customer, key, draft.id
         ON CONFLICT DO NOTHING
         RETURNING id, customer_id, sale_id
@@ -197,7 +198,7 @@ def _why(cursor: CursorWrapper, drafts: Sequence[Draft]) -> dict[UUID, Refusal]:
         if draft.id in existing:
             order, same = existing[draft.id]
             return Duplicate(order, same=same)
-        return SaleOver(draft.sale) if draft.customer in active else UnknownCustomer(draft.customer)
+        return SaleClosed(draft.sale) if draft.customer in active else UnknownCustomer(draft.customer)
 
     return {draft.id: why(draft) for draft in drafts}
 

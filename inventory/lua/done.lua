@@ -12,33 +12,35 @@
 -- ARGV[4]   "sold" or "back"
 -- ARGV[5]   what has become of the draft, where that is not an order of its own; else empty
 -- ARGV[6]   seconds for which that is remembered
--- Returns 1 when the draft was on the queue, 0 when somebody has taken it off before.
+-- Returns 1 when the draft was noted, 0 when somebody has taken it off before, and -1 when it was on the queue without
+-- a note, or with one that cannot be read, which stays: then nothing but the entry is ended.
 
 redis.call("XACK", KEYS[3], ARGV[3], ARGV[2])
-redis.call("XDEL", KEYS[3], ARGV[2])
+local was_there = redis.call("XDEL", KEYS[3], ARGV[2])
 local noted = redis.call("HGET", KEYS[1], ARGV[1])
-if not noted then
-    return 0
+local legible, note = pcall(cjson.decode, noted)
+if not legible or type(note) ~= "table" or type(note.lines) ~= "table" then
+    return -was_there
 end
-local note = cjson.decode(noted)
 redis.call("HDEL", KEYS[1], ARGV[1])
-if ARGV[4] == "back" then
-    redis.call("DEL", KEYS[4])  -- Postgres alone knows now who has the key
+if ARGV[4] == "back" and string.sub(ARGV[5], 1, 1) ~= "!" then
+    redis.call("DEL", KEYS[4])  -- another order has it, or none: Postgres alone knows
 end
 for at, line in ipairs(note.lines) do
     if redis.call("HINCRBY", KEYS[2], line[1], -line[2]) == 0 then
         redis.call("HDEL", KEYS[2], line[1])
     end
-    if ARGV[4] == "back" then
-        if redis.call("EXISTS", KEYS[5 + 2 * at]) == 1 then
-            redis.call("INCRBY", KEYS[5 + 2 * at], line[2])
+    local counter, bought = KEYS[5 + 2 * at], KEYS[6 + 2 * at]  -- none where the entry has fewer lines than its note
+    if ARGV[4] == "back" and counter then
+        if redis.call("EXISTS", counter) == 1 then
+            redis.call("INCRBY", counter, line[2])
         end
-        if redis.call("HEXISTS", KEYS[6 + 2 * at], note.buyer) == 1 then
-            redis.call("HINCRBY", KEYS[6 + 2 * at], note.buyer, -line[2])
+        if redis.call("HEXISTS", bought, note.buyer) == 1 then
+            redis.call("HINCRBY", bought, note.buyer, -line[2])
         end
     end
 end
-if tonumber(redis.call("GET", KEYS[5]) or 0) < note.place then
+if note.place and tonumber(redis.call("GET", KEYS[5]) or 0) < note.place then
     redis.call("SET", KEYS[5], string.format("%.0f", note.place))
 end
 if ARGV[5] ~= "" then

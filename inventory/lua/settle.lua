@@ -4,14 +4,18 @@
 -- KEYS[3..] the counter of each line's sku
 -- ARGV[1]   the draft's id
 -- ARGV[2]   "sold" or "back"
--- Returns 1 when there was a note, 0 when it had ended before.
+-- Returns 1 when there was a note, 0 when it had ended before or cannot be read; then it stays.
 
 local noted = redis.call("HGET", KEYS[1], ARGV[1])
 if not noted then
     return 0
 end
+local legible, note = pcall(cjson.decode, noted)
+if not legible or type(note) ~= "table" or type(note.lines) ~= "table" then
+    return 0
+end
 redis.call("HDEL", KEYS[1], ARGV[1])
-for at, line in ipairs(cjson.decode(noted).lines) do
+for at, line in ipairs(note.lines) do
     if redis.call("HINCRBY", KEYS[2], line[1], -line[2]) == 0 then
         redis.call("HDEL", KEYS[2], line[1])
     end

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import cache
 from uuid import UUID
 
@@ -43,6 +43,7 @@ __all__ = [
     "given_back",
     "in_redis",
     "preheat",
+    "promised",
     "queue",
     "queued",
     "refresh",
@@ -148,6 +149,15 @@ def in_redis(skus: Sequence[str]) -> Mapping[str, tuple[int, int]]:
 def queue() -> Queue:
     """The queue of accepted orders in the shop's Redis."""
     return Queue(get_redis_connection("default"))
+
+
+def promised(skus: Collection[str]) -> set[int]:
+    """The sales that have orders for these skus in the queue.
+
+    Raises:
+        RedisError: Redis did not answer.
+    """
+    return queue().sales_of(counters().notes(), skus)
 
 
 def work(save: Save, reject: Reject, saved: Saved) -> int:

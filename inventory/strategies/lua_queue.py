@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
-from django.db import DataError, IntegrityError, InterfaceError, OperationalError, transaction
+from django.db import InterfaceError, OperationalError, transaction
 from django.dispatch import Signal
 from redis import RedisError
 
@@ -107,8 +107,7 @@ class LuaQueue(Lua):
             entry = self.queue().promised(entry)
         logger.error("Draft %s cannot be saved: %s", entry.id or entry.number, reason)
         if entry.draft is not None:
-            with suppress(DataError, IntegrityError), transaction.atomic():
-                reject({entry.draft: reason})
+            _reject_if_possible(entry.draft, reason, reject)
         self.queue().set_aside(entry, reason)
 
     def end(self, note: Note, reject: Reject) -> bool:
@@ -121,8 +120,7 @@ class LuaQueue(Lua):
         entry = self.queue().promised(Entry(note.entry, note.draft, None, ""))
         if entry.draft is None:
             return self.counters().give_back(note.draft, [sku for sku, _ in note.lines])
-        with suppress(DataError, IntegrityError), transaction.atomic():
-            reject({entry.draft: reason})
+        _reject_if_possible(entry.draft, reason, reject)
         return self.queue().back(entry, reason=reason)
 
     def _take_off(self, entries: Sequence[Entry], refusals: dict[uuid.UUID, InventoryError], saved: Saved) -> None:
@@ -162,3 +160,20 @@ class LuaQueue(Lua):
             return self.queue().under(customer, key)
         except RedisError as error:
             raise StockUnavailable(f"Redis did not answer: {error}") from error
+
+
+def _reject_if_possible(draft: Draft, reason: str, reject: Reject) -> None:
+    """Write that a draft is rejected. Whatever is wrong with it may be wrong here too, and must stop nobody.
+
+    Raises:
+        OperationalError, InterfaceError: Postgres did not answer: this is the next worker's.
+    """
+    try:
+        with transaction.atomic():
+            reject({draft: reason})
+    except (OperationalError, InterfaceError):
+        raise
+    except Exception:
+        logger.exception(
+            "Draft %s cannot be written as rejected either; Redis remembers its outcome for a day.", draft.id
+        )

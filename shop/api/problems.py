@@ -109,7 +109,7 @@ BY_EXCEPTION: tuple[tuple[type[Exception], Problem], ...] = (
     (errors.SoldOut, SOLD_OUT),
     (errors.OverLimit, OVER_LIMIT),
     (errors.UnknownCustomer, UNAUTHENTICATED),
-    (errors.SaleOver, SALE_NOT_OPEN),
+    (errors.SaleClosed, SALE_NOT_OPEN),
     (errors.Duplicate, STILL_RUNNING),
     (errors.StockNotLoaded, NOT_LOADED),
     (errors.StockUnavailable, UNAVAILABLE),

@@ -467,7 +467,7 @@ def spoil(redis: Redis, draft: Draft, said: dict[str | bytes, str | bytes]) -> s
 
 @pytest.mark.parametrize("raw", ["{", "{}", "1", "[]", b"\xff", '{"id": "1"}'])
 @pytest.mark.parametrize("says_id", [True, False])
-def test_an_entry_that_cannot_be_read_is_rejected_and_set_aside_and_its_units_and_its_key_are_free(
+def test_an_entry_that_cannot_be_read_is_rejected_and_set_aside_and_its_units_are_free(
     strategy: LuaQueue, ledger: Ledger, queue: Queue, redis: Redis, raw: str | bytes, says_id: bool
 ) -> None:
     draft, other = new_draft(("a", 2), key="mine", limit=2), new_draft(("b", 1))
@@ -487,7 +487,10 @@ def test_an_entry_that_cannot_be_read_is_rejected_and_set_aside_and_its_units_an
     assert (waiting.reason, waiting.customer) == ("ValueError: An entry cannot be read.", draft.customer)
     assert_at_rest(redis)
     ledger.assert_law(a=(3, 0), b=(2, 1))
-    strategy.place(new_draft(("a", 2), key="mine", limit=2), ledger.save)
+    with pytest.raises(Duplicate) as refused:
+        strategy.place(new_draft(("a", 2), key="mine", limit=2), ledger.save)
+    assert refused.value.existing == draft.id, "the key stands for what is rejected"
+    strategy.place(new_draft(("a", 2), key="another", limit=2), ledger.save)
 
 
 def test_an_entry_that_is_nobodys_is_set_aside_by_its_number(
@@ -528,6 +531,44 @@ def test_an_entry_and_a_note_that_both_cannot_be_read_stop_nobody(
     assert counters.give_back(draft.id, draft.skus)
     assert_at_rest(redis)
     ledger.assert_law(a=(3, 0), b=(2, 1))
+
+
+@pytest.mark.parametrize("said", [b"{", b"1", b"null", b'"x"', b"[]", b'{"lines": 1}', b"\xff"])
+@pytest.mark.parametrize("whose", ["the entry's", "somebody's", "the draft's"])
+def test_a_note_that_is_not_json_stops_nobody(
+    strategy: LuaQueue, ledger: Ledger, queue: Queue, counters: Counters, redis: Redis, whose: str, said: bytes
+) -> None:
+    draft, others = new_draft(("a", 1)), [new_draft(("b", 1)) for _ in range(3)]
+    strategy.place(draft, ledger.save)
+    if whose != "the draft's":  # whose entry can be read
+        spoil(redis, draft, {"id": str(draft.id) if whose == "the entry's" else "none", "draft": "{"})
+    redis.hset(NOTES, str(draft.id) if whose != "somebody's" else str(uuid4()), said)
+    for other in others:
+        strategy.place(other, ledger.save)
+
+    assert work(strategy, ledger) == 4
+
+    saved = [draft.id] if whose == "the draft's" else []
+    assert sorted(ledger.orders()) == sorted([*saved, *(other.id for other in others)])
+    assert len(queue.aside()) == 1 - len(saved)
+    assert len(queue) == 0
+    # The note stays, and what it had stays reserved, until somebody has looked at it.
+    redis.delete(NOTES)
+    counters.recount()
+    strategies.get("lua").refresh(["a", "b"], ledger.saved)
+    ledger.assert_law(a=(3 - len(saved), len(saved)), b=(0, 3))
+
+
+def test_an_order_that_redis_has_no_note_of_is_saved_and_said(
+    strategy: LuaQueue, ledger: Ledger, redis: Redis, caplog: pytest.LogCaptureFixture
+) -> None:
+    draft, noted = new_draft(("a", 1)), new_draft(("b", 1))
+    strategy.place(draft, ledger.save)
+    strategy.place(noted, ledger.save)
+    redis.hdel(NOTES, str(draft.id))
+    assert work(strategy, ledger) == 2
+    assert sorted(ledger.orders()) == sorted([draft.id, noted.id])
+    assert [record.args for record in caplog.records] == [(draft.id,)]
 
 
 @pytest.mark.parametrize("since", ["bought elsewhere", "unloaded"])

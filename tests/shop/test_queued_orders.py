@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta
+from typing import Any
 from uuid import uuid4
 
 import orjson
@@ -17,7 +18,7 @@ from inventory.counters import NOTES
 from inventory.models import StockItem
 from inventory.stream import STREAM, Queue, key_key
 from shop import accounts, checkout, offers, sales
-from shop.models import Allowance, Order, Sale, SaleItem
+from shop.models import Allowance, Order, Product, Sale, SaleItem
 from shop.saving import saved
 from shop.tasks import save_queued_orders
 from tests.factories import OnSale, close_now, on_sale, orders_in
@@ -106,10 +107,14 @@ def test_what_postgres_refuses_is_rejected_with_its_reason(buyer: Buyer, offer: 
     assert (rejected["state"], rejected["reason"]) == ("rejected", "a: at most 2 per customer, 2 taken already")
     assert strategies.counters().left(["a"]) == {"a": 3}
     assert [(row.sold, row.conserved) for row in accounts.figures(["a"])] == [(0, True)]
-    close_now(offer)
-    again = buyer.order(order_body(offer, a=1), key="mine")
-    assert (again.status_code, again.json()) == (202, rejected), "201 is for who has bought something"
-    assert again.headers["Idempotent-Replayed"] == "true"
+    for over in (False, True):
+        if over:
+            close_now(offer)
+        again = buyer.order(order_body(offer, a=1), key="mine")
+        assert (again.status_code, again.json()) == (202, rejected), "201 is for who has bought something"
+        assert again.headers["Idempotent-Replayed"] == "true"
+        assert_problem(buyer.order(order_body(offer, a=2), key="mine"), 422, "key-reused")
+    assert len(strategies.queue()) == 0
 
 
 def test_who_comes_later_is_told_a_later_place(buyer: Buyer, other_buyer: Buyer, offer: OnSale) -> None:
@@ -208,6 +213,56 @@ def test_a_retry_after_the_product_has_left_the_sale_finds_what_is_queued(buyer:
     assert_problem(buyer.order(order_body(offer, a=2), key="mine"), 422, "key-reused")
 
 
+def test_an_order_of_a_product_that_is_deleted_while_it_is_queued_is_found(buyer: Buyer, offer: OnSale) -> None:
+    answer = buyer.order(order_body(offer, a=1), key="mine")
+    SaleItem.objects.filter(product__sku="a").delete()
+    Product.objects.filter(sku="a").delete()
+    offers._remembered.clear()
+    looked = buyer.get(answer.headers["Location"])
+    assert (looked.status_code, looked.json()["state"], looked.json()["items"][0]["sku"]) == (200, "queued", "a")
+    assert buyer.order(order_body(offer, a=1), key="mine").json() == looked.json()
+    checkout.save_queued()
+    assert buyer.get(answer.headers["Location"]).json()["state"] == "rejected"
+
+
+ONE_LINE = [{"sku": "a", "quantity": 1, "price": "9.90", "limit": None}]
+
+
+@pytest.mark.parametrize(
+    "instead",
+    [
+        pytest.param({"customer": [1]}, id="a customer that is none"),
+        pytest.param({"key": "\0", "lines": ONE_LINE}, id="fewer lines than are noted, too"),
+        pytest.param({"lines": []}, id="no lines"),
+        pytest.param({"lines": [*ONE_LINE, *ONE_LINE]}, id="a sku twice"),
+        pytest.param({"sale": "x"}, id="a sale that is none"),
+        pytest.param({"key": {"a": 1}}, id="a key that is no text"),
+        pytest.param({"key": "\0"}, id="a key that Postgres refuses"),
+        pytest.param({"body_hash": None}, id="no hash"),
+    ],
+)
+def test_an_entry_that_says_nonsense_legibly_stops_nobody(
+    buyer: Buyer, other_buyer: Buyer, offer: OnSale, redis: Redis, instead: dict[str, Any]
+) -> None:
+    poison = buyer.order(order_body(offer, a=1, b=1))
+    ((number, said),) = redis.xrange(STREAM)
+    redis.xdel(STREAM, number)
+    worse = redis.xadd(STREAM, {**said, "draft": orjson.dumps({**orjson.loads(said[b"draft"]), **instead})})
+    note = orjson.loads(redis.hget(NOTES, poison.json()["id"]))
+    redis.hset(NOTES, poison.json()["id"], orjson.dumps({**note, "entry": worse.decode()}))
+    healthy = [other_buyer.order(order_body(offer, b=1)).headers["Location"] for _ in range(2)]
+
+    assert checkout.save_queued() == 3
+
+    assert [other_buyer.get(location).json()["state"] for location in healthy] == ["pending", "pending"]
+    assert buyer.get(poison.headers["Location"]).json()["state"] == "rejected"
+    assert len(strategies.queue()) == 0
+    assert len(strategies.queue().aside()) == 1
+    strategies.refresh(["a", "b"], saved)
+    assert strategies.in_redis(["a", "b"]) == {"a": (3, 0), "b": (1, 0)}
+    assert all(figures.conserved for figures in accounts.figures())
+
+
 def test_an_order_that_cannot_be_saved_is_rejected_and_set_aside(
     buyer: Buyer, other_buyer: Buyer, offer: OnSale, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -245,7 +300,68 @@ def test_an_order_whose_entry_cannot_be_read_is_rejected(buyer: Buyer, offer: On
     assert (rejected["items"], rejected["total"]) == (queued["items"], queued["total"])
     assert Order.objects.get().body_hash == checkout.body_hash_of(offer.sale, offer.cart(a=1))
     assert strategies.counters().left(["a"]) == {"a": 3}
-    assert not redis.exists(key_key(buyer.customer, "mine"))
+    assert redis.exists(key_key(buyer.customer, "mine")), "the key stands for what is rejected"
+    again = buyer.order(order_body(offer, a=1), key="mine")
+    assert (again.status_code, again.json()) == (202, rejected)
+
+
+def test_the_key_of_an_order_that_could_not_even_be_written_as_rejected_stands_for_it(
+    buyer: Buyer, offer: OnSale, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody knows any more what was asked for under it; that it was rejected is remembered for a day."""
+    first = buyer.order(order_body(offer, a=1), key="mine").json()
+
+    def fail(*_: object, **__: object) -> None:
+        raise IntegrityError("no such thing")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(checkout, "save", fail)
+        broken.setattr(checkout, "reject", fail)
+        checkout.save_queued()
+    assert orders_in() == 0
+    again = buyer.order(order_body(offer, a=1), key="mine")
+    assert (again.status_code, again.json()["id"], again.json()["state"]) == (202, first["id"], "rejected")
+    assert again.json()["reason"] == "IntegrityError: no such thing"
+    assert buyer.order(order_body(offer, a=1), key="new").status_code == 202
+
+
+@pytest.mark.parametrize("second", ["guarded-update", "segmented-lock", "unit-rows", "group-commit", "lua"])
+def test_the_next_sale_gets_the_stock_when_all_that_was_queued_for_it_is_saved(
+    buyer: Buyer, other_buyer: Buyer, second: str
+) -> None:
+    offer = on_sale({"a": 2}, strategy="lua-queue")
+    location = buyer.order(order_body(offer, a=2)).headers["Location"]
+    sales.close(offer.sale)
+    after = on_sale({"a": 1}, strategy=second, preheat=False)
+    for _ in range(2):
+        sales.tend()
+        offers._remembered.clear()
+        assert_problem(other_buyer.order(order_body(after, a=1)), 503, "not-loaded")
+    assert not Sale.objects.get(pk=after.sale).is_loaded
+
+    checkout.save_queued()
+
+    assert buyer.get(location).json()["state"] == "pending", "it was promised"
+    sales.tend()
+    offers._remembered.clear()
+    assert other_buyer.order(order_body(after, a=1)).status_code == 201
+    assert_problem(other_buyer.order(order_body(after, a=1)), 409, "sold-out")
+    assert all(figures.conserved for figures in accounts.figures())
+
+
+@pytest.mark.parametrize("second", ["guarded-update", "segmented-lock", "unit-rows"])
+def test_without_waiting_for_what_is_queued_the_next_sale_has_its_stock(
+    buyer: Buyer, other_buyer: Buyer, second: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The negative control."""
+    offer = on_sale({"a": 1}, strategy="lua-queue")
+    location = buyer.order(order_body(offer, a=1)).headers["Location"]
+    sales.close(offer.sale)
+    monkeypatch.setattr(strategies, "promised", lambda skus: set())
+    after = on_sale({"a": 0}, strategy=second)
+    assert other_buyer.order(order_body(after, a=1)).status_code == 201
+    checkout.save_queued()
+    assert buyer.get(location).json()["state"] == "rejected"
 
 
 def test_an_order_that_cannot_even_be_written_as_rejected_has_an_outcome(
@@ -257,7 +373,7 @@ def test_an_order_that_cannot_even_be_written_as_rejected_has_an_outcome(
     checkout.save_queued()
     assert orders_in() == 0
     rejected = buyer.get(answer.headers["Location"]).json()
-    assert (rejected["state"], rejected["reason"]) == ("rejected", f"Sale {offer.sale} takes no more orders.")
+    assert (rejected["state"], rejected["reason"]) == ("rejected", f"Sale {offer.sale} takes no orders now.")
     assert (rejected["id"], rejected["sale"], rejected["items"]) == (answer.json()["id"], offer.sale, [])
     assert (rejected["total"], rejected["pay_by"]) == ("0.00", None)
     placed, said = (datetime.fromisoformat(each["created_at"]) for each in (answer.json(), rejected))

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import logging
+from collections import Counter
+from collections.abc import Mapping
+from contextlib import suppress
 from functools import partial
 from io import StringIO
 from typing import Any
@@ -11,12 +14,12 @@ from uuid import uuid4
 
 import pytest
 from django.core.management import CommandError, call_command
-from django.db import transaction
+from django.db import IntegrityError, transaction
 from django.utils import timezone
 from redis import Redis, RedisError
 
 from inventory import strategies
-from inventory.counters import NOTES, Counters
+from inventory.counters import NOTES, UNITS, Counters
 from inventory.errors import OverLimit, TryAgain
 from inventory.models import StockItem, StockUnit
 from inventory.strategies.lua_queue import LuaQueue
@@ -90,6 +93,60 @@ def test_who_does_not_ask_postgres_gives_sold_units_back(
         buy(offer, a=2)
     given_back = [repair.units for repair in reconcile(grace=0) if repair.what == "units reserved for nobody"]
     assert given_back == [2]
+
+
+@pytest.mark.parametrize("strategy", ["lua", "lua-queue", "segmented-redis"])
+@pytest.mark.parametrize("lost", [NOTES, UNITS, "one note"])
+def test_what_redis_has_lost_of_the_two_keys_of_a_reservation_is_counted_again(
+    redis: Redis, counters: Counters, lost: str, strategy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Too much reserved, and everybody is told to come back for ever; too little, and Redis admits what is taken."""
+    monkeypatch.setattr(checkout, "save_queued", lambda: 0)  # no worker comes
+    offer = on_sale({"a": 5, "b": 5}, strategy=strategy)
+    drafts = []
+    for _ in range(2):
+        with monkeypatch.context() as dying:
+            dying.setattr(Counters, "settle", lambda *rest: False)
+            dying.setattr(Counters, "give_back", lambda *rest: False)
+            dying.setattr("inventory.stock.take", lambda *rest: (_ for _ in ()).throw(IntegrityError("gone")))
+            with suppress(IntegrityError):
+                buy(offer, a=2, b=1)
+    drafts = [note.draft for note in counters.notes()]
+    assert len(drafts) == 2
+    if lost == "one note":
+        redis.hdel(NOTES, str(drafts[0]))
+    else:
+        redis.delete(lost)
+    noted = {UNITS: 2, NOTES: 0, "one note": 1}[lost]
+
+    repairs = reconcile(grace=60)
+
+    assert {repair.name for repair in repairs} >= {"a", "b"}
+    assert sums(counters.reserved()) == ({"a": 2 * noted, "b": noted} if noted else {})
+    admitted = {sku: units for sku, (units, _) in strategies.in_redis(["a", "b"]).items()}
+    assert admitted == {"a": 5 - 2 * noted, "b": 5 - noted}
+    assert reconcile(grace=60) == []
+
+
+def sums(reserved: Mapping[str, int]) -> dict[str, int]:
+    """What is reserved of each sku, from whichever of its counters."""
+    units: Counter[str] = Counter()
+    for name, each in reserved.items():
+        units[name.partition("\0")[0]] += each
+    return dict(units)
+
+
+def test_while_a_note_cannot_be_read_nobody_knows_what_is_reserved(
+    offer: OnSale, counters: Counters, redis: Redis
+) -> None:
+    counters.take(new_draft(("a", 2)))
+    (draft,) = counters.drafts()
+    redis.hset(NOTES, str(draft), "{")
+    assert reconcile(grace=0) == []
+    assert counters.reserved() == {"a": 2}
+    redis.hdel(NOTES, str(draft))  # by somebody who has looked at it
+    assert [repair.units for repair in reconcile(grace=0)] == [0, 2]
+    assert_law(a=5, b=5)
 
 
 def test_a_reservation_within_its_grace_is_on_its_way(offer: OnSale, counters: Counters) -> None:

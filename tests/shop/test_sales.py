@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -14,7 +15,7 @@ from typing import Any
 
 import pytest
 from django.core.exceptions import ValidationError
-from django.db import IntegrityError, connection, transaction
+from django.db import IntegrityError, OperationalError, connection, transaction
 from django.utils import timezone
 from redis import Redis, RedisError
 
@@ -223,6 +224,53 @@ def test_one_reads_an_offer_anew_before_it_is_too_old_for_all(
     assert offer is not None
     assert (offer.name, others) == (read, [known_to_others])
     assert offers.get(made.sale).name == read  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("left", [0.4, -0.1])
+def test_an_offer_that_is_still_good_needs_no_postgres(
+    monkeypatch: pytest.MonkeyPatch, settings: Any, left: float
+) -> None:
+    settings.OFFER_TTL = 1.0
+    made = on_sale({"a": 1})
+    known = offers.read(made.sale)
+    assert known is not None
+    offers._remembered[made.sale] = (time.monotonic() + left, known)
+    monkeypatch.setattr(offers, "read", lambda sale: (_ for _ in ()).throw(OperationalError("gone")))
+    if left > 0:
+        assert offers.get(made.sale) is known, "the one who looks ahead"
+        assert offers.get(made.sale) is known, "the others"
+    else:
+        with pytest.raises(OperationalError):
+            offers.get(made.sale)
+
+
+def test_what_is_to_be_forgotten_while_it_is_read_is_not_remembered() -> None:
+    made = on_sale({"a": 1})
+    offers._remembered.clear()
+
+    def close() -> None:
+        Sale.objects.update(name="closed")
+        offers.forget(made.sale)
+
+    with interleaved(close, after="shop_product"):  # the last thing that is read
+        assert offers.get(made.sale).name != "closed"  # type: ignore[union-attr]
+    assert offers.get(made.sale).name == "closed"  # type: ignore[union-attr]
+
+
+def test_preheating_locks_the_stock_in_the_order_of_all_others(redis: Redis) -> None:
+    """The sale before has pieces of the second sku to be put back: it would be locked before the first."""
+    earlier = on_sale({"b": 5}, strategy="unit-rows")
+    Sale.objects.filter(pk=earlier.sale).update(closes_at=timezone.now())
+    later = on_sale({"a": 5, "b": 0}, strategy="lua", preheat=False)
+    with ThreadPoolExecutor(1) as pool:
+        with transaction.atomic():
+            stock.lock(["a"])  # an order of both ends, say
+            preheating = begin(pool, partial(sales.preheat, later.sale))
+            with connection.cursor() as cursor:
+                cursor.execute("SET LOCAL lock_timeout = '1s'")
+            stock.lock(["b"])
+        preheating.result(PATIENCE)
+    assert strategies.counters().left(["a", "b"]) == {"a": 5, "b": 5}
 
 
 def test_the_first_preheat_removes_what_an_earlier_sale_of_the_sku_has_left(redis: Redis) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from datetime import timedelta
 from decimal import Decimal
 from functools import partial
 from uuid import UUID
@@ -17,7 +18,7 @@ from redis import Redis
 
 from inventory import strategies
 from inventory.draft import Draft
-from inventory.errors import Duplicate, OverLimit, Refusal, SaleOver, UnknownCustomer
+from inventory.errors import Duplicate, OverLimit, Refusal, SaleClosed, UnknownCustomer
 from inventory.models import StockItem
 from shop import accounts, saving
 from shop.models import Allowance, Order, OrderItem, Sale
@@ -238,13 +239,15 @@ def test_a_retry_by_a_customer_who_was_deactivated_is_still_a_duplicate(offer: O
     assert kinds(saved(again)) == {again.id: Duplicate}
 
 
-def test_a_sale_that_was_closed_or_deleted_meanwhile_takes_no_order(offer: OnSale, customer: int) -> None:
-    closed, open_still = on_sale({"c": 1}), offer
+def test_a_sale_that_was_closed_postponed_or_deleted_meanwhile_takes_no_order(offer: OnSale, customer: int) -> None:
+    closed, postponed, open_still = on_sale({"c": 1}), on_sale({"d": 1}), offer
     Sale.objects.filter(pk=closed.sale).update(closes_at=timezone.now())
+    Sale.objects.filter(pk=postponed.sale).update(opens_at=timezone.now() + timedelta(minutes=30))
     late = new_draft(("c", 1), customer=customer, sale=closed.sale)
+    early = new_draft(("d", 1), customer=customer, sale=postponed.sale)
     never = new_draft(("a", 1), customer=customer, sale=2**62)
     fine = new_draft(("a", 1), customer=customer, sale=open_still.sale)
-    assert kinds(saved(late, never, fine)) == {late.id: SaleOver, never.id: SaleOver}
+    assert kinds(saved(late, early, never, fine)) == dict.fromkeys((late.id, early.id, never.id), SaleClosed)
     assert list(Order.objects.values_list("id", flat=True)) == [fine.id]
 
 

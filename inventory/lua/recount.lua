@@ -1,0 +1,35 @@
+-- Make what is reserved agree with the notes, whose sum it is.
+-- KEYS[1]   the notes: a hash of draft id to note
+-- KEYS[2]   the units reserved: a hash of counter name to units
+-- Returns {name, units that were reserved, units that are} for each that was wrong. Nothing is changed while there is a
+-- note that cannot be read: nobody knows what it has.
+
+local noted, wrong = {}, {}
+for _, said in ipairs(redis.call("HVALS", KEYS[1])) do
+    local legible, note = pcall(cjson.decode, said)
+    if not legible or type(note) ~= "table" or type(note.lines) ~= "table" then
+        return {}
+    end
+    for _, line in ipairs(note.lines) do
+        noted[line[1]] = (noted[line[1]] or 0) + line[2]
+    end
+end
+local reserved = redis.call("HGETALL", KEYS[2])
+for at = 1, #reserved, 2 do
+    local name, units = reserved[at], tonumber(reserved[at + 1])
+    if units ~= (noted[name] or 0) then
+        wrong[#wrong + 1] = {name, units, noted[name] or 0}
+    end
+    noted[name] = nil
+end
+for name, units in pairs(noted) do
+    wrong[#wrong + 1] = {name, 0, units}
+end
+for _, each in ipairs(wrong) do
+    if each[3] == 0 then
+        redis.call("HDEL", KEYS[2], each[1])
+    else
+        redis.call("HSET", KEYS[2], each[1], string.format("%.0f", each[3]))
+    end
+end
+return wrong
