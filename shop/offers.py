@@ -59,7 +59,8 @@ _forgotten: dict[int, object] = {}
 def get(sale: int) -> Offer | None:
     """The offer of a sale, at most `OFFER_TTL` seconds old; None where there is no such sale.
 
-    When half of that has passed one of those who ask reads it anew, so that not all who ask have to when it is over. If he cannot, the next one tries when it is over.
+    When half of that has passed one of those who ask reads it anew, so that not all who ask have to when it is over. If
+    he gets no answer nothing is lost yet.
     """
     now, forgotten = time.monotonic(), _forgotten.get(sale)
     until, remembered = _remembered.get(sale, (now, None))

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import itertools
-import random
 import time
 from abc import abstractmethod
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
@@ -57,7 +57,7 @@ class Segmented(Strategy):
         wait: seconds a buyer waits for the locks of the whole cart.
         segments: how many a sku is split into. It may change while a sale runs: whoever preheats or gathers next
             spreads the stock over so many, and everybody sells from those that have some.
-        start: told how many segments would do, says which to try first: `random.randrange` or `round_robin()`.
+        start: told the sku and how many segments would do, says which to try first. By default they are taken in turn.
     """
 
     def __init__(
@@ -66,14 +66,14 @@ class Segmented(Strategy):
         *,
         wait: float,
         segments: int,
-        start: Callable[[int], int] = random.randrange,
+        start: Callable[[str, int], int] | None = None,
     ) -> None:
         if segments < 1:
             raise ValueError(f"A sku is split into one segment at least, not {segments}.")
         self.make_lock = make_lock
         self.wait = wait
         self.segments = segments
-        self.start = start
+        self.start = start or round_robin()
         self._seen: dict[str, tuple[float, dict[int, int]]] = {}
 
     @abstractmethod
@@ -123,7 +123,7 @@ class Segmented(Strategy):
             segments = self._look(line.sku)
         covering = [number for number, units in segments.items() if units >= line.quantity]
         if covering:
-            at = self.start(len(covering))
+            at = self.start(line.sku, len(covering))
             number, lease = self._one_of(line.sku, covering[at:] + covering[:at], leases, until)
             return Held(line, number, {number: lease})
         numbers = sorted(segments.keys() | set(range(self.segments)))
@@ -160,7 +160,8 @@ class Segmented(Strategy):
         self._seen.pop(sku, None)
 
 
-def round_robin() -> Callable[[int], int]:
-    """A start that goes round: the segments in turn. For sales of one sku: the lines of a cart would fall into step."""
-    turns = itertools.count()
-    return lambda segments: next(turns) % segments
+def round_robin() -> Callable[[str, int], int]:
+    """A start that goes round: of each sku the segments in turn. With one turn for all a cart of as many skus as there
+    are segments would find each sku at the same segment for ever."""
+    turns: defaultdict[str, itertools.count[int]] = defaultdict(itertools.count)
+    return lambda sku, segments: next(turns[sku]) % segments

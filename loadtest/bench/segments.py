@@ -23,7 +23,6 @@ from django.utils import timezone
 from inventory.draft import Draft, Line
 from inventory.errors import Refusal, TryAgain
 from inventory.strategies import stock_lock
-from inventory.strategies.segmented import round_robin
 from inventory.strategies.segmented_lock import SegmentedLock
 from loadtest import burst as bursts
 from shop.saving import save
@@ -70,7 +69,7 @@ def orders_per_s(segments: int, customers: Sequence[int], seconds: float) -> flo
         limit=STOCK,
         customers=list(customers),
     )
-    strategy = SegmentedLock(stock_lock, wait=settings.STOCK_LOCK_WAIT, segments=segments, start=round_robin())
+    strategy = SegmentedLock(stock_lock, wait=settings.STOCK_LOCK_WAIT, segments=segments)
     strategy.preheat(list(burst.products), lambda drafts: set())
     go = threading.Barrier(len(customers) + 1)
     with ThreadPoolExecutor(len(customers)) as pool:

@@ -50,7 +50,7 @@ class MovementForm(forms.ModelForm):
         max_length=200,
         required=False,
         widget=UnfoldAdminTextInputWidget,
-        help_text="Needed for corrections and returns.",
+        help_text="Needed with every movement: the delivery note's number, say.",
     )
     received_before = forms.IntegerField(required=False, widget=forms.HiddenInput)
 
@@ -75,7 +75,7 @@ class MovementForm(forms.ModelForm):
             return cleaned
         if units == 0 or (units < 0 and kind != Kind.CORRECTED):
             self.add_error("units", "Only a correction takes units away, and none moves nothing.")
-        if kind != Kind.DELIVERED and not cleaned.get("why"):
+        if not cleaned.get("why"):
             self.add_error("why", "Say why.")
         # The row is locked until the movement is committed: of two equal forms only one finds what it expects.
         stock.gather(self.instance.pk, -units)

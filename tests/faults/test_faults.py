@@ -14,19 +14,11 @@ from tests.factories import DISTINCT
 from tests.faults.conftest import Survives
 from tests.faults.faults import FAULTS
 
-OTHER_LOCKS = [
-    ("file-lock", "kill-web-process"),
-    ("insert-lock", "kill-postgres"),
-    ("lock-table", "kill-postgres"),
-    ("session-lock", "cut-postgres"),
-]
-"""One fault each, that ends its holder or its server: in all else they are `redis-lock`.
-
-Those whose locks are on other servers than the shop's are in `test_faults_on_other_servers`.
-"""
+OTHER_LOCKS = ["file-lock", "insert-lock", "lock-table", "session-lock"]
+"""Those whose locks are on other servers than the shop's are in `test_faults_on_other_servers`."""
 
 
-@pytest.mark.parametrize(("strategy", "fault"), [*product(DISTINCT, sorted(FAULTS)), *OTHER_LOCKS])
+@pytest.mark.parametrize(("strategy", "fault"), [*product([*DISTINCT, *OTHER_LOCKS], sorted(FAULTS))])
 def test_what_was_answered_is_there_and_every_unit_is_somebodys(
     survives: Survives, strategy: str, fault: str, number: int
 ) -> None:

@@ -1,4 +1,4 @@
-"""A web process is killed that may hold locks on servers of their own: others get them, and nothing is lost."""
+"""The same faults, while the shop's locks are on servers of their own: others get them, and nothing is lost."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 import pytest
 
 from tests.faults.conftest import Shop, Survives, running_shop
+from tests.faults.faults import FAULTS
 from tests.locking.conftest import running_valkey
 from tests.locking.etcd_support import running_etcd
 from tests.locking.zookeeper_support import running_zookeeper
@@ -53,7 +54,7 @@ def shop(strategy: str) -> Iterator[Shop]:
         yield running
 
 
-@pytest.mark.parametrize("fault", ["kill-web-process"])
+@pytest.mark.parametrize("fault", sorted(FAULTS))
 def test_what_was_answered_is_there_and_every_unit_is_somebodys(
     survives: Survives, strategy: str, fault: str, number: int
 ) -> None:

@@ -27,7 +27,7 @@ NAMES = ("segmented-lock", "segmented-redis")
 
 def make(name: str, base: type[Segmented] | None = None, **options: Any) -> Any:
     """A strategy as a process of its own has it, which tries the first segment that would do first."""
-    options = {"wait": PATIENCE, "segments": 5, "start": lambda segments: 0} | options
+    options = {"wait": PATIENCE, "segments": 5, "start": lambda sku, segments: 0} | options
     make_lock = options.pop("make_lock", stock_lock)
     if name == "segmented-lock":
         return (base or SegmentedLock)(make_lock, **options)

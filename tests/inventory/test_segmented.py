@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -121,10 +122,23 @@ def test_round_robin_takes_them_in_turn(ledger: Ledger, name: str) -> None:
     assert units_of(strategy, "a") == [2, 2, 3, 3, 3]
 
 
+@pytest.mark.parametrize("turns", ["of each sku", "one for all"])
+def test_the_lines_of_a_cart_do_not_fall_into_step(ledger: Ledger, name: str, turns: str) -> None:
+    one = itertools.count()
+    start = round_robin() if turns == "of each sku" else lambda sku, segments: next(one) % segments
+    strategy = make(name, segments=2, start=start)
+    put_on_sale(strategy, a=8, b=8)
+    for _ in range(4):
+        buy(strategy, ledger, ("a", 1), ("b", 1))
+    found = (units_of(strategy, "a"), units_of(strategy, "b"))
+    assert found == (([2, 2], [2, 2]) if turns == "of each sku" else ([0, 4], [4, 0]))
+
+
 def test_a_random_start_spreads_the_buyers(ledger: Ledger, name: str) -> None:
     locks = Locks()
     put_on_sale(make(name), a=100)
-    strategy = make(name, make_lock=locks, start=random.Random(1).randrange)  # noqa: S311 - no secret
+    chance = random.Random(1)  # noqa: S311 - no secret
+    strategy = make(name, make_lock=locks, start=lambda sku, segments: chance.randrange(segments))
     for _ in range(30):
         buy(strategy, ledger, ("a", 1))
     assert {number for _, number in locks.asked} == set(range(5))

@@ -89,7 +89,7 @@ def get(client: Client, path: str, **query: str) -> str:
     return response.content.decode()
 
 
-def move(units: str, kind: str = "delivered", why: str = "", **more: str) -> dict[str, str]:
+def move(units: str, kind: str = "delivered", why: str = "as ordered", **more: str) -> dict[str, str]:
     """The form of a movement, as a browser sends it."""
     return {"kind": kind, "units": units, "why": why, **more}
 
@@ -344,7 +344,7 @@ def test_a_delivery_that_is_no_number_of_units_is_refused(admin_client: Client, 
 
 def test_the_figures_of_a_sku_cannot_be_written(admin_client: Client, redis: Redis) -> None:
     on_sale({"a": 10})
-    admin_client.post(f"{STOCK}a/change/", move("", received="99", on_hand="99", sku="z"))
+    admin_client.post(f"{STOCK}a/change/", move("", why="", received="99", on_hand="99", sku="z"))
     assert StockItem.objects.values_list("sku", "received", "on_hand").get() == ("a", 10, 10)
 
 
@@ -352,7 +352,12 @@ def test_the_figures_of_a_sku_cannot_be_written(admin_client: Client, redis: Red
 def test_a_new_sku_is_added_with_or_without_units(
     admin_client: Client, redis: Redis, delivered: str, units: int
 ) -> None:
-    assert admin_client.post(f"{STOCK}add/", move(delivered, sku="new/1 ü")).status_code == 302
+    assert (
+        admin_client.post(
+            f"{STOCK}add/", move(delivered, why="as ordered" if delivered else "", sku="new/1 ü")
+        ).status_code
+        == 302
+    )
     assert StockItem.objects.values_list("sku", "received", "on_hand").get() == ("new/1 ü", units, units)
     assert "new/1 ü" in rows(get(admin_client, STOCK))
 
@@ -378,7 +383,7 @@ def test_each_movement_is_noted_with_who_and_why(staff: Callable[..., Client], r
         ("delivered", 10, None, ""),
         ("corrected", -2, who.pk, "counted again"),
         ("returned", 1, who.pk, "broken box"),
-        ("delivered", 4, who.pk, ""),
+        ("delivered", 4, who.pk, "as ordered"),
     ]
     assert StockItem.objects.values_list("received", "on_hand").get() == (13, 10)
     assert redis.get("{stock}:counter:a") == b"10"
@@ -403,8 +408,9 @@ def test_each_movement_is_noted_with_who_and_why(staff: Callable[..., Client], r
         pytest.param(move("-1", "delivered"), "Only a correction takes units away", id="a delivery that takes away"),
         pytest.param(move("-1", "returned", "x"), "Only a correction takes units away", id="a return that takes away"),
         pytest.param(move("0", "corrected", "x"), "none moves nothing", id="nothing"),
-        pytest.param(move("1", "corrected"), "Say why.", id="a correction without a reason"),
+        pytest.param(move("1", "corrected", ""), "Say why.", id="a correction without a reason"),
         pytest.param(move("1", "returned", "  "), "Say why.", id="a return without a reason"),
+        pytest.param(move("1", "delivered", ""), "Say why.", id="a delivery without a reason"),
         pytest.param(move("", "corrected", "counted"), "Say how many units.", id="a reason without units"),
         pytest.param(move("1", "stolen", "x"), "Select a valid choice", id="a kind that is none"),
         pytest.param(move("1", "corrected", "x" * 201), "at most 200 characters", id="a long story"),

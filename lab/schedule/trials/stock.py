@@ -345,7 +345,7 @@ def _file_lock(sku: str) -> ProcessLock:
     return ProcessLock(Path(gettempdir()), f"last-unit-lab-{connection.settings_dict['NAME']}-{sku}")
 
 
-def _first(segments: int) -> int:
+def _first(sku: str, segments: int) -> int:
     return 0
 
 

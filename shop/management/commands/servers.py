@@ -9,8 +9,8 @@ from urllib.parse import urlsplit, urlunsplit
 import psycopg
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError
+from django.db import connection
 
-from inventory.strategies.locks import conninfo
 from servers import RunFolder, ServerError, keeper, valkey
 from servers.status import Status
 
@@ -114,8 +114,8 @@ def statuses(folder: RunFolder) -> list[Status]:
 def _given_postgres() -> Status:
     address = _without_credentials(settings.DATABASE_URL)
     try:
-        with psycopg.connect(conninfo(), connect_timeout=5) as connection:
-            return Status("postgres", address, connection.info.parameter_status("server_version"))
+        with psycopg.connect(**{**connection.get_connection_params(), "connect_timeout": 5}) as asked:
+            return Status("postgres", address, asked.info.parameter_status("server_version"))
     except psycopg.Error:
         return Status("postgres", address)
 
