@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -97,11 +98,14 @@ def prepare(environment: Environment, **_: Any) -> None:
             seconds=chosen.seconds,
         )
     except Exception as error:
-        # Locust would go on without us, with buyers who wait for nothing.
-        sys.stderr.write(f"The burst cannot be prepared: {error}\n")
-        if chosen.json_lines:
-            say({"error": str(error)})
+        # Locust would go on without us, with buyers who wait for nothing; also when nobody reads what we say, as behind
+        # `| head -1`.
         environment.process_exit_code = 2
+        with suppress(BrokenPipeError):
+            sys.stderr.write(f"The burst cannot be prepared: {error}\n")
+        if chosen.json_lines:
+            with suppress(BrokenPipeError):
+                say({"error": str(error)})
         runner.quit()
         return
     if isinstance(runner, MasterRunner):

@@ -14,8 +14,11 @@ from typing import Any
 from django.conf import settings
 
 from inventory import strategies
+from shop.management.commands import serve
 
 LOCUSTFILE = Path(__file__).parent / "locustfile.py"
+FILES = 256
+"""What Locust has open beside its buyers' connections, at most."""
 
 
 class RushError(Exception):
@@ -70,8 +73,14 @@ class Rush:
             The verdict; see `loadtest.audit.verdict`.
 
         Raises:
-            RushError: Locust ended without one.
+            RushError: Locust ended without one, or could not have played so many buyers: they would have complained of
+                the shop.
         """
+        if (allowed := serve.allow_files(self.clients + FILES)) < self.clients + FILES:
+            raise RushError(
+                f"One process may open {allowed:,} files here, too few for {self.clients:,} buyers at once and Locust "
+                f"itself. `ulimit -n` sets how many; --clients {max(1, allowed - FILES)} would do."
+            )
         command = [
             *(sys.executable, "-m", "locust", "-f", str(LOCUSTFILE), "--headless", "--only-summary"),
             *("--loglevel", "ERROR", "--host", url, "--users", str(self.clients), "--strategy", self.strategy),

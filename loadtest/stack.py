@@ -67,7 +67,6 @@ class Stack:
             ServerError, CommandError: a part does not start; those that did are stopped again.
         """
         serve.refuse_busy_port("127.0.0.1", self.port)
-        serve.allow_connections()
         settings.RUN_FOLDER.create()
         with ExitStack() as starting:
             wanted = [

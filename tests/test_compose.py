@@ -118,7 +118,11 @@ def read() -> dict[str, str]:
     found = {}
     for node in ast.walk(ast.parse((ROOT / "shop/settings.py").read_text())):
         match node:
-            case ast.Call(func=ast.Attribute(value=ast.Name("env")), args=[ast.Constant(str(name))], keywords=keywords):
+            case ast.Call(
+                func=ast.Attribute(value=ast.Name("env" | "environment")),
+                args=[ast.Constant(str(name))],
+                keywords=keywords,
+            ):
                 found[name] = as_written(next(keyword.value for keyword in keywords if keyword.arg == "default"))
     return found
 

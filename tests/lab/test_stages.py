@@ -32,7 +32,7 @@ from lab.schedule.stage import IN_USE, MARK, NotOurs, Stage, address
 from lab.schedule.stages import StagesBusy, borrowed, for_a_command, open_stage, redis_url_of
 from servers import ServerError
 from servers.postgres import DATABASE
-from shop.settings import database_from_url
+from shop.environment import database
 from tests.lab.schedule_support import manage
 
 NUMBER = 4
@@ -468,7 +468,7 @@ def given(monkeypatch: pytest.MonkeyPatch, **changed: Any) -> None:
 
 def test_what_a_database_url_says_in_its_query_holds_for_the_lab_too(monkeypatch: pytest.MonkeyPatch) -> None:
     shop = connections.databases[DEFAULT_DB_ALIAS]
-    found = database_from_url(f"postgres:///shop?host={shop['HOST']}&port={shop['PORT']}&sslmode=prefer")
+    found = database("DATABASE_URL", f"postgres:///shop?host={shop['HOST']}&port={shop['PORT']}&sslmode=prefer")
     asked = {name: found.get(name, "") for name in ("HOST", "PORT", "PASSWORD")}
     assert asked["HOST"] == ""
     options = {**shop["OPTIONS"], **found["OPTIONS"], "pool": {"min_size": 1}}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -43,6 +44,23 @@ def test_where_no_shop_is_the_run_ends_at_once_and_says_what_to_do(shop: str, en
     assert "no shop answers at" in done.stderr
     assert "make demo" in done.stderr
     assert "AUDIT" not in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("options", [(), ("--json-lines",)], ids=["text", "json"])
+def test_where_no_shop_is_the_run_ends_also_when_nobody_reads_what_it_says(
+    environment: dict[str, str], options: tuple[str, ...]
+) -> None:
+    """As behind `| head -1`: what cannot be said must not keep it from ending."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = locust(f"http://127.0.0.1:{free_port()}", "--headless", "--users", "5", *options)
+    pipes = {"stdin": subprocess.PIPE, "stdout": writing, "stderr": writing}
+    with subprocess.Popen(command, cwd=CHECKOUT, env=environment, **pipes) as run:
+        os.close(writing)
+        try:
+            assert run.wait(timeout=30) == 2
+        finally:
+            run.kill()
 
 
 def test_headless_a_rung_that_oversells_fails_the_run(shop: str, environment: dict[str, str]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 import subprocess
 import sys
@@ -100,6 +101,32 @@ def test_more_buyers_at_once_than_one_machine_can_play_are_refused_before_anythi
     assert done.returncode == 2
     assert "one machine plays at most 20,000 at the same time" in done.stderr
     assert done.stdout == ""
+
+
+@pytest.mark.django_db
+def test_more_buyers_than_a_process_may_open_files_are_refused_before_they_come() -> None:
+    """Without it they would complain of the shop. In a process of its own, which gives up its limit for good."""
+    code = (
+        "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (256, 500))\n"
+        "import django; django.setup()\n"
+        "from loadtest.rush import Rush, RushError\n"
+        "try: Rush(clients=300).run('http://127.0.0.1:9')\n"
+        "except RushError as error: print(error)\n"
+        "print(*resource.getrlimit(resource.RLIMIT_NOFILE))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=CHECKOUT,
+        env={**os.environ, "DJANGO_SETTINGS_MODULE": "shop.settings"},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    said, limits = done.stdout.splitlines()
+    assert said.startswith("One process may open 500 files here, too few for 300 buyers at once and Locust itself.")
+    assert "--clients 244 would do" in said
+    assert limits == "500 500"
 
 
 def test_who_sends_more_buyers_than_the_shop_accepts_is_told(settings: Any) -> None:

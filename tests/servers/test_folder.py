@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from servers import RunFolder, ServerError
+from servers import RunFolder, ServerError, etcd, postgres, valkey
 from servers import claim as claim_module
 from servers.folder import CHECKOUT
 from tests.servers.support import run_python
@@ -143,6 +143,42 @@ def test_delete_removes_everything_and_says_nothing_when_there_is_nothing(folder
     folder.delete()
     assert not folder.path.exists()
     folder.delete()
+
+
+@pytest.mark.parametrize(
+    ("theirs", "named"),
+    [
+        (["thesis.tex"], "thesis.tex in it"),
+        (["a", "b", "c", "d", "e"], "a, b, c and 2 more in it"),
+        (["photos/"], "photos in it"),
+        (["web-8000.log/"], "web-8000.log in it"),
+        (["postgres-backup.sql"], "postgres-backup.sql in it"),
+    ],
+    ids=["a file", "several", "a folder", "a folder with the name of a file of ours", "almost ours"],
+)
+def test_delete_leaves_what_somebody_else_has_put_there(folder: RunFolder, theirs: list[str], named: str) -> None:
+    folder.secret_key()
+    ours = ("keeper.log", "web-8001.log", "beat-schedule.db", "locust-17.log")
+    for name in (*ours, *theirs):
+        (folder.path / name).mkdir() if name.endswith("/") else (folder.path / name).touch()
+    (folder.path / "postgres" / "data").mkdir(parents=True)
+    with pytest.raises(ServerError, match=named):
+        folder.delete()
+    left = {entry.name for entry in folder.path.iterdir()}
+    assert left == {name.rstrip("/") for name in theirs} | {folder.claim.note.name}
+
+    for name in theirs:
+        (folder.path / name).rmdir() if name.endswith("/") else (folder.path / name).unlink()
+    folder.delete()
+    assert not folder.path.exists()
+
+
+def test_delete_knows_the_copies_of_every_program(folder: RunFolder) -> None:
+    folder.create()
+    for wheel in (postgres.WHEEL, valkey.WHEEL, etcd.WHEEL):
+        wheel._copy(folder.path).mkdir()
+    folder.delete()
+    assert not folder.path.exists()
 
 
 def test_delete_is_refused_while_somebody_runs_the_servers(folder: RunFolder) -> None:

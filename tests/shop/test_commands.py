@@ -6,7 +6,7 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from io import StringIO
 from pathlib import Path
@@ -16,6 +16,9 @@ from django.conf import settings
 from django.contrib.auth import authenticate
 from django.contrib.auth.models import User
 from django.core.management import CommandError, call_command
+from django.db import connections
+from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.migrations.recorder import MigrationRecorder
 from django.utils import timezone
 from redis import Redis
 
@@ -144,43 +147,96 @@ def test_an_address_of_another_machine_is_refused_by_its_name() -> None:
         refuse_busy_port("192.0.2.1", 8000)
 
 
-@pytest.mark.django_db
-@pytest.mark.parametrize(("answers", "says"), [(True, ""), (False, "No answer from postgres and valkey")])
-def test_who_serves_is_told_which_server_does_not_answer(
-    redis: Redis,
-    busy: socket.socket,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    tmp_path: Path,
-    *,
-    answers: bool,
-    says: str,
-) -> None:
+Serve = Callable[[], list[str]]
+
+
+@pytest.fixture
+def serve(
+    redis: Redis, busy: socket.socket, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Serve:
+    """What `serve` says before the web server takes its place, but for the last line: where the shop is."""
+    monkeypatch.setattr(settings, "PAYMENT_SECRET", "shared")
     monkeypatch.setattr("os.execve", lambda *command: None)
-    folder = settings.RUN_FOLDER if answers else RunFolder(tmp_path)
-    monkeypatch.setattr(RunFolder, "default", lambda: folder)
     port = busy.getsockname()[1]
     busy.close()
-    call_command("serve", "--port", str(port))
-    warnings = capsys.readouterr().err.splitlines()[:-1]
-    assert [line[: len(says)] for line in warnings] == ([] if answers else [says])
+
+    def said() -> list[str]:
+        call_command("serve", "--port", str(port))
+        *warnings, address = capsys.readouterr().err.splitlines()
+        assert f"http://127.0.0.1:{port}/" in address
+        return warnings
+
+    return said
+
+
+@pytest.mark.django_db(transaction=True)
+def test_who_serves_is_told_which_server_does_not_answer(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    assert serve() == []
+
+    monkeypatch.setattr(RunFolder, "default", lambda: RunFolder(tmp_path))
+    (warning,) = serve()
+    assert warning.startswith("No answer from postgres and valkey")
+
+
+@pytest.mark.django_db(transaction=True)
+def test_who_serves_before_the_migrations_are_applied_is_told_to_apply_them(serve: Serve) -> None:
+    newest = MigrationRecorder.Migration.objects.filter(app="shop").latest("pk")
+    newest.delete()
+    try:
+        (warning,) = serve()
+    finally:
+        newest.save(force_insert=True)
+    assert warning.startswith("Not all migrations are applied")
+    assert "manage.py migrate" in warning
+    assert serve() == []
+
+
+@pytest.mark.django_db(transaction=True)
+def test_who_serves_leaves_no_connection_to_postgres_to_the_web_server(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[BaseDatabaseWrapper] = []
+    create = connections.create_connection
+
+    def noted(alias: str) -> BaseDatabaseWrapper:
+        made.append(create(alias))
+        return made[-1]
+
+    monkeypatch.setattr(connections, "create_connection", noted)
+    serve()
+    assert [connection.connection for connection in made] == [None]
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize(("secret", "lines"), [("", 1), ("shared", 0)])
+def test_who_serves_without_a_payment_secret_is_told_whose_word_counts(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch, *, secret: str, lines: int
+) -> None:
+    monkeypatch.setattr(settings, "PAYMENT_SECRET", secret)
+    warnings = serve()
+    assert len(warnings) == lines
+    assert all("at their customers' word" in line and "set PAYMENT_SECRET" in line for line in warnings)
 
 
 @pytest.mark.parametrize(
-    ("soft", "hard", "allowed"),
+    ("soft", "hard", "allowed", "accepted"),
     [
-        pytest.param(256, 2000, 1512, id="as many as it wants"),
-        pytest.param(256, 1000, 1000, id="as many as it may have"),
-        pytest.param(1800, 2000, 1800, id="it has enough"),
+        pytest.param(256, 2000, 1512, 1000, id="as many as it wants"),
+        pytest.param(256, 1200, 1200, 688, id="as many as it may have: fewer buyers"),
+        pytest.param(256, 600, 600, 300, id="very few: half are the buyers'"),
+        pytest.param(1800, 2000, 1800, 1000, id="it has enough"),
     ],
 )
-def test_the_web_server_may_open_a_file_for_each_connection(soft: int, hard: int, allowed: int) -> None:
+def test_the_web_server_may_open_a_file_for_each_connection(soft: int, hard: int, allowed: int, accepted: int) -> None:
     """In a process of its own: who has given up a limit does not get it back."""
     code = (
         f"import resource; resource.setrlimit(resource.RLIMIT_NOFILE, ({soft}, {hard}))\n"
         "import django; django.setup()\n"
-        "from shop.management.commands.serve import allow_connections; allow_connections()\n"
-        "print(*resource.getrlimit(resource.RLIMIT_NOFILE))"
+        "from shop.management.commands.serve import granian_arguments\n"
+        "arguments = granian_arguments('127.0.0.1', 8000)\n"
+        "print(*resource.getrlimit(resource.RLIMIT_NOFILE), arguments[arguments.index('--backpressure') + 1])"
     )
     more = {"WEB_CONNECTIONS": "1000", "DJANGO_SETTINGS_MODULE": "shop.settings"}
     done = subprocess.run(
@@ -191,14 +247,11 @@ def test_the_web_server_may_open_a_file_for_each_connection(soft: int, hard: int
         text=True,
         check=True,
     )
-    assert done.stdout.split() == [str(allowed), str(hard)]
+    assert done.stdout.split() == [str(allowed), str(hard), str(accepted)]
 
 
-def test_the_web_server_has_a_pool_and_the_size_that_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_web_server_has_a_pool_and_the_size_that_is_set() -> None:
     assert environment() == {"DATABASE_POOL": str(settings.WEB_DATABASE_CONNECTIONS)}
-    monkeypatch.setattr(settings, "WEB_DATABASE_CONNECTIONS", 0)  # not "no pool": each request would open a connection
-    with pytest.raises(CommandError, match="1 or more"):
-        environment()
     arguments = granian_arguments("127.0.0.1", 8000)
     for flag, value in {
         "--interface": "wsgi",

@@ -23,6 +23,7 @@ from loadtest.arguments import clients, positive
 from loadtest.rush import Rush, RushError
 from loadtest.stack import Stack, answers
 from servers import ServerError
+from shop.management.commands.serve import allowed_connections
 from shop.management.commands.servers import line_of
 
 
@@ -151,7 +152,7 @@ class Command(BaseCommand):
 
 def too_many(buyers: int) -> str:
     """What to know of so many buyers at once at a shop with our settings; nothing where it has room for them."""
-    accepted = settings.WEB_CONNECTIONS * settings.WEB_PROCESSES
+    accepted = allowed_connections() * settings.WEB_PROCESSES
     if buyers <= accepted:
         return ""
     return (

@@ -7,10 +7,13 @@ import os
 import resource
 import socket
 import sys
+from contextlib import closing, suppress
 from typing import Any
 
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.db import DEFAULT_DB_ALIAS, Error, connections
+from django.db.migrations.executor import MigrationExecutor
 
 from servers import RunFolder
 from shop.management.commands import servers
@@ -31,38 +34,68 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         refuse_busy_port(options["host"], options["port"])
-        if down := [server.name for server in servers.statuses(RunFolder.default()) if not server.up]:
+        down = [server.name for server in servers.statuses(RunFolder.default()) if not server.up]
+        if down:
             self.stderr.write(
                 f"No answer from {' and '.join(down)}: whoever needs it is told to come back until there is one. "
                 "manage.py servers status says where it should be, manage.py servers start starts what is ours."
             )
-        allow_connections()
+        if "postgres" not in down and not migrated():
+            self.stderr.write(
+                "Not all migrations are applied: without its tables the shop answers with errors. Apply them with "
+                "manage.py migrate."
+            )
+        if not settings.PAYMENT_SECRET:
+            self.stderr.write(
+                "Orders are paid at their customers' word: for that of a payment provider set PAYMENT_SECRET."
+            )
+        if (accepted := allowed_connections()) < settings.WEB_CONNECTIONS:
+            self.stderr.write(
+                f"Each web process accepts {accepted:,} connections, and not {settings.WEB_CONNECTIONS:,} "
+                "(WEB_CONNECTIONS): it may not open more files. `ulimit -Hn` says how many, and whoever runs it may "
+                "allow more."
+            )
         self.stderr.write(f"In a moment the shop is at http://{options['host']}:{options['port']}/. Ctrl-C stops it.")
         arguments = granian_arguments(options["host"], options["port"])
         os.execve(sys.executable, arguments, {**os.environ, **environment()})  # noqa: S606 - our server, in our place
 
 
 def environment() -> dict[str, str]:
-    """What the web server's processes need beside the settings: a pool of connections to Postgres.
-
-    Raises:
-        CommandError: it would be empty.
-    """
-    if settings.WEB_DATABASE_CONNECTIONS < 1:
-        raise CommandError("WEB_DATABASE_CONNECTIONS has to be 1 or more: without a connection nothing is sold.")
+    """What the web server's processes need beside the settings: a pool of connections to Postgres."""
     return {"DATABASE_POOL": str(settings.WEB_DATABASE_CONNECTIONS)}
 
 
-def allow_connections() -> None:
-    """Let this process and its children open a file for each connection, and some for themselves, if they may.
+def migrated() -> bool:
+    """Whether no migration is missing in the database; true, too, when it does not say."""
+    # A connection of its own, which is closed before the web server takes our place.
+    with suppress(Error), closing(connections.create_connection(DEFAULT_DB_ALIAS)) as connection:
+        executor = MigrationExecutor(connection)
+        return not executor.migration_plan(executor.loader.graph.leaf_nodes())
+    return True
 
-    A login often allows 1,024 and would allow many more; who cannot accept a connection leaves it waiting.
+
+def allowed_connections() -> int:
+    """How many connections each web process can accept: WEB_CONNECTIONS, or fewer where it may not open enough files.
+
+    With more, idle ones would use up what a process needs to reach Postgres and Redis, and to accept anybody at all.
+    """
+    allowed = allow_files(settings.WEB_CONNECTIONS + FILES)
+    return min(settings.WEB_CONNECTIONS, max(allowed - FILES, allowed // 2))
+
+
+def allow_files(wanted: int) -> int:
+    """Let this process and its children have so many files open at a time, or as many as they may.
+
+    A login often allows 1,024 and would allow many more.
+
+    Returns:
+        How many they may.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = settings.WEB_CONNECTIONS + FILES
     if soft != resource.RLIM_INFINITY and soft < wanted:
-        allowed = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
+        soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    return wanted if soft == resource.RLIM_INFINITY else soft
 
 
 def granian_arguments(host: str, port: int, application: str = "shop.wsgi:application") -> list[str]:
@@ -74,7 +107,7 @@ def granian_arguments(host: str, port: int, application: str = "shop.wsgi:applic
         *("--blocking-threads", str(settings.WEB_THREADS)),
         # Granian counts open connections here, not requests. One for each thread would shut out every buyer whose
         # browser keeps a connection open.
-        *("--backpressure", str(settings.WEB_CONNECTIONS)),
+        *("--backpressure", str(allowed_connections())),
         # Without these, one dead worker ends the server, and a stuck one never ends.
         *("--respawn-failed-workers", "--workers-kill-timeout", "5"),
         *("--no-ws", "--log-level", "error"),
