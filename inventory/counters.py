@@ -7,6 +7,7 @@ Every key has the hash tag `{stock}`: a cart of several skus is one script, and 
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -24,7 +25,10 @@ logger = logging.getLogger(__name__)
 
 NOTES = "{stock}:reserved"
 UNITS = "{stock}:reserved:units"
-SCRIPTS = {path.stem: path.read_text() for path in (Path(__file__).parent / "lua").glob("*.lua")}
+ENTRY = re.compile(r"(\d+-\d+)?")
+BUYER = re.compile(r"(\d+:\d+)?")
+LUA = Path(__file__).parent / "lua"
+SCRIPTS = {path.stem: f"{(LUA / 'lines_of.lua').read_text()}\n{path.read_text()}" for path in LUA.glob("*.lua")}
 
 
 def counter_key(sku: str) -> str:
@@ -192,7 +196,10 @@ class Counters:
 def _note(draft: bytes | str, said: bytes | str) -> Note:
     note = orjson.loads(said)
     lines = [(str(sku), int(units)) for sku, units, *_ in note["lines"]]
-    return Note(UUID(text(draft)), lines, float(note["at"]), note.get("entry", ""), note.get("buyer", ""))
+    entry, buyer = note.get("entry", ""), note.get("buyer", "")
+    if not (ENTRY.fullmatch(entry) and BUYER.fullmatch(buyer)):
+        raise ValueError(f"It names the entry {entry!r} and the buyer {buyer!r}.")
+    return Note(UUID(text(draft)), lines, float(note["at"]), entry, buyer)
 
 
 def _keys(skus: Iterable[str]) -> list[str]:

@@ -79,7 +79,8 @@ class Waiting:
         instead: the order that stands for it: the customer had used the key before.
         reason: why it is no order, and will not become one.
         sale: where there is a reason, and
-        customer: whose it is.
+        customer: whose it is, and
+        body_hash: of his request.
     """
 
     draft: Draft | None = None
@@ -88,6 +89,7 @@ class Waiting:
     reason: str = ""
     sale: int = 0
     customer: int = 0
+    body_hash: str = ""
 
 
 class Queue:
@@ -195,8 +197,9 @@ class Queue:
             Whether it was noted: its units go back once.
         """
         outcome = str(instead or "")
-        if instead is None and entry.draft is not None:
-            outcome = f"!{_buyer(entry.draft.sale, entry.draft.customer)}:{reason}"
+        if instead is None and (draft := entry.draft) is not None:
+            said = {"sale": draft.sale, "customer": draft.customer, "hash": draft.body_hash, "reason": reason}
+            outcome = orjson.dumps(said).decode()
         noted = self._take_off(self.client, entry, "back", outcome)
         _warn_of_an_orphan(entry, noted)
         return bool(noted == 1)
@@ -241,7 +244,7 @@ class Queue:
         """The sales whose orders for some of these skus are still on the queue, of all that is noted."""
         sales: set[int] = set()
         for note in notes:
-            if note.buyer and not {sku for sku, _ in note.lines}.isdisjoint(skus):
+            if note.buyer and note.entry and not {sku for sku, _ in note.lines}.isdisjoint(skus):
                 sale, _ = buyer_of(note.buyer)
                 if sale not in sales and self.has(note.entry):
                     sales.add(sale)
@@ -263,11 +266,10 @@ class Queue:
         outcome = self.client.get(outcome_key(draft))
         if outcome is None:
             return None
-        said = text(outcome)
-        if not said.startswith("!"):
-            return Waiting(instead=UUID(said))
-        sale, customer, reason = said[1:].split(":", 2)
-        return Waiting(reason=reason, sale=int(sale), customer=int(customer))
+        if not text(outcome).startswith("{"):
+            return Waiting(instead=UUID(text(outcome)))
+        said = orjson.loads(outcome)
+        return Waiting(reason=said["reason"], sale=said["sale"], customer=said["customer"], body_hash=said["hash"])
 
     def under(self, customer: int, key: str) -> Waiting | None:
         """The queued draft that has a customer's idempotency key."""

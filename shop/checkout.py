@@ -252,7 +252,7 @@ def _placed_before(strategy: Strategy | None, customer: int, key: str, body_hash
             placed = find(refused.existing, customer=customer)
     if placed is None:
         raise refused
-    if placed.order.body_hash not in {"", body_hash}:
+    if placed.order.body_hash != body_hash:
         raise KeyReused("This key belongs to a different order of yours: make a new key for a new order.")
     return placed
 
@@ -287,7 +287,7 @@ def _rejected(order: UUID, waiting: Waiting) -> Receipt:
         waiting.sale,
         Order.State.REJECTED.value,
         waiting.reason,
-        body_hash="",
+        waiting.body_hash,
         items=(),
         created_at=at,
         payable_from=None,

@@ -95,7 +95,8 @@ def database(name: str, url: str) -> dict[str, Any]:
     """
     with suppress(ValueError), warnings.catch_warnings(action="ignore"):
         config = dict(env.db_url_config(url))
-        if "postgresql" in str(config.get("ENGINE")):
+        # environ takes a scheme that it does not know for an engine: postgresql+psycopg is none of Django's.
+        if str(config.get("ENGINE")).endswith((".postgresql", ".postgis")):
             return config
     # What environ says itself, in errors and in warnings, may show a part of the password.
     raise ImproperlyConfigured(

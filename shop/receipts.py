@@ -30,7 +30,6 @@ class Receipt:
     Args:
         pk: the order's, which is its draft's.
         reason: why it was rejected.
-        body_hash: of the request; empty where nobody knows it any more.
         items: in the order of their skus.
         payable_from: None for one that is queued: nobody can pay it yet.
     """

@@ -89,6 +89,8 @@ def _copy(sale: Sale, skus: Sequence[str], others: QuerySet[Sale], now: datetime
     Returns:
         The sale that has sold some of it to who is still in its queue: nothing was copied. None when there is none.
     """
+    if promised := _promised(sale, skus, others, now):
+        return min(promised)
     # All at once, in the one order that everybody keeps to: below some are written before the others.
     stock.lock(skus)
     loaded = others.filter(preheated_at__isnull=False, unloaded_at=None)
@@ -98,13 +100,27 @@ def _copy(sale: Sale, skus: Sequence[str], others: QuerySet[Sale], now: datetime
     strategies.unload(sorted(set(theirs.values_list("product__sku", flat=True))))
     # Those that are to come are preheated again when this one is over.
     loaded.filter(opens_at__gt=now).update(unloaded_at=now)
-    # Nobody queues for these any more: their counters are gone. Most strategies would sell what is only promised.
-    queueing = [name for name in strategies.NAMES if strategies.get(name).queues]
-    if others.filter(strategy__in=queueing).exists() and (promised := strategies.promised(skus) - {sale.pk}):
+    # Once more: from here on nobody queues for these, since their counters are gone.
+    if promised := _promised(sale, skus, others, now):
         return min(promised)
     strategies.preheat(sale.strategy, skus, saved)
     Sale.objects.filter(pk=sale.pk).update(preheated_at=sale.preheated_at or now, unloaded_at=None)
     return None
+
+
+def _promised(sale: Sale, skus: Sequence[str], others: QuerySet[Sale], now: datetime) -> set[int]:
+    """The other sales whose orders for these skus are queued. Most strategies would sell what is only promised.
+
+    Raises:
+        RedisError: Redis did not answer, and a sale of these skus has queued orders in it lately.
+    """
+    try:
+        return strategies.promised(skus) - {sale.pk}
+    except RedisError:
+        queueing = [name for name in strategies.NAMES if strategies.get(name).queues]
+        if others.filter(strategy__in=queueing, closes_at__gt=now - timedelta(days=1)).exists():
+            raise
+        return set()
 
 
 def close(sale: int) -> None:

@@ -10,23 +10,30 @@
 -- ARGV[2]   the entry in the queue
 -- ARGV[3]   the group of workers
 -- ARGV[4]   "sold" or "back"
--- ARGV[5]   what has become of the draft, where that is not an order of its own; else empty
+-- ARGV[5]   what has become of the draft, where that is not an order of its own: the id of the order that stands for it,
+--           or JSON, {"reason": why it is rejected, ...}, and then it keeps its key; else empty
 -- ARGV[6]   seconds for which that is remembered
 -- Returns 1 when the draft was noted, 0 when somebody has taken it off before, and -1 when it was on the queue without
--- a note, or with one that cannot be read, which stays: then nothing but the entry is ended.
+-- a note, or with one that cannot be read, which stays: then only the entry is ended.
 
 redis.call("XACK", KEYS[3], ARGV[3], ARGV[2])
 local was_there = redis.call("XDEL", KEYS[3], ARGV[2])
 local noted = redis.call("HGET", KEYS[1], ARGV[1])
-local legible, note = pcall(cjson.decode, noted)
-if not legible or type(note) ~= "table" or type(note.lines) ~= "table" then
+if was_there == 0 and not noted then
+    return 0
+end
+if ARGV[4] == "back" and string.sub(ARGV[5], 1, 1) ~= "{" then
+    redis.call("DEL", KEYS[4])  -- another order has it, or none: Postgres alone knows
+end
+if ARGV[5] ~= "" then
+    redis.call("SET", KEYS[6], ARGV[5], "EX", ARGV[6])
+end
+local lines, note = lines_of(noted)
+if not lines then
     return -was_there
 end
 redis.call("HDEL", KEYS[1], ARGV[1])
-if ARGV[4] == "back" and string.sub(ARGV[5], 1, 1) ~= "!" then
-    redis.call("DEL", KEYS[4])  -- another order has it, or none: Postgres alone knows
-end
-for at, line in ipairs(note.lines) do
+for at, line in ipairs(lines) do
     if redis.call("HINCRBY", KEYS[2], line[1], -line[2]) == 0 then
         redis.call("HDEL", KEYS[2], line[1])
     end
@@ -35,15 +42,12 @@ for at, line in ipairs(note.lines) do
         if redis.call("EXISTS", counter) == 1 then
             redis.call("INCRBY", counter, line[2])
         end
-        if redis.call("HEXISTS", bought, note.buyer) == 1 then
+        if note.buyer and redis.call("HEXISTS", bought, note.buyer) == 1 then
             redis.call("HINCRBY", bought, note.buyer, -line[2])
         end
     end
 end
 if note.place and tonumber(redis.call("GET", KEYS[5]) or 0) < note.place then
     redis.call("SET", KEYS[5], string.format("%.0f", note.place))
-end
-if ARGV[5] ~= "" then
-    redis.call("SET", KEYS[6], ARGV[5], "EX", ARGV[6])
 end
 return 1

@@ -15,8 +15,7 @@ end
 local reserved = tonumber(redis.call("HGET", KEYS[2], ARGV[1]) or 0)
 for at = 4, #ARGV do
     local noted = redis.call("HGET", KEYS[1], ARGV[at])
-    local legible, note = pcall(cjson.decode, noted)
-    for _, line in ipairs(legible and type(note) == "table" and note.lines or {}) do
+    for _, line in ipairs(lines_of(noted) or {}) do
         if line[1] == ARGV[1] then
             reserved = reserved - line[2]
         end

@@ -6,11 +6,11 @@
 
 local noted, wrong = {}, {}
 for _, said in ipairs(redis.call("HVALS", KEYS[1])) do
-    local legible, note = pcall(cjson.decode, said)
-    if not legible or type(note) ~= "table" or type(note.lines) ~= "table" then
+    local lines = lines_of(said)
+    if not lines then
         return {}
     end
-    for _, line in ipairs(note.lines) do
+    for _, line in ipairs(lines) do
         noted[line[1]] = (noted[line[1]] or 0) + line[2]
     end
 end

@@ -10,12 +10,12 @@ local noted = redis.call("HGET", KEYS[1], ARGV[1])
 if not noted then
     return 0
 end
-local legible, note = pcall(cjson.decode, noted)
-if not legible or type(note) ~= "table" or type(note.lines) ~= "table" then
+local lines = lines_of(noted)
+if not lines then
     return 0
 end
 redis.call("HDEL", KEYS[1], ARGV[1])
-for at, line in ipairs(note.lines) do
+for at, line in ipairs(lines) do
     if redis.call("HINCRBY", KEYS[2], line[1], -line[2]) == 0 then
         redis.call("HDEL", KEYS[2], line[1])
     end

@@ -32,8 +32,7 @@ if ARGV[3] ~= "" then
     end
     for at = 6, #ARGV do
         local noted = redis.call("HGET", KEYS[3], ARGV[at])
-        local legible, note = pcall(cjson.decode, noted)
-        for _, line in ipairs(legible and type(note) == "table" and note.lines or {}) do
+        for _, line in ipairs(lines_of(noted) or {}) do
             units = units + (mine(line[1]) and line[2] or 0)
         end
     end

@@ -39,6 +39,8 @@ class SegmentedLock(Segmented):
     def sell(self, order: Draft, held: Sequence[Held], save: Save) -> None:
         # The commit comes before the leases are let go.
         with transaction.atomic(durable=True):
+            # Before any segment, as whoever preheats the sale or ends it has all of them, and waits for segments then.
+            stock.lock([each.line.sku for each in held if each.number is None])
             for each in held:
                 if each.number is None:
                     gather(each.line, each.leases, self.segments)

@@ -211,7 +211,7 @@ def test_segments_that_appear_after_the_locks_were_taken_are_not_left_out(strate
     def splits() -> None:
         make("segmented-lock", segments=8).preheat(["a"], nobody)
 
-    with interleaved(splits, before="FOR UPDATE"):
+    with interleaved(splits, before="FOR NO KEY UPDATE"):
         assert strategy.place(new_draft(("a", 10)), ledger.save) is Placement.COMMITTED
     assert StockSegment.objects.count() == 8
     ledger.assert_law(a=(0, 10))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any
 from uuid import uuid4
 
@@ -19,9 +20,9 @@ from inventory.models import StockItem
 from inventory.stream import STREAM, Queue, key_key
 from shop import accounts, checkout, offers, sales
 from shop.models import Allowance, Order, Product, Sale, SaleItem
-from shop.saving import saved
+from shop.saving import save, saved
 from shop.tasks import save_queued_orders
-from tests.factories import OnSale, close_now, on_sale, orders_in
+from tests.factories import OnSale, close_now, interleaved, on_sale, orders_in
 from tests.shop.conftest import Buyer, Gone, assert_problem, order_body
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -308,7 +309,7 @@ def test_an_order_whose_entry_cannot_be_read_is_rejected(buyer: Buyer, offer: On
 def test_the_key_of_an_order_that_could_not_even_be_written_as_rejected_stands_for_it(
     buyer: Buyer, offer: OnSale, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nobody knows any more what was asked for under it; that it was rejected is remembered for a day."""
+    """Redis alone remembers it, for a day."""
     first = buyer.order(order_body(offer, a=1), key="mine").json()
 
     def fail(*_: object, **__: object) -> None:
@@ -322,7 +323,57 @@ def test_the_key_of_an_order_that_could_not_even_be_written_as_rejected_stands_f
     again = buyer.order(order_body(offer, a=1), key="mine")
     assert (again.status_code, again.json()["id"], again.json()["state"]) == (202, first["id"], "rejected")
     assert again.json()["reason"] == "IntegrityError: no such thing"
+    other = on_sale({"c": 1}, strategy="lua-queue")
+    for body in (order_body(offer, a=2), order_body(other, c=1)):
+        assert_problem(buyer.order(body, key="mine"), 422, "key-reused")
     assert buyer.order(order_body(offer, a=1), key="new").status_code == 202
+
+
+def test_an_order_of_which_redis_has_lost_the_note_has_an_outcome(
+    buyer: Buyer, offer: OnSale, redis: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It cannot even be written as rejected, and its entry was all that Redis knew."""
+    location = buyer.order(order_body(offer, a=1), key="mine").headers["Location"]
+    redis.delete(NOTES)
+
+    def fail(*_: object, **__: object) -> None:
+        raise IntegrityError("no such thing")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(checkout, "save", fail)
+        broken.setattr(checkout, "reject", fail)
+        checkout.save_queued()
+    assert buyer.get(location).json()["state"] == "rejected"
+    assert buyer.order(order_body(offer, a=1), key="mine").json()["state"] == "rejected"
+
+
+def test_what_is_queued_while_the_next_sale_is_preheated_is_promised_too(buyer: Buyer) -> None:
+    """The order was drafted before the end, and comes to Redis after the first look at the queue."""
+    offer = on_sale({"a": 1}, strategy="lua-queue")
+    known = offers.read(offer.sale)
+    assert known is not None
+    draft = checkout.draft_order(known, customer=buyer.customer, quantities=offer.cart(a=1), key="late")
+    Sale.objects.update(closes_at=timezone.now())
+    after = on_sale({"a": 0}, strategy="segmented-lock", preheat=False)
+    queue = partial(strategies.get("lua-queue").place, draft, save)
+    with interleaved(queue, before="FOR NO KEY UPDATE.*a"), pytest.raises(sales.NotNow, match="are queued"):
+        sales.preheat(after.sale)
+    assert not Sale.objects.get(pk=after.sale).is_loaded
+    checkout.save_queued()
+    assert buyer.get(f"/api/orders/{draft.id}/").json()["state"] == "pending"
+
+
+def test_what_is_queued_is_promised_also_when_the_sale_does_not_offer_it_any_more(buyer: Buyer) -> None:
+    offer = on_sale({"a": 1}, strategy="lua-queue")
+    location = buyer.order(order_body(offer, a=1)).headers["Location"]
+    sales.close(offer.sale)
+    SaleItem.objects.all().delete()
+    after = on_sale({"a": 0}, strategy="segmented-lock", preheat=False)
+    with pytest.raises(sales.NotNow, match=f"Orders of sale {offer.sale}"):
+        sales.preheat(after.sale)
+    checkout.save_queued()
+    assert buyer.get(location).json()["state"] == "pending"
+    sales.preheat(after.sale)
 
 
 @pytest.mark.parametrize("second", ["guarded-update", "segmented-lock", "unit-rows", "group-commit", "lua"])

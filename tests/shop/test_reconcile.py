@@ -10,7 +10,7 @@ from contextlib import suppress
 from functools import partial
 from io import StringIO
 from typing import Any
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import pytest
 from django.core.management import CommandError, call_command
@@ -24,7 +24,7 @@ from inventory.errors import OverLimit, TryAgain
 from inventory.models import StockItem, StockUnit
 from inventory.strategies.lua_queue import LuaQueue
 from inventory.stream import STREAM, Queue, bought_key
-from shop import accounts, checkout, tasks
+from shop import accounts, checkout, sales, tasks
 from shop.models import Sale
 from shop.reconcile import reconcile
 from tests.factories import OnSale, at_once, interleaved, new_customer, new_draft, on_sale, tally
@@ -134,6 +134,36 @@ def sums(reserved: Mapping[str, int]) -> dict[str, int]:
     for name, each in reserved.items():
         units[name.partition("\0")[0]] += each
     return dict(units)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"lines": [["a"]]},
+        {"lines": [5]},
+        {"lines": [["a", "x"]]},
+        {"lines": [["a", 1]], "buyer": "x", "entry": "1-1"},
+        {"lines": [["a", 1]], "buyer": 5, "entry": "1-1"},
+        {"lines": [["a", 1]], "buyer": "1:2", "entry": "nonsense"},
+        {"lines": [["a", 1]], "buyer": "1:2"},
+    ],
+)
+def test_a_note_that_says_nonsense_keeps_nobody_from_anything(redis: Redis, said: dict[str, Any]) -> None:
+    before = on_sale({"a": 5, "b": 5}, strategy="lua-queue")
+    sales.close(before.sale)
+    nonsense = str(uuid4())
+    redis.hset(NOTES, nonsense, json.dumps({"at": 1, **said}))
+    after = on_sale({"a": 0, "b": 0}, strategy="lua", preheat=False)
+    sales.tend()
+    assert Sale.objects.get(pk=after.sale).is_loaded
+    draft = new_draft(("b", 2))
+    strategies.counters().take(draft)
+
+    repairs = reconcile(grace=0)
+
+    assert str(draft.id) in {repair.name for repair in repairs}
+    assert strategies.counters().settle(UUID(nonsense), ["a"]) in {False, said["lines"] == [["a", 1]]}
+    assert strategies.counters().left(["b"]) == {"b": 5}
 
 
 def test_while_a_note_cannot_be_read_nobody_knows_what_is_reserved(

@@ -273,6 +273,47 @@ def test_preheating_locks_the_stock_in_the_order_of_all_others(redis: Redis) -> 
     assert strategies.counters().left(["a", "b"]) == {"a": 5, "b": 5}
 
 
+@pytest.mark.parametrize("who", ["preheats", "ends"])
+def test_who_gathers_segments_in_the_middle_of_a_cart_and_who_has_all_of_the_stock_get_on(
+    redis: Redis, who: str
+) -> None:
+    """The cart has a segment of the first sku when it wants all of the second, which the other has with the first."""
+    offer = on_sale({"a": 50, "b": 5}, strategy="segmented-lock")
+    action = partial(sales.preheat, offer.sale) if who == "preheats" else partial(sales._unload, sale(offer.sale))
+    customer = new_customer()
+    with ThreadPoolExecutor(1) as pool:
+        begun: list[Any] = []
+
+        def meanwhile(execute: Callable[..., Any], sql: str, *rest: Any) -> Any:
+            if not begun and sql.startswith("SELECT") and "FOR UPDATE" in sql and "inventory_stockitem" in sql:
+                begun.append(begin(pool, action))
+            return execute(sql, *rest)
+
+        with connection.execute_wrapper(meanwhile):
+            placed = checkout.place(customer=customer, sale=offer.sale, quantities=offer.cart(a=1, b=2), key="k")
+        begun[0].result(PATIENCE)
+    assert not placed.replayed
+    assert (stock.on_hand("a"), stock.on_hand("b")) == (49, 3)
+
+
+@pytest.mark.parametrize("lately", [True, False])
+def test_without_redis_a_sale_that_needs_none_begins_unless_something_may_be_queued(
+    redis_gone: Gone, lately: bool
+) -> None:
+    before = on_sale({"a": 1}, strategy="lua-queue")
+    sales.close(before.sale)
+    closed = timezone.now() - timedelta(hours=0 if lately else 25)
+    Sale.objects.update(opens_at=closed - timedelta(hours=1), closes_at=closed)
+    after = on_sale({"a": 0}, preheat=False)
+    with redis_gone():
+        if lately:
+            with pytest.raises(RedisError):
+                sales.preheat(after.sale)
+        else:
+            sales.preheat(after.sale)
+    assert sale(after.sale).is_loaded is not lately
+
+
 def test_the_first_preheat_removes_what_an_earlier_sale_of_the_sku_has_left(redis: Redis) -> None:
     earlier = on_sale({"a": 5}, strategy="lua")
     Sale.objects.filter(pk=earlier.sale).update(closes_at=timezone.now())
