@@ -10,8 +10,8 @@ from hashlib import sha1
 from pathlib import Path
 from typing import Any
 
-import inventory
 import locking
+from inventory.counters import SCRIPTS
 from lab.schedule.trace import Where
 
 READS = frozenset({"GET", "MGET", "PTTL", "TTL", "EXISTS", "HGET", "HGETALL", "LRANGE", "LLEN", "LINDEX", "WATCH"})
@@ -103,9 +103,12 @@ def first_comment(script: str) -> str:
 
 @cache
 def scripts() -> Mapping[str, str]:
-    """The scripts that have a file, by their text: the names of the files."""
-    rooms = (Path(locking.__file__).parent / "scripts", Path(inventory.__file__).parent / "lua")
-    return {path.read_text(encoding="utf-8"): path.name for room in rooms for path in sorted(room.glob("*.lua"))}
+    """The scripts that have a file, as Redis gets them: the names of the files."""
+    locks = sorted((Path(locking.__file__).parent / "scripts").glob("*.lua"))
+    return {
+        **{path.read_text(encoding="utf-8"): path.name for path in locks},
+        **{script: f"{name}.lua" for name, script in SCRIPTS.items()},
+    }
 
 
 @cache
