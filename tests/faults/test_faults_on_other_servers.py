@@ -2,44 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from collections.abc import Iterator
 
 import pytest
 
 from tests.faults.conftest import Shop, Survives, running_shop
 from tests.faults.faults import FAULTS
-from tests.locking.conftest import running_valkey
-from tests.locking.etcd_support import running_etcd
-from tests.locking.zookeeper_support import running_zookeeper
+from tests.lock_servers import SERVERS
 
 pytestmark = pytest.mark.slow
-
-
-@contextmanager
-def etcd() -> Iterator[str]:
-    with running_etcd() as server:
-        yield server.url
-
-
-@contextmanager
-def zookeeper() -> Iterator[str]:
-    with running_zookeeper() as server:
-        yield server.hosts
-
-
-@contextmanager
-def three_valkeys() -> Iterator[str]:
-    with ExitStack() as running:
-        yield ",".join(running.enter_context(running_valkey()).url for _ in range(3))
-
-
-SERVERS: Mapping[str, tuple[str, Callable[[], AbstractContextManager[str]]]] = {
-    "etcd-lock": ("ETCD_URL", etcd),
-    "redlock": ("REDLOCK_URLS", three_valkeys),
-    "zookeeper-lock": ("ZOOKEEPER_HOSTS", zookeeper),
-}
-"""The setting that says where each lock is, and who answers there."""
 
 
 @pytest.fixture(scope="module", params=sorted(SERVERS))
