@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -12,14 +12,16 @@ import psycopg
 import pytest
 from django.db import connection
 from django.test import override_settings
+from django_redis import get_redis_connection
+from redis import Redis
 
 from inventory import stock, strategies
 from inventory.errors import SoldOut, StockBusy, StockNotLoaded, StockUnavailable
 from inventory.models import StockItem
-from inventory.strategies import NAMES, locked, locks
+from inventory.strategies import NAMES, Strategy, locked, locks
 from inventory.strategies.locked import CLAIM, Locked
 from inventory.strategies.locks import conninfo, file_lock, lock_strategies
-from locking import Lease, ProcessLock
+from locking import FairRedisLock, Lease, Lock, ProcessLock, RedisLock, ReentrantLock, ThreadLock
 from tests.factories import elsewhere, meeting_before_the_write, new_draft, nobody, preheated, tally
 from tests.inventory.conftest import Ledger
 from tests.inventory.test_row_lock import subtract_unguarded
@@ -113,9 +115,25 @@ def test_a_lock_without_a_fence_claims_nothing(ledger: Ledger, name: str) -> Non
 # Which locks there are
 
 
-@pytest.mark.parametrize("name", [*FENCED, "file-lock", "session-lock"])
+def redis_client() -> Redis:
+    return get_redis_connection("default")
+
+
+NOT_ON_SALE: dict[str, Callable[[str], Lock]] = {
+    "fair": lambda sku: FairRedisLock(redis_client(), f"stock:{sku}", ttl=5),
+    "re-entrant": lambda sku: ReentrantLock(RedisLock(redis_client(), f"stock:{sku}", ttl=5)),
+    "thread": lambda sku: ThreadLock(f"stock:{sku}"),
+}
+"""Locks that no sale can choose: one process keeps to itself, and the others gain it nothing over `redis-lock`."""
+
+
+@pytest.mark.parametrize("name", [*FENCED, "file-lock", "session-lock", *NOT_ON_SALE])
 def test_the_lock_is_held_in_save_and_free_after_the_answer_and_busy_is_not_sold_out(ledger: Ledger, name: str) -> None:
-    strategy = preheated(name, {"a": 1})
+    if name in NOT_ON_SALE:
+        stock.deliver("a", 1)
+        strategy: Strategy = Locked(name, NOT_ON_SALE[name], wait=1)
+    else:
+        strategy = preheated(name, {"a": 1})
     assert isinstance(strategy, Locked)
     impatient = Locked(name, strategy.make_lock, wait=0)
 
