@@ -406,7 +406,8 @@ def _backends(seat: Seat | None, actor: Actor) -> list[int]:
     # Read once: the actor may be giving it back.
     database = None if seat is None or seat.database is None else seat.database.connection
     if database is not None:
-        pids.append(database.info.backend_pid)
+        with suppress(psycopg.OperationalError):  # or closing it: then no process serves him there
+            pids.append(database.info.backend_pid)
     if actor.session is not None:
         pids.append(actor.session.pid)
     return pids

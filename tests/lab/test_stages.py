@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psycopg
@@ -28,7 +29,7 @@ from lab.apps import there_can_be_so_many_stages
 from lab.pages import runs
 from lab.schedule import stages
 from lab.schedule.runs import replay
-from lab.schedule.stage import IN_USE, MARK, NotOurs, Stage, address
+from lab.schedule.stage import IN_USE, MARK, NotOurs, Stage, _backends, address
 from lab.schedule.stages import StagesBusy, borrowed, for_a_command, open_stage, redis_url_of
 from servers import ServerError
 from servers.postgres import DATABASE
@@ -562,3 +563,13 @@ def test_what_goes_wrong_in_a_visitors_schedule_is_not_in_the_shops_log(
     assert play() == ""
     handler.removeFilter(stages.is_no_visitors)
     assert says in play()
+
+
+def test_who_is_closing_his_connection_when_he_is_ended_has_no_process_there(django_db_setup: None) -> None:
+    """A dead actor's thread still runs, and may be at it when the stage looks whom to end."""
+    mine = psycopg.connect(**address(connections[DEFAULT_DB_ALIAS].settings_dict))
+    seat: Any = SimpleNamespace(database=SimpleNamespace(connection=mine))
+    actor: Any = SimpleNamespace(session=None)
+    assert _backends(seat, actor) == [mine.info.backend_pid]
+    mine.close()
+    assert _backends(seat, actor) == []
