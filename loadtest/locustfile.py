@@ -6,6 +6,7 @@ the exit status.
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import sys
@@ -145,6 +146,16 @@ def end_with_the_reader() -> None:
     """Whoever reads our lines holds the other end of our standard input. When it is gone, so are we."""
     tp_read(sys.stdin.fileno(), 1)
     os._exit(1)
+
+
+@atexit.register
+def drop_what_nobody_reads() -> None:
+    """Python ends with status 120, whatever ours is, when it cannot write what was still to be said."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except BrokenPipeError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def say(values: dict[str, Any]) -> None:

@@ -54,6 +54,8 @@ def test_where_no_shop_is_the_run_ends_also_when_nobody_reads_what_it_says(
     reading, writing = os.pipe()
     os.close(reading)
     command = locust(f"http://127.0.0.1:{free_port()}", "--headless", "--users", "5", *options)
+    # Unbuffered, nothing would be left to say at the end.
+    environment = {name: value for name, value in environment.items() if name != "PYTHONUNBUFFERED"}
     pipes = {"stdin": subprocess.PIPE, "stdout": writing, "stderr": writing}
     with subprocess.Popen(command, cwd=CHECKOUT, env=environment, **pipes) as run:
         os.close(writing)

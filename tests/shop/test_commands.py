@@ -131,8 +131,10 @@ def busy() -> Iterator[socket.socket]:
 
 def test_a_busy_port_is_refused_by_its_number_and_says_what_to_do(busy: socket.socket) -> None:
     port = busy.getsockname()[1]
-    with pytest.raises(CommandError, match=rf"Port {port} is in use.*ss -ltnp.*{port}.*--port"):
+    with pytest.raises(CommandError, match=rf"Port {port} is in use.*ss -ltnp.*{port}.*--port") as refused:
         call_command("serve", "--port", str(port))
+    # `demo` passes it on, whose status 1 is a verdict.
+    assert refused.value.returncode == 2
 
 
 def test_a_free_port_is_not_refused_and_stays_free(busy: socket.socket) -> None:

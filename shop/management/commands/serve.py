@@ -121,7 +121,7 @@ def refuse_busy_port(host: str, port: int) -> None:
         CommandError: the port is in use, or may not be used.
     """
     if not 0 < port < 65536:
-        raise CommandError(f"There is no port {port}: choose one from 1 to 65535.")
+        raise CommandError(f"There is no port {port}: choose one from 1 to 65535.", returncode=2)
     with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -130,6 +130,7 @@ def refuse_busy_port(host: str, port: int) -> None:
             if error.errno == errno.EADDRINUSE:
                 raise CommandError(
                     f"Port {port} is in use. Stop what uses it (`ss -ltnp 'sport = :{port}'` names it), "
-                    f"or choose another with --port (PORT={port + 1} with make)."
+                    f"or choose another with --port (PORT={port + 1} with make).",
+                    returncode=2,
                 ) from error
-            raise CommandError(f"Cannot listen on {host}:{port}: {error.strerror}.") from error
+            raise CommandError(f"Cannot listen on {host}:{port}: {error.strerror}.", returncode=2) from error
