@@ -145,8 +145,15 @@ def test_a_free_port_is_not_refused_and_stays_free(busy: socket.socket) -> None:
 
 
 def test_an_address_of_another_machine_is_refused_by_its_name() -> None:
-    with pytest.raises(CommandError, match=r"Cannot listen on 192\.0\.2\.1:8000"):
+    with pytest.raises(CommandError, match=r"Cannot listen on 192\.0\.2\.1:8000") as refused:
         refuse_busy_port("192.0.2.1", 8000)
+    assert refused.value.returncode == 2
+
+
+def test_a_port_that_there_is_none_of_is_refused() -> None:
+    with pytest.raises(CommandError, match="There is no port 65536") as refused:
+        refuse_busy_port("127.0.0.1", 65536)
+    assert refused.value.returncode == 2
 
 
 Serve = Callable[[], list[str]]

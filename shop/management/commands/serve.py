@@ -118,7 +118,7 @@ def refuse_busy_port(host: str, port: int) -> None:
     """A second granian on a port starts without a word and takes half of the requests.
 
     Raises:
-        CommandError: the port is in use, or may not be used.
+        CommandError: the port is in use, or may not be used; with status 2, since that of a burst's verdict is 1.
     """
     if not 0 < port < 65536:
         raise CommandError(f"There is no port {port}: choose one from 1 to 65535.", returncode=2)
