@@ -281,6 +281,8 @@ def take_again(order: Order) -> None:
             The caller rolls back what was taken by then.
     """
     lines = [Line(str(item.product_id), item.quantity, item.price) for item in order.items.all()]
+    # All of them before any segment, as a cart that gathers does, and whoever preheats the sale or ends it.
+    stock.lock([line.sku for line in lines])
     for line in sorted(lines, key=lambda line: line.sku):
         stock.take_from_all(line)
     with connection.cursor() as cursor:

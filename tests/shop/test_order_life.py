@@ -333,7 +333,7 @@ class TestASecondPaymentBetweenTheLookAtAnOrderAndItsChange:
         return expired(on_sale({"a": 9}), customer, a=1)
 
     def pay_twice(self, order: UUID) -> None:
-        with interleaved(lambda: pays(order, "pay_2"), before="^UPDATE .?inventory_stockitem"):
+        with interleaved(lambda: pays(order, "pay_2"), before="inventory_stockitem.*FOR NO KEY UPDATE"):
             pays(order, "pay_1")
 
     def test_without_the_lock_the_guard_refuses(self, order: UUID, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import timedelta
 from functools import partial
 
 import pytest
+from django.db import transaction
 from django.utils import timezone
 from redis import Redis
 
 from inventory import stock, strategies
 from inventory.errors import NotThatMany, SoldOut, StockBusy, StockNotLoaded
-from inventory.models import StockItem, StockMovement
+from inventory.models import StockItem, StockMovement, StockSegment
 from shop import accounts, checkout, offers, payments, sales
 from shop import reconcile as reconciling
 from shop.models import Order, Payment, Sale, SaleItem
 from shop.reconcile import reconcile
 from shop.saving import save
-from tests.factories import OnSale, at_once, close_now, new_customer, on_sale
+from tests.factories import OnSale, at_once, begin, close_now, new_customer, on_sale
+from tests.waiting import PATIENCE
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("redis")]
 
@@ -265,6 +268,25 @@ def test_a_correction_finds_units_that_are_split_up_and_takes_no_more_than_there
     with pytest.raises(NotThatMany, match="7 to be taken away, 6 on hand"):
         stock.move("a", StockMovement.Kind.CORRECTED, -7, why="broken")
     assert_all_can_be_bought(offer, 6)
+
+
+def test_a_late_payment_that_waits_for_one_sku_has_no_segment_of_another() -> None:
+    """A cart that gathers has items before segments: with a segment before an item, each would wait for the other."""
+    offer = on_sale({"a": 10, "c": 10}, strategy="segmented-lock")
+    cart = {"customer": new_customer(), "quantities": offer.cart(a=1, c=1), "key": "k"}
+    order = Order.objects.get(pk=checkout.place(sale=offer.sale, **cart).order.pk)
+    checkout.cancel(order.pk, customer=order.customer_id)
+    sales.preheat(offer.sale)
+
+    with ThreadPoolExecutor(1) as pool:
+        with transaction.atomic():
+            stock.lock(["c"])
+            paying = begin(pool, partial(payments.receive, "late", order=order.pk, amount=order.total))
+            assert not paying.done()
+            # As this cart would now: an error if the payment had them.
+            segments = list(StockSegment.objects.select_for_update(nowait=True).filter(item="a").order_by("number"))
+            assert sum(segment.on_hand for segment in segments) == 10
+        assert paying.result(PATIENCE).payment.outcome == Payment.Outcome.PAID
 
 
 @pytest.mark.parametrize("name", SPLIT)
