@@ -220,8 +220,11 @@ class Queue:
         return entry if draft is None else replace(entry, id=draft, draft=_draft_of(draft, self._note(draft)))
 
     def _whose(self, number: str) -> UUID | None:
-        notes = self.client.hgetall(NOTES).items()
-        return next((UUID(text(draft)) for draft, said in notes if _said(said).get("entry") == number), None)
+        for draft, said in self.client.hgetall(NOTES).items():
+            if _said(said).get("entry") == number:
+                with suppress(ValueError):  # whose note this is, nobody knows
+                    return UUID(text(draft))
+        return None
 
     def set_aside(self, entry: Entry, reason: str) -> None:
         """Keep for people to look at what cannot be saved, and go on without it."""
@@ -257,11 +260,9 @@ class Queue:
     def get(self, draft: UUID) -> Waiting | None:
         """What is known of a draft; None when Redis knows nothing."""
         note = self._note(draft)
-        if "entry" in note:
-            entries = self.client.xrange(STREAM, note["entry"], note["entry"])
+        # Who leaves the queue between the two looks has an outcome, or is an order.
+        if "entry" in note and (entries := self.client.xrange(STREAM, note["entry"], note["entry"])):
             place = int(note["place"]) - int(self.client.get(DONE) or 0)
-            if not entries:
-                return None
             return Waiting(draft=_entry(*entries[0]).draft or _draft_of(draft, note), place=max(1, place))
         outcome = self.client.get(outcome_key(draft))
         if outcome is None:
@@ -286,8 +287,13 @@ class Queue:
 
     def bought(self, sku: str) -> Mapping[Buyer, int]:
         """How many units of a sku each customer has queued or bought, where that is counted."""
-        counted = self.client.hgetall(bought_key(sku)).items()
-        return {buyer_of(text(buyer)): int(units) for buyer, units in counted}
+        counted = {}
+        for buyer, units in self.client.hgetall(bought_key(sku)).items():
+            try:
+                counted[buyer_of(text(buyer))] = int(units)
+            except ValueError:
+                logger.error("What Redis has counted as bought of %s cannot be read: %r by %r", sku, units, buyer)
+        return counted
 
     def correct(self, sku: str, buyer: Buyer, was: int, units: int) -> bool:
         """Set how many units of a sku a customer has queued or bought, and return whether it still was what it was."""

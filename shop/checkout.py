@@ -357,13 +357,13 @@ def cancel(order: UUID, *, customer: int) -> Changed:
 
 def _locked(order: UUID, *, customer: int) -> Order:
     """The customer's order, in the open transaction. See `states.locked`."""
-    try:
+    with suppress(Order.DoesNotExist):
         return states.locked(order, customer=customer)
-    except Order.DoesNotExist:
-        waiting = strategies.waiting(order)
-        if waiting is None or waiting.draft is None or waiting.draft.customer != customer:
-            raise
-        raise StillQueued("The order is queued: ask again when it is saved.") from None
+    waiting = strategies.waiting(order)
+    if waiting is not None and waiting.draft is not None and waiting.draft.customer == customer:
+        raise StillQueued("The order is queued: ask again when it is saved.")
+    # As in `find`: it may have left the queue between the two looks, or another order stands for it.
+    return states.locked((waiting and waiting.instead) or order, customer=customer)
 
 
 def expire_unpaid(*, batch: int = 100) -> int:

@@ -5,7 +5,7 @@ from typing import Any
 
 from celery import shared_task
 from celery.signals import worker_ready
-from django.db import DatabaseError
+from django.db import Error
 from kombu.exceptions import KombuError, OperationalError
 from redis import RedisError
 
@@ -27,7 +27,7 @@ def tend_sales() -> None:
     sales.tend()
 
 
-@shared_task(autoretry_for=(DatabaseError, RedisError), default_retry_delay=1, max_retries=8)
+@shared_task(autoretry_for=(Error, RedisError), default_retry_delay=1, max_retries=8)
 def save_queued_orders() -> int:
     """Save the orders that are queued. Beat starts it too, for the orders whose wake-up was lost."""
     return checkout.save_queued()

@@ -42,12 +42,12 @@ for at, line in ipairs(lines) do
         if redis.call("EXISTS", counter) == 1 then
             redis.call("INCRBY", counter, line[2])
         end
-        if note.buyer and redis.call("HEXISTS", bought, note.buyer) == 1 then
+        if type(note.buyer) == "string" and redis.call("HEXISTS", bought, note.buyer) == 1 then
             redis.call("HINCRBY", bought, note.buyer, -line[2])
         end
     end
 end
-if note.place and tonumber(redis.call("GET", KEYS[5]) or 0) < note.place then
+if type(note.place) == "number" and tonumber(redis.call("GET", KEYS[5]) or 0) < note.place then
     redis.call("SET", KEYS[5], string.format("%.0f", note.place))
 end
 return 1

@@ -8,7 +8,8 @@ local function lines_of(noted)
         return nil
     end
     for _, line in ipairs(note.lines) do
-        if type(line) ~= "table" or type(line[1]) ~= "string" or type(line[2]) ~= "number" then
+        if type(line) ~= "table" or type(line[1]) ~= "string" or type(line[2]) ~= "number"
+            or line[2] % 1 ~= 0 then
             return nil
         end
     end

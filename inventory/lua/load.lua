@@ -6,7 +6,7 @@
 -- ARGV[2]   units on hand; the caller holds the row, so no order of the sku is committed meanwhile
 -- ARGV[3]   "make" to make a counter that is not there, "mend" to leave it alone then
 -- ARGV[4..] ids of drafts that are noted, and committed already: their units are not on hand any more
--- Returns {what it was, what it is}; false for a counter that is not there.
+-- Returns {what it was, what it is}; false for a counter that is not there. One that is no number was 0.
 
 local before = redis.call("GET", KEYS[3])
 if not before and ARGV[3] == "mend" then
@@ -25,4 +25,4 @@ local after = tonumber(ARGV[2]) - reserved
 if after ~= tonumber(before) then
     redis.call("SET", KEYS[3], string.format("%.0f", after))
 end
-return {before, string.format("%.0f", after)}
+return {before and string.format("%.0f", tonumber(before) or 0), string.format("%.0f", after)}

@@ -44,6 +44,6 @@ if ARGV[3] ~= "" or units >= first then
         local share = number < over and math.floor(rest / over) + (number < rest % over and 1 or 0) or 0
         redis.call("SET", KEYS[at], string.format("%.0f", share + (number == 0 and first or 0)))
     end
-    redis.call("SET", KEYS[1], math.max(there_are, over))
+    redis.call("SET", KEYS[1], math.max(there_are, over, #KEYS - 3))
 end
 return {string.format("%.0f", before), string.format("%.0f", units)}

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
-from django.db import InterfaceError, OperationalError, transaction
+from django.db import DataError, Error, IntegrityError, transaction
 from django.dispatch import Signal
+from psycopg.errors import NotNullViolation
 from redis import RedisError
 
 from inventory import batch
@@ -25,6 +27,8 @@ queued = Signal()
 
 BATCH = 500
 """Orders in a transaction."""
+SHIFT = 10.0
+"""Seconds after which a worker makes room for what else its process has to do, and has another woken."""
 
 
 class LuaQueue(Lua):
@@ -51,7 +55,7 @@ class LuaQueue(Lua):
         return Placement(place)
 
     def work(self, save: Save, reject: Reject, saved: Saved) -> int:
-        """Save what is queued, until nothing is. Several may work at the same time.
+        """Save what is queued, until nothing is or the shift is over. Several may work at the same time.
 
         Args:
             reject: writes the orders that are sold nothing after all.
@@ -60,20 +64,25 @@ class LuaQueue(Lua):
             How many drafts were taken off the queue.
 
         Raises:
-            OperationalError, InterfaceError: Postgres did not answer; what is queued stays so.
+            django.db.Error: Postgres does not answer, or cannot save anything now; what is queued stays so.
             RedisError: Redis did not answer.
         """
         queue, worker, total, resting = self.queue(), uuid.uuid4().hex, 0, False
+        ends = time.monotonic() + SHIFT
         while True:
             entries = queue.read(worker, BATCH)
             if entries:
                 try:
                     self._save(entries, save, reject, saved)
-                except (OperationalError, InterfaceError, RedisError):
+                except (Error, RedisError):
                     with suppress(RedisError):
                         queue.put_back(worker, entries)
                     raise
                 total, resting = total + len(entries), False
+                if time.monotonic() >= ends:
+                    queue.leave(worker)
+                    queued.send_robust(sender=type(self))
+                    return total
             elif resting:
                 queue.leave(worker)
                 return total
@@ -91,9 +100,9 @@ class LuaQueue(Lua):
             orders = saved([draft.id for draft in drafts])
             refusals = batch.commit([draft for draft in drafts if draft.id not in orders], save, reject)
             refusals.update({order: Duplicate(order) for order in orders})
-        except (OperationalError, InterfaceError):
-            raise
         except Exception as error:
+            if _would_fail_for_any(error):
+                raise
             if len(entries) > 1:
                 for entry in entries:
                     self._save([entry], save, reject, saved)
@@ -135,7 +144,7 @@ class LuaQueue(Lua):
             match refusals.get(entry.id):
                 case None:
                     continue
-                case Duplicate(existing=existing, same=True):
+                case Duplicate(existing=existing, same=True) if existing != entry.id:  # else it is rejected already
                     queue.back(entry, instead=existing)
                 case refusal:
                     queue.back(entry, reason=str(refusal))
@@ -166,14 +175,24 @@ def _reject_if_possible(draft: Draft, reason: str, reject: Reject) -> None:
     """Write that a draft is rejected. Whatever is wrong with it may be wrong here too, and must stop nobody.
 
     Raises:
-        OperationalError, InterfaceError: Postgres did not answer: this is the next worker's.
+        django.db.Error: Postgres does not answer, or cannot save anything now: this is the next worker's.
     """
     try:
         with transaction.atomic():
             reject({draft: reason})
-    except (OperationalError, InterfaceError):
-        raise
-    except Exception:
+    except Exception as error:
+        if _would_fail_for_any(error):
+            raise
         logger.exception(
             "Draft %s cannot be written as rejected either; Redis remembers its outcome for a day.", draft.id
         )
+
+
+def _would_fail_for_any(error: Exception) -> bool:
+    """Whether the draft is not to blame: Postgres is away, read-only, or has not the tables or rights that it should.
+
+    Only what Postgres says of the values is the draft's own. A value that is missing is not: whoever read the draft has
+    seen that all are there, so there is a column that this version of the shop does not know.
+    """
+    values = isinstance(error, (DataError, IntegrityError)) and not isinstance(error.__cause__, NotNullViolation)
+    return isinstance(error, Error) and not values

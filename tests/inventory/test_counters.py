@@ -246,6 +246,12 @@ def test_a_counter_is_what_is_on_hand_less_what_is_reserved(counters: Counters) 
     assert counters.reserved() == {"a": 2}
 
 
+def test_a_counter_that_is_no_number_is_made_again(counters: Counters) -> None:
+    counters.client.set(counter_key("a"), "many")
+    assert counters.load("a", 5, (), make=False) == 5
+    assert counters.left(["a"]) == {"a": 5}
+
+
 def test_a_counter_that_is_lost_is_made_again_less_what_is_reserved(counters: Counters) -> None:
     counters.load("a", 5, (), make=True)
     counters.take(new_draft(("a", 2)))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from uuid import uuid4
 
@@ -121,7 +121,7 @@ def redis_client() -> Redis:
 
 NOT_ON_SALE: dict[str, Callable[[str], Lock]] = {
     "fair": lambda sku: FairRedisLock(redis_client(), f"stock:{sku}", ttl=5),
-    "re-entrant": lambda sku: ReentrantLock(RedisLock(redis_client(), f"stock:{sku}", ttl=5)),
+    "re-entrant": cache(lambda sku: ReentrantLock(RedisLock(redis_client(), f"stock:{sku}", ttl=5))),
     "thread": lambda sku: ThreadLock(f"stock:{sku}"),
 }
 """Locks that no sale can choose: one process keeps to itself, and the others gain it nothing over `redis-lock`."""

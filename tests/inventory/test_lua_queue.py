@@ -9,7 +9,7 @@ from uuid import UUID, uuid4
 
 import orjson
 import pytest
-from django.db import OperationalError, connection
+from django.db import Error, InterfaceError, OperationalError, connection
 from redis import Redis
 
 from inventory import stock, strategies
@@ -18,8 +18,8 @@ from inventory.draft import Draft, Placement, Returned, Save
 from inventory.errors import Duplicate, OverLimit, Refusal, SoldOut, StockNotLoaded
 from inventory.strategies import Strategy, lua_queue
 from inventory.strategies.lua_queue import LuaQueue, queued
-from inventory.stream import GROUP, STREAM, WOKEN, Entry, Queue
-from tests.factories import at_once, new_draft, preheated, tally
+from inventory.stream import GROUP, STREAM, WOKEN, Entry, Queue, bought_key
+from tests.factories import at_once, elsewhere, new_draft, preheated, tally
 from tests.inventory.conformance import StrategyConformance
 from tests.inventory.conftest import Ledger
 from tests.waiting import wait_for
@@ -417,6 +417,90 @@ def test_without_postgres_everything_stays_queued(strategy: LuaQueue, ledger: Le
     ledger.assert_law(a=(2, 1), b=(3, 0))
 
 
+def fails_with(statement: str, ledger: Ledger) -> Save:
+    def save(drafts: Sequence[Draft]) -> Mapping[UUID, Refusal]:
+        with connection.cursor() as cursor:
+            cursor.execute(statement)
+        return ledger.save(drafts)
+
+    return save
+
+
+SURROUNDINGS = {
+    "a server that only reads": "SET TRANSACTION READ ONLY; UPDATE inventory_stockitem SET received = received",
+    "no such column": "SELECT no_such_column FROM inventory_stockitem",
+    "no such table": "SELECT FROM no_such_table",
+    "a column that is new": "INSERT INTO inventory_stockitem (sku) VALUES ('new')",
+    "no such statement": "EXECUTE _pg3_0",
+    "too slow": "SET LOCAL statement_timeout = 1; SELECT pg_sleep(60)",
+}
+
+
+@pytest.mark.parametrize("statement", SURROUNDINGS.values(), ids=SURROUNDINGS)
+def test_when_nothing_can_be_saved_everything_stays_queued(
+    strategy: LuaQueue, ledger: Ledger, queue: Queue, statement: str
+) -> None:
+    drafts = [new_draft(("a", 1)) for _ in range(3)]
+    for draft in drafts:
+        strategy.place(draft, ledger.save)
+    with pytest.raises(Error):
+        strategy.work(fails_with(statement, ledger), ledger.reject, ledger.saved)
+    assert [queue.get(draft.id).draft for draft in drafts] == drafts  # type: ignore[union-attr]
+    assert (ledger.rejected, queue.aside()) == ({}, [])
+    assert work(strategy, ledger) == 3, "it was given back: nobody has to wait until the worker seems dead"
+    ledger.assert_law(a=(0, 3), b=(3, 0))
+
+
+@pytest.mark.parametrize("statement", list(SURROUNDINGS.values())[:-1], ids=list(SURROUNDINGS)[:-1])
+def test_who_blames_the_drafts_for_it_rejects_them_all(
+    strategy: LuaQueue, ledger: Ledger, statement: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The negative control: only a server that does not answer is excused."""
+    monkeypatch.setattr(
+        lua_queue, "_would_fail_for_any", lambda error: isinstance(error, (OperationalError, InterfaceError))
+    )
+    for _ in range(3):
+        strategy.place(new_draft(("a", 1)), ledger.save)
+    assert strategy.work(fails_with(statement, ledger), ledger.reject, ledger.saved) == 3
+    assert len(ledger.rejected) == 3
+
+
+@pytest.mark.parametrize(
+    "statement",
+    ["SELECT 'x'::int", "INSERT INTO tests_sold SELECT gen_random_uuid(), 'a', 2147483648"],
+)
+def test_what_postgres_says_of_the_values_is_the_drafts_own(
+    strategy: LuaQueue, ledger: Ledger, queue: Queue, statement: str
+) -> None:
+    draft = new_draft(("a", 1))
+    strategy.place(draft, ledger.save)
+    assert strategy.work(fails_with(statement, ledger), ledger.reject, ledger.saved) == 1
+    assert set(ledger.rejected) == {draft.id}
+    assert len(queue.aside()) == 1
+    ledger.assert_law(a=(3, 0), b=(3, 0))
+
+
+@pytest.mark.parametrize("shift", [0, 3600], ids=["", "without an end of the shift"])
+def test_a_worker_to_whom_new_orders_keep_coming_makes_room_and_has_another_woken(
+    strategy: LuaQueue, ledger: Ledger, queue: Queue, woken: list[Any], monkeypatch: pytest.MonkeyPatch, shift: float
+) -> None:
+    monkeypatch.setattr(lua_queue, "SHIFT", shift)
+    strategy.place(new_draft(("a", 1)), ledger.save)
+    to_come = [new_draft(("a", 1)), new_draft(("b", 1))]
+
+    def save(drafts: Sequence[Draft]) -> Mapping[UUID, Refusal]:
+        if to_come:
+            elsewhere(partial(strategy.place, to_come.pop(), ledger.save))
+        return ledger.save(drafts)
+
+    worked = strategy.work(save, ledger.reject, ledger.saved)
+    assert (worked, len(queue), len(woken)) == ((1, 1, 2) if shift == 0 else (3, 0, 1))
+    assert queue.client.xinfo_consumers(STREAM, GROUP) == []
+    while strategy.work(save, ledger.reject, ledger.saved):
+        pass
+    ledger.assert_law(a=(1, 2), b=(2, 1))
+
+
 def test_four_workers_at_once_save_each_order_once(
     strategy: LuaQueue, ledger: Ledger, redis: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -557,6 +641,82 @@ def test_a_note_that_is_not_json_stops_nobody(
     counters.recount()
     strategies.get("lua").refresh(["a", "b"], ledger.saved)
     ledger.assert_law(a=(3 - len(saved), len(saved)), b=(0, 3))
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"place": "first"},
+        {"place": None, "buyer": 7},
+        {"buyer": ["x"]},
+        {"lines": [["a", 0.5, 0, "9.90"]]},
+        {"lines": [["a", "1", 0, "9.90"]]},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("sold", [True, False], ids=["sold", "refused"])
+def test_a_note_that_says_nonsense_legibly_stops_nobody(
+    strategy: LuaQueue, ledger: Ledger, queue: Queue, redis: Redis, said: dict[str, Any], sold: bool
+) -> None:
+    draft, other = new_draft(("a", 1)), new_draft(("b", 1))
+    strategy.place(draft, ledger.save)
+    note = orjson.loads(redis.hget(NOTES, str(draft.id)))
+    redis.hset(NOTES, str(draft.id), orjson.dumps({**note, **said}))
+    strategy.place(other, ledger.save)
+
+    def save(drafts: Sequence[Draft]) -> Mapping[UUID, Refusal]:
+        ledger.save([each for each in drafts if sold or each.id != draft.id])
+        return {} if sold else {draft.id: OverLimit("a", limit=1, taken=1)}
+
+    assert strategy.work(save, ledger.reject, ledger.saved) == 2
+    assert set(ledger.orders()) == ({draft.id, other.id} if sold else {other.id})
+    assert len(queue) == 0
+
+
+def test_the_note_of_an_entry_that_cannot_be_read_may_be_under_no_drafts_id(
+    strategy: LuaQueue, ledger: Ledger, queue: Queue, redis: Redis
+) -> None:
+    draft, other = new_draft(("a", 1)), new_draft(("b", 1))
+    strategy.place(draft, ledger.save)
+    entry = spoil(redis, draft, {"draft": "{"})
+    redis.hset(NOTES, "nobody", redis.hget(NOTES, str(draft.id)))
+    redis.hdel(NOTES, str(draft.id))
+    strategy.place(other, ledger.save)
+    assert work(strategy, ledger) == 2
+    assert ledger.orders() == [other.id]
+    assert [said[1] for said in queue.aside()] == [entry]
+
+
+def test_a_count_of_what_was_bought_that_cannot_be_read_is_passed_over_and_logged(
+    strategy: LuaQueue, ledger: Ledger, queue: Queue, redis: Redis, caplog: pytest.LogCaptureFixture
+) -> None:
+    strategy.place(new_draft(("a", 2), customer=7), ledger.save)
+    redis.hset(bought_key("a"), mapping={"x": 1, "1:8": "many"})
+    assert queue.bought("a") == {(1, 7): 2}
+    assert len(caplog.messages) == 2
+
+
+def test_an_order_that_leaves_the_queue_between_the_two_looks_at_it_has_an_outcome(
+    strategy: LuaQueue, ledger: Ledger, queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Redis still had its note when it was asked for its entry."""
+    draft = new_draft(("a", 1))
+    strategy.place(draft, ledger.save)
+    note = Queue._note
+
+    def refuse(drafts: Sequence[Draft]) -> Mapping[UUID, Refusal]:
+        return {draft.id: OverLimit("a", limit=1, taken=1)}
+
+    def late(queue: Queue, of: UUID) -> dict[str, Any]:
+        said = note(queue, of)
+        strategy.work(refuse, ledger.reject, ledger.saved)
+        return said
+
+    with monkeypatch.context() as between:
+        between.setattr(Queue, "_note", late)
+        waiting = queue.get(draft.id)
+    assert waiting is not None
+    assert waiting.reason == "a: at most 1 per customer, 1 taken already"
 
 
 def test_an_order_that_redis_has_no_note_of_is_saved_and_said(

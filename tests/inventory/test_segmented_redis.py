@@ -261,6 +261,18 @@ def test_loading_says_by_how_much_the_keys_were_wrong(strategy: Segmented, count
     assert (units_of(strategy, "a"), units_of(strategy, "b")) == ([3, 3, 2, 2, 2], [3, 3, 2, 2, 2])
 
 
+def test_how_many_there_are_never_becomes_fewer_also_where_redis_has_come_back_older(
+    strategy: Segmented, ledger: Ledger, counters: SegmentCounters
+) -> None:
+    """Units may be reserved from those beyond, and come back to them."""
+    draft = a_process_dies(counters, 4)
+    counters.client.set(how_many_key("a"), 3)
+    assert counters.gather("a", 5, 3, 1) == 9
+    counters.give_back(draft.id, [name_of("a", 4)])
+    strategy.place(new_draft(("a", 10)), ledger.save)
+    ledger.assert_law(a=(0, 10))
+
+
 @pytest.mark.parametrize("sku", ["a", "café-☕", "with}brace", "{stock}", "a" * 64])
 def test_every_key_of_a_sku_is_in_the_slot_of_the_notes(sku: str) -> None:
     keys = [how_many_key(sku), counter_key(name_of(sku, 4))]

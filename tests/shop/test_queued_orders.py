@@ -22,7 +22,7 @@ from shop import accounts, checkout, offers, sales
 from shop.models import Allowance, Order, Product, Sale, SaleItem
 from shop.saving import save, saved
 from shop.tasks import save_queued_orders
-from tests.factories import OnSale, close_now, interleaved, on_sale, orders_in
+from tests.factories import OnSale, close_now, elsewhere, interleaved, on_sale, orders_in
 from tests.shop.conftest import Buyer, Gone, assert_problem, order_body
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -126,11 +126,11 @@ def test_who_comes_later_is_told_a_later_place(buyer: Buyer, other_buyer: Buyer,
 
 
 def test_units_of_an_order_that_is_rejected_and_still_noted_are_not_sold(
-    buyer: Buyer, offer: OnSale, monkeypatch: pytest.MonkeyPatch
+    buyer: Buyer, offer: OnSale, redis: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A worker has died between its commit and Redis, in which the units are reserved until the next takes over."""
     Allowance.objects.create(sale_id=offer.sale, customer_id=buyer.customer, sku="a", taken=2)
-    buyer.order(order_body(offer, a=1))
+    buyer.order(order_body(offer, a=1), key="mine")
     with monkeypatch.context() as dying:
         dying.setattr(Queue, "back", lambda *rest, **more: (_ for _ in ()).throw(RedisError("gone")))
         with pytest.raises(RedisError):
@@ -142,6 +142,7 @@ def test_units_of_an_order_that_is_rejected_and_still_noted_are_not_sold(
     assert strategies.counters().left(["a"]) == {"a": 3}
     assert strategies.queue().bought("a") == {(offer.sale, buyer.customer): 0}
     assert orders_in("rejected") == 1
+    assert redis.exists(key_key(buyer.customer, "mine")), "the key stands for what is rejected"
 
 
 def test_an_order_can_be_paid_for_as_long_when_it_was_queued_for_long(buyer: Buyer, offer: OnSale) -> None:
@@ -443,6 +444,31 @@ def test_an_order_that_is_queued_can_be_paid_and_cancelled_when_it_is_saved(
     assert_problem(other_buyer.post(f"{location}{what}/"), 404, "not-found")
     checkout.save_queued()
     assert buyer.post(f"{location}{what}/").status_code == 200
+
+
+@pytest.mark.parametrize("what", ["pay", "cancel"])
+def test_an_order_that_is_saved_between_the_two_looks_is_paid_and_cancelled(
+    buyer: Buyer, other_buyer: Buyer, offer: OnSale, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    location = buyer.order(order_body(offer, a=1)).headers["Location"]
+    waiting = strategies.waiting
+    monkeypatch.setattr(strategies, "waiting", lambda order: (elsewhere(checkout.save_queued), waiting(order))[1])
+    assert_problem(other_buyer.post(f"{location}{what}/"), 404, "not-found")
+    again = buyer.order(order_body(offer, a=1)).headers["Location"]
+    assert buyer.post(f"{again}{what}/").status_code == 200
+
+
+@pytest.mark.parametrize("what", ["pay", "cancel"])
+def test_who_pays_or_cancels_a_queued_order_changes_the_order_that_stands_for_it(
+    buyer: Buyer, offer: OnSale, redis: Redis, what: str
+) -> None:
+    first = buyer.order(order_body(offer, a=1), key="mine").json()
+    checkout.save_queued()
+    redis.delete(key_key(buyer.customer, "mine"))
+    location = buyer.order(order_body(offer, a=1), key="mine").headers["Location"]
+    checkout.save_queued()
+    changed = buyer.post(f"{location}{what}/")
+    assert (changed.status_code, changed.json()["id"]) == (200, first["id"])
 
 
 def test_without_redis_it_is_unavailable(buyer: Buyer, offer: OnSale, redis_gone: Gone) -> None:
