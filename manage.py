@@ -2,6 +2,7 @@
 """Django's command line: `python manage.py help` lists the project's commands."""
 
 import os
+import signal
 import sys
 from typing import NoReturn
 
@@ -17,21 +18,30 @@ def give_up(why: str) -> NoReturn:
     sys.exit(2)
 
 
+def end_unheard() -> NoReturn:
+    """Nobody reads on: `| head`, say. The status is that of who is ended by SIGPIPE, and no verdict either."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else Python trips over it once more
+    sys.exit(128 + signal.SIGPIPE)
+
+
 def main() -> None:
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "shop.settings")
     try:
         from django.core.exceptions import ImproperlyConfigured
         from django.core.management import execute_from_command_line
-        from django.db import OperationalError, ProgrammingError
+        from django.db import InterfaceError, InternalError, OperationalError, ProgrammingError
         from redis import ConnectionError as RedisConnectionError
     except ImportError:
         sys.exit("Django is not installed for this Python. Use .venv/bin/python, which `make demo` makes.")
     try:
         execute_from_command_line(sys.argv)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        end_unheard()
     except ImproperlyConfigured as error:
         give_up(str(error))
-    except OperationalError as error:
-        give_up(f"Postgres does not answer: {error}\n{HELP}")
+    except (OperationalError, InterfaceError, InternalError) as error:
+        give_up(f"Postgres does not answer, or not as it should: {error}\n{HELP}")
     except ProgrammingError as error:
         give_up(f"The tables are not as they should be: {error}\nMake them with: manage.py migrate")
     except RedisConnectionError as error:

@@ -11,9 +11,8 @@ from typing import Any
 import orjson
 from django.contrib.auth import get_user_model
 from django.core.exceptions import PermissionDenied
-from django.db import IntegrityError, InterfaceError, OperationalError
+from django.db import IntegrityError, InterfaceError, InternalError, OperationalError
 from django.http import Http404, HttpRequest, HttpResponse
-from psycopg.errors import IdleInTransactionSessionTimeout
 from rest_framework import exceptions
 
 from inventory import errors
@@ -176,12 +175,11 @@ def answer(error: Exception, context: Mapping[str, Any]) -> HttpResponse | None:
         return response(INVALID, errors=[{"pointer": "#/sale", "detail": str(error)}])
     if isinstance(error, checkout.UnknownProduct):
         return response(INVALID, errors=[{"pointer": "#/items", "detail": str(error)}])
-    # Who was paused in a transaction for too long finds it ended, and Django has another class for that.
-    ended = isinstance(error.__cause__, IdleInTransactionSessionTimeout)
-    if isinstance(error, (OperationalError, InterfaceError)) or ended:
+    # InternalError: the transaction has lasted for too long, or the server only reads, as a standby does.
+    if isinstance(error, (OperationalError, InterfaceError, InternalError)):
         # The commit may or may not have happened; the key finds out.
-        logger.warning("Postgres did not answer: %s", error)
-        return response(UNAVAILABLE, "The database did not answer. Ask again with the same key.")
+        logger.warning("Postgres cannot be used now: %s", error)
+        return response(UNAVAILABLE, "The database cannot be used now. Ask again with the same key.")
     if isinstance(error, IntegrityError):
         # A row that the order refers to went away while it was written: what is offered has changed since it was read.
         logger.warning("Postgres refused: %s", error)

@@ -284,7 +284,7 @@ class Problems(APIView):
 
 
 class Health(APIView):
-    """Whether the shop can sell: Postgres lets it in and Redis answers, each within `PATIENCE`.
+    """Whether the shop can sell: Postgres lets it in to write and Redis answers, each within `PATIENCE`.
 
     Postgres is asked on a connection of its own. A request may wait longer for one of the pool, which says less: all
     may be at work, or still be connected to a server that does not answer any more.
@@ -300,7 +300,8 @@ class Health(APIView):
     def get(self, request: Request) -> Response:
         health = {"postgres": True, "redis": True}
         try:
-            psycopg.connect(**{**connection.get_connection_params(), "connect_timeout": self.PATIENCE}).close()
+            writing = {"connect_timeout": self.PATIENCE, "target_session_attrs": "read-write"}
+            psycopg.connect(**{**connection.get_connection_params(), **writing}).close()
         except psycopg.Error:
             health["postgres"] = False
         try:

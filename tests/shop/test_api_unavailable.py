@@ -9,7 +9,8 @@ from uuid import uuid4
 
 import pytest
 from django.conf import settings
-from django.db import OperationalError, connection, connections, transaction
+from django.core.management import CommandError, call_command
+from django.db import InternalError, OperationalError, connection, connections, transaction
 from redis import Redis
 from rest_framework.test import APIClient
 
@@ -98,6 +99,40 @@ def test_without_postgres_every_answer_is_503(buyer: Buyer, postgres_gone: Gone,
     with postgres_gone():
         assert_problem(CALLS[call](buyer, body), 503, "unavailable")
     assert orders_in() == 0
+
+
+@pytest.fixture
+def postgres_only_reads(db: None) -> Iterator[None]:
+    """A standby that nobody has promoted, or a server whose disk is full and that was told to write no more."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT current_database()")
+        database = connection.ops.quote_name(cursor.fetchone()[0])
+        cursor.execute(f"ALTER DATABASE {database} SET default_transaction_read_only = on")
+    connection.close()
+    yield
+    connection.close()
+    with connection.cursor() as cursor:
+        cursor.execute("SET default_transaction_read_only = off")
+        cursor.execute(f"ALTER DATABASE {database} RESET default_transaction_read_only")
+
+
+def test_a_postgres_that_only_reads_takes_no_order_and_loses_none(
+    buyer: Buyer, request: pytest.FixtureRequest, settings: Any
+) -> None:
+    settings.OFFER_TTL, settings.ORDER_RATE = 60, 100
+    offers = {name: on_sale({name: 1}, strategy=name) for name in strategies.NAMES}
+    location = buyer.order(order_body(offers["lua-queue"], **{"lua-queue": 1})).headers["Location"]
+    request.getfixturevalue("postgres_only_reads")
+    for name in SAVING:
+        assert_problem(buyer.order(order_body(offers[name], **{name: 1})), 503, "unavailable")
+    with pytest.raises(InternalError):
+        checkout.save_queued()
+    with pytest.raises(CommandError, match="read-only"):
+        call_command("reconcile")
+    assert buyer.get(location).json()["state"] == "queued"
+    assert strategies.counters().reserved() == {"lua-queue": 1}
+    health = buyer.get("/health/")
+    assert (health.status_code, health.json()) == (503, {"postgres": False, "redis": True})
 
 
 @pytest.mark.parametrize("name", SAVING)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from collections.abc import Callable, Iterator
 from datetime import timedelta
 from io import StringIO
 from pathlib import Path
+from typing import Any
 
 import pytest
 from django.conf import settings
@@ -270,3 +272,14 @@ def test_the_web_server_has_a_pool_and_the_size_that_is_set() -> None:
     }.items():
         assert arguments[arguments.index(flag) + 1] == str(value)
     assert "--respawn-failed-workers" in arguments
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"], ids=["at its end", "while it writes"])
+def test_a_command_that_nobody_reads_on_ends_quietly_with_a_status_that_is_no_verdict(unbuffered: str) -> None:
+    command = [sys.executable, "manage.py", "help", "--commands"]
+    there = {**os.environ, "DJANGO_SETTINGS_MODULE": "shop.settings", "PYTHONUNBUFFERED": unbuffered}
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(command, cwd=settings.BASE_DIR, env=there, text=True, **pipes) as process:
+        process.stdout.close()
+        said = process.stderr.read()
+    assert (process.returncode, said) == (128 + signal.SIGPIPE, "")

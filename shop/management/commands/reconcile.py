@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
-from django.db import InterfaceError, OperationalError
+from django.db import InterfaceError, InternalError, OperationalError
 from redis import RedisError
 from rich.console import Console
 from rich.table import Table
@@ -36,9 +36,11 @@ class Command(BaseCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         try:
             found = reconcile_audited(grace=options["grace"])
-        except (RedisError, OperationalError, InterfaceError) as error:
+        except (RedisError, OperationalError, InterfaceError, InternalError) as error:
             hint = "See manage.py servers status; manage.py servers start starts what is ours."
-            raise CommandError(f"A server did not answer: {error}\n{hint}", returncode=2) from error
+            raise CommandError(
+                f"A server did not answer, or not as it should: {error}\n{hint}", returncode=2
+            ) from error
         if options["json"]:
             repairs = [asdict(repair) for repair in found.repairs]
             said = {"broken_before": found.before, "repairs": repairs, "broken_after": found.after}
