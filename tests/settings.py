@@ -32,6 +32,11 @@ def remove() -> None:
 
 
 from shop.settings import *  # noqa: E402, F403
+from shop.settings import DATABASES  # noqa: E402
+from tests.waiting import PATIENCE  # noqa: E402
+
+# A thread that waits in Postgres for a lock that nobody gives back would outlive the test, and the run its time limit.
+DATABASES["default"]["OPTIONS"]["options"] = f"-c lock_timeout={3 * PATIENCE:.0f}s"
 
 PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
 # A client of a test need not look for the static files: they are looked for when they are asked for.

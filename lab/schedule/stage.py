@@ -98,6 +98,8 @@ class Seat:
     def __init__(self, stage: Stage) -> None:
         self.redis = stage.new_redis()
         self.database: hooks.StoppingDatabase | None = None
+        self.cut: list[int] = []
+        """The processes of Postgres that were told to end, and may be about to."""
 
     def leave(self) -> None:
         """Drop the connections, as a process that ends does."""
@@ -250,14 +252,18 @@ class Stage:
 
         It is ended by the server, as his thread is still using the connection.
         """
-        if pids := _backends(self._seats.get(actor.name), actor):
+        seat = self._seats.get(actor.name)
+        if pids := _backends(seat, actor):
+            if seat is not None:
+                seat.cut += pids
             self.eyes.execute("SELECT pg_terminate_backend(pid) FROM unnest(%s) AS pid", [pids])
 
     def dismiss(self, actor: Actor) -> None:
         """He is dead and his thread has ended: his connections drop, and what he has begun in Postgres ends."""
-        pids = _backends(self._seats.get(actor.name), actor)
         self.cut(actor)
-        if (seat := self._seats.pop(actor.name, None)) is not None:
+        seat = self._seats.pop(actor.name, None)
+        pids = _backends(seat, actor) if seat is None else seat.cut
+        if seat is not None:
             seat.leave()
         until = time.monotonic() + PATIENCE
         while pids and self.eyes.execute("SELECT FROM pg_stat_activity WHERE pid = ANY(%s)", [pids]).rowcount:

@@ -7,7 +7,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,7 +18,7 @@ import redis
 from django.apps import apps
 from django.conf import settings as django_settings
 from django.core.management import CommandError, call_command
-from django.db import DEFAULT_DB_ALIAS, connections
+from django.db import DEFAULT_DB_ALIAS, OperationalError, connections
 from django.test import Client
 from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
@@ -35,6 +35,7 @@ from servers import ServerError
 from servers.postgres import DATABASE
 from shop.environment import database
 from tests.lab.schedule_support import manage
+from tests.waiting import PATIENCE, wait_for
 
 NUMBER = 4
 """The first stage that these tests use: visitors and commands take those before it."""
@@ -573,3 +574,36 @@ def test_who_is_closing_his_connection_when_he_is_ended_has_no_process_there(dja
     assert _backends(seat, actor) == [mine.info.backend_pid]
     mine.close()
     assert _backends(seat, actor) == []
+
+
+def test_whoever_was_cut_is_gone_from_postgres_too_before_the_next_schedule(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By then his thread has closed his connection, and no longer knows which process of Postgres served him."""
+    stage = open_stage(NUMBER)
+    actor: Any = SimpleNamespace(name="dies", session=None)
+
+    def wait_for_a_lock() -> None:
+        seat = stage.sit("dies")
+        with suppress(OperationalError), seat.database.cursor() as cursor:  # type: ignore[union-attr]
+            cursor.execute("SELECT pg_advisory_lock(4711)")
+        seat.database.close()  # type: ignore[union-attr]
+
+    asked: list[Any] = []
+    eyes = stage.eyes
+    with ThreadPoolExecutor(1) as pool:
+        eyes.execute("SELECT pg_advisory_lock(4711)")
+        thread = pool.submit(wait_for_a_lock)
+        waiting = "SELECT pid FROM pg_locks WHERE objid = 4711 AND NOT granted"
+        (pid,) = wait_for(lambda: eyes.execute(waiting).fetchone())
+        stage.cut(actor)
+        thread.result(PATIENCE)
+
+        def execute(query: Any, parameters: Any = None) -> Any:
+            asked.append(parameters)
+            return eyes.execute(query, parameters)
+
+        monkeypatch.setattr(stage, "_eyes", SimpleNamespace(closed=False, execute=execute))
+        stage.dismiss(actor)
+        monkeypatch.setattr(stage, "_eyes", eyes)
+    assert [[pid]] in asked
+    assert eyes.execute("SELECT FROM pg_stat_activity WHERE pid = %s", [pid]).rowcount == 0
+    stage.close()

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from hashlib import sha1
+from pathlib import Path
+
 import pytest
 
+import inventory
+import locking
 from lab.schedule.stage import Stage
-from lab.schedule.steps import EVERYTHING, POSTGRES, QUIET, READS, Pending, of_commands, of_statement
+from lab.schedule.steps import EVERYTHING, POSTGRES, QUIET, READS, Pending, of_commands, of_statement, scripts
 from tests.lab.schedule_support import stage
 
 __all__ = ["stage"]
@@ -63,6 +68,15 @@ def test_a_command_touches_the_keys_that_the_server_says(stage: Stage, command: 
     keys = set(stage.redis.execute_command("COMMAND GETKEYS", *command))
     assert said.reads | said.writes == keys
     assert said.reads == (keys if command[0] in READS else set())
+
+
+def test_every_script_of_stock_and_locks_is_shown_by_the_name_of_its_file() -> None:
+    files = {path.name for package in (inventory, locking) for path in Path(package.__file__).parent.rglob("*.lua")}
+    assert set(scripts().values()) == files
+    for text, name in scripts().items():
+        digest = sha1(text.encode(), usedforsecurity=False).hexdigest()
+        for command in (("EVAL", text, "1", "a"), ("EVALSHA", digest, "1", "a")):
+            assert of_commands([command]).does == f"{name}: a"
 
 
 @pytest.mark.parametrize("command", [("KEYS", "*"), ("DBSIZE",), ("FLUSHDB",), ("SOMETHING",)])
