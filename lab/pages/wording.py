@@ -53,6 +53,7 @@ WORDS = (
     gettext_noop("told yes"),
     gettext_noop("in the record"),
     gettext_noop("time"),
+    gettext_noop("common practice"),
 )
 """What actors are told, what ledgers count, and other words of a run."""
 

@@ -21,6 +21,15 @@ def listed(texts: Iterable[str]) -> str:
 
 
 @register.filter
+def found_in(source: str) -> str:
+    """Where a rung is found: in articles, named by number, or elsewhere."""
+    if not source[0].isdigit():
+        return said(source)
+    sentence = gettext("articles %(numbers)s") if "," in source else gettext("article %(numbers)s")
+    return sentence % {"numbers": gettext(", ").join(source.split(", "))}
+
+
+@register.filter
 def of(table: Mapping[str, Any], key: str) -> Any:
     """What a table says of a key."""
     return table[key]
