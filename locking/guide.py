@@ -139,8 +139,8 @@ lock = EtcdLock(Etcd3Client("localhost", 2379), "stock:sku-42", ttl=10)
 """,
         "Three requests, each a write to a quorum; some milliseconds. A waiter holds a watch, and sends one keepalive "
         "a TTL to keep its place.",
-        "As ZooKeeper. A crashed holder's lease lasts a quarter longer than the TTL, a second at least, and so does the "
-        "place in line of a waiter whom a restart of the server has cut off; TTLs are whole seconds.",
+        "As ZooKeeper. A crashed holder's lease lasts a quarter longer than the TTL, a second at least, and so does "
+        "the place in line of a waiter whom a restart of the server has cut off; TTLs are whole seconds.",
         "etcd is there anyway: a cluster is made to lose a member and no grant (the tests here run one member).",
     ),
     Entry(
