@@ -188,18 +188,25 @@ class Counters:
         for draft, said in self.client.hgetall(NOTES).items():
             try:
                 made.append(_note(draft, said))
-            except (ValueError, LookupError, TypeError, AttributeError):
+            except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError):
                 logger.exception("What is noted in Redis as reserved for draft %r cannot be read: %r", draft, said)
         return sorted(made, key=lambda note: note.at)
 
 
 def _note(draft: bytes | str, said: bytes | str) -> Note:
     note = orjson.loads(said)
-    lines = [(str(sku), int(units)) for sku, units, *_ in note["lines"]]
+    # The scripts count a part of a unit as none, and so must who looks at what is noted.
+    lines = [(str(sku), _whole(units)) for sku, units, *_ in note["lines"]]
     entry, buyer = note.get("entry", ""), note.get("buyer", "")
     if not (ENTRY.fullmatch(entry) and BUYER.fullmatch(buyer)):
         raise ValueError(f"It names the entry {entry!r} and the buyer {buyer!r}.")
     return Note(UUID(text(draft)), lines, float(note["at"]), entry, buyer)
+
+
+def _whole(units: object) -> int:
+    if isinstance(units, bool) or not isinstance(units, (int, float)) or units != int(units):
+        raise ValueError(f"{units!r} is no number of units.")
+    return int(units)
 
 
 def _keys(skus: Iterable[str]) -> list[str]:

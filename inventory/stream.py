@@ -28,11 +28,14 @@ logger = logging.getLogger(__name__)
 STREAM = "{stock}:queue"
 GROUP = "workers"
 LAST = "{stock}:queue:last"
+PUT_BACK = "nobody"
+"""The worker that has what others could not save. It is never at work."""
 DONE = "{stock}:queue:done"
 WOKEN = "{stock}:queue:woken"
 ASIDE = "{stock}:queue:aside"
 KINDS = {"customer": int, "sale": int, "key": str, "body_hash": str}
 """What an entry says beside its lines."""
+KINDS_OF_LINES = {"sku": str, "quantity": int}
 REMEMBERED = 86400
 """Seconds for which Redis knows who has an idempotency key, and what has become of a draft that is no order."""
 
@@ -167,7 +170,8 @@ class Queue:
     def put_back(self, worker: str, entries: Sequence[Entry]) -> None:
         """Let the next who reads have what a worker could not save now; nobody has to wait until it seems dead."""
         numbers = [entry.number for entry in entries]
-        self.client.xclaim(STREAM, GROUP, worker, 0, numbers, idle=round(self.dead * 1000), justid=True)
+        self.client.xclaim(STREAM, GROUP, PUT_BACK, 0, numbers, idle=round(self.dead * 1000), justid=True)
+        self.leave(worker)
 
     def rest(self) -> None:
         """The next draft shall wake a worker again. Whoever says so looks once more afterwards."""
@@ -262,7 +266,8 @@ class Queue:
         note = self._note(draft)
         # Who leaves the queue between the two looks has an outcome, or is an order.
         if "entry" in note and (entries := self.client.xrange(STREAM, note["entry"], note["entry"])):
-            place = int(note["place"]) - int(self.client.get(DONE) or 0)
+            place = note.get("place")
+            place = place - int(self.client.get(DONE) or 0) if isinstance(place, int) else 1
             return Waiting(draft=_entry(*entries[0]).draft or _draft_of(draft, note), place=max(1, place))
         outcome = self.client.get(outcome_key(draft))
         if outcome is None:
@@ -361,13 +366,29 @@ def _aside(fields: dict[Any, Any]) -> tuple[str, str, str]:
 def _draft(raw: str) -> Draft:
     said = orjson.loads(raw)
     lines = [Line(line["sku"], line["quantity"], Decimal(line["price"]), line["limit"]) for line in said.pop("lines")]
-    # Else it would be found out when it is saved, by then perhaps under a name that nobody asks for.
-    if not lines or any(not isinstance(said[name], kind) for name, kind in KINDS.items()):
-        raise ValueError("That is no order.")
-    return Draft(
-        **{**said, "id": UUID(said["id"]), "created_at": datetime.fromisoformat(said["created_at"])},
-        lines=tuple(lines),
+    return _checked(
+        Draft(
+            **{**said, "id": UUID(said["id"]), "created_at": datetime.fromisoformat(said["created_at"])},
+            lines=tuple(lines),
+        )
     )
+
+
+def _checked(draft: Draft) -> Draft:
+    """The draft, if all that it says is of the kind that it should be.
+
+    Else it would be found out when it is saved, by then perhaps under a name that nobody asks for; or Postgres would
+    say that it cannot compare such values, as it does where its tables are not as they should be.
+
+    Raises:
+        ValueError: it is no order.
+    """
+    of_lines = [(getattr(line, name), kind) for line in draft.lines for name, kind in KINDS_OF_LINES.items()]
+    said = [(getattr(draft, name), kind) for name, kind in KINDS.items()] + of_lines
+    # Not isinstance: for Python, true is a whole number.
+    if any(type(value) is not kind for value, kind in said):
+        raise ValueError("That is no order.")
+    return draft
 
 
 def _draft_of(draft: UUID, note: dict[str, Any]) -> Draft | None:
@@ -375,6 +396,7 @@ def _draft_of(draft: UUID, note: dict[str, Any]) -> Draft | None:
     try:
         sale, customer = buyer_of(note["buyer"])
         lines = tuple(Line(sku, units, Decimal(price), limit or None) for sku, units, limit, price in note["lines"])
-        return Draft(draft, customer, sale, lines, note["key"], note["hash"], datetime.fromtimestamp(note["at"], UTC))
-    except (ValueError, KeyError, TypeError, ArithmeticError):
+        at = datetime.fromtimestamp(note["at"], UTC)
+        return _checked(Draft(draft, customer, sale, lines, note["key"], note["hash"], at))
+    except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, OSError):
         return None

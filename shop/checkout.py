@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import math
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -33,6 +34,9 @@ logger = logging.getLogger(__name__)
 
 Click = tuple[int, str]
 """A customer and a key of his."""
+
+SHIFT = 2.0
+"""Seconds for which a task saves what is queued: then it is the turn of the others, which come every few seconds."""
 
 _running: dict[Click, UUID] = {}
 """The drafts that are being placed in this process."""
@@ -294,13 +298,13 @@ def _rejected(order: UUID, waiting: Waiting) -> Receipt:
     )
 
 
-def save_queued() -> int:
-    """Save the orders that are queued, until none is.
+def save_queued(*, shift: float = math.inf) -> int:
+    """Save the orders that are queued, until none is, or for so many seconds.
 
     Returns:
         How many were taken off the queue.
     """
-    return strategies.work(lambda drafts: save(drafts, payable_from=timezone.now()), reject, saved)
+    return strategies.work(lambda drafts: save(drafts, payable_from=timezone.now()), reject, saved, shift=shift)
 
 
 @dataclass(frozen=True, slots=True)
@@ -330,7 +334,7 @@ def pay(order: UUID, *, customer: int) -> Changed:
         mine = _locked(order, customer=customer)
         before = mine.state == Order.State.PAID
         if mine.state == Order.State.PENDING:
-            payments.record(mine, reference=f"{payments.BY_CUSTOMER}{order}", amount=mine.total)
+            payments.record(mine, reference=f"{payments.BY_CUSTOMER}{mine.pk}", amount=mine.total)
         elif not before:
             raise NotPayable(f"The order is {mine.state}.")
     return Changed(mine, before)
@@ -348,7 +352,7 @@ def cancel(order: UUID, *, customer: int) -> Changed:
         mine = _locked(order, customer=customer)
         before = mine.state == Order.State.CANCELLED
         if mine.state == Order.State.PENDING:
-            return_units([order])
+            return_units([mine.pk])
             states.change(mine, Order.State.CANCELLED)
         elif not before:
             raise NotCancellable(f"The order is {mine.state}.")

@@ -16,6 +16,7 @@ from redis import Redis
 
 env = environ.Env()
 LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
+YES_AND_NO = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
 
 
 def whole(name: str, *, default: int, least: int) -> int:
@@ -42,6 +43,18 @@ def seconds(name: str, *, default: float, least: float) -> float:
         if least <= (number := float(text)) < math.inf:
             return number
     raise ImproperlyConfigured(f"{name} has to be a number of seconds, {least:g} or more, and not {text!r}.")
+
+
+def flag(name: str, *, default: bool) -> bool:
+    """Whether something is switched on.
+
+    Raises:
+        ImproperlyConfigured: it is neither yes nor no. environ would take any other word for no.
+    """
+    text = env.str(name, default="") or str(default)
+    if (said := YES_AND_NO.get(text.lower())) is None:
+        raise ImproperlyConfigured(f"{name} has to be one of {', '.join(YES_AND_NO)}, and not {text!r}.")
+    return said
 
 
 def log_level(name: str, *, default: str) -> str:

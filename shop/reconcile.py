@@ -6,6 +6,7 @@ import logging
 from dataclasses import dataclass
 
 from django.conf import settings
+from django.db import Error
 from django.db.models import Q
 from django.utils import timezone
 
@@ -34,9 +35,13 @@ def reconcile(*, grace: float | None = None) -> list[Repair]:
         grace: seconds after which a reservation that became no order is nobody's; None: `RECONCILE_GRACE`.
 
     Raises:
-        RedisError, OperationalError: a server did not answer. What was repaired until then stays so.
+        RedisError, django.db.Error: a server did not answer. What was repaired until then stays so.
     """
-    checkout.save_queued()
+    try:
+        checkout.save_queued(shift=checkout.SHIFT)
+    except Error:
+        # The units of processes that died are others' too: they come back all the same, if Postgres lets them.
+        logger.exception("What is queued cannot be saved now, and stays queued.")
     allowed = settings.RECONCILE_GRACE if grace is None else grace
     return inventory.reconcile(sellers, saved, reject, taken, grace=allowed)
 

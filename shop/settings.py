@@ -40,7 +40,7 @@ if not SECRET_KEY:
 PAYMENT_SECRET = env.str("PAYMENT_SECRET", default="")
 
 # Errors with all their details in the browser: for a machine of your own only.
-DEBUG = env.bool("DEBUG", default=False)
+DEBUG = environment.flag("DEBUG", default=False)
 # Host names that the shop answers to, separated by commas.
 ALLOWED_HOSTS = env.list("ALLOWED_HOSTS", default=["localhost", "127.0.0.1", "[::1]"])
 # Origins of the admin behind a proxy, separated by commas: https://shop.example
@@ -49,7 +49,7 @@ CSRF_TRUSTED_ORIGINS = env.list("CSRF_TRUSTED_ORIGINS", default=[])
 # each hour; without any, by the connection.
 NUM_PROXIES = environment.whole("NUM_PROXIES", default=0, least=0)
 # The lab's endpoints: strategies that are wrong on purpose, on tables of their own.
-LAB_ENABLED = env.bool("LAB_ENABLED", default=False)
+LAB_ENABLED = environment.flag("LAB_ENABLED", default=False)
 # Schedules of the lab that may run at the same time, each in a Redis and a Postgres database of its own.
 LAB_STAGES = environment.whole("LAB_STAGES", default=2, least=1)
 
@@ -189,6 +189,11 @@ CACHES = {
 CELERY_BROKER_URL = REDIS_LOCATION.replace("unix://", "redis+socket://")
 CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
 CELERY_TASK_IGNORE_RESULT = True
+# Saving has a queue of its own, and what comes from beat does not stand in line behind its wake-ups: a worker takes
+# from both in turns, and no more than its threads can begin with at once.
+CELERY_TASK_QUEUES: dict[str, dict[str, str]] = {"celery": {}, "saving": {}}
+CELERY_TASK_ROUTES = {"shop.tasks.save_queued_orders": {"queue": "saving"}}
+CELERY_WORKER_PREFETCH_MULTIPLIER = 1
 CELERY_BEAT_SCHEDULE = {
     "expire-unpaid-orders": {
         "task": "shop.tasks.expire_unpaid_orders",

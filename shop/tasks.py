@@ -30,7 +30,7 @@ def tend_sales() -> None:
 @shared_task(autoretry_for=(Error, RedisError), default_retry_delay=1, max_retries=8)
 def save_queued_orders() -> int:
     """Save the orders that are queued. Beat starts it too, for the orders whose wake-up was lost."""
-    return checkout.save_queued()
+    return checkout.save_queued(shift=checkout.SHIFT)
 
 
 @shared_task
@@ -49,8 +49,8 @@ def look_for_queued_orders(**_: Any) -> None:
 
 
 def wake_worker(**_: Any) -> None:
-    """Tell Celery that orders are queued. If it does not listen, beat's next round sees them."""
+    """Tell Celery that orders are queued. If it does not listen, or has no time, beat's next round sees them."""
     try:
-        save_queued_orders.apply_async(retry=False)
+        save_queued_orders.apply_async(retry=False, expires=10)
     except (KombuError, OperationalError, OSError) as error:
         logger.warning("No worker was told that orders are queued: %s", error)

@@ -18,7 +18,7 @@ local reserved = redis.call("HGETALL", KEYS[2])
 for at = 1, #reserved, 2 do
     local name, units = reserved[at], tonumber(reserved[at + 1])
     if units ~= (noted[name] or 0) then
-        wrong[#wrong + 1] = {name, units, noted[name] or 0}
+        wrong[#wrong + 1] = {name, units or 0, noted[name] or 0}
     end
     noted[name] = nil
 end

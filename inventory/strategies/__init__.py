@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Collection, Mapping, Sequence
 from functools import cache
 from uuid import UUID
@@ -160,9 +161,9 @@ def promised(skus: Collection[str]) -> set[int]:
     return queue().sales_of(counters().notes(), skus)
 
 
-def work(save: Save, reject: Reject, saved: Saved) -> int:
+def work(save: Save, reject: Reject, saved: Saved, *, shift: float = math.inf) -> int:
     """Save the orders that are queued. See `LuaQueue.work`."""
-    return _lua_queue().work(save, reject, saved)
+    return _lua_queue().work(save, reject, saved, shift=shift)
 
 
 def end(note: Note, reject: Reject) -> bool:

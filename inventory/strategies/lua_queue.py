@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
@@ -10,7 +11,7 @@ from contextlib import suppress
 
 from django.db import DataError, Error, IntegrityError, transaction
 from django.dispatch import Signal
-from psycopg.errors import NotNullViolation
+from psycopg.errors import NotNullViolation, UniqueViolation
 from redis import RedisError
 
 from inventory import batch
@@ -27,8 +28,6 @@ queued = Signal()
 
 BATCH = 500
 """Orders in a transaction."""
-SHIFT = 10.0
-"""Seconds after which a worker makes room for what else its process has to do, and has another woken."""
 
 
 class LuaQueue(Lua):
@@ -54,11 +53,13 @@ class LuaQueue(Lua):
             queued.send_robust(sender=type(self))
         return Placement(place)
 
-    def work(self, save: Save, reject: Reject, saved: Saved) -> int:
-        """Save what is queued, until nothing is or the shift is over. Several may work at the same time.
+    def work(self, save: Save, reject: Reject, saved: Saved, *, shift: float = math.inf) -> int:
+        """Save what is queued, until nothing is. Several may work at the same time.
 
         Args:
             reject: writes the orders that are sold nothing after all.
+            shift: seconds after which it ends where more is queued, so that others have their turn, and another
+                worker is woken.
 
         Returns:
             How many drafts were taken off the queue.
@@ -68,7 +69,7 @@ class LuaQueue(Lua):
             RedisError: Redis did not answer.
         """
         queue, worker, total, resting = self.queue(), uuid.uuid4().hex, 0, False
-        ends = time.monotonic() + SHIFT
+        ends = time.monotonic() + shift
         while True:
             entries = queue.read(worker, BATCH)
             if entries:
@@ -191,8 +192,9 @@ def _reject_if_possible(draft: Draft, reason: str, reject: Reject) -> None:
 def _would_fail_for_any(error: Exception) -> bool:
     """Whether the draft is not to blame: Postgres is away, read-only, or has not the tables or rights that it should.
 
-    Only what Postgres says of the values is the draft's own. A value that is missing is not: whoever read the draft has
-    seen that all are there, so there is a column that this version of the shop does not know.
+    Only what Postgres says of the values is the draft's own. Not so that one is missing, since whoever read the draft
+    has seen that all are there: there is a column that this version of the shop does not know. Nor that one is there
+    already, for which Save looks: a sequence is behind, as after a failover to a logical replica.
     """
-    values = isinstance(error, (DataError, IntegrityError)) and not isinstance(error.__cause__, NotNullViolation)
-    return isinstance(error, Error) and not values
+    not_its_own = isinstance(error.__cause__, (NotNullViolation, UniqueViolation))
+    return isinstance(error, Error) and (not_its_own or not isinstance(error, (DataError, IntegrityError)))

@@ -85,7 +85,8 @@ class Parts:
         connections.close_all()
         self.supervise(lambda: answers(self.stack.url), "web to answer")
         tend_sales.delay()
-        self.supervise(lambda: not get_redis_connection("default").llen("celery"), "the worker to take a task")
+        broker = get_redis_connection("default")
+        self.supervise(lambda: not broker.llen("celery") + broker.llen("saving"), "the worker to take its tasks")
         rest()
 
 

@@ -297,6 +297,26 @@ def test_notes_say_whose_and_since_when(counters: Counters) -> None:
     assert counters.drafts() == {first.id, second.id}
 
 
+@pytest.mark.parametrize("units", [0.5, -0.5, True, "1"])
+def test_a_note_with_a_part_of_a_unit_cannot_be_read_and_is_said_to_be_so(
+    counters: Counters, units: object, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The scripts count it as none, and reconciling must not pass it over in silence."""
+    draft = new_draft(("a", 1))
+    counters.client.hset(NOTES, str(draft.id), json.dumps({"lines": [["a", units]], "at": 1}))
+    assert counters.notes() == []
+    assert not counters.give_back(draft.id, ["a"])
+    assert [record.args[0] for record in caplog.records if record.args]
+
+
+def test_units_reserved_that_are_no_number_are_counted_again(counters: Counters) -> None:
+    counters.load("a", 5, (), make=True)
+    counters.take(new_draft(("a", 2)))
+    counters.client.hset(UNITS, "a", "many")
+    assert counters.recount() == [("a", 0, 2)]
+    assert counters.reserved() == {"a": 2}
+
+
 def test_a_counter_that_is_preheated_does_not_expire(counters: Counters) -> None:
     counters.load("a", 5, (), make=True)
     counters.take(new_draft(("a", 1)))

@@ -32,7 +32,7 @@ def there(manage: Manage, request: pytest.FixtureRequest) -> Iterator[tuple[str,
 def test_two_hundred_buyers_get_every_unit_once(there: tuple[str, Manage], burst: list[str], stock: int) -> None:
     strategy, manage = there
     status, results = rush_of_all(manage, "--strategy", strategy, "--clients", "200", *burst)
-    assert status == 0
     result = results[strategy]
+    assert status == 0, result
     assert (result["stock"], result["sold"], result["on_hand"]) == (stock, stock, 0), result
     assert (result["errors"], result["missing"], result["conserved"], result["unserved"]) == (0, 0, True, 0), result

@@ -238,6 +238,11 @@ ONE_LINE = [{"sku": "a", "quantity": 1, "price": "9.90", "limit": None}]
         pytest.param({"lines": []}, id="no lines"),
         pytest.param({"lines": [*ONE_LINE, *ONE_LINE]}, id="a sku twice"),
         pytest.param({"sale": "x"}, id="a sale that is none"),
+        pytest.param({"sale": True}, id="a sale that is true"),
+        pytest.param({"lines": [{**ONE_LINE[0], "quantity": True}]}, id="a quantity that is true"),
+        pytest.param({"lines": [{**ONE_LINE[0], "sku": True}]}, id="a sku that is true"),
+        pytest.param({"lines": [{**ONE_LINE[0], "sku": 5}]}, id="a sku that is a number"),
+        pytest.param({"lines": [{**ONE_LINE[0], "limit": "x"}]}, id="a limit that is none"),
         pytest.param({"key": {"a": 1}}, id="a key that is no text"),
         pytest.param({"key": "\0"}, id="a key that Postgres refuses"),
         pytest.param({"body_hash": None}, id="no hash"),
@@ -469,6 +474,12 @@ def test_who_pays_or_cancels_a_queued_order_changes_the_order_that_stands_for_it
     checkout.save_queued()
     changed = buyer.post(f"{location}{what}/")
     assert (changed.status_code, changed.json()["id"]) == (200, first["id"])
+    left = 3 if what == "cancel" else 2
+    assert [(row.on_hand, row.conserved) for row in accounts.figures(["a"])] == [(left, True)]
+    assert strategies.counters().left(["a"]) == {"a": left}
+    assert [allowance.taken for allowance in Allowance.objects.all()] == [3 - left]
+    again = buyer.post(f"/api/orders/{first['id']}/{what}/")
+    assert (again.status_code, again.headers["Idempotent-Replayed"]) == (200, "true")
 
 
 def test_without_redis_it_is_unavailable(buyer: Buyer, offer: OnSale, redis_gone: Gone) -> None:

@@ -14,7 +14,7 @@ from uuid import UUID, uuid4
 
 import pytest
 from django.core.management import CommandError, call_command
-from django.db import IntegrityError, transaction
+from django.db import IntegrityError, ProgrammingError, transaction
 from django.utils import timezone
 from redis import Redis, RedisError
 
@@ -101,7 +101,7 @@ def test_what_redis_has_lost_of_the_two_keys_of_a_reservation_is_counted_again(
     redis: Redis, counters: Counters, lost: str, strategy: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Too much reserved, and everybody is told to come back for ever; too little, and Redis admits what is taken."""
-    monkeypatch.setattr(checkout, "save_queued", lambda: 0)  # no worker comes
+    monkeypatch.setattr(checkout, "save_queued", lambda **_: 0)  # no worker comes
     offer = on_sale({"a": 5, "b": 5}, strategy=strategy)
     drafts = []
     for _ in range(2):
@@ -445,3 +445,17 @@ def test_without_redis_it_is_status_2(redis_gone: Gone) -> None:
     with redis_gone(), pytest.raises(CommandError, match="did not answer") as failed:
         call_command("reconcile")
     assert failed.value.returncode == 2
+
+
+def test_what_is_reserved_for_nobody_comes_back_also_while_what_is_queued_cannot_be_saved(
+    offer: OnSale, counters: Counters, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    counters.take(new_draft(("a", 2)))
+
+    def fail(**_: float) -> int:
+        raise ProgrammingError("no such column")
+
+    monkeypatch.setattr(checkout, "save_queued", fail)
+    assert [repair.units for repair in reconcile(grace=0)] == [2]
+    assert "What is queued cannot be saved now, and stays queued." in caplog.messages
+    assert_law(a=5, b=5)

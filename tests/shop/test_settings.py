@@ -66,6 +66,7 @@ def test_every_number_that_the_settings_read_is_tried_here() -> None:
     assert (text.count("environment.whole("), text.count("environment.seconds(")) == (len(WHOLE), len(SECONDS))
     assert "env.int(" not in text
     assert "env.float(" not in text
+    assert "env.bool(" not in text
 
 
 @pytest.mark.parametrize(("name", "least"), WHOLE.items())
@@ -86,6 +87,22 @@ def test_a_time_may_be_the_least_and_not_less_nor_endless_nor_a_word(
     for bad in (str(least - 0.01), "nan", "inf", "-inf", "10s", ""):
         with pytest.raises(ImproperlyConfigured, match=rf"^{name} has to be a number of seconds, {least} or more, and"):
             read(monkeypatch, **{name: bad})
+
+
+@pytest.mark.parametrize("name", ["DEBUG", "LAB_ENABLED"])
+def test_a_switch_is_on_or_off_and_no_other_word(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    for said, means in {
+        "1": True,
+        "True": True,
+        "on": True,
+        "0": False,
+        "false": False,
+        "NO": False,
+        "": False,
+    }.items():
+        assert read(monkeypatch, **{name: said})[name] is means
+    with pytest.raises(ImproperlyConfigured, match=f"{name} has to be one of 1, true, .* and not 'ture'"):
+        read(monkeypatch, **{name: "ture"})
 
 
 def test_a_log_level_that_there_is_not_is_named_with_those_that_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
