@@ -91,6 +91,10 @@ class LockConformance(ABC):
     def waiters(self, lock: Lock) -> int:
         """How many are asleep waiting for this lock at the moment."""
 
+    def is_asleep(self, thread: int) -> bool:
+        """Whether a thread that is one of them can be interrupted without its client making something else of it."""
+        return True
+
     @abstractmethod
     def traces(self, lock: Lock) -> dict[str, int]:
         """What there is because of this lock, on its server and here, counted by kind: keys, nodes, connections, …"""
@@ -356,7 +360,7 @@ class LockConformance(ABC):
         main = threading.get_ident()
 
         def interrupt() -> None:
-            wait_for(lambda: self.waiters(lock) == 1)
+            wait_for(lambda: self.waiters(lock) == 1 and self.is_asleep(main))
             signal.pthread_kill(main, signal.SIGINT)
 
         handler = signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in a job in the background

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 import tempfile
 import threading
+import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -162,6 +164,13 @@ class ZooKeeperTraces:
         client, line = parts(lock)
         *before, _ = self.line(lock) or [""]
         return sum(f"{line}/{node}" in client._data_watchers for node in before)
+
+    def is_asleep(self, thread: int) -> bool:
+        """Neither does it send anything nor wait for an answer: whatever interrupts it while it sends, kazoo swallows,
+        and says that the connection is closed. The watch of an earlier wait may still be there.
+        """
+        frames = [frame.f_code.co_name for frame, _ in traceback.walk_stack(sys._current_frames()[thread])]
+        return frames[0] == "wait" and "get" not in frames
 
     def in_line(self, lock: Lock) -> int:
         return len(self.line(lock)) - 1
