@@ -4,6 +4,7 @@
 import os
 import signal
 import sys
+import traceback
 from typing import NoReturn
 
 HELP = (
@@ -46,6 +47,8 @@ def main() -> None:
         give_up(f"The tables are not as they should be: {error}\nMake them with: manage.py migrate")
     except RedisConnectionError as error:
         give_up(f"Redis does not answer: {error}\n{HELP}")
+    except Exception:
+        give_up(traceback.format_exc().rstrip())
 
 
 if __name__ == "__main__":

@@ -96,4 +96,5 @@ def rush_of_all(manage: Manage, *arguments: str) -> Verdicts:
     done = manage("rush", *arguments, "--json")
     assert done.returncode < 2, done.stderr
     results = [json.loads(line) for line in done.stdout.splitlines()]
+    assert results, done.stderr
     return done.returncode, {result["strategy"]: result for result in results}

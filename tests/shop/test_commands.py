@@ -17,6 +17,7 @@ import pytest
 from django.conf import settings
 from django.contrib.auth import authenticate
 from django.contrib.auth.models import User
+from django.core import management
 from django.core.management import CommandError, call_command
 from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
@@ -24,6 +25,7 @@ from django.db.migrations.recorder import MigrationRecorder
 from django.utils import timezone
 from redis import Redis
 
+import manage
 from inventory import strategies
 from inventory.models import StockItem
 from inventory.strategies import NAMES
@@ -283,3 +285,16 @@ def test_a_command_that_nobody_reads_on_ends_quietly_with_a_status_that_is_no_ve
         process.stdout.close()
         said = process.stderr.read()
     assert (process.returncode, said) == (128 + signal.SIGPIPE, "")
+
+
+def test_a_command_that_fails_by_a_mistake_of_ours_gives_no_verdict(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(arguments: list[str]) -> None:
+        raise KeyError("ours")
+
+    monkeypatch.setattr(management, "execute_from_command_line", fail)
+    with pytest.raises(SystemExit) as ended:
+        manage.main()
+    assert ended.value.code == 2
+    assert capsys.readouterr().err.endswith("KeyError: 'ours'\n")
