@@ -88,7 +88,7 @@ def test_an_order_between_its_two_reads_is_not_half_seen(
 
 
 def test_200_audits_while_the_shop_sells_are_all_conserved(customer: int) -> None:
-    offer = on_sale({"a": 10_000, "b": 10_000})
+    offer = on_sale({"a": 1_000_000, "b": 1_000_000})
     done = threading.Event()
 
     def keep_selling() -> int:
@@ -113,8 +113,8 @@ def test_200_audits_while_the_shop_sells_are_all_conserved(customer: int) -> Non
     assert [row for figures in seen for row in figures if not row.conserved] == []
     assert len({figures[0].sold for figures in seen}) > 1, "nothing was sold meanwhile"
     assert accounts.figures() == [
-        Figures("a", 10_000, 10_000 - orders, orders),
-        Figures("b", 10_000, 10_000 - 2 * orders, 2 * orders),
+        Figures("a", 1_000_000, 1_000_000 - orders, orders),
+        Figures("b", 1_000_000, 1_000_000 - 2 * orders, 2 * orders),
     ]
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from celery.contrib.testing.worker import start_worker
+from celery.signals import setup_logging
 from django.conf import settings
 from redis import Redis
 
@@ -17,6 +18,18 @@ from shop.celery import app
 from tests.waiting import wait_for
 
 SAVES = 40
+
+
+@pytest.fixture
+def logging_stays() -> Iterator[None]:
+    """A worker takes over the logging of its process, unless somebody else says that he has done so."""
+
+    def done(**_: Any) -> None:
+        pass
+
+    setup_logging.connect(done)
+    yield
+    setup_logging.disconnect(done)
 
 
 @pytest.fixture
@@ -34,6 +47,7 @@ def two_queues(request: pytest.FixtureRequest) -> Iterator[bool]:
     app.amqp.router = app.amqp.Router()
 
 
+@pytest.mark.usefixtures("logging_stays")
 @pytest.mark.parametrize("two_queues", [True, False], indirect=True, ids=["", "in one queue with it"])
 def test_sales_are_tended_while_orders_keep_coming(
     redis: Redis, monkeypatch: pytest.MonkeyPatch, two_queues: bool
