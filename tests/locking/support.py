@@ -6,8 +6,10 @@ import functools
 import multiprocessing
 import os
 import signal
+import sys
 import threading
 import time
+import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -310,6 +312,11 @@ class CutConnection(UnixDomainSocketConnection):
         return answer
 
 
+def stack_of(thread: int) -> list[str]:
+    """The functions that a thread is in, the innermost first."""
+    return [frame.f_code.co_name for frame, _ in traceback.walk_stack(sys._current_frames()[thread])]
+
+
 class RedisTraces:
     """What a Redis lock leaves on its server and here, and how its waiters are disturbed."""
 
@@ -318,6 +325,13 @@ class RedisTraces:
     def waiters(self, lock: Lock) -> int:
         """Those that are on the list and asleep, too."""
         return min(self.client.zcard(f"lock:{{{lock.name}}}:waiters"), self.client.info("clients")["blocked_clients"])
+
+    def is_asleep(self, thread: int) -> bool:
+        """It has sent its pop: redis-py closes a connection on which it is interrupted while it sends.
+
+        Then the bell that is rung for the server, which may not have noticed yet, stays until it is forgotten.
+        """
+        return "send_packed_command" not in stack_of(thread)
 
     @contextmanager
     def clients(self, recipe: RedisRecipe, count: int) -> Iterator[list[Recipe]]:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
-import sys
 import tempfile
 import threading
-import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -21,7 +19,7 @@ from kazoo.protocol.serialization import Delete, int_struct
 
 from locking import Lock
 from locking.zookeeper import ZooKeeperLock
-from tests.locking.support import Address, FileCell, Recipe, clients_apart
+from tests.locking.support import Address, FileCell, Recipe, clients_apart, stack_of
 
 if TYPE_CHECKING:
     from servers.zookeeper import ZooKeeper
@@ -169,8 +167,8 @@ class ZooKeeperTraces:
         """Neither does it send anything nor wait for an answer: whatever interrupts it while it sends, kazoo swallows,
         and says that the connection is closed. The watch of an earlier wait may still be there.
         """
-        frames = [frame.f_code.co_name for frame, _ in traceback.walk_stack(sys._current_frames()[thread])]
-        return frames[0] == "wait" and "get" not in frames
+        stack = stack_of(thread)
+        return stack[0] == "wait" and "get" not in stack
 
     def in_line(self, lock: Lock) -> int:
         return len(self.line(lock)) - 1
