@@ -33,7 +33,7 @@ def main() -> None:
         from django.db import InterfaceError, InternalError, OperationalError, ProgrammingError
         from redis import ConnectionError as RedisConnectionError
     except ImportError:
-        sys.exit("Django is not installed for this Python. Use .venv/bin/python, which `make demo` makes.")
+        give_up("Django is not installed for this Python. Use .venv/bin/python, which `make demo` makes.")
     try:
         execute_from_command_line(sys.argv)
         sys.stdout.flush()

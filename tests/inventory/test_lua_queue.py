@@ -400,6 +400,18 @@ def test_a_worker_that_died_with_nothing_left_to_do_is_forgotten_and_one_that_ha
     ledger.assert_law(a=(1, 2), b=(3, 0))
 
 
+def test_a_worker_that_leaves_with_something_left_to_do_does_not_take_it_along(
+    strategy: LuaQueue, ledger: Ledger, redis: Redis
+) -> None:
+    strategy.place(new_draft(("a", 1)), ledger.save)
+    queue = Queue(redis, dead=0)
+    assert len(queue.read("w", 10)) == 1
+    queue.leave("w")
+    assert work(LuaQueue(strategies.counters, lambda: queue), ledger) == 1
+    assert redis.xinfo_consumers(STREAM, GROUP) == []
+    ledger.assert_law(a=(2, 1), b=(3, 0))
+
+
 def test_without_postgres_everything_stays_queued(strategy: LuaQueue, ledger: Ledger, queue: Queue) -> None:
     draft = new_draft(("a", 1))
     strategy.place(draft, ledger.save)
