@@ -274,9 +274,9 @@ def _follow(race: Race, child: subprocess.Popen[str], lease: Lease) -> None:
     """Take in what the child says until it ends, or its time is up, or somebody else may race."""
     lines: Queue[str | None] = Queue()
     threading.Thread(target=_read, args=(child, lines), name="race reader", daemon=True).start()
-    until = time.monotonic() + race.limit
+    began = time.monotonic()
     while not lease.lost:
-        if time.monotonic() > until:
+        if time.monotonic() - began > race.limit:
             race.cut = True
             break
         try:

@@ -76,6 +76,11 @@ def over(visitor: Client, address: str) -> str:
     return wait_for(lambda: said if "data-over" in (said := bars(visitor, address)) else "", timeout=120)
 
 
+def let_its_time_be_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run, "START_SECONDS", 0)
+    monkeypatch.setattr(run, "RACER_SECONDS", 0)
+
+
 # Choosing
 
 
@@ -163,11 +168,10 @@ def test_a_race_ends_with_verdicts_and_leaves_the_shop_as_it_was(visitor: Client
 def test_when_its_time_is_up_a_race_is_stopped_with_all_that_it_started(
     visitor: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Long enough for Postgres and Valkey to start, too short for a verdict on so many racers.
-    monkeypatch.setattr(run, "START_SECONDS", 4)
-    monkeypatch.setattr(run, "RACER_SECONDS", 0)
+    # So many racers that they have no verdict yet when the shop has started.
     started = visitor.post(RACE, {**CHOICE, "racers": run.STRATEGIES[: run.MOST_RACERS], "stock": "500"})
     wait_for(lambda: len(processes()) > 3, "the race's shop to start")
+    let_its_time_be_up(monkeypatch)
     assert "no verdict: the time was up" in over(visitor, started["Location"])
     wait_for(lambda: processes() == [], "all that it started to end")
     assert not apart.folder(run.FOLDER).path.exists()
@@ -186,11 +190,10 @@ def test_a_child_that_does_not_stop_is_killed_with_its_process_group(
     visitor: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(run, "command", lambda race: [sys.executable, "-c", STUBBORN])
-    monkeypatch.setattr(run, "START_SECONDS", 2)
-    monkeypatch.setattr(run, "RACER_SECONDS", 0)
     monkeypatch.setattr(run, "STOP_SECONDS", 0.5)
     race = run.start(["lua"], clients=10, stock=10, visitor="somebody")
     wait_for(lambda: len(processes()) == 2, "the child and its own")
+    let_its_time_be_up(monkeypatch)
     said = over(visitor, f"{RACE}{race.id}/")
     assert "no verdict: the time was up" in said
     wait_for(lambda: processes() == [], "both to be gone")
