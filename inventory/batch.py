@@ -9,8 +9,8 @@ from uuid import UUID
 from django.db import transaction
 
 from inventory import stock
-from inventory.draft import Draft, Reject, Save
-from inventory.errors import Duplicate, InventoryError, SoldOut
+from inventory.draft import Draft, Line, Reject, Save
+from inventory.errors import Duplicate, InventoryError, SoldOut, StockBusy
 
 
 def nothing(refused: Mapping[Draft, str]) -> None:
@@ -30,7 +30,7 @@ def commit(drafts: Sequence[Draft], save: Save, reject: Reject = nothing) -> dic
     """
     try:
         return _to_all(drafts, save, reject)
-    except SoldOut:
+    except (SoldOut, StockBusy):
         return _one_by_one(drafts, save, reject)
 
 
@@ -38,7 +38,7 @@ def _to_all(drafts: Sequence[Draft], save: Save, reject: Reject) -> dict[UUID, I
     """Sell to all drafts.
 
     Raises:
-        SoldOut: of a sku there is not enough for all of them. Nothing was sold.
+        SoldOut, StockBusy: the pool of a sku has not enough for all of them. Nothing was sold.
     """
     if not drafts:
         return {}
@@ -69,7 +69,7 @@ def _one_by_one(drafts: Sequence[Draft], save: Save, reject: Reject) -> dict[UUI
                     sold.update(_units(draft))
             refusals.update(unsaved)
             if not unsaved:  # what was kept for them is no help to those for whom too little was left
-                refusals.update(short)
+                refusals.update(_why(short, sold))
                 break
         for sku, units in sorted(sold.items()):
             stock.take(sku, units)
@@ -87,18 +87,27 @@ def _is_new(refusal: InventoryError | None) -> bool:
     return refusal is not None and not (isinstance(refusal, Duplicate) and refusal.same)
 
 
-def _fit(drafts: Sequence[Draft], left: Counter[str]) -> tuple[list[Draft], list[Draft], dict[UUID, SoldOut]]:
-    """Those that `left` covers, one after the other, which takes their units from it; the others, and why."""
+def _fit(drafts: Sequence[Draft], left: Counter[str]) -> tuple[list[Draft], list[Draft], dict[UUID, Line]]:
+    """Those that `left` covers, one after the other, which takes their units from it; the others, and what they lack.
+
+    What they lack: the first line of each that it does not cover.
+    """
     fitting: list[Draft] = []
-    short: dict[UUID, SoldOut] = {}
+    short: dict[UUID, Line] = {}
     for draft in drafts:
         lacking = next((line for line in draft.lines if left[line.sku] < line.quantity), None)
         if lacking is None:
             left.subtract(_units(draft))
             fitting.append(draft)
         else:
-            short[draft.id] = SoldOut(lacking.sku, wanted=lacking.quantity, left=left[lacking.sku])
+            short[draft.id] = lacking
     return fitting, [draft for draft in drafts if draft.id in short], short
+
+
+def _why(short: Mapping[UUID, Line], sold: Mapping[str, int]) -> dict[UUID, SoldOut | StockBusy]:
+    """Why lines were sold nothing, in the transaction that has yet to subtract what was sold."""
+    left = {sku: stock.on_hand(sku) - sold[sku] for sku in {line.sku for line in short.values()}}
+    return {draft: stock.short(line.sku, wanted=line.quantity, left=left[line.sku]) for draft, line in short.items()}
 
 
 def _units(draft: Draft) -> dict[str, int]:

@@ -110,7 +110,12 @@ def _remove_copies(counters: Counters, on_sale: Callable[[], Collection[str]]) -
 
 def _gather_pieces(on_sale: Callable[[], Mapping[str, str]]) -> Iterator[Repair]:
     """Segments and unit rows of what another strategy sells by now, which does not find them there."""
-    for sku in strategies.gather(on_sale()):
+    if not (found := strategies.misplaced(on_sale())):
+        return
+    with transaction.atomic():
+        stock.lock(found)  # and ask again, for the same reason
+        gathered = strategies.gather({sku: name for sku, name in on_sale().items() if sku in found})
+    for sku in gathered:
         yield Repair("stock that was split for another strategy than the one that sells it", sku, 0)
 
 

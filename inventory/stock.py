@@ -12,7 +12,7 @@ from django.db.transaction import TransactionManagementError
 
 from inventory import segments
 from inventory.draft import Line
-from inventory.errors import NotThatMany, SoldOut
+from inventory.errors import NotThatMany, SoldOut, StockBusy
 from inventory.models import StockItem, StockMovement, StockSegment, StockUnit
 
 # Written out, since every order needs them and others wait meanwhile: to compose such a statement takes the ORM about
@@ -40,13 +40,24 @@ def take(sku: str, units: int) -> None:
     The test and the subtraction are one statement, so no other writer can come between them.
 
     Raises:
-        SoldOut: fewer are on hand; nothing was changed.
+        SoldOut, StockBusy: the pool has fewer, see `short`; nothing was changed.
     """
     with connection.cursor() as cursor:
         cursor.execute(TAKE, {"sku": sku, "units": units})
         changed = cursor.rowcount
     if not changed:
-        raise SoldOut(sku, wanted=units, left=on_hand(sku))
+        raise short(sku, wanted=units, left=on_hand(sku))
+
+
+def short(sku: str, *, wanted: int, left: int) -> SoldOut | StockBusy:
+    """Why the pool of a sku does not cover what is wanted: so many are not left, or they are not in the pool.
+
+    Args:
+        left: units on hand altogether, read after the pool.
+    """
+    if left < wanted:
+        return SoldOut(sku, wanted=wanted, left=left)
+    return StockBusy(f"{sku} is split up for another sale, or some came back just now.")
 
 
 def take_from_all(line: Line) -> None:
@@ -56,9 +67,7 @@ def take_from_all(line: Line) -> None:
     """
     try:
         take(line.sku, line.quantity)
-    except SoldOut as refused:
-        if refused.left < line.quantity:
-            raise
+    except StockBusy:
         gather(line.sku, line.quantity)
         take(line.sku, line.quantity)
 
@@ -90,11 +99,11 @@ def check(lines: Iterable[Line], pools: Mapping[str, int]) -> None:
     """Compare lines with what the pools have.
 
     Raises:
-        SoldOut: fewer units are on hand than a line wants.
+        SoldOut, StockBusy: a pool has fewer units than a line wants, see `short`.
     """
     for line in lines:
         if pools.get(line.sku, 0) < line.quantity:
-            raise SoldOut(line.sku, wanted=line.quantity, left=on_hand(line.sku))
+            raise short(line.sku, wanted=line.quantity, left=on_hand(line.sku))
 
 
 def on_hand(sku: str) -> int:

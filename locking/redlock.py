@@ -45,6 +45,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+RESTS = 10
+"""How many times as long as a try took who waits leaves the nodes alone, up to as many times `retry_delay`."""
 ELECTIONS = 10
 """How often a try is repeated at once, because the votes were split and nobody holds the lock."""
 
@@ -93,7 +95,8 @@ class Redlock(Lock):
         node_timeout: seconds that all nodes together have to answer; far less than `ttl`, far more than a round trip.
         retries: how often to try again at most, while `timeout` allows; None: as often as it allows.
         retry_delay: seconds between two tries, on average: each pause is between half of it and one and a half, so
-            that those who have split the votes do not meet again.
+            that those who have split the votes do not meet again. Up to ten times as long while a try takes long,
+            because very many ask.
         renew: let the watchdog of the process extend the lease every third of the TTL while it is held.
         on_lost: called once with the lease when it is lost. It must not block.
         clock: monotonic seconds; for tests.
@@ -163,15 +166,25 @@ class Redlock(Lock):
         waits = patience(blocking, timeout)
         deadline = self._clock() + waits
         tries = 0
-        while (lease := self._elect(deadline if waits else math.inf)) is None:
+        while True:
+            begun = time.monotonic()
+            if (lease := self._elect(deadline if waits else math.inf)) is not None:
+                return lease
             tries += 1
             left = deadline - self._clock()
             if left <= 0 or (self._retries is not None and tries > self._retries):
                 return None
-            self._pause(min(self._retry_delay * random.uniform(0.5, 1.5), left))  # noqa: S311 - no secret
+            self._pause(min(self._delay(time.monotonic() - begun) * random.uniform(0.5, 1.5), left))  # noqa: S311 - no secret
             if self._clock() >= deadline:
                 return None
-        return lease
+
+    def _delay(self, tried: float) -> float:
+        """Return the seconds until the next try, on average, after one that took so many.
+
+        It takes long when very many ask. If all came back as soon as ever, the holder's release would stand in line
+        with them for longer and longer.
+        """
+        return max(self._retry_delay, RESTS * min(tried, self._retry_delay))
 
     def _elect(self, deadline: float) -> Lease | None:
         """Try until it is granted to us or held by somebody else: when the votes were split, nobody holds it."""

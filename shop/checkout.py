@@ -38,6 +38,8 @@ Click = tuple[int, str]
 SHIFT = 2.0
 """Seconds for which a task saves what is queued: then it is the turn of the others, which come every few seconds."""
 
+NEVER = datetime.min.replace(tzinfo=UTC)
+
 _running: dict[Click, UUID] = {}
 """The drafts that are being placed in this process."""
 _keys: Together[Click, bool] = Together()
@@ -150,7 +152,9 @@ def place_draft(draft: Draft, offer: offers.Offer, strategy: Strategy) -> Placed
         with sold_out.remembered(draft):
             placement = strategy.place(draft, save)
     except StockNotLoaded as missing:
-        refused = missing if _load_again(offer.sale) else SaleNotOpen(f"{offer.name} is over.")
+        # An offer that this process remembers may be from before the sale was preheated at all.
+        missed_at = draft.created_at if offer.preheated else NEVER
+        refused = missing if _load_again(offer.sale, missed_at) else SaleNotOpen(f"{offer.name} is over.")
         return _placed_before(strategy, draft.customer, draft.key, draft.body_hash, refused)
     except (CheckoutError, InventoryError) as refused:
         return _placed_before(strategy, draft.customer, draft.key, draft.body_hash, refused)
@@ -173,14 +177,14 @@ def _refuse_over_limit(draft: Draft) -> None:
             raise OverLimit(line.sku, limit=line.limit, taken=mine.taken if mine else 0)
 
 
-def _load_again(sale: int) -> bool:
-    """Load the stock of a sale, unless somebody is doing it: who asks again finds it there.
+def _load_again(sale: int, missed_at: datetime) -> bool:
+    """Load the stock of a sale, unless somebody is doing it or has done it since: who asks again finds it there.
 
     Returns:
         False when the sale is over: it was closed since this process has read the offer.
     """
     try:
-        sales.preheat(sale, wait=False)
+        sales.preheat(sale, wait=False, missed_at=missed_at)
     except IsOver:
         offers.forget(sale)
         return False

@@ -9,6 +9,7 @@ from django.conf import settings
 from django.db import Error
 from django.db.models import Q
 from django.utils import timezone
+from redis import RedisError
 
 from inventory import reconcile as inventory
 from inventory.reconcile import Repair
@@ -39,8 +40,9 @@ def reconcile(*, grace: float | None = None) -> list[Repair]:
     """
     try:
         checkout.save_queued(shift=checkout.SHIFT)
-    except Error:
-        # The units of processes that died are others' too: they come back all the same, if Postgres lets them.
+    except (Error, RedisError):
+        # The units of processes that died are others' too: they come back all the same, if Postgres lets them. And what
+        # Redis refuses may be mended below.
         logger.exception("What is queued cannot be saved now, and stays queued.")
     allowed = settings.RECONCILE_GRACE if grace is None else grace
     return inventory.reconcile(sellers, saved, reject, taken, grace=allowed)

@@ -43,6 +43,7 @@ __all__ = [
     "get",
     "given_back",
     "in_redis",
+    "misplaced",
     "preheat",
     "promised",
     "queue",
@@ -118,11 +119,16 @@ def gather(sellers: Mapping[str, str]) -> list[str]:
     Returns:
         The skus that were split.
     """
-    split = StockItem.objects.filter(sku__in=sellers).exclude(split_by="").values_list("sku", "split_by")
-    wrong = {sku: by for sku, by in split.order_by(Collate("sku", "C")) if by != sellers[sku]}
+    wrong = misplaced(sellers)
     for sku, by in wrong.items():
         get(by).unload([sku])
     return list(wrong)
+
+
+def misplaced(sellers: Mapping[str, str]) -> dict[str, str]:
+    """The skus that another strategy has split than the one that sells them, each with the other's name."""
+    split = StockItem.objects.filter(sku__in=sellers).exclude(split_by="").values_list("sku", "split_by")
+    return {sku: by for sku, by in split.order_by(Collate("sku", "C")) if by != sellers[sku]}
 
 
 def unload(skus: Sequence[str]) -> None:

@@ -11,7 +11,7 @@ from redis import RedisError
 
 from inventory import stock
 from inventory.draft import Draft, Line, Placement, Save, save_one
-from inventory.errors import SoldOut, StockBusy, StockNotLoaded, StockUnavailable
+from inventory.errors import StockBusy, StockNotLoaded, StockUnavailable
 from inventory.models import StockItem
 from inventory.strategies.base import Strategy
 from locking import Lease, Lock, LockTimeout, LockUnavailable
@@ -78,7 +78,7 @@ def check_and_decrement(line: Line, lease: Lease, kind: str) -> None:
 
     Raises:
         SoldOut: fewer units are on hand than the line wants.
-        StockBusy: a later holder has been here, so this lease is over, whatever its clock says.
+        StockBusy: a later holder has been here, so this lease is over, whatever its clock says; or see `stock.short`.
     """
     if lease.fence is None:
         return stock.take(line.sku, line.quantity)
@@ -90,5 +90,5 @@ def check_and_decrement(line: Line, lease: Lease, kind: str) -> None:
         fence, fenced_by, left = row or (0, "", 0)
         if fenced_by == kind and fence >= lease.fence:
             raise StockBusy(f"{line.sku}: fence {lease.fence} was overtaken by a later holder of the lock.")
-        raise SoldOut(line.sku, wanted=line.quantity, left=left)
+        raise stock.short(line.sku, wanted=line.quantity, left=left)
     return None

@@ -8,8 +8,9 @@ import time
 from django.db import transaction
 from django.db.models import F
 
+from inventory import stock
 from inventory.draft import Draft, Line, Placement, Save, save_one
-from inventory.errors import SoldOut, StockConflict
+from inventory.errors import StockConflict
 from inventory.models import StockItem
 from inventory.strategies.base import Strategy
 
@@ -52,12 +53,12 @@ def compare_and_set(line: Line) -> None:
     """Subtract a line in the open transaction, if the row is still the one that was read.
 
     Raises:
-        SoldOut: the row that was read has too few units.
+        SoldOut, StockBusy: the row that was read has too few units, see `stock.short`.
         Overtaken: the row has changed since.
     """
     row = StockItem.objects.filter(sku=line.sku).only("on_hand", "version").first()
     if row is None or row.on_hand < line.quantity:
-        raise SoldOut(line.sku, wanted=line.quantity, left=row.on_hand if row else 0)
+        raise stock.short(line.sku, wanted=line.quantity, left=stock.on_hand(line.sku))
     changed = StockItem.objects.filter(sku=line.sku, version=row.version, on_hand__gte=line.quantity).update(
         on_hand=F("on_hand") - line.quantity, version=row.version + 1
     )

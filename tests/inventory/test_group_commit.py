@@ -11,10 +11,10 @@ import pytest
 from django.db import OperationalError, connection, connections, transaction
 from psycopg.errors import LockNotAvailable
 
-from inventory import stock
+from inventory import batch, stock
 from inventory.draft import Draft, Placement
 from inventory.errors import Duplicate, OverLimit, Refusal, SoldOut
-from inventory.models import StockItem
+from inventory.models import StockItem, StockSegment
 from inventory.strategies import group_commit
 from inventory.strategies.group_commit import GroupCommit
 from tests.factories import new_draft
@@ -114,7 +114,7 @@ def test_when_the_stock_does_not_cover_all_the_first_to_come_are_served(
     said = [answer.exception(PATIENCE) for answer in answers]
     assert [type(error).__name__ for error in said] == ["NoneType", "NoneType", "SoldOut", "NoneType", "SoldOut"]
     assert isinstance(said[2], SoldOut)
-    assert (said[2].wanted, said[2].left) == (2, 1)
+    assert (said[2].wanted, said[2].left) == (2, 0), "once the others of its group are served"
     ledger.assert_law(a=(0, 4))
 
 
@@ -288,3 +288,26 @@ def test_who_leads_and_is_interrupted_leaves_nobody_waiting(
     assert isinstance(answers[0].exception(PATIENCE), KeyboardInterrupt)
     assert [answer.result(PATIENCE) for answer in answers[1:]] == [Placement.COMMITTED] * 2
     assert StockItem.objects.get(sku="a").on_hand == 7
+
+
+@pytest.mark.parametrize(
+    ("wanted", "told"),
+    [
+        ((1, 2), {1: "a is split up for another sale, or some came back just now."}),
+        ((1, 1, 3), {1: "a is split up for another sale, or some came back just now.", 2: "a: 3 wanted, 2 left"}),
+    ],
+    ids=["enough for all", "too little for all"],
+)
+def test_what_is_split_up_is_neither_sold_nor_told_to_be_sold_out(
+    ledger: Ledger, wanted: Sequence[int], told: Mapping[int, str]
+) -> None:
+    """The pool has one unit, and two are in a segment of the next sale."""
+    stock.deliver("a", 3)
+    StockItem.objects.update(on_hand=1)
+    StockSegment.objects.create(item_id="a", number=0, on_hand=2)
+    drafts = [new_draft(("a", units)) for units in wanted]
+
+    refusals = batch.commit(drafts, ledger.save)
+
+    assert {at: str(refusals[draft.id]) for at, draft in enumerate(drafts) if draft.id in refusals} == told
+    assert stock.on_hand("a") == 2

@@ -757,6 +757,21 @@ class TestRetries:
             assert lock.acquire() is None
         assert 2.0 <= min(pauses) < 3.0 < 5.0 < max(pauses) <= 6.0
 
+    def test_after_a_try_that_took_long_it_waits_for_longer(
+        self, make: Callable[..., Redlock], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Very many ask then. If all came back as soon as ever, 200 threads would keep the holder from releasing."""
+        lock, pauses = make(retry_delay=0.1), list[float]()
+        assert [lock._delay(tried) for tried in (0, 0.01, 0.05, 0.1, 30)] == pytest.approx([0.1, 0.1, 0.5, 1, 1])
+
+        elect = lock._elect
+        monkeypatch.setattr(lock, "_elect", lambda deadline: time.sleep(0.06) or elect(deadline))
+        monkeypatch.setattr(lock, "_pause", pauses.append)
+        with make().hold():
+            assert lock.acquire(timeout=0.5) is None
+        assert all(pause > 0.3 for pause in pauses[:1])
+        assert pauses
+
 
 class TestRelease:
     def test_it_can_be_repeated_and_was_ours(self, make: Callable[..., Redlock], nodes: list[Valkey]) -> None:

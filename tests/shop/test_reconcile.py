@@ -13,19 +13,20 @@ from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
+from django.contrib.auth.models import User
 from django.core.management import CommandError, call_command
 from django.db import IntegrityError, ProgrammingError, transaction
 from django.utils import timezone
 from redis import Redis, RedisError
 
-from inventory import strategies
-from inventory.counters import NOTES, UNITS, Counters
-from inventory.errors import OverLimit, TryAgain
+from inventory import sold_out, stock, strategies
+from inventory.counters import NOTES, UNITS, Counters, counter_key
+from inventory.errors import OverLimit, SoldOut, StockNotLoaded, TryAgain
 from inventory.models import StockItem, StockUnit
 from inventory.strategies.lua_queue import LuaQueue
 from inventory.stream import STREAM, Queue, bought_key
 from shop import accounts, checkout, sales, tasks
-from shop.models import Sale
+from shop.models import Order, Sale
 from shop.reconcile import reconcile
 from tests.factories import OnSale, at_once, interleaved, new_customer, new_draft, on_sale, tally
 from tests.shop.conftest import Gone
@@ -459,3 +460,74 @@ def test_what_is_reserved_for_nobody_comes_back_also_while_what_is_queued_cannot
     assert [repair.units for repair in reconcile(grace=0)] == [2]
     assert "What is queued cannot be saved now, and stays queued." in caplog.messages
     assert_law(a=5, b=5)
+
+
+def test_a_counter_that_keeps_the_queue_from_giving_back_is_mended(
+    redis: Redis, caplog: pytest.LogCaptureFixture
+) -> None:
+    offer = on_sale({"a": 3}, strategy="lua-queue")
+    order = buy(offer, a=1).order
+    User.objects.update(is_active=False)
+    redis.set(counter_key("a"), "no number")
+    reconcile()
+    assert "What is queued cannot be saved now, and stays queued." in caplog.messages
+    reconcile()
+    assert Order.objects.get(pk=order.pk).state == "rejected"
+    assert_law(a=3)
+
+
+# Redis comes back as it was a while ago
+
+
+def saved_keys(redis: Redis) -> dict[bytes, bytes]:
+    return {key: redis.dump(key) for key in redis.scan_iter("{stock}*")}
+
+
+def come_back(redis: Redis, keys: Mapping[bytes, bytes]) -> None:
+    redis.flushall()
+    for key, value in keys.items():
+        redis.restore(key, 0, value)
+
+
+def buy_until_sold_out(offer: OnSale) -> None:
+    """As many customers as it takes, who come again when they are told to."""
+    for _ in range(30):
+        try:
+            buy(offer, a=1)
+        except SoldOut:
+            checkout.save_queued()
+            if stock.on_hand("a") == 0:
+                return
+            sold_out.forget()  # as a moment later
+        except StockNotLoaded:
+            pass
+    pytest.fail("there is no end to it")
+
+
+@pytest.mark.parametrize("reconciled", [True, False], ids=["reconciled", "before it is reconciled"])
+@pytest.mark.parametrize("more", [0, 3], ids=["only its end was lost", "three orders were lost"])
+@pytest.mark.parametrize("name", ["lua", "lua-queue", "segmented-redis"])
+def test_a_redis_that_is_older_than_the_truth_loses_and_sells_twice_nothing(
+    redis: Redis, name: str, more: int, reconciled: bool
+) -> None:
+    """All of it is older: counters, notes, segments, the queue, keys and what was bought."""
+    offer = on_sale({"a": 10}, strategy=name)
+    first = [buy(offer, a=1).order.pk for _ in range(2)]
+    older = saved_keys(redis)
+    checkout.save_queued()
+    later = [buy(offer, a=1).order.pk for _ in range(more)]
+    checkout.save_queued()
+    checkout.cancel(first[0], customer=Order.objects.get(pk=first[0]).customer_id)
+    come_back(redis, older)
+
+    if reconciled:
+        reconcile(grace=0)
+    buy_until_sold_out(offer)
+    reconcile(grace=0)
+
+    states = Counter(Order.objects.values_list("state", flat=True))
+    assert (states["pending"], states["cancelled"]) == (10, 1)
+    assert {*first[1:], *later} <= set(Order.objects.filter(state="pending").values_list("pk", flat=True))
+    assert all(figures.conserved for figures in accounts.figures())
+    assert strategies.counters().reserved() == {}
+    assert reconcile(grace=0) == []

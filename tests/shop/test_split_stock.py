@@ -14,14 +14,14 @@ from django.utils import timezone
 from redis import Redis
 
 from inventory import stock, strategies
-from inventory.errors import NotThatMany, SoldOut, StockBusy, StockNotLoaded
+from inventory.errors import NotThatMany, SoldOut, StockBusy, StockNotLoaded, TryAgain
 from inventory.models import StockItem, StockMovement, StockSegment
 from shop import accounts, checkout, offers, payments, sales
 from shop import reconcile as reconciling
 from shop.models import Order, Payment, Sale, SaleItem
 from shop.reconcile import reconcile
 from shop.saving import save
-from tests.factories import OnSale, at_once, begin, close_now, new_customer, on_sale
+from tests.factories import SAVING, OnSale, at_once, begin, close_now, interleaved, new_customer, on_sale
 from tests.waiting import PATIENCE
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("redis")]
@@ -85,15 +85,40 @@ def test_an_order_that_comes_late_does_not_split_the_stock_of_the_next_sale(firs
     assert_all_can_be_bought(after, stock.on_hand("a"))
 
 
-@pytest.mark.parametrize("first", SPLIT)
-def test_without_knowing_whose_the_stock_is_it_splits_it_and_the_next_sale_is_sold_out(
-    first: str,
+@pytest.mark.parametrize("second", SPLIT)
+@pytest.mark.parametrize("first", [name for name in SAVING if name not in SPLIT])
+def test_an_order_that_comes_late_is_not_told_sold_out_when_the_next_sale_has_split_the_stock(
+    first: str, second: str
 ) -> None:
+    place, after = late_order(first, second, 3)
+    with pytest.raises(TryAgain):
+        place()
+    assert pieces() == (10, second)
+    assert_all_can_be_bought(after, 10)
+
+
+@pytest.mark.parametrize("name", ["guarded-update", "advisory-lock", "redis-lock", "optimistic"])
+def test_who_finds_too_little_and_then_enough_is_told_to_ask_again(name: str) -> None:
+    """Units come back between the write or the look that found too little and the look at what is left."""
+    offer = on_sale({"a": 1}, strategy=name)
+    order = buy(offer).order.pk
+    customer = Order.objects.get().customer_id
+    again = partial(checkout.cancel, order, customer=customer)
+    with (
+        interleaved(again, before='SUM.*"inventory_stocksegment"'),
+        pytest.raises(StockBusy, match="came back"),
+    ):
+        buy(offer)
+    buy(offer)
+
+
+@pytest.mark.parametrize("first", SPLIT)
+def test_without_knowing_whose_the_stock_is_it_splits_it_and_the_next_sale_does_not_find_it(first: str) -> None:
     """The negative control."""
     place, after = late_order(first, "guarded-update", 1)
     StockItem.objects.update(split_by=first)
     place()
-    with pytest.raises(SoldOut, match="a: 1 wanted, 9 left"):
+    with pytest.raises(StockBusy, match="a is split up for another sale"):
         buy(after)
 
 
@@ -208,6 +233,21 @@ def test_reconciling_gathers_what_another_strategy_than_the_sellers_has_split(fi
     assert repaired == ([] if first == second else [split_for_another])
     assert reconcile() == []
     assert_all_can_be_bought(after, 9)
+
+
+@pytest.mark.parametrize("second", SPLIT)
+def test_reconciling_leaves_the_pieces_of_a_sale_that_is_preheated_while_it_looks(second: str) -> None:
+    before = on_sale({"a": 10})
+    after = on_sale({"a": 0}, strategy=second, opens=HOUR, closes=2 * HOUR)
+
+    def hand_over() -> None:
+        Sale.objects.filter(pk=before.sale).update(closes_at=timezone.now())
+        Sale.objects.filter(pk=after.sale).update(opens_at=timezone.now())
+        sales.preheat(after.sale)
+
+    with interleaved(hand_over, before="^SELECT [^F]*split_by"):
+        reconcile()
+    assert pieces() == (10, second)
 
 
 def test_reconciling_leaves_a_running_sale_its_pieces() -> None:
