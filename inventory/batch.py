@@ -10,7 +10,7 @@ from django.db import transaction
 
 from inventory import stock
 from inventory.draft import Draft, Line, Reject, Save
-from inventory.errors import Duplicate, InventoryError, SoldOut, StockBusy
+from inventory.errors import Duplicate, InventoryError, SoldOut, StockElsewhere
 
 
 def nothing(refused: Mapping[Draft, str]) -> None:
@@ -30,7 +30,7 @@ def commit(drafts: Sequence[Draft], save: Save, reject: Reject = nothing) -> dic
     """
     try:
         return _to_all(drafts, save, reject)
-    except (SoldOut, StockBusy):
+    except (SoldOut, StockElsewhere):
         return _one_by_one(drafts, save, reject)
 
 
@@ -38,7 +38,7 @@ def _to_all(drafts: Sequence[Draft], save: Save, reject: Reject) -> dict[UUID, I
     """Sell to all drafts.
 
     Raises:
-        SoldOut, StockBusy: the pool of a sku has not enough for all of them. Nothing was sold.
+        SoldOut, StockElsewhere: the pool of a sku has not enough for all of them. Nothing was sold.
     """
     if not drafts:
         return {}
@@ -104,7 +104,7 @@ def _fit(drafts: Sequence[Draft], left: Counter[str]) -> tuple[list[Draft], list
     return fitting, [draft for draft in drafts if draft.id in short], short
 
 
-def _why(short: Mapping[UUID, Line], sold: Mapping[str, int]) -> dict[UUID, SoldOut | StockBusy]:
+def _why(short: Mapping[UUID, Line], sold: Mapping[str, int]) -> dict[UUID, SoldOut | StockElsewhere]:
     """Why lines were sold nothing, in the transaction that has yet to subtract what was sold."""
     left = {sku: stock.on_hand(sku) - sold[sku] for sku in {line.sku for line in short.values()}}
     return {draft: stock.short(line.sku, wanted=line.quantity, left=left[line.sku]) for draft, line in short.items()}

@@ -38,6 +38,14 @@ class StockBusy(TryAgain):
     """No lock within the time allowed."""
 
 
+class StockElsewhere(StockBusy):
+    """Enough is on hand, but not in the pool: it is split up for another sale, or came back since the pool was read."""
+
+    def __init__(self, sku: str) -> None:
+        super().__init__(f"{sku} is split up for another sale, or some came back just now.")
+        self.sku = sku
+
+
 class StockConflict(TryAgain):
     """Others were faster each time, until the retries were used up."""
 

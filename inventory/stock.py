@@ -12,7 +12,7 @@ from django.db.transaction import TransactionManagementError
 
 from inventory import segments
 from inventory.draft import Line
-from inventory.errors import NotThatMany, SoldOut, StockBusy
+from inventory.errors import NotThatMany, SoldOut, StockElsewhere
 from inventory.models import StockItem, StockMovement, StockSegment, StockUnit
 
 # Written out, since every order needs them and others wait meanwhile: to compose such a statement takes the ORM about
@@ -40,7 +40,7 @@ def take(sku: str, units: int) -> None:
     The test and the subtraction are one statement, so no other writer can come between them.
 
     Raises:
-        SoldOut, StockBusy: the pool has fewer, see `short`; nothing was changed.
+        SoldOut, StockElsewhere: the pool has fewer, see `short`; nothing was changed.
     """
     with connection.cursor() as cursor:
         cursor.execute(TAKE, {"sku": sku, "units": units})
@@ -49,7 +49,7 @@ def take(sku: str, units: int) -> None:
         raise short(sku, wanted=units, left=on_hand(sku))
 
 
-def short(sku: str, *, wanted: int, left: int) -> SoldOut | StockBusy:
+def short(sku: str, *, wanted: int, left: int) -> SoldOut | StockElsewhere:
     """Why the pool of a sku does not cover what is wanted: so many are not left, or they are not in the pool.
 
     Args:
@@ -57,7 +57,7 @@ def short(sku: str, *, wanted: int, left: int) -> SoldOut | StockBusy:
     """
     if left < wanted:
         return SoldOut(sku, wanted=wanted, left=left)
-    return StockBusy(f"{sku} is split up for another sale, or some came back just now.")
+    return StockElsewhere(sku)
 
 
 def take_from_all(line: Line) -> None:
@@ -67,7 +67,7 @@ def take_from_all(line: Line) -> None:
     """
     try:
         take(line.sku, line.quantity)
-    except StockBusy:
+    except StockElsewhere:
         gather(line.sku, line.quantity)
         take(line.sku, line.quantity)
 
@@ -99,7 +99,7 @@ def check(lines: Iterable[Line], pools: Mapping[str, int]) -> None:
     """Compare lines with what the pools have.
 
     Raises:
-        SoldOut, StockBusy: a pool has fewer units than a line wants, see `short`.
+        SoldOut, StockElsewhere: a pool has fewer units than a line wants, see `short`.
     """
     for line in lines:
         if pools.get(line.sku, 0) < line.quantity:

@@ -95,8 +95,8 @@ class Redlock(Lock):
         node_timeout: seconds that all nodes together have to answer; far less than `ttl`, far more than a round trip.
         retries: how often to try again at most, while `timeout` allows; None: as often as it allows.
         retry_delay: seconds between two tries, on average: each pause is between half of it and one and a half, so
-            that those who have split the votes do not meet again. Up to ten times as long while a try takes long,
-            because very many ask.
+            that those who have split the votes do not meet again. Up to ten times as long while a try takes long, as
+            when very many ask.
         renew: let the watchdog of the process extend the lease every third of the TTL while it is held.
         on_lost: called once with the lease when it is lost. It must not block.
         clock: monotonic seconds; for tests.
@@ -167,14 +167,14 @@ class Redlock(Lock):
         deadline = self._clock() + waits
         tries = 0
         while True:
-            begun = time.monotonic()
-            if (lease := self._elect(deadline if waits else math.inf)) is not None:
+            lease, tried = self._elect(deadline if waits else math.inf)
+            if lease is not None:
                 return lease
             tries += 1
             left = deadline - self._clock()
             if left <= 0 or (self._retries is not None and tries > self._retries):
                 return None
-            self._pause(min(self._delay(time.monotonic() - begun) * random.uniform(0.5, 1.5), left))  # noqa: S311 - no secret
+            self._pause(min(self._delay(tried) * random.uniform(0.5, 1.5), left))  # noqa: S311 - no secret
             if self._clock() >= deadline:
                 return None
 
@@ -186,19 +186,24 @@ class Redlock(Lock):
         """
         return max(self._retry_delay, RESTS * min(tried, self._retry_delay))
 
-    def _elect(self, deadline: float) -> Lease | None:
-        """Try until it is granted to us or held by somebody else: when the votes were split, nobody holds it."""
+    def _elect(self, deadline: float) -> tuple[Lease | None, float]:
+        """Try until it is granted to us or held by somebody else: when the votes were split, nobody holds it.
+
+        Returns:
+            The lease, if it was granted, and how many seconds the last try took.
+        """
         for _ in range(ELECTIONS):
             begun = time.monotonic()
             lease, split = self._try()
+            tried = time.monotonic() - begun
             if not split:
-                return lease
+                return lease, tried
             # Those who have split the votes do not meet again if they come back at times as far apart as a try is long.
-            pause = random.uniform(0, min(4 * (time.monotonic() - begun), self._node_timeout))  # noqa: S311 - no secret
+            pause = random.uniform(0, min(4 * tried, self._node_timeout))  # noqa: S311 - no secret
             if self._clock() + pause >= deadline:
                 break
             time.sleep(pause)
-        return None
+        return None, tried
 
     def _try(self) -> tuple[Lease | None, bool]:
         """Ask all nodes once, and take back what was granted unless a quorum has granted it in time.

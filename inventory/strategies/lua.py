@@ -11,7 +11,7 @@ from redis import RedisError
 from inventory import stock
 from inventory.counters import Counters
 from inventory.draft import Draft, Placement, Save, Saved, save_one
-from inventory.errors import SoldOut, StockNotLoaded, StockUnavailable
+from inventory.errors import SoldOut, StockElsewhere, StockNotLoaded, StockUnavailable
 from inventory.strategies.base import Strategy
 
 
@@ -35,7 +35,7 @@ class Lua(Strategy):
             counters.take(order)
         try:
             decide(order, order.skus, counters, save)
-        except SoldOut as error:
+        except (SoldOut, StockElsewhere) as error:
             # Redis has admitted what is not there: it has lost its last second. The next buyer finds no counter; or, if
             # it does not answer now, is refused like this one.
             with suppress(RedisError):

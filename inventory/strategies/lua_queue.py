@@ -17,7 +17,7 @@ from redis import RedisError
 from inventory import batch
 from inventory.counters import Counters, Note
 from inventory.draft import Draft, Placement, Reject, Returned, Save, Saved
-from inventory.errors import Duplicate, InventoryError, SoldOut, StockUnavailable
+from inventory.errors import Duplicate, InventoryError, SoldOut, StockElsewhere, StockUnavailable
 from inventory.strategies.lua import Lua
 from inventory.stream import Entry, Queue, Waiting
 
@@ -149,7 +149,7 @@ class LuaQueue(Lua):
                     queue.back(entry, instead=existing)
                 case refusal:
                     queue.back(entry, reason=str(refusal))
-                    if isinstance(refusal, SoldOut):
+                    if isinstance(refusal, SoldOut | StockElsewhere):
                         distrusted.add(refusal.sku)
         if distrusted:
             super().refresh(sorted(distrusted), saved)

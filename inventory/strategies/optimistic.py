@@ -53,7 +53,7 @@ def compare_and_set(line: Line) -> None:
     """Subtract a line in the open transaction, if the row is still the one that was read.
 
     Raises:
-        SoldOut, StockBusy: the row that was read has too few units, see `stock.short`.
+        SoldOut, StockElsewhere: the row that was read has too few units, see `stock.short`.
         Overtaken: the row has changed since.
     """
     row = StockItem.objects.filter(sku=line.sku).only("on_hand", "version").first()

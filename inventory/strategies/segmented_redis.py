@@ -12,7 +12,7 @@ from redis import RedisError
 
 from inventory import stock
 from inventory.draft import Draft, Save, Saved
-from inventory.errors import SoldOut, StockNotLoaded, StockReserved
+from inventory.errors import SoldOut, StockElsewhere, StockNotLoaded, StockReserved
 from inventory.segment_counters import SegmentCounters, name_of
 from inventory.strategies.lua import agree, decide
 from inventory.strategies.segmented import Held, Moved, Segmented
@@ -72,7 +72,7 @@ class SegmentedRedis(Segmented):
             raise StockNotLoaded("A segment has no counter in Redis: preheat its sale.") from missing
         try:
             decide(order, taken.skus, counters, save)
-        except SoldOut as error:
+        except (SoldOut, StockElsewhere) as error:
             # Redis has admitted what is not there: it has lost its last second. The next buyer finds no counter; or, if
             # it does not answer now, is refused like this one.
             with suppress(RedisError):

@@ -9,7 +9,7 @@ from django.db.models import F
 
 from inventory import stock
 from inventory.draft import Draft, Line, Placement, Save, Saved, save_one
-from inventory.errors import SoldOut, StockBusy
+from inventory.errors import SoldOut
 from inventory.models import StockItem, StockUnit
 from inventory.strategies.base import Strategy
 
@@ -101,15 +101,12 @@ def take_all(line: Line, pool: int) -> int:
 
     Raises:
         SoldOut: there are not enough.
-        StockBusy: there are, but the sale is over and the next one has split them in its own way.
+        StockElsewhere: there are, but the sale is over and the next one has split them in its own way.
     """
     taken = _take(line.sku, line.quantity, "")
     missing = line.quantity - taken
     if missing > pool:
-        left = taken + stock.on_hand(line.sku)
-        if left < line.quantity:
-            raise SoldOut(line.sku, wanted=line.quantity, left=left)
-        raise StockBusy(f"{line.sku} is split for another sale.")
+        raise stock.short(line.sku, wanted=line.quantity, left=taken + stock.on_hand(line.sku))
     if missing:
         stock.take(line.sku, missing)
     return pool - missing
