@@ -16,7 +16,7 @@ from django_redis import get_redis_connection
 from redis import Redis
 
 from inventory import stock, strategies
-from inventory.errors import SoldOut, StockBusy, StockNotLoaded, StockUnavailable
+from inventory.errors import StockBusy, StockElsewhere, StockNotLoaded, StockUnavailable
 from inventory.models import StockItem
 from inventory.strategies import NAMES, Strategy, locked, locks
 from inventory.strategies.locked import CLAIM, Locked
@@ -57,7 +57,7 @@ def test_where_fences_of_every_kind_are_compared_the_second_kind_never_sells(
     """The negative control."""
     monkeypatch.setattr(locked, "CLAIM", CLAIM.replace(" OR fenced_by <> %(kind)s", ""))
     preheated("redis-lock", {"a": 2}).place(new_draft(("a", 1)), ledger.save)
-    with pytest.raises(SoldOut, match="a: 1 wanted, 1 left"):
+    with pytest.raises(StockElsewhere, match="a is split up"):
         strategies.get("insert-lock").place(new_draft(("a", 1)), ledger.save)
     ledger.assert_law(a=(1, 1))
 
