@@ -104,7 +104,7 @@ def _fit(drafts: Sequence[Draft], left: Counter[str]) -> tuple[list[Draft], list
     return fitting, [draft for draft in drafts if draft.id in short], short
 
 
-def _why(short: Mapping[UUID, Line], sold: Mapping[str, int]) -> dict[UUID, SoldOut | StockElsewhere]:
+def _why(short: Mapping[UUID, Line], sold: Counter[str]) -> dict[UUID, SoldOut | StockElsewhere]:
     """Why lines were sold nothing, in the transaction that has yet to subtract what was sold."""
     left = {sku: stock.on_hand(sku) - sold[sku] for sku in {line.sku for line in short.values()}}
     return {draft: stock.short(line.sku, wanted=line.quantity, left=left[line.sku]) for draft, line in short.items()}

@@ -38,7 +38,7 @@ class StockBusy(TryAgain):
     """No lock within the time allowed."""
 
 
-class StockElsewhere(StockBusy):
+class StockElsewhere(TryAgain):
     """Enough is on hand, but not in the pool: it is split up for another sale, or came back since the pool was read."""
 
     def __init__(self, sku: str) -> None:

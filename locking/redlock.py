@@ -47,6 +47,7 @@ logger = logging.getLogger(__name__)
 
 RESTS = 10
 """How many times as long as a try took who waits leaves the nodes alone, up to as many times `retry_delay`."""
+
 ELECTIONS = 10
 """How often a try is repeated at once, because the votes were split and nobody holds the lock."""
 
@@ -193,9 +194,9 @@ class Redlock(Lock):
             The lease, if it was granted, and how many seconds the last try took.
         """
         for _ in range(ELECTIONS):
-            begun = time.monotonic()
+            begun = self._clock()
             lease, split = self._try()
-            tried = time.monotonic() - begun
+            tried = self._clock() - begun
             if not split:
                 return lease, tried
             # Those who have split the votes do not meet again if they come back at times as far apart as a try is long.

@@ -78,7 +78,8 @@ def check_and_decrement(line: Line, lease: Lease, kind: str) -> None:
 
     Raises:
         SoldOut: fewer units are on hand than the line wants.
-        StockBusy: a later holder has been here, so this lease is over, whatever its clock says; or see `stock.short`.
+        StockElsewhere: they are not in the pool, see `stock.short`.
+        StockBusy: a later holder has been here, so this lease is over, whatever its clock says.
     """
     if lease.fence is None:
         return stock.take(line.sku, line.quantity)

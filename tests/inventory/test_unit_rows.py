@@ -14,7 +14,7 @@ from django.db import OperationalError, connection, transaction
 
 from inventory import stock
 from inventory.draft import Draft, Placement, Save, save_one
-from inventory.errors import OverLimit, Refusal, SoldOut, StockBusy, StockElsewhere
+from inventory.errors import OverLimit, Refusal, SoldOut, StockElsewhere
 from inventory.models import StockItem, StockUnit
 from inventory.strategies import unit_rows
 from inventory.strategies.unit_rows import TooFewFree, UnitRows, take_all, take_free
@@ -154,7 +154,7 @@ def test_without_the_second_look_he_is_sent_away_though_the_unit_is_there(
 
         with pytest.raises(OverLimit):
             hold_the_last_unit(strategy, rival, refuse)
-        with pytest.raises(StockBusy):
+        with pytest.raises(StockElsewhere):
             later[0].result(PATIENCE)
     ledger.assert_law(a=(1, 0))
 

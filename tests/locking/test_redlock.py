@@ -769,15 +769,21 @@ class TestRetries:
         self, make: Callable[..., Redlock], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Very many ask then. If all came back as soon as ever, 200 threads would keep the holder from releasing."""
-        lock, pauses = make(retry_delay=0.1, retries=1), list[float]()
+        now, pauses = [0.0], list[float]()
+        lock = make(retry_delay=0.1, retries=1, clock=lambda: now[0])
         assert [lock._delay(tried) for tried in (0, 0.01, 0.05, 0.1, 30)] == pytest.approx([0.1, 0.1, 0.5, 1, 1])
 
         once = lock._try
-        monkeypatch.setattr(lock, "_try", lambda: time.sleep(0.06) or once())
+
+        def slow() -> tuple[Lease | None, bool]:
+            now[0] += 0.06
+            return once()
+
+        monkeypatch.setattr(lock, "_try", slow)
         monkeypatch.setattr(lock, "_pause", pauses.append)
         with make().hold():
             assert lock.acquire() is None
-        assert [pause >= 0.3 for pause in pauses] == [True]
+        assert [0.3 <= pause <= 0.9 for pause in pauses] == [True]
 
 
 class TestRelease:

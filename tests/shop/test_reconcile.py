@@ -514,6 +514,7 @@ def test_a_redis_that_is_older_than_the_truth_loses_and_sells_twice_nothing(
     offer = on_sale({"a": 10}, strategy=name)
     first = [buy(offer, a=1).order.pk for _ in range(2)]
     older = saved_keys(redis)
+    assert older
     checkout.save_queued()
     later = [buy(offer, a=1).order.pk for _ in range(more)]
     checkout.save_queued()

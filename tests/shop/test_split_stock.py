@@ -14,7 +14,7 @@ from django.utils import timezone
 from redis import Redis
 
 from inventory import sold_out, stock, strategies
-from inventory.errors import NotThatMany, SoldOut, StockBusy, StockNotLoaded, TryAgain
+from inventory.errors import NotThatMany, SoldOut, StockElsewhere, StockNotLoaded, TryAgain
 from inventory.models import StockItem, StockMovement, StockSegment, StockUnit
 from shop import accounts, checkout, offers, payments, sales
 from shop import reconcile as reconciling
@@ -77,7 +77,7 @@ def test_an_order_that_comes_late_does_not_split_the_stock_of_the_next_sale(firs
     place, after = late_order(first, second, 3)
     if (first, second) == ("unit-rows", "segmented-lock"):
         # To gather the segments it would have to wait for them with the stock rows of its whole cart in hand.
-        with pytest.raises(StockBusy, match="a is split up for another sale"):
+        with pytest.raises(StockElsewhere, match="a is split up for another sale"):
             place()
     else:
         place()
@@ -121,7 +121,7 @@ def test_who_finds_too_little_and_then_enough_is_told_to_ask_again(name: str) ->
     again = partial(checkout.cancel, order, customer=customer)
     with (
         interleaved(again, before='SUM.*"inventory_stocksegment"'),
-        pytest.raises(StockBusy, match="came back"),
+        pytest.raises(StockElsewhere, match="came back"),
     ):
         buy(offer)
     buy(offer)
@@ -133,7 +133,7 @@ def test_without_knowing_whose_the_stock_is_it_splits_it_and_the_next_sale_does_
     place, after = late_order(first, "guarded-update", 1)
     StockItem.objects.update(split_by=first)
     place()
-    with pytest.raises(StockBusy, match="a is split up for another sale"):
+    with pytest.raises(StockElsewhere, match="a is split up for another sale"):
         buy(after)
 
 
