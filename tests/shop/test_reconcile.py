@@ -462,6 +462,14 @@ def test_what_is_reserved_for_nobody_comes_back_also_while_what_is_queued_cannot
     assert_law(a=5, b=5)
 
 
+def test_units_reserved_that_are_no_number_are_counted_again(offer: OnSale, redis: Redis) -> None:
+    redis.hset(UNITS, "a", "no number")
+    assert [(repair.what, repair.name) for repair in reconcile()] == [
+        ("0 units reserved, where drafts have noted 0", "a")
+    ]
+    assert_law(a=5, b=5)
+
+
 def test_a_counter_that_keeps_the_queue_from_giving_back_is_mended(
     redis: Redis, caplog: pytest.LogCaptureFixture
 ) -> None:
