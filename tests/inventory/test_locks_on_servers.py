@@ -9,7 +9,7 @@ import pytest
 from django.test import override_settings
 
 from inventory import stock, strategies
-from inventory.errors import SoldOut, StockUnavailable
+from inventory.errors import StockElsewhere, StockUnavailable
 from inventory.models import StockItem
 from inventory.strategies import Strategy, locked, locks
 from inventory.strategies.locked import CLAIM
@@ -104,7 +104,7 @@ def test_where_the_kind_of_a_fence_is_not_looked_at_etcd_never_sells_what_redis_
     monkeypatch.setattr(locked, "CLAIM", CLAIM.replace(" OR fenced_by <> %(kind)s", ""))
     stock.deliver("a", 2)
     strategies.get("redis-lock").place(new_draft(("a", 1)), ledger.save)
-    with pytest.raises(SoldOut, match="a: 1 wanted, 1 left"):
+    with pytest.raises(StockElsewhere, match="a is split up"):
         etcd_lock.place(new_draft(("a", 1)), ledger.save)
     ledger.assert_law(a=(1, 1))
 

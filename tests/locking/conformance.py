@@ -387,7 +387,7 @@ class LockConformance(ABC):
             assert other.acquire(timeout=SHORT) is None  # whatever it opens once and keeps is open now
         before = self.all_traces(lock)
         for _ in range(self.PAIRS):
-            with lock.hold(timeout=0):
+            with lock.hold(timeout=LONG):  # among thousands one answer may be late, on a machine under load
                 pass
         self.leaves_only(before, lock)
 
