@@ -175,7 +175,9 @@ class Redlock(Lock):
             left = deadline - self._clock()
             if left <= 0 or (self._retries is not None and tries > self._retries):
                 return None
-            self._pause(min(self._delay(tried) * random.uniform(0.5, 1.5), left))  # noqa: S311 - no secret
+            # Whoever waits asks once more when the time is nearly over: after a try that took long, pauses are as long.
+            longest = max(0.0, left - tried)
+            self._pause(min(self._delay(tried) * random.uniform(0.5, 1.5), longest))  # noqa: S311 - no secret
             if self._clock() >= deadline:
                 return None
 

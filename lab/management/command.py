@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from argparse import ArgumentTypeError
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +12,7 @@ from django.core.management.base import BaseCommand, CommandError
 
 from lab import keeping
 from lab.ladder.catalogue import LADDER
+from lab.schedule.interrupts import insist
 from lab.schedule.trials.base import NAMES
 
 STOPPED = 130
@@ -19,6 +21,10 @@ STOPPED = 130
 
 class LabCommand(BaseCommand):
     """A command that ends with a sentence when it is stopped."""
+
+    def run_from_argv(self, argv: list[str]) -> None:
+        insist(signal.SIGINT, KeyboardInterrupt)
+        super().run_from_argv(argv)
 
     def execute(self, *args: Any, **options: Any) -> str | None:
         try:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import signal
 import time
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -23,6 +22,7 @@ from lab.ladder.locks.rung import Event
 from lab.schedule import stages, worker
 from lab.schedule.control import control
 from lab.schedule.controller import Run
+from lab.schedule.interrupts import not_interrupted
 from lab.schedule.runs import Impossible, rehearse, replay
 from lab.schedule.sample import sample
 from lab.schedule.search import Bounds, Found, explore
@@ -328,25 +328,6 @@ def in_processes(
                 yield each.result()
         except BrokenProcessPool as error:
             raise ServerError("A process that checked rungs was ended by somebody else.") from error
-
-
-@contextmanager
-def not_interrupted() -> Iterator[None]:
-    """For the block, Ctrl-C waits. It never reaches a process that is started there: we end it, and in good order.
-
-    In the main thread only.
-    """
-    came: list[int] = []
-    handler = signal.signal(signal.SIGINT, lambda number, frame: came.append(number))
-    # What is started inherits the mask. For us it is not enough: any other thread takes the signal on our behalf.
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        signal.signal(signal.SIGINT, handler)
-        if came:
-            signal.raise_signal(signal.SIGINT)
 
 
 @contextmanager

@@ -12,6 +12,8 @@ from multiprocessing import parent_process
 from threading import Thread
 from typing import Any
 
+from lab.schedule.interrupts import insist
+
 STOP_SECONDS = 3.0
 """Seconds in which such a process has to clear up when it is told to end, before it is killed."""
 
@@ -26,6 +28,7 @@ def begin() -> None:
     django.setup()
     logging.disable(logging.WARNING)
     signal.signal(signal.SIGTERM, _end)
+    insist(signal.SIGTERM, SystemExit)
     Thread(target=_end_with_parent, name="ends with its parent", daemon=True).start()
 
 

@@ -20,7 +20,7 @@ from django.core.management import CommandError, call_command
 
 from lab.comparison import stored
 from lab.management.commands import compare
-from lab.schedule import verify, witness
+from lab.schedule import interrupts, verify, witness
 from lab.schedule.stage import Stage
 from tests.lab.schedule_support import stage
 from tests.waiting import wait_for
@@ -95,6 +95,39 @@ def test_a_command_that_is_stopped_ends_at_once_with_all_that_it_started(
     wait_for(lambda: not any(map(psutil.Process.is_running, started)), "all that it started to be gone", timeout=5)
 
 
+DELETES = """
+import signal, sys, time
+from lab.schedule import interrupts
+
+class Deleted:
+    def __del__(self):
+        signal.raise_signal(signal.{signal})
+
+signal.signal(signal.SIGTERM, lambda *came: sys.exit(7))
+if {insists}:
+    interrupts.insist(signal.{signal}, {error})
+Deleted()
+print("goes on", flush=True)
+time.sleep({rest})
+"""
+"""A process that is told to end while it deletes something."""
+
+
+@pytest.mark.parametrize(
+    ("number", "error", "status"), [("SIGTERM", "SystemExit", 7), ("SIGINT", "KeyboardInterrupt", -signal.SIGINT)]
+)
+@pytest.mark.parametrize("insists", [True, False])
+def test_a_signal_that_comes_while_something_is_deleted_is_not_lost(
+    number: str, error: str, status: int, *, insists: bool
+) -> None:
+    program = DELETES.format(signal=number, error=error, insists=insists, rest=30 if insists else 0.1)
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=settings.BASE_DIR, capture_output=True, text=True, timeout=20
+    )
+    assert (done.returncode, done.stdout) == (status if insists else 0, "goes on\n")
+    assert ("Exception ignored" in done.stderr) is not insists
+
+
 def test_a_command_that_is_killed_leaves_no_process_behind(stage: Stage) -> None:
     with running("ladder", "--deep", "renewal", "re-entrant", "fence") as process:
         command = psutil.Process(process.pid)
@@ -112,7 +145,7 @@ def test_ctrl_c_waits_until_all_processes_are_started_whichever_thread_takes_it(
 
     def start() -> None:
         nonlocal went_on
-        with verify.not_interrupted():
+        with interrupts.not_interrupted():
             signal.pthread_kill(another_thread.ident or 0, signal.SIGINT)
             assert interruptible.recv(1) == bytes([signal.SIGINT])
             went_on = True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import random
 import shutil
 import tempfile
 import threading
@@ -784,6 +785,60 @@ class TestRetries:
         with make().hold():
             assert lock.acquire() is None
         assert [0.3 <= pause <= 0.9 for pause in pauses] == [True]
+
+    @pytest.mark.parametrize("slow", [0.001, 0.02, 0.08, 0.3])
+    def test_whoever_waits_is_granted_what_became_free_in_time(
+        self, make: Callable[..., Redlock], monkeypatch: pytest.MonkeyPatch, slow: float
+    ) -> None:
+        """However long tries take, and so the pauses between them: the last one is short enough for one more try."""
+        clock = Clock()
+        lock = make(retry_delay=0.1, clock=clock, renew=False)
+        end, tries = clock.now + 0.5, 0
+        held = make().acquire()
+        once = lock._try
+
+        def try_slowly() -> tuple[Lease | None, bool]:
+            nonlocal tries
+            tries += 1
+            if clock.now > end - 0.4:
+                held.release()
+            clock.now += slow
+            return once()
+
+        def pause(seconds: float) -> None:
+            clock.now += seconds
+
+        monkeypatch.setattr(lock, "_try", try_slowly)
+        monkeypatch.setattr(lock, "_pause", pause)
+        monkeypatch.setattr(random, "uniform", lambda least, most: most)
+        lease = lock.acquire(timeout=0.5)
+        assert lease is not None
+        assert lease.release()
+        assert clock.now < end + slow
+        assert tries <= 6
+
+    def test_whoever_waits_in_vain_does_not_ask_without_end(
+        self, make: Callable[..., Redlock], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        clock, pauses = Clock(), list[float]()
+        lock = make(retry_delay=0.1, clock=clock)
+        once = lock._try
+
+        def try_slowly() -> tuple[Lease | None, bool]:
+            clock.now += 0.01
+            return once()
+
+        def pause(seconds: float) -> None:
+            pauses.append(seconds)
+            clock.now += seconds
+
+        monkeypatch.setattr(lock, "_try", try_slowly)
+        monkeypatch.setattr(lock, "_pause", pause)
+        end = clock.now + 1.0
+        with make().hold():
+            assert lock.acquire(timeout=1.0) is None
+        assert end <= clock.now <= end + 0.01
+        assert len(pauses) <= 20
 
 
 class TestRelease:
