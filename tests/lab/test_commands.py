@@ -104,6 +104,7 @@ class Deleted:
         signal.raise_signal(signal.{signal})
 
 signal.signal(signal.SIGTERM, lambda *came: sys.exit(7))
+signal.signal(signal.SIGINT, signal.default_int_handler)  # who runs the tests in the background has it ignored
 if {insists}:
     interrupts.insist(signal.{signal}, {error})
 Deleted()
