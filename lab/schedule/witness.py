@@ -28,6 +28,11 @@ SOURCES: Mapping[Track, Sequence[str]] = {
     "stock": (*_LOCKS, "inventory", "lab/ledger.py", "lab/models.py", *(f"shop/{name}.py" for name in _SHOP)),
 }
 """The code that runs where a rung is tried, on each track: folders and files, below the project's folder."""
+ELSEWHERE: Mapping[Track, frozenset[str]] = {
+    "locks": frozenset(),
+    "stock": frozenset({"etcd.py", "redlock.py", "zookeeper.py"}),
+}
+"""Files among them that run only where the servers are others than a shop has: no rung of stock takes such a lock."""
 
 
 @dataclass(frozen=True)
@@ -137,7 +142,7 @@ def source_hash(entry: Entry) -> str:
     own = Path(inspect.getfile(entry.code))
     if not any(own.is_relative_to(place) for place in places):
         places.append(own)  # of somebody else's package
-    return _hash_once(*places)
+    return _hash_once(*places, without=ELSEWHERE[entry.track])
 
 
 _hash_once = cache(hash_of)

@@ -22,6 +22,7 @@ BOTH = (
     "lab/ladder/locks/rung.py",
     "lab/schedule/trials/lock.py",
 )
+LOCKS = ("locking/etcd.py", "locking/redlock.py", "locking/zookeeper.py")
 STOCK = (
     "inventory/lua/take.lua",
     "inventory/batch.py",
@@ -36,7 +37,10 @@ NEITHER = (
     "locking/admin.py",
     "inventory/migrations/0001_initial.py",
     "lab/pages/views.py",
+    "lab/schedule/interrupts.py",
     "lab/schedule/stages.py",
+    "lab/schedule/witness.py",
+    "lab/schedule/worker.py",
     "shop/payments.py",
 )
 LOCK, STRATEGY = LADDER["renewal"], LADDER["guarded-update"]
@@ -44,13 +48,13 @@ LOCK, STRATEGY = LADDER["renewal"], LADDER["guarded-update"]
 
 def project(root: Path, changed: str = "") -> Path:
     """A project of these files, of which one may be another than in all the others."""
-    for name in (*BOTH, *STOCK, *NEITHER):
+    for name in (*BOTH, *LOCKS, *STOCK, *NEITHER):
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_text("2" if name == changed else "1")
     return root
 
 
-@pytest.mark.parametrize("changed", ["", *BOTH, *STOCK, *NEITHER])
+@pytest.mark.parametrize("changed", ["", *BOTH, *LOCKS, *STOCK, *NEITHER])
 def test_what_is_kept_is_out_of_date_when_what_runs_has_changed(
     settings: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changed: str
 ) -> None:
@@ -61,7 +65,7 @@ def test_what_is_kept_is_out_of_date_when_what_runs_has_changed(
         witness.store_verdict(entry, {"verdict": "held"})
         witness.store_control(entry, {"broken": 0})
     settings.BASE_DIR = project(tmp_path / "after", changed)
-    for entry, runs in ((LOCK, BOTH), (STRATEGY, (*BOTH, *STOCK))):
+    for entry, runs in ((LOCK, (*BOTH, *LOCKS)), (STRATEGY, (*BOTH, *STOCK))):
         for kept in (witness.verdict(entry.slug), witness.control(entry.slug)):
             assert kept is not None
             assert kept["outdated"] == (changed in runs)
@@ -70,23 +74,37 @@ def test_what_is_kept_is_out_of_date_when_what_runs_has_changed(
 def test_all_that_a_trial_imports_is_code_whose_change_is_noticed() -> None:
     places = [ROOT / place for place in witness.SOURCES["stock"]]
     assert all(place.exists() for place in places)
-    used = {file for room in ("lab/ladder", "lab/schedule") for file in (ROOT / room).rglob("*.py")}
-    imported = {module for file in used for module in imports(file)}
     unnoticed = {
         file.relative_to(ROOT).as_posix()
-        for file in imported
+        for file in imported_in("lab/ladder", "lab/schedule")
         if not any(file.is_relative_to(place) for place in places) or ASIDE.intersection(file.parts)
     }
-    # Packages' own files, which only mark them; what hashes and what keeps files; what says how far is searched, which
-    # is kept with what came of it, and which databases a schedule has; and the servers, which are no part of a rung.
+    # Packages' own files, which only mark them; what hashes and what keeps results; what says how far is searched,
+    # which is kept with what came of it, which databases a schedule has, and in which processes; and the servers,
+    # which are no part of a rung.
     assert {file for file in unnoticed if not file.startswith("servers/")} == {
         "lab/__init__.py",
         "lab/keeping.py",
+        "lab/schedule/interrupts.py",
         "lab/schedule/stages.py",
         "lab/schedule/verify.py",
+        "lab/schedule/witness.py",
+        "lab/schedule/worker.py",
         "lab/source.py",
         "shop/__init__.py",
     }
+
+
+def test_no_rung_of_stock_takes_a_lock_that_is_not_in_its_hash() -> None:
+    taken = {file.name for file in imported_in("lab/ladder/stock", "lab/schedule/trials/stock.py")}
+    assert not taken & witness.ELSEWHERE["stock"]
+    assert {file.name for file in imported_in("lab/schedule/trials")} > witness.ELSEWHERE["stock"]
+
+
+def imported_in(*places: str) -> set[Path]:
+    """The project's files that are imported in files and in folders."""
+    files = [file for place in places for file in (ROOT / place, *(ROOT / place).rglob("*.py")) if file.is_file()]
+    return {module for file in files for module in imports(file)}
 
 
 def imports(file: Path) -> Iterator[Path]:
