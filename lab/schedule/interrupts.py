@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import signal
 import sys
 from collections.abc import Iterator
@@ -15,7 +16,7 @@ def insist(number: signal.Signals, error: type[BaseException]) -> None:
     """See to it, for the rest of this process, that what a signal's handler raises ends what is being done.
 
     Python prints what is raised while an object is deleted, and goes on: `__del__` and a weak reference's callback have
-    nobody to raise it to. Then the signal comes again, until it interrupts something else.
+    nobody to raise it to. Then the signal comes again, until it interrupts something else, or the process ends anyway.
 
     In the main thread only. It takes SIGALRM.
 
@@ -25,13 +26,18 @@ def insist(number: signal.Signals, error: type[BaseException]) -> None:
     report = sys.unraisablehook
 
     def lost(what: sys.UnraisableHookArgs) -> None:
-        if what.exc_type is error:
-            # No thread is started for it: whatever is being deleted may be so within any lock of this process.
-            signal.setitimer(signal.ITIMER_REAL, AGAIN)
-        else:
-            report(what)
+        try:
+            if what.exc_type is not error:
+                report(what)
+                return
+        except error:  # it comes in the middle of this, where it would be lost too
+            pass
+        # No thread is started for it: whatever is being deleted may be so within any lock of this process.
+        signal.setitimer(signal.ITIMER_REAL, AGAIN)
 
     signal.signal(signal.SIGALRM, lambda *came: signal.raise_signal(number))
+    # An interpreter that ends takes its handlers away, and then the alarm would kill it.
+    atexit.register(signal.signal, signal.SIGALRM, signal.SIG_IGN)
     sys.unraisablehook = lost
 
 

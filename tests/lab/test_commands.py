@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -96,22 +97,38 @@ def test_a_command_that_is_stopped_ends_at_once_with_all_that_it_started(
 
 
 DELETES = """
-import signal, sys, time
+import atexit, signal, sys, time
 from lab.schedule import interrupts
 
 class Deleted:
-    def __del__(self):
-        signal.raise_signal(signal.{signal})
+    def __del__(self, signal=signal, sleep=time.sleep):
+        {deleted}
 
 signal.signal(signal.SIGTERM, lambda *came: sys.exit(7))
 signal.signal(signal.SIGINT, signal.default_int_handler)  # who runs the tests in the background has it ignored
 if {insists}:
     interrupts.insist(signal.{signal}, {error})
+"""
+"""A process that is told to end while it deletes something. {deleted}: what it does then."""
+
+MEANWHILE = """
+interrupts.AGAIN = 1.0  # a busy machine takes its time for what comes next
 Deleted()
 print("goes on", flush=True)
 time.sleep({rest})
 """
-"""A process that is told to end while it deletes something."""
+
+AT_ITS_END = """
+sys.kept = Deleted()
+atexit.register(signal.raise_signal, signal.{signal})
+sys.exit(3)
+"""
+
+
+def deleting(program: str, **blanks: Any) -> subprocess.CompletedProcess[str]:
+    program = (DELETES + program).format(**blanks)
+    command = [sys.executable, "-c", program]
+    return subprocess.run(command, cwd=settings.BASE_DIR, capture_output=True, text=True, timeout=60)
 
 
 @pytest.mark.parametrize(
@@ -121,12 +138,17 @@ time.sleep({rest})
 def test_a_signal_that_comes_while_something_is_deleted_is_not_lost(
     number: str, error: str, status: int, *, insists: bool
 ) -> None:
-    program = DELETES.format(signal=number, error=error, insists=insists, rest=30 if insists else 0.1)
-    done = subprocess.run(
-        [sys.executable, "-c", program], cwd=settings.BASE_DIR, capture_output=True, text=True, timeout=20
-    )
+    deleted = f"signal.raise_signal(signal.{number})"
+    rest = 60 if insists else 0.1
+    done = deleting(MEANWHILE, deleted=deleted, signal=number, error=error, insists=insists, rest=rest)
     assert (done.returncode, done.stdout) == (status if insists else 0, "goes on\n")
     assert ("Exception ignored" in done.stderr) is not insists
+
+
+@pytest.mark.parametrize(("number", "error"), [("SIGTERM", "SystemExit"), ("SIGINT", "KeyboardInterrupt")])
+def test_a_signal_that_comes_when_a_process_ends_anyway_changes_nothing(number: str, error: str) -> None:
+    done = deleting(AT_ITS_END, deleted="sleep(0.3)", signal=number, error=error, insists=True)
+    assert (done.returncode, done.stderr) == (3, "")
 
 
 def test_a_command_that_is_killed_leaves_no_process_behind(stage: Stage) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -108,12 +109,14 @@ def imported_in(*places: str) -> set[Path]:
 
 
 def imports(file: Path) -> Iterator[Path]:
-    """The project's files that a file imports."""
+    """The project's files that a file imports, or that what it imports comes from."""
     for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and node.module:
-            names = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+            there = import_module(node.module)
+            made = [getattr(getattr(there, alias.name, None), "__module__", None) or "" for alias in node.names]
+            names = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names), *made]
         else:
             continue
         for name in names:
