@@ -41,7 +41,7 @@ class StockItem(models.Model):
 
 
 class StockSegment(models.Model):
-    """A part of a sku's stock, with a row and a lock of its own: buyers of one sku wait in several lines."""
+    """A part of a sku's stock, with a row and a lock of its own: buyers of one sku wait in several items."""
 
     item = models.ForeignKey(StockItem, on_delete=models.CASCADE, db_column="sku", related_name="segments")
     number = models.PositiveSmallIntegerField()

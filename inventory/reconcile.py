@@ -13,11 +13,12 @@ from itertools import chain
 
 from django.db import transaction
 
-from inventory import stock, strategies
-from inventory.counters import Counters, Note
-from inventory.draft import Reject, Saved, Taken
+from inventory import stock
+from inventory.counters.whole import Counters, Note
 from inventory.models import StockItem
-from inventory.stream import buyer_of
+from inventory.queue.stream import buyer_of
+from inventory.requests import Reject, Saved, Taken
+from inventory.strategies import registry
 
 logger = logging.getLogger(__name__)
 
@@ -28,7 +29,7 @@ class Repair:
 
     Args:
         what: was wrong, in words.
-        name: of the sku or draft.
+        name: of the sku or request.
         units: that Redis may admit now and could not before; negative for units that it may not.
     """
 
@@ -45,7 +46,7 @@ def reconcile(
     Args:
         on_sale: the strategy that sells each sku of the sales that are open or preheated. Others need no copy of their
             stock. It is asked after what was found, so that a sale which is preheated meanwhile keeps its copies.
-        grace: seconds after which a draft that is no order is believed to be nobody's. A process that is paused for
+        grace: seconds after which a request that is no order is believed to be nobody's. A process that is paused for
             longer and then goes on is refused by the guard in SQL, if its units were sold meanwhile.
 
     Returns:
@@ -54,7 +55,7 @@ def reconcile(
     Raises:
         RedisError: Redis did not answer.
     """
-    counters = strategies.counters()
+    counters = registry.counters()
     made = []
     for repair in chain(
         _count_again(counters),
@@ -73,25 +74,25 @@ def reconcile(
 def _count_again(counters: Counters) -> Iterator[Repair]:
     """Units that are reserved for nobody, or for somebody and free all the same: Redis has lost one of the two keys."""
     for sku, was, units in counters.recount():
-        yield Repair(f"{was} units reserved, where drafts have noted {units}", sku, 0)
+        yield Repair(f"{was} units reserved, where requests have noted {units}", sku, 0)
 
 
 def _end_old_reservations(counters: Counters, saved: Saved, reject: Reject, grace: float) -> Iterator[Repair]:
-    """Notes of drafts whose process died: the order exists, or the units go back. What is queued is a worker's."""
+    """Notes of requests whose process died: the order exists, or the units go back. What is queued is a worker's."""
     now = counters.client.time()[0]
     old = [note for note in counters.notes() if note.at <= now - grace and not _is_queued(note)]
-    orders = saved({note.draft for note in old})
+    orders = saved({note.request for note in old})
     for note in old:
-        skus = [sku for sku, _ in note.lines]
-        if note.draft in orders:
-            if counters.settle(note.draft, skus):
-                yield Repair("an order whose reservation had not ended", str(note.draft), 0)
-        elif strategies.end(note, reject) if note.entry else counters.give_back(note.draft, skus):
-            yield Repair("units reserved for nobody", str(note.draft), sum(units for _, units in note.lines))
+        skus = [sku for sku, _ in note.items]
+        if note.request in orders:
+            if counters.confirm_reservation(note.request, skus):
+                yield Repair("an order whose reservation had not ended", str(note.request), 0)
+        elif registry.end(note, reject) if note.entry else counters.give_back(note.request, skus):
+            yield Repair("units reserved for nobody", str(note.request), sum(units for _, units in note.items))
 
 
 def _is_queued(note: Note) -> bool:
-    return bool(note.entry) and strategies.queue().has(note.entry)
+    return bool(note.entry) and registry.queue().has(note.entry)
 
 
 def _remove_copies(counters: Counters, on_sale: Callable[[], Collection[str]]) -> Iterator[Repair]:
@@ -103,18 +104,18 @@ def _remove_copies(counters: Counters, on_sale: Callable[[], Collection[str]]) -
         # Who preheats a sale of them has done it when this has their rows, or waits for them: so it is asked again.
         stock.lock(unsold)
         stale = sorted(unsold.difference(on_sale()))
-        strategies.unload(stale)
+        registry.unload(stale)
     for sku in stale:
         yield Repair("a copy of stock that is not on sale", sku, 0)
 
 
 def _gather_pieces(on_sale: Callable[[], Mapping[str, str]]) -> Iterator[Repair]:
     """Segments and unit rows of what another strategy sells by now, which does not find them there."""
-    if not (found := strategies.misplaced(on_sale())):
+    if not (found := registry.misplaced(on_sale())):
         return
     with transaction.atomic():
         stock.lock(found)  # and ask again, for the same reason
-        gathered = strategies.gather({sku: name for sku, name in on_sale().items() if sku in found})
+        gathered = registry.gather({sku: name for sku, name in on_sale().items() if sku in found})
     for sku in gathered:
         yield Repair("stock that was split for another strategy than the one that sells it", sku, 0)
 
@@ -122,7 +123,7 @@ def _gather_pieces(on_sale: Callable[[], Mapping[str, str]]) -> Iterator[Repair]
 def _mend_copies(on_sale: Callable[[], Collection[str]], saved: Saved) -> Iterator[Repair]:
     # One by one: the row of a sku is locked no longer than its own counter takes.
     for sku in sorted(on_sale()):
-        change = strategies.refresh([sku], saved).get(sku, 0)
+        change = registry.refresh([sku], saved).get(sku, 0)
         if change:
             yield Repair("a counter that differed from what is on hand", sku, change)
 
@@ -135,7 +136,7 @@ def _mend_what_was_bought(
     What is cancelled just now may be missed, and a count come out too low: Postgres refuses what goes beyond a limit.
     Too high it comes out only where a late payment is committed just now. The next round counts again.
     """
-    queue = strategies.queue()
+    queue = registry.queue()
     for sku in sorted(on_sale()):
         if not queue.bought(sku):
             continue
@@ -146,10 +147,10 @@ def _mend_what_was_bought(
             bought = queue.bought(sku)
             has = Counter(taken(sku, {sale for sale, _ in bought}))
             notes = [note for note in counters.notes() if note.buyer]
-            orders = saved({note.draft for note in notes})
+            orders = saved({note.request for note in notes})
         for note in notes:
-            if note.draft not in orders:
-                has[buyer_of(note.buyer)] += sum(units for name, units in note.lines if name == sku)
+            if note.request not in orders:
+                has[buyer_of(note.buyer)] += sum(units for name, units in note.items if name == sku)
         for buyer, units in bought.items():
             if units != has[buyer] and queue.correct(sku, buyer, units, has[buyer]):
                 name = f"{sku}, customer {buyer[1]} in sale {buyer[0]}: {units}, not {has[buyer]}"

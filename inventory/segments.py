@@ -20,7 +20,7 @@ def units(item: StockItem, segments: Sequence[StockSegment]) -> int:
     return item.on_hand + sum(segment.on_hand for segment in segments)
 
 
-def spread(item: StockItem, segments: Sequence[StockSegment], units: int, over: int) -> None:
+def rebalance(item: StockItem, segments: Sequence[StockSegment], units: int, over: int) -> None:
     """Write so many units evenly over the first segments of a sku, or, over none, into its pool.
 
     The rows are `locked` in the open transaction: what they had is the caller's to account for. A segment that is not

@@ -2,7 +2,7 @@
 
 Each process remembers for itself, and not for long: units that come back in another one are sold again a moment later.
 When the moment is over one asks again, and the others are refused meanwhile: if all asked at once they would stand in
-line at the lock or the row, several times a second, for nothing. While he has no answer another one asks each time that
+item at the lock or the row, several times a second, for nothing. While he has no answer another one asks each time that
 a moment is over.
 """
 
@@ -15,8 +15,8 @@ from contextlib import contextmanager
 
 from django.conf import settings
 
-from inventory.draft import Draft
 from inventory.errors import SoldOut
+from inventory.requests import OrderRequest
 
 Memory = tuple[float, int]
 """Until when on the monotonic clock, and how many units were left."""
@@ -26,8 +26,8 @@ _mutex = threading.Lock()
 
 
 @contextmanager
-def remembered(draft: Draft) -> Iterator[None]:
-    """For the block, which sells to a draft: it is not begun for a draft that wants more than was left a moment ago.
+def remembered(request: OrderRequest) -> Iterator[None]:
+    """Refuse a request that wants more units than were left a moment ago, before the block runs.
 
     Who is let in after that moment asks for all others. What he is told is remembered for `SOLD_OUT_TTL` seconds; when
     he is sold his units everybody may ask; and if he is refused for anything else the next one asks.
@@ -35,7 +35,7 @@ def remembered(draft: Draft) -> Iterator[None]:
     Raises:
         SoldOut: fewer units were left, or are.
     """
-    asked = _begin(draft)
+    asked = _begin(request)
     try:
         yield
     except SoldOut as refused:
@@ -54,17 +54,17 @@ def forget() -> None:
         _left.clear()
 
 
-def _begin(draft: Draft) -> dict[str, Memory]:
-    """What the draft asks for, for all others."""
+def _begin(request: OrderRequest) -> dict[str, Memory]:
+    """What the request asks for, for all others."""
     now, asked = time.monotonic(), {}
     with _mutex:
-        for line in draft.lines:
-            until, left = _left.get(line.sku, (now, line.quantity))
-            if line.quantity > left:
+        for item in request.items:
+            until, left = _left.get(item.sku, (now, item.quantity))
+            if item.quantity > left:
                 if now < until:
-                    raise SoldOut(line.sku, wanted=line.quantity, left=left)
-                asked[line.sku] = (now + settings.SOLD_OUT_TTL, left)
-        _left.update(asked)  # only now: who is refused for another line asks for nobody
+                    raise SoldOut(item.sku, wanted=item.quantity, left=left)
+                asked[item.sku] = (now + settings.SOLD_OUT_TTL, left)
+        _left.update(asked)  # only now: who is refused for another item asks for nobody
     return asked
 
 

@@ -11,9 +11,9 @@ from django.db.models.functions import Coalesce
 from django.db.transaction import TransactionManagementError
 
 from inventory import segments
-from inventory.draft import Line
 from inventory.errors import NotThatMany, SoldOut, StockElsewhere
 from inventory.models import StockItem, StockMovement, StockSegment, StockUnit
+from inventory.requests import RequestItem
 
 # Written out, since every order needs them and others wait meanwhile: to compose such a statement takes the ORM about
 # as long as Postgres takes to do what it says.
@@ -60,16 +60,16 @@ def short(sku: str, *, wanted: int, left: int) -> SoldOut | StockElsewhere:
     return StockElsewhere(sku)
 
 
-def take_from_all(line: Line) -> None:
-    """Subtract a line in the open transaction, from segments and unit rows too if the pool has too little. See `take`.
+def take_from_all(item: RequestItem) -> None:
+    """Subtract a item in the open transaction, from segments and unit rows too if the pool has too little. See `take`.
 
     For who does not know how the sku is sold now. Called for several skus in their order.
     """
     try:
-        take(line.sku, line.quantity)
+        take(item.sku, item.quantity)
     except StockElsewhere:
-        gather(line.sku, line.quantity)
-        take(line.sku, line.quantity)
+        gather(item.sku, item.quantity)
+        take(item.sku, item.quantity)
 
 
 def lock(skus: Collection[str]) -> dict[str, int]:
@@ -95,15 +95,15 @@ def pools(skus: Collection[str]) -> dict[str, int]:
     return dict(StockItem.objects.filter(sku__in=skus).values_list("sku", "on_hand"))
 
 
-def check(lines: Iterable[Line], pools: Mapping[str, int]) -> None:
-    """Compare lines with what the pools have.
+def check(items: Iterable[RequestItem], pools: Mapping[str, int]) -> None:
+    """Compare items with what the pools have.
 
     Raises:
-        SoldOut, StockElsewhere: a pool has fewer units than a line wants, see `short`.
+        SoldOut, StockElsewhere: a pool has fewer units than a item wants, see `short`.
     """
-    for line in lines:
-        if pools.get(line.sku, 0) < line.quantity:
-            raise short(line.sku, wanted=line.quantity, left=on_hand(line.sku))
+    for item in items:
+        if pools.get(item.sku, 0) < item.quantity:
+            raise short(item.sku, wanted=item.quantity, left=on_hand(item.sku))
 
 
 def on_hand(sku: str) -> int:
@@ -119,7 +119,7 @@ def gather(sku: str, wanted: int) -> None:
     item, split = segments.locked(sku)
     if item is not None and item.on_hand < wanted:
         rows, _ = StockUnit.objects.filter(item=sku).delete()
-        segments.spread(item, split, segments.units(item, split) + rows, 0)
+        segments.rebalance(item, split, segments.units(item, split) + rows, 0)
 
 
 def give_back(quantities: Iterable[tuple[str, int]]) -> None:

@@ -18,7 +18,7 @@ class LabConfig(AppConfig):
         """Have a number of stages refused that there cannot be, and keep visitors' runs out of the shop's log."""
         register(there_can_be_so_many_stages)
         if settings.LAB_ENABLED:
-            from lab.schedule.stages import is_no_visitors
+            from lab.sandbox.pool import is_no_visitors
 
             for handler in logging.getLogger().handlers:
                 handler.addFilter(is_no_visitors)
@@ -26,9 +26,11 @@ class LabConfig(AppConfig):
 
 def there_can_be_so_many_stages(**_: Any) -> Sequence[CheckMessage]:
     """A system check: each stage has a Redis database that is not the shop's."""
-    from lab.schedule.stages import MOST
+    from lab.sandbox.pool import MOST
 
-    if 1 <= settings.LAB_STAGES <= MOST:
+    if 1 <= settings.LAB_SANDBOXES <= MOST:
         return []
     hint = "Redis has a database for each of so many, beside the shop's."
-    return [Error(f"LAB_STAGES is {settings.LAB_STAGES}, and must be from 1 to {MOST}.", hint=hint, id="lab.E001")]
+    return [
+        Error(f"LAB_SANDBOXES is {settings.LAB_SANDBOXES}, and must be from 1 to {MOST}.", hint=hint, id="lab.E001")
+    ]

@@ -9,18 +9,18 @@ from django.db import connection, transaction
 from django.db.models import Count, F, Q, Sum
 
 from inventory import audit
-from inventory.draft import Draft
 from inventory.errors import Refusal
+from inventory.requests import OrderRequest
 from lab.ladder.stock import RUNGS
 from lab.models import RungOrder, RungStock
 
 
-def save(drafts: Sequence[Draft]) -> Mapping[UUID, Refusal]:
+def save(requests: Sequence[OrderRequest]) -> Mapping[UUID, Refusal]:
     """Write what was sold, in one statement. It refuses nothing: what a key is for is the last rung's lesson."""
     RungOrder.objects.bulk_create(
-        RungOrder(order=draft.id, customer=draft.customer, key=draft.key, sku=line.sku, quantity=line.quantity)
-        for draft in drafts
-        for line in draft.lines
+        RungOrder(order=request.id, customer=request.customer, key=request.key, sku=item.sku, quantity=item.quantity)
+        for request in requests
+        for item in request.items
     )
     return {}
 
@@ -31,7 +31,7 @@ def stock_up(sku: str, received: int) -> None:
         RungOrder.objects.filter(sku=sku).delete()
         RungStock.objects.update_or_create(sku=sku, defaults={"received": received, "on_hand": received})
     for rung in RUNGS.values():
-        rung.preheat([sku], lambda drafts: set())
+        rung.preheat([sku], lambda requests: set())
 
 
 def cancel(order: UUID) -> bool:
@@ -43,9 +43,9 @@ def cancel(order: UUID) -> bool:
     placed = RungOrder.objects.filter(order=order, state=RungOrder.State.PLACED)
     with transaction.atomic(durable=True):
         ended = list(placed.select_for_update().order_by("sku"))
-        for line in ended:
-            if not line.counted:
-                RungStock.objects.filter(sku=line.sku).update(on_hand=F("on_hand") + line.quantity)
+        for item in ended:
+            if not item.counted:
+                RungStock.objects.filter(sku=item.sku).update(on_hand=F("on_hand") + item.quantity)
         placed.update(state=RungOrder.State.CANCELLED)
     return bool(ended)
 

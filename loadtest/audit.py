@@ -7,10 +7,10 @@ from typing import Any
 
 from loadtest import burst as bursts
 from loadtest.burst import Burst
-from loadtest.tally import Tally
+from loadtest.results import Results
 
 
-def verdict(burst: Burst, tally: Tally, *, host: str, clients: int) -> dict[str, Any]:
+def verdict(burst: Burst, tally: Results, *, host: str, clients: int) -> dict[str, Any]:
     """Everything that is worth saying of a burst. `sold`, `oversold` and `conserved` come from the tables.
 
     `errors` are attempts that never got an answer that counts; `busy` are answers that said "try again"; `missing`

@@ -22,10 +22,12 @@ from django.utils import timezone
 from redis import RedisError
 from rest_framework_simplejwt.tokens import AccessToken
 
-from inventory import stock, strategies
+from inventory import stock
 from inventory.audit import Figures
-from shop import accounts, sales
+from inventory.strategies import registry
+from shop import conservation
 from shop.models import Order, Product, Sale, SaleItem
+from shop.sales import lifecycle
 
 logger = logging.getLogger(__name__)
 
@@ -120,7 +122,7 @@ def prepare(
         LabError: the lab has no such rung, or is not there.
     """
     if not rung:
-        strategies.get(strategy)
+        registry.get(strategy)
     if rung:
         rungs = ask_lab(host, "GET", "/lab/rungs/", customers[0])["rungs"]
         if rung not in rungs:
@@ -134,7 +136,7 @@ def prepare(
         name=title,
         opens_at=now,
         closes_at=now + timedelta(hours=1),
-        strategy=strategies.NAMES[0] if rung else strategy,
+        strategy=registry.NAMES[0] if rung else strategy,
     )
     for sku, product in products.items():
         SaleItem.objects.create(sale=sale, product=product, price=Decimal("9.90"), limit=limit)
@@ -143,7 +145,7 @@ def prepare(
         else:
             stock.deliver(sku, units)
     if not rung:
-        sales.preheat(sale.pk)
+        lifecycle.preheat(sale.pk)
     return Burst(
         strategy,
         rung,
@@ -192,7 +194,7 @@ def make_customers(count: int) -> list[int]:
 def finish(burst: Burst) -> None:
     """End the burst's sale, so that nobody finds it open."""
     try:
-        sales.close(burst.sale)
+        lifecycle.close(burst.sale)
     except RedisError as error:
         logger.warning("The counters of the burst stay in Redis: %s", error)
 
@@ -202,15 +204,15 @@ def figures(burst: Burst, *, host: str) -> list[Figures]:
     if burst.rung:
         rows = [ask_lab(host, "GET", f"/lab/stock/{sku}/", burst.customers[0]) for sku in burst.products]
         return [Figures(row["sku"], row["received"], row["on_hand"], row["sold"]) for row in rows]
-    return accounts.figures(burst.products)
+    return conservation.figures(burst.products)
 
 
 def wait_for_the_queue(burst: Burst, *, patience: float = 60.0) -> None:
     """Return when nothing is queued any more, or after so many seconds."""
-    if burst.rung or not strategies.get(burst.strategy).queues:
+    if burst.rung or not registry.get(burst.strategy).queues:
         return
     until = time.monotonic() + patience
-    while len(strategies.queue()) and time.monotonic() < until:
+    while len(registry.queue()) and time.monotonic() < until:
         time.sleep(0.05)
 
 

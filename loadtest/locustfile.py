@@ -25,22 +25,22 @@ from locust.rpc.protocol import Message
 from locust.runners import MasterRunner, WorkerRunner
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-os.environ.setdefault("DJANGO_SETTINGS_MODULE", "shop.settings")
+os.environ.setdefault("DJANGO_SETTINGS_MODULE", "shop.runtime.settings")
 
 import django
 
 django.setup()
 
-from inventory import strategies  # noqa: E402
+from inventory.strategies import registry  # noqa: E402
 from loadtest import audit, burst  # noqa: E402
+from loadtest.results import Results, percentiles  # noqa: E402
 from loadtest.shapes import Burst  # noqa: E402, F401 - Locust finds it by its being here
-from loadtest.tally import Tally, percentiles  # noqa: E402
 from loadtest.users import Buyer  # noqa: E402, F401
 
 
 @events.init_command_line_parser.add_listener
 def options(parser: LocustArgumentParser) -> None:
-    parser.add_argument("--strategy", default="guarded-update", choices=strategies.NAMES, help="how stock is taken")
+    parser.add_argument("--strategy", default="guarded-update", choices=registry.NAMES, help="how stock is taken")
     parser.add_argument("--rung", default="", help="a flawed rung of the lab instead of a strategy")
     parser.add_argument("--stock", type=int, default=100, help="units there are of each sku")
     parser.add_argument("--skus", type=int, default=1, help="of several, each order is a cart of 1 to 3 units")
@@ -57,7 +57,7 @@ def options(parser: LocustArgumentParser) -> None:
 
 @events.init.add_listener
 def begin(environment: Environment, **_: Any) -> None:
-    environment.tally = Tally()
+    environment.tally = Results()
     environment.coming = AsyncResult()
     runner = environment.runner
     if environment.parsed_options and environment.parsed_options.json_lines:
@@ -71,7 +71,7 @@ def begin(environment: Environment, **_: Any) -> None:
 
 
 def receive(environment: Environment, msg: Message, **_: Any) -> None:
-    environment.tally = Tally()
+    environment.tally = Results()
     environment.coming = AsyncResult()
     environment.coming.set(burst.Burst(**msg.data))
 
@@ -81,7 +81,7 @@ def prepare(environment: Environment, **_: Any) -> None:
     runner, chosen = environment.runner, environment.parsed_options
     if isinstance(runner, WorkerRunner):
         return
-    environment.tally = Tally()
+    environment.tally = Results()
     environment.coming = AsyncResult()
     try:
         burst.look_for_the_shop(environment.host)

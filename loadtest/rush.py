@@ -13,7 +13,7 @@ from typing import Any
 
 from django.conf import settings
 
-from inventory import strategies
+from inventory.strategies import registry
 from shop.management.commands import serve
 
 LOCUSTFILE = Path(__file__).parent / "locustfile.py"
@@ -55,7 +55,7 @@ class Rush:
     @property
     def needs_workers(self) -> bool:
         """Whether orders are queued, and somebody has to save them."""
-        return not self.rung and strategies.get(self.strategy).queues
+        return not self.rung and registry.get(self.strategy).queues
 
     @property
     def wanted(self) -> int:

@@ -44,7 +44,7 @@ class Stack:
         port: int = 0,
         lab: bool = False,
         background: bool = False,
-        application: str = "shop.wsgi:application",
+        application: str = "shop.runtime.wsgi:application",
         tasks: str = "shop",
         environment: Mapping[str, str] | None = None,
     ) -> None:

@@ -6,15 +6,15 @@ with lock.hold(timeout=2.0) as lease:
     write(..., lease.fence) # let the store refuse a fence lower than the last it has seen
 
 Locks on other servers need the client of that server, and are imported from where they are: `locking.zookeeper`,
-`locking.etcd`, and on Postgres `locking.postgres` and `locking.tables`. `docs/locks.md` says which to choose.
+`locking.etcd` and `locking.postgres`. `docs/choose-lock.md` says which to choose.
 """
 
-from locking.base import Capabilities, Lock
 from locking.errors import LeaseLost, LockError, LockTimeout, LockUnavailable, NotOwner
 from locking.lease import Lease
 from locking.local import ProcessLock, ThreadLock
-from locking.redis import FairRedisLock, RedisLock
-from locking.redlock import Redlock
+from locking.lock import Capabilities, Lock
+from locking.redis.lock import FairRedisLock, RedisLock
+from locking.redis.redlock import Redlock
 from locking.reentrant import ReentrantLock
 from locking.registry import HeldLock, force_release, held
 

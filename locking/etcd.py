@@ -29,10 +29,10 @@ from weakref import WeakKeyDictionary
 import requests
 import urllib3
 
-from locking.base import Capabilities, Lock, patience
+from locking._ids import owner_label
 from locking.errors import LockUnavailable
 from locking.lease import Lease
-from locking.redis import who
+from locking.lock import Capabilities, Lock, wait_timeout
 from locking.renewal import RENEWALS_PER_TTL, watchdog
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ class EtcdLock(Lock):
             ValueError: `timeout` is negative or does not go with `blocking`, or etcd keeps every lease for longer than
                 this lock's TTL allows.
         """
-        waits = patience(blocking, timeout)
+        waits = wait_timeout(blocking, timeout)
         deadline = self._clock() + waits
         if not waits and self._look(self._limit(deadline)).keys:
             return None  # seen without writing anything
@@ -188,7 +188,7 @@ class EtcdLock(Lock):
             {
                 "compare": [{**guard, "target": "CREATE", "result": "EQUAL", "create_revision": "0"}],
                 "success": [
-                    {"request_put": {"key": key, "value": _base64(who()), "lease": number_of(token)}},
+                    {"request_put": {"key": key, "value": _base64(owner_label()), "lease": number_of(token)}},
                     {"request_range": self._last_two()},
                 ],
             },

@@ -6,19 +6,19 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
-from locking.base import Capabilities, Lock
 from locking.etcd import EtcdLock
 from locking.local import ProcessLock, ThreadLock
-from locking.postgres import AdvisoryLock
-from locking.redis import RedisLock
-from locking.redlock import Redlock
+from locking.lock import Capabilities, Lock
+from locking.postgres.advisory import AdvisoryLock
+from locking.postgres.tables import InsertLock, RowLock
+from locking.redis.lock import RedisLock
+from locking.redis.redlock import Redlock
 from locking.reentrant import ReentrantLock
-from locking.tables import InsertLock, RowLock
 from locking.zookeeper import ZooKeeperLock
 
 
 @dataclass(frozen=True)
-class Entry:
+class GuideEntry:
     """A lock, and what its capabilities do not say.
 
     Args:
@@ -37,8 +37,8 @@ class Entry:
     choose: str
 
 
-ENTRIES: Sequence[Entry] = (
-    Entry(
+ENTRIES: Sequence[GuideEntry] = (
+    GuideEntry(
         ThreadLock,
         "no server",
         """\
@@ -50,7 +50,7 @@ lock = ThreadLock("stock:sku-42")
         "Another process is another lock.",
         "Only the threads of one process meet: a cache, a file that nobody else opens.",
     ),
-    Entry(
+    GuideEntry(
         ProcessLock,
         "a local folder",
         """\
@@ -62,7 +62,7 @@ lock = ProcessLock("/var/lib/shop/locks", "stock:sku-42")  # it exists, and all 
         "Another machine is another lock, and so is the same name after its file was removed while it was held.",
         "Several processes of one machine: a cron job that must not run twice there.",
     ),
-    Entry(
+    GuideEntry(
         RedisLock,
         "one Redis 7 or Valkey 7.2, or a Sentinel's, or a Cluster",
         """\
@@ -83,7 +83,7 @@ lock = RedisLock(client, "stock:sku-42", ttl=10.0)
         "`FairRedisLock` is this same class under a second name, for who looks for a fair lock: there is no unfair "
         "one.",
     ),
-    Entry(
+    GuideEntry(
         ReentrantLock,
         "those of the lock within",
         """\
@@ -95,7 +95,7 @@ lock = ReentrantLock(ThreadLock("stock:sku-42"))
         "As the lock within. Another object of the name is another holder.",
         "Code that holds the lock calls code that takes it, and neither can be changed.",
     ),
-    Entry(
+    GuideEntry(
         Redlock,
         "an odd number of independent Redis or Valkey primaries, five say",
         """\
@@ -112,7 +112,7 @@ lock = Redlock([Redis.from_url(url) for url in urls], "stock:sku-42", ttl=10.0)
         "so a paused holder is not refused by anybody.",
         "Losing one server must not stop the work, and running twice now and then is a nuisance, not a loss.",
     ),
-    Entry(
+    GuideEntry(
         ZooKeeperLock,
         "ZooKeeper, an ensemble of three or five",
         """\
@@ -128,7 +128,7 @@ lock = ZooKeeperLock(client, "stock:sku-42")
         "A holder whose session has ended without its knowing goes on until its lease says so: check the fence.",
         "ZooKeeper is there anyway: an ensemble is made to lose a server and no grant (the tests here run one server).",
     ),
-    Entry(
+    GuideEntry(
         EtcdLock,
         "etcd, a cluster of three or five",
         """\
@@ -143,11 +143,11 @@ lock = EtcdLock(Etcd3Client("localhost", 2379), "stock:sku-42", ttl=10)
         "the place in line of a waiter whom a restart of the server has cut off; TTLs are whole seconds.",
         "etcd is there anyway: a cluster is made to lose a member and no grant (the tests here run one member).",
     ),
-    Entry(
+    GuideEntry(
         AdvisoryLock,
         "Postgres",
         """\
-from locking.postgres import AdvisoryLock
+from locking.postgres.advisory import AdvisoryLock
 
 lock = AdvisoryLock("postgresql://shop@localhost/shop", "stock:sku-42")
 """,
@@ -156,11 +156,11 @@ lock = AdvisoryLock("postgresql://shop@localhost/shop", "stock:sku-42")
         "long as its connection lives, and so does a waiter whose turn has come. Two names may have one 64-bit hash.",
         "There is a Postgres and no Redis, and locks are taken some times a second, not some thousand.",
     ),
-    Entry(
+    GuideEntry(
         RowLock,
         "Postgres, with a table and a row a name",
         """\
-from locking.tables import RowLock, add_row, create_lock_tables
+from locking.postgres.tables import RowLock, add_row, create_lock_tables
 
 create_lock_tables("postgresql://shop@localhost/shop")  # once
 add_row("postgresql://shop@localhost/shop", "stock:sku-42")  # once a name
@@ -170,11 +170,11 @@ lock = RowLock("postgresql://shop@localhost/shop", "stock:sku-42")
         "As AdvisoryLock. Without the row there is nothing to lock: it says so.",
         "What is locked is in Postgres and wants a fence, and for as long as a transaction may stay open.",
     ),
-    Entry(
+    GuideEntry(
         InsertLock,
         "Postgres, with a table",
         """\
-from locking.tables import InsertLock, create_lock_tables
+from locking.postgres.tables import InsertLock, create_lock_tables
 
 create_lock_tables("postgresql://shop@localhost/shop")  # once
 lock = InsertLock("postgresql://shop@localhost/shop", "stock:sku-42", ttl=10.0)
@@ -241,7 +241,7 @@ def meanings() -> str:
     return "".join(f"- **{name.replace('_', ' ')}**: {meaning}\n" for name, meaning in pairs)
 
 
-def section(entry: Entry) -> str:
+def section(entry: GuideEntry) -> str:
     module = entry.lock.__module__.replace(".", "/")
     return (
         f"\n## {entry.lock.__name__}\n\n"

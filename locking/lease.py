@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from locking.errors import LeaseLost, NotOwner
 
 if TYPE_CHECKING:
-    from locking.base import Lock
+    from locking.lock import Lock
 
 logger = logging.getLogger(__name__)
 

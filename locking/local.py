@@ -22,9 +22,9 @@ from pathlib import Path
 from typing import cast
 from urllib.parse import quote
 
-from locking.base import Capabilities, Lock, patience
 from locking.errors import LockUnavailable
 from locking.lease import Lease
+from locking.lock import Capabilities, Lock, wait_timeout
 
 logger = logging.getLogger(__name__)
 
@@ -84,7 +84,7 @@ class ThreadLock(Lock):
 
     def acquire(self, blocking: bool = True, timeout: float | None = None) -> Lease | None:  # noqa: FBT001, FBT002
         """See `Lock.acquire`. It raises no `LockUnavailable`."""
-        deadline = time.monotonic() + patience(blocking, timeout)
+        deadline = time.monotonic() + wait_timeout(blocking, timeout)
         turn = Turn(self.name)
         try:
             return ThreadLease(self, turn) if turn.comes(deadline) else None
@@ -187,7 +187,7 @@ class ProcessLock(Lock):
     def acquire(self, blocking: bool = True, timeout: float | None = None) -> Lease | None:  # noqa: FBT001, FBT002
         """See `Lock.acquire`."""
         began = time.monotonic()
-        deadline = began + patience(blocking, timeout)
+        deadline = began + wait_timeout(blocking, timeout)
         file = self._open()
         try:
             while not self._locked(file):

@@ -17,9 +17,9 @@ from contextvars import ContextVar
 from dataclasses import replace
 from typing import cast
 
-from locking.base import Lock, patience
 from locking.errors import LeaseLost
 from locking.lease import Lease, _State
+from locking.lock import Lock, wait_timeout
 
 
 class _Thread:
@@ -108,7 +108,7 @@ class ReentrantLock(Lock):
 
     def acquire(self, blocking: bool = True, timeout: float | None = None) -> Lease | None:  # noqa: FBT001, FBT002
         """See `Lock.acquire`. Entering again neither waits nor asks the server."""
-        patience(blocking, timeout)  # wrong arguments are wrong for everybody
+        wait_timeout(blocking, timeout)  # wrong arguments are wrong for everybody
         key = (os.getpid(), self._owner())
         held = self._grants.get(key)
         if held is not None and (lease := held.enter(self)) is not None:

@@ -17,12 +17,12 @@ from redis.cluster import RedisCluster
 from redis.exceptions import RedisClusterException, RedisError
 
 from locking.errors import LockUnavailable
-from locking.wire import Call, request
+from locking.redis.connection import Call, request
 
 if TYPE_CHECKING:
     from redis import Redis
 
-    from locking.wire import Client
+    from locking.redis.connection import Client
 
 logger = logging.getLogger(__name__)
 

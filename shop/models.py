@@ -11,12 +11,12 @@ from django.core.validators import MinValueValidator
 from django.db import models, transaction
 from django.db.models import F, Q
 
-from inventory import strategies
+from inventory.strategies import registry
 
 
 def strategy_choices() -> list[tuple[str, str]]:
     """The strategies by name. A function, so that a new strategy needs no migration."""
-    return [(name, name) for name in strategies.NAMES]
+    return [(name, name) for name in registry.NAMES]
 
 
 class Product(models.Model):

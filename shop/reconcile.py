@@ -1,4 +1,4 @@
-"""What the shop knows and reconciling needs: what is on sale, and which drafts are orders."""
+"""What the shop knows and reconciling needs: what is on sale, and which requests are orders."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from redis import RedisError
 
 from inventory import reconcile as inventory
 from inventory.reconcile import Repair
-from shop import accounts, checkout
+from shop import conservation
 from shop.models import SaleItem
-from shop.saving import reject, saved, taken
+from shop.orders.queued import SHIFT, save_queued
+from shop.orders.saving import reject, saved, taken
 
 logger = logging.getLogger(__name__)
 
@@ -39,7 +40,7 @@ def reconcile(*, grace: float | None = None) -> list[Repair]:
         RedisError, django.db.Error: a server did not answer. What was repaired until then stays so.
     """
     try:
-        checkout.save_queued(shift=checkout.SHIFT)
+        save_queued(shift=SHIFT)
     except (Error, RedisError):
         # The units of processes that died are others' too: they come back all the same, if Postgres lets them. And what
         # Redis refuses may be mended below.
@@ -60,7 +61,7 @@ def reconcile_audited(*, grace: float | None = None) -> Audited:
 
 def broken() -> list[str]:
     """The skus for which the tables break the law."""
-    return [figures.sku for figures in accounts.figures() if not figures.conserved]
+    return [figures.sku for figures in conservation.figures() if not figures.conserved]
 
 
 def sellers() -> dict[str, str]:

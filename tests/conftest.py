@@ -14,7 +14,7 @@ from redis import Redis
 from inventory import sold_out
 from locking import LeaseLost, LockTimeout
 from servers import Servers
-from shop import offers
+from shop.sales import offers
 
 # What several files of tests share says as much when it fails as they do themselves.
 pytest.register_assert_rewrite(*[f"tests.{room}" for room in ("faults", "inventory", "lab", "loadtest", "locking")])

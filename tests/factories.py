@@ -22,40 +22,41 @@ from django.contrib.auth.models import User
 from django.db import connection, connections
 from django.utils import timezone
 
-from inventory import stock, strategies
-from inventory.draft import Draft, Line, Placement, Save
+from inventory import stock
 from inventory.errors import StockReserved, TryAgain
-from inventory.strategies import Strategy
-from shop import offers, sales
+from inventory.requests import OrderRequest, Placement, RequestItem, Save
+from inventory.strategies import registry
+from inventory.strategies.base import Strategy
 from shop.models import Order, Product, Sale, SaleItem
+from shop.sales import lifecycle, offers
 from tests.waiting import PATIENCE, wait_for
 
 T = TypeVar("T")
 
-SAVING = [name for name in strategies.NAMES if not strategies.get(name).queues]
+SAVING = [name for name in registry.NAMES if not registry.get(name).queues]
 """The strategies whose answer is the order, saved. Those that queue it have tests of their own."""
 
-DISTINCT = [name for name in strategies.NAMES if name not in {"file-lock", "insert-lock", "lock-table", "session-lock"}]
+DISTINCT = [name for name in registry.NAMES if name not in {"file-lock", "insert-lock", "lock-table", "session-lock"}]
 """Where a whole shop is started for each strategy: of those that put a lock around it, `redis-lock` stands for all."""
 
 STOCK_WRITE = re.compile(r'(UPDATE|DELETE FROM) "?(inventory_stock(item|segment|unit)|lab_rungstock)"?\s')
 
 
-def new_draft(
+def new_request(
     *cart: tuple[str, int],
     customer: int = 1,
     sale: int = 1,
     key: str = "",
     limit: int | None = None,
     price: str = "9.90",
-    id: UUID | None = None,  # noqa: A002 - a draft's own word
-) -> Draft:
-    """A draft of a cart of (sku, quantity), in the order of the skus."""
-    return Draft(
+    id: UUID | None = None,  # noqa: A002 - a request's own word
+) -> OrderRequest:
+    """A request of a cart of (sku, quantity), in the order of the skus."""
+    return OrderRequest(
         id=id or uuid_utils.compat.uuid7(),
         customer=customer,
         sale=sale,
-        lines=tuple(Line(sku, quantity, Decimal(price), limit) for sku, quantity in sorted(cart)),
+        items=tuple(RequestItem(sku, quantity, Decimal(price), limit) for sku, quantity in sorted(cart)),
         key=key or str(uuid4()),
         body_hash="0" * 64,
         created_at=datetime.now(tz=UTC),
@@ -102,7 +103,7 @@ def on_sale(
         SaleItem.objects.create(sale=sale, product=product, price=Decimal(price), limit=limit)
         products[sku] = product.pk
     if preheat and opens < timedelta() < closes:
-        sales.preheat(sale.pk)
+        lifecycle.preheat(sale.pk)
     return OnSale(sale.pk, products)
 
 
@@ -159,21 +160,21 @@ def _on_own_connection(body: Callable[[], T]) -> T:
 
 
 _put_off: set[UUID] = set()
-"""The drafts whose buyers were told that what is left is reserved, and ask again and again."""
+"""The requests whose buyers were told that what is left is reserved, and ask again and again."""
 
 
-def to_the_end(strategy: Strategy, draft: Draft, save: Save) -> Any:
-    """Place a draft as a patient buyer does: "try again" is no answer."""
+def to_the_end(strategy: Strategy, request: OrderRequest, save: Save) -> Any:
+    """Place a request as a patient buyer does: "try again" is no answer."""
     try:
         while True:
             try:
-                return strategy.place(draft, save)
+                return strategy.place(request, save)
             except StockReserved:
-                _put_off.add(draft.id)
+                _put_off.add(request.id)
             except TryAgain:
                 continue
     finally:
-        _put_off.discard(draft.id)
+        _put_off.discard(request.id)
 
 
 def tally(answers: Sequence[Any]) -> dict[str, int]:
@@ -281,8 +282,8 @@ def _is_acquire(frame: FrameType) -> bool:
     return frame.f_code.co_name == "acquire" and frame.f_globals["__name__"].startswith("locking.")
 
 
-def nobody(drafts: Collection[UUID]) -> set[UUID]:
-    """A `Saved` for tests in which no draft is on its way: none of them has become an order."""
+def nobody(requests: Collection[UUID]) -> set[UUID]:
+    """A `Saved` for tests in which no request is on its way: none of them has become an order."""
     return set()
 
 
@@ -290,6 +291,6 @@ def preheated(name: str, units: Mapping[str, int]) -> Strategy:
     """A strategy that ships, with stock to take."""
     for sku, received in units.items():
         stock.deliver(sku, received)
-    strategy = strategies.get(name)
+    strategy = registry.get(name)
     strategy.preheat(list(units), nobody)
     return strategy

@@ -31,8 +31,8 @@ def remove() -> None:
         shutil.rmtree(IN_MEMORY or os.environ["RUN_FOLDER"], ignore_errors=True)
 
 
-from shop.settings import *  # noqa: E402, F403
-from shop.settings import DATABASES  # noqa: E402
+from shop.runtime.settings import *  # noqa: E402, F403
+from shop.runtime.settings import DATABASES  # noqa: E402
 from tests.waiting import PATIENCE  # noqa: E402
 
 # A thread that waits in Postgres for a lock that nobody gives back would outlive the test, and the run its time limit.

@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 import pytest
 import yaml
 from check_jsonschema.builtin_schemas import get_builtin_schema
-from jsonschema import Draft202012Validator
+from jsonschema import Request202012Validator
 
 from servers import postgres, valkey
 
@@ -114,9 +114,9 @@ def taken(compose: dict[str, Any]) -> dict[str, str | None]:
 
 @cache
 def read() -> dict[str, str]:
-    """The variables that shop/settings.py reads, with their defaults as one would write them in an .env file."""
+    """The variables that the settings read, with their defaults as written in an .env file."""
     found = {}
-    for node in ast.walk(ast.parse((ROOT / "shop/settings.py").read_text())):
+    for node in ast.walk(ast.parse((ROOT / "shop/runtime/settings.py").read_text())):
         match node:
             case ast.Call(
                 func=ast.Attribute(value=ast.Name("env" | "environment")),
@@ -158,7 +158,7 @@ def understood(command: list[str], service: str) -> subprocess.CompletedProcess[
     """Let the program that a command names parse the rest of it, in the environment of the service."""
     match command:
         case ["python", "manage.py", *arguments]:
-            return run(MANAGE, *arguments, service=service, DJANGO_SETTINGS_MODULE="shop.settings")
+            return run(MANAGE, *arguments, service=service, DJANGO_SETTINGS_MODULE="shop.runtime.settings")
         case ["celery", *arguments]:
             return run(CELERY, *arguments, service=service)
         case ["locust", *arguments]:
@@ -168,7 +168,7 @@ def understood(command: list[str], service: str) -> subprocess.CompletedProcess[
 
 def errors(compose: dict[str, Any]) -> list[str]:
     schema = get_builtin_schema("vendor.compose-spec")
-    return [error.message for error in Draft202012Validator(schema).iter_errors(compose)]
+    return [error.message for error in Request202012Validator(schema).iter_errors(compose)]
 
 
 def unmet(compose: dict[str, Any]) -> list[str]:
@@ -394,7 +394,7 @@ def test_the_web_answers_to_the_names_that_the_file_calls_it_by() -> None:
     assert arguments[-4:] == ["--host", "0.0.0.0", "--port", "8000"]  # noqa: S104 - inside a container
     assert hosts == ["web", "127.0.0.1", "localhost"]
     found = "import django; django.setup(); from django.urls import resolve; print(resolve('/health/').view_name)"
-    assert run(found, DJANGO_SETTINGS_MODULE="shop.settings").stdout == "health\n"
+    assert run(found, DJANGO_SETTINGS_MODULE="shop.runtime.settings").stdout == "health\n"
 
 
 def test_the_servers_keep_what_the_projects_own_servers_keep() -> None:

@@ -1,6 +1,6 @@
 from django.db import migrations
 
-from locking.tables import LOCK_TABLES
+from locking.postgres.tables import LOCK_TABLES
 
 
 class Migration(migrations.Migration):

@@ -8,8 +8,7 @@ from typing import ClassVar
 
 from django.db import transaction
 
-from inventory.draft import Draft, Placement, Returned, Save, Saved
-from inventory.stream import Waiting
+from inventory.requests import OrderRequest, Placement, Returned, Save, Saved, Waiting
 
 
 class Strategy(ABC):
@@ -19,8 +18,8 @@ class Strategy(ABC):
     queues: ClassVar[bool] = False
     """Whether it answers before the order is saved: somebody has to work the queue off."""
 
-    def place(self, order: Draft, save: Save) -> Placement:
-        """Take the stock of every line and save the order, or do neither.
+    def place(self, order: OrderRequest, save: Save) -> Placement:
+        """Take the stock of every item and save the order, or do neither.
 
         Args:
             save: writes the order inside the transaction that the strategy has opened.
@@ -38,14 +37,14 @@ class Strategy(ABC):
         return self._place(order, save)
 
     @abstractmethod
-    def _place(self, order: Draft, save: Save) -> Placement:
+    def _place(self, order: OrderRequest, save: Save) -> Placement:
         """What the strategy does. No transaction is open."""
 
     def preheat(self, skus: Sequence[str], saved: Saved) -> None:
         """Make whatever copy of the stock this strategy takes from, or make it right again. Harmless at any time.
 
         Args:
-            saved: tells drafts that became orders from those that are on their way.
+            saved: tells requests that became orders from those that are on their way.
         """
 
     def unload(self, skus: Sequence[str]) -> None:
@@ -67,7 +66,7 @@ class Strategy(ABC):
         self.refresh(sorted({each.sku for each in returned}), saved)
 
     def waiting(self, customer: int, key: str) -> Waiting | None:
-        """The customer's draft under this key that is safe but no order yet; None for a strategy that saves at once.
+        """The customer's request under this key that is safe but no order yet; None for a strategy that saves at once.
 
         Raises:
             StockUnavailable: that cannot be told at the moment.

@@ -9,10 +9,10 @@ from functools import partial
 from django.db import InterfaceError, OperationalError, connection
 from psycopg.errors import DeadlockDetected, LockNotAvailable, QueryCanceled
 
-from inventory import batch
-from inventory.draft import Draft, Placement, Save
+from inventory import bulk
+from inventory.batching import Batcher
+from inventory.requests import OrderRequest, Placement, Save
 from inventory.strategies.base import Strategy
-from inventory.together import Together
 
 AGAIN = 0.1
 """Seconds for which an order that is tried again alone waits for a lock."""
@@ -27,23 +27,23 @@ class GroupCommit(Strategy):
     name = "group-commit"
 
     def __init__(self) -> None:
-        self.group: Together[Draft, BaseException | None] = Together()
+        self.batcher: Batcher[OrderRequest, BaseException | None] = Batcher()
 
-    def _place(self, order: Draft, save: Save) -> Placement:
-        refusal = self.group.ask(order, partial(commit, save=save))
+    def _place(self, order: OrderRequest, save: Save) -> Placement:
+        refusal = self.batcher.submit(order, partial(commit, save=save))
         if refusal is not None:
             raise refusal
         return Placement.COMMITTED
 
 
-def commit(orders: Sequence[Draft], save: Save) -> list[BaseException | None]:
+def commit(orders: Sequence[OrderRequest], save: Save) -> list[BaseException | None]:
     """Save a group. An order that makes the transaction fail fails alone: the others are saved.
 
     Returns:
         Why each order was sold nothing.
     """
     try:
-        refusals = batch.commit(orders, save)
+        refusals = bulk.commit(orders, save)
     except BaseException as error:
         if len(orders) > 1 and _is_answer(error):
             with _in_a_hurry():

@@ -10,12 +10,12 @@ from django.db import connection, transaction
 from redis import RedisError
 
 from inventory import stock
-from inventory.draft import Draft, Line, Placement, Save, save_one
 from inventory.errors import StockBusy, StockNotLoaded, StockUnavailable
 from inventory.models import StockItem
+from inventory.requests import OrderRequest, Placement, RequestItem, Save, save_one
 from inventory.strategies.base import Strategy
 from locking import Lease, Lock, LockTimeout, LockUnavailable
-from locking.tables import NoSuchLock
+from locking.postgres.tables import NoSuchLock
 
 CLAIM = """
     UPDATE inventory_stockitem
@@ -46,20 +46,20 @@ class Locked(Strategy):
         self.make_lock = make_lock
         self.wait = wait
 
-    def _place(self, order: Draft, save: Save) -> Placement:
+    def _place(self, order: OrderRequest, save: Save) -> Placement:
         # Taken from the pool now: what is slow and can be done before the lock is not done under it.
         connection.ensure_connection()
         try:
             with ExitStack() as leases:
                 until = time.monotonic() + self.wait
                 held = []
-                for line in order.lines:
-                    lock = self.make_lock(line.sku)
-                    held.append((line, leases.enter_context(lock.hold(max(0.0, until - time.monotonic())))))
+                for item in order.items:
+                    lock = self.make_lock(item.sku)
+                    held.append((item, leases.enter_context(lock.hold(max(0.0, until - time.monotonic())))))
                 # The commit comes before the ExitStack lets the locks go. The other way round is a rung of the ladder.
                 with transaction.atomic(durable=True):
-                    for line, lease in held:
-                        check_and_decrement(line, lease, self.name)
+                    for item, lease in held:
+                        check_and_decrement(item, lease, self.name)
                     save_one(order, save)
         except LockTimeout as error:
             raise StockBusy(str(error)) from error
@@ -70,26 +70,26 @@ class Locked(Strategy):
         return Placement.COMMITTED
 
 
-def check_and_decrement(line: Line, lease: Lease, kind: str) -> None:
-    """Subtract a line in the open transaction, as the holder of its lock.
+def check_and_decrement(item: RequestItem, lease: Lease, kind: str) -> None:
+    """Subtract a item in the open transaction, as the holder of its lock.
 
     Args:
         kind: whose grants the fence counts.
 
     Raises:
-        SoldOut: fewer units are on hand than the line wants.
+        SoldOut: fewer units are on hand than the item wants.
         StockElsewhere: they are not in the pool, see `stock.short`.
         StockBusy: a later holder has been here, so this lease is over, whatever its clock says.
     """
     if lease.fence is None:
-        return stock.take(line.sku, line.quantity)
+        return stock.take(item.sku, item.quantity)
     with connection.cursor() as cursor:
-        cursor.execute(CLAIM, {"sku": line.sku, "quantity": line.quantity, "fence": lease.fence, "kind": kind})
+        cursor.execute(CLAIM, {"sku": item.sku, "quantity": item.quantity, "fence": lease.fence, "kind": kind})
         claimed = cursor.rowcount
     if not claimed:
-        row = StockItem.objects.filter(sku=line.sku).values_list("fence", "fenced_by", stock.all_on_hand()).first()
+        row = StockItem.objects.filter(sku=item.sku).values_list("fence", "fenced_by", stock.all_on_hand()).first()
         fence, fenced_by, left = row or (0, "", 0)
         if fenced_by == kind and fence >= lease.fence:
-            raise StockBusy(f"{line.sku}: fence {lease.fence} was overtaken by a later holder of the lock.")
-        raise stock.short(line.sku, wanted=line.quantity, left=left)
+            raise StockBusy(f"{item.sku}: fence {lease.fence} was overtaken by a later holder of the lock.")
+        raise stock.short(item.sku, wanted=item.quantity, left=left)
     return None

@@ -25,14 +25,14 @@ from redis import Redis
 
 from inventory.strategies.locked import Locked
 from locking import ProcessLock, RedisLock, Redlock
-from locking.postgres import AdvisoryLock
-from locking.tables import InsertLock, RowLock
+from locking.postgres.advisory import AdvisoryLock
+from locking.postgres.tables import InsertLock, RowLock
 
 if TYPE_CHECKING:
     from etcd3gw import Etcd3Client
     from kazoo.client import KazooClient
 
-    from inventory.draft import Saved
+    from inventory.requests import Saved
     from locking.etcd import EtcdLock
     from locking.zookeeper import ZooKeeperLock
 

@@ -9,9 +9,9 @@ from django.db import IntegrityError, transaction
 from redis import RedisError
 
 from inventory import stock
-from inventory.counters import Counters
-from inventory.draft import Draft, Placement, Save, Saved, save_one
+from inventory.counters.whole import Counters
 from inventory.errors import SoldOut, StockElsewhere, StockNotLoaded, StockUnavailable
+from inventory.requests import OrderRequest, Placement, Save, Saved, save_one
 from inventory.strategies.base import Strategy
 
 
@@ -29,7 +29,7 @@ class Lua(Strategy):
     def __init__(self, counters: Callable[[], Counters]) -> None:
         self.counters = counters
 
-    def _place(self, order: Draft, save: Save) -> Placement:
+    def _place(self, order: OrderRequest, save: Save) -> Placement:
         counters = self.counters()
         with self.agreed():
             counters.take(order)
@@ -101,23 +101,23 @@ def load(counters: Counters, skus: Sequence[str], saved: Saved, *, make: bool) -
         # While the rows are locked no order of these skus is committed, so what is noted is either an order by now or
         # still on its way.
         on_hand = stock.lock(skus)
-        committed = saved(counters.drafts())
+        committed = saved(counters.requests())
         for sku in skus:
             changes[sku] = counters.load(sku, on_hand.get(sku, 0), committed, make=make)
     return {sku: change for sku, change in changes.items() if change is not None}
 
 
-def decide(order: Draft, taken: Sequence[str], counters: Counters, save: Save) -> None:
+def decide(order: OrderRequest, taken: Sequence[str], counters: Counters, save: Save) -> None:
     """Let Postgres decide on what Redis has admitted, and tell Redis what became of it.
 
     Args:
-        taken: what the counters are called from which each line was taken.
+        taken: what the counters are called from which each item was taken.
     """
     rolls_back = True
     try:
         with transaction.atomic(durable=True):
-            for line in order.lines:
-                stock.take(line.sku, line.quantity)
+            for item in order.items:
+                stock.take(item.sku, item.quantity)
             save_one(order, save)
             # From here on the COMMIT may have reached Postgres though its answer does not reach us. The note of
             # what is reserved then stays, and reconciling asks Postgres whether the order exists.
@@ -129,4 +129,4 @@ def decide(order: Draft, taken: Sequence[str], counters: Counters, save: Save) -
         if rolls_back:
             counters.give_back(order.id, taken)
         raise
-    counters.settle(order.id, taken)
+    counters.confirm_reservation(order.id, taken)

@@ -14,12 +14,12 @@ from django.dispatch import Signal
 from psycopg.errors import NotNullViolation, UniqueViolation
 from redis import RedisError
 
-from inventory import batch
-from inventory.counters import Counters, Note
-from inventory.draft import Draft, Placement, Reject, Returned, Save, Saved
+from inventory import bulk
+from inventory.counters.whole import Counters, Note
 from inventory.errors import Duplicate, InventoryError, SoldOut, StockElsewhere, StockUnavailable
+from inventory.queue.stream import Queue, QueueEntry
+from inventory.requests import OrderRequest, Placement, Reject, Returned, Save, Saved, Waiting
 from inventory.strategies.lua import Lua
-from inventory.stream import Entry, Queue, Waiting
 
 logger = logging.getLogger(__name__)
 
@@ -46,7 +46,7 @@ class LuaQueue(Lua):
         super().__init__(counters)
         self.queue = queue
 
-    def _place(self, order: Draft, save: Save) -> Placement:
+    def _place(self, order: OrderRequest, save: Save) -> Placement:
         with self.agreed():
             place, first = self.queue().put(order)
         if first:
@@ -62,7 +62,7 @@ class LuaQueue(Lua):
                 worker is woken.
 
         Returns:
-            How many drafts were taken off the queue.
+            How many requests were taken off the queue.
 
         Raises:
             django.db.Error: Postgres does not answer, or cannot save anything now; what is queued stays so.
@@ -91,15 +91,15 @@ class LuaQueue(Lua):
                 queue.rest()
                 resting = True
 
-    def _save(self, entries: Sequence[Entry], save: Save, reject: Reject, saved: Saved) -> None:
-        """Save drafts in one transaction. One that makes it fail is set aside, and stops nobody."""
-        drafts = [entry.draft for entry in entries if entry.draft]
+    def _save(self, entries: Sequence[QueueEntry], save: Save, reject: Reject, saved: Saved) -> None:
+        """Save requests in one transaction. One that makes it fail is set aside, and stops nobody."""
+        requests = [entry.request for entry in entries if entry.request]
         try:
-            if len(drafts) < len(entries):
+            if len(requests) < len(entries):
                 raise ValueError("An entry cannot be read.")
             # What a worker that died has committed is sold, also where nothing is left to sell.
-            orders = saved([draft.id for draft in drafts])
-            refusals = batch.commit([draft for draft in drafts if draft.id not in orders], save, reject)
+            orders = saved([request.id for request in requests])
+            refusals = bulk.commit([request for request in requests if request.id not in orders], save, reject)
             refusals.update({order: Duplicate(order) for order in orders})
         except Exception as error:
             if _would_fail_for_any(error):
@@ -108,32 +108,32 @@ class LuaQueue(Lua):
                 for entry in entries:
                     self._save([entry], save, reject, saved)
             else:
-                self._set_aside(entries[0], f"{type(error).__name__}: {error}"[:200], reject)
+                self._dead_letter(entries[0], f"{type(error).__name__}: {error}"[:200], reject)
             return
         self._take_off(entries, refusals, saved)
 
-    def _set_aside(self, entry: Entry, reason: str, reject: Reject) -> None:
-        if entry.draft is None:
+    def _dead_letter(self, entry: QueueEntry, reason: str, reject: Reject) -> None:
+        if entry.request is None:
             entry = self.queue().promised(entry)
-        logger.error("Draft %s cannot be saved: %s", entry.id or entry.number, reason)
-        if entry.draft is not None:
-            _reject_if_possible(entry.draft, reason, reject)
-        self.queue().set_aside(entry, reason)
+        logger.error("OrderRequest %s cannot be saved: %s", entry.id or entry.number, reason)
+        if entry.request is not None:
+            _reject_if_possible(entry.request, reason, reject)
+        self.queue().dead_letter(entry, reason)
 
     def end(self, note: Note, reject: Reject) -> bool:
-        """End a draft whose entry is no longer on the queue: nobody would ever save it. It is rejected.
+        """End a request whose entry is no longer on the queue: nobody would ever save it. It is rejected.
 
         Returns:
             Whether it was noted; its units, and the customer's, go back once.
         """
         reason = "The queue has lost this order before it was saved."
-        entry = self.queue().promised(Entry(note.entry, note.draft, None, ""))
-        if entry.draft is None:
-            return self.counters().give_back(note.draft, [sku for sku, _ in note.lines])
-        _reject_if_possible(entry.draft, reason, reject)
+        entry = self.queue().promised(QueueEntry(note.entry, note.request, None, ""))
+        if entry.request is None:
+            return self.counters().give_back(note.request, [sku for sku, _ in note.items])
+        _reject_if_possible(entry.request, reason, reject)
         return self.queue().back(entry, reason=reason)
 
-    def _take_off(self, entries: Sequence[Entry], refusals: dict[uuid.UUID, InventoryError], saved: Saved) -> None:
+    def _take_off(self, entries: Sequence[QueueEntry], refusals: dict[uuid.UUID, InventoryError], saved: Saved) -> None:
         # Refused here may be what another worker has sold: one that died after its commit, or was only paused.
         sold = saved(refusals) if refusals else set()
         queue = self.queue()
@@ -172,27 +172,27 @@ class LuaQueue(Lua):
             raise StockUnavailable(f"Redis did not answer: {error}") from error
 
 
-def _reject_if_possible(draft: Draft, reason: str, reject: Reject) -> None:
-    """Write that a draft is rejected. Whatever is wrong with it may be wrong here too, and must stop nobody.
+def _reject_if_possible(request: OrderRequest, reason: str, reject: Reject) -> None:
+    """Write that a request is rejected. Whatever is wrong with it may be wrong here too, and must stop nobody.
 
     Raises:
         django.db.Error: Postgres does not answer, or cannot save anything now: this is the next worker's.
     """
     try:
         with transaction.atomic():
-            reject({draft: reason})
+            reject({request: reason})
     except Exception as error:
         if _would_fail_for_any(error):
             raise
         logger.exception(
-            "Draft %s cannot be written as rejected either; Redis remembers its outcome for a day.", draft.id
+            "OrderRequest %s cannot be written as rejected either; Redis remembers its outcome for a day.", request.id
         )
 
 
 def _would_fail_for_any(error: Exception) -> bool:
-    """Whether the draft is not to blame: Postgres is away, read-only, or has not the tables or rights that it should.
+    """Whether the request is not to blame: Postgres is away, read-only, or has not the tables or rights that it should.
 
-    Only what Postgres says of the values is the draft's own. Not so that one is missing, since whoever read the draft
+    Only what Postgres says of the values is the request's own. Not so that one is missing, since who read the request
     has seen that all are there: there is a column that this version of the shop does not know. Nor that one is there
     already, for which Save looks: a sequence is behind, as after a failover to a logical replica.
     """

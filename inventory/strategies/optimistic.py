@@ -9,9 +9,9 @@ from django.db import transaction
 from django.db.models import F
 
 from inventory import stock
-from inventory.draft import Draft, Line, Placement, Save, save_one
 from inventory.errors import StockConflict
 from inventory.models import StockItem
+from inventory.requests import OrderRequest, Placement, RequestItem, Save, save_one
 from inventory.strategies.base import Strategy
 
 
@@ -30,14 +30,14 @@ class Optimistic(Strategy):
         self.attempts = attempts
         self.backoff = backoff
 
-    def _place(self, order: Draft, save: Save) -> Placement:
+    def _place(self, order: OrderRequest, save: Save) -> Placement:
         for attempt in range(self.attempts):
             if attempt:
                 time.sleep(random.uniform(0, self.backoff * attempt))  # noqa: S311 - jitter, not a secret
             try:
                 with transaction.atomic(durable=True):
-                    for line in order.lines:
-                        compare_and_set(line)
+                    for item in order.items:
+                        compare_and_set(item)
                     save_one(order, save)
             except Overtaken:
                 continue
@@ -49,18 +49,18 @@ class Overtaken(Exception):
     """Somebody wrote the row between our read and our write."""
 
 
-def compare_and_set(line: Line) -> None:
-    """Subtract a line in the open transaction, if the row is still the one that was read.
+def compare_and_set(item: RequestItem) -> None:
+    """Subtract a item in the open transaction, if the row is still the one that was read.
 
     Raises:
         SoldOut, StockElsewhere: the row that was read has too few units, see `stock.short`.
         Overtaken: the row has changed since.
     """
-    row = StockItem.objects.filter(sku=line.sku).only("on_hand", "version").first()
-    if row is None or row.on_hand < line.quantity:
-        raise stock.short(line.sku, wanted=line.quantity, left=stock.on_hand(line.sku))
-    changed = StockItem.objects.filter(sku=line.sku, version=row.version, on_hand__gte=line.quantity).update(
-        on_hand=F("on_hand") - line.quantity, version=row.version + 1
+    row = StockItem.objects.filter(sku=item.sku).only("on_hand", "version").first()
+    if row is None or row.on_hand < item.quantity:
+        raise stock.short(item.sku, wanted=item.quantity, left=stock.on_hand(item.sku))
+    changed = StockItem.objects.filter(sku=item.sku, version=row.version, on_hand__gte=item.quantity).update(
+        on_hand=F("on_hand") - item.quantity, version=row.version + 1
     )
     if not changed:
         raise Overtaken

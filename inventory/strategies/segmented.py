@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from django.db import connection
 from redis import RedisError
 
-from inventory.draft import Draft, Line, Placement, Save
 from inventory.errors import SoldOut, StockBusy, StockUnavailable
+from inventory.requests import OrderRequest, Placement, RequestItem, Save
 from inventory.strategies.base import Strategy
 from locking import Lease, Lock, LockTimeout, LockUnavailable
 
@@ -24,14 +24,14 @@ MOMENT = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A line, and the leases of the segments that it is served from.
+    """A item, and the leases of the segments that it is served from.
 
     Args:
         number: the segment that serves it alone; None when no single one does, and all are held.
         leases: by the segment's number.
     """
 
-    line: Line
+    item: RequestItem
     number: int | None
     leases: Mapping[int, Lease]
 
@@ -45,7 +45,7 @@ class Moved(Exception):
 
 
 class Segmented(Strategy):
-    """A lock a segment. A buyer holds one of each sku; when none covers his line, he holds all of them.
+    """A lock a segment. A buyer holds one of each sku; when none covers his item, he holds all of them.
 
     Locks are waited for in the order of sku and number, and only while none is held that comes later, so those who wait
     cannot form a circle: neither two opposite carts, nor one who gathers and one who holds a single segment.
@@ -85,21 +85,21 @@ class Segmented(Strategy):
         """The units of a sku altogether, as of one moment, wherever they are."""
 
     @abstractmethod
-    def sell(self, order: Draft, held: Sequence[Held], save: Save) -> None:
-        """Take the lines and save the order, as the holder of the locks.
+    def sell(self, order: OrderRequest, held: Sequence[Held], save: Save) -> None:
+        """Take the items and save the order, as the holder of the locks.
 
         Raises:
-            Moved: a segment does not cover its line any more, or there are others; nothing was taken.
+            Moved: a segment does not cover its item any more, or there are others; nothing was taken.
         """
 
-    def _place(self, order: Draft, save: Save) -> Placement:
+    def _place(self, order: OrderRequest, save: Save) -> Placement:
         # Taken from the pool now: what is slow and can be done before the lock is not done under it.
         connection.ensure_connection()
         until = time.monotonic() + self.wait
         while True:
             try:
                 with ExitStack() as leases:
-                    held = [self._hold(line, leases, until) for line in order.lines]
+                    held = [self._hold(item, leases, until) for item in order.items]
                     self.sell(order, held, save)
                     for each in held:
                         self._note(each)
@@ -113,21 +113,21 @@ class Segmented(Strategy):
             except (LockUnavailable, RedisError) as error:  # no answer, or an error: out of memory, a replica
                 raise StockUnavailable(str(error)) from error
 
-    def _hold(self, line: Line, leases: ExitStack, until: float) -> Held:
-        segments = self._look(line.sku)
-        if not any(units >= line.quantity for units in segments.values()):
-            left = self.left(line.sku)
-            if left < line.quantity:
-                raise SoldOut(line.sku, wanted=line.quantity, left=left)
-            self.forget(line.sku)
-            segments = self._look(line.sku)
-        covering = [number for number, units in segments.items() if units >= line.quantity]
+    def _hold(self, item: RequestItem, leases: ExitStack, until: float) -> Held:
+        segments = self._look(item.sku)
+        if not any(units >= item.quantity for units in segments.values()):
+            left = self.left(item.sku)
+            if left < item.quantity:
+                raise SoldOut(item.sku, wanted=item.quantity, left=left)
+            self.forget(item.sku)
+            segments = self._look(item.sku)
+        covering = [number for number, units in segments.items() if units >= item.quantity]
         if covering:
-            at = self.start(line.sku, len(covering))
-            number, lease = self._one_of(line.sku, covering[at:] + covering[:at], leases, until)
-            return Held(line, number, {number: lease})
+            at = self.start(item.sku, len(covering))
+            number, lease = self._one_of(item.sku, covering[at:] + covering[:at], leases, until)
+            return Held(item, number, {number: lease})
         numbers = sorted(segments.keys() | set(range(self.segments)))
-        return Held(line, None, {number: self._wait(line.sku, number, leases, until) for number in numbers})
+        return Held(item, None, {number: self._wait(item.sku, number, leases, until) for number in numbers})
 
     def _one_of(self, sku: str, numbers: list[int], leases: ExitStack, until: float) -> tuple[int, Lease]:
         """The lease of the first of these segments or, when that is busy, of the next as soon as it is to be had."""
@@ -151,9 +151,9 @@ class Segmented(Strategy):
     def _note(self, sold: Held) -> None:
         """Remember what was taken. Threads may overtake each other here: it is a hint."""
         if sold.number is None:
-            self.forget(sold.line.sku)
-        elif (seen := self._seen.get(sold.line.sku)) is not None and sold.number in seen[1]:
-            seen[1][sold.number] -= sold.line.quantity
+            self.forget(sold.item.sku)
+        elif (seen := self._seen.get(sold.item.sku)) is not None and sold.number in seen[1]:
+            seen[1][sold.number] -= sold.item.quantity
 
     def forget(self, sku: str) -> None:
         """Look at the segments of a sku again before the next order."""

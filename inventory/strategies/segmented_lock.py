@@ -1,4 +1,4 @@
-"""`segmented-lock`: the stock in N rows with a lock each, so that the buyers of one sku wait in N lines."""
+"""`segmented-lock`: the stock in N rows with a lock each, so that the buyers of one sku wait in N items."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from django.db import connection, transaction
 
 from inventory import stock
-from inventory.draft import Draft, Line, Save, Saved, save_one
 from inventory.errors import SoldOut, StockBusy
 from inventory.models import StockItem, StockSegment
-from inventory.segments import locked, spread, units
+from inventory.requests import OrderRequest, RequestItem, Save, Saved, save_one
+from inventory.segments import locked, rebalance, units
 from inventory.strategies.segmented import Held, Moved, Segmented
 from locking import Lease
 
@@ -36,16 +36,16 @@ class SegmentedLock(Segmented):
     def left(self, sku: str) -> int:
         return stock.on_hand(sku)
 
-    def sell(self, order: Draft, held: Sequence[Held], save: Save) -> None:
+    def sell(self, order: OrderRequest, held: Sequence[Held], save: Save) -> None:
         # The commit comes before the leases are let go.
         with transaction.atomic(durable=True):
             # Before any segment, as whoever preheats the sale or ends it has all of them, and waits for segments then.
-            stock.lock([each.line.sku for each in held if each.number is None])
+            stock.lock([each.item.sku for each in held if each.number is None])
             for each in held:
                 if each.number is None:
-                    gather(each.line, each.leases, self.segments)
+                    gather(each.item, each.leases, self.segments)
                 else:
-                    check_and_decrement(each.line, each.number, each.leases[each.number])
+                    check_and_decrement(each.item, each.number, each.leases[each.number])
             save_one(order, save)
 
     def preheat(self, skus: Sequence[str], saved: Saved) -> None:
@@ -60,47 +60,47 @@ class SegmentedLock(Segmented):
             for sku in sorted(skus):
                 item, segments = locked(sku)
                 if item is not None and (over or item.split_by == self.name):
-                    spread(item, segments, units(item, segments), over)
+                    rebalance(item, segments, units(item, segments), over)
                     StockItem.objects.filter(sku=sku).update(split_by=self.name if over else "")
         for sku in skus:
             self.forget(sku)
 
 
-def check_and_decrement(line: Line, number: int, lease: Lease) -> None:
-    """Subtract a line from a segment in the open transaction, as the holder of its lock.
+def check_and_decrement(item: RequestItem, number: int, lease: Lease) -> None:
+    """Subtract a item from a segment in the open transaction, as the holder of its lock.
 
     Raises:
-        Moved: the segment has fewer units than the line wants.
+        Moved: the segment has fewer units than the item wants.
         StockBusy: a later holder has been here, so this lease is over, whatever its clock says.
     """
     with connection.cursor() as cursor:
-        cursor.execute(CLAIM, {"sku": line.sku, "number": number, "quantity": line.quantity, "fence": fence_of(lease)})
+        cursor.execute(CLAIM, {"sku": item.sku, "number": number, "quantity": item.quantity, "fence": fence_of(lease)})
         claimed = cursor.rowcount
     if not claimed:
-        claim_all(StockSegment.objects.filter(item=line.sku, number=number), {number: lease})
-        raise Moved(line.sku)
+        claim_all(StockSegment.objects.filter(item=item.sku, number=number), {number: lease})
+        raise Moved(item.sku)
 
 
-def gather(line: Line, leases: Mapping[int, Lease], over: int) -> None:
-    """Subtract a line from all that there is in the open transaction, as the holder of every lock; spread the rest.
+def gather(item: RequestItem, leases: Mapping[int, Lease], over: int) -> None:
+    """Subtract a item from all that there is in the open transaction, as the holder of every lock; spread the rest.
 
     Not if the sale was over meanwhile: the rest stays where every strategy finds it.
 
     Raises:
-        SoldOut: segments and pool together have fewer units than the line wants.
+        SoldOut: segments and pool together have fewer units than the item wants.
         Moved: there are segments that were not there before the locks were taken.
         StockBusy: a later holder has been at one of the segments.
     """
-    item, segments = locked(line.sku)
-    if item is None or {segment.number for segment in segments} - leases.keys():
-        raise Moved(line.sku)
+    stock_item, segments = locked(item.sku)
+    if stock_item is None or {segment.number for segment in segments} - leases.keys():
+        raise Moved(item.sku)
     claim_all(segments, leases)
-    if item.split_by != SegmentedLock.name:
-        return stock.take_from_all(line)
-    left = units(item, segments)
-    if left < line.quantity:
-        raise SoldOut(line.sku, wanted=line.quantity, left=left)
-    spread(item, segments, left - line.quantity, over)
+    if stock_item.split_by != SegmentedLock.name:
+        return stock.take_from_all(item)
+    left = units(stock_item, segments)
+    if left < item.quantity:
+        raise SoldOut(item.sku, wanted=item.quantity, left=left)
+    rebalance(stock_item, segments, left - item.quantity, over)
     return None
 
 

@@ -11,9 +11,9 @@ from django.db import transaction
 from redis import RedisError
 
 from inventory import stock
-from inventory.draft import Draft, Save, Saved
+from inventory.counters.segmented import SegmentCounters, name_of
 from inventory.errors import SoldOut, StockElsewhere, StockNotLoaded, StockReserved
-from inventory.segment_counters import SegmentCounters, name_of
+from inventory.requests import OrderRequest, Save, Saved
 from inventory.strategies.lua import agree, decide
 from inventory.strategies.segmented import Held, Moved, Segmented
 
@@ -49,21 +49,21 @@ class SegmentedRedis(Segmented):
             raise StockNotLoaded(f"{sku} has no counters in Redis: preheat its sale.")
         return found
 
-    def sell(self, order: Draft, held: Sequence[Held], save: Save) -> None:
+    def sell(self, order: OrderRequest, held: Sequence[Held], save: Save) -> None:
         counters = self.counters()
         for each in held:
             if each.number is None:
-                left = counters.gather(each.line.sku, len(each.leases), self.segments, each.line.quantity)
+                left = counters.gather(each.item.sku, len(each.leases), self.segments, each.item.quantity)
                 if left is None:
-                    raise Moved(each.line.sku)
-                if left < each.line.quantity:
+                    raise Moved(each.item.sku)
+                if left < each.item.quantity:
                     # Nobody else has a lock, so what is still reserved is of somebody who died or was overtaken.
-                    left = self.left(each.line.sku)
-                    if left >= each.line.quantity:
-                        raise StockReserved(each.line.sku)
-                    raise SoldOut(each.line.sku, wanted=each.line.quantity, left=left)
-        lines = [replace(each.line, sku=name_of(each.line.sku, each.number or 0)) for each in held]
-        taken = replace(order, lines=tuple(lines))
+                    left = self.left(each.item.sku)
+                    if left >= each.item.quantity:
+                        raise StockReserved(each.item.sku)
+                    raise SoldOut(each.item.sku, wanted=each.item.quantity, left=left)
+        items = [replace(each.item, sku=name_of(each.item.sku, each.number or 0)) for each in held]
+        taken = replace(order, items=tuple(items))
         try:
             counters.take(taken)
         except (SoldOut, StockReserved) as moved:
@@ -96,7 +96,7 @@ class SegmentedRedis(Segmented):
             # While the rows are locked no order of these skus is committed, so what is noted is either an order by now
             # or still on its way.
             on_hand = stock.lock(skus)
-            committed = saved(counters.drafts())
+            committed = saved(counters.requests())
             for sku in skus:
                 changes[sku] = counters.load_segments(sku, self.segments, on_hand.get(sku, 0), committed, make=make)
                 self.forget(sku)

@@ -8,9 +8,9 @@ from django.db import connection, transaction
 from django.db.models import F
 
 from inventory import stock
-from inventory.draft import Draft, Line, Placement, Save, Saved, save_one
 from inventory.errors import SoldOut
 from inventory.models import StockItem, StockUnit
+from inventory.requests import OrderRequest, Placement, RequestItem, Save, Saved, save_one
 from inventory.strategies.base import Strategy
 
 NAME = "unit-rows"
@@ -40,18 +40,18 @@ class UnitRows(Strategy):
     def __init__(self, *, rows: int = 1000) -> None:
         self.rows = rows
 
-    def _place(self, order: Draft, save: Save) -> Placement:
+    def _place(self, order: OrderRequest, save: Save) -> Placement:
         try:
             with transaction.atomic(durable=True):
-                for line in order.lines:
-                    take_free(line)
+                for item in order.items:
+                    take_free(item)
                 save_one(order, save)
         except TooFewFree:
             with transaction.atomic(durable=True):
                 pools = stock.lock(order.skus)
-                for line in order.lines:
-                    left = take_all(line, pools.get(line.sku, 0))
-                    split(line.sku, min(left, self.rows))
+                for item in order.items:
+                    left = take_all(item, pools.get(item.sku, 0))
+                    split(item.sku, min(left, self.rows))
                 save_one(order, save)
         return Placement.COMMITTED
 
@@ -72,25 +72,25 @@ class UnitRows(Strategy):
 
 
 class TooFewFree(Exception):
-    """Others hold units that this line needs, or they are in the pool."""
+    """Others hold units that this item needs, or they are in the pool."""
 
 
-def take_free(line: Line) -> None:
+def take_free(item: RequestItem) -> None:
     """Take units that nobody holds, in the open transaction, without waiting.
 
     Raises:
         SoldOut: there are not enough, even if every order on its way fails: what those have taken is still counted.
         TooFewFree: there may be enough. What was taken has to be rolled back before anything is waited for.
     """
-    taken = _take(line.sku, line.quantity, "SKIP LOCKED")
-    if taken < line.quantity:
-        left = taken + stock.on_hand(line.sku)
-        if left < line.quantity:
-            raise SoldOut(line.sku, wanted=line.quantity, left=left)
+    taken = _take(item.sku, item.quantity, "SKIP LOCKED")
+    if taken < item.quantity:
+        left = taken + stock.on_hand(item.sku)
+        if left < item.quantity:
+            raise SoldOut(item.sku, wanted=item.quantity, left=left)
         raise TooFewFree
 
 
-def take_all(line: Line, pool: int) -> int:
+def take_all(item: RequestItem, pool: int) -> int:
     """Take units, after waiting for those who hold them, and what is missing from the pool.
 
     Args:
@@ -103,12 +103,12 @@ def take_all(line: Line, pool: int) -> int:
         SoldOut: there are not enough.
         StockElsewhere: there are, but the sale is over and the next one has split them in its own way.
     """
-    taken = _take(line.sku, line.quantity, "")
-    missing = line.quantity - taken
+    taken = _take(item.sku, item.quantity, "")
+    missing = item.quantity - taken
     if missing > pool:
-        raise stock.short(line.sku, wanted=line.quantity, left=taken + stock.on_hand(line.sku))
+        raise stock.short(item.sku, wanted=item.quantity, left=taken + stock.on_hand(item.sku))
     if missing:
-        stock.take(line.sku, missing)
+        stock.take(item.sku, missing)
     return pool - missing
 
 

@@ -21,8 +21,8 @@ from inventory.strategies import (
     segmented_redis,
     unit_rows,
 )
+from lab.explorer.terms import Fault, Invariant
 from lab.ladder.locks import LOCKS, SOUND
-from lab.ladder.locks.rung import Event, Invariant
 from lab.ladder.stock import RUNGS
 
 Track = Literal["locks", "stock"]
@@ -30,7 +30,7 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 
 
 @dataclass(frozen=True)
-class Entry:
+class LadderEntry:
     """A rung and its claim.
 
     Attributes:
@@ -54,8 +54,8 @@ class Entry:
     code: type
     flaw: str | None
     breaks: Invariant | None
-    broken_by: Event | None
-    survives: frozenset[Event]
+    broken_by: Fault | None
+    survives: frozenset[Fault]
     clients: int
     preemptions: int
     fixed_by: str | None
@@ -71,9 +71,9 @@ class Entry:
         return str(Path(inspect.getfile(self.code)).resolve().relative_to(ROOT))
 
 
-def _flawed(track: Track, rung: Any) -> Entry:
+def _flawed(track: Track, rung: Any) -> LadderEntry:
     made = rung if isinstance(rung, type) else type(rung)
-    return Entry(
+    return LadderEntry(
         rung.slug,
         track,
         rung.title,
@@ -89,20 +89,20 @@ def _flawed(track: Track, rung: Any) -> Entry:
     )
 
 
-def _sound(track: Track, slug: str, title: str, code: type, survives: Iterable[Event], source: str) -> Entry:
-    return Entry(slug, track, title, code, None, None, None, frozenset(survives), 2, 2, None, source)
+def _sound(track: Track, slug: str, title: str, code: type, survives: Iterable[Fault], source: str) -> LadderEntry:
+    return LadderEntry(slug, track, title, code, None, None, None, frozenset(survives), 2, 2, None, source)
 
 
-LATE: tuple[Event, ...] = ("late release", "crash")
-RENEWED: tuple[Event, ...] = ("late release", "tick", "expiry", "crash")
-FENCED: tuple[Event, ...] = (*RENEWED, "pause", "clock jump")
-BY_MAJORITY: tuple[Event, ...] = (*RENEWED, "restart", "failover")
+LATE: tuple[Fault, ...] = ("late release", "crash")
+RENEWED: tuple[Fault, ...] = ("late release", "tick", "expiry", "crash")
+FENCED: tuple[Fault, ...] = (*RENEWED, "pause", "clock jump")
+BY_MAJORITY: tuple[Fault, ...] = (*RENEWED, "restart", "failover")
 """Nodes that keep what they grant, and of which one is lost for good: no replica takes its place."""
-HELD: tuple[Event, ...] = ("tick", "pause", "crash")
+HELD: tuple[Fault, ...] = ("tick", "pause", "crash")
 """A lock in Redis, around a write that is guarded besides."""
-IN_POSTGRES: tuple[Event, ...] = ("crash",)
+IN_POSTGRES: tuple[Fault, ...] = ("crash",)
 
-_SOUND_LOCKS: dict[str, tuple[str, tuple[Event, ...], str]] = {
+_SOUND_LOCKS: dict[str, tuple[str, tuple[Fault, ...], str]] = {
     "renewal": ("Renewal", RENEWED, "000, 002"),
     "fence": ("Fence claimed by the first statement", FENCED, "002"),
     "re-entrant": ("Re-entrant, counted", RENEWED, "002"),
@@ -170,13 +170,13 @@ _ORDER_OF_LOCKS = (
     "postgres-advisory-lock",
 )
 
-_SOUND_STOCK: dict[str, tuple[str, type, tuple[Event, ...], str]] = {
+_SOUND_STOCK: dict[str, tuple[str, type, tuple[Fault, ...], str]] = {
     "file-lock": ("Lock around the transaction", locked.Locked, ("crash",), "002"),
     "redis-lock": ("Redis lock around the transaction", locked.Locked, HELD, "002"),
     "segmented-redis": ("Segmented keys, gathered", segmented_redis.SegmentedRedis, HELD, "000, 002"),
     "segmented-lock": ("Segmented stock, gathered", segmented_lock.SegmentedLock, HELD, "002"),
-    "row-lock": ("Row lock", row_lock.RowLock, ("crash",), "002"),
-    "advisory-lock": ("Advisory lock", advisory_lock.AdvisoryLock, ("crash",), "pretix"),
+    "row-lock": ("Row lock", row_lock.RowLockStrategy, ("crash",), "002"),
+    "advisory-lock": ("Advisory lock", advisory_lock.AdvisoryLockStrategy, ("crash",), "pretix"),
     "guarded-update": ("Guarded update", guarded_update.GuardedUpdate, ("crash",), "002"),
     "unit-rows": ("A row a unit", unit_rows.UnitRows, ("crash",), "common practice"),
     "optimistic": ("Compare and set on a version", optimistic.Optimistic, ("crash",), "002"),
@@ -216,27 +216,27 @@ _ORDER_OF_STOCK = (
 )
 
 
-def _lock(slug: str) -> Entry:
+def _lock(slug: str) -> LadderEntry:
     if slug in LOCKS:
         return _flawed("locks", LOCKS[slug])
     title, survives, source = _SOUND_LOCKS[slug]
     return _sound("locks", slug, title, SOUND[slug], survives, source)
 
 
-def _stock(slug: str) -> Entry:
+def _stock(slug: str) -> LadderEntry:
     if slug in RUNGS:
         return _flawed("stock", RUNGS[slug])
     title, code, survives, source = _SOUND_STOCK[slug]
     return _sound("stock", slug, title, code, survives, source)
 
 
-LADDER: dict[str, Entry] = {
+LADDER: dict[str, LadderEntry] = {
     **{slug: _lock(slug) for slug in _ORDER_OF_LOCKS},
     **{slug: _stock(slug) for slug in _ORDER_OF_STOCK},
 }
 
 
-def after(slug: str) -> Entry | None:
+def after(slug: str) -> LadderEntry | None:
     """The rung that survives what breaks this one; for a sound one the next of its track; None at the end."""
     entry = LADDER[slug]
     if entry.fixed_by is not None:

@@ -10,10 +10,10 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
 
-from lab import keeping
+from lab.claims import result_store
+from lab.claims.interrupts import insist
 from lab.ladder.catalogue import LADDER
-from lab.schedule.interrupts import insist
-from lab.schedule.trials.base import NAMES
+from lab.workloads.base import NAMES
 
 STOPPED = 130
 """The exit status of a command that Ctrl-C has ended, as shells count it: 128 and the number of the signal."""
@@ -43,7 +43,7 @@ def refuse_unless_kept(*folders: Path) -> None:
     for folder in folders:
         try:
             if folder.exists():
-                keeping.refuse_unless_writable(folder)
+                result_store.refuse_unless_writable(folder)
         except OSError as error:
             text = f"What is found could not be kept in {folder} ({error.strerror}): let this user write there first."
             raise CommandError(text, returncode=2) from error

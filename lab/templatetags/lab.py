@@ -8,7 +8,7 @@ from typing import Any
 from django import template
 from django.utils.translation import gettext
 
-from lab.pages.wording import said
+from lab.site.pages.wording import said
 
 register = template.Library()
 register.filter("said", said)

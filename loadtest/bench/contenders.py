@@ -19,13 +19,13 @@ from redis.connection import UnixDomainSocketConnection
 from loadtest.bench.etcd3gw_recipe import Etcd3gwLock
 from loadtest.bench.kazoo_recipe import KazooRecipeLock
 from locking import FairRedisLock, Lease, Lock, RedisLock
-from locking import session as postgres
 from locking.etcd import EtcdLock
 from locking.local import ProcessLock, ThreadLock
-from locking.postgres import AdvisoryLock
-from locking.redlock import Redlock
+from locking.postgres import session as postgres
+from locking.postgres.advisory import AdvisoryLock
+from locking.postgres.tables import InsertLock, RowLock, add_row
+from locking.redis.redlock import Redlock
 from locking.reentrant import ReentrantLock
-from locking.tables import InsertLock, RowLock, add_row
 from locking.zookeeper import ZooKeeperLock
 from servers import zookeeper
 
@@ -181,15 +181,15 @@ def on_etcd(kind: Callable[..., Lock]) -> Open:
 def on_postgres(make: Callable[[str, str], Lock]) -> Open:
     def opened(at: Addresses, stack: ExitStack) -> Session:
         count = [0]
-        ask = postgres.Session.ask
+        ask = postgres.PostgresSession.ask
 
         @functools.wraps(ask)
-        def counting(self: postgres.Session, *args: Any, **options: Any) -> Any:
+        def counting(self: postgres.PostgresSession, *args: Any, **options: Any) -> Any:
             count[0] += self._lock != RENEWAL
             return ask(self, *args, **options)
 
-        postgres.Session.ask = counting  # type: ignore[method-assign]
-        stack.callback(setattr, postgres.Session, "ask", ask)
+        postgres.PostgresSession.ask = counting  # type: ignore[method-assign]
+        stack.callback(setattr, postgres.PostgresSession, "ask", ask)
         return ours(lambda name: make(at.postgres, name), lambda: count[0])
 
     return opened

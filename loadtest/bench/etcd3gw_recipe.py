@@ -16,7 +16,7 @@ import requests
 from etcd3gw.exceptions import Etcd3Exception
 
 from locking import Capabilities, Lease, Lock, LockUnavailable
-from locking.base import patience
+from locking.lock import wait_timeout
 from locking.renewal import watchdog
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ class Etcd3gwLock(Lock):
 
     def acquire(self, blocking: bool = True, timeout: float | None = None) -> Lease | None:  # noqa: FBT001, FBT002
         """See `Lock.acquire`."""
-        deadline = self._clock() + patience(blocking, timeout)
+        deadline = self._clock() + wait_timeout(blocking, timeout)
         recipe = self._client.lock(self.name, ttl=int(self.ttl))
         while True:
             started = self._clock()

@@ -15,9 +15,9 @@ from urllib.parse import quote
 from kazoo.exceptions import KazooException
 from kazoo.exceptions import LockTimeout as NotInTime
 
-from locking.base import Capabilities, Lock, patience
 from locking.errors import LockUnavailable
 from locking.lease import Lease
+from locking.lock import Capabilities, Lock, wait_timeout
 
 if TYPE_CHECKING:
     from kazoo.client import KazooClient
@@ -50,7 +50,7 @@ class KazooRecipeLock(Lock):
 
     def acquire(self, blocking: bool = True, timeout: float | None = None) -> Lease | None:  # noqa: FBT001, FBT002
         """See `Lock.acquire`."""
-        patience(blocking, timeout)
+        wait_timeout(blocking, timeout)
         recipe = self._client.Lock(self._line)
         started = time.monotonic()
         try:

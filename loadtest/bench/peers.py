@@ -9,9 +9,9 @@ from django_redis import get_redis_connection
 from redis.exceptions import LockError
 
 from inventory import stock
-from inventory.draft import Draft, Placement, Save, save_one
 from inventory.errors import StockBusy
-from inventory.strategies import Strategy
+from inventory.requests import OrderRequest, Placement, Save, save_one
+from inventory.strategies.base import Strategy
 
 
 class RedisPyLock(Strategy):
@@ -19,16 +19,16 @@ class RedisPyLock(Strategy):
 
     name = "peer:redis-py-lock"
 
-    def _place(self, order: Draft, save: Save) -> Placement:
+    def _place(self, order: OrderRequest, save: Save) -> Placement:
         client = get_redis_connection("default")
         connection.ensure_connection()
         try:
             with ExitStack() as locks:
-                for line in order.lines:
-                    locks.enter_context(client.lock(f"peer:{line.sku}", timeout=10, blocking_timeout=5))
+                for item in order.items:
+                    locks.enter_context(client.lock(f"peer:{item.sku}", timeout=10, blocking_timeout=5))
                 with transaction.atomic(durable=True):
-                    for line in order.lines:
-                        stock.take(line.sku, line.quantity)
+                    for item in order.items:
+                        stock.take(item.sku, item.quantity)
                     save_one(order, save)
         except LockError as error:
             raise StockBusy(str(error)) from error

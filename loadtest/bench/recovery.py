@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 
-os.environ.setdefault("DJANGO_SETTINGS_MODULE", "shop.settings")
+os.environ.setdefault("DJANGO_SETTINGS_MODULE", "shop.runtime.settings")
 
 if __name__ == "__main__":
     import django
@@ -24,10 +24,12 @@ from statistics import median
 from unittest import mock
 from uuid import UUID
 
-from inventory.draft import Draft
 from inventory.errors import Refusal, TryAgain
+from inventory.requests import OrderRequest
 from loadtest import burst as bursts
-from shop import checkout
+from shop.orders import place
+from shop.orders.place import place_order
+from shop.orders.queued import save_queued
 
 STOCK = 100
 PATIENCE = 30.0
@@ -69,28 +71,28 @@ def once(strategy: str, customers: Sequence[int]) -> float:
                 raise RuntimeError(f"{strategy}: the seller has ended before it was killed")
         while True:
             try:
-                checkout.place(customer=customers[1], sale=burst.sale, quantities={product: 1}, key=uuid.uuid4().hex)
+                place_order(customer=customers[1], sale=burst.sale, quantities={product: 1}, key=uuid.uuid4().hex)
             except TryAgain:
                 if time.monotonic() - died > PATIENCE:
                     raise RuntimeError(f"{strategy}: nobody could buy within {PATIENCE:.0f} s") from None
             else:
                 return time.monotonic() - died
     finally:
-        checkout.save_queued()
+        save_queued()
         bursts.finish(burst)
 
 
 def sell_until_killed(sale: int, product: int, customer: int) -> None:
     """Place an order that is never saved, or one that is queued, and stand still."""
 
-    def stand_still(drafts: Sequence[Draft] = ()) -> Mapping[UUID, Refusal]:
+    def stand_still(requests: Sequence[OrderRequest] = ()) -> Mapping[UUID, Refusal]:
         sys.stdout.write("taken\n")
         sys.stdout.flush()
         while True:
             time.sleep(60)
 
-    with mock.patch.object(checkout, "save", stand_still):
-        checkout.place(customer=customer, sale=sale, quantities={product: 1}, key=uuid.uuid4().hex)
+    with mock.patch.object(place, "save", stand_still):
+        place_order(customer=customer, sale=sale, quantities={product: 1}, key=uuid.uuid4().hex)
     stand_still()
 
 

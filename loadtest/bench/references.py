@@ -18,7 +18,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from inventory.strategies.locks import conninfo
 from loadtest import burst as bursts
 from servers.postgres import WHEEL
-from shop import checkout
+from shop.orders.place import place_order
 
 STOCK = 1_000_000
 CLIENTS = 100
@@ -70,7 +70,7 @@ def redis_lock_alone(customers: Sequence[int], seconds: float) -> float:
     placed, took, begun = 0, 0.0, time.monotonic()
     while took < seconds:
         customer = customers[placed % len(customers)]
-        checkout.place(customer=customer, sale=burst.sale, quantities={product: 1}, key=uuid.uuid4().hex)
+        place_order(customer=customer, sale=burst.sale, quantities={product: 1}, key=uuid.uuid4().hex)
         placed, took = placed + 1, time.monotonic() - begun
     (figures,) = bursts.figures(burst, host="")
     bursts.finish(burst)

@@ -10,10 +10,12 @@ from uuid import UUID
 import uuid_utils.compat
 from django.db import connection
 
-from inventory import strategies
-from inventory.draft import Draft
+from inventory.requests import OrderRequest
+from inventory.strategies import registry
 from loadtest import burst as bursts
-from shop import checkout, offers
+from shop.orders.place import make_request
+from shop.orders.queued import save_queued
+from shop.sales import offers
 
 ORDERS = 2000
 TABLES = ("shop_order", "shop_orderitem")
@@ -37,27 +39,27 @@ def measure(*, customers: Sequence[int], rounds: int) -> dict[str, float]:
             limit=ORDERS,
             customers=[*customers],
         )
-        drafts = [draft(burst, customers[number % len(customers)]) for number in range(ORDERS)]
-        queue = strategies.queue()
-        for each in drafts:
+        requests = [request(burst, customers[number % len(customers)]) for number in range(ORDERS)]
+        queue = registry.queue()
+        for each in requests:
             queue.put(each)
         begun = time.monotonic()
-        checkout.save_queued()
+        save_queued()
         saved.append(ORDERS / (time.monotonic() - begun))
         (figures,) = bursts.figures(burst, host="")
         if not figures.conserved or figures.sold != ORDERS:
             raise RuntimeError(f"{ORDERS} were queued, but the tables say {figures}.")
-        copied.append(ORDERS / copy([each.id for each in drafts]))
+        copied.append(ORDERS / copy([each.id for each in requests]))
         bursts.finish(burst)
     return {"queue_saved_per_s": round(median(saved), 1), "copy_per_s": round(median(copied), 1)}
 
 
-def draft(burst: bursts.Burst, customer: int) -> Draft:
+def request(burst: bursts.Burst, customer: int) -> OrderRequest:
     offer = offers.read(burst.sale)
     if offer is None:
         raise RuntimeError("The sale of the benchmark is gone.")
     quantities = dict.fromkeys(burst.products.values(), 1)
-    return checkout.draft_order(offer, customer=customer, quantities=quantities, key=str(uuid_utils.compat.uuid7()))
+    return make_request(offer, customer=customer, quantities=quantities, key=str(uuid_utils.compat.uuid7()))
 
 
 def copy(orders: Sequence[UUID]) -> float:

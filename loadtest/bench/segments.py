@@ -20,12 +20,12 @@ from django.conf import settings
 from django.db import connections
 from django.utils import timezone
 
-from inventory.draft import Draft, Line
 from inventory.errors import Refusal, TryAgain
-from inventory.strategies import stock_lock
+from inventory.requests import OrderRequest, RequestItem
+from inventory.strategies.registry import stock_lock
 from inventory.strategies.segmented_lock import SegmentedLock
 from loadtest import burst as bursts
-from shop.saving import save
+from shop.orders.saving import save
 
 WORK = 0.005
 """Seconds of work under the lock."""
@@ -70,7 +70,7 @@ def orders_per_s(segments: int, customers: Sequence[int], seconds: float) -> flo
         customers=list(customers),
     )
     strategy = SegmentedLock(stock_lock, wait=settings.STOCK_LOCK_WAIT, segments=segments)
-    strategy.preheat(list(burst.products), lambda drafts: set())
+    strategy.preheat(list(burst.products), lambda requests: set())
     go = threading.Barrier(len(customers) + 1)
     with ThreadPoolExecutor(len(customers)) as pool:
         answers = pool.map(partial(_buy, strategy, burst, go, seconds), customers)
@@ -92,7 +92,7 @@ def _buy(strategy: SegmentedLock, burst: bursts.Burst, go: threading.Barrier, se
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             try:
-                strategy.place(_draft(burst, customer), _work_and_save)
+                strategy.place(_request(burst, customer), _work_and_save)
             except TryAgain:
                 continue
             placed += 1
@@ -101,18 +101,18 @@ def _buy(strategy: SegmentedLock, burst: bursts.Burst, go: threading.Barrier, se
     return placed
 
 
-def _work_and_save(drafts: Sequence[Draft]) -> Mapping[UUID, Refusal]:
+def _work_and_save(requests: Sequence[OrderRequest]) -> Mapping[UUID, Refusal]:
     time.sleep(WORK)
-    return save(drafts)
+    return save(requests)
 
 
-def _draft(burst: bursts.Burst, customer: int) -> Draft:
+def _request(burst: bursts.Burst, customer: int) -> OrderRequest:
     identity = uuid_utils.compat.uuid7()
-    return Draft(
+    return OrderRequest(
         id=identity,
         customer=customer,
         sale=burst.sale,
-        lines=tuple(Line(sku, 1, Decimal("9.90")) for sku in burst.products),
+        items=tuple(RequestItem(sku, 1, Decimal("9.90")) for sku in burst.products),
         key=str(identity),
         body_hash="",
         created_at=timezone.now(),

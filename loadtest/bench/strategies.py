@@ -21,12 +21,13 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from inventory import strategies
+from inventory.strategies import registry
 from loadtest import burst as bursts
 from loadtest.arguments import positive, seconds
 from loadtest.bench import recovery, references, saving, segments
 from loadtest.stack import Stack
-from shop import checkout
+from shop.orders.place import place_order
+from shop.orders.queued import save_queued
 
 PEER = "peer:redis-py-lock"
 EMPTY = "empty"
@@ -43,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--clients", type=positive, default=32, help="connections that ask at the same time (32)")
     parser.add_argument("--rounds", type=positive, default=5, help="rounds; medians are reported (5)")
     parser.add_argument("--seconds", type=seconds, default=3.0, help="of each measurement (3)")
-    parser.add_argument("--only", nargs="+", choices=strategies.NAMES, help="only these strategies (all)")
+    parser.add_argument("--only", nargs="+", choices=registry.NAMES, help="only these strategies (all)")
     parser.add_argument(
         "--recovery", action="store_true", help="also how long a sale stands still when a seller is killed, in the JSON"
     )
@@ -54,7 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Measure in turn, round by round, so that a slow moment of the machine meets all alike."""
     console = Console(stderr=True)
-    names = (EMPTY, PEER, *(options.only or strategies.NAMES))
+    names = (EMPTY, PEER, *(options.only or registry.NAMES))
     rounds: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
     with Stack(application="loadtest.bench.wsgi:application", background=True) as stack, console.status("") as status:
         customers = bursts.make_customers(CUSTOMERS)
@@ -66,7 +67,7 @@ def run(options: argparse.Namespace) -> int:
                     rounds[name].append(measured)
     # With no worker and no beat, who would save a part of what is measured here.
     with Stack(), console.status("Statements and round trips of an order") as status:
-        costs: dict[str, dict[str, float]] = {name: cost(name, customers) for name in names if name in strategies.NAMES}
+        costs: dict[str, dict[str, float]] = {name: cost(name, customers) for name in names if name in registry.NAMES}
         if options.recovery:
             for name, row in costs.items():
                 status.update(f"The death of a seller: {name}")
@@ -104,7 +105,7 @@ def beside(report: dict[str, dict[str, Any]], by_itself: dict[str, float], clien
         yield f"    all clients, through the web: {sound['redis-lock'] / alone:.2f} of it"
     at_once = min(clients, references.CLIENTS)
     yield f"pgbench, {at_once} clients at one hot row, three statements each: {hot:,.0f} transactions per s"
-    if durable := [name for name in sound if not strategies.get(name).queues]:
+    if durable := [name for name in sound if not registry.get(name).queues]:
         best = max(durable, key=lambda name: sound[name])
         yield f"    {best}, through the web: {sound[best] / hot:.2f} of it"
 
@@ -128,7 +129,7 @@ def ask(
     """One burst, its figures and its audit."""
     burst = bursts.prepare(
         host=url,
-        strategy=name if name in strategies.NAMES else "guarded-update",
+        strategy=name if name in registry.NAMES else "guarded-update",
         rung="",
         units=units,
         skus=1,
@@ -180,14 +181,14 @@ def cost(name: str, customers: list[int]) -> dict[str, float]:
         return send(self, *rest, **more)
 
     def buy(customer: int) -> None:
-        checkout.place(customer=customer, sale=burst.sale, quantities={product: 1}, key=uuid.uuid4().hex)
+        place_order(customer=customer, sale=burst.sale, quantities={product: 1}, key=uuid.uuid4().hex)
 
     (product,) = burst.products.values()
     for customer in customers[:2]:
         buy(customer)
     with mock.patch.object(AbstractConnection, "send_packed_command", count), CaptureQueriesContext(connection) as sql:
         buy(customers[2])
-    checkout.save_queued()
+    save_queued()
     bursts.finish(burst)
     return {"sql_per_order": len(sql), "redis_per_order": len(sent)}
 

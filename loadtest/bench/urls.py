@@ -7,5 +7,5 @@ from loadtest.bench import views
 urlpatterns = [
     path("bench/empty/", views.Empty.as_view()),
     path("bench/redis-py-lock/", views.RedisPyLockOrders.as_view()),
-    path("", include("shop.urls")),
+    path("", include("shop.runtime.urls")),
 ]

@@ -6,9 +6,11 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from loadtest.bench.peers import RedisPyLock
-from shop import checkout, offers
 from shop.api.serializers import shown
 from shop.api.views import Orders, customer_of, idempotency_key, new_order
+from shop.orders.errors import UnknownSale
+from shop.orders.place import make_request, place_request
+from shop.sales import offers
 
 PEER = RedisPyLock()
 
@@ -29,7 +31,7 @@ class RedisPyLockOrders(Orders):
         key, body = idempotency_key(request), new_order(request)
         offer = offers.get(body["sale"])
         if offer is None:
-            raise checkout.UnknownSale(f"There is no sale {body['sale']}.")
-        draft = checkout.draft_order(offer, customer=customer_of(request), quantities=body["quantities"], key=key)
-        placed = checkout.place_draft(draft, offer, PEER)
+            raise UnknownSale(f"There is no sale {body['sale']}.")
+        order_request = make_request(offer, customer=customer_of(request), quantities=body["quantities"], key=key)
+        placed = place_request(order_request, offer, PEER)
         return Response(shown(placed.order), status=201)

@@ -4,6 +4,6 @@ import os
 
 os.environ["DJANGO_SETTINGS_MODULE"] = "loadtest.bench.settings"
 
-from shop.wsgi import application
+from shop.runtime.wsgi import application
 
 __all__ = ["application"]

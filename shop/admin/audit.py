@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from redis import RedisError
 
-from inventory import strategies
 from inventory.audit import Figures
-from shop import accounts
+from inventory.strategies import registry
+from shop import conservation
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ def audit() -> Audit:
     Raises:
         RuntimeError: called inside a transaction.
     """
-    figures = accounts.figures()
+    figures = conservation.figures()
     try:
         return Audit(figures, read_counters({each.sku: each.on_hand for each in figures}))
     except (RedisError, ValueError) as error:  # no answer, or something that is no counter
@@ -67,5 +67,5 @@ def audit() -> Audit:
 
 
 def read_counters(on_hand: Mapping[str, int]) -> dict[str, Counter]:
-    found = strategies.in_redis(list(on_hand))
+    found = registry.in_redis(list(on_hand))
     return {sku: Counter(sku, *found[sku], units) for sku, units in on_hand.items() if sku in found}

@@ -10,12 +10,12 @@ from django.http import HttpRequest
 from django.utils import timezone
 from redis import RedisError
 
-from inventory import strategies
 from inventory.models import StockItem
-from locking.admin import may_see_locks, most_wanted
-from shop import payments
+from inventory.strategies import registry
+from locking.contrib.django.admin import may_see_locks, most_wanted
 from shop.admin.audit import audit
 from shop.models import Order, Payment, Sale
+from shop.orders import payments
 
 SALES = 10
 ASIDE = 10
@@ -49,7 +49,7 @@ def context(request: HttpRequest, context: dict[str, Any]) -> dict[str, Any]:
 
 def read_queue() -> dict[str, Any]:
     """How many orders are queued, and which were set aside because they cannot be saved."""
-    queue = strategies.queue()
+    queue = registry.queue()
     try:
         return {"length": len(queue), "aside": queue.aside(ASIDE)}
     except RedisError as error:

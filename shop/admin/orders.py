@@ -11,9 +11,11 @@ from django.http import HttpRequest
 from unfold.admin import TabularInline
 from unfold.decorators import display
 
-from shop import checkout, payments
 from shop.admin.shown import Shown, to_the_second
 from shop.models import Order, OrderItem, Payment
+from shop.orders import payments
+from shop.orders.customer_changes import cancel_order
+from shop.orders.errors import NotCancellable
 
 STATE_COLOURS = {
     "pending": "info",
@@ -86,13 +88,13 @@ class OrderAdmin(Shown):
     def cancel(self, request: HttpRequest, queryset: QuerySet[Order]) -> None:
         for order in queryset:
             try:
-                ended = checkout.cancel(order.pk, customer=order.customer_id)
-            except checkout.NotCancellable as refused:
+                ended = cancel_order(order.pk, customer=order.customer_id)
+            except NotCancellable as refused:
                 self.message_user(request, f"{order} was not cancelled: {refused}", messages.WARNING)
             except DatabaseError as error:
                 self.message_user(request, f"{order} was not cancelled, try again: {error}", messages.ERROR)
             else:
-                if not ended.before:
+                if not ended.replayed:
                     self.log_change(request, order, "Cancelled.")
                 self.message_user(request, f"{order} is cancelled.", messages.SUCCESS)
 

@@ -9,9 +9,9 @@ from django.db.models import QuerySet
 from django.http import HttpRequest
 from unfold.decorators import display
 
-from shop import payments
 from shop.admin.shown import Shown, to_the_second
 from shop.models import Payment
+from shop.orders import payments
 
 OUTCOME_COLOURS = {"paid": "success", "refund due": "danger", "refunded": "info"}
 

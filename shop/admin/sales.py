@@ -18,8 +18,8 @@ from unfold.admin import ModelAdmin, StackedInline
 from unfold.decorators import display
 
 from inventory.models import StockItem
-from shop import sales
 from shop.models import Product, Sale, SaleItem
+from shop.sales import lifecycle
 
 
 @admin.register(Product)
@@ -40,7 +40,7 @@ class SaleItemFormSet(BaseInlineFormSet):
             return  # the sale's own form says so
         kept = [form.cleaned_data for form in self.forms if not form.cleaned_data.get(DELETION_FIELD_NAME)]
         products = [item["product"] for item in kept if item.get("product")]
-        if problems := list(sales.overlaps(self.instance, products)):
+        if problems := list(lifecycle.overlaps(self.instance, products)):
             raise forms.ValidationError(problems)
 
 
@@ -89,15 +89,15 @@ class SaleAdmin(ModelAdmin):
         again = Sale.objects.filter(pk=form.instance.pk, closes_at__gt=timezone.now())
         if form.instance.is_loaded and any(items.has_changed() for items in formsets):
             states = ("to come", "open")
-            transaction.on_commit(lambda: self.do(request, again, sales.preheat, "preheated", states=states))
+            transaction.on_commit(lambda: self.do(request, again, lifecycle.preheat, "preheated", states=states))
 
     @admin.action(permissions=["change"], description="Preheat: copy the stock to where the strategy takes it from")
     def preheat(self, request: HttpRequest, queryset: QuerySet[Sale]) -> None:
-        self.do(request, queryset, sales.preheat, "preheated", states=("to come", "open"))
+        self.do(request, queryset, lifecycle.preheat, "preheated", states=("to come", "open"))
 
     @admin.action(permissions=["change"], description="Close now: take no more orders, remove the copies")
     def close(self, request: HttpRequest, queryset: QuerySet[Sale]) -> None:
-        self.do(request, queryset, sales.close, "closed", states=("open",))
+        self.do(request, queryset, lifecycle.close, "closed", states=("open",))
 
     def do(
         self,
@@ -117,7 +117,7 @@ class SaleAdmin(ModelAdmin):
                 act(sale.pk)
             except RedisError as error:
                 self.message_user(request, f"{sale}: Redis did not answer: {error}", messages.ERROR)
-            except sales.NotNow as wait:
+            except lifecycle.NotNow as wait:
                 self.message_user(request, f"{sale} was not {done}: {wait}", messages.WARNING)
             else:
                 self.message_user(request, f"{sale} is {done}.", messages.SUCCESS)

@@ -11,7 +11,7 @@ from django.http import HttpRequest
 from django.urls import reverse
 
 from inventory.models import StockItem, StockMovement
-from locking.admin import may_see_locks
+from locking.contrib.django.admin import may_see_locks
 from shop.models import Order, Payment, Product, Sale
 
 Entry = dict[str, Any]

@@ -16,13 +16,14 @@ from unfold.admin import ModelAdmin
 from unfold.decorators import display
 from unfold.widgets import UnfoldAdminIntegerFieldWidget, UnfoldAdminSelectWidget, UnfoldAdminTextInputWidget
 
-from inventory import stock, strategies
+from inventory import stock
 from inventory.audit import Figures
 from inventory.models import StockItem, StockMovement
 from inventory.stock import all_on_hand
+from inventory.strategies import registry
 from shop.admin.audit import audit
 from shop.models import Order, OrderItem, Product
-from shop.saving import saved
+from shop.orders.saving import saved
 
 Kind = StockMovement.Kind
 
@@ -150,7 +151,7 @@ class StockAdmin(ModelAdmin):
 
     def tell_redis(self, request: HttpRequest, sku: str) -> None:
         try:
-            strategies.refresh([sku], saved)
+            registry.refresh([sku], saved)
         except RedisError as error:
             warning = f"It is in the tables. Redis did not answer, so the counter of {sku} may be wrong: {error}"
             self.message_user(request, warning, messages.WARNING)

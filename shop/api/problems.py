@@ -16,9 +16,20 @@ from django.http import Http404, HttpRequest, HttpResponse
 from rest_framework import exceptions
 
 from inventory import errors
-from shop import checkout, payments, states
 from shop.api.signatures import BadSignature
 from shop.models import Order
+from shop.orders import payments, states
+from shop.orders.errors import (
+    KeyReused,
+    NotCancellable,
+    NotPayable,
+    ProviderDecides,
+    SaleNotOpen,
+    StillQueued,
+    StillRunning,
+    UnknownProduct,
+    UnknownSale,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -113,13 +124,13 @@ BY_EXCEPTION: tuple[tuple[type[Exception], Problem], ...] = (
     (errors.StockNotLoaded, NOT_LOADED),
     (errors.StockUnavailable, UNAVAILABLE),
     (errors.TryAgain, BUSY),
-    (checkout.SaleNotOpen, SALE_NOT_OPEN),
-    (checkout.StillRunning, STILL_RUNNING),
-    (checkout.StillQueued, STILL_QUEUED),
-    (checkout.KeyReused, KEY_REUSED),
-    (checkout.NotBelieved, NOT_BELIEVED),
-    (checkout.NotPayable, NOT_PAYABLE),
-    (checkout.NotCancellable, NOT_CANCELLABLE),
+    (SaleNotOpen, SALE_NOT_OPEN),
+    (StillRunning, STILL_RUNNING),
+    (StillQueued, STILL_QUEUED),
+    (KeyReused, KEY_REUSED),
+    (ProviderDecides, NOT_BELIEVED),
+    (NotPayable, NOT_PAYABLE),
+    (NotCancellable, NOT_CANCELLABLE),
     (states.Overtaken, BUSY),
     (payments.UnknownOrder, UNKNOWN_ORDER),
     (payments.WrongAmount, WRONG_AMOUNT),
@@ -171,9 +182,9 @@ def answer(error: Exception, context: Mapping[str, Any]) -> HttpResponse | None:
         return response(KEY_INVALID, str(error))
     if isinstance(error, BadSignature):
         return response(SIGNATURE, str(error))
-    if isinstance(error, checkout.UnknownSale):
+    if isinstance(error, UnknownSale):
         return response(INVALID, errors=[{"pointer": "#/sale", "detail": str(error)}])
-    if isinstance(error, checkout.UnknownProduct):
+    if isinstance(error, UnknownProduct):
         return response(INVALID, errors=[{"pointer": "#/items", "detail": str(error)}])
     # InternalError: the transaction has lasted for too long, or the server only reads, as a standby does.
     if isinstance(error, (OperationalError, InterfaceError, InternalError)):

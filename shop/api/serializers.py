@@ -12,9 +12,9 @@ from django.conf import settings
 from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
-from shop import receipts
 from shop.models import Order, Payment
-from shop.receipts import Receipt
+from shop.orders import receipts
+from shop.orders.receipts import Receipt
 
 MAX_ID = 2**63 - 1
 MAX_LINES = 20

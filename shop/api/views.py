@@ -22,7 +22,6 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from shop import checkout, offers, payments
 from shop.api import signatures
 from shop.api.parsers import MAX_BODY
 from shop.api.problems import PROBLEMS, BadKey, BodyTooLarge, LengthRequired
@@ -37,6 +36,11 @@ from shop.api.serializers import (
 )
 from shop.api.throttles import OrderRate
 from shop.models import Order, Sale
+from shop.orders import payments
+from shop.orders.customer_changes import cancel_order, pay_order
+from shop.orders.lookup import find_order
+from shop.orders.place import place_order
+from shop.sales import offers
 
 KEY = re.compile(r"[A-Za-z0-9._~:-]{1,128}")
 KEY_PARAMETER = OpenApiParameter(
@@ -142,9 +146,9 @@ def new_order(request: Request) -> dict[str, Any]:
     return dict(NEW_ORDER.run_validation(json_object(request)))
 
 
-def replayed(before: bool) -> dict[str, str]:  # noqa: FBT001 - read as replayed(it was so before)
-    """The header of an answer to what was done by an earlier request, and not once more by this one."""
-    return {"Idempotent-Replayed": "true"} if before else {}
+def replay_header(*, replayed: bool) -> dict[str, str]:
+    """Return the header that marks an answer to an earlier request, which this request did not repeat."""
+    return {"Idempotent-Replayed": "true"} if replayed else {}
 
 
 class Orders(ListAPIView[Order]):
@@ -170,13 +174,13 @@ class Orders(ListAPIView[Order]):
     def post(self, request: Request) -> Response:
         """Place an order."""
         key = idempotency_key(request)
-        placed = checkout.place(customer=customer_of(request), key=key, **new_order(request))
+        placed = place_order(customer=customer_of(request), key=key, **new_order(request))
         # One that is rejected was queued first: its key has the same answer as before, and that is not "created".
         accepted = placed.queued or placed.order.state == Order.State.REJECTED
         return Response(
             shown(placed.order, queued=placed.queued, place=placed.place),
             status=202 if accepted else 201,
-            headers={"Location": f"{request.path}{placed.order.pk}/", **replayed(placed.replayed)},
+            headers={"Location": f"{request.path}{placed.order.pk}/", **replay_header(replayed=placed.replayed)},
         )
 
 
@@ -186,7 +190,7 @@ class OneOrder(APIView):
     @extend_schema(responses=OrderSerializer)
     def get(self, request: Request, order: UUID) -> Response:
         """Look at an order."""
-        found = checkout.find(order, customer=account_of(request))
+        found = find_order(order, customer=account_of(request))
         return Response(shown(found.order, queued=found.queued, place=found.place))
 
 
@@ -196,8 +200,8 @@ class PayOrder(APIView):
     @extend_schema(request=None, responses=OrderSerializer)
     def post(self, request: Request, order: UUID) -> Response:
         """Say that an order is paid, where no payment provider does. Paying twice is paying once."""
-        paid = checkout.pay(order, customer=account_of(request))
-        return Response(OrderSerializer(paid.order).data, headers=replayed(paid.before))
+        paid = pay_order(order, customer=account_of(request))
+        return Response(OrderSerializer(paid.order).data, headers=replay_header(replayed=paid.replayed))
 
 
 class CancelOrder(APIView):
@@ -206,8 +210,8 @@ class CancelOrder(APIView):
     @extend_schema(request=None, responses=OrderSerializer)
     def post(self, request: Request, order: UUID) -> Response:
         """Cancel a pending order. Cancelling twice is cancelling once."""
-        cancelled = checkout.cancel(order, customer=account_of(request))
-        return Response(OrderSerializer(cancelled.order).data, headers=replayed(cancelled.before))
+        cancelled = cancel_order(order, customer=account_of(request))
+        return Response(OrderSerializer(cancelled.order).data, headers=replay_header(replayed=cancelled.replayed))
 
 
 class Payments(APIView):
@@ -234,7 +238,7 @@ class Payments(APIView):
         received = payments.receive(**body.validated_data)
         return Response(
             PaymentSerializer(received.payment).data,
-            headers=replayed(received.replayed),
+            headers=replay_header(replayed=received.replayed),
         )
 
 

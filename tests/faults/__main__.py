@@ -10,7 +10,7 @@ import os
 import sys
 from contextlib import suppress
 
-os.environ["DJANGO_SETTINGS_MODULE"] = "shop.settings"
+os.environ["DJANGO_SETTINGS_MODULE"] = "shop.runtime.settings"
 
 import django
 

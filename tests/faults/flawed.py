@@ -12,14 +12,15 @@ from django.db import connections, transaction
 from django_redis import get_redis_connection
 from redis import RedisError
 
-from inventory import stock, strategies
-from inventory.counters import Counters, counter_key
-from inventory.draft import Draft, Placement, Reject, Save, Saved, save_one
+from inventory import stock
+from inventory.counters.whole import Counters, counter_key
 from inventory.errors import InventoryError, SoldOut, StockNotLoaded, StockUnavailable
-from inventory.strategies import Strategy
+from inventory.queue.stream import QueueEntry
+from inventory.requests import OrderRequest, Placement, Reject, Save, Saved, save_one
+from inventory.strategies import registry
+from inventory.strategies.base import Strategy
 from inventory.strategies.lua import Lua
 from inventory.strategies.lua_queue import LuaQueue
-from inventory.stream import Entry
 from shop.models import Sale
 
 BEHIND = 0.1  # seconds for which a flaw is open: before the commit, or in doubt after it
@@ -30,15 +31,15 @@ class AnswersEarly(Strategy):
 
     name = "answers-early"
 
-    def _place(self, order: Draft, save: Save) -> Placement:
+    def _place(self, order: OrderRequest, save: Save) -> Placement:
         answer = threading.Event()
         refused: list[BaseException] = []
 
         def write() -> None:
             try:
                 with transaction.atomic(durable=True):
-                    for line in order.lines:
-                        stock.take(line.sku, line.quantity)
+                    for item in order.items:
+                        stock.take(item.sku, item.quantity)
                     save_one(order, save)
                     answer.set()
                     time.sleep(BEHIND)
@@ -81,22 +82,22 @@ class AsksNobody(Lua):
 class NotesInMemory(Counters):
     """Remembers what it has taken for whom, instead of noting it in Redis."""
 
-    def take(self, draft: Draft) -> None:
-        self.lines = draft.lines
-        keys, units = zip(*((counter_key(line.sku), line.quantity) for line in draft.lines), strict=True)
+    def take(self, request: OrderRequest) -> None:
+        self.items = request.items
+        keys, units = zip(*((counter_key(item.sku), item.quantity) for item in request.items), strict=True)
         try:
             short, left = self.client.eval(TAKE, len(keys), *keys, *units)
         except RedisError as error:
             raise StockUnavailable(f"Redis did not answer: {error}") from error
         if short:
-            line = draft.lines[short - 1]
+            item = request.items[short - 1]
             if left < 0:
-                raise StockNotLoaded(f"{line.sku} has no counter in Redis.")
-            raise SoldOut(line.sku, wanted=line.quantity, left=left)
+                raise StockNotLoaded(f"{item.sku} has no counter in Redis.")
+            raise SoldOut(item.sku, wanted=item.quantity, left=left)
 
-    def give_back(self, draft: UUID, skus: Iterable[str]) -> bool:
-        for line in self.lines:
-            self.client.incrby(counter_key(line.sku), line.quantity)
+    def give_back(self, request: UUID, skus: Iterable[str]) -> bool:
+        for item in self.items:
+            self.client.incrby(counter_key(item.sku), item.quantity)
         return True
 
 
@@ -114,13 +115,13 @@ class GivesBackWhenInDoubt(Lua):
 
     name = "gives-back-when-in-doubt"
 
-    def _place(self, order: Draft, save: Save) -> Placement:
+    def _place(self, order: OrderRequest, save: Save) -> Placement:
         counters = self.counters()
         counters.take(order)
         try:
             with transaction.atomic(durable=True):
-                for line in order.lines:
-                    stock.take(line.sku, line.quantity)
+                for item in order.items:
+                    stock.take(item.sku, item.quantity)
                 save_one(order, save)
             time.sleep(BEHIND)
             for sku in order.skus:
@@ -128,7 +129,7 @@ class GivesBackWhenInDoubt(Lua):
         except BaseException:
             counters.give_back(order.id, order.skus)
             raise
-        counters.settle(order.id, order.skus)
+        counters.confirm_reservation(order.id, order.skus)
         return Placement.COMMITTED
 
 
@@ -141,13 +142,15 @@ class AcknowledgesEarly(AsksNobody, LuaQueue):
 
     name = "acknowledges-early"
 
-    def _save(self, entries: Sequence[Entry], save: Save, reject: Reject, saved: Saved) -> None:
+    def _save(self, entries: Sequence[QueueEntry], save: Save, reject: Reject, saved: Saved) -> None:
         mine = set(Sale.objects.filter(strategy=self.name).values_list("pk", flat=True))
-        early = {entry.id: entry for entry in entries if entry.draft and entry.draft.sale in mine}
+        early = {entry.id: entry for entry in entries if entry.request and entry.request.sale in mine}
 
-        def save_and_take_off(drafts: Sequence[Draft]) -> Mapping[UUID, InventoryError]:
-            refusals = save(drafts)
-            if written := [early[draft.id] for draft in drafts if draft.id in early and draft.id not in refusals]:
+        def save_and_take_off(requests: Sequence[OrderRequest]) -> Mapping[UUID, InventoryError]:
+            refusals = save(requests)
+            if written := [
+                early[request.id] for request in requests if request.id in early and request.id not in refusals
+            ]:
                 self.queue().done(written)
                 time.sleep(BEHIND)
             return refusals
@@ -161,10 +164,10 @@ def register(*, worker: bool = False) -> None:
     Args:
         worker: this process saves what is queued.
     """
-    known = strategies._strategies()
+    known = registry._strategies()
     assert isinstance(known, dict)
-    early = AcknowledgesEarly(strategies.counters, strategies.queue)
-    for strategy in (AnswersEarly(), LuaWithoutNotes(), GivesBackWhenInDoubt(strategies.counters), early):
+    early = AcknowledgesEarly(registry.counters, registry.queue)
+    for strategy in (AnswersEarly(), LuaWithoutNotes(), GivesBackWhenInDoubt(registry.counters), early):
         known[strategy.name] = strategy
     if worker:
         known[LuaQueue.name] = early

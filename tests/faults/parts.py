@@ -14,7 +14,7 @@ from loadtest.stack import Stack, answers
 from servers import Child
 from servers.postgres import DATABASE, PORT, USER, Postgres
 from servers.valkey import Valkey
-from shop.tasks import tend_sales
+from shop.runtime.tasks import advance_sales
 from tests.faults import flawed
 from tests.faults.proxy import Line
 from tests.waiting import PATIENCE, wait_for
@@ -84,7 +84,7 @@ class Parts:
         """Return when every part works and nobody is in the middle of something."""
         connections.close_all()
         self.supervise(lambda: answers(self.stack.url), "web to answer")
-        tend_sales.delay()
+        advance_sales.delay()
         broker = get_redis_connection("default")
         self.supervise(lambda: not broker.llen("celery") + broker.llen("saving"), "the worker to take its tasks")
         rest()

@@ -15,12 +15,14 @@ from django.core.management import call_command
 from django.db import transaction
 from django.utils import timezone
 
-from inventory import stock, strategies
+from inventory import stock
 from inventory.models import StockItem
+from inventory.strategies import registry
 from loadtest import burst as bursts
-from shop import accounts, sales
+from shop import conservation
 from shop.models import Order, Product, Sale, SaleItem
-from shop.saving import saved
+from shop.orders.saving import saved
+from shop.sales import lifecycle
 from tests.faults.buyers import BUYERS, Burst, Wish
 from tests.faults.faults import CONTROLS, FAULTS
 from tests.faults.parts import Parts, rest
@@ -84,7 +86,7 @@ def play(parts: Parts, *, strategy: str, fault: str, seed: str) -> dict[str, Any
         # Celery's worker may, with the connection that it loses: https://github.com/celery/kombu/issues/582
         "ended by itself": sorted(set(parts.ended) - {"worker"}),
     }
-    sales.close(sale)
+    lifecycle.close(sale)
     return {
         "faults": faults,
         "wishes": WISHES,
@@ -114,7 +116,7 @@ def open_sale(strategy: str) -> tuple[int, dict[str, int]]:
             stock.deliver(product.sku, UNITS)
             SaleItem.objects.create(sale=sale, product=product, price=Decimal("9.90"), limit=SKUS * UNITS)
             products[product.sku] = product.pk
-    sales.preheat(sale.pk)
+    lifecycle.preheat(sale.pk)
     return sale.pk, products
 
 
@@ -147,7 +149,7 @@ def losses_in_tables(sale: int, skus: Mapping[str, int], wishes: Sequence[Wish])
         "missing": len(told - there),
         "untold": len(there - told),
         "two orders for one key": sum(count > 1 for count in Counter(customer for _, customer in rows).values()),
-        "unconserved": [str(figures) for figures in accounts.figures(skus) if not figures.conserved],
+        "unconserved": [str(figures) for figures in conservation.figures(skus) if not figures.conserved],
     }
 
 
@@ -160,7 +162,7 @@ def reserved_for_ever(skus: Mapping[str, int]) -> int:
 
 
 def units_reserved(skus: Mapping[str, int]) -> int:
-    reserved = strategies.counters().reserved()
+    reserved = registry.counters().reserved()
     return sum(units for name, units in reserved.items() if sku_of(name) in skus)
 
 
@@ -180,17 +182,17 @@ def drift_at_rest(skus: Mapping[str, int]) -> int:
 def drift_in_redis(skus: Mapping[str, int]) -> int:
     """Units that Redis keeps from everybody and has reserved for nobody, or admits though they are gone.
 
-    What is noted for a draft that has become an order is sold.
+    What is noted for a request that has become an order is sold.
     """
-    counters = strategies.counters()
+    counters = registry.counters()
     notes = counters.notes()
-    orders = saved([note.draft for note in notes])
+    orders = saved([note.request for note in notes])
     reserved: Counter[str] = Counter()
     for note in notes:
-        if note.draft not in orders:
-            for name, units in note.lines:
+        if note.request not in orders:
+            for name, units in note.items:
                 reserved[sku_of(name)] += units
     on_hand = dict(StockItem.objects.filter(sku__in=skus).values_list("sku", stock.all_on_hand()))
     left = {sku: admits for sku, admits in counters.left(list(skus)).items() if admits is not None}
-    left.update({sku: units for sku, (units, _) in strategies.segment_counters().sums(list(skus)).items()})
+    left.update({sku: units for sku, (units, _) in registry.segment_counters().sums(list(skus)).items()})
     return sum(abs(on_hand[sku] - admits - reserved[sku]) for sku, admits in left.items())

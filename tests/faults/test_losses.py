@@ -7,14 +7,14 @@ from uuid import uuid4
 import pytest
 import uuid_utils.compat
 
-from inventory import strategies
 from inventory.audit import Figures
-from inventory.counters import Counters
+from inventory.counters.segmented import name_of
+from inventory.counters.whole import Counters
 from inventory.models import StockItem
-from inventory.segment_counters import name_of
-from shop import checkout
+from inventory.strategies import registry
 from shop.models import Order
-from tests.factories import OnSale, new_customer, new_draft, on_sale
+from shop.orders.place import place_order
+from tests.factories import OnSale, new_customer, new_request, on_sale
 from tests.faults.buyers import Wish
 from tests.faults.rounds import drift_in_redis, losses_in_tables, losses_of, units_reserved
 
@@ -33,7 +33,7 @@ def offer() -> OnSale:
 def wish(offer: OnSale) -> Wish:
     """A wish that has become an order, and been answered so."""
     made = Wish(new_customer(), str(uuid4()), offer.sale, [(offer.products["a"], 2)])
-    placed = checkout.place(customer=made.customer, sale=made.sale, quantities=dict(made.cart), key=made.key)
+    placed = place_order(customer=made.customer, sale=made.sale, quantities=dict(made.cart), key=made.key)
     made.orders.add(str(placed.order.pk))
     made.answered = True
     return made
@@ -87,23 +87,23 @@ def test_what_buyers_saw_go_wrong() -> None:
 @pytest.mark.parametrize("strategy", ["lua", "segmented-redis"])
 def test_units_in_redis_that_are_nobodys(strategy: str) -> None:
     offer = on_sale({"a": 10, "b": 10}, strategy=strategy)
-    counters = strategies.counters()
+    counters = registry.counters()
     a, b = ("a", "b") if strategy == "lua" else (name_of("a", 3), name_of("b", 0))
-    draft = new_draft((a, 2), (b, 1))
+    request = new_request((a, 2), (b, 1))
     assert (units_reserved(offer.products), drift_in_redis(offer.products)) == (0, 0)
-    counters.take(draft)
+    counters.take(request)
     # Reserved by somebody, who may be dead.
     assert (units_reserved(offer.products), drift_in_redis(offer.products)) == (3, 0)
 
-    counters.settle(draft.id, draft.skus)
+    counters.confirm_reservation(request.id, request.skus)
     assert (units_reserved(offer.products), drift_in_redis(offer.products)) == (0, 3)
 
 
 @pytest.mark.parametrize("strategy", ["lua", "segmented-redis"])
 def test_what_is_noted_for_an_order_that_is_saved_is_sold(monkeypatch: pytest.MonkeyPatch, strategy: str) -> None:
     offer = on_sale({"a": 10}, strategy=strategy)
-    monkeypatch.setattr(Counters, "settle", lambda *_: False)  # the process dies before
-    checkout.place(customer=new_customer(), sale=offer.sale, quantities=offer.cart(a=2), key="1")
+    monkeypatch.setattr(Counters, "confirm_reservation", lambda *_: False)  # the process dies before
+    place_order(customer=new_customer(), sale=offer.sale, quantities=offer.cart(a=2), key="1")
 
     assert units_reserved(offer.products) == 2
     assert drift_in_redis(offer.products) == 0

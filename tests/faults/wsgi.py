@@ -1,6 +1,6 @@
 """The shop as its web server runs it, with the negative controls beside its strategies."""
 
-from shop.wsgi import application
+from shop.runtime.wsgi import application
 
 __all__ = ["application"]
 

@@ -12,13 +12,14 @@ from uuid import UUID, uuid4
 import pytest
 from django.db import OperationalError, connection, transaction
 
-from inventory import stock, strategies
-from inventory.draft import Draft, Placement, Returned
+from inventory import stock
 from inventory.errors import Duplicate, OverLimit, Refusal, SoldOut, StockNotLoaded
 from inventory.models import StockItem
-from inventory.strategies import Strategy
+from inventory.requests import OrderRequest, Placement, Returned
+from inventory.strategies import registry
+from inventory.strategies.base import Strategy
 from inventory.strategies.group_commit import GroupCommit
-from tests.factories import at_once, elsewhere, meeting_before_the_write, new_draft, nobody, tally, to_the_end
+from tests.factories import at_once, elsewhere, meeting_before_the_write, new_request, nobody, tally, to_the_end
 from tests.inventory.conftest import Ledger
 
 BUYERS = 32
@@ -28,7 +29,7 @@ NEED_PREHEAT = {"lock-table", "lua", "lua-queue", "segmented-redis"}
 
 def in_line(strategy: Strategy) -> int:
     """How many wait inside of this process for the strategy to come to them."""
-    return strategy.group.waiting() if isinstance(strategy, GroupCommit) else 0
+    return strategy.batcher.pending() if isinstance(strategy, GroupCommit) else 0
 
 
 class StrategyConformance(ABC):
@@ -49,8 +50,8 @@ class StrategyConformance(ABC):
     @staticmethod
     def sell(strategy: Strategy, ledger: Ledger, *carts: Sequence[tuple[str, int]]) -> dict[str, int]:
         """Buyers with one cart each, all at once; how many got which final answer."""
-        drafts = [new_draft(*cart) for cart in carts]
-        return tally(at_once(*[partial(to_the_end, strategy, draft, ledger.save) for draft in drafts]))
+        requests = [new_request(*cart) for cart in carts]
+        return tally(at_once(*[partial(to_the_end, strategy, request, ledger.save) for request in requests]))
 
     # The last unit
 
@@ -81,7 +82,7 @@ class StrategyConformance(ABC):
     ) -> None:
         """The schedule under which the flawed rungs oversell, see tests/lab: it is their negative control."""
         self.put_on_sale(strategy, last=1)
-        buyers = [partial(to_the_end, strategy, new_draft(("last", 1)), ledger.save) for _ in range(4)]
+        buyers = [partial(to_the_end, strategy, new_request(("last", 1)), ledger.save) for _ in range(4)]
         answers = meeting_before_the_write(*buyers, waiting=partial(in_line, strategy))
         assert tally(answers) == {"COMMITTED": 1, "SoldOut": 3}
         ledger.assert_law(last=(0, 1))
@@ -90,26 +91,26 @@ class StrategyConformance(ABC):
 
     def test_the_order_is_durable_when_it_answers(self, strategy: Strategy, ledger: Ledger) -> None:
         self.put_on_sale(strategy, a=3)
-        draft = new_draft(("a", 2))
-        assert strategy.place(draft, ledger.save) is Placement.COMMITTED
-        assert elsewhere(ledger.orders) == [draft.id]
+        request = new_request(("a", 2))
+        assert strategy.place(request, ledger.save) is Placement.COMMITTED
+        assert elsewhere(ledger.orders) == [request.id]
         ledger.assert_law(a=(1, 2))
 
     def test_a_refusal_says_what_was_wanted_and_what_is_left(self, strategy: Strategy, ledger: Ledger) -> None:
         self.put_on_sale(strategy, a=3)
         with pytest.raises(SoldOut) as refused:
-            strategy.place(new_draft(("a", 4)), ledger.save)
+            strategy.place(new_request(("a", 4)), ledger.save)
         assert (refused.value.sku, refused.value.wanted, refused.value.left) == ("a", 4, 3)
         ledger.assert_law(a=(3, 0))
 
     def test_the_whole_stock_can_be_bought_in_one_order(self, strategy: Strategy, ledger: Ledger) -> None:
         self.put_on_sale(strategy, a=3)
-        assert strategy.place(new_draft(("a", 3)), ledger.save) is Placement.COMMITTED
+        assert strategy.place(new_request(("a", 3)), ledger.save) is Placement.COMMITTED
         ledger.assert_law(a=(0, 3))
 
     def test_a_sku_that_nobody_received_is_not_sold(self, strategy: Strategy, ledger: Ledger) -> None:
         with pytest.raises(StockNotLoaded if strategy.name in NEED_PREHEAT else SoldOut) as refused:
-            strategy.place(new_draft(("nothing", 1)), ledger.save)
+            strategy.place(new_request(("nothing", 1)), ledger.save)
         if isinstance(refused.value, SoldOut):
             assert refused.value.left == 0
         ledger.assert_law()
@@ -125,7 +126,7 @@ class StrategyConformance(ABC):
     def test_a_cart_is_taken_whole_or_not_at_all(self, strategy: Strategy, ledger: Ledger) -> None:
         self.put_on_sale(strategy, a=5, b=2, c=4)
         with pytest.raises(SoldOut, match="b: 3 wanted, 2 left"):
-            strategy.place(new_draft(("a", 1), ("b", 3), ("c", 1)), ledger.save)
+            strategy.place(new_request(("a", 1), ("b", 3), ("c", 1)), ledger.save)
         ledger.assert_law(a=(5, 0), b=(2, 0), c=(4, 0))
 
     def test_carts_in_contention_leave_no_half_cart(self, strategy: Strategy, ledger: Ledger) -> None:
@@ -134,7 +135,7 @@ class StrategyConformance(ABC):
         ledger.assert_law(a=(3, 2), b=(0, 2))
 
     def test_opposite_carts_do_not_deadlock(self, strategy: Strategy, ledger: Ledger) -> None:
-        """A cart is a draft, and a draft is in the order of its skus; without that order see test_deadlock."""
+        """A cart is a request, and a request is in the order of its skus; without that order see test_deadlock."""
         self.put_on_sale(strategy, a=8, b=8, c=8)
         carts = [[(first, 1), (second, 1)] for first, second in combinations("abc", 2)]
         opposite = [cart[::-1] for cart in carts]
@@ -146,18 +147,18 @@ class StrategyConformance(ABC):
     def test_it_refuses_to_run_inside_a_transaction(self, strategy: Strategy, ledger: Ledger) -> None:
         self.put_on_sale(strategy, a=1)
         with transaction.atomic(), pytest.raises(RuntimeError, match=strategy.name):
-            strategy.place(new_draft(("a", 1)), ledger.save)
+            strategy.place(new_request(("a", 1)), ledger.save)
         ledger.assert_law(a=(1, 0))
 
     def test_save_runs_in_the_transaction_that_takes_the_stock(self, strategy: Strategy, ledger: Ledger) -> None:
         self.put_on_sale(strategy, a=1)
         seen: list[Any] = []
 
-        def look(drafts: Sequence[Draft]) -> Mapping[UUID, Refusal]:
+        def look(requests: Sequence[OrderRequest]) -> Mapping[UUID, Refusal]:
             seen.append((transaction.get_connection().in_atomic_block, elsewhere(ledger.orders)))
-            return ledger.save(drafts)
+            return ledger.save(requests)
 
-        strategy.place(new_draft(("a", 1)), look)
+        strategy.place(new_request(("a", 1)), look)
         assert seen == [(True, [])]
         assert len(elsewhere(ledger.orders)) == 1
 
@@ -166,13 +167,13 @@ class StrategyConformance(ABC):
     )
     def test_what_save_refuses_is_not_taken(self, strategy: Strategy, ledger: Ledger, refusal: Refusal) -> None:
         self.put_on_sale(strategy, a=2, b=2)
-        draft = new_draft(("a", 1), ("b", 1))
+        request = new_request(("a", 1), ("b", 1))
 
-        def refuse(drafts: Sequence[Draft]) -> Mapping[UUID, Refusal]:
-            return {draft.id: refusal}
+        def refuse(requests: Sequence[OrderRequest]) -> Mapping[UUID, Refusal]:
+            return {request.id: refusal}
 
         with pytest.raises(type(refusal)) as raised:
-            strategy.place(draft, refuse)
+            strategy.place(request, refuse)
         assert raised.value is refusal
         assert ledger.orders() == []
         ledger.assert_law(a=(2, 0), b=(2, 0))
@@ -180,39 +181,39 @@ class StrategyConformance(ABC):
     def test_when_save_fails_nothing_is_taken(self, strategy: Strategy, ledger: Ledger) -> None:
         self.put_on_sale(strategy, a=2)
 
-        def fail(drafts: Sequence[Draft]) -> Mapping[UUID, Refusal]:
-            ledger.save(drafts)
+        def fail(requests: Sequence[OrderRequest]) -> Mapping[UUID, Refusal]:
+            ledger.save(requests)
             raise KeyError("a mistake of ours")
 
         with pytest.raises(KeyError, match="a mistake of ours"):
-            strategy.place(new_draft(("a", 1)), fail)
+            strategy.place(new_request(("a", 1)), fail)
         ledger.assert_law(a=(2, 0))
-        assert strategy.place(new_draft(("a", 1)), ledger.save) is Placement.COMMITTED
+        assert strategy.place(new_request(("a", 1)), ledger.save) is Placement.COMMITTED
         ledger.assert_law(a=(1, 1))
 
     def test_when_the_connection_dies_in_save_nothing_is_taken(self, strategy: Strategy, ledger: Ledger) -> None:
         self.put_on_sale(strategy, a=2)
 
-        def die(drafts: Sequence[Draft]) -> Mapping[UUID, Refusal]:
-            ledger.save(drafts)
+        def die(requests: Sequence[OrderRequest]) -> Mapping[UUID, Refusal]:
+            ledger.save(requests)
             with connection.cursor() as cursor:
                 cursor.execute("SELECT pg_terminate_backend(pg_backend_pid())")
             return {}
 
         with pytest.raises(OperationalError):
-            strategy.place(new_draft(("a", 1)), die)
+            strategy.place(new_request(("a", 1)), die)
         connection.close()
         ledger.assert_law(a=(2, 0))
-        assert strategy.place(new_draft(("a", 1)), ledger.save) is Placement.COMMITTED
+        assert strategy.place(new_request(("a", 1)), ledger.save) is Placement.COMMITTED
         ledger.assert_law(a=(1, 1))
 
     # Stock that changes meanwhile
 
     def test_what_is_delivered_while_it_sells_is_not_lost(self, strategy: Strategy, ledger: Ledger) -> None:
         self.put_on_sale(strategy, a=8)
-        drafts = [new_draft(("a", 1)) for _ in range(8)]
+        requests = [new_request(("a", 1)) for _ in range(8)]
         answers = at_once(
-            *[partial(to_the_end, strategy, draft, ledger.save) for draft in drafts],
+            *[partial(to_the_end, strategy, request, ledger.save) for request in requests],
             *[lambda: stock.deliver("a", 5)] * 4,
         )
         strategy.refresh(["a"], ledger.saved)
@@ -222,7 +223,7 @@ class StrategyConformance(ABC):
 
     def test_what_is_given_back_can_be_sold_again(self, strategy: Strategy, ledger: Ledger) -> None:
         self.put_on_sale(strategy, a=1)
-        strategy.place(new_draft(("a", 1)), ledger.save)
+        strategy.place(new_request(("a", 1)), ledger.save)
         with connection.cursor() as cursor:
             cursor.execute("DELETE FROM tests_sold")
         stock.give_back([("a", 1)])
@@ -233,9 +234,9 @@ class StrategyConformance(ABC):
 
     def test_preheating_twice_and_unloading_move_nothing(self, strategy: Strategy, ledger: Ledger) -> None:
         self.put_on_sale(strategy, a=2)
-        strategy.place(new_draft(("a", 1)), ledger.save)
+        strategy.place(new_request(("a", 1)), ledger.save)
         strategy.preheat(["a"], ledger.saved)
         ledger.assert_law(a=(1, 1))
         strategy.unload(["a"])
-        assert strategies.counters().left(["a"]) == {"a": None}
+        assert registry.counters().left(["a"]) == {"a": None}
         ledger.assert_law(a=(1, 1))

@@ -9,11 +9,12 @@ import pytest
 from django.db import connection
 from redis import Redis
 
-from inventory import audit, stock, strategies
-from inventory.counters import Counters
-from inventory.draft import Draft
+from inventory import audit, stock
+from inventory.counters.whole import Counters
 from inventory.errors import Refusal
 from inventory.models import StockItem
+from inventory.requests import OrderRequest
+from inventory.strategies import registry
 
 
 class Ledger:
@@ -22,12 +23,12 @@ class Ledger:
     def __init__(self) -> None:
         self.rejected: dict[UUID, str] = {}
 
-    def save(self, drafts: Sequence[Draft]) -> Mapping[UUID, Refusal]:
-        lines = [(draft.id, line.sku, line.quantity) for draft in drafts for line in draft.lines]
+    def save(self, requests: Sequence[OrderRequest]) -> Mapping[UUID, Refusal]:
+        items = [(request.id, item.sku, item.quantity) for request in requests for item in request.items]
         with connection.cursor() as cursor:
             cursor.execute(
                 "INSERT INTO tests_sold SELECT * FROM unnest(%s::uuid[], %s::text[], %s::int[])",
-                [list(column) for column in zip(*lines, strict=True)],
+                [list(column) for column in zip(*items, strict=True)],
             )
         return {}
 
@@ -38,19 +39,19 @@ class Ledger:
 
     def orders(self) -> list[UUID]:
         with connection.cursor() as cursor:
-            cursor.execute("SELECT DISTINCT draft FROM tests_sold ORDER BY draft")
+            cursor.execute("SELECT DISTINCT request FROM tests_sold ORDER BY request")
             return [row[0] for row in cursor.fetchall()]
 
-    def reject(self, refused: Mapping[Draft, str]) -> None:
-        self.rejected.update({draft.id: why for draft, why in refused.items()})
+    def reject(self, refused: Mapping[OrderRequest, str]) -> None:
+        self.rejected.update({request.id: why for request, why in refused.items()})
 
     def forget(self, units: int) -> None:
         """Units of orders that stand no longer."""
         with connection.cursor() as cursor:
             cursor.execute("UPDATE tests_sold SET quantity = quantity - %s", [units])
 
-    def saved(self, drafts: Collection[UUID]) -> set[UUID]:
-        return set(self.orders()) & set(drafts)
+    def saved(self, requests: Collection[UUID]) -> set[UUID]:
+        return set(self.orders()) & set(requests)
 
     def figures(self) -> dict[str, audit.Figures]:
         items = StockItem.objects.values_list("sku", "received", stock.all_on_hand())
@@ -61,18 +62,18 @@ class Ledger:
         figures = self.figures()
         assert {sku: (row.on_hand, row.sold) for sku, row in figures.items()} == expected
         assert all(row.conserved for row in figures.values())
-        counters = strategies.counters()
+        counters = registry.counters()
         assert counters.reserved() == {}
         for sku, left in counters.left(list(figures)).items():
             assert left in (None, figures[sku].on_hand)
-        for sku, (left, _) in strategies.segment_counters().sums(list(figures)).items():
+        for sku, (left, _) in registry.segment_counters().sums(list(figures)).items():
             assert left == figures[sku].on_hand
 
 
 @pytest.fixture
 def ledger(transactional_db: None, redis: Redis) -> Iterator[Ledger]:
     with connection.cursor() as cursor:
-        cursor.execute("CREATE TABLE tests_sold (draft uuid, sku text, quantity int)")
+        cursor.execute("CREATE TABLE tests_sold (request uuid, sku text, quantity int)")
     yield Ledger()
     with connection.cursor() as cursor:
         cursor.execute("DROP TABLE tests_sold")
@@ -80,4 +81,4 @@ def ledger(transactional_db: None, redis: Redis) -> Iterator[Ledger]:
 
 @pytest.fixture
 def counters(redis: Redis) -> Counters:
-    return strategies.counters()
+    return registry.counters()

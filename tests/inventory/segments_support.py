@@ -10,15 +10,16 @@ from uuid import UUID
 import pytest
 from redis import Redis
 
-from inventory import stock, strategies
-from inventory.draft import Draft
+from inventory import stock
 from inventory.errors import Refusal, SoldOut
-from inventory.strategies import stock_lock
+from inventory.requests import OrderRequest
+from inventory.strategies import registry
+from inventory.strategies.registry import stock_lock
 from inventory.strategies.segmented import Segmented
 from inventory.strategies.segmented_lock import SegmentedLock
 from inventory.strategies.segmented_redis import SegmentedRedis
 from locking import RedisLock, held
-from tests.factories import at_once, new_draft, nobody
+from tests.factories import at_once, new_request, nobody
 from tests.inventory.conftest import Ledger
 from tests.waiting import PATIENCE, wait_for
 
@@ -31,7 +32,7 @@ def make(name: str, base: type[Segmented] | None = None, **options: Any) -> Any:
     make_lock = options.pop("make_lock", stock_lock)
     if name == "segmented-lock":
         return (base or SegmentedLock)(make_lock, **options)
-    return (base or SegmentedRedis)(strategies.segment_counters, make_lock, **options)
+    return (base or SegmentedRedis)(registry.segment_counters, make_lock, **options)
 
 
 def put_on_sale(strategy: Segmented, **units: int) -> None:
@@ -67,18 +68,18 @@ def second_buyer_of_the_last_unit(strategy: Segmented, ledger: Ledger, redis: Re
         comes.wait(PATIENCE)
         strategy.forget("a")  # as another process, which has seen nothing yet
         try:
-            answers.append(strategy.place(new_draft(("a", 1)), ledger.save))
+            answers.append(strategy.place(new_request(("a", 1)), ledger.save))
         except SoldOut as refused:
             answers.append(refused)
 
-    def fail(drafts: Sequence[Draft]) -> Mapping[UUID, Refusal]:
+    def fail(requests: Sequence[OrderRequest]) -> Mapping[UUID, Refusal]:
         comes.set()
         wait_for(lambda: answers or sum(lock.waiters for lock in held(redis)), "the second buyer")
         raise KeyError
 
     def first() -> None:
         with pytest.raises(KeyError):
-            strategy.place(new_draft(("a", 1)), fail)
+            strategy.place(new_request(("a", 1)), fail)
 
     at_once(first, second)
     return answers[0]

@@ -7,13 +7,13 @@ from functools import partial
 import pytest
 from django.db import OperationalError, connection, transaction
 
-from inventory import stock, strategies
+from inventory import stock
 from inventory.errors import SoldOut
 from inventory.models import StockItem
-from inventory.strategies import advisory_lock
+from inventory.strategies import advisory_lock, registry
 from inventory.strategies.advisory_lock import LOCK, key
-from locking.postgres import number
-from tests.factories import elsewhere, interleaved, meeting_before_the_write, new_draft, preheated, tally
+from locking.postgres.advisory import number
+from tests.factories import elsewhere, interleaved, meeting_before_the_write, new_request, preheated, tally
 from tests.inventory.conftest import Ledger
 from tests.inventory.test_row_lock import subtract_unguarded
 
@@ -31,7 +31,7 @@ def test_the_lock_alone_keeps_the_check_true_and_without_it_only_the_constraint_
     strategy = preheated("advisory-lock", {"last": 1})
     monkeypatch.setattr(stock, "take", subtract_unguarded)
     monkeypatch.setattr(advisory_lock, "LOCK", statement)
-    buyers = [partial(strategy.place, new_draft(("last", 1)), ledger.save) for _ in range(4)]
+    buyers = [partial(strategy.place, new_request(("last", 1)), ledger.save) for _ in range(4)]
     assert tally(meeting_before_the_write(*buyers)) == {"COMMITTED": 1, refused: 3}
     ledger.assert_law(last=(0, 1))
 
@@ -51,7 +51,7 @@ def test_the_lock_is_held_from_before_the_check_until_the_commit(ledger: Ledger)
         seen.append([is_free(sku) for sku in "abc"])
 
     with interleaved(look, before='^SELECT "inventory_stockitem'), interleaved(look, before="^INSERT"):
-        strategy.place(new_draft(("a", 1), ("c", 1)), ledger.save)
+        strategy.place(new_request(("a", 1), ("c", 1)), ledger.save)
     elsewhere(look)
     assert seen == [[False, True, False], [False, True, False], [True, True, True]]
 
@@ -62,7 +62,7 @@ def test_who_is_refused_waits_for_nobody_who_holds_the_row(ledger: Ledger) -> No
     def buy(name: str) -> None:
         with connection.cursor() as cursor:
             cursor.execute("SET lock_timeout = '100ms'")
-        strategies.get(name).place(new_draft(("a", 2)), ledger.save)
+        registry.get(name).place(new_request(("a", 2)), ledger.save)
 
     with transaction.atomic():
         StockItem.objects.select_for_update().get(sku="a")
@@ -84,5 +84,5 @@ def test_the_number_of_a_sku_is_not_that_of_a_lock_of_the_same_name() -> None:
 
 def test_a_cart_of_two_skus_of_one_number_is_sold(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(advisory_lock, "key", lambda sku: 1)
-    preheated("advisory-lock", {"a": 1, "b": 1}).place(new_draft(("a", 1), ("b", 1)), ledger.save)
+    preheated("advisory-lock", {"a": 1, "b": 1}).place(new_request(("a", 1), ("b", 1)), ledger.save)
     ledger.assert_law(a=(0, 1), b=(0, 1))

@@ -13,10 +13,10 @@ from django.conf import settings
 from redis import ConnectionPool, Redis
 from redis.crc import key_slot
 
-from inventory import counters as module
-from inventory.counters import NOTES, SCRIPTS, UNITS, Counters, counter_key
+from inventory.counters import whole as module
+from inventory.counters.whole import NOTES, SCRIPTS, UNITS, Counters, counter_key
 from inventory.errors import SoldOut, StockNotLoaded, StockReserved, StockUnavailable
-from tests.factories import at_once, new_draft, tally
+from tests.factories import at_once, new_request, tally
 from tests.locking.support import CutConnection
 
 
@@ -39,12 +39,12 @@ def flawed(redis: Redis, monkeypatch: pytest.MonkeyPatch, script: str, guard: st
 @pytest.mark.parametrize("quantity", [1, 2, 3])
 def test_take_subtracts_and_notes_whose_units_they_are(counters: Counters, quantity: int) -> None:
     counters.load("a", 3, (), make=True)
-    draft = new_draft(("a", quantity))
-    counters.take(draft)
+    request = new_request(("a", quantity))
+    counters.take(request)
     assert counters.left(["a"]) == {"a": 3 - quantity}
     notes = {str(key): json.loads(note) for key, note in counters.client.hgetall(NOTES).items()}
-    assert [note["lines"] for note in notes.values()] == [[["a", quantity]]]
-    assert str(draft.id) in next(iter(notes))
+    assert [note["items"] for note in notes.values()] == [[["a", quantity]]]
+    assert str(request.id) in next(iter(notes))
     assert counters.reserved() == {"a": quantity}
 
 
@@ -52,7 +52,7 @@ def test_take_subtracts_and_notes_whose_units_they_are(counters: Counters, quant
 def test_take_refuses_what_is_not_there_and_notes_nothing(counters: Counters, left: int, quantity: int) -> None:
     counters.load("a", left, (), make=True)
     with pytest.raises(SoldOut) as refused:
-        counters.take(new_draft(("a", quantity)))
+        counters.take(new_request(("a", quantity)))
     assert (refused.value.sku, refused.value.wanted, refused.value.left) == ("a", quantity, left)
     assert counters.left(["a"]) == {"a": left}
     assert counters.reserved() == {}
@@ -62,9 +62,9 @@ def test_an_off_by_one_in_the_script_sells_a_unit_that_is_not_there(
     redis: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The negative control of the refusal."""
-    counters = flawed(redis, monkeypatch, "take", "tonumber(left) < line[2]", "tonumber(left) < 0")
+    counters = flawed(redis, monkeypatch, "take", "tonumber(left) < item[2]", "tonumber(left) < 0")
     counters.load("a", 0, (), make=True)
-    counters.take(new_draft(("a", 1)))
+    counters.take(new_request(("a", 1)))
     assert counters.left(["a"]) == {"a": -1}
 
 
@@ -72,9 +72,9 @@ def test_take_is_all_or_nothing(counters: Counters) -> None:
     counters.load("a", 2, (), make=True)
     counters.load("b", 1, (), make=True)
     with pytest.raises(SoldOut, match="b: 2 wanted, 1 left"):
-        counters.take(new_draft(("a", 1), ("b", 2)))
+        counters.take(new_request(("a", 1), ("b", 2)))
     assert counters.left(["a", "b"]) == {"a": 2, "b": 1}
-    counters.take(new_draft(("a", 2), ("b", 1)))
+    counters.take(new_request(("a", 2), ("b", 1)))
     assert counters.left(["a", "b"]) == {"a": 0, "b": 0}
     assert counters.reserved() == {"a": 2, "b": 1}
 
@@ -82,27 +82,29 @@ def test_take_is_all_or_nothing(counters: Counters) -> None:
 def test_take_says_which_sku_is_not_loaded_and_takes_nothing_of_the_others(counters: Counters) -> None:
     counters.load("a", 2, (), make=True)
     with pytest.raises(StockNotLoaded, match="b has no counter"):
-        counters.take(new_draft(("a", 1), ("b", 1)))
+        counters.take(new_request(("a", 1), ("b", 1)))
     assert counters.left(["a", "b"]) == {"a": 2, "b": None}
     assert counters.reserved() == {}
 
 
-def test_the_same_draft_takes_once_however_often_it_is_sent(counters: Counters) -> None:
+def test_the_same_request_takes_once_however_often_it_is_sent(counters: Counters) -> None:
     counters.load("a", 5, (), make=True)
-    draft = new_draft(("a", 2))
+    request = new_request(("a", 2))
     for _ in range(3):
-        counters.take(draft)
+        counters.take(request)
     assert counters.left(["a"]) == {"a": 3}
     assert counters.reserved() == {"a": 2}
 
 
-def test_without_the_look_at_the_note_the_same_draft_takes_again(redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_look_at_the_note_the_same_request_takes_again(
+    redis: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The negative control of the idempotent take."""
     counters = flawed(redis, monkeypatch, "take", 'redis.call("HEXISTS", KEYS[1], ARGV[1]) == 1', "false")
     counters.load("a", 5, (), make=True)
-    draft = new_draft(("a", 2))
-    counters.take(draft)
-    counters.take(draft)
+    request = new_request(("a", 2))
+    counters.take(request)
+    counters.take(request)
     assert counters.left(["a"]) == {"a": 1}
     assert counters.reserved() == {"a": 4}
 
@@ -110,8 +112,8 @@ def test_without_the_look_at_the_note_the_same_draft_takes_again(redis: Redis, m
 @pytest.mark.django_db
 def test_32_takers_of_ten_units_take_ten(counters: Counters) -> None:
     counters.load("a", 10, (), make=True)
-    drafts = [new_draft(("a", 1)) for _ in range(32)]
-    answers = at_once(*[partial(counters.take, draft) for draft in drafts])
+    requests = [new_request(("a", 1)) for _ in range(32)]
+    answers = at_once(*[partial(counters.take, request) for request in requests])
     assert tally(answers) == {"None": 10, "StockReserved": 22}
     assert counters.left(["a"]) == {"a": 0}
     assert counters.reserved() == {"a": 10}
@@ -123,16 +125,16 @@ def test_what_is_left_for_others_is_reserved_until_they_are_sold_it_and_more_is_
 ) -> None:
     counters.load("a", 3, (), make=True)
     counters.load("b", 3, (), make=True)
-    first = new_draft(("a", 2))
+    first = new_request(("a", 2))
     counters.take(first)
     with pytest.raises(StockReserved) as early:
-        counters.take(new_draft(("a", wanted), ("b", 1)))
+        counters.take(new_request(("a", wanted), ("b", 1)))
     assert early.value.sku == "a"
     with pytest.raises(SoldOut, match="a: 4 wanted, 3 left"):  # who wants three is told that they are reserved
-        counters.take(new_draft(("a", 4)))
-    counters.settle(first.id, first.skus)
+        counters.take(new_request(("a", 4)))
+    counters.confirm_reservation(first.id, first.skus)
     with pytest.raises(SoldOut, match=f"a: {wanted} wanted, 1 left"):
-        counters.take(new_draft(("a", wanted)))
+        counters.take(new_request(("a", wanted)))
     assert counters.left(["a", "b"]) == {"a": 1, "b": 3}
 
 
@@ -140,12 +142,12 @@ def test_without_the_look_at_what_is_reserved_it_is_sold_out_though_it_may_come_
     redis: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The negative control: the refusal is wrong a moment later."""
-    counters = flawed(redis, monkeypatch, "take", "with < line[2]", "true")
+    counters = flawed(redis, monkeypatch, "take", "with < item[2]", "true")
     counters.load("a", 1, (), make=True)
-    first = new_draft(("a", 1))
+    first = new_request(("a", 1))
     counters.take(first)
     with pytest.raises(SoldOut):
-        counters.take(new_draft(("a", 1)))
+        counters.take(new_request(("a", 1)))
     counters.give_back(first.id, first.skus)
     assert counters.left(["a"]) == {"a": 1}
 
@@ -162,7 +164,7 @@ def test_an_answer_that_is_lost_is_unavailable_and_withholds_nothing_unless_its_
     )
     counters = Counters(Redis(connection_pool=pool))
     counters.load("a", 3, (), make=True)
-    first, draft = new_draft(("a", 1)), new_draft(("a", 1))
+    first, request = new_request(("a", 1)), new_request(("a", 1))
     counters.take(first)  # the server knows the scripts from now on
     counters.give_back(first.id, first.skus)
 
@@ -170,52 +172,52 @@ def test_an_answer_that_is_lost_is_unavailable_and_withholds_nothing_unless_its_
         counters._settle = Counters(Redis.from_url("unix:///nobody.sock", retry=None))._settle
     Cut.cut_next = True
     with pytest.raises(StockUnavailable):
-        counters.take(draft)
+        counters.take(request)
     assert Cut.cuts == 1
     withheld = 0 if lost == "the answer" else 1
     assert (counters.left(["a"]), redis.hlen(NOTES)) == ({"a": 3 - withheld}, withheld)
     # Once more takes it once, whichever it was.
-    counters.take(draft)
+    counters.take(request)
     assert (counters.left(["a"]), counters.reserved()) == ({"a": 2}, {"a": 1})
 
 
-# give_back and settle
+# give_back and confirm_reservation
 
 
 def test_give_back_gives_back_once_however_often_it_is_called(counters: Counters) -> None:
     counters.load("a", 5, (), make=True)
-    draft = new_draft(("a", 2))
-    counters.take(draft)
+    request = new_request(("a", 2))
+    counters.take(request)
     for _ in range(3):
-        counters.give_back(draft.id, draft.skus)
+        counters.give_back(request.id, request.skus)
     assert counters.left(["a"]) == {"a": 5}
     assert counters.reserved() == {}
 
 
 def test_without_the_look_at_the_note_it_gives_back_again(redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
     """The negative control of the idempotent return: units that nobody has appear."""
-    counters = flawed(redis, monkeypatch, "settle", 'redis.call("HDEL", KEYS[1], ARGV[1])', "")
+    counters = flawed(redis, monkeypatch, "confirm_reservation", 'redis.call("HDEL", KEYS[1], ARGV[1])', "")
     counters.load("a", 5, (), make=True)
-    draft = new_draft(("a", 2))
-    counters.take(draft)
-    counters.give_back(draft.id, draft.skus)
-    counters.give_back(draft.id, draft.skus)
+    request = new_request(("a", 2))
+    counters.take(request)
+    counters.give_back(request.id, request.skus)
+    counters.give_back(request.id, request.skus)
     assert counters.left(["a"]) == {"a": 7}
 
 
-def test_a_draft_that_took_nothing_gives_nothing_back(counters: Counters) -> None:
+def test_a_request_that_took_nothing_gives_nothing_back(counters: Counters) -> None:
     counters.load("a", 5, (), make=True)
-    assert counters.give_back(new_draft(("a", 2)).id, ["a"]) is False
+    assert counters.give_back(new_request(("a", 2)).id, ["a"]) is False
     assert counters.left(["a"]) == {"a": 5}
 
 
-def test_a_draft_that_was_settled_gives_nothing_back_and_the_others_keep_their_notes(counters: Counters) -> None:
+def test_a_request_that_was_settled_gives_nothing_back_and_the_others_keep_their_notes(counters: Counters) -> None:
     counters.load("a", 5, (), make=True)
     counters.load("b", 5, (), make=True)
-    first, second = new_draft(("a", 2)), new_draft(("a", 1), ("b", 1))
+    first, second = new_request(("a", 2)), new_request(("a", 1), ("b", 1))
     counters.take(first)
     counters.take(second)
-    counters.settle(first.id, first.skus)
+    counters.confirm_reservation(first.id, first.skus)
     counters.give_back(first.id, first.skus)
     assert counters.left(["a", "b"]) == {"a": 2, "b": 4}
     assert counters.reserved() == {"a": 1, "b": 1}
@@ -224,10 +226,10 @@ def test_a_draft_that_was_settled_gives_nothing_back_and_the_others_keep_their_n
 def test_units_that_come_back_after_the_sale_make_no_counter_anew(counters: Counters) -> None:
     counters.load("a", 5, (), make=True)
     counters.load("b", 5, (), make=True)
-    draft = new_draft(("a", 2), ("b", 2))
-    counters.take(draft)
+    request = new_request(("a", 2), ("b", 2))
+    counters.take(request)
     counters.unload(["a"])
-    counters.give_back(draft.id, draft.skus)
+    counters.give_back(request.id, request.skus)
     assert counters.left(["a", "b"]) == {"a": None, "b": 5}
     assert counters.reserved() == {}
 
@@ -236,9 +238,9 @@ def test_units_that_come_back_after_the_sale_make_no_counter_anew(counters: Coun
 
 
 def test_a_counter_is_what_is_on_hand_less_what_is_reserved(counters: Counters) -> None:
-    """The drafts on their way have taken from the counter, and not yet from what is on hand."""
+    """The requests on their way have taken from the counter, and not yet from what is on hand."""
     assert counters.load("a", 5, (), make=True) == 0
-    counters.take(new_draft(("a", 2)))
+    counters.take(new_request(("a", 2)))
     assert counters.load("a", 5, (), make=False) == 0
     assert counters.left(["a"]) == {"a": 3}
     assert counters.load("a", 9, (), make=False) == 4
@@ -254,30 +256,30 @@ def test_a_counter_that_is_no_number_is_made_again(counters: Counters) -> None:
 
 def test_a_counter_that_is_lost_is_made_again_less_what_is_reserved(counters: Counters) -> None:
     counters.load("a", 5, (), make=True)
-    counters.take(new_draft(("a", 2)))
+    counters.take(new_request(("a", 2)))
     counters.unload(["a"])
     assert counters.load("a", 5, (), make=True) == 0
     assert counters.left(["a"]) == {"a": 3}
 
 
-def test_units_of_a_draft_that_is_an_order_already_are_not_subtracted_twice(counters: Counters) -> None:
+def test_units_of_a_request_that_is_an_order_already_are_not_subtracted_twice(counters: Counters) -> None:
     """It is committed, so its units are not on hand any more, and its note is about to be settled."""
     counters.load("a", 5, (), make=True)
     counters.load("b", 5, (), make=True)
-    done, coming = new_draft(("a", 2), ("b", 1)), new_draft(("a", 1))
+    done, coming = new_request(("a", 2), ("b", 1)), new_request(("a", 1))
     counters.take(done)
     counters.take(coming)
-    assert counters.load("a", 3, {done.id, new_draft(("a", 1)).id}, make=False) == 0
+    assert counters.load("a", 3, {done.id, new_request(("a", 1)).id}, make=False) == 0
     assert counters.load("b", 4, {done.id}, make=False) == 0
-    counters.settle(done.id, done.skus)
+    counters.confirm_reservation(done.id, done.skus)
     assert counters.left(["a", "b"]) == {"a": 2, "b": 4}
     assert counters.reserved() == {"a": 1}
 
 
 def test_without_the_look_at_committed_notes_units_are_subtracted_twice(counters: Counters) -> None:
-    """The negative control: the caller does not say which drafts are orders."""
+    """The negative control: the caller does not say which requests are orders."""
     counters.load("a", 5, (), make=True)
-    counters.take(new_draft(("a", 2)))
+    counters.take(new_request(("a", 2)))
     assert counters.load("a", 3, (), make=False) == -2
 
 
@@ -288,13 +290,13 @@ def test_a_counter_that_is_not_there_is_made_only_when_asked_for(counters: Count
 
 def test_notes_say_whose_and_since_when(counters: Counters) -> None:
     counters.load("a", 5, (), make=True)
-    first, second = new_draft(("a", 2)), new_draft(("a", 1))
+    first, second = new_request(("a", 2)), new_request(("a", 1))
     before = counters.client.time()[0]
     counters.take(first)
     counters.take(second)
-    assert {note.draft: note.lines for note in counters.notes()} == {first.id: [("a", 2)], second.id: [("a", 1)]}
+    assert {note.request: note.items for note in counters.notes()} == {first.id: [("a", 2)], second.id: [("a", 1)]}
     assert all(before <= note.at <= counters.client.time()[0] for note in counters.notes())
-    assert counters.drafts() == {first.id, second.id}
+    assert counters.requests() == {first.id, second.id}
 
 
 @pytest.mark.parametrize("units", [0.5, -0.5, True, "1"])
@@ -302,16 +304,16 @@ def test_a_note_with_a_part_of_a_unit_cannot_be_read_and_is_said_to_be_so(
     counters: Counters, units: object, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The scripts count it as none, and reconciling must not pass it over in silence."""
-    draft = new_draft(("a", 1))
-    counters.client.hset(NOTES, str(draft.id), json.dumps({"lines": [["a", units]], "at": 1}))
+    request = new_request(("a", 1))
+    counters.client.hset(NOTES, str(request.id), json.dumps({"items": [["a", units]], "at": 1}))
     assert counters.notes() == []
-    assert not counters.give_back(draft.id, ["a"])
+    assert not counters.give_back(request.id, ["a"])
     assert [record.args[0] for record in caplog.records if record.args]
 
 
 def test_units_reserved_that_are_no_number_are_counted_again(counters: Counters) -> None:
     counters.load("a", 5, (), make=True)
-    counters.take(new_draft(("a", 2)))
+    counters.take(new_request(("a", 2)))
     counters.client.hset(UNITS, "a", "many")
     assert counters.recount() == [("a", 0, 2)]
     assert counters.reserved() == {"a": 2}
@@ -319,7 +321,7 @@ def test_units_reserved_that_are_no_number_are_counted_again(counters: Counters)
 
 def test_a_counter_that_is_preheated_does_not_expire(counters: Counters) -> None:
     counters.load("a", 5, (), make=True)
-    counters.take(new_draft(("a", 1)))
+    counters.take(new_request(("a", 1)))
     assert counters.client.ttl(counter_key("a")) == -1
     assert [counters.client.ttl(key) for key in (NOTES, UNITS)] == [-1, -1]
 
@@ -344,7 +346,7 @@ def test_every_sku_has_its_counter_in_the_slot_of_the_notes(counters: Counters, 
     """A script lives in one slot of a cluster, so a cart of several skus has all of its keys there."""
     assert key_slot(counter_key(sku).encode()) == key_slot(NOTES.encode())
     counters.load(sku, 2, (), make=True)
-    counters.take(new_draft((sku, 1)))
+    counters.take(new_request((sku, 1)))
     assert counters.left([sku]) == {sku: 1}
     assert counters.reserved() == {sku: 1}
 
@@ -359,15 +361,15 @@ def nobody(tmp_path: Path) -> Counters:
 
 def test_take_without_redis_is_unavailable_which_is_not_sold_out(nobody: Counters) -> None:
     with pytest.raises(StockUnavailable, match="Redis did not answer"):
-        nobody.take(new_draft(("a", 1)))
+        nobody.take(new_request(("a", 1)))
 
 
-@pytest.mark.parametrize("call", ["give_back", "settle"])
-def test_what_cannot_be_told_to_redis_is_logged_by_the_drafts_id(
+@pytest.mark.parametrize("call", ["give_back", "confirm_reservation"])
+def test_what_cannot_be_told_to_redis_is_logged_by_the_requests_id(
     nobody: Counters, caplog: pytest.LogCaptureFixture, call: str
 ) -> None:
-    draft = new_draft(("a", 1))
+    request = new_request(("a", 1))
     with caplog.at_level(logging.WARNING):
-        getattr(nobody, call)(draft.id, draft.skus)
-    assert [str(draft.id) in record.getMessage() for record in caplog.records] == [True]
+        getattr(nobody, call)(request.id, request.skus)
+    assert [str(request.id) in record.getMessage() for record in caplog.records] == [True]
     assert "reconciled" in caplog.text

@@ -11,29 +11,29 @@ from typing import Any
 import pytest
 from django.db import connection, transaction
 
-from inventory import stock, strategies
-from inventory.draft import Draft
-from inventory.strategies import advisory_lock
+from inventory import stock
+from inventory.requests import OrderRequest
+from inventory.strategies import advisory_lock, registry
 from inventory.strategies.advisory_lock import LOCK
 from inventory.strategies.guarded_update import GuardedUpdate
-from tests.factories import at_once, new_draft, preheated, tally, waiting_in_postgres
+from tests.factories import at_once, new_request, preheated, tally, waiting_in_postgres
 from tests.inventory.conftest import Ledger
 from tests.waiting import PATIENCE, wait_for
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
-def unordered(draft: Draft) -> Draft:
-    """The same cart the other way round, which a draft refuses to be made of."""
-    object.__setattr__(draft, "lines", draft.lines[::-1])
-    return draft
+def unordered(request: OrderRequest) -> OrderRequest:
+    """The same cart the other way round, which a request refuses to be made of."""
+    object.__setattr__(request, "items", request.items[::-1])
+    return request
 
 
 def test_opposite_carts_that_are_not_ordered_deadlock_and_one_of_them_is_not_sold(ledger: Ledger) -> None:
     preheated("guarded-update", {"a": 2, "b": 2})
     both_have_one = threading.Barrier(2)
 
-    def buy(draft: Draft) -> Any:
+    def buy(request: OrderRequest) -> Any:
         taken = 0
 
         def meet(execute: Callable[..., Any], sql: str, *rest: Any) -> Any:
@@ -48,10 +48,10 @@ def test_opposite_carts_that_are_not_ordered_deadlock_and_one_of_them_is_not_sol
         with connection.cursor() as cursor:
             cursor.execute("SET deadlock_timeout = '50ms'")
         with connection.execute_wrapper(meet):
-            return GuardedUpdate().place(draft, ledger.save)
+            return GuardedUpdate().place(request, ledger.save)
 
     cart = ("a", 1), ("b", 1)
-    answers = at_once(lambda: buy(new_draft(*cart)), lambda: buy(unordered(new_draft(*cart))))
+    answers = at_once(lambda: buy(new_request(*cart)), lambda: buy(unordered(new_request(*cart))))
 
     assert tally(answers) == {"COMMITTED": 1, "OperationalError": 1}
     assert "deadlock detected" in str(next(answer for answer in answers if isinstance(answer, Exception)))
@@ -84,7 +84,7 @@ def test_rows_locked_in_one_order_do_not_deadlock_and_rows_locked_as_named_do(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch, name: str, in_order: bool, answers: dict[str, int]
 ) -> None:
     """Carts that are out of order, so that only the order of the locks is left. `unit-rows` sells from the pool."""
-    strategy = strategies.get(name)
+    strategy = registry.get(name)
     stock.deliver("a", 2)
     stock.deliver("b", 2)
     lock = stock.lock
@@ -101,8 +101,8 @@ def test_rows_locked_in_one_order_do_not_deadlock_and_rows_locked_as_named_do(
     cart = ("a", 1), ("b", 1)
     given = both_get_what_they_ask_for_first(
         lambda: lock(["a", "b"]),
-        lambda: strategy.place(new_draft(*cart), ledger.save),
-        lambda: strategy.place(unordered(new_draft(*cart)), ledger.save),
+        lambda: strategy.place(new_request(*cart), ledger.save),
+        lambda: strategy.place(unordered(new_request(*cart)), ledger.save),
     )
     assert tally(given) == answers
     sold = answers["COMMITTED"]
@@ -129,8 +129,8 @@ def test_where_two_skus_have_one_number_locks_in_the_order_of_numbers_do_not_dea
 
     given = both_get_what_they_ask_for_first(
         take_everything,
-        lambda: strategy.place(new_draft(("a", 1), ("b", 1)), ledger.save),
-        lambda: strategy.place(new_draft(("b", 1), ("c", 1)), ledger.save),
+        lambda: strategy.place(new_request(("a", 1), ("b", 1)), ledger.save),
+        lambda: strategy.place(new_request(("b", 1), ("c", 1)), ledger.save),
     )
     assert tally(given) == answers
     assert sum(ledger.sold().values()) == 2 * answers["COMMITTED"]

@@ -11,13 +11,13 @@ import pytest
 from django.db import OperationalError, connection, connections, transaction
 from psycopg.errors import LockNotAvailable
 
-from inventory import batch, stock
-from inventory.draft import Draft, Placement
+from inventory import bulk, stock
 from inventory.errors import Duplicate, OverLimit, Refusal, SoldOut
 from inventory.models import StockItem, StockSegment
+from inventory.requests import OrderRequest, Placement
 from inventory.strategies import group_commit
 from inventory.strategies.group_commit import GroupCommit
-from tests.factories import new_draft
+from tests.factories import new_request
 from tests.inventory.conftest import Ledger
 from tests.waiting import PATIENCE, wait_for
 
@@ -35,14 +35,14 @@ class Gate:
         self.refusals: dict[UUID, Refusal] = {}
         self.poison: set[UUID] = set()
 
-    def save(self, drafts: Sequence[Draft]) -> Mapping[UUID, Refusal]:
-        self.groups.append([draft.id for draft in drafts])
+    def save(self, requests: Sequence[OrderRequest]) -> Mapping[UUID, Refusal]:
+        self.groups.append([request.id for request in requests])
         self.inside.set()
         assert self.go_on.wait(PATIENCE)
-        if self.poison & {draft.id for draft in drafts}:
+        if self.poison & {request.id for request in requests}:
             raise ValueError("a mistake of ours")
-        refused = {draft.id: self.refusals[draft.id] for draft in drafts if draft.id in self.refusals}
-        if accepted := [draft for draft in drafts if draft.id not in refused]:
+        refused = {request.id: self.refusals[request.id] for request in requests if request.id in self.refusals}
+        if accepted := [request for request in requests if request.id not in refused]:
             self.ledger.save(accepted)
         return refused
 
@@ -58,24 +58,24 @@ def strategy() -> GroupCommit:
 
 
 @pytest.fixture
-def place(strategy: GroupCommit, gate: Gate) -> Iterator[Callable[[Draft], Future[Placement]]]:
-    """Place a draft in a thread of its own, and return once it waits or saves."""
+def place(strategy: GroupCommit, gate: Gate) -> Iterator[Callable[[OrderRequest], Future[Placement]]]:
+    """Place a request in a thread of its own, and return once it waits or saves."""
     pool = ThreadPoolExecutor(32)
 
-    def run(draft: Draft) -> Placement:
+    def run(request: OrderRequest) -> Placement:
         try:
-            return strategy.place(draft, gate.save)
+            return strategy.place(request, gate.save)
         finally:
             connections.close_all()
 
-    def start(draft: Draft) -> Future[Placement]:
-        before = strategy.group.waiting()
-        leads = not strategy.group._leading
-        future = pool.submit(run, draft)
+    def start(request: OrderRequest) -> Future[Placement]:
+        before = strategy.batcher.pending()
+        leads = not strategy.batcher._running
+        future = pool.submit(run, request)
         if leads:
             assert gate.inside.wait(PATIENCE)
         else:
-            wait_for(lambda: strategy.group.waiting() > before, "the buyer to wait")
+            wait_for(lambda: strategy.batcher.pending() > before, "the buyer to wait")
         return future
 
     yield start
@@ -84,14 +84,14 @@ def place(strategy: GroupCommit, gate: Gate) -> Iterator[Callable[[Draft], Futur
 
 
 def test_who_waits_while_one_is_saved_is_saved_together(
-    gate: Gate, place: Callable[[Draft], Future[Placement]], ledger: Ledger
+    gate: Gate, place: Callable[[OrderRequest], Future[Placement]], ledger: Ledger
 ) -> None:
     stock.deliver("a", 20)
-    drafts = [new_draft(("a", 1)) for _ in range(9)]
-    answers = [place(draft) for draft in drafts]
+    requests = [new_request(("a", 1)) for _ in range(9)]
+    answers = [place(request) for request in requests]
     gate.go_on.set()
     assert [answer.result(PATIENCE) for answer in answers] == [Placement.COMMITTED] * 9
-    assert gate.groups == [[drafts[0].id], [draft.id for draft in drafts[1:]]]
+    assert gate.groups == [[requests[0].id], [request.id for request in requests[1:]]]
     ledger.assert_law(a=(11, 9))
 
 
@@ -99,17 +99,17 @@ def test_nobody_waits_for_company(strategy: GroupCommit, ledger: Ledger) -> None
     stock.deliver("a", 2)
     threads = threading.active_count()
     for _ in range(2):
-        assert strategy.place(new_draft(("a", 1)), ledger.save) is Placement.COMMITTED
+        assert strategy.place(new_request(("a", 1)), ledger.save) is Placement.COMMITTED
     assert threading.active_count() == threads
-    assert (strategy.group.waiting(), strategy.group._leading) == (0, False)
+    assert (strategy.batcher.pending(), strategy.batcher._running) == (0, False)
 
 
 def test_when_the_stock_does_not_cover_all_the_first_to_come_are_served(
-    gate: Gate, place: Callable[[Draft], Future[Placement]], ledger: Ledger
+    gate: Gate, place: Callable[[OrderRequest], Future[Placement]], ledger: Ledger
 ) -> None:
     """A cart that is too large does not keep a smaller one behind it from what is left."""
     stock.deliver("a", 4)
-    answers = [place(new_draft(("a", quantity))) for quantity in (1, 2, 2, 1, 1)]
+    answers = [place(new_request(("a", quantity))) for quantity in (1, 2, 2, 1, 1)]
     gate.go_on.set()
     said = [answer.exception(PATIENCE) for answer in answers]
     assert [type(error).__name__ for error in said] == ["NoneType", "NoneType", "SoldOut", "NoneType", "SoldOut"]
@@ -120,24 +120,24 @@ def test_when_the_stock_does_not_cover_all_the_first_to_come_are_served(
 
 @pytest.mark.parametrize("refusal", [Duplicate(uuid4()), OverLimit("a", limit=1, taken=1)], ids=["key", "limit"])
 def test_what_one_was_refused_is_left_for_the_next(
-    gate: Gate, place: Callable[[Draft], Future[Placement]], ledger: Ledger, refusal: Refusal
+    gate: Gate, place: Callable[[OrderRequest], Future[Placement]], ledger: Ledger, refusal: Refusal
 ) -> None:
     stock.deliver("a", 2)
-    first, refused, last = (new_draft(("a", 1)) for _ in range(3))
+    first, refused, last = (new_request(("a", 1)) for _ in range(3))
     gate.refusals[refused.id] = refusal
-    answers = [place(draft) for draft in (first, refused, last)]
+    answers = [place(request) for request in (first, refused, last)]
     gate.go_on.set()
     assert [answer.exception(PATIENCE) for answer in answers] == [None, refusal, None]
     ledger.assert_law(a=(0, 2))
 
 
 def test_an_order_that_makes_the_transaction_fail_fails_alone(
-    gate: Gate, place: Callable[[Draft], Future[Placement]], ledger: Ledger
+    gate: Gate, place: Callable[[OrderRequest], Future[Placement]], ledger: Ledger
 ) -> None:
     stock.deliver("a", 9)
-    drafts = [new_draft(("a", 1)) for _ in range(5)]
-    gate.poison = {drafts[2].id}
-    answers = [place(draft) for draft in drafts]
+    requests = [new_request(("a", 1)) for _ in range(5)]
+    gate.poison = {requests[2].id}
+    answers = [place(request) for request in requests]
     gate.go_on.set()
     assert [type(answer.exception(PATIENCE)).__name__ for answer in answers] == [
         *["NoneType"] * 2,
@@ -179,7 +179,7 @@ def held(ledger: Ledger) -> Iterator[None]:
 @pytest.mark.parametrize("waits", WAITS)
 def test_an_order_that_waits_in_vain_fails_alone(
     gate: Gate,
-    place: Callable[[Draft], Future[Placement]],
+    place: Callable[[OrderRequest], Future[Placement]],
     ledger: Ledger,
     held: None,
     monkeypatch: pytest.MonkeyPatch,
@@ -188,11 +188,11 @@ def test_an_order_that_waits_in_vain_fails_alone(
 ) -> None:
     """The negative control: taken for no answer, the error of one is everybody's."""
     stock.deliver("a", 9)
-    drafts = [new_draft(("a", 1)) for _ in range(5)]
+    requests = [new_request(("a", 1)) for _ in range(5)]
     save = gate.save
 
-    def wait(some: Sequence[Draft]) -> Mapping[UUID, Refusal]:
-        if drafts[2] in some:
+    def wait(some: Sequence[OrderRequest]) -> Mapping[UUID, Refusal]:
+        if requests[2] in some:
             with connection.cursor() as cursor:
                 for statement in WAITS[waits]:
                     cursor.execute(statement)
@@ -201,7 +201,7 @@ def test_an_order_that_waits_in_vain_fails_alone(
     monkeypatch.setattr(gate, "save", wait)
     if unknown:
         monkeypatch.setattr(group_commit, "_is_answer", lambda error: False)
-    answers = [place(draft) for draft in drafts]
+    answers = [place(request) for request in requests]
     gate.go_on.set()
     failed = [isinstance(answer.exception(PATIENCE), OperationalError) for answer in answers]
     assert failed == ([False, *[True] * 4] if unknown else [False, False, True, False, False])
@@ -210,16 +210,16 @@ def test_an_order_that_waits_in_vain_fails_alone(
 
 def test_those_who_are_tried_again_alone_wait_for_no_lock_for_long(
     gate: Gate,
-    place: Callable[[Draft], Future[Placement]],
+    place: Callable[[OrderRequest], Future[Placement]],
     ledger: Ledger,
     held: None,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     stock.deliver("a", 9)
-    first, *others = [new_draft(("a", 1)) for _ in range(5)]
+    first, *others = [new_request(("a", 1)) for _ in range(5)]
     save = gate.save
 
-    def wait(some: Sequence[Draft]) -> Mapping[UUID, Refusal]:
+    def wait(some: Sequence[OrderRequest]) -> Mapping[UUID, Refusal]:
         if first not in some:
             with connection.cursor() as cursor:
                 for statement in WAITS["for a lock"][len(some) == 1 :]:  # alone there is no limit of its own
@@ -227,7 +227,7 @@ def test_those_who_are_tried_again_alone_wait_for_no_lock_for_long(
         return save(some)
 
     monkeypatch.setattr(gate, "save", wait)
-    answers = [place(draft) for draft in (first, *others)]
+    answers = [place(request) for request in (first, *others)]
     gate.go_on.set()
     said = [answer.exception(PATIENCE) for answer in answers]
     assert [type(error and error.__cause__) for error in said] == [type(None), *[LockNotAvailable] * 4]
@@ -247,43 +247,43 @@ def test_the_limit_of_waiting_is_what_it_was_afterwards(db: None) -> None:
 
 
 def test_without_an_answer_from_postgres_everybody_of_the_group_is_told_and_the_next_group_goes_on(
-    gate: Gate, place: Callable[[Draft], Future[Placement]], ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+    gate: Gate, place: Callable[[OrderRequest], Future[Placement]], ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stock.deliver("a", 9)
-    drafts = [new_draft(("a", 1)) for _ in range(3)]
+    requests = [new_request(("a", 1)) for _ in range(3)]
     save = gate.save
 
-    def die(drafts_: Sequence[Draft]) -> Mapping[UUID, Refusal]:
-        refused = save(drafts_)
-        if drafts[1] in drafts_:
+    def die(requests_: Sequence[OrderRequest]) -> Mapping[UUID, Refusal]:
+        refused = save(requests_)
+        if requests[1] in requests_:
             with connection.cursor() as cursor:
                 cursor.execute("SELECT pg_terminate_backend(pg_backend_pid())")
         return refused
 
     monkeypatch.setattr(gate, "save", die)
-    answers = [place(draft) for draft in drafts]
+    answers = [place(request) for request in requests]
     gate.go_on.set()
     assert [type(answer.exception(PATIENCE)) for answer in answers] == [type(None), OperationalError, OperationalError]
-    late = place(new_draft(("a", 1)))
+    late = place(new_request(("a", 1)))
     assert late.result(PATIENCE) is Placement.COMMITTED
     ledger.assert_law(a=(7, 2))
 
 
 def test_who_leads_and_is_interrupted_leaves_nobody_waiting(
-    gate: Gate, place: Callable[[Draft], Future[Placement]], ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+    gate: Gate, place: Callable[[OrderRequest], Future[Placement]], ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stock.deliver("a", 9)
-    first, second, third = (new_draft(("a", 1)) for _ in range(3))
+    first, second, third = (new_request(("a", 1)) for _ in range(3))
     save = gate.save
 
-    def stop(drafts: Sequence[Draft]) -> Mapping[UUID, Refusal]:
-        save(drafts)
-        if first in drafts:
+    def stop(requests: Sequence[OrderRequest]) -> Mapping[UUID, Refusal]:
+        save(requests)
+        if first in requests:
             raise KeyboardInterrupt
         return {}
 
     monkeypatch.setattr(gate, "save", stop)
-    answers = [place(draft) for draft in (first, second, third)]
+    answers = [place(request) for request in (first, second, third)]
     gate.go_on.set()
     assert isinstance(answers[0].exception(PATIENCE), KeyboardInterrupt)
     assert [answer.result(PATIENCE) for answer in answers[1:]] == [Placement.COMMITTED] * 2
@@ -305,9 +305,9 @@ def test_what_is_split_up_is_neither_sold_nor_told_to_be_sold_out(
     stock.deliver("a", 3)
     StockItem.objects.update(on_hand=1)
     StockSegment.objects.create(item_id="a", number=0, on_hand=2)
-    drafts = [new_draft(("a", units)) for units in wanted]
+    requests = [new_request(("a", units)) for units in wanted]
 
-    refusals = batch.commit(drafts, ledger.save)
+    refusals = bulk.commit(requests, ledger.save)
 
-    assert {at: str(refusals[draft.id]) for at, draft in enumerate(drafts) if draft.id in refusals} == told
+    assert {at: str(refusals[request.id]) for at, request in enumerate(requests) if request.id in refusals} == told
     assert stock.on_hand("a") == 2

@@ -15,14 +15,16 @@ from django.test import override_settings
 from django_redis import get_redis_connection
 from redis import Redis
 
-from inventory import stock, strategies
+from inventory import stock
 from inventory.errors import StockBusy, StockElsewhere, StockNotLoaded, StockUnavailable
 from inventory.models import StockItem
-from inventory.strategies import NAMES, Strategy, locked, locks
+from inventory.strategies import locked, locks, registry
+from inventory.strategies.base import Strategy
 from inventory.strategies.locked import CLAIM, Locked
 from inventory.strategies.locks import conninfo, file_lock, lock_strategies
+from inventory.strategies.registry import NAMES
 from locking import FairRedisLock, Lease, Lock, ProcessLock, RedisLock, ReentrantLock, ThreadLock
-from tests.factories import elsewhere, meeting_before_the_write, new_draft, nobody, preheated, tally
+from tests.factories import elsewhere, meeting_before_the_write, new_request, nobody, preheated, tally
 from tests.inventory.conftest import Ledger
 from tests.inventory.test_row_lock import subtract_unguarded
 
@@ -43,7 +45,7 @@ def test_a_sku_that_moves_from_one_kind_of_lock_to_another_and_back_sells_on(led
     preheated(other, {"a": 4})
     seen = []
     for name in ("redis-lock", other, other, "redis-lock"):
-        strategies.get(name).place(new_draft(("a", 1)), ledger.save)
+        registry.get(name).place(new_request(("a", 1)), ledger.save)
         seen.append(claimed())
     assert [name for name, _ in seen] == ["redis-lock", other, other, "redis-lock"]
     assert seen[1][1] < seen[2][1]
@@ -56,9 +58,9 @@ def test_where_fences_of_every_kind_are_compared_the_second_kind_never_sells(
 ) -> None:
     """The negative control."""
     monkeypatch.setattr(locked, "CLAIM", CLAIM.replace(" OR fenced_by <> %(kind)s", ""))
-    preheated("redis-lock", {"a": 2}).place(new_draft(("a", 1)), ledger.save)
+    preheated("redis-lock", {"a": 2}).place(new_request(("a", 1)), ledger.save)
     with pytest.raises(StockElsewhere, match="a is split up"):
-        strategies.get("insert-lock").place(new_draft(("a", 1)), ledger.save)
+        registry.get("insert-lock").place(new_request(("a", 1)), ledger.save)
     ledger.assert_law(a=(1, 1))
 
 
@@ -67,9 +69,9 @@ def test_within_a_kind_the_lower_fence_is_overtaken(ledger: Ledger, name: str) -
     strategy = preheated(name, {"a": 1})
     StockItem.objects.update(fence=2**62, fenced_by=name)
     with pytest.raises(StockBusy, match="overtaken"):
-        strategy.place(new_draft(("a", 1)), ledger.save)
+        strategy.place(new_request(("a", 1)), ledger.save)
     StockItem.objects.update(fence=2**62, fenced_by="another")
-    strategy.place(new_draft(("a", 1)), ledger.save)
+    strategy.place(new_request(("a", 1)), ledger.save)
     assert claimed()[0] == name
     ledger.assert_law(a=(0, 1))
 
@@ -98,16 +100,16 @@ def test_when_a_lock_without_a_fence_fails_the_guard_sells_no_unit_twice(
         monkeypatch.setattr(stock, "take", subtract_unguarded)
     stock.deliver("last", 1)
     strategy = Locked("excludes-nobody", lambda sku: ExcludesNobody(tmp_path, sku), wait=1)
-    buyers = [partial(strategy.place, new_draft(("last", 1)), ledger.save) for _ in range(4)]
+    buyers = [partial(strategy.place, new_request(("last", 1)), ledger.save) for _ in range(4)]
     assert tally(meeting_before_the_write(*buyers)) == {"COMMITTED": 1, refused: 3}
     ledger.assert_law(last=(0, 1))
 
 
 @pytest.mark.parametrize("name", ["file-lock", "session-lock"])
 def test_a_lock_without_a_fence_claims_nothing(ledger: Ledger, name: str) -> None:
-    preheated("redis-lock", {"a": 2}).place(new_draft(("a", 1)), ledger.save)
+    preheated("redis-lock", {"a": 2}).place(new_request(("a", 1)), ledger.save)
     before = claimed()
-    strategies.get(name).place(new_draft(("a", 1)), ledger.save)
+    registry.get(name).place(new_request(("a", 1)), ledger.save)
     assert claimed() == before
     ledger.assert_law(a=(0, 2))
 
@@ -139,9 +141,9 @@ def test_the_lock_is_held_in_save_and_free_after_the_answer_and_busy_is_not_sold
 
     def rival() -> None:
         with pytest.raises(StockBusy):
-            elsewhere(lambda: impatient.place(new_draft(("a", 1)), ledger.save))
+            elsewhere(lambda: impatient.place(new_request(("a", 1)), ledger.save))
 
-    strategy.place(new_draft(("a", 1)), lambda drafts: (rival(), ledger.save(drafts))[1])
+    strategy.place(new_request(("a", 1)), lambda requests: (rival(), ledger.save(requests))[1])
     lease = strategy.make_lock("a").acquire(blocking=False)
     assert lease is not None
     assert lease.release()
@@ -150,14 +152,14 @@ def test_the_lock_is_held_in_save_and_free_after_the_answer_and_busy_is_not_sold
 
 def test_a_lock_whose_row_is_missing_is_made_by_preheating(ledger: Ledger) -> None:
     stock.deliver("a", 1)
-    strategy = strategies.get("lock-table")
+    strategy = registry.get("lock-table")
     with connection.cursor() as cursor:
         cursor.execute("DELETE FROM lock_row")
     with pytest.raises(StockNotLoaded, match="no row 'stock:a'"):
-        strategy.place(new_draft(("a", 1)), ledger.save)
+        strategy.place(new_request(("a", 1)), ledger.save)
     for _ in range(2):
         strategy.preheat(["a"], nobody)
-    strategy.place(new_draft(("a", 1)), ledger.save)
+    strategy.place(new_request(("a", 1)), ledger.save)
     ledger.assert_law(a=(0, 1))
 
 
@@ -180,7 +182,7 @@ def test_given_no_folder_for_its_files_a_file_lock_is_unavailable(ledger: Ledger
     stock.deliver("a", 1)
     nowhere = str(tmp_path / "no" / "folder")
     with override_settings(LOCK_FOLDER=nowhere), pytest.raises(StockUnavailable, match="folder exists"):
-        strategies.get("file-lock").place(new_draft(("a", 1)), ledger.save)
+        registry.get("file-lock").place(new_request(("a", 1)), ledger.save)
     ledger.assert_law(a=(1, 0))
 
 
@@ -197,5 +199,5 @@ def test_given_no_postgres_for_the_lock_it_is_unavailable(
     monkeypatch.setattr(locks, "conninfo", lambda: f"host={tmp_path}")
     for name in ("insert-lock", "lock-table", "session-lock"):
         with pytest.raises(StockUnavailable):
-            strategies.get(name).place(new_draft(("a", 1)), ledger.save)
+            registry.get(name).place(new_request(("a", 1)), ledger.save)
     ledger.assert_law(a=(1, 0))

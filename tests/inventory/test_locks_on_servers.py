@@ -8,13 +8,14 @@ from contextlib import ExitStack
 import pytest
 from django.test import override_settings
 
-from inventory import stock, strategies
+from inventory import stock
 from inventory.errors import StockElsewhere, StockUnavailable
 from inventory.models import StockItem
-from inventory.strategies import Strategy, locked, locks
+from inventory.strategies import locked, locks, registry
+from inventory.strategies.base import Strategy
 from inventory.strategies.locked import CLAIM
 from inventory.strategies.locks import lock_strategies
-from tests.factories import new_draft
+from tests.factories import new_request
 from tests.inventory.conformance import StrategyConformance
 from tests.inventory.conftest import Ledger
 from tests.locking.conftest import running_valkey
@@ -87,10 +88,10 @@ class TestZooKeeperLock(StrategyConformance):
 
 def test_a_sku_that_moves_from_redis_to_etcd_and_back_sells_on(ledger: Ledger, etcd_lock: Strategy) -> None:
     stock.deliver("a", 4)
-    redis_lock = strategies.get("redis-lock")
+    redis_lock = registry.get("redis-lock")
     seen = []
     for strategy in (redis_lock, etcd_lock, etcd_lock, redis_lock):
-        strategy.place(new_draft(("a", 1)), ledger.save)
+        strategy.place(new_request(("a", 1)), ledger.save)
         seen.append(StockItem.objects.values_list("fenced_by", "fence").get())
     assert [name for name, _ in seen] == ["redis-lock", "etcd-lock", "etcd-lock", "redis-lock"]
     assert seen[1][1] < seen[2][1] < seen[0][1] < seen[3][1]
@@ -103,9 +104,9 @@ def test_where_the_kind_of_a_fence_is_not_looked_at_etcd_never_sells_what_redis_
     """The negative control."""
     monkeypatch.setattr(locked, "CLAIM", CLAIM.replace(" OR fenced_by <> %(kind)s", ""))
     stock.deliver("a", 2)
-    strategies.get("redis-lock").place(new_draft(("a", 1)), ledger.save)
+    registry.get("redis-lock").place(new_request(("a", 1)), ledger.save)
     with pytest.raises(StockElsewhere, match="a is split up"):
-        etcd_lock.place(new_draft(("a", 1)), ledger.save)
+        etcd_lock.place(new_request(("a", 1)), ledger.save)
     ledger.assert_law(a=(1, 1))
 
 
@@ -128,7 +129,7 @@ def test_given_no_server_it_is_unavailable_and_nothing_is_taken(
     forget()
     try:
         with override_settings(**setting), pytest.raises(StockUnavailable):
-            named(name).place(new_draft(("a", 1)), ledger.save)
+            named(name).place(new_request(("a", 1)), ledger.save)
     finally:
         forget()
     ledger.assert_law(a=(1, 0))

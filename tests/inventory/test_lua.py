@@ -12,14 +12,15 @@ import pytest
 from django.db import DatabaseError, IntegrityError, OperationalError, connection, transaction
 from redis import Redis, RedisError
 
-from inventory import stock, strategies
-from inventory.counters import NOTES, Counters
-from inventory.draft import Draft, Placement, Returned, Save, save_one
+from inventory import stock
+from inventory.counters.whole import NOTES, Counters
 from inventory.errors import Refusal, SoldOut, StockNotLoaded, StockUnavailable
 from inventory.models import StockItem
-from inventory.strategies import Strategy
+from inventory.requests import OrderRequest, Placement, Returned, Save, save_one
+from inventory.strategies import registry
+from inventory.strategies.base import Strategy
 from inventory.strategies.lua import Lua
-from tests.factories import elsewhere, interleaved, new_draft, preheated
+from tests.factories import elsewhere, interleaved, new_request, preheated
 from tests.inventory.conftest import Ledger
 from tests.waiting import wait_for
 
@@ -32,9 +33,9 @@ def strategy(ledger: Ledger) -> Strategy:
     return preheated("lua", {"a": 2})
 
 
-def sent_back(redis: Redis, draft: Draft) -> bool:
-    """Whether the units of a draft are no longer noted as its own."""
-    return not redis.hexists(NOTES, str(draft.id))
+def sent_back(redis: Redis, request: OrderRequest) -> bool:
+    """Whether the units of a request are no longer noted as its own."""
+    return not redis.hexists(NOTES, str(request.id))
 
 
 # Redis and Postgres agree
@@ -45,12 +46,12 @@ def test_in_save_the_units_are_reserved_and_at_rest_they_are_sold(
 ) -> None:
     seen = []
 
-    def look(drafts: Sequence[Draft]) -> Mapping[UUID, Refusal]:
+    def look(requests: Sequence[OrderRequest]) -> Mapping[UUID, Refusal]:
         on_hand = elsewhere(lambda: StockItem.objects.get(sku="a").on_hand)
         seen.append((counters.left(["a"])["a"], counters.reserved()["a"], on_hand))
-        return ledger.save(drafts)
+        return ledger.save(requests)
 
-    strategy.place(new_draft(("a", 1)), look)
+    strategy.place(new_request(("a", 1)), look)
     assert seen == [(1, 1, 2)]
     ledger.assert_law(a=(1, 1))
     assert counters.left(["a"]) == {"a": 1}
@@ -64,7 +65,7 @@ def test_who_is_refused_by_redis_reads_what_is_on_hand_and_waits_for_no_row(stra
         return execute(sql, *rest)
 
     with connection.execute_wrapper(listen), pytest.raises(SoldOut):
-        strategy.place(new_draft(("a", 3)), ledger.save)
+        strategy.place(new_request(("a", 3)), ledger.save)
     assert [sql.split()[0] for sql in statements] == ["SELECT"]
     assert "FOR " not in statements[0]
     ledger.assert_law(a=(2, 0))
@@ -75,7 +76,7 @@ def test_a_counter_that_is_missing_is_not_loaded_and_not_sold_out(
 ) -> None:
     counters.unload(["a"])
     with pytest.raises(StockNotLoaded):
-        strategy.place(new_draft(("a", 1)), ledger.save)
+        strategy.place(new_request(("a", 1)), ledger.save)
     ledger.assert_law(a=(2, 0))
 
 
@@ -83,8 +84,8 @@ def test_preheating_copies_what_is_on_hand_now_and_nothing_for_a_sku_that_never_
     ledger: Ledger, counters: Counters
 ) -> None:
     stock.deliver("a", 3)
-    strategies.get("guarded-update").place(new_draft(("a", 1)), ledger.save)
-    strategies.get("lua").preheat(["a", "unknown"], ledger.saved)
+    registry.get("guarded-update").place(new_request(("a", 1)), ledger.save)
+    registry.get("lua").preheat(["a", "unknown"], ledger.saved)
     assert counters.left(["a", "unknown"]) == {"a": 2, "unknown": 0}
     ledger.assert_law(a=(2, 1))
 
@@ -97,17 +98,17 @@ def test_a_counter_above_the_truth_is_refused_by_the_guard_in_sql_and_nothing_is
 ) -> None:
     counters.load("a", 5, (), make=False)
     for _ in range(2):
-        strategy.place(new_draft(("a", 1)), ledger.save)
+        strategy.place(new_request(("a", 1)), ledger.save)
     with pytest.raises(SoldOut, match="a: 1 wanted, 0 left"):
-        strategy.place(new_draft(("a", 1)), ledger.save)
+        strategy.place(new_request(("a", 1)), ledger.save)
     assert (ledger.figures()["a"].on_hand, ledger.figures()["a"].sold) == (0, 2)
     assert counters.reserved() == {}
     # A counter that was caught at it is trusted no more: it is loaded again before anybody else is admitted.
     with pytest.raises(StockNotLoaded):
-        strategy.place(new_draft(("a", 1)), ledger.save)
+        strategy.place(new_request(("a", 1)), ledger.save)
     strategy.preheat(["a"], ledger.saved)
     with pytest.raises(SoldOut, match="a: 1 wanted, 0 left"):
-        strategy.place(new_draft(("a", 1)), ledger.save)
+        strategy.place(new_request(("a", 1)), ledger.save)
     ledger.assert_law(a=(0, 2))
 
 
@@ -121,8 +122,8 @@ def test_it_is_refused_also_when_redis_has_gone_meanwhile(
 
     monkeypatch.setattr(Counters, "unload", gone)
     with pytest.raises(SoldOut, match="a: 3 wanted, 2 left"):
-        strategy.place(new_draft(("a", 3)), ledger.save)
-    assert strategy.place(new_draft(("a", 2)), ledger.save) is Placement.COMMITTED
+        strategy.place(new_request(("a", 3)), ledger.save)
+    assert strategy.place(new_request(("a", 2)), ledger.save) is Placement.COMMITTED
 
 
 def test_without_the_guard_in_sql_the_constraint_refuses(
@@ -137,7 +138,7 @@ def test_without_the_guard_in_sql_the_constraint_refuses(
     monkeypatch.setattr(stock, "take", trust_the_counter)
     counters.load("a", 5, (), make=False)
     with pytest.raises(IntegrityError, match="stock_on_hand_not_negative"):
-        strategy.place(new_draft(("a", 3)), ledger.save)
+        strategy.place(new_request(("a", 3)), ledger.save)
     assert (ledger.figures()["a"].on_hand, ledger.figures()["a"].sold) == (2, 0)
     assert (counters.left(["a"]), counters.reserved()) == ({"a": 5}, {})
 
@@ -156,11 +157,11 @@ def below(name: str, ledger: Ledger, redis: Redis) -> Strategy:
 @BELOW
 def test_a_counter_below_the_truth_is_not_loaded_and_not_sold_out(below: Strategy, ledger: Ledger, name: str) -> None:
     with pytest.raises(StockNotLoaded, match="a has more on hand than Redis knows of"):
-        below.place(new_draft(("a", 2)), ledger.save)
+        below.place(new_request(("a", 2)), ledger.save)
     below.preheat(["a"], ledger.saved)
-    below.place(new_draft(("a", 2)), ledger.save)
+    below.place(new_request(("a", 2)), ledger.save)
     with pytest.raises(SoldOut):
-        below.place(new_draft(("a", 5)), ledger.save)
+        below.place(new_request(("a", 5)), ledger.save)
 
 
 @BELOW
@@ -171,7 +172,7 @@ def test_without_asking_postgres_too_it_would_be_sold_out(
     for module in ("lua", "segmented_redis"):
         monkeypatch.setattr(f"inventory.strategies.{module}.agree", lambda sku, admits: None)
     with pytest.raises(SoldOut):
-        below.place(new_draft(("a", 2)), ledger.save)
+        below.place(new_request(("a", 2)), ledger.save)
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
@@ -180,21 +181,21 @@ def test_orders_that_are_committed_between_the_two_answers_make_nobody_doubt_red
 ) -> None:
     """Redis is asked first: since then there can only be less on hand. Asked after Postgres, it would seem too low."""
     with (
-        interleaved(lambda: strategy.place(new_draft(("a", 1)), ledger.save), **{when: "SELECT"}),
+        interleaved(lambda: strategy.place(new_request(("a", 1)), ledger.save), **{when: "SELECT"}),
         pytest.raises(SoldOut),
     ):
-        strategy.place(new_draft(("a", 3)), ledger.save)
+        strategy.place(new_request(("a", 3)), ledger.save)
     ledger.assert_law(a=(1, 1))
 
 
 def test_what_is_committed_and_still_noted_as_reserved_makes_nobody_doubt_redis(
     strategy: Strategy, ledger: Ledger, counters: Counters, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Counters, "settle", lambda *draft: False)
-    strategy.place(new_draft(("a", 1)), ledger.save)
+    monkeypatch.setattr(Counters, "confirm_reservation", lambda *request: False)
+    strategy.place(new_request(("a", 1)), ledger.save)
     assert counters.admits("a") == 2
     with pytest.raises(SoldOut):
-        strategy.place(new_draft(("a", 3)), ledger.save)
+        strategy.place(new_request(("a", 3)), ledger.save)
 
 
 # The order is surely not saved: the units go back, once
@@ -203,25 +204,25 @@ def test_what_is_committed_and_still_noted_as_reserved_makes_nobody_doubt_redis(
 def test_an_order_whose_save_fails_gives_its_units_back_once(
     strategy: Strategy, ledger: Ledger, counters: Counters, redis: Redis
 ) -> None:
-    def fail(drafts: Sequence[Draft]) -> Mapping[UUID, Refusal]:
+    def fail(requests: Sequence[OrderRequest]) -> Mapping[UUID, Refusal]:
         assert counters.reserved() == {"a": 2}
         raise KeyError
 
-    draft = new_draft(("a", 2))
+    request = new_request(("a", 2))
     with pytest.raises(KeyError):
-        strategy.place(draft, fail)
-    assert sent_back(redis, draft)
-    counters.give_back(draft.id, draft.skus)
+        strategy.place(request, fail)
+    assert sent_back(redis, request)
+    counters.give_back(request.id, request.skus)
     assert counters.left(["a"]) == {"a": 2}
     ledger.assert_law(a=(2, 0))
 
 
 def test_an_interrupted_save_gives_its_units_back(strategy: Strategy, ledger: Ledger, counters: Counters) -> None:
-    def stop(drafts: Sequence[Draft]) -> Mapping[UUID, Refusal]:
+    def stop(requests: Sequence[OrderRequest]) -> Mapping[UUID, Refusal]:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        strategy.place(new_draft(("a", 1)), stop)
+        strategy.place(new_request(("a", 1)), stop)
     assert counters.left(["a"]) == {"a": 2}
     ledger.assert_law(a=(2, 0))
 
@@ -229,7 +230,7 @@ def test_an_interrupted_save_gives_its_units_back(strategy: Strategy, ledger: Le
 # Nobody knows whether the order is saved: the note stays
 
 
-def the_answer_is_lost_before_the_commit(drafts: Sequence[Draft]) -> None:
+def the_answer_is_lost_before_the_commit(requests: Sequence[OrderRequest]) -> None:
     """The backend is gone when COMMIT is sent, so it surely was not done, which the client cannot know."""
     with connection.cursor() as cursor:
         cursor.execute("SELECT pg_backend_pid()")
@@ -249,7 +250,7 @@ def _backend_is_there(pid: int) -> bool:
         return cursor.fetchone() is not None
 
 
-def the_answer_is_lost_after_the_commit(drafts: Sequence[Draft]) -> None:
+def the_answer_is_lost_after_the_commit(requests: Sequence[OrderRequest]) -> None:
     """COMMIT has been done, and what comes back is an error."""
 
     def lose() -> None:
@@ -266,20 +267,20 @@ def test_when_the_outcome_of_the_commit_is_unknown_the_note_stays_and_nothing_is
     ledger: Ledger,
     counters: Counters,
     redis: Redis,
-    lose: Callable[[Sequence[Draft]], None],
+    lose: Callable[[Sequence[OrderRequest]], None],
     saved: bool,
 ) -> None:
-    def save(drafts: Sequence[Draft]) -> Mapping[UUID, Refusal]:
-        ledger.save(drafts)
-        lose(drafts)
+    def save(requests: Sequence[OrderRequest]) -> Mapping[UUID, Refusal]:
+        ledger.save(requests)
+        lose(requests)
         return {}
 
-    draft = new_draft(("a", 1))
+    request = new_request(("a", 1))
     with pytest.raises(DatabaseError):
-        strategy.place(draft, save)
+        strategy.place(request, save)
     connection.close()
-    assert ledger.orders() == ([draft.id] if saved else [])
-    assert not sent_back(redis, draft)
+    assert ledger.orders() == ([request.id] if saved else [])
+    assert not sent_back(redis, request)
     assert (counters.left(["a"]), counters.reserved()) == ({"a": 1}, {"a": 1})
     # Never more in Redis than in Postgres: whichever it was, nothing that is sold can be admitted again.
     assert ledger.figures()["a"].on_hand == (1 if saved else 2)
@@ -292,24 +293,24 @@ def test_who_gives_back_on_any_error_admits_a_unit_that_is_sold(
     """The negative control: the same lost answer, and a strategy that takes it for a rollback."""
 
     class GivesBackOnAnyError(Lua):
-        def _place(self, order: Draft, save: Save) -> Placement:
+        def _place(self, order: OrderRequest, save: Save) -> Placement:
             counters.take(order)
             try:
                 with transaction.atomic(durable=True):
-                    for line in order.lines:
-                        stock.take(line.sku, line.quantity)
+                    for item in order.items:
+                        stock.take(item.sku, item.quantity)
                     save_one(order, save)
             except BaseException:
                 counters.give_back(order.id, order.skus)
                 raise
             return Placement.COMMITTED
 
-    def save(drafts: Sequence[Draft]) -> Mapping[UUID, Refusal]:
-        the_answer_is_lost_after_the_commit(drafts)
-        return ledger.save(drafts)
+    def save(requests: Sequence[OrderRequest]) -> Mapping[UUID, Refusal]:
+        the_answer_is_lost_after_the_commit(requests)
+        return ledger.save(requests)
 
     with pytest.raises(OperationalError):
-        GivesBackOnAnyError(lambda: counters).place(new_draft(("a", 1)), save)
+        GivesBackOnAnyError(lambda: counters).place(new_request(("a", 1)), save)
     assert ledger.figures()["a"].on_hand == 1
     assert (counters.left(["a"]), counters.reserved()) == ({"a": 2}, {})
 
@@ -320,7 +321,7 @@ def test_who_gives_back_on_any_error_admits_a_unit_that_is_sold(
 def test_who_asks_again_and_again_after_lost_answers_withholds_nothing(
     strategy: Strategy, ledger: Ledger, counters: Counters, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each time it is a new draft, as it is in the shop."""
+    """Each time it is a new request, as it is in the shop."""
     take = counters._take
 
     def take_and_lose_the_answer(*said: object) -> None:
@@ -330,8 +331,8 @@ def test_who_asks_again_and_again_after_lost_answers_withholds_nothing(
     monkeypatch.setattr(counters, "_take", take_and_lose_the_answer)
     for _ in range(3):
         with pytest.raises(StockUnavailable):
-            Lua(lambda: counters).place(new_draft(("a", 1)), ledger.save)
-    assert strategy.place(new_draft(("a", 2)), ledger.save) is Placement.COMMITTED
+            Lua(lambda: counters).place(new_request(("a", 1)), ledger.save)
+    assert strategy.place(new_request(("a", 2)), ledger.save) is Placement.COMMITTED
     ledger.assert_law(a=(0, 2))
 
 
@@ -343,7 +344,7 @@ def nobody(tmp_path: Path) -> Counters:
 def test_without_redis_it_is_unavailable_and_nothing_is_taken(ledger: Ledger, nobody: Counters) -> None:
     stock.deliver("a", 1)
     with pytest.raises(StockUnavailable):
-        Lua(lambda: nobody).place(new_draft(("a", 1)), ledger.save)
+        Lua(lambda: nobody).place(new_request(("a", 1)), ledger.save)
     ledger.assert_law(a=(1, 0))
 
 
@@ -351,21 +352,21 @@ def test_when_redis_goes_away_after_the_take_the_order_stands_and_its_note_too(
     strategy: Strategy, ledger: Ledger, counters: Counters, nobody: Counters, caplog: pytest.LogCaptureFixture
 ) -> None:
     class GoesAway(Counters):
-        def settle(self, draft: UUID, skus: Iterable[str]) -> bool:
-            return nobody.settle(draft, skus)
+        def confirm_reservation(self, request: UUID, skus: Iterable[str]) -> bool:
+            return nobody.confirm_reservation(request, skus)
 
-    draft = new_draft(("a", 1))
+    request = new_request(("a", 1))
     with caplog.at_level(logging.WARNING):
-        assert Lua(lambda: GoesAway(counters.client)).place(draft, ledger.save) is Placement.COMMITTED
-    assert str(draft.id) in caplog.text
-    assert ledger.orders() == [draft.id]
+        assert Lua(lambda: GoesAway(counters.client)).place(request, ledger.save) is Placement.COMMITTED
+    assert str(request.id) in caplog.text
+    assert ledger.orders() == [request.id]
     assert (counters.left(["a"]), counters.reserved()) == ({"a": 1}, {"a": 1})
 
 
 def test_units_that_redis_does_not_take_back_are_logged_and_no_error(
     ledger: Ledger, nobody: Counters, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(strategies.get("lua"), "counters", lambda: nobody)
+    monkeypatch.setattr(registry.get("lua"), "counters", lambda: nobody)
     with caplog.at_level(logging.WARNING):
-        strategies.given_back([Returned(1, 1, "a", 2)], ledger.saved)
+        registry.given_back([Returned(1, 1, "a", 2)], ledger.saved)
     assert "sku='a', quantity=2" in caplog.text

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from inventory import stock
-from inventory.draft import Line, Placement
 from inventory.errors import SoldOut, StockConflict
 from inventory.models import StockItem
+from inventory.requests import Placement, RequestItem
 from inventory.strategies import optimistic
 from inventory.strategies.optimistic import Optimistic
-from tests.factories import interleaved, new_draft
+from tests.factories import interleaved, new_request
 from tests.inventory.conftest import Ledger
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -25,7 +25,7 @@ def deliver_five() -> None:
 def test_given_a_writer_in_between_the_only_attempt_is_a_conflict_and_not_sold_out(ledger: Ledger) -> None:
     stock.deliver("a", 1)
     with interleaved(deliver_five, after=READ), pytest.raises(StockConflict, match="Others were faster 1 times"):
-        Optimistic(attempts=1).place(new_draft(("a", 1)), ledger.save)
+        Optimistic(attempts=1).place(new_request(("a", 1)), ledger.save)
     assert StockItem.objects.get(sku="a").version == 1
     ledger.assert_law(a=(6, 0))
 
@@ -33,7 +33,7 @@ def test_given_a_writer_in_between_the_only_attempt_is_a_conflict_and_not_sold_o
 def test_given_a_writer_in_between_the_second_attempt_sells_and_loses_no_update(ledger: Ledger) -> None:
     stock.deliver("a", 1)
     with interleaved(deliver_five, after=READ):
-        assert Optimistic(attempts=2).place(new_draft(("a", 1)), ledger.save) is Placement.COMMITTED
+        assert Optimistic(attempts=2).place(new_request(("a", 1)), ledger.save) is Placement.COMMITTED
     assert len(ledger.orders()) == 1
     ledger.assert_law(a=(5, 1))
 
@@ -43,14 +43,14 @@ def test_without_the_comparison_the_delivery_in_between_is_lost(
 ) -> None:
     """The negative control: the same interleaving, the version not looked at."""
 
-    def set_without_comparing(line: Line) -> None:
-        row = StockItem.objects.get(sku=line.sku)
-        StockItem.objects.filter(sku=line.sku).update(on_hand=row.on_hand - line.quantity, version=row.version + 1)
+    def set_without_comparing(item: RequestItem) -> None:
+        row = StockItem.objects.get(sku=item.sku)
+        StockItem.objects.filter(sku=item.sku).update(on_hand=row.on_hand - item.quantity, version=row.version + 1)
 
     monkeypatch.setattr(optimistic, "compare_and_set", set_without_comparing)
     stock.deliver("a", 1)
     with interleaved(deliver_five, after=READ):
-        Optimistic(attempts=1).place(new_draft(("a", 1)), ledger.save)
+        Optimistic(attempts=1).place(new_request(("a", 1)), ledger.save)
     figures = ledger.figures()["a"]
     assert (figures.received, figures.on_hand, figures.sold, figures.drift) == (6, 0, 1, 5)
 
@@ -59,10 +59,10 @@ def test_given_the_last_unit_went_in_between_the_second_attempt_is_sold_out(ledg
     stock.deliver("a", 1)
     rival = Optimistic()
     with (
-        interleaved(lambda: rival.place(new_draft(("a", 1)), ledger.save), after=READ),
+        interleaved(lambda: rival.place(new_request(("a", 1)), ledger.save), after=READ),
         pytest.raises(SoldOut, match="a: 1 wanted, 0 left"),
     ):
-        Optimistic(attempts=2).place(new_draft(("a", 1)), ledger.save)
+        Optimistic(attempts=2).place(new_request(("a", 1)), ledger.save)
     ledger.assert_law(a=(0, 1))
 
 
@@ -70,6 +70,6 @@ def test_when_the_second_line_is_overtaken_the_first_is_taken_once(ledger: Ledge
     stock.deliver("a", 2)
     stock.deliver("b", 2)
     with interleaved(lambda: stock.deliver("b", 1), after=f"{READ}.*'b'"):
-        assert Optimistic(attempts=2).place(new_draft(("a", 1), ("b", 1)), ledger.save) is Placement.COMMITTED
+        assert Optimistic(attempts=2).place(new_request(("a", 1), ("b", 1)), ledger.save) is Placement.COMMITTED
     assert StockItem.objects.get(sku="a").version == 1
     ledger.assert_law(a=(1, 1), b=(2, 1))

@@ -11,14 +11,16 @@ import pytest
 from django.db import transaction
 from redis import Redis
 
-from inventory import stock, strategies
-from inventory.draft import Draft, Placement, Save, save_one
+from inventory import stock
 from inventory.errors import Refusal, SoldOut, StockBusy, StockUnavailable
 from inventory.models import StockItem
-from inventory.strategies import Strategy, locked, stock_lock
+from inventory.requests import OrderRequest, Placement, Save, save_one
+from inventory.strategies import locked, registry
+from inventory.strategies.base import Strategy
 from inventory.strategies.locked import Locked
+from inventory.strategies.registry import stock_lock
 from locking import Lease, RedisLock
-from tests.factories import elsewhere, interleaved, new_draft
+from tests.factories import elsewhere, interleaved, new_request
 from tests.inventory.conftest import Ledger
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -26,7 +28,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 @pytest.fixture
 def strategy() -> Strategy:
-    return strategies.get("redis-lock")
+    return registry.get("redis-lock")
 
 
 def is_free(sku: str) -> bool:
@@ -46,12 +48,12 @@ def test_the_lock_is_held_in_save_and_at_the_commit_and_free_after_the_answer(
     def look(moment: str) -> None:
         seen[moment] = is_free("a"), len(ledger.orders())
 
-    def save(drafts: Sequence[Draft]) -> Mapping[UUID, Refusal]:
+    def save(requests: Sequence[OrderRequest]) -> Mapping[UUID, Refusal]:
         elsewhere(lambda: look("in save"))
         transaction.on_commit(lambda: elsewhere(lambda: look("just committed")))
-        return ledger.save(drafts)
+        return ledger.save(requests)
 
-    strategy.place(new_draft(("a", 1)), save)
+    strategy.place(new_request(("a", 1)), save)
     look("answered")
     assert seen == {"in save": (False, 0), "just committed": (False, 1), "answered": (True, 1)}
 
@@ -62,17 +64,17 @@ def test_the_other_way_round_the_lock_is_free_before_the_commit(ledger: Ledger) 
     class UnlocksFirst(Strategy):
         name = "unlocks-first"
 
-        def _place(self, order: Draft, save: Save) -> Placement:
+        def _place(self, order: OrderRequest, save: Save) -> Placement:
             with transaction.atomic(durable=True):
-                with stock_lock(order.lines[0].sku).hold():
-                    stock.take(order.lines[0].sku, order.lines[0].quantity)
+                with stock_lock(order.items[0].sku).hold():
+                    stock.take(order.items[0].sku, order.items[0].quantity)
                     save_one(order, save)
                 seen.append((elsewhere(lambda: is_free("a")), elsewhere(ledger.orders)))
             return Placement.COMMITTED
 
     seen: list[tuple[bool, list[UUID]]] = []
     stock.deliver("a", 1)
-    UnlocksFirst().place(new_draft(("a", 1)), ledger.save)
+    UnlocksFirst().place(new_request(("a", 1)), ledger.save)
     assert seen == [(True, [])]
 
 
@@ -80,11 +82,11 @@ def test_the_other_way_round_the_lock_is_free_before_the_commit(ledger: Ledger) 
 def test_the_lock_is_let_go_when_the_order_fails(strategy: Strategy, ledger: Ledger, error: Exception) -> None:
     stock.deliver("a", 1)
 
-    def fail(drafts: Sequence[Draft]) -> Mapping[UUID, Refusal]:
+    def fail(requests: Sequence[OrderRequest]) -> Mapping[UUID, Refusal]:
         raise error
 
     with pytest.raises(type(error)):
-        strategy.place(new_draft(("a", 1)), fail)
+        strategy.place(new_request(("a", 1)), fail)
     assert is_free("a")
     ledger.assert_law(a=(1, 0))
 
@@ -96,9 +98,9 @@ def test_the_lock_is_let_go_when_the_order_fails(strategy: Strategy, ledger: Led
 def test_given_somebody_holds_the_lock_the_answer_is_busy_whatever_is_left(ledger: Ledger, left: int) -> None:
     stock.deliver("a", 1)
     if not left:
-        strategies.get("guarded-update").place(new_draft(("a", 1)), ledger.save)
+        registry.get("guarded-update").place(new_request(("a", 1)), ledger.save)
     with stock_lock("a").hold(), pytest.raises(StockBusy, match="stock:a"):
-        Locked("impatient", stock_lock, wait=0.01).place(new_draft(("a", 1)), ledger.save)
+        Locked("impatient", stock_lock, wait=0.01).place(new_request(("a", 1)), ledger.save)
     ledger.assert_law(a=(left, 1 - left))
 
 
@@ -106,7 +108,7 @@ def test_given_the_lock_of_the_second_sku_is_held_the_first_is_let_go_and_nothin
     stock.deliver("a", 1)
     stock.deliver("b", 1)
     with stock_lock("b").hold(), pytest.raises(StockBusy, match="stock:b"):
-        Locked("impatient", stock_lock, wait=0.01).place(new_draft(("a", 1), ("b", 1)), ledger.save)
+        Locked("impatient", stock_lock, wait=0.01).place(new_request(("a", 1), ("b", 1)), ledger.save)
     assert is_free("a")
     ledger.assert_law(a=(1, 0), b=(1, 0))
 
@@ -116,7 +118,7 @@ def test_given_no_lock_server_it_is_unavailable_and_nothing_is_taken(ledger: Led
     strategy = Locked("down", lambda sku: RedisLock(nobody, sku), wait=0.01)
     stock.deliver("a", 1)
     with pytest.raises(StockUnavailable):
-        strategy.place(new_draft(("a", 1)), ledger.save)
+        strategy.place(new_request(("a", 1)), ledger.save)
     ledger.assert_law(a=(1, 0))
 
 
@@ -143,7 +145,7 @@ def paused(strategy: Strategy, ledger: Ledger, redis: Redis) -> Locked:
     """Places an order with a pause after the grant, in which a rival buys one unit."""
 
     def rival() -> None:
-        strategy.place(new_draft(("a", 1)), ledger.save)
+        strategy.place(new_request(("a", 1)), ledger.save)
 
     return Locked("redis-lock", lambda sku: PausedAfterTheGrant(redis, sku, rival), wait=5)
 
@@ -151,7 +153,7 @@ def paused(strategy: Strategy, ledger: Ledger, redis: Redis) -> Locked:
 def test_a_holder_who_was_overtaken_changes_nothing(paused: Locked, ledger: Ledger) -> None:
     stock.deliver("a", 2)
     with pytest.raises(StockBusy, match="overtaken"):
-        paused.place(new_draft(("a", 1)), ledger.save)
+        paused.place(new_request(("a", 1)), ledger.save)
     assert len(ledger.orders()) == 1
     assert StockItem.objects.get(sku="a").version == 1
     ledger.assert_law(a=(1, 1))
@@ -161,9 +163,9 @@ def test_without_the_fence_he_writes_though_he_holds_no_lock(
     paused: Locked, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The negative control: the same pause, the fence neither claimed nor asked for."""
-    monkeypatch.setattr(locked, "check_and_decrement", lambda line, lease, kind: stock.take(line.sku, line.quantity))
+    monkeypatch.setattr(locked, "check_and_decrement", lambda item, lease, kind: stock.take(item.sku, item.quantity))
     stock.deliver("a", 2)
-    paused.place(new_draft(("a", 1)), ledger.save)
+    paused.place(new_request(("a", 1)), ledger.save)
     assert len(ledger.orders()) == 2
     ledger.assert_law(a=(0, 2))
 
@@ -176,21 +178,21 @@ def test_a_holder_who_trusts_the_lock_and_is_paused_between_read_and_write_loses
     class TrustsTheLock(Strategy):
         name = "trusts-the-lock"
 
-        def _place(self, order: Draft, save: Save) -> Placement:
-            (line,) = order.lines
-            with stock_lock(line.sku).hold(), transaction.atomic(durable=True):
-                left = StockItem.objects.get(sku=line.sku).on_hand
-                StockItem.objects.filter(sku=line.sku).update(on_hand=left - line.quantity)
+        def _place(self, order: OrderRequest, save: Save) -> Placement:
+            (item,) = order.items
+            with stock_lock(item.sku).hold(), transaction.atomic(durable=True):
+                left = StockItem.objects.get(sku=item.sku).on_hand
+                StockItem.objects.filter(sku=item.sku).update(on_hand=left - item.quantity)
                 save_one(order, save)
             return Placement.COMMITTED
 
     def the_lock_ends_and_a_rival_buys() -> None:
         redis.delete("lock:{stock:a}")
-        strategy.place(new_draft(("a", 1)), ledger.save)
+        strategy.place(new_request(("a", 1)), ledger.save)
 
     stock.deliver("a", 2)
     with interleaved(the_lock_ends_and_a_rival_buys, after="^SELECT .*inventory_stockitem"):
-        TrustsTheLock().place(new_draft(("a", 1)), ledger.save)
+        TrustsTheLock().place(new_request(("a", 1)), ledger.save)
     figures = ledger.figures()["a"]
     assert (figures.on_hand, figures.sold, figures.drift) == (1, 2, -1)
 
@@ -207,12 +209,12 @@ def test_a_fence_must_be_higher_than_the_last_that_claimed_the_row(ledger: Ledge
                 StockItem.objects.update(fence=lease.fence + ahead, fenced_by="redis-lock")
                 yield lease
 
-    strategy = Locked("redis-lock", lambda sku: ClaimedMeanwhile(strategies.counters().client, sku), wait=1)
+    strategy = Locked("redis-lock", lambda sku: ClaimedMeanwhile(registry.counters().client, sku), wait=1)
     if sold:
-        strategy.place(new_draft(("a", 1)), ledger.save)
+        strategy.place(new_request(("a", 1)), ledger.save)
     else:
         with pytest.raises(StockBusy, match="overtaken"):
-            strategy.place(new_draft(("a", 1)), ledger.save)
+            strategy.place(new_request(("a", 1)), ledger.save)
     ledger.assert_law(a=(1 - sold, sold))
 
 
@@ -220,7 +222,7 @@ def test_the_fence_of_the_last_holder_stays_on_the_row(strategy: Strategy, ledge
     stock.deliver("a", 2)
     fences = []
     for _ in range(2):
-        strategy.place(new_draft(("a", 1)), ledger.save)
+        strategy.place(new_request(("a", 1)), ledger.save)
         fences.append(StockItem.objects.get(sku="a").fence)
     assert 0 < fences[0] < fences[1]
 
@@ -228,7 +230,7 @@ def test_the_fence_of_the_last_holder_stays_on_the_row(strategy: Strategy, ledge
 def test_a_refusal_leaves_the_claim_undone_with_the_rest(strategy: Strategy, ledger: Ledger) -> None:
     stock.deliver("a", 1)
     with pytest.raises(SoldOut):
-        strategy.place(new_draft(("a", 2)), ledger.save)
+        strategy.place(new_request(("a", 2)), ledger.save)
     assert StockItem.objects.get(sku="a").fence == 0
 
 
@@ -241,6 +243,6 @@ def test_whoever_else_writes_the_row_waits_for_the_commit(strategy: Strategy, le
             seen.append(StockItem.objects.select_for_update(skip_locked=True).filter(sku="a").exists())
 
     with interleaved(try_to_lock_the_row, after="fence < "):
-        strategy.place(new_draft(("a", 1)), ledger.save)
+        strategy.place(new_request(("a", 1)), ledger.save)
     assert seen == [False]
     ledger.assert_law(a=(0, 1))

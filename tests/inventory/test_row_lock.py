@@ -12,7 +12,7 @@ from django.test.utils import CaptureQueriesContext
 from inventory import stock
 from inventory.errors import SoldOut
 from inventory.models import StockItem, StockUnit
-from tests.factories import elsewhere, interleaved, meeting_before_the_write, new_draft, preheated, tally
+from tests.factories import elsewhere, interleaved, meeting_before_the_write, new_request, preheated, tally
 from tests.inventory.conftest import Ledger
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -32,7 +32,7 @@ def test_the_lock_alone_keeps_the_check_true_and_without_it_only_the_constraint_
     strategy = preheated("row-lock", {"last": 1})
     monkeypatch.setattr(stock, "take", subtract_unguarded)
     monkeypatch.setattr(stock, "lock", looks)
-    buyers = [partial(strategy.place, new_draft(("last", 1)), ledger.save) for _ in range(4)]
+    buyers = [partial(strategy.place, new_request(("last", 1)), ledger.save) for _ in range(4)]
     assert tally(meeting_before_the_write(*buyers)) == {"COMMITTED": 1, refused: 3}
     ledger.assert_law(last=(0, 1))
 
@@ -47,7 +47,7 @@ def test_the_rows_of_the_whole_cart_are_locked_before_any_is_written(ledger: Led
             free.extend(rows.values_list("sku", flat=True))
 
     with interleaved(look, before="^UPDATE"):
-        strategy.place(new_draft(("a", 1), ("c", 1)), ledger.save)
+        strategy.place(new_request(("a", 1), ("c", 1)), ledger.save)
     assert free == ["b"]
     ledger.assert_law(a=(0, 1), b=(1, 0), c=(0, 1))
 
@@ -55,7 +55,7 @@ def test_the_rows_of_the_whole_cart_are_locked_before_any_is_written(ledger: Led
 def test_who_is_refused_has_written_nothing(ledger: Ledger) -> None:
     strategy = preheated("row-lock", {"a": 1, "b": 1})
     with pytest.raises(SoldOut, match="b: 2 wanted, 1 left"):
-        strategy.place(new_draft(("a", 1), ("b", 2)), ledger.save)
+        strategy.place(new_request(("a", 1), ("b", 2)), ledger.save)
     assert set(StockItem.objects.values_list("version", flat=True)) == {0}
 
 

@@ -14,14 +14,14 @@ from django.db import connection, transaction
 from redis import Redis
 
 from inventory import audit, stock
-from inventory.draft import Draft, Placement, Returned
 from inventory.errors import SoldOut, StockBusy
-from inventory.strategies import stock_lock
+from inventory.requests import OrderRequest, Placement, Returned
+from inventory.strategies.registry import stock_lock
 from inventory.strategies.segmented import Held, Moved, Segmented, round_robin
 from inventory.strategies.segmented_lock import SegmentedLock
 from inventory.strategies.segmented_redis import SegmentedRedis
 from locking import held
-from tests.factories import at_once, elsewhere, new_draft, tally, to_the_end
+from tests.factories import at_once, elsewhere, new_request, tally, to_the_end
 from tests.inventory.conftest import Ledger
 from tests.inventory.segments_support import NAMES, Locks, make, put_on_sale, second_buyer_of_the_last_unit, units_of
 from tests.waiting import PATIENCE, wait_for
@@ -32,7 +32,7 @@ CLASSES = {"segmented-lock": SegmentedLock, "segmented-redis": SegmentedRedis}
 
 
 def buy(strategy: Segmented, ledger: Ledger, *cart: tuple[str, int]) -> Placement:
-    return strategy.place(new_draft(*cart), ledger.save)
+    return strategy.place(new_request(*cart), ledger.save)
 
 
 # The split
@@ -96,7 +96,7 @@ def test_an_exhausted_mark_is_no_reason_to_say_sold_out(ledger: Ledger, name: st
     """A process that has seen everything go sells what another one has gathered or preheated since."""
     strategy = make(name)
     put_on_sale(strategy, a=5)
-    assert {strategy.place(new_draft(("a", 1)), ledger.save) for _ in range(5)} == {Placement.COMMITTED}
+    assert {strategy.place(new_request(("a", 1)), ledger.save) for _ in range(5)} == {Placement.COMMITTED}
     stock.deliver("a", 5)
     make(name).preheat(["a"], ledger.saved)
     assert buy(strategy, ledger, ("a", 1)) is Placement.COMMITTED
@@ -123,7 +123,7 @@ def test_round_robin_takes_them_in_turn(ledger: Ledger, name: str) -> None:
 
 
 @pytest.mark.parametrize("turns", ["of each sku", "one for all"])
-def test_the_lines_of_a_cart_do_not_fall_into_step(ledger: Ledger, name: str, turns: str) -> None:
+def test_the_items_of_a_cart_do_not_fall_into_step(ledger: Ledger, name: str, turns: str) -> None:
     one = itertools.count()
     start = round_robin() if turns == "of each sku" else lambda sku, segments: next(one) % segments
     strategy = make(name, segments=2, start=start)
@@ -188,7 +188,7 @@ def test_carts_of_several_units_in_contention_leave_nothing_that_a_refused_one_w
     sizes = [1, 2, 3, 4] * 8
     processes = [make(name) for _ in range(3)]
     buyers = [
-        partial(to_the_end, processes[at % 3], new_draft(("a", size)), ledger.save) for at, size in enumerate(sizes)
+        partial(to_the_end, processes[at % 3], new_request(("a", size)), ledger.save) for at, size in enumerate(sizes)
     ]
     answers = at_once(*buyers)
     left = ledger.figures()["a"].on_hand
@@ -248,7 +248,7 @@ def test_stock_that_moves_every_time_is_busy_in_the_end(ledger: Ledger, name: st
     base: Any = CLASSES[name]
 
     class Moves(base):
-        def sell(self, order: Draft, held: Sequence[Held], save: object) -> None:
+        def sell(self, order: OrderRequest, held: Sequence[Held], save: object) -> None:
             raise Moved("a")
 
     strategy = make(name, Moves, wait=0.05)
@@ -291,9 +291,9 @@ def backwards(kind: type[Segmented]) -> type[Segmented]:
     base: Any = kind
 
     class Backwards(base):
-        def _hold(self, line: Any, leases: Any, until: float) -> Held:
-            numbers = sorted(self.look(line.sku), reverse=True)
-            return Held(line, None, {number: self._wait(line.sku, number, leases, until) for number in numbers})
+        def _hold(self, item: Any, leases: Any, until: float) -> Held:
+            numbers = sorted(self.look(item.sku), reverse=True)
+            return Held(item, None, {number: self._wait(item.sku, number, leases, until) for number in numbers})
 
     return Backwards
 
@@ -346,7 +346,7 @@ def test_single_buyers_and_gatherers_of_opposite_carts_all_get_on(ledger: Ledger
         [("b", 1), ("c", 13)],
     ]
     buyers = [
-        partial(to_the_end, processes[at % 4], new_draft(*cart), ledger.save) for at, cart in enumerate(carts * 2)
+        partial(to_the_end, processes[at % 4], new_request(*cart), ledger.save) for at, cart in enumerate(carts * 2)
     ]
     assert tally(at_once(*buyers)) == {"COMMITTED": 16}
     sold = {sku: 2 * sum(units for cart in carts for each, units in cart if each == sku) for sku in "abc"}
@@ -367,7 +367,7 @@ def test_the_number_of_segments_changes_while_32_buyers_buy(ledger: Ledger, name
     put_on_sale(processes[0], a=90)
 
     def buys(strategy: Segmented) -> list[Placement]:
-        return [to_the_end(strategy, new_draft(("a", 1 + at % 2)), ledger.save) for at in range(2)]
+        return [to_the_end(strategy, new_request(("a", 1 + at % 2)), ledger.save) for at in range(2)]
 
     def splits() -> list[str]:
         for segments in (3, 1, 7, 4, 8, 2):

@@ -10,14 +10,15 @@ import pytest
 from django.db import IntegrityError, transaction
 from redis import Redis
 
-from inventory import stock, strategies
-from inventory.draft import Draft, Placement
+from inventory import stock
 from inventory.errors import Refusal, SoldOut, StockBusy
 from inventory.models import StockItem, StockSegment
-from inventory.strategies import segmented_lock, stock_lock
+from inventory.requests import OrderRequest, Placement
+from inventory.strategies import registry, segmented_lock
+from inventory.strategies.registry import stock_lock
 from inventory.strategies.segmented import Segmented
 from locking import Lease, RedisLock
-from tests.factories import elsewhere, interleaved, new_draft, nobody
+from tests.factories import elsewhere, interleaved, new_request, nobody
 from tests.inventory.conftest import Ledger
 from tests.inventory.segments_support import make, put_on_sale, units_of
 
@@ -48,12 +49,12 @@ def test_the_lock_of_the_segment_is_held_at_the_commit_and_free_after_the_answer
         lease = stock_lock("a", 0).acquire(blocking=False)
         seen.append((lease is not None and lease.release(), len(ledger.orders())))
 
-    def save(drafts: Sequence[Draft]) -> Mapping[UUID, Refusal]:
+    def save(requests: Sequence[OrderRequest]) -> Mapping[UUID, Refusal]:
         elsewhere(look)
         transaction.on_commit(lambda: elsewhere(look))
-        return ledger.save(drafts)
+        return ledger.save(requests)
 
-    strategy.place(new_draft(("a", 1)), save)
+    strategy.place(new_request(("a", 1)), save)
     look()
     assert seen == [(False, 0), (False, 1), (True, 1)]
 
@@ -84,7 +85,7 @@ def paused(strategy: Segmented, ledger: Ledger, redis: Redis) -> Segmented:
         if number:
             return stock_lock(sku, number)
         return PausedAfterTheGrant(
-            redis, stock_lock(sku, 0).name, lambda: make("segmented-lock").place(new_draft((sku, 1)), ledger.save)
+            redis, stock_lock(sku, 0).name, lambda: make("segmented-lock").place(new_request((sku, 1)), ledger.save)
         )
 
     made: Segmented = make("segmented-lock", make_lock=lock)
@@ -94,7 +95,7 @@ def paused(strategy: Segmented, ledger: Ledger, redis: Redis) -> Segmented:
 @pytest.mark.parametrize("wanted", [1, 5], ids=["one segment", "gathers"])
 def test_a_holder_who_was_overtaken_changes_nothing(paused: Segmented, ledger: Ledger, wanted: int) -> None:
     with pytest.raises(StockBusy, match=r"a / 0: fence .* overtaken"):
-        paused.place(new_draft(("a", wanted)), ledger.save)
+        paused.place(new_request(("a", wanted)), ledger.save)
     assert units_of(paused, "a") == [1, 2, 2, 2, 2]
     assert len(ledger.orders()) == 1
     ledger.assert_law(a=(9, 1))
@@ -107,7 +108,7 @@ def test_without_the_fence_of_the_segment_he_writes(
     guard = " AND fence < %(fence)s"
     assert guard in segmented_lock.CLAIM
     monkeypatch.setattr(segmented_lock, "CLAIM", segmented_lock.CLAIM.replace(guard, ""))
-    assert paused.place(new_draft(("a", 1)), ledger.save) is Placement.COMMITTED
+    assert paused.place(new_request(("a", 1)), ledger.save) is Placement.COMMITTED
     assert units_of(paused, "a") == [0, 2, 2, 2, 2]
 
 
@@ -116,15 +117,15 @@ def test_without_the_claim_of_all_segments_he_gathers(
 ) -> None:
     """The negative control."""
     monkeypatch.setattr(segmented_lock, "claim_all", lambda segments, leases: None)
-    assert paused.place(new_draft(("a", 5)), ledger.save) is Placement.COMMITTED
+    assert paused.place(new_request(("a", 5)), ledger.save) is Placement.COMMITTED
     ledger.assert_law(a=(4, 6))
 
 
 def test_who_gathers_claims_every_segment(strategy: Segmented, ledger: Ledger) -> None:
-    strategy.place(new_draft(("a", 5)), ledger.save)
+    strategy.place(new_request(("a", 5)), ledger.save)
     first = fences()
     assert all(first)
-    strategy.place(new_draft(("a", 5)), ledger.save)
+    strategy.place(new_request(("a", 5)), ledger.save)
     assert all(before < after for before, after in zip(first, fences(), strict=True))
 
 
@@ -132,7 +133,7 @@ def test_who_gathers_claims_every_segment(strategy: Segmented, ledger: Ledger) -
 def test_a_segment_that_is_not_used_for_a_while_remembers_its_fence(
     strategy: Segmented, ledger: Ledger, between: str
 ) -> None:
-    strategy.place(new_draft(("a", 5)), ledger.save)
+    strategy.place(new_request(("a", 5)), ledger.save)
     before = fences()
     if between == "unloaded":
         strategy.unload(["a"])
@@ -152,7 +153,7 @@ def test_a_lock_without_a_fence_is_a_mistake_of_the_caller(strategy: Segmented, 
 
     fenceless = make("segmented-lock", make_lock=lambda sku, number: Fenceless(redis, f"{sku}:{number}"))
     with pytest.raises(ValueError, match="gives a fence"):
-        fenceless.place(new_draft(("a", 1)), ledger.save)
+        fenceless.place(new_request(("a", 1)), ledger.save)
     ledger.assert_law(a=(10, 0))
 
 
@@ -170,7 +171,7 @@ def test_without_the_guard_the_constraint_refuses(
     StockSegment.objects.filter(number=0).update(on_hand=0)
     StockItem.objects.update(on_hand=2)
     with pytest.raises(IntegrityError, match="segment_on_hand_not_negative"):
-        strategy.place(new_draft(("a", 1)), ledger.save)
+        strategy.place(new_request(("a", 1)), ledger.save)
     ledger.assert_law(a=(10, 0))
 
 
@@ -181,10 +182,10 @@ def test_the_pool_is_empty_while_the_sale_runs_and_has_everything_when_it_was_un
     strategy: Segmented, ledger: Ledger
 ) -> None:
     assert StockItem.objects.get().on_hand == 0
-    strategy.place(new_draft(("a", 1)), ledger.save)
+    strategy.place(new_request(("a", 1)), ledger.save)
     strategy.unload(["a"])
     assert (StockItem.objects.get().on_hand, units_of(strategy, "a")) == (9, [0, 0, 0, 0, 0])
-    strategies.get("guarded-update").place(new_draft(("a", 9)), ledger.save)
+    registry.get("guarded-update").place(new_request(("a", 9)), ledger.save)
     ledger.assert_law(a=(0, 10))
 
 
@@ -192,7 +193,7 @@ def test_stock_that_was_never_split_is_sold_from_the_pool(ledger: Ledger) -> Non
     """It may be another sale's by now: who preheats splits it."""
     stock.deliver("a", 6)
     strategy = make("segmented-lock")
-    strategy.place(new_draft(("a", 1)), ledger.save)
+    strategy.place(new_request(("a", 1)), ledger.save)
     assert (StockItem.objects.get().on_hand, units_of(strategy, "a")) == (5, [])
     ledger.assert_law(a=(5, 1))
 
@@ -200,8 +201,8 @@ def test_stock_that_was_never_split_is_sold_from_the_pool(ledger: Ledger) -> Non
 def test_what_is_in_the_pool_counts_before_anybody_is_refused(strategy: Segmented, ledger: Ledger) -> None:
     stock.deliver("a", 3)
     with pytest.raises(SoldOut, match="a: 14 wanted, 13 left"):
-        strategy.place(new_draft(("a", 14)), ledger.save)
-    strategy.place(new_draft(("a", 13)), ledger.save)
+        strategy.place(new_request(("a", 14)), ledger.save)
+    strategy.place(new_request(("a", 13)), ledger.save)
     ledger.assert_law(a=(0, 13))
 
 
@@ -212,7 +213,7 @@ def test_segments_that_appear_after_the_locks_were_taken_are_not_left_out(strate
         make("segmented-lock", segments=8).preheat(["a"], nobody)
 
     with interleaved(splits, before="FOR NO KEY UPDATE"):
-        assert strategy.place(new_draft(("a", 10)), ledger.save) is Placement.COMMITTED
+        assert strategy.place(new_request(("a", 10)), ledger.save) is Placement.COMMITTED
     assert StockSegment.objects.count() == 8
     ledger.assert_law(a=(0, 10))
 
@@ -222,7 +223,7 @@ def test_a_unit_that_moves_between_the_look_and_the_count_is_not_lost_from_sight
 ) -> None:
     """Everything goes from the segments to the pool after the buyer has looked at them, and before he counts."""
     with interleaved(lambda: strategy.unload(["a"]), after="SELECT .*number"):
-        assert strategy.place(new_draft(("a", 5)), ledger.save) is Placement.COMMITTED
+        assert strategy.place(new_request(("a", 5)), ledger.save) is Placement.COMMITTED
     ledger.assert_law(a=(5, 5))
 
 
@@ -249,7 +250,7 @@ def test_split_without_the_rows_being_locked_a_unit_that_is_sold_meanwhile_appea
 
     monkeypatch.setattr(segmented_lock, "locked", only_read)
     other = make("segmented-lock")
-    with interleaved(lambda: other.place(new_draft(("a", 1)), ledger.save), before="UPDATE .?inventory_stockitem"):
+    with interleaved(lambda: other.place(new_request(("a", 1)), ledger.save), before="UPDATE .?inventory_stockitem"):
         strategy.preheat(["a"], nobody)
     assert ledger.figures()["a"].drift == -1
 

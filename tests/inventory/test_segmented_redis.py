@@ -13,16 +13,17 @@ from django.db import connection
 from redis import Redis, RedisError
 from redis.crc import key_slot
 
-from inventory import counters as module
-from inventory import stock, strategies
-from inventory.counters import NOTES, SCRIPTS, counter_key
-from inventory.draft import Draft, Placement
+from inventory import stock
+from inventory.counters import whole as module
+from inventory.counters.segmented import SegmentCounters, how_many_key, name_of
+from inventory.counters.whole import NOTES, SCRIPTS, counter_key
 from inventory.errors import Refusal, SoldOut, StockNotLoaded, StockReserved
-from inventory.segment_counters import SegmentCounters, how_many_key, name_of
-from inventory.strategies import stock_lock
+from inventory.requests import OrderRequest, Placement
+from inventory.strategies import registry
+from inventory.strategies.registry import stock_lock
 from inventory.strategies.segmented import Segmented
 from inventory.strategies.segmented_redis import SegmentedRedis
-from tests.factories import elsewhere, new_draft, nobody
+from tests.factories import elsewhere, new_request, nobody
 from tests.inventory.conftest import Ledger
 from tests.inventory.segments_support import make, put_on_sale, second_buyer_of_the_last_unit, units_of
 
@@ -39,14 +40,14 @@ def strategy(ledger: Ledger) -> Segmented:
 
 @pytest.fixture
 def counters(redis: Redis) -> SegmentCounters:
-    return strategies.segment_counters()
+    return registry.segment_counters()
 
 
-def a_process_dies(counters: SegmentCounters, number: int, *, units: int = 1) -> Draft:
-    """The draft for which it has taken units of a segment of `a`; nothing was saved."""
-    draft = new_draft(("a", units))
-    counters.take(replace(draft, lines=(replace(draft.lines[0], sku=name_of("a", number)),)))
-    return draft
+def a_process_dies(counters: SegmentCounters, number: int, *, units: int = 1) -> OrderRequest:
+    """The request for which it has taken units of a segment of `a`; nothing was saved."""
+    request = new_request(("a", units))
+    counters.take(replace(request, items=(replace(request.items[0], sku=name_of("a", number)),)))
+    return request
 
 
 # Redis and Postgres agree
@@ -57,11 +58,11 @@ def test_in_save_the_units_are_reserved_from_their_key_and_at_rest_they_are_sold
 ) -> None:
     seen = []
 
-    def look(drafts: Sequence[Draft]) -> Mapping[UUID, Refusal]:
+    def look(requests: Sequence[OrderRequest]) -> Mapping[UUID, Refusal]:
         seen.append((units_of(strategy, "a"), counters.reserved(), elsewhere(lambda: stock.on_hand("a"))))
-        return ledger.save(drafts)
+        return ledger.save(requests)
 
-    strategy.place(new_draft(("a", 2)), look)
+    strategy.place(new_request(("a", 2)), look)
     assert seen == [([0, 2, 2, 2, 2], {name_of("a", 0): 2}, 10)]
     assert counters.reserved() == {}
     ledger.assert_law(a=(8, 2))
@@ -70,11 +71,11 @@ def test_in_save_the_units_are_reserved_from_their_key_and_at_rest_they_are_sold
 def test_units_of_a_failed_save_go_back_to_their_key(
     strategy: Segmented, ledger: Ledger, counters: SegmentCounters
 ) -> None:
-    def fail(drafts: Sequence[Draft]) -> Mapping[UUID, Refusal]:
+    def fail(requests: Sequence[OrderRequest]) -> Mapping[UUID, Refusal]:
         raise KeyError
 
     with pytest.raises(KeyError):
-        strategy.place(new_draft(("a", 2)), fail)
+        strategy.place(new_request(("a", 2)), fail)
     assert units_of(strategy, "a") == [2, 2, 2, 2, 2]
     ledger.assert_law(a=(10, 0))
 
@@ -96,7 +97,7 @@ def test_units_of_a_process_that_died_are_noted_and_go_back_to_their_key(
     a_process_dies(counters, 3, units=2)
     assert units_of(strategy, "a") == [2, 2, 2, 0, 2]
     (note,) = counters.notes()
-    assert strategies.counters().give_back(note.draft, [name for name, _ in note.lines])
+    assert registry.counters().give_back(note.request, [name for name, _ in note.items])
     assert units_of(strategy, "a") == [2, 2, 2, 2, 2]
     ledger.assert_law(a=(10, 0))
 
@@ -106,14 +107,14 @@ def test_what_a_process_that_died_has_reserved_is_not_sold_out_until_it_is_known
 ) -> None:
     dead = a_process_dies(counters, 3, units=2)
     with pytest.raises(StockReserved):
-        strategy.place(new_draft(("a", 9)), ledger.save)
+        strategy.place(new_request(("a", 9)), ledger.save)
     with pytest.raises(SoldOut):
-        strategy.place(new_draft(("a", 11)), ledger.save)
-    strategy.place(new_draft(("a", 8)), ledger.save)
+        strategy.place(new_request(("a", 11)), ledger.save)
+    strategy.place(new_request(("a", 8)), ledger.save)
     with pytest.raises(StockReserved):
-        strategy.place(new_draft(("a", 1)), ledger.save)
+        strategy.place(new_request(("a", 1)), ledger.save)
     counters.give_back(dead.id, [name_of("a", 3)])
-    strategy.place(new_draft(("a", 2)), ledger.save)
+    strategy.place(new_request(("a", 2)), ledger.save)
     ledger.assert_law(a=(0, 10))
 
 
@@ -123,7 +124,7 @@ def test_loading_again_counts_what_is_noted_unless_it_is_an_order(
 ) -> None:
     a_process_dies(counters, 3, units=2)
     counters.client.delete(how_many_key("a"))
-    strategy.preheat(["a"], lambda drafts: set(drafts) if saved else set())
+    strategy.preheat(["a"], lambda requests: set(requests) if saved else set())
     assert sum(units_of(strategy, "a")) == left
 
 
@@ -131,13 +132,13 @@ def test_loading_again_counts_what_is_noted_unless_it_is_an_order(
 def test_units_that_come_back_to_a_segment_that_is_not_used_any_more_are_sold(
     strategy: Segmented, ledger: Ledger, counters: SegmentCounters, back: str
 ) -> None:
-    draft = a_process_dies(counters, 4)
+    request = a_process_dies(counters, 4)
     fewer = make("segmented-redis", segments=2)
     if back == "after":
         fewer.preheat(["a"], nobody)
         assert units_of(fewer, "a") == [5, 4, 0, 0, 0]
-    counters.give_back(draft.id, [name_of("a", 4)])
-    fewer.place(new_draft(("a", 10)), ledger.save)
+    counters.give_back(request.id, [name_of("a", 4)])
+    fewer.place(new_request(("a", 10)), ledger.save)
     ledger.assert_law(a=(0, 10))
 
 
@@ -145,14 +146,14 @@ def test_more_reserved_than_on_hand_leaves_the_sum_below_zero_and_nothing_is_adm
     strategy: Segmented, ledger: Ledger, counters: SegmentCounters
 ) -> None:
     """Another strategy has sold what a dead process has reserved."""
-    draft = a_process_dies(counters, 0, units=2)
-    strategies.get("guarded-update").place(new_draft(("a", 9)), ledger.save)
+    request = a_process_dies(counters, 0, units=2)
+    registry.get("guarded-update").place(new_request(("a", 9)), ledger.save)
     strategy.refresh(["a"], ledger.saved)
     assert sum(units_of(strategy, "a")) == -1
     with pytest.raises(SoldOut):
-        strategy.place(new_draft(("a", 2)), ledger.save)
-    counters.give_back(draft.id, [name_of("a", 0)])
-    assert strategy.place(new_draft(("a", 1)), ledger.save) is Placement.COMMITTED
+        strategy.place(new_request(("a", 2)), ledger.save)
+    counters.give_back(request.id, [name_of("a", 0)])
+    assert strategy.place(new_request(("a", 1)), ledger.save) is Placement.COMMITTED
     ledger.assert_law(a=(0, 10))
 
 
@@ -175,7 +176,7 @@ def test_who_forgets_what_is_reserved_refuses_the_last_unit_falsely(ledger: Ledg
 def test_keys_that_are_missing_are_not_loaded_and_not_sold_out(
     strategy: Segmented, ledger: Ledger, counters: SegmentCounters, lost: str
 ) -> None:
-    strategy.place(new_draft(("a", 1)), ledger.save)
+    strategy.place(new_request(("a", 1)), ledger.save)
     if lost == "one":
         counters.client.delete(counter_key(name_of("a", 0)))
     else:
@@ -183,9 +184,9 @@ def test_keys_that_are_missing_are_not_loaded_and_not_sold_out(
     if lost == "all":
         strategy.forget("a")
     with pytest.raises(StockNotLoaded):
-        strategy.place(new_draft(("a", 1)), ledger.save)
+        strategy.place(new_request(("a", 1)), ledger.save)
     strategy.preheat(["a"], ledger.saved)
-    assert strategy.place(new_draft(("a", 1)), ledger.save) is Placement.COMMITTED
+    assert strategy.place(new_request(("a", 1)), ledger.save) is Placement.COMMITTED
     ledger.assert_law(a=(8, 2))
 
 
@@ -198,26 +199,26 @@ def test_unloading_leaves_no_key(strategy: Segmented, ledger: Ledger, redis: Red
 def test_keys_above_the_truth_are_refused_by_the_guard_in_sql_and_trusted_no_more(
     strategy: Segmented, ledger: Ledger, counters: SegmentCounters
 ) -> None:
-    strategies.get("guarded-update").place(new_draft(("a", 9)), ledger.save)
+    registry.get("guarded-update").place(new_request(("a", 9)), ledger.save)
     with pytest.raises(SoldOut, match="a: 2 wanted, 1 left"):
-        strategy.place(new_draft(("a", 2)), ledger.save)
+        strategy.place(new_request(("a", 2)), ledger.save)
     assert counters.segments("a") is None
     strategy.preheat(["a"], ledger.saved)
-    assert strategy.place(new_draft(("a", 1)), ledger.save) is Placement.COMMITTED
+    assert strategy.place(new_request(("a", 1)), ledger.save) is Placement.COMMITTED
     ledger.assert_law(a=(0, 10))
 
 
 def test_it_is_refused_also_when_redis_has_gone_meanwhile(
     strategy: Segmented, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    strategies.get("guarded-update").place(new_draft(("a", 9)), ledger.save)
+    registry.get("guarded-update").place(new_request(("a", 9)), ledger.save)
 
     def gone(*rest: Any) -> None:
         raise RedisError("gone")
 
     monkeypatch.setattr(SegmentCounters, "unload_segments", gone)
     with pytest.raises(SoldOut, match="a: 2 wanted, 1 left"):
-        strategy.place(new_draft(("a", 2)), ledger.save)
+        strategy.place(new_request(("a", 2)), ledger.save)
 
 
 # The script that spreads
@@ -235,8 +236,8 @@ def test_without_the_look_at_how_many_there_are_units_are_left_out(
 ) -> None:
     """The negative control: who knows of four of five segments says that less is left than there is."""
     guard = "there_are > known or"
-    assert guard in SCRIPTS["spread"]
-    monkeypatch.setitem(module.SCRIPTS, "spread", SCRIPTS["spread"].replace(guard, ""))
+    assert guard in SCRIPTS["rebalance"]
+    monkeypatch.setitem(module.SCRIPTS, "rebalance", SCRIPTS["rebalance"].replace(guard, ""))
     assert SegmentCounters(redis).gather("a", 4, 4, 9) == 8
 
 
@@ -265,11 +266,11 @@ def test_how_many_there_are_never_becomes_fewer_also_where_redis_has_come_back_o
     strategy: Segmented, ledger: Ledger, counters: SegmentCounters
 ) -> None:
     """Units may be reserved from those beyond, and come back to them."""
-    draft = a_process_dies(counters, 4)
+    request = a_process_dies(counters, 4)
     counters.client.set(how_many_key("a"), 3)
     assert counters.gather("a", 5, 3, 1) == 9
-    counters.give_back(draft.id, [name_of("a", 4)])
-    strategy.place(new_draft(("a", 10)), ledger.save)
+    counters.give_back(request.id, [name_of("a", 4)])
+    strategy.place(new_request(("a", 10)), ledger.save)
     ledger.assert_law(a=(0, 10))
 
 

@@ -15,7 +15,7 @@ from inventory import stock
 from inventory.errors import SoldOut
 from inventory.models import StockItem
 from inventory.strategies.guarded_update import GuardedUpdate
-from tests.factories import at_once, interleaved, new_draft, tally
+from tests.factories import at_once, interleaved, new_request, tally
 from tests.inventory.conftest import Ledger
 
 
@@ -93,7 +93,7 @@ class TestTheLastUnitIsBoughtInBetween:
         stock.deliver("a", 1)
 
         def buy() -> None:
-            GuardedUpdate().place(new_draft(("a", 1)), ledger.save)
+            GuardedUpdate().place(new_request(("a", 1)), ledger.save)
 
         with interleaved(buy, before="^UPDATE .?inventory_stockitem"):
             buy()

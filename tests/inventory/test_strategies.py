@@ -10,10 +10,11 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 from redis import Redis
 
-from inventory import strategies
 from inventory.errors import UnknownStrategy
-from inventory.strategies import NAMES, Strategy
-from tests.factories import new_draft, preheated
+from inventory.strategies import registry
+from inventory.strategies.base import Strategy
+from inventory.strategies.registry import NAMES
+from tests.factories import new_request, preheated
 from tests.inventory.conformance import StrategyConformance
 from tests.inventory.conftest import Ledger
 
@@ -23,17 +24,17 @@ class TestStrategy(StrategyConformance):
 
     @pytest.fixture(params=[name for name in NAMES if name != "lua-queue"])
     def strategy(self, request: pytest.FixtureRequest) -> Strategy:
-        return strategies.get(request.param)
+        return registry.get(request.param)
 
 
 def test_every_name_has_its_strategy() -> None:
-    assert {name: strategies.get(name).name for name in NAMES} == {name: name for name in NAMES}
+    assert {name: registry.get(name).name for name in NAMES} == {name: name for name in NAMES}
 
 
 @pytest.mark.parametrize("name", ["", "compute-and-overwrite", "subtract-in-sql", "Lua"])
 def test_no_other_name_has_one(name: str) -> None:
     with pytest.raises(UnknownStrategy, match="ZOOKEEPER_HOSTS"):
-        strategies.get(name)
+        registry.get(name)
 
 
 # What one order of two skus costs: statements to Postgres, and what is sent to Redis. The INSERT is the test's Save.
@@ -61,12 +62,12 @@ COSTS = {
 @pytest.mark.parametrize("name", NAMES)
 def test_an_order_costs_so_many_statements_and_commands(name: str, ledger: Ledger, redis: Redis) -> None:
     strategy = preheated(name, {"a": 2, "b": 2})
-    strategy.place(new_draft(("a", 1), ("b", 1)), ledger.save)  # the scripts are in the server from now on
+    strategy.place(new_request(("a", 1), ("b", 1)), ledger.save)  # the scripts are in the server from now on
 
     with CaptureQueriesContext(connection) as queries:
-        sent = commands_sent(redis, lambda: strategy.place(new_draft(("a", 1), ("b", 1)), ledger.save))
+        sent = commands_sent(redis, lambda: strategy.place(new_request(("a", 1), ("b", 1)), ledger.save))
 
-    strategies.work(ledger.save, ledger.reject, ledger.saved)
+    registry.work(ledger.save, ledger.reject, ledger.saved)
     statements = " ".join(query["sql"].split()[0] for query in queries)
     assert (statements, " ".join(sent)) == COSTS[name]
     ledger.assert_law(a=(0, 2), b=(0, 2))

@@ -13,12 +13,12 @@ import pytest
 from django.db import OperationalError, connection, transaction
 
 from inventory import stock
-from inventory.draft import Draft, Placement, Save, save_one
 from inventory.errors import OverLimit, Refusal, SoldOut, StockElsewhere
 from inventory.models import StockItem, StockUnit
+from inventory.requests import OrderRequest, Placement, Save, save_one
 from inventory.strategies import unit_rows
 from inventory.strategies.unit_rows import TooFewFree, UnitRows, take_all, take_free
-from tests.factories import at_once, begin, elsewhere, interleaved, new_draft, nobody, tally
+from tests.factories import at_once, begin, elsewhere, interleaved, new_request, nobody, tally
 from tests.inventory.conftest import Ledger
 from tests.waiting import PATIENCE
 
@@ -64,17 +64,17 @@ def test_what_is_more_than_the_rows_stays_in_the_pool_until_they_are_used_up(led
     strategy = on_sale(rows=2, a=6)
     seen = [where("a")]
     for _ in range(6):
-        strategy.place(new_draft(("a", 1)), ledger.save)
+        strategy.place(new_request(("a", 1)), ledger.save)
         seen.append(where("a"))
     assert seen == [(4, 2), (4, 1), (4, 0), (1, 2), (1, 1), (1, 0), (0, 0)]
     with pytest.raises(SoldOut, match="a: 1 wanted, 0 left"):
-        strategy.place(new_draft(("a", 1)), ledger.save)
+        strategy.place(new_request(("a", 1)), ledger.save)
     ledger.assert_law(a=(0, 6))
 
 
 def test_a_line_is_taken_from_rows_and_pool_together_and_each_line_from_where_its_units_are(ledger: Ledger) -> None:
     strategy = on_sale(rows=2, a=3, b=2, c=9)
-    strategy.place(new_draft(("a", 3), ("b", 2), ("c", 5)), ledger.save)
+    strategy.place(new_request(("a", 3), ("b", 2), ("c", 5)), ledger.save)
     assert (where("a"), where("b"), where("c")) == ((0, 0), (0, 0), (2, 2))
     ledger.assert_law(a=(0, 3), b=(0, 2), c=(4, 5))
 
@@ -82,7 +82,7 @@ def test_a_line_is_taken_from_rows_and_pool_together_and_each_line_from_where_it
 def test_a_refusal_counts_rows_and_pool_and_takes_from_neither(ledger: Ledger) -> None:
     strategy = on_sale(rows=2, a=3, b=2)
     with pytest.raises(SoldOut, match="b: 3 wanted, 2 left"):
-        strategy.place(new_draft(("a", 3), ("b", 3)), ledger.save)
+        strategy.place(new_request(("a", 3), ("b", 3)), ledger.save)
     assert (where("a"), where("b")) == ((1, 2), (0, 2))
 
 
@@ -91,38 +91,38 @@ def test_what_comes_to_the_pool_is_sold_when_the_rows_are_used_up(ledger: Ledger
     stock.deliver("a", 1)
     assert where("a") == (1, 1)
     for _ in range(2):
-        strategy.place(new_draft(("a", 1)), ledger.save)
+        strategy.place(new_request(("a", 1)), ledger.save)
     ledger.assert_law(a=(0, 2))
 
 
 def test_nothing_is_sold_of_rows_that_are_not_the_skus(ledger: Ledger) -> None:
     strategy = on_sale(a=5)
     with pytest.raises(SoldOut, match="b: 1 wanted, 0 left"):
-        strategy.place(new_draft(("b", 1)), ledger.save)
+        strategy.place(new_request(("b", 1)), ledger.save)
     assert where("a") == (0, 5)
 
 
 def test_it_can_sell_what_nobody_has_preheated(ledger: Ledger) -> None:
     stock.deliver("a", 2)
-    UnitRows().place(new_draft(("a", 1)), ledger.save)
+    UnitRows().place(new_request(("a", 1)), ledger.save)
     ledger.assert_law(a=(1, 1))
 
 
 # Units that others hold
 
 
-def refuse(drafts: Sequence[Draft]) -> Mapping[UUID, Refusal]:
-    return {draft.id: OverLimit("a", limit=0, taken=0) for draft in drafts}
+def refuse(requests: Sequence[OrderRequest]) -> Mapping[UUID, Refusal]:
+    return {request.id: OverLimit("a", limit=0, taken=0) for request in requests}
 
 
 def hold_the_last_unit(strategy: UnitRows, meanwhile: Callable[[], object], save: Save) -> None:
     """Take the only unit of `a`, and let something happen before it is known whether the order is saved."""
 
-    def pause(drafts: Sequence[Draft]) -> Mapping[UUID, Refusal]:
+    def pause(requests: Sequence[OrderRequest]) -> Mapping[UUID, Refusal]:
         meanwhile()
-        return save(drafts)
+        return save(requests)
 
-    strategy.place(new_draft(("a", 1)), pause)
+    strategy.place(new_request(("a", 1)), pause)
 
 
 def test_a_unit_whose_order_fails_is_sold_to_the_one_who_waited(ledger: Ledger) -> None:
@@ -131,7 +131,7 @@ def test_a_unit_whose_order_fails_is_sold_to_the_one_who_waited(ledger: Ledger) 
         later: list[Future[Any]] = []
 
         def rival() -> None:
-            later.append(begin(pool, lambda: strategy.place(new_draft(("a", 1)), ledger.save)))
+            later.append(begin(pool, lambda: strategy.place(new_request(("a", 1)), ledger.save)))
 
         with pytest.raises(OverLimit):
             hold_the_last_unit(strategy, rival, refuse)
@@ -150,7 +150,7 @@ def test_without_the_second_look_he_is_sent_away_though_the_unit_is_there(
         later: list[Future[Any]] = []
 
         def rival() -> None:
-            later.append(begin(pool, lambda: strategy.place(new_draft(("a", 1)), ledger.save)))
+            later.append(begin(pool, lambda: strategy.place(new_request(("a", 1)), ledger.save)))
 
         with pytest.raises(OverLimit):
             hold_the_last_unit(strategy, rival, refuse)
@@ -165,7 +165,7 @@ def test_a_unit_whose_order_is_saved_is_sold_out_for_the_one_who_waited(ledger: 
         later: list[Future[Any]] = []
 
         def rival() -> None:
-            later.append(begin(pool, lambda: strategy.place(new_draft(("a", 1)), ledger.save)))
+            later.append(begin(pool, lambda: strategy.place(new_request(("a", 1)), ledger.save)))
             assert not later[0].done()
 
         hold_the_last_unit(strategy, rival, ledger.save)
@@ -179,7 +179,7 @@ def test_who_wants_more_than_there_is_at_all_is_refused_without_waiting(ledger: 
 
     def rival() -> None:
         with pytest.raises(SoldOut, match="a: 2 wanted, 1 left"):
-            elsewhere(lambda: strategy.place(new_draft(("a", 2)), ledger.save))
+            elsewhere(lambda: strategy.place(new_request(("a", 2)), ledger.save))
 
     hold_the_last_unit(strategy, rival, ledger.save)
     ledger.assert_law(a=(0, 1))
@@ -191,7 +191,7 @@ def test_a_buyer_of_a_free_unit_waits_for_nobody_who_holds_another_or_the_stock_
     def rival() -> None:
         with transaction.atomic():
             stock.lock(["a"])
-            elsewhere(lambda: strategy.place(new_draft(("a", 1)), ledger.save))
+            elsewhere(lambda: strategy.place(new_request(("a", 1)), ledger.save))
 
     hold_the_last_unit(strategy, lambda: elsewhere(rival), ledger.save)
     ledger.assert_law(a=(0, 2))
@@ -204,14 +204,14 @@ def test_units_that_are_made_rows_after_the_first_look_are_found_by_the_second(l
     strategy = on_sale(a=1)
     strategy.unload(["a"])
     with interleaved(lambda: strategy.preheat(["a"], nobody), after="^\\s*DELETE"):
-        assert strategy.place(new_draft(("a", 1)), ledger.save) is Placement.COMMITTED
+        assert strategy.place(new_request(("a", 1)), ledger.save) is Placement.COMMITTED
     ledger.assert_law(a=(0, 1))
 
 
 def test_units_that_go_back_to_the_pool_after_the_first_look_are_found_by_the_second(ledger: Ledger) -> None:
     strategy = on_sale(a=1)
     with interleaved(lambda: strategy.unload(["a"]), before="^\\s*DELETE"):
-        assert strategy.place(new_draft(("a", 1)), ledger.save) is Placement.COMMITTED
+        assert strategy.place(new_request(("a", 1)), ledger.save) is Placement.COMMITTED
     ledger.assert_law(a=(0, 1))
 
 
@@ -236,7 +236,7 @@ def test_nothing_moves_between_the_second_look_and_the_pool(
 
     def buy() -> None:
         with interleaved(move, before="^UPDATE"):
-            strategy.place(new_draft(("a", 1)), ledger.save)
+            strategy.place(new_request(("a", 1)), ledger.save)
 
     if locked:
         with pytest.raises(OperationalError, match="lock timeout"):
@@ -276,15 +276,15 @@ def test_unloading_waits_for_orders_on_their_way_and_moves_what_comes_back_of_th
 class KeepsWhatItHas(UnitRows):
     """Looks again in the same transaction, with the units of the first look in hand."""
 
-    def _place(self, order: Draft, save: Save) -> Placement:
+    def _place(self, order: OrderRequest, save: Save) -> Placement:
         with transaction.atomic(durable=True):
             try:
-                for line in order.lines:
-                    take_free(line)
+                for item in order.items:
+                    take_free(item)
             except TooFewFree:
                 pools = stock.lock(order.skus)
-                for line in order.lines:
-                    take_all(line, pools[line.sku])
+                for item in order.items:
+                    take_all(item, pools[item.sku])
             save_one(order, save)
         return Placement.COMMITTED
 
@@ -306,7 +306,7 @@ def test_a_first_look_and_a_second_do_not_wait_for_each_other(
         def buy_the_other() -> Any:
             with connection.cursor() as cursor:
                 cursor.execute("SET deadlock_timeout = '60s'")  # It is not he who is told of it.
-            return UnitRows(rows=1).place(new_draft(("a", 1)), ledger.save)
+            return UnitRows(rows=1).place(new_request(("a", 1)), ledger.save)
 
         def come_by() -> None:
             if not rival:
@@ -322,7 +322,7 @@ def test_a_first_look_and_a_second_do_not_wait_for_each_other(
         with connection.cursor() as cursor:
             cursor.execute("SET deadlock_timeout = '50ms'")
         with connection.execute_wrapper(step), pytest.raises(error, match=why):
-            strategy.place(new_draft(("a", 2)), ledger.save)
+            strategy.place(new_request(("a", 2)), ledger.save)
         assert rival[0].result(PATIENCE) is Placement.COMMITTED
     connection.close()
     ledger.assert_law(a=(1, 1))
@@ -337,13 +337,13 @@ def test_carts_at_random_that_fail_at_random_while_units_move_sell_everything_an
     refused: list[SoldOut] = []
 
     def buy(chance: Random) -> None:
-        def save(drafts: Sequence[Draft]) -> Mapping[UUID, Refusal]:
-            return refuse(drafts) if chance.random() < 0.4 else ledger.save(drafts)
+        def save(requests: Sequence[OrderRequest]) -> Mapping[UUID, Refusal]:
+            return refuse(requests) if chance.random() < 0.4 else ledger.save(requests)
 
         for _ in range(15):
             cart = [(sku, chance.randint(1, 3)) for sku in chance.sample("abc", chance.randint(1, 3))]
             try:
-                strategy.place(new_draft(*cart), save)
+                strategy.place(new_request(*cart), save)
             except OverLimit:
                 continue
             except SoldOut as error:

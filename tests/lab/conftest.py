@@ -11,11 +11,11 @@ from django.conf import settings as django_settings
 from django.urls import clear_url_caches
 from pytest_django import DjangoDbBlocker
 
-import shop.urls
-from lab.pages import runs
-from lab.schedule import witness
-from lab.schedule.stages import open_stage
-from lab.schedule.witness import Witness
+import shop.runtime.urls
+from lab.claims import witness
+from lab.claims.witness import Witness
+from lab.sandbox.pool import open_sandbox
+from lab.site.pages import runs
 from servers import Servers
 from tests.locking.conftest import _without_a_watchdog
 from tests.shop.conftest import buyer, visitor
@@ -26,11 +26,11 @@ __all__ = ["_without_a_watchdog", "buyer", "visitor"]
 @pytest.fixture
 def lab_disabled(settings: Any) -> Iterator[None]:
     settings.LAB_ENABLED = False
-    importlib.reload(shop.urls)
+    importlib.reload(shop.runtime.urls)
     clear_url_caches()
     yield
     settings.LAB_ENABLED = True
-    importlib.reload(shop.urls)
+    importlib.reload(shop.runtime.urls)
     clear_url_caches()
 
 
@@ -38,8 +38,8 @@ def lab_disabled(settings: Any) -> Iterator[None]:
 def stages(servers: Servers, django_db_setup: None, django_db_blocker: DjangoDbBlocker) -> None:
     """The databases of the stages are there: within a test nothing but the test's own database may be migrated."""
     with django_db_blocker.unblock():
-        for number in range(django_settings.LAB_STAGES):
-            open_stage(number).close()
+        for number in range(django_settings.LAB_SANDBOXES):
+            open_sandbox(number).close()
 
 
 WITNESSES = {

@@ -11,13 +11,13 @@ from hashlib import sha1
 import pytest
 from django.conf import settings
 
+from lab.claims import verify
+from lab.explorer.search import Bounds, Found, explore
 from lab.ladder.catalogue import LADDER
-from lab.schedule import verify
-from lab.schedule.search import Bounds, Found, explore
-from lab.schedule.stage import Stage
-from lab.schedule.stages import MOST, open_stage
-from lab.schedule.trials.which import events_of, new_trial
-from locking import wire
+from lab.sandbox.pool import MOST, open_sandbox
+from lab.sandbox.sandbox import Sandbox
+from lab.workloads.registry import events_of, new_trial
+from locking.redis import connection
 from servers import Servers
 
 NUMBER = MOST - 1
@@ -25,9 +25,9 @@ NUMBER = MOST - 1
 
 
 @pytest.fixture(scope="module")
-def stage(servers: Servers, django_db_setup: None, django_db_blocker: object) -> Iterator[Stage]:
+def stage(servers: Servers, django_db_setup: None, django_db_blocker: object) -> Iterator[Sandbox]:
     with django_db_blocker.unblock():  # type: ignore[attr-defined]
-        opened = open_stage(NUMBER)
+        opened = open_sandbox(NUMBER)
         yield opened
         opened.close()
 
@@ -36,18 +36,18 @@ def manage(*arguments: str, **environment: str) -> subprocess.CompletedProcess[s
     """Run a command in a process of its own."""
     command = [sys.executable, str(settings.BASE_DIR / "manage.py"), *arguments]
     # Of the shop that the settings of this run name, in a terminal that is wide.
-    there = {**os.environ, "DJANGO_SETTINGS_MODULE": "shop.settings", "COLUMNS": "200", **environment}
+    there = {**os.environ, "DJANGO_SETTINGS_MODULE": "shop.runtime.settings", "COLUMNS": "200", **environment}
     return subprocess.run(command, capture_output=True, text=True, timeout=240, check=False, env=there)
 
 
-def searched(slug: str, stage: Stage, *, clients: int | None = None, bounds: Bounds = verify.SOUND) -> Found:
+def searched(slug: str, stage: Sandbox, *, clients: int | None = None, bounds: Bounds = verify.SOUND) -> Found:
     entry = LADDER[slug]
     return explore(new_trial(entry, stage, clients), bounds, events_of(entry), entry.breaks)
 
 
-def mutant(name: str, old: str, new: str, stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+def mutant(name: str, old: str, new: str, stage: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
     """Change a script of `locking`, and let the server know it, as it knows the others."""
-    plain = wire.script
+    plain = connection.script
 
     def changed(asked: str) -> tuple[str, str]:
         text, digest = plain(asked)
@@ -58,4 +58,4 @@ def mutant(name: str, old: str, new: str, stage: Stage, monkeypatch: pytest.Monk
         stage.redis.script_load(text)
         return text, sha1(text.encode(), usedforsecurity=False).hexdigest()
 
-    monkeypatch.setattr(wire, "script", changed)
+    monkeypatch.setattr(connection, "script", changed)

@@ -23,19 +23,19 @@ from django.db import connection, connections
 from django.test import override_settings
 from redis import Redis
 
-from inventory import strategies
 from inventory.audit import Figures
-from inventory.draft import Draft, Placement
 from inventory.errors import InventoryError, SoldOut, StockBusy
+from inventory.requests import OrderRequest, Placement
+from inventory.strategies import registry
 from lab import ledger
-from lab.ladder.locks.rung import Invariant
+from lab.explorer.terms import Invariant
 from lab.ladder.stock import RUNGS
 from lab.models import RungOrder
 from locking import held, local
-from shop import accounts
+from shop import conservation
 from shop.models import Order
-from shop.saving import save, saved
-from tests.factories import STOCK_WRITE, elsewhere, new_customer, new_draft, on_sale, waiting_in_postgres
+from shop.orders.saving import save, saved
+from tests.factories import STOCK_WRITE, elsewhere, new_customer, new_request, on_sale, waiting_in_postgres
 from tests.lab.rung_support import SteppedConnection
 from tests.waiting import PATIENCE, wait_for
 
@@ -50,11 +50,11 @@ class Till(ABC):
         self.units = units
 
     @abstractmethod
-    def draft(self, quantity: int = 1, *, like: Draft | None = None) -> Draft:
-        """What a new customer wants; or the customer of another draft, with the same key."""
+    def request(self, quantity: int = 1, *, like: OrderRequest | None = None) -> OrderRequest:
+        """What a new customer wants; or the customer of another request, with the same key."""
 
     @abstractmethod
-    def place(self, draft: Draft) -> Placement: ...
+    def place(self, request: OrderRequest) -> Placement: ...
 
     @abstractmethod
     def figures(self) -> Figures: ...
@@ -64,11 +64,11 @@ class Till(ABC):
         """Units on hand that Redis neither offers nor keeps for anybody."""
 
     @abstractmethod
-    def orders_of(self, draft: Draft) -> int:
-        """How many orders there are of the draft's customer and key."""
+    def orders_of(self, request: OrderRequest) -> int:
+        """How many orders there are of the request's customer and key."""
 
     def buy(self, quantity: int = 1) -> Answer:
-        return answered(partial(self.place, self.draft(quantity)))
+        return answered(partial(self.place, self.request(quantity)))
 
     def law(self) -> Invariant | None:
         """The conservation law, in the tables and in Redis."""
@@ -95,11 +95,11 @@ class RungTill(Till):
         self.rung = RUNGS[slug]
         ledger.stock_up(self.sku, units)
 
-    def draft(self, quantity: int = 1, *, like: Draft | None = None) -> Draft:
-        return new_draft((self.sku, quantity), customer=like.customer if like else 1, key=like.key if like else "")
+    def request(self, quantity: int = 1, *, like: OrderRequest | None = None) -> OrderRequest:
+        return new_request((self.sku, quantity), customer=like.customer if like else 1, key=like.key if like else "")
 
-    def place(self, draft: Draft) -> Placement:
-        return self.rung.place(draft, ledger.save)
+    def place(self, request: OrderRequest) -> Placement:
+        return self.rung.place(request, ledger.save)
 
     def figures(self) -> Figures:
         return ledger.figures(self.sku)
@@ -107,8 +107,8 @@ class RungTill(Till):
     def unowned(self) -> int:
         return ledger.unowned(self.sku)
 
-    def orders_of(self, draft: Draft) -> int:
-        return RungOrder.objects.filter(customer=draft.customer, key=draft.key).count()
+    def orders_of(self, request: OrderRequest) -> int:
+        return RungOrder.objects.filter(customer=request.customer, key=request.key).count()
 
 
 class ShopTill(Till):
@@ -116,30 +116,30 @@ class ShopTill(Till):
 
     def __init__(self, name: str, units: int) -> None:
         super().__init__(units)
-        self.strategy = strategies.get(name)
+        self.strategy = registry.get(name)
         self.sale = on_sale({self.sku: units}, strategy=name).sale
 
-    def draft(self, quantity: int = 1, *, like: Draft | None = None) -> Draft:
+    def request(self, quantity: int = 1, *, like: OrderRequest | None = None) -> OrderRequest:
         customer = like.customer if like else new_customer()
-        return new_draft((self.sku, quantity), customer=customer, sale=self.sale, key=like.key if like else "")
+        return new_request((self.sku, quantity), customer=customer, sale=self.sale, key=like.key if like else "")
 
-    def place(self, draft: Draft) -> Placement:
-        return self.strategy.place(draft, save)
+    def place(self, request: OrderRequest) -> Placement:
+        return self.strategy.place(request, save)
 
     def figures(self) -> Figures:
-        return accounts.figures([self.sku])[0]
+        return conservation.figures([self.sku])[0]
 
     def unowned(self) -> int:
-        counters = strategies.counters()
+        counters = registry.counters()
         counter = counters.left([self.sku])[self.sku]
         if counter is None:
             return 0
-        orders = saved(counters.drafts())
-        reserved = [line for note in counters.notes() if note.draft not in orders for line in note.lines]
+        orders = saved(counters.requests())
+        reserved = [item for note in counters.notes() if note.request not in orders for item in note.items]
         return max(0, self.figures().on_hand - counter - sum(units for sku, units in reserved if sku == self.sku))
 
-    def orders_of(self, draft: Draft) -> int:
-        return Order.objects.filter(customer=draft.customer, key=draft.key).count()
+    def orders_of(self, request: OrderRequest) -> int:
+        return Order.objects.filter(customer=request.customer, key=request.key).count()
 
 
 Sells = Callable[[int], Till]
@@ -225,7 +225,7 @@ def comes_before(step: str | Callable[[str], object], other: Callable[[], Any], 
         came: Any = None
 
         def he_can_go_no_further() -> bool:
-            return came.done() or blocked(redis) > 0 or any(len(line) > 1 for line in list(local._lines.values()))
+            return came.done() or blocked(redis) > 0 or any(len(item) > 1 for item in list(local._items.values()))
 
         def listen(said: str) -> None:
             nonlocal came
@@ -332,7 +332,7 @@ def one_dies(sells: Sells, redis: Redis) -> Invariant | None:
     """A dies, before each of his steps in turn. When his TTL is over B buys, with enough for everybody."""
     for step in count():
         till = sells(8)
-        died = dies(partial(till.place, till.draft()), before=step)
+        died = dies(partial(till.place, till.request()), before=step)
         ttl_passes(redis)
         if broken := till.law():
             return broken
@@ -420,8 +420,8 @@ def redis_forgets(sells: Sells, redis: Redis) -> Invariant | None:
 
 def the_same_request_comes_twice(sells: Sells, redis: Redis) -> Invariant | None:
     till = sells(2)
-    first = till.draft()
+    first = till.request()
     assert till.place(first) is Placement.COMMITTED
-    answered(partial(till.place, till.draft(like=first)))
+    answered(partial(till.place, till.request(like=first)))
     assert till.law() is None
     return "once" if till.orders_of(first) > 1 else None

@@ -15,7 +15,7 @@ from lab.ladder.stock import RUNGS
 from lab.ladder.stock.rung import stock_lock
 from lab.models import RungOrder, RungStock
 from shop.models import Order
-from tests.factories import OnSale, new_customer, new_draft, on_sale
+from tests.factories import OnSale, new_customer, new_request, on_sale
 from tests.shop.conftest import Buyer, assert_problem, order_body
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -153,9 +153,9 @@ def test_what_only_redis_and_the_keys_show_can_be_seen_too(buyer: Buyer, redis: 
     """A unit that a dead process took from the counter, and an order that came twice: the tables add up."""
     ledger.stock_up("a", 5)
     redis.decr("lab:{redis-taken-then-the-process-dies}:a")
-    draft = new_draft(("a", 1))
+    request = new_request(("a", 1))
     for _ in range(2):
-        RUNGS["duplicate-click"].place(draft, ledger.save)
+        RUNGS["duplicate-click"].place(request, ledger.save)
     redis.decrby("lab:{redis-taken-then-the-process-dies}:a", 2)
     said = buyer.get("/lab/stock/a/").json()
     assert (said["on_hand"], said["sold"], said["conserved"]) == (3, 2, True)

@@ -19,10 +19,10 @@ import pytest
 from django.conf import settings
 from django.core.management import CommandError, call_command
 
-from lab.comparison import stored
+from lab.claims import interrupts, verify, witness
 from lab.management.commands import compare
-from lab.schedule import interrupts, verify, witness
-from lab.schedule.stage import Stage
+from lab.sandbox.sandbox import Sandbox
+from lab.site.comparison import stored
 from tests.lab.schedule_support import stage
 from tests.waiting import wait_for
 
@@ -38,7 +38,7 @@ STOPS = 15.0
 def running(*arguments: str) -> Iterator[subprocess.Popen[str]]:
     """A command that is the leader of a process group, as in a terminal."""
     command = [sys.executable, str(settings.BASE_DIR / "manage.py"), *arguments]
-    there = {**os.environ, "DJANGO_SETTINGS_MODULE": "shop.settings"}
+    there = {**os.environ, "DJANGO_SETTINGS_MODULE": "shop.runtime.settings"}
     # Whoever runs the tests in the background has told them, and so what they start, to ignore it.
     handler = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
@@ -79,7 +79,7 @@ WORKS: dict[str, tuple[tuple[str, ...], Callable[[psutil.Process], object]]] = {
 
 @pytest.mark.parametrize(("arguments", "works"), WORKS.values(), ids=WORKS)
 def test_a_command_that_is_stopped_ends_at_once_with_all_that_it_started(
-    stage: Stage, arguments: tuple[str, ...], works: Callable[[psutil.Process], object]
+    stage: Sandbox, arguments: tuple[str, ...], works: Callable[[psutil.Process], object]
 ) -> None:
     with running(*arguments) as process:
         command = psutil.Process(process.pid)
@@ -151,7 +151,7 @@ def test_a_signal_that_comes_when_a_process_ends_anyway_changes_nothing(number: 
     assert (done.returncode, done.stderr) == (3, "")
 
 
-def test_a_command_that_is_killed_leaves_no_process_behind(stage: Stage) -> None:
+def test_a_command_that_is_killed_leaves_no_process_behind(stage: Sandbox) -> None:
     with running("ladder", "--deep", "renewal", "re-entrant", "fence") as process:
         command = psutil.Process(process.pid)
         wait_for(lambda: process.poll() is not None or at_work(command), "the command to work", timeout=60)

@@ -14,12 +14,12 @@ import pytest
 from django.core.management import CommandError, call_command
 from django.test import Client
 
-from lab.comparison import stored
-from lab.comparison.choice import ARGUMENTS
-from lab.comparison.pages import links
-from lab.comparison.stored import PARTS, Part, Row
 from lab.ladder.catalogue import LADDER
 from lab.management.commands import compare
+from lab.site.comparison import stored
+from lab.site.comparison.choice import ARGUMENTS
+from lab.site.comparison.pages import links
+from lab.site.comparison.stored import PARTS, Part, Row
 from servers import zookeeper
 from tests.lab.comparison_support import STORED
 
@@ -121,19 +121,25 @@ def test_a_short_run_says_so(file: Path) -> None:
 
 
 def test_the_hash_changes_with_the_code_that_is_measured_and_with_no_other(settings: Any, tmp_path: Path) -> None:
-    for name in ("locking/redis.py", "locking/scripts/a.lua", "locking/admin.py", "lab/a.py", "shop/migrations/1.py"):
+    for name in (
+        "locking/redis/lock.py",
+        "locking/scripts/a.lua",
+        "locking/contrib/django/admin.py",
+        "lab/a.py",
+        "shop/migrations/1.py",
+    ):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("1")
     (tmp_path / "inventory").mkdir()
     settings.BASE_DIR = tmp_path
     hashes = {part: stored.source_hash(part) for part in PARTS}
-    for name in ("locking/admin.py", "lab/a.py", "shop/migrations/1.py"):
+    for name in ("locking/contrib/django/admin.py", "lab/a.py", "shop/migrations/1.py"):
         (tmp_path / name).write_text("2")
     assert {part: stored.source_hash(part) for part in PARTS} == hashes
     (tmp_path / "locking/scripts/a.lua").write_text("2")
     assert all(stored.source_hash(part) != hashes[part] for part in PARTS)
     (tmp_path / "locking/scripts/a.lua").write_text("1")
-    (tmp_path / "shop/checkout.py").write_text("1")
+    (tmp_path / "shop/orders/checkout.py").write_text("1")
     assert stored.source_hash("locks") == hashes["locks"]
     assert stored.source_hash("strategies") != hashes["strategies"]
 

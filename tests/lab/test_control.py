@@ -10,17 +10,18 @@ from typing import Any, cast
 
 import pytest
 
+from lab.claims import stress, witness
+from lab.claims.client import Client, Gate
+from lab.claims.stress import FEW, LOOKS, MANY, PATIENCE, PAUSES, QUICK, RunningClock, Try, running, tries_of
+from lab.explorer.actor import Actor, current_actor
 from lab.ladder.catalogue import LADDER
-from lab.schedule import control, hooks, witness
-from lab.schedule.actor import Actor
-from lab.schedule.client import Client, Gate
-from lab.schedule.control import FEW, LOOKS, MANY, PATIENCE, PAUSES, QUICK, RunningClock, Try, running, tries_of
-from lab.schedule.stage import Stage
-from lab.schedule.trials.base import Broken
-from lab.schedule.trials.lock import LockTrial, sleep
-from lab.schedule.trials.postgres import USERS
-from lab.schedule.trials.which import events_of, new_trial
-from locking.session import Session
+from lab.sandbox import hooks
+from lab.sandbox.sandbox import Sandbox
+from lab.workloads.base import Broken
+from lab.workloads.lock import LockTrial, sleep
+from lab.workloads.postgres import USERS
+from lab.workloads.registry import events_of, new_trial
+from locking.postgres.session import PostgresSession
 from tests.lab.schedule_support import stage
 from tests.lab.test_schedules_on_servers import FLAWED, SOUND, installed
 
@@ -33,8 +34,8 @@ ENOUGH = 1500
 
 
 @pytest.mark.parametrize("slug", ["no-lock", "thread-lock", "setnx", "watch-release", "subtract-in-sql"])
-def test_chance_breaks_a_flawed_rung(stage: Stage, slug: str) -> None:
-    said = control.control(slug, stage, tries=60)
+def test_chance_breaks_a_flawed_rung(stage: Sandbox, slug: str) -> None:
+    said = stress.control(slug, stage, tries=60)
     assert 0 < said["broken"] <= said["tries"] == 60
     assert said["why"]
 
@@ -42,13 +43,13 @@ def test_chance_breaks_a_flawed_rung(stage: Stage, slug: str) -> None:
 @pytest.mark.parametrize(
     "slug", ["renewal", "fence", "fair", "lock-table-insert", "postgres-advisory-lock", "guarded-update"]
 )
-def test_chance_does_not_break_a_sound_rung(stage: Stage, slug: str) -> None:
-    said = control.control(slug, stage, tries=60)
+def test_chance_does_not_break_a_sound_rung(stage: Sandbox, slug: str) -> None:
+    said = stress.control(slug, stage, tries=60)
     assert (said["broken"], said["tries"], said.get("why")) == (0, 60, None)
 
 
 @pytest.mark.parametrize("slug", FLAWED)
-def test_chance_breaks_a_flawed_rung_on_servers_of_its_own(stage: Stage, slug: str) -> None:
+def test_chance_breaks_a_flawed_rung_on_servers_of_its_own(stage: Sandbox, slug: str) -> None:
     steps = 1
     with running(stage):
         for number in range(ENOUGH):
@@ -62,7 +63,7 @@ def test_chance_breaks_a_flawed_rung_on_servers_of_its_own(stage: Stage, slug: s
 
 
 @pytest.mark.parametrize("slug", SOUND)
-def test_chance_does_not_break_a_sound_rung_on_servers_of_its_own(stage: Stage, slug: str) -> None:
+def test_chance_does_not_break_a_sound_rung_on_servers_of_its_own(stage: Sandbox, slug: str) -> None:
     """Whatever it survives happens, often enough for the judge to be wrong about it."""
     happened, steps = 0, 1
     with running(stage):
@@ -77,15 +78,17 @@ def test_chance_does_not_break_a_sound_rung_on_servers_of_its_own(stage: Stage, 
 
 
 @pytest.mark.parametrize("slug", ["renewal", "guarded-update"])
-def test_it_would_notice_if_a_sound_rung_were_broken(stage: Stage, slug: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_would_notice_if_a_sound_rung_were_broken(
+    stage: Sandbox, slug: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The verdict is that of the trial: one who was told yes and got nothing counts."""
     kind = type(new_trial(LADDER[slug], stage))
     real = kind.verdict
     monkeypatch.setattr(kind, "verdict", lambda self, said: [*real(self, said), ("conserved", "One too many.")])
-    assert control.control(slug, stage, tries=3)["broken"] == 3
+    assert stress.control(slug, stage, tries=3)["broken"] == 3
 
 
-def test_what_may_happen_does_once_a_try(stage: Stage) -> None:
+def test_what_may_happen_does_once_a_try(stage: Sandbox) -> None:
     happened = []
     with running(stage):
         for number in range(30):
@@ -96,7 +99,7 @@ def test_what_may_happen_does_once_a_try(stage: Stage) -> None:
     assert sum(happened) > 15
 
 
-def test_who_crashes_leaves_the_others_a_lock_that_frees_itself(stage: Stage) -> None:
+def test_who_crashes_leaves_the_others_a_lock_that_frees_itself(stage: Sandbox) -> None:
     """Half a minute of the rung's time passes once all wait for nothing but that."""
     crashed = 0
     with running(stage):
@@ -110,7 +113,7 @@ def test_who_crashes_leaves_the_others_a_lock_that_frees_itself(stage: Stage) ->
     assert crashed > 20
 
 
-def test_who_dies_while_he_waits_does_so_at_a_step_of_another(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_dies_while_he_waits_does_so_at_a_step_of_another(stage: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
     """He takes no step himself."""
     seen, real = set(), Try._crash
 
@@ -138,7 +141,7 @@ class Sleepers(LockTrial):
         return super().work(name, client, lock)
 
 
-def test_who_has_looked_a_few_times_only_is_not_said_to_be_out(stage: Stage) -> None:
+def test_who_has_looked_a_few_times_only_is_not_said_to_be_out(stage: Sandbox) -> None:
     """They take longer than anybody is patient."""
     with running(stage):
         attempt = Try(Sleepers(LADDER["renewal"], stage, 2), "", 1)
@@ -153,7 +156,7 @@ class Bell(hooks.Bell):
         self.looked: list[object] = []
 
     def rang(self) -> bool:
-        self.looked.append(hooks.actor())
+        self.looked.append(current_actor())
         return len(self.looked) == 3
 
 
@@ -165,11 +168,11 @@ class Listeners(LockTrial):
         return super().prepare()
 
     def work(self, name: str, client: Any, lock: Any) -> str:
-        cast("Actor", hooks.actor()).listen(self.bells[name], math.inf)
+        cast("Actor", current_actor()).listen(self.bells[name], math.inf)
         return super().work(name, client, lock)
 
 
-def test_to_look_whether_a_bell_has_rung_is_no_step(stage: Stage) -> None:
+def test_to_look_whether_a_bell_has_rung_is_no_step(stage: Sandbox) -> None:
     """What a bell asks of its server for that, it asks as nobody."""
     trial = Listeners(LADDER["renewal"], stage, 2)
     with running(stage):
@@ -186,12 +189,12 @@ def test_the_gate_is_closed_by_one_at_a_time_and_no_other_waits_for_him() -> Non
         assert later
 
 
-def test_what_stands_in_leaves_with_the_last_try(stage: Stage) -> None:
-    control.control("postgres-advisory-lock", stage, tries=1)
-    assert {module.Session for module in USERS} == {Session}
+def test_what_stands_in_leaves_with_the_last_try(stage: Sandbox) -> None:
+    stress.control("postgres-advisory-lock", stage, tries=1)
+    assert {module.Session for module in USERS} == {PostgresSession}
 
 
-def test_the_clock_runs_and_can_be_told_to_be_later(stage: Stage) -> None:
+def test_the_clock_runs_and_can_be_told_to_be_later(stage: Sandbox) -> None:
     clock, before = RunningClock(), stage.clock
     first = clock()
     clock.now += 30.0
@@ -206,11 +209,11 @@ def test_the_clock_runs_and_can_be_told_to_be_later(stage: Stage) -> None:
     [("no-lock", 28, 1, 28), ("no-lock", 3, 1, 25), ("no-lock", 99, 0, 30), ("renewal", 28, 0, 25)],
 )
 def test_a_flawed_rung_is_tried_until_it_has_broken(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch, slug: str, breaks_at: int, broken: int, tries: int
+    stage: Sandbox, monkeypatch: pytest.MonkeyPatch, slug: str, breaks_at: int, broken: int, tries: int
 ) -> None:
     """Or so often that something must be wrong with the trial."""
-    monkeypatch.setattr(control, "tries_of", lambda entry, seconds: 25)
-    monkeypatch.setattr(control, "MANY", 30)
+    monkeypatch.setattr(stress, "tries_of", lambda entry, seconds: 25)
+    monkeypatch.setattr(stress, "MANY", 30)
     played = []
 
     def play(attempt: Try) -> Broken | None:
@@ -218,7 +221,7 @@ def test_a_flawed_rung_is_tried_until_it_has_broken(
         return ("conserved", "One too many.") if len(played) == breaks_at else None
 
     monkeypatch.setattr(Try, "play", play)
-    said = control.control(slug, stage)
+    said = stress.control(slug, stage)
     assert (said["broken"], said["tries"]) == (broken, tries)
 
 

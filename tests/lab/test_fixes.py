@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
+from lab.claims import witness
+from lab.claims.runs import replay
+from lab.explorer.search import Bounds, explore
 from lab.ladder.catalogue import LADDER, after
 from lab.ladder.locks.fence import Fence
 from lab.ladder.locks.fence_on_write_only import FenceOnWriteOnly
-from lab.pages.runs import offered
-from lab.schedule import witness
-from lab.schedule.runs import replay
-from lab.schedule.search import Bounds, explore
-from lab.schedule.stage import Stage
-from lab.schedule.trials.which import can_play, new_trial
+from lab.sandbox.sandbox import Sandbox
+from lab.site.pages.runs import offered
+from lab.workloads.registry import can_play, new_trial
 from tests.lab.schedule_support import stage
 
 __all__ = ["stage"]
@@ -23,7 +23,7 @@ FLAWED = [slug for slug, entry in LADDER.items() if entry.claim == "flawed"]
 
 
 @pytest.mark.parametrize("slug", [slug for slug in FLAWED if can_play(LADDER[slug])])
-def test_the_witness_of_a_rung_breaks_nothing_on_the_rung_that_fixes_it(stage: Stage, slug: str) -> None:
+def test_the_witness_of_a_rung_breaks_nothing_on_the_rung_that_fixes_it(stage: Sandbox, slug: str) -> None:
     """It is played there as far as it can be: the other takes other steps. What happened here happens there too."""
     entry, fix, stored = LADDER[slug], after(slug), witness.load(slug)
     assert stored is not None
@@ -51,7 +51,7 @@ def test_what_breaks_a_rung_on_its_servers_is_claimed_by_the_rung_that_fixes_it(
     assert LADDER[slug].broken_by in {*fix.survives, None}
 
 
-def test_where_the_servers_clock_leaps_two_are_inside_and_the_store_refuses_the_first(stage: Stage) -> None:
+def test_where_the_servers_clock_leaps_two_are_inside_and_the_store_refuses_the_first(stage: Sandbox) -> None:
     schedule = ["A", "A", "clock jump", "B", "B", "B", "A", "A"]
     run = replay("fence", schedule, stage, to_the_end=True)
     assert [step.holders for step in run.steps[1:4]] == [("A",), ("A",), ("A", "B")]
@@ -59,7 +59,7 @@ def test_where_the_servers_clock_leaps_two_are_inside_and_the_store_refuses_the_
 
 
 def test_without_the_claim_at_the_read_such_a_leap_is_found_to_break_it(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
+    stage: Sandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Fence, "read", FenceOnWriteOnly.read)
     found = explore(new_trial(LADDER["fence"], stage), Bounds(), ("clock jump",), None)

@@ -8,20 +8,22 @@ from typing import Any
 
 import pytest
 
-from inventory import batch
-from inventory.counters import Counters
-from inventory.draft import Draft, Line, Placement, Save
+from inventory import bulk
+from inventory.counters.whole import Counters
 from inventory.errors import SoldOut, StockBusy
-from inventory.strategies import Strategy, unit_rows
+from inventory.queue.stream import QueueEntry
+from inventory.requests import OrderRequest, Placement, RequestItem, Save
+from inventory.strategies import unit_rows
+from inventory.strategies.base import Strategy
 from inventory.strategies.guarded_update import GuardedUpdate
 from inventory.strategies.lua_queue import LuaQueue
-from inventory.strategies.row_lock import RowLock
+from inventory.strategies.row_lock import RowLockStrategy
 from inventory.strategies.segmented_lock import SegmentedLock
-from inventory.stream import Entry
-from lab.schedule import search, verify
-from lab.schedule.search import Bounds
-from lab.schedule.stage import Stage
-from lab.schedule.trials import stock
+from lab.claims import verify
+from lab.explorer import search
+from lab.explorer.search import Bounds
+from lab.sandbox.sandbox import Sandbox
+from lab.workloads import stock
 from locking import LockUnavailable, RedisLock
 from tests.lab.schedule_support import mutant, stage
 
@@ -33,21 +35,21 @@ pytestmark = pytest.mark.slow
 class SaysSold(GuardedUpdate):
     """It says so, and sells nothing."""
 
-    def _place(self, order: Draft, save: Save) -> Placement:
+    def _place(self, order: OrderRequest, save: Save) -> Placement:
         return Placement.COMMITTED
 
 
-class AlwaysBusy(RowLock):
+class AlwaysBusy(RowLockStrategy):
     """It refuses everybody."""
 
-    def _place(self, order: Draft, save: Save) -> Placement:
+    def _place(self, order: OrderRequest, save: Save) -> Placement:
         raise StockBusy("Ask again.")
 
 
 class Drops(LuaQueue):
-    """Its worker takes drafts off the queue, and does not save them."""
+    """Its worker takes requests off the queue, and does not save them."""
 
-    def _save(self, entries: Sequence[Entry], *rest: Any) -> None:
+    def _save(self, entries: Sequence[QueueEntry], *rest: Any) -> None:
         self.queue().done(entries)
 
 
@@ -71,46 +73,48 @@ class KnowsOneSegment(SegmentedLock):
     ],
 )
 def test_who_answers_what_is_not_so_is_found(
-    stage: Stage, slug: str, flawed: type[Strategy], breaks: str, monkeypatch: pytest.MonkeyPatch
+    stage: Sandbox, slug: str, flawed: type[Strategy], breaks: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plain = stock.NEW[slug]
     monkeypatch.setitem(stock.NEW, slug, lambda: become(plain(), flawed))
     assert_found(slug, stage, breaks)
 
 
-def test_a_reservation_that_never_ends_is_found(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reservation_that_never_ends_is_found(stage: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever comes later is told for ever that somebody may still want the units."""
     monkeypatch.setattr(Counters, "give_back", lambda self, *rest: False)
     assert_found("lua", stage, "is refused (StockReserved)")
 
 
-def test_a_group_that_is_answered_and_not_saved_is_found(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    plain = batch.commit
+def test_a_group_that_is_answered_and_not_saved_is_found(stage: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = bulk.commit
 
-    def alone(drafts: Sequence[Draft], save: Save) -> Mapping[Any, Any]:
-        return plain(drafts, save) if len(drafts) == 1 else {}
+    def alone(requests: Sequence[OrderRequest], save: Save) -> Mapping[Any, Any]:
+        return plain(requests, save) if len(requests) == 1 else {}
 
-    monkeypatch.setattr(batch, "commit", alone)
+    monkeypatch.setattr(bulk, "commit", alone)
     assert_found("group-commit", stage, "was told sold, and has no order")
 
 
 def test_a_refusal_because_somebody_holds_what_he_never_pays_for_is_found(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
+    stage: Sandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plain = unit_rows.take_free
 
-    def only_look(line: Line) -> None:
+    def only_look(item: RequestItem) -> None:
         try:
-            plain(line)
+            plain(item)
         except unit_rows.TooFewFree:
-            raise SoldOut(line.sku, wanted=line.quantity, left=0) from None
+            raise SoldOut(item.sku, wanted=item.quantity, left=0) from None
 
     monkeypatch.setattr(unit_rows, "take_free", only_look)
     assert_found("unit-rows", stage, "was told sold out, and 1 are left")
 
 
 @pytest.mark.parametrize("slug", ["renewal", "woken"])
-def test_a_lock_that_nobody_is_ever_granted_is_found(stage: Stage, slug: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lock_that_nobody_is_ever_granted_is_found(
+    stage: Sandbox, slug: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def refuse(*arguments: Any, **options: Any) -> None:
         raise LockUnavailable("Try again.")
 
@@ -118,14 +122,14 @@ def test_a_lock_that_nobody_is_ever_granted_is_found(stage: Stage, slug: str, mo
     assert_found(slug, stage, "could have bought, and got nothing")
 
 
-def test_a_release_without_its_owner_check_is_found_by_verify(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_release_without_its_owner_check_is_found_by_verify(stage: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
     """It takes a third client: one is late with his release, one holds the lock by now, one gets it too early."""
     mutant("release", "if redis.call('GET', KEYS[1]) ~= ARGV[1] then", "if false then", stage, monkeypatch)
     assert_found("renewal", stage, "are inside at the same time")
 
 
 def test_a_sound_rung_of_which_not_all_schedules_were_tried_is_not_reproduced(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
+    stage: Sandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(verify, "SOUND", Bounds(preemptions=1, events=1))
     monkeypatch.setitem(verify.CROWDED, "stock", Bounds(preemptions=0, events=0))
@@ -148,7 +152,7 @@ def become(strategy: Strategy, flawed: type[Strategy]) -> Strategy:
     return strategy
 
 
-def assert_found(slug: str, stage: Stage, why: str) -> None:
+def assert_found(slug: str, stage: Sandbox, why: str) -> None:
     said = verify.check(slug, stage)
     assert said["verdict"] == "broken"
     assert why in said["why"]

@@ -11,10 +11,9 @@ from typing import Any
 import pytest
 from django.test import Client
 
-from lab import keeping
-from lab.comparison import stored
+from lab.claims import result_store, witness
 from lab.ladder.catalogue import LADDER
-from lab.schedule import witness
+from lab.site.comparison import stored
 from tests.waiting import wait_for
 
 LINE = {"broken": 1, "tries": 2}
@@ -22,7 +21,7 @@ LINE = {"broken": 1, "tries": 2}
 
 @pytest.fixture(autouse=True)
 def _nothing_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(keeping, "_told", set())
+    monkeypatch.setattr(result_store, "_told", set())
 
 
 @pytest.fixture
@@ -39,10 +38,10 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_who_reads_beside_a_writer_reads_the_old_file_to_its_end(tmp_path: Path) -> None:
     path = tmp_path / "kept.json"
-    keeping.write(path, ["old"] * 10_000)
+    result_store.write(path, ["old"] * 10_000)
     with path.open() as reader:
         begun = reader.read(10)
-        keeping.write(path, ["new"])
+        result_store.write(path, ["new"])
         assert json.loads(begun + reader.read()) == ["old"] * 10_000
     assert json.loads(path.read_text()) == ["new"]
 
@@ -57,18 +56,18 @@ def test_of_two_writers_one_waits_for_the_other_and_both_are_kept(folder: Path) 
         assert second.is_alive()
         return {**kept, "no-lock": {**LINE, "source": ""}}
 
-    keeping.change(witness.CONTROL, edit)
+    result_store.change(witness.CONTROL, edit)
     wait_for(lambda: not second.is_alive(), "the second writer")
     assert {*json.loads(witness.CONTROL.read_text())} == {"no-lock", "renewal"}
 
 
 def test_a_writer_that_fails_leaves_what_there_was_and_nothing_beside_it(tmp_path: Path) -> None:
     path = tmp_path / "kept.json"
-    keeping.write(path, "old")
+    result_store.write(path, "old")
     endless: list[Any] = []
     endless.append(endless)
     with pytest.raises(ValueError, match="Circular"):
-        keeping.write(path, endless)
+        result_store.write(path, endless)
     assert list(tmp_path.iterdir()) == [path]
     assert json.loads(path.read_text()) == "old"
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from django.core.management import CommandError, call_command
 
+from lab.claims import verify, witness
 from lab.ladder.catalogue import LADDER
-from lab.schedule import verify, witness
-from lab.schedule.stage import Stage
+from lab.sandbox.sandbox import Sandbox
 from tests.lab.schedule_support import manage, stage
 
 __all__ = ["stage"]
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.slow
 NO_ZOOKEEPER = "ZooKeeper is not installed: apt-get install zookeeper default-jre-headless"
 
 
-def test_verify_reports_each_claim_as_json(stage: Stage) -> None:
+def test_verify_reports_each_claim_as_json(stage: Sandbox) -> None:
     done = manage("ladder", "--verify", "--json", "get-then-set", "guarded-update")
     assert done.returncode == 0, done.stderr
     said = json.loads(done.stdout.splitlines()[-1])
@@ -39,7 +39,7 @@ def test_verify_reports_each_claim_as_json(stage: Stage) -> None:
 
 @pytest.mark.parametrize(("broken", "replays"), [(None, 0), (3, verify.REPLAYS)])
 def test_a_flawed_rung_that_is_not_reproduced_has_a_whole_line(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch, broken: int | None, replays: int
+    stage: Sandbox, monkeypatch: pytest.MonkeyPatch, broken: int | None, replays: int
 ) -> None:
     """Whether there is no witness, or one that breaks it now and then."""
     if broken is None:
@@ -56,7 +56,9 @@ def test_a_flawed_rung_that_is_not_reproduced_has_a_whole_line(
     assert not verify.reproduced(line)
 
 
-def test_a_rung_whose_server_is_not_installed_says_so_and_the_others_are_checked(stage: Stage, tmp_path: Path) -> None:
+def test_a_rung_whose_server_is_not_installed_says_so_and_the_others_are_checked(
+    stage: Sandbox, tmp_path: Path
+) -> None:
     nothing = {"PATH": str(tmp_path)}  # and so no Java
     verify_both = "ladder", "--verify", "zookeeper", "get-then-set"
     done = manage(*verify_both, "--json", **nothing)
@@ -75,7 +77,7 @@ def test_a_rung_whose_server_is_not_installed_says_so_and_the_others_are_checked
     assert "apt-get install zookeeper" in table.stdout
 
 
-def test_a_rung_whose_server_is_not_installed_is_not_left_to_chance(stage: Stage, tmp_path: Path) -> None:
+def test_a_rung_whose_server_is_not_installed_is_not_left_to_chance(stage: Sandbox, tmp_path: Path) -> None:
     before = witness.CONTROL.read_bytes()
     done = manage("ladder", "--control", "zookeeper", "--tries", "1", PATH=str(tmp_path))
     assert done.returncode == 1
@@ -85,7 +87,7 @@ def test_a_rung_whose_server_is_not_installed_is_not_left_to_chance(stage: Stage
 
 
 @pytest.mark.parametrize("command", ["explore", "replay"])
-def test_a_command_names_the_server_that_is_not_installed(stage: Stage, tmp_path: Path, command: str) -> None:
+def test_a_command_names_the_server_that_is_not_installed(stage: Sandbox, tmp_path: Path, command: str) -> None:
     done = manage(command, "zookeeper", *(["A,B"] if command == "replay" else []), PATH=str(tmp_path))
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.endswith(f"CommandError: {NO_ZOOKEEPER}\n")
@@ -114,7 +116,7 @@ def test_what_could_not_be_checked_is_not_kept(tmp_path: Path, monkeypatch: pyte
         (("ladder",), 0, "get-compare-del"),
     ],
 )
-def test_a_command_says_what_it_found(stage: Stage, arguments: tuple[str, ...], status: int, says: str) -> None:
+def test_a_command_says_what_it_found(stage: Sandbox, arguments: tuple[str, ...], status: int, says: str) -> None:
     done = manage(*arguments)
     assert says in done.stdout + done.stderr
     assert done.returncode == status
@@ -141,7 +143,7 @@ def test_what_is_out_of_bounds_is_refused(arguments: tuple[str, ...], says: str)
         call_command(*arguments)
 
 
-def test_what_the_search_tells_to_type_shows_what_it_found(stage: Stage) -> None:
+def test_what_the_search_tells_to_type_shows_what_it_found(stage: Sandbox) -> None:
     found = manage("explore", "setnx", "--clients", "3")
     assert found.returncode == 0, found.stderr
     hint = found.stdout.splitlines()[-1].partition("See it: manage.py ")[2]

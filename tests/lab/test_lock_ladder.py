@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 import lab.ladder.locks
-from inventory.strategies import NAMES
+from inventory.strategies.registry import NAMES
 from lab.ladder.locks import LOCKS, SOUND
-from lab.ladder.locks.rung import EventRung
+from lab.ladder.locks.rung import FaultRung
 from locking import Lock
 from tests.lab import (
     test_lock_rungs,
@@ -151,10 +151,10 @@ def test_what_a_rung_must_fail_is_run(tests: type[FlawedConformance]) -> None:
         assert callable(getattr(tests, name, None)), name
 
 
-@pytest.mark.parametrize("slug", [slug for slug, made in LOCKS.items() if issubclass(made, EventRung)])
+@pytest.mark.parametrize("slug", [slug for slug, made in LOCKS.items() if issubclass(made, FaultRung)])
 def test_a_sound_lock_survives_what_it_declares_but_not_the_event(slug: str) -> None:
     made = LOCKS[slug]
-    assert issubclass(made, EventRung)
+    assert issubclass(made, FaultRung)
     assert made.event not in made.survives
     can = made.lock.capabilities
     assert ("expiry" in made.survives, "crash" in made.survives) == (can.renews, can.survives_holder_crash)

@@ -14,7 +14,7 @@ from kazoo.protocol.states import EventType, KeeperState, WatchedEvent
 
 from lab.ladder.locks import LOCKS, SOUND
 from locking import Lease, Lock
-from locking.zookeeper import Session
+from locking.zookeeper import ZooKeeperSession
 from servers.zookeeper import ZooKeeper
 from tests.lab.rung_properties import EXCLUDES, HOLD_RELEASES, WOKEN, FlawedConformance
 from tests.locking import actors
@@ -122,7 +122,9 @@ def releases_before_the_watch(recipe: LineRecipe, name: str) -> str | None:
                 assert len(line(lock)) == 1  # B, and nobody before him
             finally:
                 # Nothing else would wake him.
-                Session.of(client, name, PATIENCE).ring(WatchedEvent(EventType.NONE, KeeperState.CONNECTED, path))
+                ZooKeeperSession.of(client, name, PATIENCE).ring(
+                    WatchedEvent(EventType.NONE, KeeperState.CONNECTED, path)
+                )
             _release(b.result(PATIENCE))
     finally:
         client.stop()

@@ -18,13 +18,14 @@ from django.urls import reverse
 from django.utils import translation
 from redis import Redis
 
+from lab.claims import witness
 from lab.ladder.catalogue import LADDER
 from lab.ladder.stock import RUNGS
 from lab.models import RungOrder
-from lab.pages import lessons, runs
-from lab.pages.session import LONGEST
-from lab.schedule import stages, witness
-from lab.schedule.stages import borrowed
+from lab.sandbox import pool
+from lab.sandbox.pool import borrowed
+from lab.site.pages import lessons, runs
+from lab.site.pages.session import LONGEST
 from shop.models import Order
 from tests.lab.conftest import CONTROL, VERDICT, WITNESSES
 
@@ -307,7 +308,7 @@ def test_what_another_rung_does_not_offer_is_left_out_if_that_is_asked_for(reade
 
 
 def test_when_all_stages_are_in_use_a_visitor_is_told_when_to_come_again(reader: Client, settings: Any) -> None:
-    settings.LAB_STAGES = 1
+    settings.LAB_SANDBOXES = 1
     with borrowed():
         answer = play(reader, "no-lock", "A")
     assert (answer.status_code, answer["Retry-After"]) == (503, str(runs.AGAIN))
@@ -317,7 +318,7 @@ def test_when_all_stages_are_in_use_a_visitor_is_told_when_to_come_again(reader:
 def test_a_schedule_that_takes_too_long_is_given_up_and_leaves_nothing_behind(
     reader: Client, settings: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings.LAB_STAGES = 1
+    settings.LAB_SANDBOXES = 1
     with borrowed() as stage:
         pass
     threads = set(threading.enumerate())
@@ -327,7 +328,7 @@ def test_a_schedule_that_takes_too_long_is_given_up_and_leaves_nothing_behind(
     assert (answer.status_code, answer["Retry-After"]) == (503, str(runs.AGAIN))
     assert "This schedule took too long" in text(answer)
     assert set(threading.enumerate()) <= threads
-    assert stages._idle == {}
+    assert pool._idle == {}
     assert stage.redis.dbsize() == 0
     assert play(reader, "row-lock", "A,A,B").status_code == 200
 
@@ -427,6 +428,6 @@ def test_without_redis_a_page_says_so(
     reader: Client, settings: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings.REDIS_LOCATION = f"unix://{tmp_path}/none"
-    monkeypatch.setattr(stages, "_idle", {})
+    monkeypatch.setattr(pool, "_idle", {})
     answer = play(reader, "no-lock", "A")
     assert (answer.status_code, answer["Retry-After"]) == (503, str(runs.AGAIN))

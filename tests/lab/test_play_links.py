@@ -9,11 +9,11 @@ from html import unescape
 import pytest
 from django.test import Client
 
+from lab.claims import witness
 from lab.ladder.catalogue import LADDER
-from lab.pages import runs
-from lab.pages.session import CLIENTS, Session
-from lab.schedule import witness
-from lab.schedule.trials.which import can_play
+from lab.site.pages import runs
+from lab.site.pages.session import CLIENTS, PlaySession
+from lab.workloads.registry import can_play
 
 pytestmark = [pytest.mark.slow, pytest.mark.django_db, pytest.mark.usefixtures("stages")]
 
@@ -35,12 +35,12 @@ def links(reader: Client, address: str, page: str) -> list[str]:
 
 @pytest.mark.parametrize("slug", [slug for slug, entry in LADDER.items() if can_play(entry)])
 def test_every_link_of_the_game_leads_to_a_page(slug: str) -> None:
-    reader, rung, start = Client(), f"/lab/rungs/{slug}/", Session(slug, (), LADDER[slug].clients)
+    reader, rung, start = Client(), f"/lab/rungs/{slug}/", PlaySession(slug, (), LADDER[slug].clients)
     others = {replace(start, clients=clients).address for clients in CLIENTS}  # the same links on every rung
     # The page of the rung leads to the start of the game, and into the middle of it.
     pages = {rung: links(reader, rung, "/lab/"), start.address: links(reader, start.address, rung)}
     if (stored := witness.load(slug)) is not None:
-        last = Session(slug, stored.schedule[:-1], stored.clients).address
+        last = PlaySession(slug, stored.schedule[:-1], stored.clients).address
         pages[last] = links(reader, last, rung)
     seen = {address: page for page, found in pages.items() for address in found}
     assert {start.address} < {*seen}
@@ -49,7 +49,7 @@ def test_every_link_of_the_game_leads_to_a_page(slug: str) -> None:
 
 
 def test_there_may_be_more_clients_or_fewer() -> None:
-    reader, start = Client(), Session("no-lock", (), 2)
+    reader, start = Client(), PlaySession("no-lock", (), 2)
     assert {replace(start, clients=clients).address for clients in (3, 4)} < {*links(reader, start.address, "/lab/")}
     for clients in CLIENTS:
         assert len(reader.get(replace(start, clients=clients).address).context["choices"]) == clients
@@ -57,8 +57,8 @@ def test_there_may_be_more_clients_or_fewer() -> None:
 
 def test_a_game_with_a_worker_goes_on_to_its_end() -> None:
     reader, schedule = Client(), ["A", "W", "crash W"]
-    while choices := reader.get(Session("lua-queue", tuple(schedule), 2).address).context["choices"]:
+    while choices := reader.get(PlaySession("lua-queue", tuple(schedule), 2).address).context["choices"]:
         schedule.append(choices[0][0].name)
-    page = reader.get(Session("lua-queue", tuple(schedule), 2).address).content.decode()
+    page = reader.get(PlaySession("lua-queue", tuple(schedule), 2).address).content.decode()
     assert "Not broken." in page
     assert reader.get("/lab/rungs/lua/play/?schedule=W").status_code == 400

@@ -21,10 +21,10 @@ from django.test import Client
 from django_redis import get_redis_connection
 from redis import Redis
 
-from lab import apart
 from lab.ladder.stock import RUNGS
-from lab.race import pages, run
-from lab.race.run import Race, Racer, RaceRunning
+from lab.sandbox import isolation
+from lab.site.race import pages, run
+from lab.site.race.run import Race, Racer, RaceRunning
 from locking import RedisLock
 from servers import ServerError
 from shop.models import Order, Product, Sale
@@ -52,7 +52,7 @@ def wait_for_its_end() -> None:
 
 def processes() -> list[psutil.Process]:
     """Whatever runs for a race of ours."""
-    ours = str(apart.folder(run.FOLDER).path)
+    ours = str(isolation.folder(run.FOLDER).path)
     found = []
     for process in psutil.process_iter():
         try:
@@ -159,7 +159,7 @@ def test_a_race_ends_with_verdicts_and_leaves_the_shop_as_it_was(visitor: Client
     assert "data-address" not in page
     assert "The race is over: 1 held, 1 did not." in page
     wait_for(lambda: processes() == [], "the race's processes to end")
-    assert not apart.folder(run.FOLDER).path.exists()
+    assert not isolation.folder(run.FOLDER).path.exists()
     assert not Order.objects.exists()
     assert not Product.objects.exists()
     assert not Sale.objects.exists()
@@ -174,7 +174,7 @@ def test_when_its_time_is_up_a_race_is_stopped_with_all_that_it_started(
     let_its_time_be_up(monkeypatch)
     assert "no verdict: the time was up" in over(visitor, started["Location"])
     wait_for(lambda: processes() == [], "all that it started to end")
-    assert not apart.folder(run.FOLDER).path.exists()
+    assert not isolation.folder(run.FOLDER).path.exists()
 
 
 STUBBORN = """
@@ -207,7 +207,7 @@ def test_a_child_that_is_killed_leaves_nothing_once_its_servers_have_ended(
     (child,) = (process for process in processes() if process.ppid() == os.getpid())
     child.send_signal(signal.SIGKILL)
     assert "no verdict: the race ended early" in over(visitor, f"{RACE}{race.id}/")
-    assert not apart.folder(run.FOLDER).path.exists()
+    assert not isolation.folder(run.FOLDER).path.exists()
     assert [record.getMessage().split(". ")[0] for record in caplog.records] == [
         f"The race {race.id} ended with status -9"
     ]
@@ -215,10 +215,10 @@ def test_a_child_that_is_killed_leaves_nothing_once_its_servers_have_ended(
 
 
 def test_a_folder_is_removed_when_its_servers_have_ended_and_not_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    own, servers = apart.folder("removed"), apart.folder("removed")
+    own, servers = isolation.folder("removed"), isolation.folder("removed")
     own.create()
     assert servers.claim.take()
-    removal = threading.Thread(target=apart.remove, args=(own,))
+    removal = threading.Thread(target=isolation.remove, args=(own,))
     removal.start()
     removal.join(0.3)
     assert removal.is_alive()
@@ -227,9 +227,9 @@ def test_a_folder_is_removed_when_its_servers_have_ended_and_not_before(monkeypa
     removal.join()
     own.create()
     assert servers.claim.take()
-    monkeypatch.setattr(apart, "PATIENCE", 0.0)
+    monkeypatch.setattr(isolation, "PATIENCE", 0.0)
     with pytest.raises(ServerError, match="its servers run"):
-        apart.remove(own)
+        isolation.remove(own)
     servers.claim.release()
     own.delete()
 
@@ -246,7 +246,11 @@ time.sleep(600)
 
 
 def test_a_race_ends_with_the_web_process_that_started_it(visitor: Client) -> None:
-    environment = {**os.environ, "DJANGO_SETTINGS_MODULE": "shop.settings", "RUN_FOLDER": str(settings.RUN_FOLDER.path)}
+    environment = {
+        **os.environ,
+        "DJANGO_SETTINGS_MODULE": "shop.runtime.settings",
+        "RUN_FOLDER": str(settings.RUN_FOLDER.path),
+    }
     with subprocess.Popen(
         [sys.executable, "-c", LONELY], cwd=settings.BASE_DIR, env=environment, stdout=subprocess.PIPE, text=True
     ) as web:
@@ -337,7 +341,7 @@ def test_a_child_knows_nothing_that_leads_to_the_shop(monkeypatch: pytest.Monkey
     secrets = ("DATABASE_URL", "REDIS_URL", "SECRET_KEY", "PAYMENT_SECRET", "REDLOCK_URLS", "ETCD_URL", "PGPASSWORD")
     for name in secrets:
         monkeypatch.setenv(name, "the shop's")
-    passed_on = apart.environment(apart.folder("race"))
+    passed_on = isolation.environment(isolation.folder("race"))
     assert "the shop's" not in passed_on.values()
     assert passed_on["RUN_FOLDER"] != str(settings.RUN_FOLDER.path)
 

@@ -12,8 +12,8 @@ import pytest
 from django_redis import get_redis_connection
 from playwright.sync_api import expect
 
-from lab.comparison import stored
-from lab.race.run import Race, Racer
+from lab.site.comparison import stored
+from lab.site.race.run import Race, Racer
 from locking import RedisLock
 from tests.lab.comparison_support import STORED
 from tests.lab.test_browser import Open, assert_good_for_everybody, open_page

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from inventory.models import StockItem
+from lab.claims import verify, witness
+from lab.claims.runs import Impossible, rehearse, replay
+from lab.explorer.search import Bounds
 from lab.ladder.catalogue import LADDER
-from lab.schedule import verify, witness
-from lab.schedule.runs import Impossible, rehearse, replay
-from lab.schedule.search import Bounds
-from lab.schedule.stage import Stage
-from lab.schedule.trials import stock
-from lab.schedule.trials.which import can_play
+from lab.sandbox.sandbox import Sandbox
+from lab.workloads import stock
+from lab.workloads.registry import can_play
 from tests.lab.schedule_support import searched, stage
 
 __all__ = ["stage"]
@@ -26,7 +26,7 @@ QUICK = ["renewal", "re-entrant", "fence", "lock-table-for-update", "redis-lock"
 
 
 @pytest.mark.parametrize("slug", FLAWED)
-def test_the_stored_witness_breaks_the_invariant_of_its_rung(stage: Stage, slug: str) -> None:
+def test_the_stored_witness_breaks_the_invariant_of_its_rung(stage: Sandbox, slug: str) -> None:
     stored = witness.load(slug)
     assert stored is not None
     assert stored.invariant == LADDER[slug].breaks
@@ -35,7 +35,7 @@ def test_the_stored_witness_breaks_the_invariant_of_its_rung(stage: Stage, slug:
 
 @pytest.mark.parametrize("slug", FLAWED)
 def test_the_search_finds_a_witness_without_knowing_the_stored_one(
-    stage: Stage, slug: str, monkeypatch: pytest.MonkeyPatch
+    stage: Sandbox, slug: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(witness, "load", lambda slug: pytest.fail("it looks at what is stored"))
     entry = LADDER[slug]
@@ -54,18 +54,18 @@ def test_no_witness_is_stored_for_what_is_no_flawed_rung() -> None:
 
 
 @pytest.mark.parametrize("slug", QUICK)
-def test_a_sound_rung_holds_in_every_schedule(stage: Stage, slug: str) -> None:
+def test_a_sound_rung_holds_in_every_schedule(stage: Sandbox, slug: str) -> None:
     found = searched(slug, stage)
     assert (found.run, found.exhausted) == (None, True)
     assert found.schedules > 5
 
 
 @pytest.mark.parametrize("slug", ["renewal", "guarded-update"])
-def test_schedules_are_as_many_each_time(stage: Stage, slug: str) -> None:
+def test_schedules_are_as_many_each_time(stage: Sandbox, slug: str) -> None:
     assert searched(slug, stage).schedules == searched(slug, stage).schedules
 
 
-def test_three_clients_share_a_sound_lock(stage: Stage) -> None:
+def test_three_clients_share_a_sound_lock(stage: Sandbox) -> None:
     found = searched("woken", stage, clients=3, bounds=Bounds(preemptions=1, events=1))
     assert (found.run, found.exhausted, found.clients) == (None, True, 3)
 
@@ -73,7 +73,7 @@ def test_three_clients_share_a_sound_lock(stage: Stage) -> None:
 # Replays
 
 
-def test_a_schedule_that_is_not_over_says_what_may_come_next(stage: Stage) -> None:
+def test_a_schedule_that_is_not_over_says_what_may_come_next(stage: Sandbox) -> None:
     trace = replay("set-nx-ex", ["A", "A", "A"], stage)
     assert [choice.name for choice in trace.choices] == ["A", "B", "C", "late release"]
     assert [choice.event for choice in trace.choices] == [False, False, False, True]
@@ -84,26 +84,26 @@ def test_a_schedule_that_is_not_over_says_what_may_come_next(stage: Stage) -> No
 
 
 @pytest.mark.parametrize("schedule", [["D"], ["A", "A", "A", "A", "A"], ["late release"], ["crash A"], ["nonsense"]])
-def test_what_cannot_come_next_is_refused(stage: Stage, schedule: list[str]) -> None:
+def test_what_cannot_come_next_is_refused(stage: Sandbox, schedule: list[str]) -> None:
     with pytest.raises(Impossible, match="What can"):
         replay("set-nx-ex", schedule, stage)
 
 
-def test_who_waits_in_a_server_is_shown_as_waiting(stage: Stage) -> None:
+def test_who_waits_in_a_server_is_shown_as_waiting(stage: Sandbox) -> None:
     trace = replay("renewal", ["A", "B", "B"], stage)
     assert trace.steps[-1].blocked == ("B",)
     trace = replay("row-lock", ["A", "A", "B", "B"], stage)
     assert trace.steps[-1].blocked == ("B",)
 
 
-def test_who_crashes_leaves_nothing_open_and_is_told_nothing(stage: Stage) -> None:
+def test_who_crashes_leaves_nothing_open_and_is_told_nothing(stage: Sandbox) -> None:
     trace = replay("guarded-update", ["A", "A", "crash A"], stage, to_the_end=True)
     assert trace.steps[-1].answers == {"A": "crashed", "B": "sold"}
     assert trace.ledger == {"received": 1, "on hand": 0, "sold": 1}
 
 
 @pytest.mark.django_db
-def test_a_replay_leaves_nothing_in_the_shop(stage: Stage) -> None:
+def test_a_replay_leaves_nothing_in_the_shop(stage: Sandbox) -> None:
     replay("redis-lock", [], stage, to_the_end=True)
     assert not StockItem.objects.filter(sku=stock.SKU).exists()
 
@@ -118,7 +118,7 @@ def test_a_replay_leaves_nothing_in_the_shop(stage: Stage) -> None:
         ("setnx", "not even time has helped."),
     ],
 )
-def test_who_cannot_enter_is_told_whether_time_will_help(stage: Stage, slug: str, why: str) -> None:
+def test_who_cannot_enter_is_told_whether_time_will_help(stage: Sandbox, slug: str, why: str) -> None:
     stored = witness.load(slug)
     assert stored is not None
     trace = replay(slug, stored.schedule, stage, to_the_end=True)

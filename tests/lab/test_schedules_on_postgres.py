@@ -11,18 +11,18 @@ from typing import Any
 import psycopg
 import pytest
 
+from lab.claims.runs import replay
+from lab.explorer.actor import Actor
+from lab.explorer.scheduler import Scheduler, SchedulingPoint, TooLong
+from lab.explorer.search import Bounds, explore
 from lab.ladder.catalogue import LADDER
-from lab.schedule.actor import Actor
-from lab.schedule.controller import Controller, Point, TooLong
-from lab.schedule.hooks import StoppingSession
-from lab.schedule.runs import replay
-from lab.schedule.search import Bounds, explore
-from lab.schedule.stage import Stage
-from lab.schedule.trials.postgres import USERS
-from lab.schedule.trials.which import can_play, events_of, new_trial
-from lab.schedule.watchdogs import SteppedWatchdog
-from locking import tables
-from locking.session import Session
+from lab.sandbox.hooks import StoppingSession
+from lab.sandbox.sandbox import Sandbox
+from lab.sandbox.watchdogs import SteppedWatchdog
+from lab.workloads.postgres import USERS
+from lab.workloads.registry import can_play, events_of, new_trial
+from locking.postgres import tables
+from locking.postgres.session import PostgresSession
 from tests.lab.schedule_support import stage
 from tests.waiting import wait_for
 
@@ -35,7 +35,7 @@ SOUND = ("lock-table-for-update", "lock-table-insert", "postgres-advisory-lock")
 
 
 @pytest.mark.parametrize("slug", FLAWED)
-def test_the_search_finds_a_schedule_that_breaks_it_each_time(stage: Stage, slug: str) -> None:
+def test_the_search_finds_a_schedule_that_breaks_it_each_time(stage: Sandbox, slug: str) -> None:
     entry = LADDER[slug]
     found = [explore(new_trial(entry, stage), Bounds(), events_of(entry), entry.breaks) for _ in range(2)]
     assert found[0].run is not None
@@ -50,7 +50,7 @@ def test_the_search_finds_a_schedule_that_breaks_it_each_time(stage: Stage, slug
 
 
 @pytest.mark.parametrize("slug", SOUND)
-def test_no_schedule_within_the_bounds_breaks_a_sound_one(stage: Stage, slug: str) -> None:
+def test_no_schedule_within_the_bounds_breaks_a_sound_one(stage: Sandbox, slug: str) -> None:
     entry = LADDER[slug]
     found = explore(new_trial(entry, stage), Bounds(), events_of(entry), None)
     assert (found.run, found.exhausted) == (None, True)
@@ -58,7 +58,7 @@ def test_no_schedule_within_the_bounds_breaks_a_sound_one(stage: Stage, slug: st
     assert can_play(entry)
 
 
-def test_schedules_are_as_many_each_time(stage: Stage) -> None:
+def test_schedules_are_as_many_each_time(stage: Sandbox) -> None:
     entry = LADDER["lock-table-for-update"]
     once, again = (explore(new_trial(entry, stage), Bounds(), events_of(entry), None) for _ in range(2))
     assert once.schedules == again.schedules
@@ -77,7 +77,7 @@ MUTATIONS = {
 
 
 @pytest.mark.parametrize("name", MUTATIONS)
-def test_a_flaw_in_a_sound_one_is_found(stage: Stage, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+def test_a_flaw_in_a_sound_one_is_found(stage: Sandbox, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     statement, part, by, broken = MUTATIONS[name]
     before: str = getattr(tables, statement)
     assert part in before
@@ -90,7 +90,7 @@ def test_a_flaw_in_a_sound_one_is_found(stage: Stage, monkeypatch: pytest.Monkey
     assert run.broken == broken
 
 
-def test_a_release_without_its_owner_check_is_found(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_release_without_its_owner_check_is_found(stage: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
     """It takes a third client: one is late with his release, one holds the lock by now, one gets it too early."""
     before = tables.DELETE
     monkeypatch.setattr(tables, "DELETE", before.replace("owner = $2", "$2::text IS NOT NULL"))
@@ -101,21 +101,21 @@ def test_a_release_without_its_owner_check_is_found(stage: Stage, monkeypatch: p
     assert run.broken == "one holder"
 
 
-def test_a_lease_that_nobody_renews_is_found(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lease_that_nobody_renews_is_found(stage: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(SteppedWatchdog, "watch", lambda self, lease, renewer: None)
     run = explore(new_trial(LADDER["lock-table-insert"], stage), Bounds(), ("expiry",), None).run
     assert run is not None
     assert run.broken == "one holder"
 
 
-def test_a_waiter_is_waked_by_the_release_and_not_by_time(stage: Stage) -> None:
+def test_a_waiter_is_waked_by_the_release_and_not_by_time(stage: Sandbox) -> None:
     """He listens from his fourth step on: ask, line up, listen, ask again."""
     run = replay("lock-table-insert", ["A", "B", "B", "B", "B"], stage, to_the_end=True)
     assert (run.broken, run.ledger["told yes"]) == (None, 2)
     assert not [step for step in run.steps if step.forced]
 
 
-def test_a_waiter_takes_over_from_one_who_died_when_the_time_is_over(stage: Stage) -> None:
+def test_a_waiter_takes_over_from_one_who_died_when_the_time_is_over(stage: Sandbox) -> None:
     run = replay("lock-table-insert", ["A", "crash A"], stage, to_the_end=True)
     assert (run.broken, run.ledger["told yes"]) == (None, 1)
     # Almost to the end of it, for those who poll; then over it.
@@ -123,7 +123,7 @@ def test_a_waiter_takes_over_from_one_who_died_when_the_time_is_over(stage: Stag
 
 
 @pytest.mark.parametrize("slug", SOUND)
-def test_three_clients_stand_in_line(stage: Stage, slug: str) -> None:
+def test_three_clients_stand_in_line(stage: Sandbox, slug: str) -> None:
     """C waits in the server for B, who waits for A."""
     schedule = ["A"] * 2 + ["B"] * 2 + ["C"] * 2
     run = replay(slug, schedule[: 6 if slug == "lock-table-for-update" else 2], stage, clients=3, to_the_end=True)
@@ -131,28 +131,28 @@ def test_three_clients_stand_in_line(stage: Stage, slug: str) -> None:
 
 
 @pytest.mark.parametrize("slug", SOUND)
-def test_who_waits_in_the_server_may_die(stage: Stage, slug: str) -> None:
+def test_who_waits_in_the_server_may_die(stage: Sandbox, slug: str) -> None:
     waits: dict[str, Any] = {"lock-table-for-update": ["A", "A", "B", "B"], "postgres-advisory-lock": ["A", "B"]}
     schedule = [*waits.get(slug, ["A", "B", "B", "B", "B"]), "crash B"]
     run = replay(slug, schedule, stage, to_the_end=True)
     assert (run.broken, run.ledger["told yes"]) == (None, 1)
 
 
-def test_sessions_stop_only_while_a_trial_runs(stage: Stage) -> None:
+def test_sessions_stop_only_while_a_trial_runs(stage: Sandbox) -> None:
     trial = new_trial(LADDER["postgres-advisory-lock"], stage)
     trial.begin()
     assert {module.Session for module in USERS} == {StoppingSession}
     with tables.AdvisoryLock(stage.conninfo, "of nobody").hold() as lease:
         lease.check()
     trial.end()
-    assert {module.Session for module in USERS} == {Session}
+    assert {module.Session for module in USERS} == {PostgresSession}
 
 
-def test_a_run_that_takes_too_long_takes_no_further_step_and_ends_what_waits_in_postgres(stage: Stage) -> None:
+def test_a_run_that_takes_too_long_takes_no_further_step_and_ends_what_waits_in_postgres(stage: Sandbox) -> None:
     todo = ["A", "A", "A", "B", "B", "B"]
     waiting = []
 
-    def choose(point: Point) -> str:
+    def choose(point: SchedulingPoint) -> str:
         if todo:
             return todo.pop(0)
         waiting.extend(point.enabled)
@@ -160,7 +160,7 @@ def test_a_run_that_takes_too_long_takes_no_further_step_and_ends_what_waits_in_
         return "A"
 
     trial = new_trial(LADDER["lock-table-for-update"], stage)
-    controller = Controller(trial, choose, seconds=60.0)
+    controller = Scheduler(trial, choose, seconds=60.0)
     with pytest.raises(TooLong):
         controller.play()
     assert waiting == ["A"], "as B waits in Postgres for him"
@@ -184,7 +184,7 @@ INSERT INTO busy VALUES (1);
 
 
 @pytest.fixture
-def busy(stage: Stage) -> Iterator[psycopg.Connection[Any]]:
+def busy(stage: Sandbox) -> Iterator[psycopg.Connection[Any]]:
     """A connection beside which autovacuum has locked the table `busy`, for as long as nobody stands up to it."""
     with psycopg.connect(stage.conninfo, autocommit=True) as connection:
         connection.execute("ALTER SYSTEM SET autovacuum_naptime = 1")
@@ -202,7 +202,7 @@ def busy(stage: Stage) -> Iterator[psycopg.Connection[Any]]:
 
 
 def test_who_waits_for_autovacuum_goes_on_by_himself_and_who_waits_for_a_client_is_blocked(
-    stage: Stage, busy: psycopg.Connection[Any]
+    stage: Sandbox, busy: psycopg.Connection[Any]
 ) -> None:
     busy.execute("SELECT pg_advisory_lock(1)")
     for asks, blocked in (("BEGIN; LOCK TABLE busy IN SHARE MODE", False), ("SELECT pg_advisory_lock(1)", True)):

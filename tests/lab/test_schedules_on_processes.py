@@ -6,13 +6,13 @@ import os
 
 import pytest
 
+from lab.claims.runs import replay
+from lab.explorer.scheduler import Scheduler
+from lab.explorer.search import Bounds, explore
 from lab.ladder.catalogue import LADDER
-from lab.schedule.controller import Controller
-from lab.schedule.runs import replay
-from lab.schedule.search import Bounds, explore
-from lab.schedule.stage import Stage
-from lab.schedule.trials.process import MemoryTrial, Program
-from lab.schedule.trials.which import can_play, events_of, new_trial
+from lab.sandbox.sandbox import Sandbox
+from lab.workloads.process import MemoryTrial, Program
+from lab.workloads.registry import can_play, events_of, new_trial
 from tests.lab.schedule_support import stage
 
 __all__ = ["stage"]
@@ -23,7 +23,7 @@ SLUGS = ("thread-lock", "process-lock", "owner-is-thread-id")
 
 
 @pytest.mark.parametrize("slug", SLUGS)
-def test_the_search_finds_a_schedule_that_breaks_it_each_time(stage: Stage, slug: str) -> None:
+def test_the_search_finds_a_schedule_that_breaks_it_each_time(stage: Sandbox, slug: str) -> None:
     entry = LADDER[slug]
     found = [explore(new_trial(entry, stage), Bounds(), events_of(entry), entry.breaks) for _ in range(2)]
     assert found[0].run is not None
@@ -35,7 +35,7 @@ def test_the_search_finds_a_schedule_that_breaks_it_each_time(stage: Stage, slug
     assert can_play(entry)
 
 
-def test_workers_of_one_program_share_its_process_lock(stage: Stage) -> None:
+def test_workers_of_one_program_share_its_process_lock(stage: Sandbox) -> None:
     """What the lock is good for: the schedule that breaks the thread lock leaves it in order."""
     broken = explore(new_trial(LADDER["thread-lock"], stage), Bounds(), (), "one holder").run
     assert broken is not None
@@ -44,12 +44,12 @@ def test_workers_of_one_program_share_its_process_lock(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize("slug", SLUGS)
-def test_one_client_alone_sells(stage: Stage, slug: str) -> None:
+def test_one_client_alone_sells(stage: Sandbox, slug: str) -> None:
     run = replay(slug, [], stage, clients=1, to_the_end=True)
     assert (run.broken, run.ledger) == (None, {"received": 10, "left": 9, "told yes": 1})
 
 
-def test_who_crashes_is_killed_and_takes_no_later_step(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_crashes_is_killed_and_takes_no_later_step(stage: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
     forked: list[int] = []
     fork = Program.fork
 
@@ -73,7 +73,7 @@ def _lives(pid: int) -> bool:
     return True
 
 
-def test_an_error_of_a_worker_is_what_he_is_told(stage: Stage) -> None:
+def test_an_error_of_a_worker_is_what_he_is_told(stage: Sandbox) -> None:
     """And no run hangs on it."""
 
     class Forgetful(MemoryTrial):
@@ -88,5 +88,5 @@ def test_an_error_of_a_worker_is_what_he_is_told(stage: Stage) -> None:
             self.stage.redis.delete("stock")
             return jobs
 
-    run = Controller(Forgetful(LADDER["thread-lock"], stage, 1), lambda point: point.enabled[0]).play()
+    run = Scheduler(Forgetful(LADDER["thread-lock"], stage, 1), lambda point: point.enabled[0]).play()
     assert run.answers["A"].startswith("TypeError")

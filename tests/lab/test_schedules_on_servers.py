@@ -13,19 +13,21 @@ import pytest
 from kazoo.recipe.lock import Lock as KazooRecipe
 from redis import RedisError
 
+from lab.claims import verify, worker
+from lab.claims.runs import Impossible, rehearse, replay
+from lab.claims.witness import load
+from lab.explorer.sample import sample
+from lab.explorer.search import Bounds
 from lab.ladder.catalogue import LADDER
-from lab.schedule import fleet, verify, worker
-from lab.schedule.fleet import Missing
-from lab.schedule.restarting import RestartingStage, stage_for
-from lab.schedule.runs import Impossible, rehearse, replay
-from lab.schedule.sample import sample
-from lab.schedule.search import Bounds
-from lab.schedule.stage import Kept, Stage
-from lab.schedule.trials.base import Trial
-from lab.schedule.trials.which import can_play, events_of, new_trial
-from lab.schedule.watchdogs import SteppedWatchdog
-from lab.schedule.witness import load
-from locking import etcd, redlock, zookeeper
+from lab.sandbox import valkeys
+from lab.sandbox.restarting import RestartingSandbox, sandbox_for
+from lab.sandbox.sandbox import Kept, Sandbox
+from lab.sandbox.valkeys import Missing
+from lab.sandbox.watchdogs import SteppedWatchdog
+from lab.workloads.base import Trial
+from lab.workloads.registry import can_play, events_of, new_trial
+from locking import etcd, zookeeper
+from locking.redis import redlock
 from servers import zookeeper as zookeeper_server
 from tests.lab.schedule_support import stage
 
@@ -57,17 +59,17 @@ def installed(request: pytest.FixtureRequest) -> None:
         return
     if needs_zookeeper and not zookeeper_server.available():
         pytest.skip(f"ZooKeeper is not installed: {zookeeper_server.INSTALL}")
-    if slug == "redlock-clock-jump" and fleet.libfaketime() is None:
-        pytest.skip(fleet.NO_LIBFAKETIME)
+    if slug == "redlock-clock-jump" and valkeys.libfaketime() is None:
+        pytest.skip(valkeys.NO_LIBFAKETIME)
 
 
-def trial_of(slug: str, stage: Stage) -> Trial:
+def trial_of(slug: str, stage: Sandbox) -> Trial:
     assert not can_play(LADDER[slug])
     return new_trial(LADDER[slug], stage)
 
 
 @pytest.mark.parametrize("slug", FLAWED)
-def test_a_sample_breaks_a_flawed_one_each_time(stage: Stage, slug: str) -> None:
+def test_a_sample_breaks_a_flawed_one_each_time(stage: Sandbox, slug: str) -> None:
     entry = LADDER[slug]
     found = [sample(trial_of(slug, stage), Bounds(), events_of(entry), entry.breaks, ENOUGH) for _ in range(2)]
     assert found[0].run is not None
@@ -77,13 +79,13 @@ def test_a_sample_breaks_a_flawed_one_each_time(stage: Stage, slug: str) -> None
 
 
 @pytest.mark.parametrize("slug", SOUND)
-def test_a_sample_breaks_no_sound_one(stage: Stage, slug: str) -> None:
+def test_a_sample_breaks_no_sound_one(stage: Sandbox, slug: str) -> None:
     found = sample(trial_of(slug, stage), Bounds(), events_of(LADDER[slug]), None, SIZE)
     assert (found.run, found.schedules, found.exhausted) == (None, SIZE, False)
 
 
 @pytest.mark.parametrize("slug", SOUND)
-def test_one_who_waits_sells_after_the_other(stage: Stage, slug: str) -> None:
+def test_one_who_waits_sells_after_the_other(stage: Sandbox, slug: str) -> None:
     """B asks while A is inside."""
     schedule: list[str] = []
     while "A" not in (run := replay(slug, schedule, stage)).steps[-1].holders if schedule else True:
@@ -98,7 +100,7 @@ def test_one_who_waits_sells_after_the_other(stage: Stage, slug: str) -> None:
 
 @pytest.mark.parametrize("slug", SOUND)
 @pytest.mark.parametrize("steps", range(1, 9, 2))
-def test_who_dies_keeps_nobody_out(stage: Stage, slug: str, steps: int) -> None:
+def test_who_dies_keeps_nobody_out(stage: Sandbox, slug: str, steps: int) -> None:
     run = replay(slug, ["A"] * steps + ["crash A"], stage, to_the_end=True, as_far_as_possible=True)
     assert run.broken is None
     assert run.ledger["told yes"] == 1 + ("crash A" not in run.schedule)
@@ -123,14 +125,14 @@ class _Everywhere(list[str]):
 
 
 @pytest.mark.parametrize("slug", MUTATIONS)
-def test_a_flaw_in_a_sound_one_is_found(stage: Stage, monkeypatch: pytest.MonkeyPatch, slug: str) -> None:
+def test_a_flaw_in_a_sound_one_is_found(stage: Sandbox, monkeypatch: pytest.MonkeyPatch, slug: str) -> None:
     where, name, instead = MUTATIONS[slug]
     monkeypatch.setattr(where, name, instead)
     found = sample(trial_of(slug, stage), Bounds(), events_of(LADDER[slug]), "one holder", ENOUGH)
     assert found.run is not None
 
 
-def test_a_lease_that_nobody_renews_is_found(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lease_that_nobody_renews_is_found(stage: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(SteppedWatchdog, "watch", lambda self, lease, renewer: None)
     found = sample(trial_of("etcd", stage), Bounds(), ("expiry",), None, ENOUGH)
     assert found.run is not None
@@ -138,7 +140,7 @@ def test_a_lease_that_nobody_renews_is_found(stage: Stage, monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize("slug", ["woken-means-mine", "one-primary-with-replicas"])
-def test_what_was_found_at_random_is_stored_without_what_it_does_not_take(stage: Stage, slug: str) -> None:
+def test_what_was_found_at_random_is_stored_without_what_it_does_not_take(stage: Sandbox, slug: str) -> None:
     entry = LADDER[slug]
     found = verify.find(entry, stage, verify.bounds_of(entry), lambda done: None)
     witness = verify.witness_of(entry, found)
@@ -153,7 +155,7 @@ def test_what_was_found_at_random_is_stored_without_what_it_does_not_take(stage:
             assert other.broken != witness.invariant or verify._cost(other) >= verify._cost(again)
 
 
-def test_redlock_whose_nodes_keep_what_they_grant_survives_the_restart(stage: Stage) -> None:
+def test_redlock_whose_nodes_keep_what_they_grant_survives_the_restart(stage: Sandbox) -> None:
     schedule = ["A", "N", "restart", "B", "B"]
     broken = replay("redlock-no-fsync", schedule, stage, to_the_end=True)
     fixed = replay("redlock", schedule, stage, events=("restart",), to_the_end=True)
@@ -161,14 +163,14 @@ def test_redlock_whose_nodes_keep_what_they_grant_survives_the_restart(stage: St
 
 
 @pytest.fixture
-def restarting(stage: Stage) -> RestartingStage:
+def restarting(stage: Sandbox) -> RestartingSandbox:
     """The stage beside it whose Redis restarts."""
-    found = stage_for(LADDER["lua"], stage)
-    assert isinstance(found, RestartingStage)
+    found = sandbox_for(LADDER["lua"], stage)
+    assert isinstance(found, RestartingSandbox)
     return found
 
 
-def test_a_server_that_restarts_has_what_it_wrote_down_and_no_more(restarting: RestartingStage) -> None:
+def test_a_server_that_restarts_has_what_it_wrote_down_and_no_more(restarting: RestartingSandbox) -> None:
     restarting.empty()
     restarting.redis.set("before", 1)
     restarting.note()
@@ -183,26 +185,26 @@ FORGOTTEN = ["A", "restart"]
 """A has taken the last unit of the counter in Redis, which does not know it any more."""
 
 
-def test_a_counter_that_has_lost_its_last_second_sells_twice(restarting: RestartingStage) -> None:
+def test_a_counter_that_has_lost_its_last_second_sells_twice(restarting: RestartingSandbox) -> None:
     run = replay("redis-loses-its-last-second", FORGOTTEN, restarting, to_the_end=True)
     assert (run.broken, run.ledger) == ("conserved", {"received": 1, "on hand": -1, "sold": 2})
     assert run.steps[-1].answers == {"A": "sold", "B": "sold"}
 
 
-def test_it_sells_once_where_nothing_is_lost(restarting: RestartingStage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_sells_once_where_nothing_is_lost(restarting: RestartingSandbox, monkeypatch: pytest.MonkeyPatch) -> None:
     """The negative control: the same restart of a server that has written down all that it was told."""
 
-    def restart(stage: RestartingStage, lose: Any = RestartingStage.restart) -> None:
+    def restart(stage: RestartingSandbox, lose: Any = RestartingSandbox.restart) -> None:
         stage.note()
         lose(stage)
 
-    monkeypatch.setattr(RestartingStage, "restart", restart)
+    monkeypatch.setattr(RestartingSandbox, "restart", restart)
     run = replay("redis-loses-its-last-second", FORGOTTEN, restarting, to_the_end=True)
     assert (run.broken, run.ledger) == (None, {"received": 1, "on hand": 0, "sold": 1})
     assert run.steps[-1].answers == {"A": "sold", "B": "sold out"}
 
 
-def test_a_guard_in_sql_refuses_what_such_a_counter_lets_through(restarting: RestartingStage) -> None:
+def test_a_guard_in_sql_refuses_what_such_a_counter_lets_through(restarting: RestartingSandbox) -> None:
     run = replay("lua", FORGOTTEN, restarting, to_the_end=True)
     assert (run.broken, run.ledger) == (None, {"received": 1, "on hand": 0, "sold": 1})
     assert run.steps[-1].answers == {"A": "sold", "B": "sold out"}
@@ -210,7 +212,7 @@ def test_a_guard_in_sql_refuses_what_such_a_counter_lets_through(restarting: Res
 
 @pytest.mark.parametrize(("slug", "broken"), [("redis-loses-its-last-second", "conserved"), ("lua", None)])
 def test_to_set_the_data_back_does_what_the_restart_does(
-    stage: Stage, restarting: RestartingStage, slug: str, broken: str | None
+    stage: Sandbox, restarting: RestartingSandbox, slug: str, broken: str | None
 ) -> None:
     """Wherever in the first client's steps it comes, but that it hangs up on whoever asks next, and he asks again."""
     for steps in range(6):
@@ -220,15 +222,15 @@ def test_to_set_the_data_back_does_what_the_restart_does(
         assert ends[0].broken == (broken if steps else None)
 
 
-def test_a_sample_of_restarts_breaks_no_sound_stock(restarting: RestartingStage) -> None:
+def test_a_sample_of_restarts_breaks_no_sound_stock(restarting: RestartingSandbox) -> None:
     found = sample(new_trial(LADDER["lua"], restarting), Bounds(), events_of(LADDER["lua"]), None, SIZE)
     assert (found.run, found.schedules) == (None, SIZE)
 
 
-def test_a_command_tries_it_where_redis_restarts(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_command_tries_it_where_redis_restarts(stage: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
     tried: list[type] = []
 
-    def job_of(slug: str, where: Stage) -> dict[str, Any]:
+    def job_of(slug: str, where: Sandbox) -> dict[str, Any]:
         tried.append(type(where))
         return {}
 
@@ -239,19 +241,19 @@ def test_a_command_tries_it_where_redis_restarts(stage: Stage, monkeypatch: pyte
         worker.work(job, "lua")
     for slug in ("lua-queue", "redlock-no-fsync"):
         worker.work("check", slug)
-    assert tried == [RestartingStage] * 2 + [Stage] * 4
+    assert tried == [RestartingSandbox] * 2 + [Sandbox] * 4
 
 
-def test_what_is_missing_is_named(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fleet, "libfaketime", lambda: None)
-    with closing(fleet.Fleet()) as servers, pytest.raises(Missing, match="libfaketime is not installed"):
+def test_what_is_missing_is_named(stage: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(valkeys, "libfaketime", lambda: None)
+    with closing(valkeys.Fleet()) as servers, pytest.raises(Missing, match="libfaketime is not installed"):
         servers.node("third", own_clock=True)
     monkeypatch.setattr(zookeeper_server, "available", lambda: False)
     with pytest.raises(Missing, match="apt-get install zookeeper"):
         trial_of("zookeeper", stage).begin()
 
 
-def test_what_a_step_begins_ends_in_it(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_step_begins_ends_in_it(stage: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
     """A client goes on trying to reach two nodes when he has voted, and these come back as the next step."""
     plain = redlock.connect
 
@@ -269,7 +271,7 @@ def test_what_a_step_begins_ends_in_it(stage: Stage, monkeypatch: pytest.MonkeyP
 
 
 @pytest.fixture
-def without_servers(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
+def without_servers(stage: Sandbox, monkeypatch: pytest.MonkeyPatch) -> Iterator[Sandbox]:
     """The stage as it is before any rung has started servers on it."""
     kept: dict[str, Kept] = {}
     monkeypatch.setattr(stage, "_kept", kept)
@@ -280,10 +282,10 @@ def without_servers(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> Iterator[S
 
 @pytest.mark.parametrize("job", ["check", "search", "control"])
 def test_a_worker_goes_on_without_what_is_missing(
-    without_servers: Stage, monkeypatch: pytest.MonkeyPatch, job: str
+    without_servers: Sandbox, monkeypatch: pytest.MonkeyPatch, job: str
 ) -> None:
     monkeypatch.setattr(worker, "_stage", [without_servers])
-    monkeypatch.setattr(fleet, "libfaketime", lambda: None)
+    monkeypatch.setattr(valkeys, "libfaketime", lambda: None)
     line = worker.work(job, "redlock-clock-jump")
     assert (line["verdict"], verify.reproduced(line)) == ("missing", False)
     assert "libfaketime is not installed" in line["missing"]

@@ -12,24 +12,25 @@ from typing import Any
 import pytest
 from django.db import connection, transaction
 
-from inventory import counters
-from inventory.draft import Draft, Placement, Save, save_one
+from inventory.counters import whole
 from inventory.errors import SoldOut
 from inventory.models import StockItem
-from inventory.strategies import Strategy, stock_lock
+from inventory.requests import OrderRequest, Placement, Save, save_one
+from inventory.strategies.base import Strategy
+from inventory.strategies.registry import stock_lock
+from lab.claims import verify
+from lab.claims.runs import replay
+from lab.explorer.sample import sample
+from lab.explorer.scheduler import Scheduler
+from lab.explorer.search import Bounds, explore
+from lab.explorer.terms import Fault, Invariant
+from lab.explorer.trace_equivalence import TraceKey
 from lab.ladder.catalogue import LADDER
-from lab.ladder.locks.rung import Event, Invariant
-from lab.schedule import verify
-from lab.schedule.controller import Controller
-from lab.schedule.key import Key
-from lab.schedule.runs import replay
-from lab.schedule.sample import sample
-from lab.schedule.search import Bounds, explore
-from lab.schedule.stage import Stage
-from lab.schedule.trials import stock
-from lab.schedule.trials.base import TTL, Broken, Trial
-from lab.schedule.trials.lock import LockTrial
-from lab.schedule.trials.which import events_of, new_trial
+from lab.sandbox.sandbox import Sandbox
+from lab.workloads import stock
+from lab.workloads.base import TTL, Broken, Trial
+from lab.workloads.lock import LockTrial
+from lab.workloads.registry import events_of, new_trial
 from locking import Lock, RedisLock
 from tests.lab.schedule_support import mutant, searched, stage
 
@@ -46,12 +47,12 @@ class AroundTheTransaction(Strategy):
 
     name = "around"
 
-    def _place(self, order: Draft, save: Save) -> Placement:
+    def _place(self, order: OrderRequest, save: Save) -> Placement:
         with stock_lock(order.skus[0]).hold(60), transaction.atomic(durable=True):
             self.sell(order, save)
         return Placement.COMMITTED
 
-    def sell(self, order: Draft, save: Save) -> None:
+    def sell(self, order: OrderRequest, save: Save) -> None:
         (line,) = order.lines
         left = StockItem.objects.get(sku=line.sku).on_hand
         if left < line.quantity:
@@ -64,7 +65,7 @@ class AroundTheTransaction(Strategy):
 class InsideTheTransaction(AroundTheTransaction):
     """The same, but it unlocks before it commits."""
 
-    def _place(self, order: Draft, save: Save) -> Placement:
+    def _place(self, order: OrderRequest, save: Save) -> Placement:
         with transaction.atomic(durable=True), ExitStack() as leases:
             leases.enter_context(stock_lock(order.skus[0]).hold(60))
             self.sell(order, save)
@@ -73,7 +74,7 @@ class InsideTheTransaction(AroundTheTransaction):
 
 @pytest.mark.parametrize(("strategy", "broken"), [(AroundTheTransaction, None), (InsideTheTransaction, "conserved")])
 def test_a_commit_after_the_unlock_is_found(
-    stage: Stage, strategy: Callable[[], Strategy], broken: Invariant | None, monkeypatch: pytest.MonkeyPatch
+    stage: Sandbox, strategy: Callable[[], Strategy], broken: Invariant | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(stock.NEW, "redis-lock", strategy)
     trial = new_trial(LADDER["redis-lock"], stage)
@@ -92,7 +93,7 @@ end"""
     ("events", "broken"), [(("tick",), "progress"), (("late release", "expiry", "crash"), None)], ids=["tick", "others"]
 )
 def test_a_renewal_that_comes_after_the_release_is_found(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch, events: tuple[Event, ...], broken: Invariant | None
+    stage: Sandbox, monkeypatch: pytest.MonkeyPatch, events: tuple[Fault, ...], broken: Invariant | None
 ) -> None:
     """It takes a watchdog whose command is on the way while its holder goes on."""
     owner = "if redis.call('GET', KEYS[1]) ~= ARGV[1] then\n    return 0\nend"
@@ -124,16 +125,16 @@ class Apart(LockTrial):
     [("pause A", {"A": "lost", "B": "held"}), ("expiry", {"A": "held", "B": "held"})],
 )
 def test_the_watchdogs_of_those_who_are_not_paused_get_their_turns(
-    stage: Stage, event: str, answers: Mapping[str, str]
+    stage: Sandbox, event: str, answers: Mapping[str, str]
 ) -> None:
     todo = ["A", "B", event]
     trial = Apart(LADDER["renewal"], stage, 2)
-    run = Controller(trial, lambda point: todo.pop(0) if todo else point.enabled[0], events=("pause", "expiry")).play()
+    run = Scheduler(trial, lambda point: todo.pop(0) if todo else point.enabled[0], events=("pause", "expiry")).play()
     assert run.answers == answers
     assert run.schedule[:3] == ["A", "B", event]
 
 
-def test_while_a_watchdog_is_about_to_renew_no_other_time_passes(stage: Stage) -> None:
+def test_while_a_watchdog_is_about_to_renew_no_other_time_passes(stage: Sandbox) -> None:
     trace = replay("renewal", ["A", "tick A"], stage)
     assert [choice.name for choice in trace.choices] == ["A", "A's watchdog", "B", "crash A", "crash B"]
     assert trace.choices[1].does == "extend.lua: lock:{stock} lock:{stock}:fence lock:{stock}:waiters"
@@ -142,24 +143,24 @@ def test_while_a_watchdog_is_about_to_renew_no_other_time_passes(stage: Stage) -
     assert (trace.steps[-1].actor, trace.steps[-1].choice) == ("A", "A's watchdog")
 
 
-def test_the_watchdog_of_who_dies_dies_with_him(stage: Stage) -> None:
+def test_the_watchdog_of_who_dies_dies_with_him(stage: Sandbox) -> None:
     trace = replay("renewal", ["A", "tick A", "crash A"], stage)
     assert [choice.name for choice in trace.choices] == ["B", "crash B", "late release"]
 
 
-def test_who_is_told_twice_to_try_again_does(stage: Stage) -> None:
+def test_who_is_told_twice_to_try_again_does(stage: Sandbox) -> None:
     """Each of the two events that a deep search allows may make a grant come too late."""
     late = ("A", "expiry", "A", "A", "A", "B", "B", "late release", "B", "B")
     trace = replay("renewal", late, stage, clients=2, to_the_end=True)
     assert (trace.broken, trace.ledger) == (None, {"received": 10, "left": 8, "told yes": 2})
 
 
-def test_where_no_third_client_may_come_a_deep_search_asks_none(stage: Stage) -> None:
+def test_where_no_third_client_may_come_a_deep_search_asks_none(stage: Sandbox) -> None:
     said = verify.deep("file-lock", stage, schedules=5)
     assert [search["clients"] for search in said["deep"]] == [2]
 
 
-def test_a_deep_search_goes_further_and_says_where_it_ended(stage: Stage) -> None:
+def test_a_deep_search_goes_further_and_says_where_it_ended(stage: Sandbox) -> None:
     said = verify.deep("guarded-update", stage, schedules=20)
     assert (said["verdict"], said["exhausted"]) == ("held", True), "the usual bounds"
     bounds = [(search["clients"], search["preemptions"], search["events"]) for search in said["deep"]]
@@ -169,7 +170,7 @@ def test_a_deep_search_goes_further_and_says_where_it_ended(stage: Stage) -> Non
     assert [search["completed"] for search in said["deep"]] == [1, 0]
 
 
-def test_where_a_search_in_order_gives_up_a_random_one_goes_on(stage: Stage) -> None:
+def test_where_a_search_in_order_gives_up_a_random_one_goes_on(stage: Sandbox) -> None:
     """What breaks it is beyond the first twenty schedules in order, and one of a few hundred draws meets it."""
     entry = LADDER["set-nx-ex"]
     found = verify.find(entry, stage, Bounds(preemptions=2, events=1, schedules=20), lambda done: None, 3)
@@ -180,7 +181,7 @@ def test_where_a_search_in_order_gives_up_a_random_one_goes_on(stage: Stage) -> 
     assert beyond.run.broken == entry.breaks
 
 
-def test_a_deep_search_that_breaks_a_rung_says_so(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_deep_search_that_breaks_a_rung_says_so(stage: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(stock.NEW, "redis-lock", InsideTheTransaction)
     said = verify.deep("redis-lock", stage, schedules=300)
     assert said["verdict"] == "broken"
@@ -188,12 +189,12 @@ def test_a_deep_search_that_breaks_a_rung_says_so(stage: Stage, monkeypatch: pyt
     assert not verify.reproduced(said)
 
 
-def test_a_wrong_comparison_in_the_stock_script_is_found(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    plain = counters.SCRIPTS["take"]
+def test_a_wrong_comparison_in_the_stock_script_is_found(stage: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = whole.SCRIPTS["take"]
     wrong = plain.replace("< line[2]", "<= line[2]")
     assert wrong != plain
     stage.redis.script_load(wrong)
-    monkeypatch.setitem(counters.SCRIPTS, "take", wrong)
+    monkeypatch.setitem(whole.SCRIPTS, "take", wrong)
     found = searched("lua", stage)
     assert found.run is not None
     assert found.run.broken == "no false refusal"
@@ -206,11 +207,11 @@ def test_a_wrong_comparison_in_the_stock_script_is_found(stage: Stage, monkeypat
 def without_pruning(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     numbers = count()
     with monkeypatch.context() as patch:
-        patch.setattr(Key, "value", lambda self, *rest: next(numbers))
+        patch.setattr(TraceKey, "value", lambda self, *rest: next(numbers))
         yield
 
 
-def outcomes(slug: str, stage: Stage, monkeypatch: pytest.MonkeyPatch) -> tuple[set[str], int]:
+def outcomes(slug: str, stage: Sandbox, monkeypatch: pytest.MonkeyPatch) -> tuple[set[str], int]:
     """Every end that the schedules of a rung come to, and how many schedules it took to see them."""
     trial: Trial = new_trial(LADDER[slug], stage)
     seen: set[str] = set()
@@ -230,7 +231,7 @@ def outcomes(slug: str, stage: Stage, monkeypatch: pytest.MonkeyPatch) -> tuple[
 @pytest.mark.parametrize(
     "slug", ["no-lock", "fence-on-write-only", "set-nx-ex", "watch-release", "subtract-in-sql", "lua"]
 )
-def test_pruning_leaves_out_no_outcome(stage: Stage, slug: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pruning_leaves_out_no_outcome(stage: Sandbox, slug: str, monkeypatch: pytest.MonkeyPatch) -> None:
     pruned, few = outcomes(slug, stage, monkeypatch)
     with without_pruning(monkeypatch):
         everything, many = outcomes(slug, stage, monkeypatch)
@@ -240,7 +241,7 @@ def test_pruning_leaves_out_no_outcome(stage: Stage, slug: str, monkeypatch: pyt
     assert few == many if slug in ("no-lock", "subtract-in-sql") else few < many
 
 
-def test_three_who_wait_for_each_other_are_cleared_away(stage: Stage) -> None:
+def test_three_who_wait_for_each_other_are_cleared_away(stage: Sandbox) -> None:
     """Who waits in this process for one that is killed must not take what that one held, and keep it."""
     for _ in range(10):
         began = time.monotonic()
@@ -248,7 +249,7 @@ def test_three_who_wait_for_each_other_are_cleared_away(stage: Stage) -> None:
         assert time.monotonic() - began < 10
 
 
-def test_no_other_thread_is_stopped(stage: Stage) -> None:
+def test_no_other_thread_is_stopped(stage: Sandbox) -> None:
     """Whoever is no actor passes every hook."""
     began = time.monotonic()
     assert stage.new_redis().set("somebody", "else")

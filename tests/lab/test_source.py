@@ -10,39 +10,39 @@ from typing import Any
 
 import pytest
 
+from lab.claims import witness
+from lab.claims.behaviour import ASIDE
 from lab.ladder.catalogue import LADDER, ROOT
-from lab.schedule import witness
-from lab.source import ASIDE
 
 BOTH = (
     "locking/scripts/release.lua",
     "locking/lease.py",
     "locking/renewal.py",
-    "locking/waiting.py",
-    "locking/wire.py",
+    "locking/redis/waiting.py",
+    "locking/redis/connection.py",
     "lab/ladder/locks/rung.py",
-    "lab/schedule/trials/lock.py",
+    "lab/workloads/lock.py",
 )
-LOCKS = ("locking/etcd.py", "locking/redlock.py", "locking/zookeeper.py")
+LOCKS = ("locking/etcd.py", "locking/redis/redlock.py", "locking/zookeeper.py")
 STOCK = (
     "inventory/lua/take.lua",
-    "inventory/batch.py",
-    "inventory/counters.py",
+    "inventory/bulk.py",
+    "inventory/counters/whole.py",
     "inventory/strategies/locked.py",
     "lab/ledger.py",
     "lab/models.py",
-    "shop/saving.py",
+    "shop/orders/saving.py",
     "shop/reconcile.py",
 )
 NEITHER = (
-    "locking/admin.py",
+    "locking/contrib/django/admin.py",
     "inventory/migrations/0001_initial.py",
-    "lab/pages/views.py",
-    "lab/schedule/interrupts.py",
-    "lab/schedule/stages.py",
-    "lab/schedule/witness.py",
-    "lab/schedule/worker.py",
-    "shop/payments.py",
+    "lab/site/pages/views.py",
+    "lab/claims/interrupts.py",
+    "lab/sandbox/pool.py",
+    "lab/claims/witness.py",
+    "lab/claims/worker.py",
+    "shop/orders/payments.py",
 )
 LOCK, STRATEGY = LADDER["renewal"], LADDER["guarded-update"]
 
@@ -85,19 +85,19 @@ def test_all_that_a_trial_imports_is_code_whose_change_is_noticed() -> None:
     # which are no part of a rung.
     assert {file for file in unnoticed if not file.startswith("servers/")} == {
         "lab/__init__.py",
-        "lab/keeping.py",
-        "lab/schedule/interrupts.py",
-        "lab/schedule/stages.py",
-        "lab/schedule/verify.py",
-        "lab/schedule/witness.py",
-        "lab/schedule/worker.py",
-        "lab/source.py",
+        "lab/claims/result_store.py",
+        "lab/claims/interrupts.py",
+        "lab/sandbox/pool.py",
+        "lab/claims/verify.py",
+        "lab/claims/witness.py",
+        "lab/claims/worker.py",
+        "lab/claims/behaviour.py",
         "shop/__init__.py",
     }
 
 
 def test_no_rung_of_stock_takes_a_lock_that_is_not_in_its_hash() -> None:
-    taken = {file.name for file in imported_in("lab/ladder/stock", "lab/schedule/trials/stock.py")}
+    taken = {file.name for file in imported_in("lab/ladder/stock", "lab/workloads/stock.py")}
     assert not taken & witness.ELSEWHERE["stock"]
     assert {file.name for file in imported_in("lab/schedule/trials")} > witness.ELSEWHERE["stock"]
 

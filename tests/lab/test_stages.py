@@ -26,14 +26,14 @@ from pytest_django import DjangoDbBlocker
 from redis.connection import parse_url
 
 from lab.apps import there_can_be_so_many_stages
-from lab.pages import runs
-from lab.schedule import stages
-from lab.schedule.runs import replay
-from lab.schedule.stage import IN_USE, MARK, NotOurs, Stage, _backends, address
-from lab.schedule.stages import StagesBusy, borrowed, for_a_command, open_stage, redis_url_of
+from lab.claims.runs import replay
+from lab.sandbox import pool
+from lab.sandbox.pool import SandboxesBusy, borrowed, for_a_command, open_sandbox, redis_url_of
+from lab.sandbox.sandbox import IN_USE, MARK, NotOurs, Sandbox, _backends, address
+from lab.site.pages import runs
 from servers import ServerError
 from servers.postgres import DATABASE
-from shop.environment import database
+from shop.runtime.environment import database
 from tests.lab.schedule_support import manage
 from tests.waiting import PATIENCE, wait_for
 
@@ -75,18 +75,18 @@ def test_every_stage_has_a_redis_database_of_its_own_that_is_not_the_shops(shop:
     own = parse_url(shop)
     assert own.pop("db", 0) == SHOPS[shop]
     numbers = []
-    for number in range(stages.MOST):
+    for number in range(pool.MOST):
         found = parse_url(redis_url_of(number, shop))
         numbers.append(found.pop("db"))
         assert found == own
-    assert len(set(numbers)) == stages.MOST
+    assert len(set(numbers)) == pool.MOST
     assert set(numbers) <= {*range(16)} - {SHOPS[shop]}
 
 
-@pytest.mark.parametrize("number", [-1, stages.MOST])
+@pytest.mark.parametrize("number", [-1, pool.MOST])
 def test_a_stage_that_redis_has_no_database_for_is_refused(number: int) -> None:
-    with pytest.raises(ServerError, match=r"no stage .*LAB_STAGES to 15 or less"):
-        open_stage(number)
+    with pytest.raises(ServerError, match=r"no stage .*LAB_SANDBOXES to 15 or less"):
+        open_sandbox(number)
 
 
 @pytest.mark.parametrize("query", ["", "?db=0", "?db=3", f"?db={15 - NUMBER}", "?socket_timeout=9&db=15"])
@@ -95,7 +95,7 @@ def test_a_trial_leaves_the_shops_redis_alone(settings: Any, query: str) -> None
     shop = redis.Redis.from_url(settings.REDIS_LOCATION)
     shop.set("the shop's", "kept")
     try:
-        stage = open_stage(NUMBER)
+        stage = open_sandbox(NUMBER)
         try:
             assert replay("setnx", [], stage, to_the_end=True).steps
         finally:
@@ -107,18 +107,18 @@ def test_a_trial_leaves_the_shops_redis_alone(settings: Any, query: str) -> None
 
 def test_a_redis_with_fewer_databases_is_refused_with_what_to_do() -> None:
     with pytest.raises(ServerError, match=r"out of range.*`databases 16`"):
-        open_stage(NUMBER, f"{django_settings.REDIS_LOCATION}?db=16")
+        open_sandbox(NUMBER, f"{django_settings.REDIS_LOCATION}?db=16")
 
 
-@pytest.mark.parametrize(("number", "errors"), [(0, 1), (1, 0), (stages.MOST, 0), (stages.MOST + 1, 1)])
+@pytest.mark.parametrize(("number", "errors"), [(0, 1), (1, 0), (pool.MOST, 0), (pool.MOST + 1, 1)])
 def test_a_number_of_stages_that_there_cannot_be_is_refused_at_the_start(
     settings: Any, number: int, errors: int
 ) -> None:
-    settings.LAB_STAGES = number
+    settings.LAB_SANDBOXES = number
     assert len(there_can_be_so_many_stages()) == errors
 
 
-@pytest.mark.parametrize("processes", [0, stages.MOST + 1])
+@pytest.mark.parametrize("processes", [0, pool.MOST + 1])
 def test_so_many_processes_as_there_cannot_be_stages_are_refused(processes: int) -> None:
     with pytest.raises(CommandError, match="from 1 to 15"):
         call_command("ladder", "no-lock", "--verify", "--processes", str(processes))
@@ -138,36 +138,36 @@ def theirs() -> Iterator[redis.Redis]:
 
 
 def test_a_redis_database_with_somebody_elses_keys_is_left_alone_and_named(theirs: redis.Redis) -> None:
-    with pytest.raises(NotOurs, match=rf"Redis database {15 - NUMBER} of /.*\.sock holds 1 keys .*LAB_STAGES lower"):
-        open_stage(NUMBER)
+    with pytest.raises(NotOurs, match=rf"Redis database {15 - NUMBER} of /.*\.sock holds 1 keys .*LAB_SANDBOXES lower"):
+        open_sandbox(NUMBER)
     assert (theirs.keys(), theirs.get("session")) == ([b"session"], b"somebody's")
     theirs.delete("session")
-    open_stage(NUMBER).close()  # nobody keeps it from those who have made room
+    open_sandbox(NUMBER).close()  # nobody keeps it from those who have made room
 
 
 def test_the_lab_of_another_shop_on_the_same_redis_keeps_its_schedule(theirs: redis.Redis) -> None:
     """Each has its own Postgres, so only the mark says which of them uses the database."""
     theirs.set(MARK, "Last Unit empties this: shop_lab_0 of Postgres 1")
     with pytest.raises(NotOurs, match="holds 2 keys"):
-        open_stage(NUMBER)
+        open_sandbox(NUMBER)
     assert sorted(theirs.keys()) == [MARK.encode(), b"session"]
 
 
 def test_what_is_put_into_a_stages_redis_while_nobody_has_it_is_left_alone() -> None:
-    stage = open_stage(NUMBER)
+    stage = open_sandbox(NUMBER)
     assert replay("setnx", [], stage, to_the_end=True).steps
     stage.close()
     other = redis.Redis.from_url(stage.redis_url)
     assert other.dbsize() == 0
     other.set("session", "somebody's")
     with pytest.raises(NotOurs):
-        open_stage(NUMBER)
+        open_sandbox(NUMBER)
     assert other.get("session") == b"somebody's"
     other.flushdb()
 
 
 def test_what_is_put_into_a_stages_redis_in_place_of_the_labs_is_not_emptied_by_the_next_schedule() -> None:
-    stage = open_stage(NUMBER)
+    stage = open_sandbox(NUMBER)
     other = redis.Redis.from_url(stage.redis_url)
     other.flushdb()
     other.set("session", "somebody's")
@@ -179,7 +179,7 @@ def test_what_is_put_into_a_stages_redis_in_place_of_the_labs_is_not_emptied_by_
 
 
 def test_a_stage_that_was_given_back_keeps_nothing_in_redis_and_is_used_again(opened: list[int], settings: Any) -> None:
-    settings.LAB_STAGES = 1
+    settings.LAB_SANDBOXES = 1
     for _ in range(2):
         with borrowed() as stage:
             assert replay("setnx", [], stage, to_the_end=True).steps
@@ -188,21 +188,21 @@ def test_a_stage_that_was_given_back_keeps_nothing_in_redis_and_is_used_again(op
 
 
 def test_what_a_crash_has_left_in_redis_is_known_as_the_labs() -> None:
-    stage = open_stage(NUMBER)
+    stage = open_sandbox(NUMBER)
     assert replay("setnx", ["A", "crash A"], stage).steps
     left = redis.Redis.from_url(stage.redis_url)
     assert left.dbsize() > 1
     _end(stage.eyes)  # as with the process: nobody gives back
     stage.close()
     assert left.dbsize() > 1
-    another = open_stage(NUMBER)
+    another = open_sandbox(NUMBER)
     assert left.keys() == [MARK.encode()]
     another.close()
 
 
 @pytest.mark.parametrize(("slug", "schedule"), [("setnx", ["A", "B"]), ("lua", ["A", "restart", "A"])])
 def test_no_page_shows_the_mark_of_the_lab_and_a_restart_keeps_it(slug: str, schedule: list[str]) -> None:
-    stage = open_stage(NUMBER)
+    stage = open_sandbox(NUMBER)
     events: list[Any] = ["restart"]
     trace = replay(slug, schedule, stage, events=events)
     assert [step.choice for step in trace.steps] == schedule
@@ -216,8 +216,8 @@ def test_no_page_shows_the_mark_of_the_lab_and_a_restart_keeps_it(slug: str, sch
 def test_a_page_that_has_no_other_says_that_a_database_is_somebody_elses_and_a_command_takes_another(
     client: Client, settings: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings.LAB_STAGES = 1
-    monkeypatch.setattr(stages, "_idle", {})
+    settings.LAB_SANDBOXES = 1
+    monkeypatch.setattr(pool, "_idle", {})
     kept = redis.Redis.from_url(redis_url_of(0, django_settings.REDIS_LOCATION))
     kept.flushdb()
     kept.set("session", "somebody's")
@@ -231,7 +231,7 @@ def test_a_page_that_has_no_other_says_that_a_database_is_somebody_elses_and_a_c
             DATABASE_URL=f"postgres://{shop['USER']}@/{DATABASE}?port={shop['PORT']}&host={shop['HOST']}",
             # Beside this one the command's first stage is what the page's is beside the shop's.
             REDIS_URL=f"{django_settings.REDIS_LOCATION}?db=9",
-            LAB_STAGES="15",
+            LAB_SANDBOXES="15",
         )
         assert kept.get("session") == b"somebody's"
     finally:
@@ -245,10 +245,10 @@ def test_a_page_that_has_no_other_says_that_a_database_is_somebody_elses_and_a_c
 @pytest.fixture
 def other_database() -> Iterator[Callable[..., None]]:
     """Makes a Postgres database that the lab has not made, under the name that stage `NUMBER` has for its own."""
-    name = f"{stages._shops_database()['NAME']}_lab_{NUMBER}"
+    name = f"{pool._shops_database()['NAME']}_lab_{NUMBER}"
     made = sql.Identifier(name)
     drop = sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(made)
-    with stages._server(stages._shops_database(), time.monotonic() + 5) as server:
+    with pool._server(pool._shops_database(), time.monotonic() + 5) as server:
 
         def make(*statements: str, comment: str = "") -> None:
             server.execute(drop)
@@ -264,7 +264,7 @@ def other_database() -> Iterator[Callable[..., None]]:
 
 def inside(statement: str) -> list[Any]:
     """What the Postgres database of stage `NUMBER` answers."""
-    database = stages._shops_database()
+    database = pool._shops_database()
     there = address(database | {"NAME": f"{database['NAME']}_lab_{NUMBER}"})
     with psycopg.connect(make_conninfo("", **there), autocommit=True) as connection:
         found = connection.execute(statement)
@@ -288,7 +288,7 @@ def test_a_postgres_database_that_is_somebody_elses_is_not_dropped(
     other_database(statement, comment=comment)
     before = inside("SELECT oid FROM pg_database WHERE datname = current_database()")
     with pytest.raises(NotOurs, match=rf"_lab_{NUMBER} is not the lab's.*Rename it, or drop it yourself"):
-        open_stage(NUMBER)
+        open_sandbox(NUMBER)
     assert inside("SELECT oid FROM pg_database WHERE datname = current_database()") == before
 
 
@@ -296,8 +296,8 @@ def test_a_postgres_database_that_is_somebody_elses_is_not_dropped(
 def test_a_postgres_database_of_the_labs_that_is_not_of_use_is_made_anew(
     other_database: Callable[..., None], tables: str
 ) -> None:
-    other_database("CREATE TABLE shop_product AS SELECT 1", comment=f"{stages.MADE}{tables}")
-    stage = open_stage(NUMBER)
+    other_database("CREATE TABLE shop_product AS SELECT 1", comment=f"{pool.MADE}{tables}")
+    stage = open_sandbox(NUMBER)
     assert replay("guarded-update", [], stage, to_the_end=True).ledger
     stage.close()
 
@@ -305,15 +305,15 @@ def test_a_postgres_database_of_the_labs_that_is_not_of_use_is_made_anew(
 def test_what_a_crash_leaves_of_a_database_that_is_being_made_goes_and_nothing_else(
     other_database: Callable[..., None],
 ) -> None:
-    name = f"{stages._shops_database()['NAME']}_lab_{NUMBER}"
+    name = f"{pool._shops_database()['NAME']}_lab_{NUMBER}"
     left, theirs = sql.Identifier(f"{name}_dead"), sql.Identifier(f"{name}_copy")
-    with stages._server(stages._shops_database(), time.monotonic() + 5) as server:
+    with pool._server(pool._shops_database(), time.monotonic() + 5) as server:
         server.execute(sql.SQL("CREATE DATABASE {}").format(left))
-        server.execute(sql.SQL("COMMENT ON DATABASE {} IS {}").format(left, sql.Literal(stages.MADE)))
+        server.execute(sql.SQL("COMMENT ON DATABASE {} IS {}").format(left, sql.Literal(pool.MADE)))
         server.execute(sql.SQL("CREATE DATABASE {}").format(theirs))
         try:
-            other_database(comment=stages.MADE)
-            open_stage(NUMBER).close()
+            other_database(comment=pool.MADE)
+            open_sandbox(NUMBER).close()
             kept = server.execute("SELECT datname FROM pg_database WHERE starts_with(datname, %s)", [name]).fetchall()
             assert sorted(kept) == [(name,), (f"{name}_copy",)]
         finally:
@@ -327,8 +327,8 @@ def test_what_a_crash_leaves_of_a_database_that_is_being_made_goes_and_nothing_e
 @contextmanager
 def somebody(number: int) -> Iterator[psycopg.Connection[Any]]:
     """Another process, as far as Postgres can tell, that uses a stage."""
-    open_stage(number).close()
-    database = stages._database(number, time.monotonic() + 5)
+    open_sandbox(number).close()
+    database = pool._database(number, time.monotonic() + 5)
     there = make_conninfo("", **address(database) | {"application_name": "somebody"})
     with psycopg.connect(there, autocommit=True) as connection:
         assert connection.execute("SELECT pg_try_advisory_lock(%s, %s)", IN_USE).fetchone() == (True,)
@@ -339,43 +339,43 @@ def somebody(number: int) -> Iterator[psycopg.Connection[Any]]:
 def opened(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The numbers of the stages that are opened from now on; none is open yet."""
     numbers: list[int] = []
-    really = stages._open
+    really = pool._open
 
-    def noted(number: int, *rest: Any) -> Stage:
+    def noted(number: int, *rest: Any) -> Sandbox:
         numbers.append(number)
         return really(number, *rest)
 
-    monkeypatch.setattr(stages, "_open", noted)
-    monkeypatch.setattr(stages, "_idle", {})
+    monkeypatch.setattr(pool, "_open", noted)
+    monkeypatch.setattr(pool, "_idle", {})
     return numbers
 
 
 def test_a_stage_is_opened_for_one_and_is_free_as_soon_as_it_is_closed() -> None:
     for _ in range(5):
-        stage = open_stage(NUMBER)
-        with pytest.raises(StagesBusy):
-            open_stage(NUMBER)
+        stage = open_sandbox(NUMBER)
+        with pytest.raises(SandboxesBusy):
+            open_sandbox(NUMBER)
         stage.close()
 
 
 def test_commands_and_visitors_use_different_stages(settings: Any) -> None:
-    settings.LAB_STAGES = 1
+    settings.LAB_SANDBOXES = 1
     with borrowed() as visitors, for_a_command() as first, somebody(2), for_a_command() as second:
         assert [stage.database["NAME"][-6:] for stage in (visitors, first, second)] == ["_lab_0", "_lab_1", "_lab_3"]
 
 
 def test_a_command_without_a_free_stage_says_who_has_them(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    settings.LAB_STAGES = 1
-    monkeypatch.setattr(stages, "MOST", 1)
-    with somebody(0), pytest.raises(StagesBusy, match=r"used by: .*somebody"), for_a_command(patience=0.2):
+    settings.LAB_SANDBOXES = 1
+    monkeypatch.setattr(pool, "MOST", 1)
+    with somebody(0), pytest.raises(SandboxesBusy, match=r"used by: .*somebody"), for_a_command(patience=0.2):
         pass
 
 
 def test_a_command_leaves_a_stage_alone_that_somebody_uses() -> None:
     assert manage("replay", "no-lock").returncode == 0
-    number = django_settings.LAB_STAGES
+    number = django_settings.LAB_SANDBOXES
     # Of the command's shop, which is not the test's.
-    there = address(stages._shops_database()) | {"dbname": f"{DATABASE}_lab_{number}"}
+    there = address(pool._shops_database()) | {"dbname": f"{DATABASE}_lab_{number}"}
     kept = redis.Redis.from_url(redis_url_of(number, django_settings.REDIS_LOCATION))
     with psycopg.connect(make_conninfo("", **there), autocommit=True) as connection:
         assert connection.execute("SELECT pg_try_advisory_lock(%s, %s)", IN_USE).fetchone() == (True,)
@@ -386,26 +386,26 @@ def test_a_command_leaves_a_stage_alone_that_somebody_uses() -> None:
 
 
 def test_whoever_waits_for_another_process_opens_a_stage_once(settings: Any, opened: list[int]) -> None:
-    settings.LAB_STAGES = 1
+    settings.LAB_SANDBOXES = 1
     with somebody(0):
         opened.clear()
         for _ in range(2):
-            with pytest.raises(StagesBusy), borrowed(patience=0.3):
+            with pytest.raises(SandboxesBusy), borrowed(patience=0.3):
                 pass
     with borrowed():
         assert opened == [0]
 
 
 def test_whoever_waits_for_another_thread_opens_nothing_and_is_next(settings: Any, opened: list[int]) -> None:
-    settings.LAB_STAGES = 1
+    settings.LAB_SANDBOXES = 1
 
-    def another() -> Stage:
+    def another() -> Sandbox:
         with borrowed(patience=60) as stage:
             return stage
 
     with ThreadPoolExecutor(4) as threads:
         with borrowed() as ours:
-            with pytest.raises(StagesBusy), borrowed(patience=0.3):
+            with pytest.raises(SandboxesBusy), borrowed(patience=0.3):
                 pass
             others = [threads.submit(another) for _ in range(4)]
             assert not wait(others, timeout=0.3).done
@@ -416,11 +416,11 @@ def test_whoever_waits_for_another_thread_opens_nothing_and_is_next(settings: An
 def test_the_wait_is_bounded_while_somebody_makes_a_stage(
     settings: Any, opened: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stages, "_comment", lambda: "others")
+    monkeypatch.setattr(pool, "_comment", lambda: "others")
     began = time.monotonic()
-    with stages._server(stages._shops_database(), began + 5) as maker:
-        maker.execute("SELECT pg_advisory_lock(%s, %s)", stages.OPENING)
-        with pytest.raises(StagesBusy), borrowed(patience=0.5):
+    with pool._server(pool._shops_database(), began + 5) as maker:
+        maker.execute("SELECT pg_advisory_lock(%s, %s)", pool.OPENING)
+        with pytest.raises(SandboxesBusy), borrowed(patience=0.5):
             pass
     assert 0.4 < time.monotonic() - began < 4
 
@@ -438,13 +438,13 @@ def test_a_stage_that_was_lost_is_neither_used_on_nor_kept() -> None:
 
     with pytest.raises(psycopg.OperationalError):
         use()
-    assert lost[0] not in stages._idle.values()
+    assert lost[0] not in pool._idle.values()
     with borrowed() as another:
         assert another is not lost[0]
 
 
 def test_an_idle_stage_whose_connections_ended_is_opened_anew(settings: Any) -> None:
-    settings.LAB_STAGES = 1
+    settings.LAB_SANDBOXES = 1
     with borrowed() as stage:
         pass
     _end(stage.eyes)
@@ -454,7 +454,7 @@ def test_an_idle_stage_whose_connections_ended_is_opened_anew(settings: Any) -> 
 
 def _end(connection: psycopg.Connection[Any]) -> None:
     pid = connection.info.backend_pid
-    with stages._server(stages._shops_database(), time.monotonic() + 5) as server:
+    with pool._server(pool._shops_database(), time.monotonic() + 5) as server:
         assert server.execute("SELECT pg_terminate_backend(%s, 5000)", [pid]).fetchone() == (True,)
 
 
@@ -465,7 +465,7 @@ def given(monkeypatch: pytest.MonkeyPatch, **changed: Any) -> None:
     """The shop's settings of its database, as another DATABASE_URL would make them."""
     shop = connections.databases[DEFAULT_DB_ALIAS]
     monkeypatch.setitem(connections.databases, DEFAULT_DB_ALIAS, {**shop, **changed})
-    monkeypatch.setattr(stages, "_idle", {})
+    monkeypatch.setattr(pool, "_idle", {})
 
 
 def test_what_a_database_url_says_in_its_query_holds_for_the_lab_too(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -475,7 +475,7 @@ def test_what_a_database_url_says_in_its_query_holds_for_the_lab_too(monkeypatch
     assert asked["HOST"] == ""
     options = {**shop["OPTIONS"], **found["OPTIONS"], "pool": {"min_size": 1}}
     given(monkeypatch, **asked, OPTIONS=options)
-    stage = open_stage(NUMBER)
+    stage = open_sandbox(NUMBER)
     said = conninfo_to_dict(stage.conninfo)
     assert (said["host"], said["port"], said["sslmode"]) == (shop["HOST"], str(shop["PORT"]), "prefer")
     assert replay("no-lock", [], stage, to_the_end=True).steps
@@ -485,21 +485,21 @@ def test_what_a_database_url_says_in_its_query_holds_for_the_lab_too(monkeypatch
 @pytest.fixture
 def may_make_nothing(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The shop's role in Postgres may not make databases, and there is none for the lab."""
-    with stages._server(stages._shops_database(), time.monotonic() + 5) as server:
+    with pool._server(pool._shops_database(), time.monotonic() + 5) as server:
         server.execute("CREATE ROLE poor LOGIN")
-        name = f"{stages._shops_database()['NAME']}_lab_0"
+        name = f"{pool._shops_database()['NAME']}_lab_0"
         server.execute(sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(sql.Identifier(name)))
         with monkeypatch.context() as poor:
             given(poor, USER="poor")
             yield
         server.execute("DROP ROLE poor")
-    open_stage(0).close()
+    open_sandbox(0).close()
 
 
 @pytest.mark.usefixtures("may_make_nothing")
 def test_a_role_that_may_make_no_database_is_told_to_be_let(client: Client) -> None:
     with pytest.raises(ServerError, match=r"may not make its database .*permission denied.*CREATEDB"):
-        open_stage(0)
+        open_sandbox(0)
     answer = client.get("/lab/rungs/no-lock/play/", {"schedule": "A"})
     assert (answer.status_code, answer["Retry-After"]) == (503, str(runs.AGAIN))
 
@@ -562,7 +562,7 @@ def test_what_goes_wrong_in_a_visitors_schedule_is_not_in_the_shops_log(
     monkeypatch.setattr(root, "handlers", [handler])
     apps.get_app_config("lab").ready()
     assert play() == ""
-    handler.removeFilter(stages.is_no_visitors)
+    handler.removeFilter(pool.is_no_visitors)
     assert says in play()
 
 
@@ -578,7 +578,7 @@ def test_who_is_closing_his_connection_when_he_is_ended_has_no_process_there(dja
 
 def test_whoever_was_cut_is_gone_from_postgres_too_before_the_next_schedule(monkeypatch: pytest.MonkeyPatch) -> None:
     """By then his thread has closed his connection, and no longer knows which process of Postgres served him."""
-    stage = open_stage(NUMBER)
+    stage = open_sandbox(NUMBER)
     actor: Any = SimpleNamespace(name="dies", session=None)
 
     def wait_for_a_lock() -> None:

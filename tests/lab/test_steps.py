@@ -9,8 +9,9 @@ import pytest
 
 import inventory
 import locking
-from lab.schedule.stage import Stage
-from lab.schedule.steps import EVERYTHING, POSTGRES, QUIET, READS, Pending, of_commands, of_statement, scripts
+from lab.explorer.terms import EVERYTHING, POSTGRES, PendingStep
+from lab.sandbox.sandbox import Sandbox
+from lab.sandbox.steps import QUIET, READS, of_commands, of_statement, scripts
 from tests.lab.schedule_support import stage
 
 __all__ = ["stage"]
@@ -19,7 +20,7 @@ HARMLESS = QUIET | {"WATCH"}
 """They change nothing, but the server does not count them among those that read."""
 
 
-def test_what_is_said_to_read_only_reads_says_the_server_too(stage: Stage) -> None:
+def test_what_is_said_to_read_only_reads_says_the_server_too(stage: Sandbox) -> None:
     """`COMMAND INFO` knows: a command that changes something would let the search leave out what it must try."""
     for name in sorted((READS | QUIET) - HARMLESS):
         [(_, _, flags, *_)] = stage.redis.execute_command("COMMAND INFO", name)
@@ -63,7 +64,7 @@ COMMANDS = [
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command[0])
-def test_a_command_touches_the_keys_that_the_server_says(stage: Stage, command: tuple[str, ...]) -> None:
+def test_a_command_touches_the_keys_that_the_server_says(stage: Sandbox, command: tuple[str, ...]) -> None:
     said = of_commands([command])
     keys = set(stage.redis.execute_command("COMMAND GETKEYS", *command))
     assert said.reads | said.writes == keys
@@ -112,7 +113,7 @@ UNSEEN = ["BEGIN", "SET LOCAL lock_timeout = 1", "SAVEPOINT one", "RELEASE SAVEP
 
 
 def test_a_statement_that_changes_or_locks_something_is_in_the_way_of_all_others() -> None:
-    def footprint(said: Pending) -> tuple[bool, bool]:
+    def footprint(said: PendingStep) -> tuple[bool, bool]:
         return POSTGRES in said.reads, POSTGRES in said.writes
 
     assert {sql: footprint(of_statement(sql)) for sql in READING} == dict.fromkeys(READING, (True, False))

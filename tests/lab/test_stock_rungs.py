@@ -17,17 +17,17 @@ import redis as redis_py
 from redis import Redis
 
 from inventory.audit import Figures
-from inventory.draft import Placement
 from inventory.errors import OverLimit, StockBusy, StockUnavailable
 from inventory.models import StockItem
-from inventory.strategies import NAMES
+from inventory.requests import Placement
+from inventory.strategies.registry import NAMES
 from lab import ledger
 from lab.ladder.stock import RUNGS
 from lab.ladder.stock.rung import Trigger
 from lab.ladder.stock.segmented_keys import SegmentedKeys
 from locking import ThreadLock
 from shop.models import Order
-from tests.factories import new_draft
+from tests.factories import new_request
 from tests.lab import stock_support as world_of
 from tests.lab.stock_support import (
     RungTill,
@@ -224,7 +224,7 @@ def test_the_unit_is_gone_and_nobody_has_it(redis: Redis) -> None:
         elif len(seen) == 1:
             os._exit(9)
 
-    assert killed(lambda: till.place(till.draft()), count_commits)
+    assert killed(lambda: till.place(till.request()), count_commits)
     assert till.figures() == Figures(till.sku, 2, 1, 0)
     assert till.figures().drift == 1
 
@@ -266,14 +266,14 @@ def test_the_remainders_of_all_segments_would_do(redis: Redis, monkeypatch: pyte
 @pytest.mark.parametrize("slug", ["redis-taken-then-the-process-dies", "redis-loses-its-last-second"])
 def test_where_the_order_fails_the_units_go_back_to_the_counter(redis: Redis, slug: str) -> None:
     till = RungTill(slug, 2)
-    draft = till.draft()
+    request = till.request()
     with pytest.raises(OverLimit):
-        till.rung.place(draft, lambda drafts: {draft.id: OverLimit(till.sku, limit=1, taken=1)})
+        till.rung.place(request, lambda requests: {request.id: OverLimit(till.sku, limit=1, taken=1)})
     assert till.figures() == Figures(till.sku, 2, 2, 0)
     assert till.rung.copy(till.sku) == 2
 
 
-def test_the_note_of_a_draft_goes_with_its_order(redis: Redis) -> None:
+def test_the_note_of_a_request_goes_with_its_order(redis: Redis) -> None:
     till = RungTill("redis-loses-its-last-second", 2)
     till.buy()
     assert redis.hgetall("lab:{redis-loses-its-last-second}") == {}
@@ -289,7 +289,7 @@ def test_of_all_crashes_only_the_one_between_decrement_and_publish_loses_the_uni
     lost = []
     for number, step in enumerate(steps):
         till = RungTill(slug, 2)
-        assert dies(partial(till.place, till.draft()), before=number)
+        assert dies(partial(till.place, till.request()), before=number)
         if till.law():
             lost.append(step)
             assert (till.figures().on_hand, till.unowned()) == (2, 1)
@@ -301,7 +301,7 @@ def test_of_all_crashes_only_the_one_between_decrement_and_publish_loses_the_uni
 def test_what_a_dead_worker_has_published_is_written_once(redis: Redis, dies_before: str, written: int) -> None:
     """Of the queue itself nothing is wrong: only what was never in it is lost."""
     till = RungTill("queue-after-decrement-as-two-calls", 3)
-    assert killed(lambda: till.place(till.draft()), lambda step: os._exit(9) if step == dies_before else None)
+    assert killed(lambda: till.place(till.request()), lambda step: os._exit(9) if step == dies_before else None)
     assert (till.figures().sold, till.unowned()) == (written, 0)
     assert till.buy() is Placement.COMMITTED
     assert till.figures() == Figures(till.sku, 3, 1, 2)
@@ -318,10 +318,10 @@ def test_a_worker_that_another_comes_before_writes_nothing_twice(redis: Redis, s
 
 def test_what_was_clicked_twice_and_cancelled_once_keeps_a_unit(redis: Redis) -> None:
     till = RungTill("duplicate-click", 2)
-    first = till.draft()
-    second = till.draft(like=first)
-    for draft in (first, second):
-        assert till.place(draft) is Placement.COMMITTED
+    first = till.request()
+    second = till.request(like=first)
+    for request in (first, second):
+        assert till.place(request) is Placement.COMMITTED
     assert ledger.repeated(till.sku) == 1
     assert [ledger.cancel(second.id) for _ in range(2)] == [True, False]
     assert till.figures() == Figures(till.sku, 2, 1, 1)
@@ -333,8 +333,8 @@ def test_what_was_clicked_twice_and_cancelled_once_keeps_a_unit(redis: Redis) ->
 def test_a_cart_is_sold_whole_and_the_counters_follow(redis: Redis, slug: str) -> None:
     ledger.stock_up("a", 8)
     ledger.stock_up("b", 8)
-    draft = new_draft(("a", 1), ("b", 2))
-    assert RUNGS[slug].place(draft, ledger.save) is Placement.COMMITTED
+    request = new_request(("a", 1), ("b", 2))
+    assert RUNGS[slug].place(request, ledger.save) is Placement.COMMITTED
     assert [ledger.figures(sku) for sku in "ab"] == [Figures("a", 8, 7, 1), Figures("b", 8, 6, 2)]
     copies = [RUNGS[slug].copy(sku) for sku in "ab"]
     assert copies in ([None, None], [7, 6])
@@ -344,7 +344,7 @@ def test_a_cart_is_sold_whole_and_the_counters_follow(redis: Redis, slug: str) -
 def test_it_uses_keys_of_the_lab_and_leaves_the_shop_alone(redis: Redis, slug: str) -> None:
     StockItem.objects.create(sku="a", received=7, on_hand=7)
     ledger.stock_up("a", 4)
-    RUNGS[slug].place(new_draft(("a", 1)), ledger.save)
+    RUNGS[slug].place(new_request(("a", 1)), ledger.save)
     assert StockItem.objects.values_list("on_hand", "version").get() == (7, 0)
     assert not Order.objects.exists()
     assert {key for key in redis.scan_iter() if not key.startswith((b"lab:", b"lock:{lab:"))} == set()

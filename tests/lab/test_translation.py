@@ -8,9 +8,9 @@ import gettext
 import pytest
 from django.utils import translation
 
+from lab.explorer.scheduler import WAITS
 from lab.ladder.catalogue import ROOT
-from lab.pages.wording import said
-from lab.schedule.controller import WAITS
+from lab.site.pages.wording import said
 from tests.lab import translations
 
 FOLDER = ROOT / "lab" / "locale" / "zh_Hans" / "LC_MESSAGES"

@@ -10,9 +10,9 @@ from typing import get_args
 
 from django.utils.translation.template import templatize
 
+from lab.explorer.scheduler import EVENTS
+from lab.explorer.terms import Fault, Invariant
 from lab.ladder.catalogue import LADDER, ROOT
-from lab.ladder.locks.rung import Event, Invariant
-from lab.schedule.controller import EVENTS
 
 LAB = ROOT / "lab"
 SAYS = ("_", "gettext", "gettext_noop", "gettext_lazy")
@@ -22,7 +22,7 @@ Texts = tuple[str, ...]
 def needed() -> set[Texts]:
     """Every text of the lab's pages: a singular alone, or with its plural."""
     from_rungs = {text for entry in LADDER.values() for text in (entry.title, entry.flaw) if text}
-    from_code = {*get_args(Event), *get_args(Invariant), *EVENTS.values(), *from_rungs}
+    from_code = {*get_args(Fault), *get_args(Invariant), *EVENTS.values(), *from_rungs}
     found = {(text,) for text in from_code}
     for folder in ("comparison", "pages", "race", "templatetags"):
         for file in sorted((LAB / folder).rglob("*.py")):

@@ -8,8 +8,8 @@ from uuid import UUID
 import pytest
 from redis import Redis
 
-from inventory.draft import Draft
 from inventory.errors import Refusal
+from inventory.requests import OrderRequest
 from loadtest import burst as bursts
 from loadtest.bench import segments
 from shop.models import Order, Sale
@@ -27,7 +27,7 @@ def test_it_is_orders_per_second_by_one_segment_and_by_five(redis: Redis) -> Non
 
 
 def test_a_run_that_lost_an_order_has_no_throughput(redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
-    def lose(drafts: Sequence[Draft]) -> Mapping[UUID, Refusal]:
+    def lose(requests: Sequence[OrderRequest]) -> Mapping[UUID, Refusal]:
         return {}
 
     monkeypatch.setattr(segments, "save", lose)

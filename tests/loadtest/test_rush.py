@@ -16,12 +16,13 @@ import pytest
 from redis import Redis
 
 from inventory.models import StockItem
-from inventory.strategies import NAMES
+from inventory.strategies.registry import NAMES
 from lab.ladder.stock import RUNGS
 from loadtest import audit, burst
 from loadtest.management.commands.rush import too_many
-from loadtest.tally import Tally
-from shop import checkout
+from loadtest.results import Results
+from shop.orders.place import place_order
+from shop.orders.queued import save_queued
 from tests.factories import new_customer, on_sale
 from tests.loadtest.conftest import CHECKOUT, Manage, Verdicts, rush_of_all
 
@@ -117,7 +118,7 @@ def test_more_buyers_than_a_process_may_open_files_are_refused_before_they_come(
     done = subprocess.run(
         [sys.executable, "-c", code],
         cwd=CHECKOUT,
-        env={**os.environ, "DJANGO_SETTINGS_MODULE": "shop.settings"},
+        env={**os.environ, "DJANGO_SETTINGS_MODULE": "shop.runtime.settings"},
         capture_output=True,
         text=True,
         check=True,
@@ -178,7 +179,7 @@ def test_the_sentence_says_what_is_broken(said: dict[str, object], holds: bool, 
 def test_an_order_that_was_answered_and_has_no_row_is_missing(redis: Redis) -> None:
     offer = on_sale({"a": 1})
     cart = offer.cart(a=1)
-    order = checkout.place(customer=new_customer(), sale=offer.sale, quantities=cart, key="mine").order
+    order = place_order(customer=new_customer(), sale=offer.sale, quantities=cart, key="mine").order
     answered = [str(order.pk), str(uuid4())]
     sold_by = {"sale": offer.sale, "products": {}, "stock": 1, "quantity": 1, "customers": []}
     assert burst.missing(burst.Burst(strategy="guarded-update", rung="", **sold_by), answered) == 1
@@ -188,13 +189,13 @@ def test_an_order_that_was_answered_and_has_no_row_is_missing(redis: Redis) -> N
 @pytest.mark.parametrize("back", [True, False], ids=["for which there is enough", "for which there is not"])
 def test_an_order_that_was_queued_and_sold_nothing_is_counted(redis: Redis, back: bool) -> None:
     offer = on_sale({"a": 2}, strategy="lua-queue")
-    checkout.place(customer=new_customer(), sale=offer.sale, quantities=offer.cart(a=2), key="mine")
+    place_order(customer=new_customer(), sale=offer.sale, quantities=offer.cart(a=2), key="mine")
     StockItem.objects.update(on_hand=1)
-    checkout.save_queued()
+    save_queued()
     StockItem.objects.update(on_hand=2 if back else 1)
 
     sold_by = {"sale": offer.sale, "products": offer.products, "stock": 2, "quantity": 2, "customers": []}
-    result = audit.verdict(burst.Burst(strategy="lua-queue", rung="", **sold_by), Tally(), host="", clients=1)
+    result = audit.verdict(burst.Burst(strategy="lua-queue", rung="", **sold_by), Results(), host="", clients=1)
 
     assert (result["rejected"], result["unserved"]) == (1, int(back))
     assert not back or not audit.holds(result)

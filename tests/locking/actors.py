@@ -9,7 +9,8 @@ from typing import Any
 
 import psycopg
 
-from locking import LeaseLost, waiting
+from locking import LeaseLost
+from locking.redis import waiting
 from tests.locking.support import Recipe
 from tests.waiting import wait_for
 

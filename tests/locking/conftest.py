@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import redis
 
-from locking import wire
+from locking.redis import connection
 from locking.renewal import watchdog
 from servers.folder import RunFolder
 from servers.valkey import Valkey
@@ -73,13 +73,13 @@ def flawed(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str, str], None]:
     """Replaces a part of a script by another for the rest of the test: the negative control of what the part is for."""
 
     def replace(name: str, part: str, by: str) -> None:
-        text = wire.script(name)[0]
+        text = connection.script(name)[0]
         if part not in text:
             raise LookupError(f"the script {name} has no part {part!r} any more, so this controls nothing")
         text = text.replace(part, by)
         changed = (text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())
-        original = wire.script
-        monkeypatch.setattr(wire, "script", lambda wanted: changed if wanted == name else original(wanted))
+        original = connection.script
+        monkeypatch.setattr(connection, "script", lambda wanted: changed if wanted == name else original(wanted))
 
     return replace
 

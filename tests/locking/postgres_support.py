@@ -18,9 +18,10 @@ import psycopg
 import pytest
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from locking import Lock, session
-from locking.postgres import AdvisoryLock
-from locking.tables import InsertLock, RowLock, add_row, create_lock_tables
+from locking import Lock
+from locking.postgres import session
+from locking.postgres.advisory import AdvisoryLock
+from locking.postgres.tables import InsertLock, RowLock, add_row, create_lock_tables
 from servers.folder import RunFolder
 from servers.postgres import DATABASE, PORT, USER, Postgres
 from tests.locking.support import Address, FileCell

@@ -14,7 +14,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from locking import Lease
-from locking.redlock import Redlock, node_of
+from locking.redis.redlock import Redlock, node_of
 from tests.locking.support import Address, RedisCell, client_of, paused, socket_of
 
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ import redis
 from redis.connection import UnixDomainSocketConnection
 
 from locking import Lease, Lock, RedisLock, ReentrantLock
-from locking.waiting import Waiter
+from locking.redis.waiting import Waiter
 from tests.waiting import PATIENCE, wait_for
 
 Address = str | tuple[str, int]

@@ -18,7 +18,7 @@ from django.test import Client, override_settings
 from redis import Redis
 
 from locking import Lease, RedisLock, Redlock, held
-from locking.admin import MOST
+from locking.contrib.django.admin import MOST
 from tests.waiting import PATIENCE, wait_for
 
 pytestmark = pytest.mark.django_db

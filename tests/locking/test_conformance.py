@@ -14,7 +14,8 @@ from typing import Any, ClassVar
 import pytest
 import redis
 
-from locking import Lease, LockUnavailable, RedisLock, wire
+from locking import Lease, LockUnavailable, RedisLock
+from locking.redis import connection
 from tests.locking import test_redis
 from tests.locking.conformance import SHORT, only
 from tests.locking.support import RedisRecipe
@@ -97,7 +98,7 @@ class TestLeavesAThread(Faulty):
 class StaysInLine(RedisLock):
     """Whoever gives up is still on the list of those who wait."""
 
-    def _leave_call(self, token: str, *, blocked: bool) -> wire.Call:
+    def _leave_call(self, token: str, *, blocked: bool) -> connection.Call:
         return super()._leave_call("somebody else", blocked=blocked)._replace(keys=(self._waiters, self._bell(token)))
 
 
@@ -139,8 +140,8 @@ class TestWaitsForRenewal(Faulty):
 
     @pytest.fixture(autouse=True)
     def _waits(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        run = wire.Line.run
-        monkeypatch.setattr(wire.Line, "run", lambda line, calls, seconds: run(line, calls, 20 * SHORT))
+        run = connection.Line.run
+        monkeypatch.setattr(connection.Line, "run", lambda line, calls, seconds: run(line, calls, 20 * SHORT))
 
 
 @only(MISSED)
@@ -172,7 +173,7 @@ class TestRenewsOverItsFirstConnection(Faulty):
 
     @pytest.fixture(autouse=True)
     def _opens_one(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        connect, opened = wire.connect, list[Any]()
+        connect, opened = connection.connect, list[Any]()
 
         def once(pool: Any, seconds: float) -> Any:
             if opened:
@@ -180,7 +181,7 @@ class TestRenewsOverItsFirstConnection(Faulty):
             opened.append(connect(pool, seconds))
             return opened[0]
 
-        monkeypatch.setattr(wire, "connect", once)
+        monkeypatch.setattr(connection, "connect", once)
 
 
 @only(SCRIPTS_LOST)
@@ -190,7 +191,7 @@ class TestBelievesThatItsScriptsAreKept(Faulty):
 
     @pytest.fixture(autouse=True)
     def _believes(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(wire, "NoScriptError", type("NeverRaised", (Exception,), {}))
+        monkeypatch.setattr(connection, "NoScriptError", type("NeverRaised", (Exception,), {}))
 
 
 class ClaimsMore(RedisLock):

@@ -19,10 +19,11 @@ from typing import Any
 import psycopg
 import pytest
 
-from locking import Lease, LeaseLost, Lock, LockUnavailable, postgres, session, tables
-from locking.postgres import AdvisoryLock
-from locking.session import Session, parameters
-from locking.tables import InsertLock, InsertRenewer, NoSuchLock, RowLock, add_row, create_lock_tables
+from locking import Lease, LeaseLost, Lock, LockUnavailable
+from locking.postgres import advisory, session, tables
+from locking.postgres.advisory import AdvisoryLock
+from locking.postgres.session import PostgresSession, parameters
+from locking.postgres.tables import InsertLock, InsertRenewer, NoSuchLock, RowLock, add_row, create_lock_tables
 from servers.postgres import Postgres, connect
 from tests.locking import actors
 from tests.locking.conformance import (
@@ -173,9 +174,9 @@ class TestAdvisoryLockThatKeepsItsConnections(TestAdvisoryLock):
 
     @pytest.fixture(autouse=True)
     def _keeps(self, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-        kept: list[Session] = []
+        kept: list[PostgresSession] = []
         with monkeypatch.context() as patch:
-            patch.setattr(Session, "close", lambda session: kept.append(session))
+            patch.setattr(PostgresSession, "close", lambda session: kept.append(session))
             yield
         for one in kept:
             one.close()
@@ -187,12 +188,12 @@ class TestInsertLockThatDoesNotListen(TestInsertLock):
 
     @pytest.fixture(autouse=True)
     def _is_deaf(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        ask = Session.ask
+        ask = PostgresSession.ask
 
-        def deaf(self: Session, statement: str, *values: str, **options: Any) -> list[str | None]:
+        def deaf(self: PostgresSession, statement: str, *values: str, **options: Any) -> list[str | None]:
             return [] if statement.startswith("LISTEN") else ask(self, statement, *values, **options)
 
-        monkeypatch.setattr(Session, "ask", deaf)
+        monkeypatch.setattr(PostgresSession, "ask", deaf)
 
 
 @dataclass(frozen=True)
@@ -288,7 +289,7 @@ class TestLostConnection(OnPostgres):
         self, session_recipe: PostgresRecipe, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         lease = held(session_recipe("cut"))
-        monkeypatch.setattr(Session, "ended", False)
+        monkeypatch.setattr(PostgresSession, "ended", False)
         self.terminate("lock cut")
         wait_for(lambda: self.connections("cut") == 0)
         lease.check()
@@ -405,7 +406,7 @@ class TestServerGone:
             assert renewer.renew([lease], 0.3) == [None]
             assert time.monotonic() - began < 0.3 + BUSY
             with pytest.raises(LockUnavailable, match="no answer in time"):
-                Session(parameters(conninfo_of(own_server)), "hangs", answers=0.1)
+                PostgresSession(parameters(conninfo_of(own_server)), "hangs", answers=0.1)
         wait_for(lambda: renewer.renew([lease], 5.0) == [True])
         renewer.close()
 
@@ -536,13 +537,13 @@ class TestRelease(OnPostgres):
             lease.session.turn = nullcontext()  # type: ignore[attr-defined]
         both, met = threading.Barrier(2), list[bool]()
 
-        def slow(self: Session, statement: str, *values: str) -> list[str | None]:
+        def slow(self: PostgresSession, statement: str, *values: str) -> list[str | None]:
             with suppress(threading.BrokenBarrierError):
                 both.wait(0.2 if guarded else PATIENCE)
                 met.append(True)
             return ["t"]
 
-        monkeypatch.setattr(Session, "ask", slow)
+        monkeypatch.setattr(PostgresSession, "ask", slow)
         answers = run_threads(lease.release, lease.release)
         assert bool(met) is not guarded
         assert not guarded or sorted(answers) == [False, True]
@@ -566,7 +567,7 @@ class TestFork(OnPostgres):
     def test_without_letting_go_of_the_socket_it_would(
         self, session_recipe: PostgresRecipe, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(Session, "disown", lambda self: None)
+        monkeypatch.setattr(PostgresSession, "disown", lambda self: None)
         lease = held(session_recipe("fork"))
         in_fork(lambda: str(lease.session.close()))  # type: ignore[attr-defined]
         wait_for(lambda: lease.lost)
@@ -621,7 +622,7 @@ class TestNames(OnPostgres):
     def test_names_of_one_hash_exclude_each_other(self, conninfo: str, monkeypatch: pytest.MonkeyPatch) -> None:
         with AdvisoryLock(conninfo, "a").hold(), AdvisoryLock(conninfo, "b").hold(timeout=0):
             pass
-        monkeypatch.setattr(postgres, "number", lambda name, size: 42)
+        monkeypatch.setattr(advisory, "number", lambda name, size: 42)
         with AdvisoryLock(conninfo, "a").hold():
             assert AdvisoryLock(conninfo, "b").acquire(blocking=False) is None
 
@@ -824,14 +825,14 @@ class TestInsert(OnPostgres):
     ) -> None:
         """Nobody is notified, as nobody is in line: whoever comes into it looks before he sleeps."""
         lock = recipe("before the line", ttl=LONG)
-        lease, ask = held(lock), Session.ask
+        lease, ask = held(lock), PostgresSession.ask
 
-        def release_first(self: Session, statement: str, *values: str, **options: Any) -> list[str | None]:
+        def release_first(self: PostgresSession, statement: str, *values: str, **options: Any) -> list[str | None]:
             if "pg_advisory_lock" in statement:
                 assert lease.release() is True
             return ask(self, statement, *values, **options)
 
-        monkeypatch.setattr(Session, "ask", release_first)
+        monkeypatch.setattr(PostgresSession, "ask", release_first)
         turn(lock)
 
     def test_a_release_that_nobody_waits_for_notifies_nobody(self, recipe: PostgresRecipe) -> None:
@@ -884,7 +885,7 @@ class TestInsert(OnPostgres):
 
     def test_names_that_are_alike_in_32_bits_of_their_hash_do_not_share_a_line(self, recipe: PostgresRecipe) -> None:
         waited_for, free = "product 40779", "product 104238"
-        assert postgres.number(waited_for, 4) == postgres.number(free, 4)
+        assert advisory.number(waited_for, 4) == advisory.number(free, 4)
         lock = recipe(waited_for, ttl=LONG)
         waiter = threading.Thread(target=lambda: turn(lock))
         with lock.hold():
@@ -924,10 +925,10 @@ class TestInsert(OnPostgres):
         self, recipe: PostgresRecipe, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """It is committed, and the connection is cut before the answer is here."""
-        lock, ask, results = recipe("lost answer", ttl=LONG), Session.ask, Session._results
+        lock, ask, results = recipe("lost answer", ttl=LONG), PostgresSession.ask, PostgresSession._results
         grants = "SELECT count(*) FROM lock_grant WHERE name = %s"
 
-        def lose_the_answer(broken: Session, seconds: float) -> Any:
+        def lose_the_answer(broken: PostgresSession, seconds: float) -> Any:
             monkeypatch.undo()
             wait_for(lambda: self.one(grants, lock.name) == 1)
             with socket.socket(fileno=os.dup(broken._pgconn.socket)) as end:
@@ -936,12 +937,12 @@ class TestInsert(OnPostgres):
                 end.shutdown(socket.SHUT_RDWR)
             return results(broken, seconds)
 
-        def insert(first: Session, statement: str, *values: str, **options: Any) -> list[str | None]:
+        def insert(first: PostgresSession, statement: str, *values: str, **options: Any) -> list[str | None]:
             if statement == tables.INSERT:
-                monkeypatch.setattr(Session, "_results", lose_the_answer)
+                monkeypatch.setattr(PostgresSession, "_results", lose_the_answer)
             return ask(first, statement, *values, **options)
 
-        monkeypatch.setattr(Session, "ask", insert)
+        monkeypatch.setattr(PostgresSession, "ask", insert)
         with pytest.raises(LockUnavailable, match="did not answer"):
             lock.acquire(blocking=False)
         assert self.one(grants, lock.name) == 0
@@ -950,11 +951,11 @@ class TestInsert(OnPostgres):
     def test_a_waiter_that_was_stopped_before_a_question_lines_up_again(
         self, recipe: PostgresRecipe, monkeypatch: pytest.MonkeyPatch, place: int
     ) -> None:
-        lock, ask = recipe("before a question", ttl=SHORT), Session.ask
+        lock, ask = recipe("before a question", ttl=SHORT), PostgresSession.ask
         lease = held(recipe(lock.name, ttl=LONG))
-        of_the_first: list[Session] = []
+        of_the_first: list[PostgresSession] = []
 
-        def stand_still(self: Session, statement: str, *values: str, **options: Any) -> list[str | None]:
+        def stand_still(self: PostgresSession, statement: str, *values: str, **options: Any) -> list[str | None]:
             if not of_the_first or self is of_the_first[0]:
                 of_the_first.append(self)
                 if len(of_the_first) == place + 1:  # it begins with its settings
@@ -963,7 +964,7 @@ class TestInsert(OnPostgres):
                     assert lease.release() is True
             return ask(self, statement, *values, **options)
 
-        monkeypatch.setattr(Session, "ask", stand_still)
+        monkeypatch.setattr(PostgresSession, "ask", stand_still)
         mine = held(lock)
         assert mine.fence > lease.fence  # type: ignore[operator]
         assert len(of_the_first) == place + 1
@@ -973,16 +974,16 @@ class TestInsert(OnPostgres):
         self, recipe: PostgresRecipe, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         lock = recipe("in vain", ttl=SHORT)
-        holder, sleep = held(recipe("in vain", ttl=LONG)), Session.sleep
+        holder, sleep = held(recipe("in vain", ttl=LONG)), PostgresSession.sleep
 
-        def stand_still(self: Session, seconds: float) -> bool:
+        def stand_still(self: PostgresSession, seconds: float) -> bool:
             over = time.monotonic() + 1.5 * SHORT
             wait_for(lambda: session._ready(self._pgconn.socket, 0.0), "the server to end the session")
             wait_for(lambda: time.monotonic() > over, "its time to be over")
             assert holder.release() is True
             return sleep(self, seconds)
 
-        monkeypatch.setattr(Session, "sleep", stand_still)
+        monkeypatch.setattr(PostgresSession, "sleep", stand_still)
         assert lock.acquire(timeout=1.5 * SHORT) is None
         with lock.hold(timeout=0):
             pass
@@ -1020,8 +1021,8 @@ class TestInsert(OnPostgres):
     def test_a_waiter_that_looks_all_the_time_is_not_quiet(
         self, recipe: PostgresRecipe, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        sleep = Session.sleep
-        monkeypatch.setattr(Session, "sleep", lambda self, seconds: sleep(self, min(seconds, 0.05)))
+        sleep = PostgresSession.sleep
+        monkeypatch.setattr(PostgresSession, "sleep", lambda self, seconds: sleep(self, min(seconds, 0.05)))
         lock = recipe("noisy", ttl=LONG)
         with lock.hold():
             thread = threading.Thread(target=lambda: lock.acquire(timeout=1.0))

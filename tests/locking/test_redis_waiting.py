@@ -14,9 +14,10 @@ import pytest
 import redis
 
 from locking import Lease, LockUnavailable, RedisLock, force_release
+from locking._ids import new_token
 from locking.lease import validity
-from locking.redis import Refused, new_token
-from locking.waiting import Waiter
+from locking.redis.lock import Contended
+from locking.redis.waiting import Waiter
 from tests.locking import actors
 from tests.locking.conformance import BUSY
 from tests.locking.support import Clock, CommandStats, CountedConnection, RedisRecipe, paused, process, run_threads
@@ -128,7 +129,7 @@ class TestPause:
     def test_a_waiter_that_is_refused_looks_again(
         self, lock: RedisLock, monkeypatch: pytest.MonkeyPatch, left: int, pause: float
     ) -> None:
-        monkeypatch.setattr("locking.redis.request", lambda *args, **options: [0, left])
+        monkeypatch.setattr("locking.redis.lock.request", lambda *args, **options: [0, left])
         assert lock._ask(new_token(), float("inf"), waits=True).pause == pause
 
 
@@ -337,12 +338,12 @@ class TestHandOver:
 class TestTimeOfAGrant:
     """How long ago a release has granted the lock, only the server knows; that it was after our request, we know."""
 
-    def handed(self, lock: RedisLock, client: redis.Redis) -> tuple[str, str, Refused]:
+    def handed(self, lock: RedisLock, client: redis.Redis) -> tuple[str, str, Contended]:
         """A grant, as a waiter would pop it, the waiter's token, and its refused request."""
         with RedisLock(client, "wait", ttl=30.0).hold():
             token = new_token()
             refused = lock._ask(token, float("inf"), waits=True)
-            assert isinstance(refused, Refused)
+            assert isinstance(refused, Contended)
         return client.lpop(WAKE).decode(), token, refused
 
     def test_a_fresh_one_is_taken_as_it_is_counted_from_the_request(self, client: redis.Redis) -> None:

@@ -17,9 +17,9 @@ from redis.connection import AbstractConnection, UnixDomainSocketConnection
 from redis.retry import Retry
 
 from locking import Lease, LeaseLost, LockTimeout, LockUnavailable, RedisLock
+from locking.redis.connection import Call
+from locking.redis.waiting import GRACE
 from locking.renewal import watchdog
-from locking.waiting import GRACE
-from locking.wire import Call
 from servers.valkey import Valkey
 from tests.locking.conformance import LONG, RENEWED
 from tests.locking.support import Clock, CommandStats, CountedConnection, CutConnection, end_of, paused, run_threads

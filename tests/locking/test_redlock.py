@@ -19,8 +19,9 @@ import pytest
 import redis
 from redis._parsers import _RESP2Parser
 
-from locking import Lease, LeaseLost, Lock, LockUnavailable, RedisLock, held, redlock
-from locking.redlock import Ballot, Node, Redlock, RedlockRenewer, node_of
+from locking import Lease, LeaseLost, Lock, LockUnavailable, RedisLock, held
+from locking.redis import redlock
+from locking.redis.redlock import Ballot, Node, Redlock, RedlockRenewer, node_of
 from servers.folder import RunFolder
 from servers.valkey import Valkey
 from tests.locking.conformance import (

@@ -13,8 +13,9 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from locking import Capabilities, Lease, LeaseLost, Lock, RedisLock, wire
+from locking import Capabilities, Lease, LeaseLost, Lock, RedisLock
 from locking.lease import validity
+from locking.redis import connection
 from locking.renewal import RETRY_SECONDS, Watchdog, watchdog
 from servers.valkey import Valkey
 from tests.locking.conformance import BUSY, RENEWED
@@ -337,15 +338,15 @@ class TestThread:
     def test_a_renewer_that_fails_does_not_end_it(
         self, client: redis.Redis, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
-        run = wire.Line.run
+        run = connection.Line.run
         failures = iter([True, True])
 
-        def fail_twice(self: wire.Line, calls: Sequence[wire.Call], seconds: float) -> list[object]:
+        def fail_twice(self: connection.Line, calls: Sequence[connection.Call], seconds: float) -> list[object]:
             if next(failures, False):
                 raise RuntimeError("a fault of our own")
             return run(self, calls, seconds)
 
-        monkeypatch.setattr(wire.Line, "run", fail_twice)
+        monkeypatch.setattr(connection.Line, "run", fail_twice)
         with RedisLock(client, "survives", ttl=RENEWED).hold() as lease:
             ends = end_of(lease)
             wait_for(lambda: end_of(lease) > ends + 0.5)
@@ -424,8 +425,8 @@ class TestLoss:
     def test_without_a_bound_a_server_that_hangs_would_delay_the_signal(
         self, own_valkey: Valkey, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        run = wire.Line.run
-        monkeypatch.setattr(wire.Line, "run", lambda line, calls, seconds: run(line, calls, SOCKET_TIMEOUT))
+        run = connection.Line.run
+        monkeypatch.setattr(connection.Line, "run", lambda line, calls, seconds: run(line, calls, SOCKET_TIMEOUT))
         lease, told = self.hold(own_valkey)
         ends = end_of(lease)
         wait_for(lambda: end_of(lease) > ends + 0.1)
@@ -449,7 +450,7 @@ class TestLoss:
         patient = Retry(NoBackoff(), 10)
         pool = redis.Redis.from_url(own_valkey.url, connection_class=Called, retry=patient).connection_pool
         with paused(own_valkey.child.pid), pytest.raises(redis.TimeoutError):
-            wire.Line(pool).run([wire.Call("extend", ("a", "b"), ("token", 1000))], 0.4)
+            connection.Line(pool).run([connection.Call("extend", ("a", "b"), ("token", 1000))], 0.4)
         assert Called.calls == 1
 
     def test_a_server_that_hangs_briefly_costs_nothing(self, own_valkey: Valkey) -> None:
@@ -505,13 +506,13 @@ class TestLoss:
         assert caplog.text.count("not now") > 1
 
     def test_a_released_lease_is_renewed_no_more(self, client: redis.Redis, monkeypatch: pytest.MonkeyPatch) -> None:
-        run, renewed = wire.Line.run, list[str]()
+        run, renewed = connection.Line.run, list[str]()
 
-        def note(self: wire.Line, calls: Sequence[wire.Call], seconds: float) -> list[object]:
+        def note(self: connection.Line, calls: Sequence[connection.Call], seconds: float) -> list[object]:
             renewed.extend(call.keys[0] for call in calls)
             return run(self, calls, seconds)
 
-        monkeypatch.setattr(wire.Line, "run", note)
+        monkeypatch.setattr(connection.Line, "run", note)
         with RedisLock(client, "other", ttl=RENEWED).hold() as other:
             lease = RedisLock(client, "released", ttl=RENEWED).acquire()
             lease.release()  # and kept: one that nobody refers to is not renewed anyway

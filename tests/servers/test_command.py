@@ -20,7 +20,7 @@ SECRET_KEY = "only-for-tests-" + "x" * 50
 def manage(folder: RunFolder, *arguments: str, **environment: str) -> "subprocess.CompletedProcess[str]":
     """Run the command in a folder, with no server given from outside but those in `environment`."""
     settings = {name: value for name, value in os.environ.items() if name not in ("DATABASE_URL", "REDIS_URL")}
-    settings |= {"RUN_FOLDER": str(folder.path), "DJANGO_SETTINGS_MODULE": "shop.settings"} | environment
+    settings |= {"RUN_FOLDER": str(folder.path), "DJANGO_SETTINGS_MODULE": "shop.runtime.settings"} | environment
     command = [sys.executable, "manage.py", "servers", *arguments]
     return subprocess.run(command, cwd=CHECKOUT, env=settings, capture_output=True, text=True, check=False)
 

@@ -13,7 +13,7 @@ import pytest
 
 from servers import RunFolder, ServerError, Servers
 from servers.folder import unprivileged_user
-from servers.leftovers import forget_the_dead
+from servers.orphans import forget_the_dead
 from servers.postgres import Postgres
 from servers.valkey import Valkey
 from tests.servers.support import (
@@ -124,7 +124,7 @@ def test_one_that_does_not_listen_any_more_is_ended_all_the_same(
         process.suspend()
     parent.kill()
     parent.wait()
-    monkeypatch.setattr("servers.leftovers.PATIENCE", 0.5)
+    monkeypatch.setattr("servers.orphans.PATIENCE", 0.5)
     with Servers(folder):
         assert all(map(gone, old))
         assert read_one(folder) == ("7", "7")
@@ -143,7 +143,7 @@ def test_were_the_busy_backend_not_ended_postgres_would_not_start(
     busy_backend: tuple[Postgres, psutil.Process], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     postgres, backend = busy_backend
-    monkeypatch.setattr(Postgres, "end_leftovers", lambda self: False)
+    monkeypatch.setattr(Postgres, "end_orphans", lambda self: False)
     with pytest.raises(ServerError, match="pre-existing shared memory block"):
         postgres.start()
     assert not gone(backend)
@@ -183,7 +183,7 @@ def test_nothing_but_the_folders_own_servers_is_taken_for_a_leftover(
     folder.create()
     for server in (Postgres(folder.postgres), Valkey(folder.valkey)):
         server.folder.mkdir()
-        assert not server.end_leftovers()
+        assert not server.end_orphans()
     assert [bystander.poll() for bystander in bystanders] == [None] * 5
     for bystander in bystanders:
         bystander.kill()
@@ -200,7 +200,7 @@ def test_a_process_of_another_user_is_never_a_leftover(folder: RunFolder) -> Non
     )
     assert theirs.stdout is not None
     assert theirs.stdout.readline() == b"up\n"
-    assert not Valkey(folder.valkey).end_leftovers()
+    assert not Valkey(folder.valkey).end_orphans()
     assert theirs.poll() is None
     theirs.kill()
     theirs.communicate()

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from servers import RunFolder, ServerError, etcd, postgres, valkey
-from servers import claim as claim_module
+from servers import ownership as claim_module
 from servers.folder import CHECKOUT
 from tests.servers.support import run_python
 from tests.waiting import wait_for

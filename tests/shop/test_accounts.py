@@ -18,8 +18,9 @@ from redis import Redis
 from inventory import audit, stock
 from inventory.audit import Figures
 from inventory.models import StockItem, StockMovement
-from shop import accounts, checkout
+from shop import conservation
 from shop.models import Order, OrderItem
+from shop.orders.place import place_order
 from tests.factories import OnSale, interleaved, new_customer, on_sale
 from tests.waiting import wait_for
 
@@ -32,7 +33,7 @@ def customer(db: None) -> int:
 
 
 def place(offer: OnSale, customer: int, **units: int) -> None:
-    checkout.place(customer=customer, sale=offer.sale, quantities=offer.cart(**units), key=str(uuid4()))
+    place_order(customer=customer, sale=offer.sale, quantities=offer.cart(**units), key=str(uuid4()))
 
 
 def test_it_counts_orders_that_stand_and_no_others(customer: int) -> None:
@@ -43,21 +44,21 @@ def test_it_counts_orders_that_stand_and_no_others(customer: int) -> None:
     Order.objects.filter(pk=paid.pk).update(state="paid")
     Order.objects.filter(pk=expired.pk).update(state="expired")
     stock.give_back([("a", 2)])
-    assert accounts.figures() == [Figures("a", 10, 5, 5), Figures("b", 1, 1, 0)]
-    assert accounts.figures(["b"]) == [Figures("b", 1, 1, 0)]
-    assert accounts.figures([]) == []
+    assert conservation.figures() == [Figures("a", 10, 5, 5), Figures("b", 1, 1, 0)]
+    assert conservation.figures(["b"]) == [Figures("b", 1, 1, 0)]
+    assert conservation.figures([]) == []
 
 
 def test_a_sku_that_was_sold_and_has_no_stock_is_seen(customer: int) -> None:
     place(on_sale({"a": 1}), customer, a=1)
     StockMovement.objects.all().delete()
     StockItem.objects.all().delete()
-    assert accounts.figures() == accounts.figures(["a"]) == [Figures("a", 0, 0, 1)]
+    assert conservation.figures() == conservation.figures(["a"]) == [Figures("a", 0, 0, 1)]
 
 
 def test_it_does_not_run_inside_a_transaction_whose_snapshot_may_be_old() -> None:
     with transaction.atomic(), pytest.raises(RuntimeError):
-        accounts.figures()
+        conservation.figures()
 
 
 # One snapshot
@@ -72,7 +73,8 @@ def two_reads() -> list[Figures]:
 
 
 @pytest.mark.parametrize(
-    ("read", "drift"), [pytest.param(accounts.figures, 0, id="snapshot"), pytest.param(two_reads, -1, id="two reads")]
+    ("read", "drift"),
+    [pytest.param(conservation.figures, 0, id="snapshot"), pytest.param(two_reads, -1, id="two reads")],
 )
 def test_an_order_between_its_two_reads_is_not_half_seen(
     customer: int, read: Callable[[], list[Figures]], drift: int
@@ -84,7 +86,7 @@ def test_an_order_between_its_two_reads_is_not_half_seen(
     with interleaved(lambda: place(offer, customer, a=1), after="^SELECT"):
         seen = read()
     assert [(row.drift, row.conserved) for row in seen] == [(drift, drift == 0)]
-    assert accounts.figures() == [Figures("a", 5, 3, 2)]
+    assert conservation.figures() == [Figures("a", 5, 3, 2)]
 
 
 def test_200_audits_while_the_shop_sells_are_all_conserved(customer: int) -> None:
@@ -105,14 +107,14 @@ def test_200_audits_while_the_shop_sells_are_all_conserved(customer: int) -> Non
         selling = pool.submit(keep_selling)
         try:
             wait_for(lambda: Order.objects.exists(), "the first order")
-            seen = [accounts.figures() for _ in range(200)]
+            seen = [conservation.figures() for _ in range(200)]
         finally:
             done.set()
         orders = selling.result()
 
     assert [row for figures in seen for row in figures if not row.conserved] == []
     assert len({figures[0].sold for figures in seen}) > 1, "nothing was sold meanwhile"
-    assert accounts.figures() == [
+    assert conservation.figures() == [
         Figures("a", 1_000_000, 1_000_000 - orders, orders),
         Figures("b", 1_000_000, 1_000_000 - 2 * orders, 2 * orders),
     ]
@@ -155,7 +157,7 @@ def test_the_command_shows_what_differs_and_only_that(sold: None, capsys: pytest
 def test_what_a_row_says_beyond_its_movements_breaks_the_law(sold: None, capsys: pytest.CaptureFixture[str]) -> None:
     """By hand, somebody has written a unit that nobody delivered: the figures of the row alone would add up."""
     StockItem.objects.filter(sku="b").update(received=3, on_hand=3)
-    assert accounts.figures(["b"]) == [Figures("b", 2, 3, 0, unexplained=1)]
+    assert conservation.figures(["b"]) == [Figures("b", 2, 3, 0, unexplained=1)]
     assert run_audit() == 1
     assert "│ b   │ 2        │ 3       │ 0    │ -1    │ 0        │ 1           │" in capsys.readouterr().out
     rows = StockItem.objects.values_list("sku", "received", "on_hand")
@@ -165,7 +167,7 @@ def test_what_a_row_says_beyond_its_movements_breaks_the_law(sold: None, capsys:
 
 def test_a_movement_that_the_row_has_not_followed_breaks_the_law(sold: None) -> None:
     StockMovement.objects.create(item_id="b", kind="delivered", units=5)
-    assert accounts.figures(["b"]) == [Figures("b", 7, 2, 0, unexplained=-5)]
+    assert conservation.figures(["b"]) == [Figures("b", 7, 2, 0, unexplained=-5)]
     assert run_audit() == 1
 
 

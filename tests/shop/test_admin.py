@@ -22,13 +22,20 @@ from django.utils import timezone
 from redis import Redis
 from unfold.admin import ModelAdmin
 
-from inventory import stock, strategies
+from inventory import stock
+from inventory.counters.segmented import name_of
 from inventory.models import StockItem, StockMovement
-from inventory.segment_counters import name_of
-from shop import accounts, checkout, offers, payments, sales
+from inventory.strategies import registry
+from shop import conservation
 from shop.admin.sales import SaleAdmin
 from shop.models import Order, OrderItem, Payment, Product, Sale
-from tests.factories import OnSale, at_once, begin, close_now, interleaved, new_customer, new_draft, on_sale
+from shop.orders import payments
+from shop.orders.customer_changes import pay_order
+from shop.orders.expiry import expire_unpaid
+from shop.orders.place import place_order
+from shop.orders.queued import save_queued
+from shop.sales import lifecycle, offers
+from tests.factories import OnSale, at_once, begin, close_now, interleaved, new_customer, new_request, on_sale
 from tests.shop.conftest import Gone
 from tests.waiting import PATIENCE
 
@@ -95,7 +102,7 @@ def move(units: str, kind: str = "delivered", why: str = "as ordered", **more: s
 
 
 def bought(offer: OnSale, **units: int) -> Order:
-    placed = checkout.place(customer=new_customer(), sale=offer.sale, quantities=offer.cart(**units), key=str(uuid4()))
+    placed = place_order(customer=new_customer(), sale=offer.sale, quantities=offer.cart(**units), key=str(uuid4()))
     return Order.objects.get(pk=placed.order.pk)
 
 
@@ -132,8 +139,8 @@ def test_each_sku_shows_what_the_tables_and_redis_have_of_it(admin_client: Clien
     on_sale({"c": 4}, strategy="redis-lock")
     bought(lua, a=3)
     paid = bought(lua, a=1)
-    checkout.pay(paid.pk, customer=paid.customer_id)
-    strategies.counters().take(new_draft(("b", 2)))
+    pay_order(paid.pk, customer=paid.customer_id)
+    registry.counters().take(new_request(("b", 2)))
     found = rows(get(admin_client, STOCK))
     assert found == {
         "a": {
@@ -154,7 +161,7 @@ def test_each_sku_shows_what_the_tables_and_redis_have_of_it(admin_client: Clien
 def test_an_expired_order_is_not_sold(admin_client: Client, redis: Redis, settings: Any) -> None:
     bought(on_sale({"a": 10}), a=3)
     settings.ORDER_TTL = 0
-    assert checkout.expire_unpaid() == 1
+    assert expire_unpaid() == 1
     row = rows(get(admin_client, STOCK))["a"]
     assert (row["all_on_hand"], row["sold"], row["drift"]) == ("10", "0", "0")
 
@@ -204,7 +211,7 @@ def test_what_drifts_can_be_sorted_to_the_top(admin_client: Client, redis: Redis
 
 def test_the_counters_of_segments_are_added_up(admin_client: Client, redis: Redis) -> None:
     on_sale({"a": 10, "b": 5, "c": 3}, strategy="segmented-redis")
-    strategies.counters().take(new_draft((name_of("b", 1), 1)))
+    registry.counters().take(new_request((name_of("b", 1), 1)))
     assert [row["in_redis"] for row in rows(get(admin_client, STOCK)).values()] == ["10", "4 + 1 reserved", "3"]
     redis.incrby("{stock}:counter:" + name_of("a", 4), 2)
     assert "a : 12 in Redis, 10 on hand: +2" in verdict(get(admin_client, STOCK))
@@ -214,7 +221,7 @@ def test_a_counter_that_differs_from_on_hand_is_pointed_out(admin_client: Client
     on_sale({"a": 10, "b": 5, "c": 3}, strategy="lua")
     redis.set("{stock}:counter:a", 9)
     redis.delete("{stock}:counter:c")
-    strategies.counters().take(new_draft(("b", 2)))
+    registry.counters().take(new_request(("b", 2)))
     redis.incrby("{stock}:counter:b", 1)
     assert verdict(get(admin_client, STOCK)) == (
         "Conserved : 3 skus, 0 units sold, each of them once. "
@@ -387,7 +394,7 @@ def test_each_movement_is_noted_with_who_and_why(staff: Callable[..., Client], r
     ]
     assert StockItem.objects.values_list("received", "on_hand").get() == (13, 10)
     assert redis.get("{stock}:counter:a") == b"10"
-    assert [row.conserved for row in accounts.figures()] == [True]
+    assert [row.conserved for row in conservation.figures()] == [True]
     page = messages(get(client, f"{STOCK}a/change/"))
     assert f"-2 corrected by {who}" in page
     assert "counted again" in page
@@ -436,7 +443,7 @@ def test_a_correction_takes_all_that_is_on_hand_and_not_one_more_while_the_shop_
     assert "Only 6 on hand can be taken away." in messages(refused.content.decode())
     assert admin_client.post(f"{STOCK}a/change/", {**form, "units": "-6"}).status_code == 302
     assert StockItem.objects.values_list("received", "on_hand").get() == (4, 0)
-    assert [row.conserved for row in accounts.figures()] == [True]
+    assert [row.conserved for row in conservation.figures()] == [True]
 
 
 @pytest.mark.parametrize("strategy", ["segmented-lock", "unit-rows"])
@@ -445,7 +452,7 @@ def test_what_a_sale_has_split_up_can_be_taken_away_too(admin_client: Client, re
     refused = admin_client.post(f"{STOCK}a/change/", move("-11", "corrected", "stolen"))
     assert "Only 10 on hand can be taken away." in messages(refused.content.decode())
     assert admin_client.post(f"{STOCK}a/change/", move("-4", "corrected", "stolen")).status_code == 302
-    assert [(row.on_hand, row.conserved) for row in accounts.figures()] == [(6, True)]
+    assert [(row.on_hand, row.conserved) for row in conservation.figures()] == [(6, True)]
 
 
 def test_a_new_sku_does_not_begin_below_nothing(admin_client: Client, redis: Redis) -> None:
@@ -630,7 +637,7 @@ def preheat_while_the_form_is_saved(client: Client, offer: OnSale, point: str) -
     form = the_form(offer, opens=in_hours(-1), closes=in_hours(1), strategy="optimistic")
     with ThreadPoolExecutor(1) as pool:
         preheating: list[Future[None]] = []
-        with interleaved(lambda: preheating.append(begin(pool, lambda: sales.preheat(offer.sale))), after=point):
+        with interleaved(lambda: preheating.append(begin(pool, lambda: lifecycle.preheat(offer.sale))), after=point):
             assert client.post(f"{SALES}{offer.sale}/change/", form).status_code == 302
         preheating[0].result(PATIENCE)
 
@@ -688,7 +695,7 @@ def test_the_copies_of_the_next_sale_outlive_the_last_one(admin_client: Client, 
 
 def test_a_sale_to_come_is_not_closed(admin_client: Client, redis: Redis) -> None:
     offer = on_sale({"a": 10}, strategy="lua", opens=timedelta(hours=1), closes=timedelta(hours=2))
-    sales.preheat(offer.sale)
+    lifecycle.preheat(offer.sale)
     assert "Sale by lua is to come: it was not closed." in act(admin_client, "close", offer)
     assert redis.get("{stock}:counter:a") == b"10"
 
@@ -720,7 +727,7 @@ def test_an_order_is_found_by_its_id_its_customer_or_its_key(admin_client: Clien
 def test_orders_are_filtered_by_their_state(admin_client: Client, redis: Redis) -> None:
     offer = on_sale({"a": 10})
     paid, _ = bought(offer, a=1), bought(offer, a=1)
-    checkout.pay(paid.pk, customer=paid.customer_id)
+    pay_order(paid.pk, customer=paid.customer_id)
     found = rows(get(admin_client, ORDERS, state__exact="paid"))
     assert {name: row["state_label"] for name, row in found.items()} == {str(paid.pk): "paid"}
 
@@ -742,7 +749,7 @@ def act_on_orders(client: Client, *orders: Order) -> str:
 def test_the_staff_cancels_pending_orders_and_no_others(admin_client: Client, redis: Redis) -> None:
     offer = on_sale({"a": 10}, strategy="lua", limit=3)
     pending, paid = bought(offer, a=3), bought(offer, a=2)
-    checkout.pay(paid.pk, customer=paid.customer_id)
+    pay_order(paid.pk, customer=paid.customer_id)
     said = act_on_orders(admin_client, pending, paid)
     assert f"{pending} is cancelled." in said
     assert f"{paid} was not cancelled: The order is paid." in said
@@ -838,14 +845,14 @@ def test_the_overview_tells_what_is_queued_and_what_was_set_aside(
 ) -> None:
     offer = on_sale({"a": 10}, strategy="lua-queue")
     for _ in range(2):
-        checkout.place(customer=new_customer(), sale=offer.sale, quantities=offer.cart(a=1), key="k")
+        place_order(customer=new_customer(), sale=offer.sale, quantities=offer.cart(a=1), key="k")
     assert "Queued 2" in messages(get(admin_client, "/admin/"))
 
-    def fail(drafts: Any, **_: Any) -> Any:
+    def fail(requests: Any, **_: Any) -> Any:
         raise ValueError("no such thing")
 
-    monkeypatch.setattr(checkout, "save", fail)
-    checkout.save_queued()
+    monkeypatch.setattr("shop.orders.queued.save", fail)
+    save_queued()
     said = messages(get(admin_client, "/admin/"))
     assert "Queued 0" in said
     assert "Rejected 2" in said
@@ -855,7 +862,7 @@ def test_the_overview_tells_what_is_queued_and_what_was_set_aside(
 def test_the_overview_tells_how_the_night_goes(admin_client: Client, redis: Redis) -> None:
     offer = on_sale({"a": 10}, strategy="lua")
     paid, _, _ = bought(offer, a=1), bought(offer, a=1), bought(offer, a=1)
-    checkout.pay(paid.pk, customer=paid.customer_id)
+    pay_order(paid.pk, customer=paid.customer_id)
     close_now(on_sale({"b": 10}, strategy="optimistic"))
     on_sale({"b": 0}, opens=timedelta(hours=3), closes=timedelta(hours=4))
     page = get(admin_client, "/admin/")

@@ -372,7 +372,7 @@ def test_a_mistake_of_ours_is_a_problem_document_that_tells_nothing_of_it(
     def fail(**_: Any) -> None:
         raise KeyError("a secret")
 
-    monkeypatch.setattr("shop.checkout.place", fail)
+    monkeypatch.setattr("shop.api.views.place_order", fail)
     answer = buyer.order(order_body(offer, a=1))
     assert_problem(answer, 500, "internal")
     assert b"secret" not in answer.content

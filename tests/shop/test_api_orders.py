@@ -15,14 +15,18 @@ from django.db import transaction
 from redis import Redis
 from rest_framework.test import APIClient
 
-from inventory import stock, strategies
+from inventory import stock
 from inventory.models import StockItem
-from inventory.strategies import stock_lock
-from shop import accounts, checkout, offers
+from inventory.strategies import registry
+from inventory.strategies.registry import stock_lock
+from shop import conservation
 from shop.api import throttles
 from shop.models import Order, OrderItem, Sale
-from shop.saving import reject
-from tests.factories import SAVING, OnSale, close_now, interleaved, new_draft, on_sale
+from shop.orders import place as placing
+from shop.orders.expiry import expire_unpaid
+from shop.orders.saving import reject
+from shop.sales import offers
+from tests.factories import SAVING, OnSale, close_now, interleaved, new_request, on_sale
 from tests.shop.conftest import Buyer, assert_problem, order_body
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -34,7 +38,7 @@ def offer(redis: Redis) -> OnSale:
 
 
 def assert_sold(**units: int) -> None:
-    figures = accounts.figures()
+    figures = conservation.figures()
     assert {row.sku: row.sold for row in figures if row.sold} == units
     assert all(row.conserved for row in figures)
 
@@ -142,7 +146,7 @@ def test_a_key_whose_order_is_being_placed_is_409_with_a_time_to_wait(
     buyer: Buyer, offer: OnSale, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as running:
-        running.setitem(checkout._running, (buyer.customer, "mine"), uuid4())
+        running.setitem(placing._running, (buyer.customer, "mine"), uuid4())
         assert_problem(buyer.order(order_body(offer, a=1), key="mine"), 409, "still-running")
         assert buyer.order(order_body(offer, a=1), key="another").status_code == 201
     assert buyer.order(order_body(offer, a=1), key="mine").status_code == 201
@@ -164,7 +168,7 @@ def test_a_lock_that_is_not_granted_in_time_is_busy_and_not_sold_out(
     buyer: Buyer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     offer = on_sale({"a": 1}, strategy="redis-lock")
-    monkeypatch.setattr(strategies.get("redis-lock"), "wait", 0.01)
+    monkeypatch.setattr(registry.get("redis-lock"), "wait", 0.01)
     with stock_lock("a").hold():
         assert_problem(buyer.order(order_body(offer, a=1), key="mine"), 503, "busy")
     assert_sold()
@@ -173,7 +177,7 @@ def test_a_lock_that_is_not_granted_in_time_is_busy_and_not_sold_out(
 
 def test_retries_that_are_used_up_are_busy_and_not_sold_out(buyer: Buyer, monkeypatch: pytest.MonkeyPatch) -> None:
     offer = on_sale({"a": 1}, strategy="optimistic")
-    monkeypatch.setattr(strategies.get("optimistic"), "attempts", 1)
+    monkeypatch.setattr(registry.get("optimistic"), "attempts", 1)
     with interleaved(lambda: stock.deliver("a", 1), after="^SELECT .*inventory_stockitem"):
         assert_problem(buyer.order(order_body(offer, a=1), key="mine"), 503, "busy")
     assert_sold()
@@ -182,7 +186,7 @@ def test_retries_that_are_used_up_are_busy_and_not_sold_out(buyer: Buyer, monkey
 
 def test_stock_that_is_not_loaded_is_not_sold_out(buyer: Buyer) -> None:
     offer = on_sale({"a": 1}, strategy="lua")
-    strategies.counters().unload(["a"])
+    registry.counters().unload(["a"])
     assert_problem(buyer.order(order_body(offer, a=1), key="mine"), 503, "not-loaded")
     assert buyer.order(order_body(offer, a=1), key="mine").status_code == 201  # the first has loaded it
     assert_sold(a=1)
@@ -282,7 +286,7 @@ def test_paying_answers_with_the_paid_order_however_often(buyer: Buyer, offer: O
 def test_an_order_that_has_expired_cannot_be_paid(buyer: Buyer, offer: OnSale) -> None:
     location = buyer.order(order_body(offer, a=1)).headers["Location"]
     Order.objects.update(payable_from=datetime.fromisoformat("2020-01-01T00:00:00Z"))
-    checkout.expire_unpaid()
+    expire_unpaid()
     assert_problem(buyer.post(f"{location}pay/"), 409, "not-payable")
     assert buyer.get(location).json()["state"] == "expired"
     assert_sold()
@@ -310,13 +314,13 @@ def test_a_paid_order_cannot_be_cancelled_nor_a_cancelled_one_paid(buyer: Buyer,
 
 
 def test_a_rejected_order_says_why(buyer: Buyer, offer: OnSale) -> None:
-    draft = new_draft(("a", 2), customer=buyer.customer, sale=offer.sale)
+    request = new_request(("a", 2), customer=buyer.customer, sale=offer.sale)
     with transaction.atomic():
-        reject({draft: "a: 2 wanted, 0 left"})
-    said = buyer.get(f"/api/orders/{draft.id}/").json()
+        reject({request: "a: 2 wanted, 0 left"})
+    said = buyer.get(f"/api/orders/{request.id}/").json()
     assert (said["state"], said["reason"], said["total"]) == ("rejected", "a: 2 wanted, 0 left", "19.80")
-    assert_problem(buyer.post(f"/api/orders/{draft.id}/pay/"), 409, "not-payable")
-    assert_problem(buyer.post(f"/api/orders/{draft.id}/cancel/"), 409, "not-cancellable")
+    assert_problem(buyer.post(f"/api/orders/{request.id}/pay/"), 409, "not-payable")
+    assert_problem(buyer.post(f"/api/orders/{request.id}/cancel/"), 409, "not-cancellable")
     assert_sold()
 
 

@@ -14,9 +14,11 @@ from redis import Redis
 from rest_framework.test import APIClient
 
 from inventory.models import StockItem
-from shop import accounts, checkout, payments, states
+from shop import conservation
 from shop.api import signatures
 from shop.models import Order, Payment
+from shop.orders import payments, states
+from shop.orders.customer_changes import cancel_order
 from tests.factories import OnSale, on_sale
 from tests.shop.conftest import Buyer, assert_problem, order_body
 
@@ -118,7 +120,7 @@ def test_a_late_payment_says_whether_the_units_were_taken_again(
 ) -> None:
     later = UUID(buyer.order(order_body(offer, a=1)).json()["id"])
     for each in (order, later):
-        checkout.cancel(each, customer=buyer.customer)
+        cancel_order(each, customer=buyer.customer)
     StockItem.objects.update(on_hand=2)
     said = provider.says(payment(order)).json()
     assert (said["outcome"], said["note"]) == ("paid", "The order was cancelled; its units were taken again.")
@@ -271,7 +273,7 @@ def test_who_is_overtaken_is_told_to_try_again(
     def fail(*_: Any, **__: Any) -> None:
         raise error
 
-    monkeypatch.setattr("shop.payments.states.change", fail)
+    monkeypatch.setattr("shop.orders.payments.states.change", fail)
     answer = provider.says(payment(order))
     if slug:
         assert_problem(answer, 503, slug)
@@ -280,7 +282,7 @@ def test_who_is_overtaken_is_told_to_try_again(
     assert (state(order), Payment.objects.count()) == ("pending", 0)
     monkeypatch.undo()
     assert provider.says(payment(order)).json()["outcome"] == "paid"
-    assert [row.conserved for row in accounts.figures()] == [True]
+    assert [row.conserved for row in conservation.figures()] == [True]
 
 
 def test_when_the_answer_of_the_commit_is_lost_the_next_report_has_it(

@@ -18,11 +18,11 @@ from redis import Redis
 from rest_framework.test import APIClient
 from rest_framework_simplejwt.tokens import RefreshToken
 
-from shop import accounts
+from shop import conservation
 from shop.api import signatures
 from shop.api.problems import PROBLEMS
 from shop.api.serializers import NewOrderSerializer, NewPaymentSerializer
-from shop.wsgi import application
+from shop.runtime.wsgi import application
 from tests.factories import on_sale
 from tests.shop.conftest import Buyer, assert_problem, order_body
 
@@ -191,7 +191,7 @@ def shop(redis: Redis, settings: Any) -> Iterator[Shop]:
     shop = Shop()
     yield shop
     assert shop.answers & {200, 201}, "nothing was answered well"
-    assert all(row.conserved for row in accounts.figures())
+    assert all(row.conserved for row in conservation.figures())
 
 
 @api.parametrize()

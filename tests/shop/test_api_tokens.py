@@ -15,7 +15,7 @@ from redis import Redis
 from rest_framework.test import APIClient
 from rest_framework_simplejwt.tokens import AccessToken, RefreshToken
 
-from shop import accounts
+from shop import conservation
 from tests.factories import OnSale, on_sale, orders_in
 from tests.shop.conftest import Buyer, assert_problem, order_body
 
@@ -116,7 +116,7 @@ def test_the_token_of_an_account_that_is_closed_since_buys_nothing(buyer: Buyer,
         User.objects.filter(pk=buyer.customer).update(is_active=False)
     assert_problem(buyer.order(order_body(offer, a=1)), 401, "unauthenticated")
     assert orders_in() == 0
-    assert all(row.conserved and row.sold == 0 for row in accounts.figures())
+    assert all(row.conserved and row.sold == 0 for row in conservation.figures())
 
 
 @pytest.mark.parametrize("since", ["open", "deactivated"])

@@ -14,11 +14,13 @@ from django.db import InternalError, OperationalError, connection, connections, 
 from redis import Redis
 from rest_framework.test import APIClient
 
-from inventory import strategies
-from inventory.draft import Draft, Placement, Save
-from inventory.strategies import Strategy
-from shop import accounts, checkout
+from inventory.requests import OrderRequest, Placement, Save
+from inventory.strategies import registry
+from inventory.strategies.base import Strategy
+from shop import conservation
 from shop.api import signatures
+from shop.orders.queued import save_queued
+from shop.sales import offers
 from tests.factories import SAVING, elsewhere, on_sale, orders_in
 from tests.locking.proxy import Proxy
 from tests.shop.conftest import Buyer, Gone, assert_problem, order_body
@@ -42,7 +44,7 @@ def test_without_redis_an_order_is_503_or_sold_as_its_strategy_needs_it_and_coun
         else:
             assert answer.status_code == 201
     assert buyer.order(order_body(offer, a=1), key="mine").status_code == 201
-    assert [(row.sold, row.conserved) for row in accounts.figures()] == [(1, True)]
+    assert [(row.sold, row.conserved) for row in conservation.figures()] == [(1, True)]
 
 
 @pytest.mark.parametrize("name", SAVING)
@@ -60,7 +62,7 @@ def test_a_redis_that_refuses_to_write_is_as_good_as_none(buyer: Buyer, redis: R
     else:
         assert answer.status_code == 201
     assert buyer.order(order_body(offer, a=1), key="mine").status_code == 201
-    assert [(row.sold, row.conserved) for row in accounts.figures()] == [(1, True)]
+    assert [(row.sold, row.conserved) for row in conservation.figures()] == [(1, True)]
 
 
 def test_without_redis_nobody_is_slowed_down_and_reading_goes_on(buyer: Buyer, redis_gone: Gone) -> None:
@@ -120,17 +122,17 @@ def test_a_postgres_that_only_reads_takes_no_order_and_loses_none(
     buyer: Buyer, request: pytest.FixtureRequest, settings: Any
 ) -> None:
     settings.OFFER_TTL, settings.ORDER_RATE = 60, 100
-    offers = {name: on_sale({name: 1}, strategy=name) for name in strategies.NAMES}
+    offers = {name: on_sale({name: 1}, strategy=name) for name in registry.NAMES}
     location = buyer.order(order_body(offers["lua-queue"], **{"lua-queue": 1})).headers["Location"]
     request.getfixturevalue("postgres_only_reads")
     for name in SAVING:
         assert_problem(buyer.order(order_body(offers[name], **{name: 1})), 503, "unavailable")
     with pytest.raises(InternalError):
-        checkout.save_queued()
+        save_queued()
     with pytest.raises(CommandError, match="read-only"):
         call_command("reconcile")
     assert buyer.get(location).json()["state"] == "queued"
-    assert strategies.counters().reserved() == {"lua-queue": 1}
+    assert registry.counters().reserved() == {"lua-queue": 1}
     health = buyer.get("/health/")
     assert (health.status_code, health.json()) == (503, {"postgres": False, "redis": True})
 
@@ -138,10 +140,10 @@ def test_a_postgres_that_only_reads_takes_no_order_and_loses_none(
 @pytest.mark.parametrize("name", SAVING)
 def test_without_postgres_nothing_is_taken_in_redis(buyer: Buyer, postgres_gone: Gone, name: str) -> None:
     offer = on_sale({"a": 1}, strategy=name)
-    assert checkout.offers.get(offer.sale) is not None
+    assert offers.get(offer.sale) is not None
     with postgres_gone():
         assert_problem(buyer.order(order_body(offer, a=1), key="mine"), 503, "unavailable")
-    counters = strategies.counters()
+    counters = registry.counters()
     assert counters.left(["a"]) == {"a": 1 if name == "lua" else None}
     assert counters.reserved() == {}
     assert buyer.order(order_body(offer, a=1), key="mine").status_code == 201
@@ -152,27 +154,27 @@ def test_when_the_answer_of_the_commit_is_lost_it_is_503_and_the_retry_finds_the
     buyer: Buyer, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     offer = on_sale({"a": 2}, strategy=name)
-    strategy = strategies.get(name)
+    strategy = registry.get(name)
 
     class AnswerLost(Strategy):
         name = "answer-lost"
 
-        def _place(self, order: Draft, save: Save) -> Placement:
+        def _place(self, order: OrderRequest, save: Save) -> Placement:
             def lose() -> None:
                 raise OperationalError("the answer was lost")
 
-            def save_and_lose(drafts: Any) -> Any:
+            def save_and_lose(order_requests: Any) -> Any:
                 transaction.on_commit(lose)
-                return save(drafts)
+                return save(order_requests)
 
             return strategy.place(order, save_and_lose)
 
     with monkeypatch.context() as patch:
-        patch.setattr(strategies, "get", lambda name: AnswerLost())
+        patch.setattr(registry, "get", lambda name: AnswerLost())
         assert_problem(buyer.order(order_body(offer, a=1), key="mine"), 503, "unavailable")
     again = buyer.order(order_body(offer, a=1), key="mine")
     assert (again.status_code, again.headers["Idempotent-Replayed"]) == (201, "true")
-    assert [(row.sold, row.conserved) for row in accounts.figures()] == [(1, True)]
+    assert [(row.sold, row.conserved) for row in conservation.figures()] == [(1, True)]
 
 
 @pytest.mark.parametrize("name", SAVING)
@@ -196,7 +198,7 @@ def test_an_order_that_paused_for_longer_than_postgres_waits_is_503_and_its_retr
     assert_problem(answer, 503, "unavailable")
     assert orders_in() == 0
     assert buyer.order(order_body(offer, a=1), key="mine").status_code == 201
-    assert [(row.sold, row.conserved) for row in accounts.figures()] == [(1, True)]
+    assert [(row.sold, row.conserved) for row in conservation.figures()] == [(1, True)]
 
 
 def is_there(backend: int) -> bool:

@@ -17,14 +17,22 @@ from django.contrib.auth.models import User
 from django.db import OperationalError, connection, connections, transaction
 from django.test.utils import CaptureQueriesContext
 
-from inventory import stock, strategies
-from inventory.draft import Draft, Placement, Save
+from inventory import stock
 from inventory.errors import OverLimit, SoldOut, StockBusy, StockReserved, StockUnavailable, TryAgain, UnknownCustomer
-from inventory.strategies import Strategy
+from inventory.requests import OrderRequest, Placement, Save
+from inventory.strategies import registry
+from inventory.strategies.base import Strategy
 from locking import held
-from shop import accounts, checkout, offers, receipts
-from shop.checkout import KeyReused, Placed, SaleNotOpen, StillRunning, UnknownProduct, UnknownSale
+from shop import conservation
 from shop.models import Allowance, Order, OrderItem, SaleItem
+from shop.orders import receipts
+from shop.orders.customer_changes import cancel_order
+from shop.orders.errors import KeyReused, SaleNotOpen, StillRunning, UnknownProduct, UnknownSale
+from shop.orders.lookup import which_are_used
+from shop.orders.place import make_request, place_order, place_request
+from shop.orders.queued import save_queued
+from shop.orders.receipts import Placed
+from shop.sales import offers
 from tests.factories import (
     SAVING,
     OnSale,
@@ -49,12 +57,12 @@ def customer(db: None) -> int:
 
 
 def place(offer: OnSale, customer: int, key: str = "", **units: int) -> Placed:
-    return checkout.place(customer=customer, sale=offer.sale, quantities=offer.cart(**units), key=key or str(uuid4()))
+    return place_order(customer=customer, sale=offer.sale, quantities=offer.cart(**units), key=key or str(uuid4()))
 
 
 def assert_books(**expected: tuple[int, int]) -> None:
     """Each sku has so many units on hand and sold, and the law holds."""
-    figures = accounts.figures()
+    figures = conservation.figures()
     assert {row.sku: (row.on_hand, row.sold) for row in figures} == expected
     assert all(row.conserved for row in figures)
 
@@ -69,9 +77,9 @@ class Paused(Strategy):
         self.saved = threading.Event()
         self.go_on = threading.Event()
 
-    def _place(self, order: Draft, save: Save) -> Placement:
-        def save_and_wait(drafts: Any) -> Any:
-            refusals = save(drafts)
+    def _place(self, order: OrderRequest, save: Save) -> Placement:
+        def save_and_wait(requests: Any) -> Any:
+            refusals = save(requests)
             self.saved.set()
             assert self.go_on.wait(PATIENCE)
             return refusals
@@ -94,7 +102,7 @@ def test_an_order_is_committed_and_answered_as_it_is_in_the_tables(customer: int
     a, b = offer.products["a"], offer.products["b"]
     assert answered == saved == [(a, "a", 2, Decimal("9.90")), (b, "b", 1, Decimal("9.90"))]
     assert_books(a=(1, 2), b=(2, 1))
-    assert held(strategies.counters().client) == []
+    assert held(registry.counters().client) == []
 
 
 @pytest.mark.parametrize(
@@ -132,7 +140,7 @@ def test_the_same_key_and_body_is_the_same_order_and_takes_nothing_more(customer
         again = place(offer, customer, key="mine", **cart)
         assert (again.order, again.replayed) == (first.order, True)
     assert_books(a=(3, 2), b=(4, 1))
-    assert strategies.counters().reserved() == {}
+    assert registry.counters().reserved() == {}
 
 
 @pytest.mark.parametrize("name", SAVING)
@@ -214,7 +222,7 @@ def test_of_many_keys_it_is_told_which_are_used_by_whom(customer: int) -> None:
     place(offer, other, key="hers", a=1)
     clicks = [(other, "his"), (customer, "his"), (customer, "new"), (other, "hers"), (customer, "his")]
     with CaptureQueriesContext(connection) as asked:
-        assert checkout._which_are_used(clicks) == [False, True, False, True, True]
+        assert which_are_used(clicks) == [False, True, False, True, True]
     assert len(asked) == 1
 
 
@@ -225,10 +233,10 @@ def test_who_comes_too_late_is_refused_without_asking_the_strategy_for_a_moment_
     customer: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     offer = on_sale({"a": 1})
-    strategy = strategies.get("guarded-update")
-    asked: list[Draft] = []
+    strategy = registry.get("guarded-update")
+    asked: list[OrderRequest] = []
     place_ = strategy.place
-    monkeypatch.setattr(strategy, "place", lambda draft, save: (asked.append(draft), place_(draft, save))[1])
+    monkeypatch.setattr(strategy, "place", lambda request, save: (asked.append(request), place_(request, save))[1])
     clock = [1000.0]
     monkeypatch.setattr("inventory.sold_out.time.monotonic", lambda: clock[0])
     for moment, expected in ((0.0, 1), (0.2, 1), (0.2, 2)):
@@ -244,17 +252,17 @@ class Asked:
     """A strategy that is asked in the middle of which something happens, once, on a clock that stands still."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, name: str = "guarded-update") -> None:
-        self.strategy, self.times, self.now = strategies.get(name), 0, 1000.0
+        self.strategy, self.times, self.now = registry.get(name), 0, 1000.0
         self.meanwhile: Callable[[], None] = lambda: None
         self.place = self.strategy.place
         monkeypatch.setattr(self.strategy, "place", self._place)
         monkeypatch.setattr("inventory.sold_out.time.monotonic", lambda: self.now)
 
-    def _place(self, draft: Draft, save: Save) -> Placement:
+    def _place(self, request: OrderRequest, save: Save) -> Placement:
         self.times += 1
         meanwhile, self.meanwhile = self.meanwhile, lambda: None
         meanwhile()
-        return self.place(draft, save)
+        return self.place(request, save)
 
 
 def test_when_the_moment_is_over_one_asks_and_the_others_are_refused_until_he_is_answered(
@@ -386,14 +394,14 @@ def test_what_is_reserved_for_somebody_is_not_remembered_as_sold(
     offer = on_sale({"a": 1}, strategy="lua")
     first, answers = new_customer(), []
 
-    def fail(drafts: Sequence[Draft]) -> Any:
+    def fail(requests: Sequence[OrderRequest]) -> Any:
         for wanted in (2, 1):
             with pytest.raises((SoldOut, StockReserved)) as refused:
                 elsewhere(partial(place, offer, customer, a=wanted))
             answers.append(refused.type)
         raise OperationalError("no server")
 
-    monkeypatch.setattr(checkout, "save", fail)
+    monkeypatch.setattr("shop.orders.place.save", fail)
     with pytest.raises(OperationalError):
         place(offer, first, a=1)
     assert answers == [SoldOut, StockReserved]
@@ -406,7 +414,7 @@ def test_units_that_come_back_are_sold_at_once_by_the_process_that_has_them(cust
     first = place(offer, customer, key="one", a=1)
     with pytest.raises(SoldOut):
         place(offer, customer, key="two", a=1)
-    checkout.cancel(first.order.pk, customer=customer)
+    cancel_order(first.order.pk, customer=customer)
     assert not place(offer, customer, key="two", a=1).replayed
 
 
@@ -418,14 +426,14 @@ def test_while_the_first_click_is_on_its_way_the_second_is_told_so_and_after_it_
     customer: int, name: str
 ) -> None:
     offer = on_sale({"a": 5}, strategy=name)
-    first = Paused(strategies.get(name))
+    first = Paused(registry.get(name))
     known = offers.read(offer.sale)
     assert known is not None
-    draft = checkout.draft_order(known, customer=customer, quantities=offer.cart(a=1), key="mine")
+    request = make_request(known, customer=customer, quantities=offer.cart(a=1), key="mine")
 
     def click() -> Placed:
         try:
-            return checkout.place_draft(draft, known, first)
+            return place_request(request, known, first)
         finally:
             connections.close_all()
 
@@ -458,7 +466,7 @@ def apart(monkeypatch: pytest.MonkeyPatch) -> None:
         def __delitem__(self, key: Any) -> None:
             pass
 
-    monkeypatch.setattr(checkout, "_running", Apart())
+    monkeypatch.setattr("shop.orders.place._running", Apart())
 
 
 def test_in_another_process_the_second_order_under_a_key_waits_for_the_first_at_the_unique_index(
@@ -469,20 +477,20 @@ def test_in_another_process_the_second_order_under_a_key_waits_for_the_first_at_
     known = offers.read(offer.sale)
     assert known is not None
     first, second = (
-        checkout.draft_order(known, customer=customer, quantities=offer.cart(**{sku: 1}), key="mine") for sku in "ab"
+        make_request(known, customer=customer, quantities=offer.cart(**{sku: 1}), key="mine") for sku in "ab"
     )
-    paused = Paused(strategies.get("guarded-update"))
+    paused = Paused(registry.get("guarded-update"))
 
-    def click(draft: Draft, strategy: Strategy) -> Placed:
+    def click(request: OrderRequest, strategy: Strategy) -> Placed:
         try:
-            return checkout.place_draft(draft, known, strategy)
+            return place_request(request, known, strategy)
         finally:
             connections.close_all()
 
     with ThreadPoolExecutor(2) as pool:
         placing = pool.submit(click, first, paused)
         assert paused.saved.wait(PATIENCE)
-        different = pool.submit(click, second, strategies.get("guarded-update"))
+        different = pool.submit(click, second, registry.get("guarded-update"))
         wait_for(somebody_waits_for_a_transaction, "the second order to wait")
         paused.go_on.set()
         assert placing.result(PATIENCE).replayed is False
@@ -550,10 +558,10 @@ def test_a_second_click_on_the_last_unit_in_another_process_is_not_told_that_it_
 ) -> None:
     """While the first one's is being saved: it is the same order, and is going to be answered so."""
     offer = on_sale({"a": 1}, strategy=name)
-    first = Paused(strategies.get(name))
+    first = Paused(registry.get(name))
     known = offers.read(offer.sale)
     assert known is not None
-    draft = checkout.draft_order(known, customer=customer, quantities=offer.cart(a=1), key="mine")
+    request = make_request(known, customer=customer, quantities=offer.cart(a=1), key="mine")
 
     def second_click() -> Placed | None:
         try:
@@ -563,14 +571,14 @@ def test_a_second_click_on_the_last_unit_in_another_process_is_not_told_that_it_
 
     with ThreadPoolExecutor(2) as pool:
         try:
-            placing = pool.submit(elsewhere, lambda: checkout.place_draft(draft, known, first))
+            placing = pool.submit(elsewhere, lambda: place_request(request, known, first))
             assert first.saved.wait(PATIENCE)
             early = begin(pool, second_click)
         finally:
             first.go_on.set()
         assert placing.result(PATIENCE).replayed is False
         answer = early.result(PATIENCE) or place(offer, customer, key="mine", a=1)
-    assert (answer.order.pk, answer.replayed) == (draft.id, True)
+    assert (answer.order.pk, answer.replayed) == (request.id, True)
     assert_books(a=(0, 1))
 
 
@@ -608,22 +616,22 @@ def test_when_the_answer_of_the_commit_is_lost_a_retry_finds_the_order(customer:
     class AnswerLost(Strategy):
         name = "answer-lost"
 
-        def _place(self, order: Draft, save: Save) -> Placement:
+        def _place(self, order: OrderRequest, save: Save) -> Placement:
             def lose() -> None:
                 raise OperationalError("the answer was lost")
 
-            def save_and_lose(drafts: Any) -> Any:
+            def save_and_lose(requests: Any) -> Any:
                 transaction.on_commit(lose)
-                return save(drafts)
+                return save(requests)
 
-            return strategies.get(offer_strategy).place(order, save_and_lose)
+            return registry.get(offer_strategy).place(order, save_and_lose)
 
     offer_strategy = name
-    draft = checkout.draft_order(known, customer=customer, quantities=offer.cart(a=1), key="mine")
+    request = make_request(known, customer=customer, quantities=offer.cart(a=1), key="mine")
     with pytest.raises(OperationalError):
-        checkout.place_draft(draft, known, AnswerLost())
+        place_request(request, known, AnswerLost())
     again = place(offer, customer, key="mine", a=1)
-    assert (again.order.pk, again.replayed) == (draft.id, True)
+    assert (again.order.pk, again.replayed) == (request.id, True)
     assert_books(a=(4, 1))
 
 
@@ -640,7 +648,7 @@ def test_16_orders_of_one_customer_at_once_are_as_many_as_the_limit_allows(
     assert answers == {"False": orders, **({"OverLimit": 16 - orders} if limit else {})}
     assert list(Allowance.objects.values_list("taken", flat=True)) == [orders]
     assert_books(a=(20 - orders, orders))
-    assert strategies.counters().reserved() == {}
+    assert registry.counters().reserved() == {}
 
 
 def test_over_the_limit_says_what_was_taken_and_leaves_nothing(customer: int) -> None:
@@ -660,7 +668,7 @@ def test_who_wants_more_than_anybody_may_have_is_told_the_limit_and_not_that_it_
 ) -> None:
     offer = on_sale({"a": 5, "b": 1}, strategy=name, limit=2)
     first = place(offer, customer, key="mine", a=1)
-    checkout.save_queued()
+    save_queued()
     for _ in range(2):  # the second time this process might remember that it is sold out
         with pytest.raises(OverLimit) as refused:
             place(offer, customer, a=999, b=1)
@@ -711,11 +719,9 @@ def test_a_sale_is_open_from_its_first_moment_until_just_before_its_last(custome
 def test_an_unknown_sale_and_a_product_that_the_sale_does_not_offer_are_refused(customer: int) -> None:
     offer, another = on_sale({"a": 1}), on_sale({"b": 1})
     with pytest.raises(UnknownSale):
-        checkout.place(customer=customer, sale=2**62, quantities=offer.cart(a=1), key="mine")
+        place_order(customer=customer, sale=2**62, quantities=offer.cart(a=1), key="mine")
     with pytest.raises(UnknownProduct) as refused:
-        checkout.place(
-            customer=customer, sale=offer.sale, quantities={**offer.cart(a=1), **another.cart(b=1)}, key="mine"
-        )
+        place_order(customer=customer, sale=offer.sale, quantities={**offer.cart(a=1), **another.cart(b=1)}, key="mine")
     assert refused.value.product == another.products["b"]
     assert_books(a=(1, 0), b=(1, 0))
 
@@ -764,5 +770,5 @@ def test_two_bodies_have_one_hash_when_they_say_the_same(
 ) -> None:
     products = {number: offers.Offered(number, f"sku{number}", "", Decimal(1), None) for number in (1, 2, 11)}
     offer = offers.Offer(1, "", None, None, "lua", True, products)  # type: ignore[arg-type]
-    hashes = {checkout.draft_order(offer, customer=1, quantities=cart, key="").body_hash for cart in (one, two)}
+    hashes = {make_request(offer, customer=1, quantities=cart, key="").body_hash for cart in (one, two)}
     assert len(hashes) == (1 if same else 2)

@@ -26,13 +26,14 @@ from django.utils import timezone
 from redis import Redis
 
 import manage
-from inventory import strategies
 from inventory.models import StockItem
-from inventory.strategies import NAMES
+from inventory.strategies import registry
+from inventory.strategies.registry import NAMES
 from servers import RunFolder
-from shop import accounts, checkout
+from shop import conservation
 from shop.management.commands.serve import environment, granian_arguments, refuse_busy_port
 from shop.models import Order, Product, Sale, SaleItem
+from shop.orders.place import place_order
 
 # Migrations
 
@@ -56,7 +57,7 @@ def test_the_sample_can_be_made_again_and_leaves_what_is_there(redis: Redis) -> 
     run_sample("--password", "first")
     sale = Sale.objects.get()
     poster = Product.objects.get(sku="poster")
-    checkout.place(
+    place_order(
         customer=User.objects.get(username="buyer").pk, sale=sale.pk, quantities={poster.pk: 1}, key="the last one"
     )
     said = run_sample("--password", "second")
@@ -67,7 +68,7 @@ def test_the_sample_can_be_made_again_and_leaves_what_is_there(redis: Redis) -> 
     assert dict(StockItem.objects.values_list("sku", "received")) == {"headphones": 100, "keyboard": 40, "poster": 1}
     assert StockItem.objects.get(sku="poster").on_hand == 0
     assert Order.objects.count() == 1
-    assert all(row.conserved for row in accounts.figures())
+    assert all(row.conserved for row in conservation.figures())
     assert "second" in said
     for name, staff in (("admin", True), ("buyer", False)):
         assert authenticate(username=name, password="first") is None
@@ -104,7 +105,7 @@ def test_the_sample_sells_by_any_strategy_and_is_ready_to(redis: Redis, name: st
     assert (sale.strategy, sale.preheated_at is not None) == (name, True)
     customer = User.objects.get(username="buyer").pk
     poster = Product.objects.get(sku="poster")
-    assert not checkout.place(customer=customer, sale=sale.pk, quantities={poster.pk: 1}, key="mine").replayed
+    assert not place_order(customer=customer, sale=sale.pk, quantities={poster.pk: 1}, key="mine").replayed
 
 
 @pytest.mark.django_db(transaction=True)
@@ -121,7 +122,7 @@ def test_the_sample_makes_up_a_password_and_says_it(redis: Redis) -> None:
     password = run_sample().split()[-1]
     assert len(password) >= 12
     assert authenticate(username="buyer", password=password) is not None
-    assert strategies.counters().left(["poster"]) == {"poster": None}
+    assert registry.counters().left(["poster"]) == {"poster": None}
 
 
 # serve
@@ -251,7 +252,7 @@ def test_the_web_server_may_open_a_file_for_each_connection(soft: int, hard: int
         "arguments = granian_arguments('127.0.0.1', 8000)\n"
         "print(*resource.getrlimit(resource.RLIMIT_NOFILE), arguments[arguments.index('--backpressure') + 1])"
     )
-    more = {"WEB_CONNECTIONS": "1000", "DJANGO_SETTINGS_MODULE": "shop.settings"}
+    more = {"WEB_CONNECTIONS": "1000", "DJANGO_SETTINGS_MODULE": "shop.runtime.settings"}
     done = subprocess.run(
         [sys.executable, "-c", code],
         cwd=settings.BASE_DIR,
@@ -279,7 +280,7 @@ def test_the_web_server_has_a_pool_and_the_size_that_is_set() -> None:
 @pytest.mark.parametrize("unbuffered", ["", "1"], ids=["at its end", "while it writes"])
 def test_a_command_that_nobody_reads_on_ends_quietly_with_a_status_that_is_no_verdict(unbuffered: str) -> None:
     command = [sys.executable, "manage.py", "help", "--commands"]
-    there = {**os.environ, "DJANGO_SETTINGS_MODULE": "shop.settings", "PYTHONUNBUFFERED": unbuffered}
+    there = {**os.environ, "DJANGO_SETTINGS_MODULE": "shop.runtime.settings", "PYTHONUNBUFFERED": unbuffered}
     pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     with subprocess.Popen(command, cwd=settings.BASE_DIR, env=there, text=True, **pipes) as process:
         process.stdout.close()

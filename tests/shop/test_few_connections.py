@@ -14,10 +14,11 @@ from django.contrib.auth.models import User
 from django.db import connection, connections
 from rest_framework.test import APIClient
 
-from inventory import strategies
 from inventory.errors import SoldOut, StockConflict, StockReserved
-from shop import checkout, offers
-from shop.checkout import Placed
+from inventory.strategies import registry
+from shop.orders.place import make_request, place_order, place_request
+from shop.orders.receipts import Placed
+from shop.sales import offers
 from tests.factories import elsewhere, new_customer, on_sale, tally
 from tests.waiting import PATIENCE
 
@@ -35,7 +36,7 @@ def one_connection(db: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     elsewhere(lambda: connections["default"].close_pool())
 
 
-@pytest.mark.parametrize("name", strategies.NAMES)
+@pytest.mark.parametrize("name", registry.NAMES)
 def test_threads_that_share_a_connection_sell_everything_and_wait_for_nobody_in_vain(
     one_connection: None, settings: Any, name: str
 ) -> None:
@@ -49,9 +50,9 @@ def test_threads_that_share_a_connection_sell_everything_and_wait_for_nobody_in_
     def buy(turn: int) -> Placed:
         """Every other one comes to the stock with the connection in hand, as he has had to read the offer."""
         if turn % 2:
-            return checkout.place(customer=customers[turn], sale=sale.sale, quantities=sale.cart(a=1), key=str(uuid4()))
-        draft = checkout.draft_order(offer, customer=customers[turn], quantities=sale.cart(a=1), key=str(uuid4()))
-        return checkout.place_draft(draft, offer, strategies.get(name))
+            return place_order(customer=customers[turn], sale=sale.sale, quantities=sale.cart(a=1), key=str(uuid4()))
+        request = make_request(offer, customer=customers[turn], quantities=sale.cart(a=1), key=str(uuid4()))
+        return place_request(request, offer, registry.get(name))
 
     def request(turn: int) -> Placed | Exception:
         start.wait(PATIENCE)

@@ -26,16 +26,26 @@ from hypothesis.stateful import (
 )
 from redis import Redis
 
-from inventory import stock, strategies
-from inventory.counters import counter_key
+from inventory import stock
+from inventory.counters.segmented import name_of
+from inventory.counters.whole import counter_key
 from inventory.errors import OverLimit, SoldOut, StockNotLoaded
 from inventory.models import StockItem
-from inventory.segment_counters import name_of
-from shop import accounts, checkout, payments, sales
+from inventory.strategies import registry
+from shop import conservation
 from shop.admin.audit import read_counters
 from shop.models import Order, Payment
+from shop.orders import payments
+from shop.orders.customer_changes import cancel_order, pay_order
+from shop.orders.errors import KeyReused
+from shop.orders.expiry import expire_unpaid
+from shop.orders.lookup import find_order
+from shop.orders.place import place_order
+from shop.orders.queued import save_queued
+from shop.orders.receipts import Placed
+from shop.orders.saving import saved
 from shop.reconcile import reconcile
-from shop.saving import saved
+from shop.sales import lifecycle
 from tests.factories import DISTINCT, OnSale, new_customer, on_sale
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -65,8 +75,8 @@ class Shop(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         if hasattr(self, "offer"):
-            checkout.save_queued()
-            sales.close(self.offer.sale)
+            save_queued()
+            lifecycle.close(self.offer.sale)
 
     # What should be
 
@@ -83,16 +93,14 @@ class Shop(RuleBasedStateMachine):
 
     # What happens
 
-    def buy(self, customer: int, cart: dict[str, int], key: str) -> checkout.Placed:
+    def buy(self, customer: int, cart: dict[str, int], key: str) -> Placed:
         """As a patient buyer does: stock that is not loaded is there the next time, or when what is queued is saved."""
         for attempt in range(4):
             try:
-                return checkout.place(
-                    customer=customer, sale=self.offer.sale, quantities=self.offer.cart(**cart), key=key
-                )
+                return place_order(customer=customer, sale=self.offer.sale, quantities=self.offer.cart(**cart), key=key)
             except StockNotLoaded:
                 if attempt == 1:
-                    checkout.save_queued()
+                    save_queued()
         raise AssertionError("nobody loads the stock")
 
     @rule(who=given.integers(0, 2), wanted=CARTS, key=given.sampled_from("xyz"), fresh=given.booleans())
@@ -107,7 +115,7 @@ class Shop(RuleBasedStateMachine):
         same = before == [cart, self.offer.sale]
         try:
             replay = self.buy(customer, cart, key)
-        except checkout.KeyReused:
+        except KeyReused:
             assert not same
             return
         if (customer, key) in self.forgotten and not replay.replayed:
@@ -122,8 +130,8 @@ class Shop(RuleBasedStateMachine):
         Args:
             before: the order that says the same; None where it says something else.
         """
-        checkout.save_queued()
-        stands = checkout.find(order, customer=customer).order
+        save_queued()
+        stands = find_order(order, customer=customer).order
         if before is not None:
             assert stands.pk == before
         else:
@@ -143,11 +151,11 @@ class Shop(RuleBasedStateMachine):
             assert over
             return
         self.placed[customer, key] = order, cart, self.offer.sale
-        if not strategies.get(self.strategy).queues:
+        if not registry.get(self.strategy).queues:
             self.forgotten.add((customer, key))
         if short or over:
             # Redis has forgotten what the customer has. Postgres has not.
-            checkout.save_queued()
+            save_queued()
             assert Order.objects.get(pk=order).state == Order.State.REJECTED
             self.ended.add(order)
 
@@ -156,40 +164,40 @@ class Shop(RuleBasedStateMachine):
 
     @rule()
     def work(self) -> None:
-        checkout.save_queued()
+        save_queued()
 
     @precondition(lambda self: self.standing())
     @rule(data=given.data())
     def pay(self, data: Any) -> None:
-        checkout.save_queued()
+        save_queued()
         order = Order.objects.get(pk=data.draw(given.sampled_from(self.standing())))
-        assert checkout.pay(order.pk, customer=order.customer_id).order.state == Order.State.PAID
+        assert pay_order(order.pk, customer=order.customer_id).order.state == Order.State.PAID
         self.paid.add(order.pk)
 
     @precondition(lambda self: set(self.standing()) - self.paid)
     @rule(data=given.data())
     def expire(self, data: Any) -> None:
-        checkout.save_queued()
+        save_queued()
         order = data.draw(given.sampled_from(sorted(set(self.standing()) - self.paid)))
         long_ago = timezone.now() - timedelta(seconds=django_settings.ORDER_TTL + 1)
         Order.objects.filter(pk=order).update(payable_from=long_ago)
-        assert checkout.expire_unpaid() == 1
+        assert expire_unpaid() == 1
         self.ended.add(order)
 
     @precondition(lambda self: set(self.standing()) - self.paid)
     @rule(data=given.data())
     def cancel(self, data: Any) -> None:
-        checkout.save_queued()
+        save_queued()
         order = Order.objects.get(pk=data.draw(given.sampled_from(sorted(set(self.standing()) - self.paid))))
         for _ in range(2):
-            assert checkout.cancel(order.pk, customer=order.customer_id).order.state == Order.State.CANCELLED
+            assert cancel_order(order.pk, customer=order.customer_id).order.state == Order.State.CANCELLED
         self.ended.add(order.pk)
 
     @precondition(lambda self: self.ended)
     @rule(data=given.data())
     def pay_late(self, data: Any) -> None:
         """The units are taken again if they are still there and the limit allows it, or the money goes back."""
-        checkout.save_queued()
+        save_queued()
         order = data.draw(given.sampled_from(sorted(self.ended)))
         (customer, _), (_, cart, sale) = next(item for item in self.placed.items() if item[1][0] == order)
         was_one = Order.objects.get(pk=order).state != Order.State.REJECTED
@@ -207,13 +215,13 @@ class Shop(RuleBasedStateMachine):
         sku = self.names[name]
         with transaction.atomic():
             stock.deliver(sku, units)
-        strategies.refresh([sku], saved)
+        registry.refresh([sku], saved)
         self.received[sku] += units
 
     @rule()
     def lose_redis(self) -> None:
         """What is queued in Redis alone is gone with it, so that is saved before."""
-        checkout.save_queued()
+        save_queued()
         get_redis_connection("default").flushall()
         self.forgotten = set(self.placed)
 
@@ -234,16 +242,16 @@ class Shop(RuleBasedStateMachine):
 
     @rule()
     def preheat(self) -> None:
-        with suppress(sales.NotNow):  # what is queued for the sale before is saved first
-            sales.preheat(self.offer.sale)
+        with suppress(lifecycle.NotNow):  # what is queued for the sale before is saved first
+            lifecycle.preheat(self.offer.sale)
 
     @rule(strategy=given.sampled_from(NEXT))
     def next_sale(self, strategy: str) -> None:
         """The sale is over, with whatever is queued, and the next one of the same products begins."""
-        sales.close(self.offer.sale)
+        lifecycle.close(self.offer.sale)
         self.strategy = strategy
         self.offer = on_sale(dict.fromkeys(self.received, 0), strategy=strategy, limit=LIMIT, preheat=False)
-        sales.tend()
+        lifecycle.tend()
 
     @rule()
     def reconcile(self) -> None:
@@ -256,12 +264,12 @@ class Shop(RuleBasedStateMachine):
         if not hasattr(self, "offer"):
             return
         skus = list(self.received)
-        figures = accounts.figures(skus)
+        figures = conservation.figures(skus)
         assert all(row.conserved for row in figures), figures
         on_hand = {row.sku: row.on_hand for row in figures}
         counters = read_counters(on_hand)
         assert not any(counter.drift for counter in counters.values()), counters
-        if not len(strategies.queue()):
+        if not len(registry.queue()):
             assert {row.sku: row.sold for row in figures if row.sold} == dict(self.taken())
         assert not StockItem.objects.filter(sku__in=skus, on_hand__lt=0).exists()
 
@@ -308,7 +316,7 @@ def test_what_is_queued_when_the_next_sale_begins_is_still_sold(redis: Redis, se
     shop.the_law_holds()
 
 
-@pytest.mark.parametrize("name", strategies.NAMES)
+@pytest.mark.parametrize("name", registry.NAMES)
 def test_whatever_happens_in_whatever_order_the_law_holds(redis: Redis, name: str) -> None:
     machine = type(f"Shop by {name}", (Shop,), {"strategy": name})
     run_state_machine_as_test(

@@ -15,14 +15,19 @@ from django.conf import settings
 from django.db import IntegrityError, OperationalError, connection, connections, transaction
 from django.utils import timezone
 
-from inventory import stock, strategies
+from inventory import stock
 from inventory.errors import OverLimit, SoldOut
 from inventory.models import StockMovement
-from shop import accounts, checkout, payments, saving, states
-from shop.checkout import NotCancellable
+from inventory.strategies import registry
+from shop import conservation
 from shop.models import Allowance, Order, Payment, SaleItem
-from shop.saving import reject, take_again
-from tests.factories import SAVING, OnSale, at_once, interleaved, new_customer, new_draft, on_sale, tally
+from shop.orders import payments, saving, states
+from shop.orders.customer_changes import cancel_order, pay_order
+from shop.orders.errors import NotCancellable, OrderError
+from shop.orders.expiry import expire_unpaid
+from shop.orders.place import place_order
+from shop.orders.saving import reject, take_again
+from tests.factories import SAVING, OnSale, at_once, interleaved, new_customer, new_request, on_sale, tally
 from tests.shop.conftest import Gone
 from tests.waiting import PATIENCE, wait_for
 
@@ -36,7 +41,7 @@ def customer(db: None) -> int:
 
 def place(offer: OnSale, customer: int, **units: int) -> UUID:
     cart = offer.cart(**units)
-    return checkout.place(customer=customer, sale=offer.sale, quantities=cart, key=str(uuid4())).order.pk
+    return place_order(customer=customer, sale=offer.sale, quantities=cart, key=str(uuid4())).order.pk
 
 
 def make_due() -> None:
@@ -47,7 +52,7 @@ def make_due() -> None:
 def expired(offer: OnSale, customer: int, **units: int) -> UUID:
     order = place(offer, customer, **units)
     make_due()
-    assert checkout.expire_unpaid() == 1
+    assert expire_unpaid() == 1
     return order
 
 
@@ -62,7 +67,7 @@ def state(order: UUID) -> str:
 
 def on_hand(sku: str = "a") -> tuple[int, int | None]:
     """In Postgres and in Redis."""
-    return stock.on_hand(sku), strategies.counters().left([sku])[sku]
+    return stock.on_hand(sku), registry.counters().left([sku])[sku]
 
 
 def taken() -> dict[str, int]:
@@ -70,7 +75,7 @@ def taken() -> dict[str, int]:
 
 
 def assert_conserved() -> None:
-    assert all(row.conserved for row in accounts.figures())
+    assert all(row.conserved for row in conservation.figures())
 
 
 # Cancelling
@@ -80,8 +85,8 @@ def assert_conserved() -> None:
 def test_what_is_cancelled_comes_back_once_however_often(customer: int, name: str) -> None:
     offer = on_sale({"a": 10, "b": 10}, strategy=name, limit=9)
     order, other = place(offer, customer, a=2, b=1), place(offer, customer, a=4)
-    seen = [checkout.cancel(order, customer=customer) for _ in range(3)]
-    assert [(each.order.state, each.before) for each in seen] == [
+    seen = [cancel_order(order, customer=customer) for _ in range(3)]
+    assert [(each.order.state, each.replayed) for each in seen] == [
         ("cancelled", False),
         ("cancelled", True),
         ("cancelled", True),
@@ -92,7 +97,7 @@ def test_what_is_cancelled_comes_back_once_however_often(customer: int, name: st
     assert taken() == {"a": 4, "b": 0}
     assert_conserved()
     make_due()
-    assert checkout.expire_unpaid() == 1, "the other one alone"
+    assert expire_unpaid() == 1, "the other one alone"
     assert on_hand("a")[0] == 10
 
 
@@ -101,16 +106,16 @@ def test_only_a_pending_order_is_cancelled(customer: int, ended: str) -> None:
     offer = on_sale({"a": 10}, limit=9)
     match ended:
         case "paid":
-            checkout.pay(order := place(offer, customer, a=2), customer=customer)
+            pay_order(order := place(offer, customer, a=2), customer=customer)
         case "expired":
             order = expired(offer, customer, a=2)
         case _:
-            draft = new_draft(("a", 2), customer=customer, sale=offer.sale)
+            request = new_request(("a", 2), customer=customer, sale=offer.sale)
             with transaction.atomic():
-                reject({draft: "no"})
-            order = draft.id
+                reject({request: "no"})
+            order = request.id
     with pytest.raises(NotCancellable, match=f"The order is {ended}."):
-        checkout.cancel(order, customer=customer)
+        cancel_order(order, customer=customer)
     assert state(order) == ended
     assert on_hand()[0] == (8 if ended == "paid" else 10)
     assert_conserved()
@@ -120,14 +125,14 @@ def test_nobody_cancels_the_order_of_somebody_else(customer: int) -> None:
     order = place(on_sale({"a": 1}), customer, a=1)
     for whose, which in ((new_customer(), order), (customer, uuid4())):
         with pytest.raises(Order.DoesNotExist):
-            checkout.cancel(which, customer=whose)
+            cancel_order(which, customer=whose)
     assert (state(order), on_hand()[0]) == ("pending", 0)
 
 
 def test_without_redis_an_order_is_cancelled_all_the_same(customer: int, redis_gone: Gone) -> None:
     order = place(on_sale({"a": 1}, strategy="lua"), customer, a=1)
     with redis_gone():
-        checkout.cancel(order, customer=customer)
+        cancel_order(order, customer=customer)
     # The counter is too low until it is reconciled: nothing is sold that is not there.
     assert on_hand() == (1, 0)
     assert_conserved()
@@ -137,7 +142,7 @@ def test_in_redis_nothing_comes_back_before_the_commit(customer: int) -> None:
     order = place(on_sale({"a": 1}, strategy="lua"), customer, a=1)
     seen: list[tuple[int, int | None]] = []
     with interleaved(lambda: seen.append(on_hand()), after='^UPDATE "shop_order"'):
-        checkout.cancel(order, customer=customer)
+        cancel_order(order, customer=customer)
     assert (seen, on_hand()) == ([(0, 0)], (1, 1))
 
 
@@ -150,9 +155,9 @@ def test_a_late_payment_takes_units_and_allowance_again_once(customer: int, name
     offer = on_sale({"a": 10, "b": 10}, strategy=name, limit=2)
     order = place(offer, customer, a=2, b=1)
     if ended == "cancelled":
-        checkout.cancel(order, customer=customer)
+        cancel_order(order, customer=customer)
     make_due()
-    checkout.expire_unpaid()
+    expire_unpaid()
     assert (state(order), taken()) == (ended, {"a": 0, "b": 0})
 
     first, again = pays(order), pays(order)
@@ -164,7 +169,7 @@ def test_a_late_payment_takes_units_and_allowance_again_once(customer: int, name
     counted = name == "lua"
     assert (on_hand("a"), on_hand("b")) == ((8, 8 if counted else None), (9, 9 if counted else None))
     assert taken() == {"a": 2, "b": 1}
-    assert checkout.expire_unpaid() == 0
+    assert expire_unpaid() == 0
     assert_conserved()
 
 
@@ -208,11 +213,11 @@ def test_without_a_limit_a_late_payment_counts_what_was_bought_all_the_same(cust
 
 
 def test_a_payment_for_a_rejected_order_is_due_for_refund(customer: int) -> None:
-    draft = new_draft(("a", 2), customer=customer, sale=on_sale({"a": 9}).sale)
+    request = new_request(("a", 2), customer=customer, sale=on_sale({"a": 9}).sale)
     with transaction.atomic():
-        reject({draft: "no"})
-    said = pays(draft.id).payment
-    assert (said.outcome, said.note, state(draft.id)) == ("refund_due", "The order is rejected.", "rejected")
+        reject({request: "no"})
+    said = pays(request.id).payment
+    assert (said.outcome, said.note, state(request.id)) == ("refund_due", "The order is rejected.", "rejected")
     assert on_hand()[0] == 9
 
 
@@ -277,7 +282,7 @@ def test_of_sixteen_late_payments_of_as_many_orders_those_are_honoured_that_stoc
     offer = on_sale({"a": 16}, strategy="lua")
     orders = [place(offer, new_customer(), a=1) for _ in range(16)]
     make_due()
-    checkout.expire_unpaid()
+    expire_unpaid()
     stock.move("a", StockMovement.Kind.CORRECTED, -11)
     answers = at_once(*(partial(pays, order, f"for {order}") for order in orders))
     outcomes = tally([str(answer.payment.outcome) for answer in answers])  # type: ignore[union-attr]
@@ -358,7 +363,7 @@ class TestASecondPaymentBetweenTheLookAtAnOrderAndItsChange:
         with paid_any_number_of_times():
             self.pay_twice(order)
             assert Payment.objects.filter(outcome="paid").count() == 2
-            (figures,) = accounts.figures()
+            (figures,) = conservation.figures()
             assert (figures.on_hand, figures.sold, figures.drift) == (7, 1, 1)
 
 
@@ -413,7 +418,7 @@ PASSES = {
 def contested(customer: int) -> UUID:
     """An order of two units that is pending, and due; beside it the customer has three that are paid for."""
     offer = on_sale({"a": 13}, strategy="lua", limit=5)
-    checkout.pay(place(offer, customer, a=3), customer=customer)
+    pay_order(place(offer, customer, a=3), customer=customer)
     order = place(offer, customer, a=2)
     make_due()
     return order
@@ -425,14 +430,14 @@ def act(name: str, order: UUID, reference: str = "pay_1") -> str:
     try:
         match name:
             case "cancel":
-                return checkout.cancel(order, customer=customer).order.state
+                return cancel_order(order, customer=customer).order.state
             case "expire":
-                return f"{checkout.expire_unpaid()} expired"
+                return f"{expire_unpaid()} expired"
             case "pay":
-                return checkout.pay(order, customer=customer).order.state
+                return pay_order(order, customer=customer).order.state
             case _:
                 return str(pays(order, reference).payment.outcome)
-    except checkout.CheckoutError as refused:
+    except OrderError as refused:
         return type(refused).__name__
 
 
@@ -557,10 +562,10 @@ def test_a_retry_of_an_order_that_is_being_changed_does_not_deadlock_with_it(
 ) -> None:
     """The order is placed again with the stock in hand, and waits for whoever has written it."""
     offer = on_sale({"a": 3})
-    by_key = partial(checkout.place, customer=customer, sale=offer.sale, quantities=offer.cart(a=1), key="one")
+    by_key = partial(place_order, customer=customer, sale=offer.sale, quantities=offer.cart(a=1), key="one")
     order = by_key().order.pk
     if change == "late payment":
-        checkout.cancel(order, customer=customer)
+        cancel_order(order, customer=customer)
     name = "provider" if change == "late payment" else "cancel"
     answer, again = race(partial(act, name, order), by_key, after=point)
     assert (answer, again.order.pk, again.replayed) == (ALONE[name], order, True)
@@ -571,9 +576,9 @@ def test_a_retry_of_an_order_that_is_being_changed_does_not_deadlock_with_it(
 def test_with_the_state_before_the_stock_it_does(customer: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The negative control: the same late payment, which writes the order and then wants its stock."""
     offer = on_sale({"a": 3})
-    by_key = partial(checkout.place, customer=customer, sale=offer.sale, quantities=offer.cart(a=1), key="one")
+    by_key = partial(place_order, customer=customer, sale=offer.sale, quantities=offer.cart(a=1), key="one")
     order = by_key().order.pk
-    checkout.cancel(order, customer=customer)
+    cancel_order(order, customer=customer)
 
     def state_first(late: Order) -> None:
         states.change(late, Order.State.PAID)
@@ -588,7 +593,7 @@ def test_carts_that_are_placed_cancelled_expired_and_paid_late_wait_for_each_oth
     offer = on_sale({"a": 200, "b": 200, "c": 200}, limit=50)
     late = [place(offer, new_customer(), **cart) for cart in [{"a": 1, "c": 2}, {"c": 1, "b": 1}, {"b": 2, "a": 1}] * 2]
     for order in late:
-        checkout.cancel(order, customer=Order.objects.get(pk=order).customer_id)
+        cancel_order(order, customer=Order.objects.get(pk=order).customer_id)
     due = [place(offer, new_customer(), b=1, c=1, a=1) for _ in range(4)]
     make_due()
     fresh = [place(offer, new_customer(), c=1, a=1) for _ in range(4)]
@@ -597,7 +602,7 @@ def test_carts_that_are_placed_cancelled_expired_and_paid_late_wait_for_each_oth
         *(partial(pays, order, f"late {order}") for order in late),
         *(partial(act, "cancel", order) for order in fresh),
         *(partial(place, offer, buyer, b=1, a=1) for buyer in buyers),
-        *[partial(checkout.expire_unpaid, batch=2)] * 2,
+        *[partial(expire_unpaid, batch=2)] * 2,
     ]
     answers = at_once(*bodies)
     assert [answer for answer in answers if isinstance(answer, Exception)] == []

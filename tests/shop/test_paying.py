@@ -12,14 +12,18 @@ from django.db import connection, connections, transaction
 from django.utils import timezone
 from redis import Redis
 
-from inventory import stock, strategies
+from inventory import stock
 from inventory.models import StockItem
-from shop import accounts, checkout
-from shop.celery import app
-from shop.checkout import NotPayable
+from inventory.strategies import registry
+from shop import conservation
 from shop.models import Allowance, Order
-from shop.saving import return_units
-from shop.tasks import expire_unpaid_orders, reconcile, save_queued_orders, tend_sales
+from shop.orders.customer_changes import pay_order
+from shop.orders.errors import NotPayable
+from shop.orders.expiry import expire_unpaid
+from shop.orders.place import place_order
+from shop.orders.saving import return_units
+from shop.runtime.celery import app
+from shop.runtime.tasks import advance_sales, expire_unpaid_orders, reconcile, save_queued_orders
 from tests.factories import SAVING, OnSale, close_now, interleaved, new_customer, on_sale, orders_in
 from tests.shop.conftest import Gone
 from tests.waiting import PATIENCE, wait_for
@@ -34,7 +38,7 @@ def customer(db: None) -> int:
 
 def place(offer: OnSale, customer: int, **units: int) -> UUID:
     quantities = offer.cart(**(units or {"a": 1}))
-    return checkout.place(customer=customer, sale=offer.sale, quantities=quantities, key=str(uuid4())).order.pk
+    return place_order(customer=customer, sale=offer.sale, quantities=quantities, key=str(uuid4())).order.pk
 
 
 def make_due(*orders: UUID) -> None:
@@ -49,11 +53,11 @@ def state(order: UUID) -> str:
 
 def on_hand(sku: str = "a") -> tuple[int, int | None]:
     """In Postgres and in Redis."""
-    return stock.on_hand(sku), strategies.counters().left([sku])[sku]
+    return stock.on_hand(sku), registry.counters().left([sku])[sku]
 
 
 def assert_conserved() -> None:
-    assert all(row.conserved for row in accounts.figures())
+    assert all(row.conserved for row in conservation.figures())
 
 
 # Paying
@@ -63,7 +67,7 @@ def test_paying_a_pending_order_makes_it_paid_and_paying_twice_is_paying_once(cu
     order = place(on_sale({"a": 1}), customer)
     assert state(order) == "pending"
     for _ in range(2):
-        assert checkout.pay(order, customer=customer).order.state == "paid"
+        assert pay_order(order, customer=customer).order.state == "paid"
         assert state(order) == "paid"
     assert_conserved()
 
@@ -71,9 +75,9 @@ def test_paying_a_pending_order_makes_it_paid_and_paying_twice_is_paying_once(cu
 def test_an_expired_order_cannot_be_paid(customer: int) -> None:
     order = place(on_sale({"a": 1}), customer)
     make_due()
-    checkout.expire_unpaid()
+    expire_unpaid()
     with pytest.raises(NotPayable, match="expired"):
-        checkout.pay(order, customer=customer)
+        pay_order(order, customer=customer)
     assert state(order) == "expired"
     assert on_hand()[0] == 1
 
@@ -82,15 +86,15 @@ def test_an_expired_order_cannot_be_paid(customer: int) -> None:
 def test_only_an_order_of_the_customers_own_can_be_paid(customer: int, whose: str) -> None:
     order = place(on_sale({"a": 1}), new_customer())
     with pytest.raises(Order.DoesNotExist):
-        checkout.pay(order if whose == "somebody else's" else uuid4(), customer=customer)
+        pay_order(order if whose == "somebody else's" else uuid4(), customer=customer)
     assert state(order) == "pending"
 
 
 def test_an_order_that_is_due_can_be_paid_until_it_has_expired(customer: int) -> None:
     order = place(on_sale({"a": 1}), customer)
     make_due()
-    assert checkout.pay(order, customer=customer).order.state == "paid"
-    assert checkout.expire_unpaid() == 0
+    assert pay_order(order, customer=customer).order.state == "paid"
+    assert expire_unpaid() == 0
     assert on_hand()[0] == 0
 
 
@@ -101,18 +105,18 @@ def test_an_order_that_is_due_can_be_paid_until_it_has_expired(customer: int) ->
 def test_what_nobody_paid_for_comes_back_once_and_what_was_paid_stays(customer: int, name: str) -> None:
     offer = on_sale({"a": 10, "b": 10}, strategy=name, limit=9)
     due, paid, fresh = (place(offer, customer, a=units, b=1) for units in (1, 2, 4))
-    checkout.pay(paid, customer=customer)
+    pay_order(paid, customer=customer)
     make_due(due, paid)
     counted = name == "lua"
     assert on_hand() == (3, 3 if counted else None)
 
-    assert [checkout.expire_unpaid() for _ in range(3)] == [1, 0, 0]
+    assert [expire_unpaid() for _ in range(3)] == [1, 0, 0]
 
     assert [state(order) for order in (due, paid, fresh)] == ["expired", "paid", "pending"]
     assert on_hand() == (4, 4 if counted else None)
     assert on_hand("b") == (8, 8 if counted else None)
     assert dict(Allowance.objects.values_list("sku", "taken")) == {"a": 6, "b": 2}
-    assert strategies.counters().reserved() == {}
+    assert registry.counters().reserved() == {}
     assert_conserved()
 
 
@@ -123,7 +127,7 @@ def test_an_order_expires_at_the_end_of_its_time_and_not_before(customer: int) -
     ttl = timedelta(seconds=settings.ORDER_TTL)
     Order.objects.filter(pk=due).update(payable_from=now - ttl)
     Order.objects.filter(pk=almost).update(payable_from=now - ttl + timedelta(minutes=1))
-    assert checkout.expire_unpaid() == 1
+    assert expire_unpaid() == 1
     assert (state(due), state(almost)) == ("expired", "pending")
 
 
@@ -133,7 +137,7 @@ def test_more_orders_than_a_batch_all_expire(batch: int) -> None:
     for _ in range(5):
         place(offer, new_customer())
     make_due()
-    assert checkout.expire_unpaid(batch=batch) == 5
+    assert expire_unpaid(batch=batch) == 5
     assert orders_in("expired") == 5
     assert on_hand() == (5, 5)
     assert set(Allowance.objects.values_list("taken", flat=True)) == {0}
@@ -143,7 +147,7 @@ def test_what_came_back_can_be_bought_again_by_the_same_customer(customer: int) 
     offer = on_sale({"a": 1}, strategy="lua", limit=1)
     place(offer, customer)
     make_due()
-    checkout.expire_unpaid()
+    expire_unpaid()
     place(offer, customer)
     assert on_hand() == (0, 0)
     assert_conserved()
@@ -157,7 +161,7 @@ def test_an_order_that_cannot_be_returned_does_not_keep_others_from_expiring(
     place(offer, customer, b=1)
     StockItem.objects.filter(sku="a").update(received=2)  # by hand: there is no room for three to come back
     make_due()
-    assert checkout.expire_unpaid() == 1
+    assert expire_unpaid() == 1
     assert state(stuck) == "pending"
     assert StockItem.objects.get(sku="b").on_hand == 5
     assert f"Order {stuck} cannot be expired" in caplog.text
@@ -170,7 +174,7 @@ def test_a_retry_of_an_order_that_is_being_expired_does_not_deadlock_with_it(cus
     def place_by_key() -> UUID:
         try:
             cart = offer.cart(a=1)
-            return checkout.place(customer=customer, sale=offer.sale, quantities=cart, key="one").order.pk
+            return place_order(customer=customer, sale=offer.sale, quantities=cart, key="one").order.pk
         finally:
             connections.close_all()
 
@@ -184,7 +188,7 @@ def test_a_retry_of_an_order_that_is_being_expired_does_not_deadlock_with_it(cus
             wait_for(somebody_waits, "the retry to wait for the stock")
 
         with interleaved(start_to_retry, after="inventory_stockitem"):
-            assert checkout.expire_unpaid() == 1
+            assert expire_unpaid() == 1
         assert again[0].result(PATIENCE) == order
     assert on_hand()[0] == 2
     assert_conserved()
@@ -201,11 +205,11 @@ def test_two_workers_at_the_same_time_expire_each_order_once(customer: int) -> N
     counts: list[int] = []
 
     def second_worker() -> None:
-        counts.append(checkout.expire_unpaid(batch=4))
+        counts.append(expire_unpaid(batch=4))
 
     # The first has its four and has not committed yet; the second finds the other two.
     with interleaved(second_worker, after="FOR UPDATE SKIP LOCKED"):
-        counts.append(checkout.expire_unpaid(batch=4))
+        counts.append(expire_unpaid(batch=4))
 
     assert counts == [2, 4]
     assert orders_in("expired") == 6
@@ -233,15 +237,15 @@ def test_without_the_row_lock_two_workers_give_back_twice(customer: int) -> None
 
     with interleaved(expire_without_locking, after='^SELECT "shop_order"'):
         expire_without_locking()
-    figures = next(row for row in accounts.figures(["a"]))
+    figures = next(row for row in conservation.figures(["a"]))
     assert (figures.received, figures.on_hand, figures.sold, figures.drift) == (7, 5, 3, -1)
 
 
 def test_an_order_that_is_being_paid_is_not_expired(customer: int) -> None:
     order = place(on_sale({"a": 1}), customer)
     make_due()
-    with interleaved(lambda: checkout.expire_unpaid(), after='^UPDATE "shop_order"'):
-        checkout.pay(order, customer=customer)
+    with interleaved(lambda: expire_unpaid(), after='^UPDATE "shop_order"'):
+        pay_order(order, customer=customer)
     assert state(order) == "paid"
     assert on_hand()[0] == 0
     assert_conserved()
@@ -253,7 +257,7 @@ def test_an_order_that_is_being_expired_cannot_be_paid(customer: int) -> None:
 
     def pay() -> None:
         try:
-            checkout.pay(order, customer=customer)
+            pay_order(order, customer=customer)
         finally:
             connections.close_all()
 
@@ -265,7 +269,7 @@ def test_an_order_that_is_being_expired_cannot_be_paid(customer: int) -> None:
             wait_for(somebody_waits, "the payment to wait for the row")
 
         with interleaved(start_to_pay, after='^UPDATE "shop_order"'):
-            assert checkout.expire_unpaid() == 1
+            assert expire_unpaid() == 1
         with pytest.raises(NotPayable):
             paying[0].result(PATIENCE)
     assert state(order) == "expired"
@@ -287,7 +291,7 @@ def test_without_redis_orders_expire_all_the_same(customer: int, redis_gone: Gon
     place(offer, customer)
     make_due()
     with redis_gone():
-        assert checkout.expire_unpaid() == 1
+        assert expire_unpaid() == 1
     # The counter is too low until it is reconciled: nothing is sold that is not there.
     assert on_hand() == (1, 0)
     assert_conserved()
@@ -297,8 +301,8 @@ def test_a_sale_that_is_over_gets_its_units_back_in_postgres_and_no_counter(cust
     offer = on_sale({"a": 2}, strategy="lua")
     place(offer, customer)
     make_due()
-    strategies.counters().unload(["a"])
-    assert checkout.expire_unpaid() == 1
+    registry.counters().unload(["a"])
+    assert expire_unpaid() == 1
     assert on_hand() == (2, None)
 
 
@@ -310,7 +314,7 @@ def test_what_an_earlier_sale_gives_back_can_be_sold_in_the_next_one_that_counts
     on_sale({"a": 0}, strategy="lua")
     assert on_hand() == (1, 1)
     make_due()
-    assert checkout.expire_unpaid() == 1
+    assert expire_unpaid() == 1
     assert on_hand() == (3, 3)
 
 
@@ -327,6 +331,6 @@ def test_the_task_expires_what_is_due(customer: int, redis: Redis) -> None:
 def test_every_task_that_beat_is_told_to_start_is_there() -> None:
     app.loader.import_default_modules()
     scheduled = {entry["task"] for entry in app.conf.beat_schedule.values()}
-    tasks = (expire_unpaid_orders, reconcile, save_queued_orders, tend_sales)
+    tasks = (expire_unpaid_orders, reconcile, save_queued_orders, advance_sales)
     assert scheduled == {task.name for task in tasks}
     assert scheduled <= set(app.tasks)

@@ -19,16 +19,24 @@ from django.db import IntegrityError, ProgrammingError, transaction
 from django.utils import timezone
 from redis import Redis, RedisError
 
-from inventory import sold_out, stock, strategies
-from inventory.counters import NOTES, UNITS, Counters, counter_key
+from inventory import sold_out, stock
+from inventory.counters.whole import NOTES, UNITS, Counters, counter_key
 from inventory.errors import OverLimit, SoldOut, StockNotLoaded, TryAgain
 from inventory.models import StockItem, StockUnit
+from inventory.queue.stream import STREAM, Queue, bought_key
+from inventory.strategies import registry
 from inventory.strategies.lua_queue import LuaQueue
-from inventory.stream import STREAM, Queue, bought_key
-from shop import accounts, checkout, sales, tasks
+from shop import conservation
 from shop.models import Order, Sale
+from shop.orders.customer_changes import cancel_order
+from shop.orders.lookup import find_order
+from shop.orders.place import place_order
+from shop.orders.queued import save_queued
+from shop.orders.receipts import Placed
 from shop.reconcile import reconcile
-from tests.factories import OnSale, at_once, interleaved, new_customer, new_draft, on_sale, tally
+from shop.runtime import tasks
+from shop.sales import lifecycle
+from tests.factories import OnSale, at_once, interleaved, new_customer, new_request, on_sale, tally
 from tests.shop.conftest import Gone
 from tests.waiting import wait_for
 
@@ -42,19 +50,19 @@ def offer(redis: Redis) -> OnSale:
 
 @pytest.fixture
 def counters(redis: Redis) -> Counters:
-    return strategies.counters()
+    return registry.counters()
 
 
-def buy(offer: OnSale, **cart: int) -> checkout.Placed:
-    return checkout.place(customer=new_customer(), sale=offer.sale, quantities=offer.cart(**cart), key="k")
+def buy(offer: OnSale, **cart: int) -> Placed:
+    return place_order(customer=new_customer(), sale=offer.sale, quantities=offer.cart(**cart), key="k")
 
 
 def assert_law(**on_hand: int) -> None:
     """Both laws: nobody's units are reserved, and Redis admits what is on hand."""
-    assert all(figures.conserved for figures in accounts.figures())
+    assert all(figures.conserved for figures in conservation.figures())
     assert {item.sku: item.on_hand for item in StockItem.objects.all()} == on_hand
-    assert strategies.counters().reserved() == {}
-    assert strategies.counters().left(list(on_hand)) == on_hand
+    assert registry.counters().reserved() == {}
+    assert registry.counters().left(list(on_hand)) == on_hand
 
 
 def test_at_rest_there_is_nothing_to_repair(offer: OnSale) -> None:
@@ -64,10 +72,10 @@ def test_at_rest_there_is_nothing_to_repair(offer: OnSale) -> None:
 
 
 def test_units_of_a_process_that_died_before_its_commit_go_back(offer: OnSale, counters: Counters) -> None:
-    draft = new_draft(("a", 2), ("b", 1))
-    counters.take(draft)
+    request = new_request(("a", 2), ("b", 1))
+    counters.take(request)
     (repair,) = reconcile(grace=0)
-    assert (repair.what, repair.name, repair.units) == ("units reserved for nobody", str(draft.id), 3)
+    assert (repair.what, repair.name, repair.units) == ("units reserved for nobody", str(request.id), 3)
     assert reconcile(grace=0) == []
     assert_law(a=5, b=5)
 
@@ -76,9 +84,9 @@ def test_an_order_whose_process_died_after_its_commit_keeps_its_units(
     offer: OnSale, counters: Counters, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as dying:
-        dying.setattr(Counters, "settle", lambda *rest: False)
+        dying.setattr(Counters, "confirm_reservation", lambda *rest: False)
         order = buy(offer, a=2).order
-    assert counters.drafts() == {order.pk}
+    assert counters.requests() == {order.pk}
     (repair,) = reconcile(grace=0)
     assert (repair.what, repair.units) == ("an order whose reservation had not ended", 0)
     assert_law(a=3, b=5)
@@ -88,9 +96,9 @@ def test_who_does_not_ask_postgres_gives_sold_units_back(
     offer: OnSale, counters: Counters, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The negative control: every old note is taken for nobody's."""
-    monkeypatch.setattr("shop.reconcile.saved", lambda drafts: set())
+    monkeypatch.setattr("shop.reconcile.saved", lambda requests: set())
     with monkeypatch.context() as dying:
-        dying.setattr(Counters, "settle", lambda *rest: False)
+        dying.setattr(Counters, "confirm_reservation", lambda *rest: False)
         buy(offer, a=2)
     given_back = [repair.units for repair in reconcile(grace=0) if repair.what == "units reserved for nobody"]
     assert given_back == [2]
@@ -102,20 +110,20 @@ def test_what_redis_has_lost_of_the_two_keys_of_a_reservation_is_counted_again(
     redis: Redis, counters: Counters, lost: str, strategy: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Too much reserved, and everybody is told to come back for ever; too little, and Redis admits what is taken."""
-    monkeypatch.setattr(checkout, "save_queued", lambda **_: 0)  # no worker comes
+    monkeypatch.setattr("shop.reconcile.save_queued", lambda **_: 0)  # no worker comes
     offer = on_sale({"a": 5, "b": 5}, strategy=strategy)
-    drafts = []
+    requests = []
     for _ in range(2):
         with monkeypatch.context() as dying:
-            dying.setattr(Counters, "settle", lambda *rest: False)
+            dying.setattr(Counters, "confirm_reservation", lambda *rest: False)
             dying.setattr(Counters, "give_back", lambda *rest: False)
             dying.setattr("inventory.stock.take", lambda *rest: (_ for _ in ()).throw(IntegrityError("gone")))
             with suppress(IntegrityError):
                 buy(offer, a=2, b=1)
-    drafts = [note.draft for note in counters.notes()]
-    assert len(drafts) == 2
+    requests = [note.request for note in counters.notes()]
+    assert len(requests) == 2
     if lost == "one note":
-        redis.hdel(NOTES, str(drafts[0]))
+        redis.hdel(NOTES, str(requests[0]))
     else:
         redis.delete(lost)
     noted = {UNITS: 2, NOTES: 0, "one note": 1}[lost]
@@ -124,7 +132,7 @@ def test_what_redis_has_lost_of_the_two_keys_of_a_reservation_is_counted_again(
 
     assert {repair.name for repair in repairs} >= {"a", "b"}
     assert sums(counters.reserved()) == ({"a": 2 * noted, "b": noted} if noted else {})
-    admitted = {sku: units for sku, (units, _) in strategies.in_redis(["a", "b"]).items()}
+    admitted = {sku: units for sku, (units, _) in registry.in_redis(["a", "b"]).items()}
     assert admitted == {"a": 5 - 2 * noted, "b": 5 - noted}
     assert reconcile(grace=60) == []
 
@@ -140,51 +148,51 @@ def sums(reserved: Mapping[str, int]) -> dict[str, int]:
 @pytest.mark.parametrize(
     "said",
     [
-        {"lines": [["a"]]},
-        {"lines": [5]},
-        {"lines": [["a", "x"]]},
-        {"lines": [["a", 1]], "buyer": "x", "entry": "1-1"},
-        {"lines": [["a", 1]], "buyer": 5, "entry": "1-1"},
-        {"lines": [["a", 1]], "buyer": "1:2", "entry": "nonsense"},
-        {"lines": [["a", 1]], "buyer": "1:2"},
+        {"items": [["a"]]},
+        {"items": [5]},
+        {"items": [["a", "x"]]},
+        {"items": [["a", 1]], "buyer": "x", "entry": "1-1"},
+        {"items": [["a", 1]], "buyer": 5, "entry": "1-1"},
+        {"items": [["a", 1]], "buyer": "1:2", "entry": "nonsense"},
+        {"items": [["a", 1]], "buyer": "1:2"},
     ],
 )
 def test_a_note_that_says_nonsense_keeps_nobody_from_anything(redis: Redis, said: dict[str, Any]) -> None:
     before = on_sale({"a": 5, "b": 5}, strategy="lua-queue")
-    sales.close(before.sale)
+    lifecycle.close(before.sale)
     nonsense = str(uuid4())
     redis.hset(NOTES, nonsense, json.dumps({"at": 1, **said}))
     after = on_sale({"a": 0, "b": 0}, strategy="lua", preheat=False)
-    sales.tend()
+    lifecycle.tend()
     assert Sale.objects.get(pk=after.sale).is_loaded
-    draft = new_draft(("b", 2))
-    strategies.counters().take(draft)
+    request = new_request(("b", 2))
+    registry.counters().take(request)
 
     repairs = reconcile(grace=0)
 
-    assert str(draft.id) in {repair.name for repair in repairs}
-    assert strategies.counters().settle(UUID(nonsense), ["a"]) in {False, said["lines"] == [["a", 1]]}
-    assert strategies.counters().left(["b"]) == {"b": 5}
+    assert str(request.id) in {repair.name for repair in repairs}
+    assert registry.counters().confirm_reservation(UUID(nonsense), ["a"]) in {False, said["items"] == [["a", 1]]}
+    assert registry.counters().left(["b"]) == {"b": 5}
 
 
 def test_while_a_note_cannot_be_read_nobody_knows_what_is_reserved(
     offer: OnSale, counters: Counters, redis: Redis
 ) -> None:
-    counters.take(new_draft(("a", 2)))
-    (draft,) = counters.drafts()
-    redis.hset(NOTES, str(draft), "{")
+    counters.take(new_request(("a", 2)))
+    (request,) = counters.requests()
+    redis.hset(NOTES, str(request), "{")
     assert reconcile(grace=0) == []
     assert counters.reserved() == {"a": 2}
-    redis.hdel(NOTES, str(draft))  # by somebody who has looked at it
+    redis.hdel(NOTES, str(request))  # by somebody who has looked at it
     assert [repair.units for repair in reconcile(grace=0)] == [0, 2]
     assert_law(a=5, b=5)
 
 
 def test_a_reservation_within_its_grace_is_on_its_way(offer: OnSale, counters: Counters) -> None:
-    draft = new_draft(("a", 2))
-    counters.take(draft)
+    request = new_request(("a", 2))
+    counters.take(request)
     assert reconcile(grace=60) == []
-    assert counters.drafts() == {draft.id}
+    assert counters.requests() == {request.id}
 
 
 @pytest.mark.parametrize("wrong", [-3, 2])
@@ -210,7 +218,7 @@ def test_pieces_of_stock_that_is_not_on_sale_are_gathered(redis: Redis) -> None:
     Sale.objects.update(opens_at=timezone.now() - timezone.timedelta(hours=2), closes_at=timezone.now())
     StockItem.objects.update(on_hand=3, split_by="unit-rows")
     StockUnit.objects.bulk_create(StockUnit(item_id="a") for _ in range(2))
-    assert accounts.figures()[0].conserved
+    assert conservation.figures()[0].conserved
     assert [(repair.what, repair.name) for repair in reconcile()] == [("a copy of stock that is not on sale", "a")]
     assert StockItem.objects.get(sku="a").on_hand == 5
     assert StockUnit.objects.count() == 0
@@ -219,30 +227,30 @@ def test_pieces_of_stock_that_is_not_on_sale_are_gathered(redis: Redis) -> None:
 def test_what_is_queued_is_saved_and_not_taken_for_nobodys(redis: Redis) -> None:
     offer = on_sale({"a": 5}, strategy="lua-queue")
     order = buy(offer, a=2).order
-    waiting = strategies.waiting(order.pk)
+    waiting = registry.waiting(order.pk)
     assert waiting is not None
-    assert waiting.draft is not None
+    assert waiting.request is not None
     assert reconcile(grace=0) == []
-    assert checkout.find(order.pk, customer=waiting.draft.customer).order.state == "pending"
+    assert find_order(order.pk, customer=waiting.request.customer).order.state == "pending"
     assert_law(a=3)
 
 
-def test_a_draft_whose_entry_was_lost_is_rejected_and_gives_back_all_that_it_has(redis: Redis) -> None:
+def test_a_request_whose_entry_was_lost_is_rejected_and_gives_back_all_that_it_has(redis: Redis) -> None:
     offer = on_sale({"a": 5}, strategy="lua-queue", limit=2)
     customer = new_customer()
 
-    def order(key: str) -> checkout.Placed:
-        return checkout.place(customer=customer, sale=offer.sale, quantities=offer.cart(a=2), key=key)
+    def order(key: str) -> Placed:
+        return place_order(customer=customer, sale=offer.sale, quantities=offer.cart(a=2), key=key)
 
     lost = order("lost").order
     redis.xtrim(STREAM, maxlen=0)
     assert [(repair.what, repair.units) for repair in reconcile(grace=0)] == [("units reserved for nobody", 2)]
     assert_law(a=5)
-    rejected = checkout.find(lost.pk, customer=customer).order
+    rejected = find_order(lost.pk, customer=customer).order
     assert (rejected.state, rejected.reason) == ("rejected", "The queue has lost this order before it was saved.")
     retry = order("lost").order
-    checkout.save_queued()
-    assert checkout.find(retry.pk, customer=customer).order.pk == lost.pk
+    save_queued()
+    assert find_order(retry.pk, customer=customer).order.pk == lost.pk
     assert order("another").queued, "neither the units nor the limit are used up"
 
 
@@ -252,10 +260,10 @@ def test_what_a_customer_has_bought_is_counted_again(redis: Redis, wrong: int, t
     offer = on_sale({"a": 9}, strategy="lua-queue", limit=3)
     customer = new_customer()
     for number in range(taken):
-        checkout.place(customer=customer, sale=offer.sale, quantities=offer.cart(a=1), key=str(number))
+        place_order(customer=customer, sale=offer.sale, quantities=offer.cart(a=1), key=str(number))
         if number == 0:
-            checkout.save_queued()
-    queue = strategies.queue()
+            save_queued()
+    queue = registry.queue()
     queue.read("busy", 10)
     redis.hincrby(bought_key("a"), f"{offer.sale}:{customer}", wrong)
     (repair,) = reconcile(grace=60)
@@ -274,25 +282,25 @@ def test_what_a_dead_worker_has_committed_is_counted_once_as_bought(
 ) -> None:
     offer = on_sale({"a": 5}, strategy="lua-queue", limit=2)
     customer = new_customer()
-    checkout.place(customer=customer, sale=offer.sale, quantities=offer.cart(a=1), key="one")
+    place_order(customer=customer, sale=offer.sale, quantities=offer.cart(a=1), key="one")
     with monkeypatch.context() as dying:
         dying.setattr(Queue, "done", lambda *rest: (_ for _ in ()).throw(Dies))
         with pytest.raises(Dies):
-            checkout.save_queued()
+            save_queued()
     assert redis.hlen(NOTES) == 1
 
     assert reconcile() == []
 
-    assert strategies.queue().bought("a") == {(offer.sale, customer): 1}
-    assert checkout.place(customer=customer, sale=offer.sale, quantities=offer.cart(a=1), key="two").queued
+    assert registry.queue().bought("a") == {(offer.sale, customer): 1}
+    assert place_order(customer=customer, sale=offer.sale, quantities=offer.cart(a=1), key="two").queued
 
 
 def test_no_order_is_saved_between_the_look_at_what_is_bought_and_at_what_is_noted(redis: Redis) -> None:
     """It would be missing from both, or in both."""
     offer = on_sale({"a": 5}, strategy="lua-queue", limit=2)
     customer = new_customer()
-    checkout.place(customer=customer, sale=offer.sale, quantities=offer.cart(a=1), key="one")
-    queue = strategies.queue()
+    place_order(customer=customer, sale=offer.sale, quantities=offer.cart(a=1), key="one")
+    queue = registry.queue()
     queue.read("busy", 10)
     free: list[bool] = []
 
@@ -307,8 +315,8 @@ def test_no_order_is_saved_between_the_look_at_what_is_bought_and_at_what_is_not
 
 def test_a_count_that_changes_meanwhile_is_left_alone(redis: Redis) -> None:
     redis.hset(bought_key("a"), "1:2", 5)
-    assert strategies.queue().correct("a", (1, 2), 4, 3) is False
-    assert strategies.queue().bought("a") == {(1, 2): 5}
+    assert registry.queue().correct("a", (1, 2), 4, 3) is False
+    assert registry.queue().bought("a") == {(1, 2): 5}
 
 
 def test_who_gave_units_back_while_redis_was_gone_may_buy_as_many_again(
@@ -317,14 +325,14 @@ def test_who_gave_units_back_while_redis_was_gone_may_buy_as_many_again(
     offer = on_sale({"a": 5}, strategy="lua-queue", limit=2)
     customer = new_customer()
 
-    def order(key: str) -> checkout.Placed:
-        return checkout.place(customer=customer, sale=offer.sale, quantities=offer.cart(a=2), key=key)
+    def order(key: str) -> Placed:
+        return place_order(customer=customer, sale=offer.sale, quantities=offer.cart(a=2), key=key)
 
     first = order("first").order
-    checkout.save_queued()
+    save_queued()
     with monkeypatch.context() as gone:
         gone.setattr(LuaQueue, "given_back", lambda *rest: (_ for _ in ()).throw(RedisError("gone")))
-        checkout.cancel(first.pk, customer=customer)
+        cancel_order(first.pk, customer=customer)
     with pytest.raises(OverLimit):
         order("second")
     reconcile()
@@ -334,8 +342,8 @@ def test_who_gave_units_back_while_redis_was_gone_may_buy_as_many_again(
 def test_a_note_that_cannot_be_read_stops_nobody(
     offer: OnSale, counters: Counters, redis: Redis, caplog: pytest.LogCaptureFixture
 ) -> None:
-    for draft, note in [("nobody", "{}"), (str(uuid4()), "x"), (str(uuid4()), "{}"), (str(uuid4()), '{"lines": 1}')]:
-        redis.hset(NOTES, draft, note)
+    for request, note in [("nobody", "{}"), (str(uuid4()), "x"), (str(uuid4()), "{}"), (str(uuid4()), '{"items": 1}')]:
+        redis.hset(NOTES, request, note)
     redis.incrby("{stock}:counter:a", 1)
     assert [repair.name for repair in reconcile(grace=0)] == ["a"]
     assert caplog.text.count("cannot be read: ") >= 4
@@ -345,12 +353,12 @@ def test_a_note_that_cannot_be_read_stops_nobody(
 def test_what_was_repaired_is_logged_although_the_next_repair_fails(
     offer: OnSale, counters: Counters, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    draft = new_draft(("a", 2))
-    counters.take(draft)
-    monkeypatch.setattr(strategies, "refresh", lambda *rest: (_ for _ in ()).throw(RedisError("gone")))
+    request = new_request(("a", 2))
+    counters.take(request)
+    monkeypatch.setattr(registry, "refresh", lambda *rest: (_ for _ in ()).throw(RedisError("gone")))
     with pytest.raises(RedisError):
         reconcile(grace=0)
-    assert f"Repaired: units reserved for nobody, {draft.id}, +2 units" in caplog.text
+    assert f"Repaired: units reserved for nobody, {request.id}, +2 units" in caplog.text
 
 
 def test_a_sale_that_is_preheated_meanwhile_keeps_its_pieces(redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -372,24 +380,22 @@ def test_a_sale_that_is_preheated_meanwhile_keeps_its_pieces(redis: Redis, monke
 def test_a_queue_that_a_worker_is_busy_with_is_left_alone(redis: Redis) -> None:
     offer = on_sale({"a": 5}, strategy="lua-queue")
     buy(offer, a=2)
-    assert len(strategies.queue().read("busy", 10)) == 1
+    assert len(registry.queue().read("busy", 10)) == 1
     assert reconcile(grace=0) == []
     assert redis.hlen(NOTES) == 1
 
 
 def test_it_repairs_while_the_shop_sells(offer: OnSale, counters: Counters) -> None:
-    for draft in (new_draft(("a", 1)), new_draft(("a", 1))):
-        counters.take(draft)
-        note = json.loads(counters.client.hget(NOTES, str(draft.id)))
-        counters.client.hset(NOTES, str(draft.id), json.dumps({**note, "at": 0}))  # long ago
+    for request in (new_request(("a", 1)), new_request(("a", 1))):
+        counters.take(request)
+        note = json.loads(counters.client.hget(NOTES, str(request.id)))
+        counters.client.hset(NOTES, str(request.id), json.dumps({**note, "at": 0}))  # long ago
     customers = [new_customer() for _ in range(12)]
 
     def order(customer: int) -> Any:
         def once() -> Any:
             try:
-                return checkout.place(
-                    customer=customer, sale=offer.sale, quantities=offer.cart(a=1), key="k"
-                ).order.state
+                return place_order(customer=customer, sale=offer.sale, quantities=offer.cart(a=1), key="k").order.state
             except TryAgain:  # what is left is reserved, and comes back
                 return None
 
@@ -399,7 +405,7 @@ def test_it_repairs_while_the_shop_sells(offer: OnSale, counters: Counters) -> N
     counts = tally(answers)
     assert (counts["pending"], counts["SoldOut"]) == (5, 7)
     assert all(isinstance(repairs, list) for repairs in answers[-3:]), answers[-3:]
-    assert all(figures.conserved for figures in accounts.figures())
+    assert all(figures.conserved for figures in conservation.figures())
     assert counters.reserved() == {}
     assert counters.left(["a"]) == {"a": StockItem.objects.get(sku="a").on_hand}
 
@@ -408,17 +414,17 @@ def test_it_repairs_while_the_shop_sells(offer: OnSale, counters: Counters) -> N
 
 
 def test_the_command_says_what_it_repaired(offer: OnSale, counters: Counters, caplog: pytest.LogCaptureFixture) -> None:
-    draft = new_draft(("a", 2))
-    counters.take(draft)
+    request = new_request(("a", 2))
+    counters.take(request)
     said = StringIO()
     with caplog.at_level(logging.WARNING):
         call_command("reconcile", "--grace", "0", "--json", stdout=said)
     assert json.loads(said.getvalue()) == {
         "broken_before": [],
-        "repairs": [{"what": "units reserved for nobody", "name": str(draft.id), "units": 2}],
+        "repairs": [{"what": "units reserved for nobody", "name": str(request.id), "units": 2}],
         "broken_after": [],
     }
-    assert str(draft.id) in caplog.text
+    assert str(request.id) in caplog.text
     said = StringIO()
     call_command("reconcile", stdout=said)
     assert said.getvalue() == "0 repairs. The conservation law holds.\n"
@@ -451,12 +457,12 @@ def test_without_redis_it_is_status_2(redis_gone: Gone) -> None:
 def test_what_is_reserved_for_nobody_comes_back_also_while_what_is_queued_cannot_be_saved(
     offer: OnSale, counters: Counters, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    counters.take(new_draft(("a", 2)))
+    counters.take(new_request(("a", 2)))
 
     def fail(**_: float) -> int:
         raise ProgrammingError("no such column")
 
-    monkeypatch.setattr(checkout, "save_queued", fail)
+    monkeypatch.setattr("shop.reconcile.save_queued", fail)
     assert [repair.units for repair in reconcile(grace=0)] == [2]
     assert "What is queued cannot be saved now, and stays queued." in caplog.messages
     assert_law(a=5, b=5)
@@ -465,7 +471,7 @@ def test_what_is_reserved_for_nobody_comes_back_also_while_what_is_queued_cannot
 def test_units_reserved_that_are_no_number_are_counted_again(offer: OnSale, redis: Redis) -> None:
     redis.hset(UNITS, "a", "no number")
     assert [(repair.what, repair.name) for repair in reconcile()] == [
-        ("0 units reserved, where drafts have noted 0", "a")
+        ("0 units reserved, where requests have noted 0", "a")
     ]
     assert_law(a=5, b=5)
 
@@ -503,7 +509,7 @@ def buy_until_sold_out(offer: OnSale) -> None:
         try:
             buy(offer, a=1)
         except SoldOut:
-            checkout.save_queued()
+            save_queued()
             if stock.on_hand("a") == 0:
                 return
             sold_out.forget()  # as a moment later
@@ -523,10 +529,10 @@ def test_a_redis_that_is_older_than_the_truth_loses_and_sells_twice_nothing(
     first = [buy(offer, a=1).order.pk for _ in range(2)]
     older = saved_keys(redis)
     assert older
-    checkout.save_queued()
+    save_queued()
     later = [buy(offer, a=1).order.pk for _ in range(more)]
-    checkout.save_queued()
-    checkout.cancel(first[0], customer=Order.objects.get(pk=first[0]).customer_id)
+    save_queued()
+    cancel_order(first[0], customer=Order.objects.get(pk=first[0]).customer_id)
     come_back(redis, older)
 
     if reconciled:
@@ -537,6 +543,6 @@ def test_a_redis_that_is_older_than_the_truth_loses_and_sells_twice_nothing(
     states = Counter(Order.objects.values_list("state", flat=True))
     assert (states["pending"], states["cancelled"]) == (10, 1)
     assert {*first[1:], *later} <= set(Order.objects.filter(state="pending").values_list("pk", flat=True))
-    assert all(figures.conserved for figures in accounts.figures())
-    assert strategies.counters().reserved() == {}
+    assert all(figures.conserved for figures in conservation.figures())
+    assert registry.counters().reserved() == {}
     assert reconcile(grace=0) == []

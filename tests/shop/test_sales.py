@@ -19,13 +19,18 @@ from django.db import IntegrityError, OperationalError, connection, transaction
 from django.utils import timezone
 from redis import Redis, RedisError
 
-from inventory import stock, strategies
+from inventory import stock
 from inventory.errors import StockNotLoaded
 from inventory.models import StockItem
-from inventory.strategies import NAMES
-from shop import checkout, offers, sales
+from inventory.strategies import registry
+from inventory.strategies.registry import NAMES
 from shop.models import Product, Sale, SaleItem
+from shop.orders.errors import SaleNotOpen
+from shop.orders.place import place_order
+from shop.orders.queued import save_queued
+from shop.orders.receipts import Placed
 from shop.reconcile import reconcile
+from shop.sales import lifecycle, offers
 from tests.factories import at_once, begin, interleaved, new_customer, on_sale, tally
 from tests.shop.conftest import Gone
 from tests.waiting import PATIENCE, wait_for
@@ -65,9 +70,9 @@ def test_a_product_is_in_one_sale_at_a_time(opens: int, closes: int, overlaps: b
     new = Sale.objects.create(
         name="New", opens_at=middle + timedelta(hours=opens), closes_at=middle + timedelta(hours=closes)
     )
-    problems = list(sales.overlaps(new, Product.objects.filter(sku="a")))
+    problems = list(lifecycle.overlaps(new, Product.objects.filter(sku="a")))
     assert problems == (["A is in “Sale by guarded-update” at the same time."] if overlaps else [])
-    assert list(sales.overlaps(window, Product.objects.all())) == []
+    assert list(lifecycle.overlaps(window, Product.objects.all())) == []
 
 
 # Strategies
@@ -90,7 +95,7 @@ def test_the_strategy_is_fixed_once_stock_may_have_been_taken() -> None:
     Sale.objects.update(preheated_at=None)
     assert not sale(offer.sale).strategy_is_fixed
     Sale.objects.update(preheated_at=timezone.now())
-    checkout.place(customer=new_customer(), sale=offer.sale, quantities=offer.cart(a=1), key="mine")
+    place_order(customer=new_customer(), sale=offer.sale, quantities=offer.cart(a=1), key="mine")
     Sale.objects.update(preheated_at=None)
     assert sale(offer.sale).strategy_is_fixed
 
@@ -99,7 +104,7 @@ def test_saving_a_sale_changes_no_strategy_that_is_fixed_and_undoes_no_preheatin
     """Also by who has read the row before it was preheated."""
     offer = on_sale({"a": 1}, preheat=False)
     stale = sale(offer.sale)
-    sales.preheat(offer.sale)
+    lifecycle.preheat(offer.sale)
 
     stale.name = "Another"
     stale.save()
@@ -123,38 +128,38 @@ def test_saving_a_sale_that_is_not_preheated_may_change_its_strategy() -> None:
 
 def test_preheating_twice_is_preheating_once(redis: Redis) -> None:
     offer = on_sale({"a": 2, "b": 3}, strategy="lua")
-    checkout.place(customer=new_customer(), sale=offer.sale, quantities=offer.cart(a=1), key="mine")
-    sales.preheat(offer.sale)
-    assert strategies.counters().left(["a", "b"]) == {"a": 1, "b": 3}
+    place_order(customer=new_customer(), sale=offer.sale, quantities=offer.cart(a=1), key="mine")
+    lifecycle.preheat(offer.sale)
+    assert registry.counters().left(["a", "b"]) == {"a": 1, "b": 3}
 
 
 def test_only_what_takes_from_redis_makes_copies_there(redis: Redis) -> None:
     for name in NAMES:
         on_sale({name: 1}, strategy=name)
-    assert strategies.counters().left(NAMES) == {name: 1 if name.startswith("lua") else None for name in NAMES}
+    assert registry.counters().left(NAMES) == {name: 1 if name.startswith("lua") else None for name in NAMES}
 
 
-@pytest.mark.parametrize("call", [sales.preheat, sales.close])
+@pytest.mark.parametrize("call", [lifecycle.preheat, lifecycle.close])
 def test_without_redis_it_says_so(redis_gone: Gone, call: Callable[[int], None]) -> None:
     offer = on_sale({"a": 1}, strategy="lua")
     Sale.objects.update(preheated_at=None)
     with redis_gone(), pytest.raises(RedisError):
         call(offer.sale)
     assert sale(offer.sale).preheated_at is None
-    assert (sale(offer.sale).closes_at <= timezone.now()) is (call is sales.close)
+    assert (sale(offer.sale).closes_at <= timezone.now()) is (call is lifecycle.close)
 
 
 def test_closing_ends_the_window_and_removes_the_copies() -> None:
     offer, another = on_sale({"a": 1}, strategy="lua"), on_sale({"b": 1}, strategy="lua")
     assert offers.get(offer.sale).closes_at > timezone.now()  # type: ignore[union-attr]  # and that is remembered
-    sales.close(offer.sale)
+    lifecycle.close(offer.sale)
     assert offers.get(offer.sale).closes_at <= timezone.now()  # type: ignore[union-attr]
     ended = sale(offer.sale).closes_at
     assert ended <= timezone.now()
-    assert strategies.counters().left(["a", "b"]) == {"a": None, "b": 1}
-    with pytest.raises(checkout.SaleNotOpen):
-        checkout.place(customer=new_customer(), sale=offer.sale, quantities=offer.cart(a=1), key="mine")
-    sales.close(offer.sale)
+    assert registry.counters().left(["a", "b"]) == {"a": None, "b": 1}
+    with pytest.raises(SaleNotOpen):
+        place_order(customer=new_customer(), sale=offer.sale, quantities=offer.cart(a=1), key="mine")
+    lifecycle.close(offer.sale)
     assert sale(offer.sale).closes_at == ended
     assert sale(another.sale).closes_at > timezone.now()
 
@@ -262,12 +267,12 @@ def test_preheating_locks_the_stock_in_the_order_of_all_others(redis: Redis) -> 
     with ThreadPoolExecutor(1) as pool:
         with transaction.atomic():
             stock.lock(["a"])  # an order of both ends, say
-            preheating = begin(pool, partial(sales.preheat, later.sale))
+            preheating = begin(pool, partial(lifecycle.preheat, later.sale))
             with connection.cursor() as cursor:
                 cursor.execute("SET LOCAL lock_timeout = '1s'")
             stock.lock(["b"])
         preheating.result(PATIENCE)
-    assert strategies.counters().left(["a", "b"]) == {"a": 5, "b": 5}
+    assert registry.counters().left(["a", "b"]) == {"a": 5, "b": 5}
 
 
 @pytest.mark.parametrize("who", ["preheats", "ends"])
@@ -276,7 +281,9 @@ def test_who_gathers_segments_in_the_middle_of_a_cart_and_who_has_all_of_the_sto
 ) -> None:
     """The cart has a segment of the first sku when it wants all of the second, which the other has with the first."""
     offer = on_sale({"a": 50, "b": 5}, strategy="segmented-lock")
-    action = partial(sales.preheat, offer.sale) if who == "preheats" else partial(sales._unload, sale(offer.sale))
+    action = (
+        partial(lifecycle.preheat, offer.sale) if who == "preheats" else partial(lifecycle._unload, sale(offer.sale))
+    )
     customer = new_customer()
     with ThreadPoolExecutor(1) as pool:
         begun: list[Any] = []
@@ -287,7 +294,7 @@ def test_who_gathers_segments_in_the_middle_of_a_cart_and_who_has_all_of_the_sto
             return execute(sql, *rest)
 
         with connection.execute_wrapper(meanwhile):
-            placed = checkout.place(customer=customer, sale=offer.sale, quantities=offer.cart(a=1, b=2), key="k")
+            placed = place_order(customer=customer, sale=offer.sale, quantities=offer.cart(a=1, b=2), key="k")
         begun[0].result(PATIENCE)
     assert not placed.replayed
     assert (stock.on_hand("a"), stock.on_hand("b")) == (49, 3)
@@ -298,16 +305,16 @@ def test_without_redis_a_sale_that_needs_none_begins_unless_something_may_be_que
     redis_gone: Gone, lately: bool
 ) -> None:
     before = on_sale({"a": 1}, strategy="lua-queue")
-    sales.close(before.sale)
+    lifecycle.close(before.sale)
     closed = timezone.now() - timedelta(hours=0 if lately else 25)
     Sale.objects.update(opens_at=closed - timedelta(hours=1), closes_at=closed)
     after = on_sale({"a": 0}, preheat=False)
     with redis_gone():
         if lately:
             with pytest.raises(RedisError):
-                sales.preheat(after.sale)
+                lifecycle.preheat(after.sale)
         else:
-            sales.preheat(after.sale)
+            lifecycle.preheat(after.sale)
     assert sale(after.sale).is_loaded is not lately
 
 
@@ -315,24 +322,24 @@ def test_the_first_preheat_removes_what_an_earlier_sale_of_the_sku_has_left(redi
     earlier = on_sale({"a": 5}, strategy="lua")
     Sale.objects.filter(pk=earlier.sale).update(closes_at=timezone.now())
     StockItem.objects.filter(sku="a").update(on_hand=3)
-    assert strategies.counters().left(["a"]) == {"a": 5}
+    assert registry.counters().left(["a"]) == {"a": 5}
     now = timezone.now()
     later = Sale.objects.create(name="x", opens_at=now, closes_at=now + timedelta(hours=1), strategy="lua")
     SaleItem.objects.create(sale=later, product=Product.objects.get(sku="a"), price=Decimal(1))
 
-    sales.preheat(later.pk)
+    lifecycle.preheat(later.pk)
 
-    assert strategies.counters().left(["a"]) == {"a": 3}
+    assert registry.counters().left(["a"]) == {"a": 3}
 
 
 def test_a_second_preheat_makes_the_counter_of_a_running_sale_agree_with_postgres_again(redis: Redis) -> None:
     offer = on_sale({"a": 5}, strategy="lua")
-    checkout.place(customer=new_customer(), sale=offer.sale, quantities=offer.cart(a=1), key="k")
-    strategies.counters().load("a", 9, (), make=True)
+    place_order(customer=new_customer(), sale=offer.sale, quantities=offer.cart(a=1), key="k")
+    registry.counters().load("a", 9, (), make=True)
 
-    sales.preheat(offer.sale)
+    lifecycle.preheat(offer.sale)
 
-    assert strategies.counters().left(["a"]) == {"a": 4}
+    assert registry.counters().left(["a"]) == {"a": 4}
 
 
 def test_a_second_preheat_forgets_nobody_who_has_bought_since_the_first(redis: Redis) -> None:
@@ -341,11 +348,11 @@ def test_a_second_preheat_forgets_nobody_who_has_bought_since_the_first(redis: R
     Sale.objects.update(closes_at=timezone.now())
     offer = on_sale({"a": 0}, strategy="lua-queue")
     customer = new_customer()
-    checkout.place(customer=customer, sale=offer.sale, quantities=offer.cart(a=1), key="k")
+    place_order(customer=customer, sale=offer.sale, quantities=offer.cart(a=1), key="k")
 
-    sales.preheat(offer.sale)
+    lifecycle.preheat(offer.sale)
 
-    assert strategies.queue().bought("a") == {(offer.sale, customer): 1}
+    assert registry.queue().bought("a") == {(offer.sale, customer): 1}
 
 
 # What was not preheated, or was lost
@@ -360,14 +367,14 @@ def test_stock_that_is_not_loaded_is_loaded_by_the_first_who_asks(redis: Redis, 
     offer = on_sale({"a": 3}, strategy=name, preheat=lost)
     redis.flushall()
 
-    def buy() -> checkout.Placed:
-        return checkout.place(customer=new_customer(), sale=offer.sale, quantities=offer.cart(a=1), key="k")
+    def buy() -> Placed:
+        return place_order(customer=new_customer(), sale=offer.sale, quantities=offer.cart(a=1), key="k")
 
     if not lost or name in NEED_REDIS_COPY:
         with pytest.raises(StockNotLoaded):
             buy()
     assert not buy().replayed
-    checkout.save_queued()
+    save_queued()
     assert stock.on_hand("a") == 2
     assert sale(offer.sale).preheated_at is not None
 
@@ -378,7 +385,7 @@ def test_of_16_who_find_no_stock_one_loads_it(redis: Redis, monkeypatch: pytest.
     customers = [new_customer() for _ in range(16)]
     loading: list[int] = []
     told: list[int] = []
-    lua = strategies.get("lua")
+    lua = registry.get("lua")
     preheat = lua.preheat
 
     def slow(*stock: Any) -> None:
@@ -390,14 +397,14 @@ def test_of_16_who_find_no_stock_one_loads_it(redis: Redis, monkeypatch: pytest.
 
     def buy(customer: int) -> None:
         try:
-            checkout.place(customer=customer, sale=offer.sale, quantities=offer.cart(a=1), key="k")
+            place_order(customer=customer, sale=offer.sale, quantities=offer.cart(a=1), key="k")
         finally:
             told.append(customer)
 
     answers = at_once(*[partial(buy, customer) for customer in customers])
     assert tally(answers) == {"StockNotLoaded": 16}
     assert loading == [offer.sale]
-    assert strategies.counters().left(["a"]) == {"a": 50}
+    assert registry.counters().left(["a"]) == {"a": 50}
 
 
 def test_who_has_missed_what_was_loaded_since_does_not_load_it_again(redis: Redis) -> None:
@@ -406,8 +413,8 @@ def test_who_has_missed_what_was_loaded_since_does_not_load_it_again(redis: Redi
     missed_at = timezone.now()
     for missed, loaded in [(missed_at, True), (missed_at, False), (None, True)]:
         redis.flushall()
-        sales.preheat(offer.sale, wait=False, missed_at=missed or timezone.now())
-        assert strategies.counters().left(["a"]) == {"a": 3 if loaded else None}
+        lifecycle.preheat(offer.sale, wait=False, missed_at=missed or timezone.now())
+        assert registry.counters().left(["a"]) == {"a": 3 if loaded else None}
 
 
 def test_what_a_clock_that_is_ahead_says_was_loaded_is_loaded_again(redis: Redis) -> None:
@@ -415,25 +422,25 @@ def test_what_a_clock_that_is_ahead_says_was_loaded_is_loaded_again(redis: Redis
     Sale.objects.update(preheated_at=timezone.now() + timedelta(minutes=1))
     redis.flushall()
     with pytest.raises(StockNotLoaded):
-        checkout.place(customer=new_customer(), sale=offer.sale, quantities=offer.cart(a=1), key="k")
-    assert strategies.counters().left(["a"]) == {"a": 3}
+        place_order(customer=new_customer(), sale=offer.sale, quantities=offer.cart(a=1), key="k")
+    assert registry.counters().left(["a"]) == {"a": 3}
 
 
 def test_a_sale_that_needs_no_redis_is_loaded_without_it(redis_gone: Gone) -> None:
     offer = on_sale({"a": 3}, preheat=False)
     with redis_gone(), pytest.raises(StockNotLoaded):
-        checkout.place(customer=new_customer(), sale=offer.sale, quantities=offer.cart(a=1), key="k")
+        place_order(customer=new_customer(), sale=offer.sale, quantities=offer.cart(a=1), key="k")
     assert sale(offer.sale).preheated_at is not None
 
 
 def test_who_has_not_heard_that_a_sale_is_over_is_told_so_and_loads_it_no_more(redis: Redis) -> None:
     offer = on_sale({"a": 3}, strategy="lua")
     remembered = offers.get(offer.sale)
-    sales.close(offer.sale)
+    lifecycle.close(offer.sale)
     offers._remembered[offer.sale] = (math.inf, remembered)
-    with pytest.raises(checkout.SaleNotOpen, match="Sale by lua is over"):
-        checkout.place(customer=new_customer(), sale=offer.sale, quantities=offer.cart(a=1), key="k")
-    assert strategies.counters().left(["a"]) == {"a": None}
+    with pytest.raises(SaleNotOpen, match="Sale by lua is over"):
+        place_order(customer=new_customer(), sale=offer.sale, quantities=offer.cart(a=1), key="k")
+    assert registry.counters().left(["a"]) == {"a": None}
     assert not offers.get(offer.sale).is_open(timezone.now())
 
 
@@ -447,9 +454,9 @@ def test_a_sale_that_opens_soon_is_preheated_and_one_that_is_over_is_unloaded(re
     over = on_sale({"c": 3}, strategy="lua")
     Sale.objects.filter(pk=over.sale).update(opens_at=timezone.now() - hour, closes_at=timezone.now())
 
-    sales.tend()
+    lifecycle.tend()
 
-    assert strategies.counters().left(["a", "b", "c"]) == {"a": 3, "b": None, "c": None}
+    assert registry.counters().left(["a", "b", "c"]) == {"a": 3, "b": None, "c": None}
     assert [sale(each.sale).preheated_at is not None for each in (soon, later, over)] == [True, False, True]
     assert [sale(each.sale).unloaded_at is not None for each in (soon, later, over)] == [False, False, True]
 
@@ -457,15 +464,15 @@ def test_a_sale_that_opens_soon_is_preheated_and_one_that_is_over_is_unloaded(re
 def test_the_next_sale_of_a_sku_is_preheated_when_the_one_before_is_over_and_keeps_its_copy(redis: Redis) -> None:
     first = on_sale({"a": 3}, strategy="lua")
     second = on_sale({"a": 0}, strategy="lua", opens=timedelta(seconds=1), preheat=False)
-    with pytest.raises(sales.NotNow, match="selling the same"):
-        sales.preheat(second.sale)
-    sales.tend()
+    with pytest.raises(lifecycle.NotNow, match="selling the same"):
+        lifecycle.preheat(second.sale)
+    lifecycle.tend()
     assert sale(second.sale).preheated_at is None
     Sale.objects.filter(pk=first.sale).update(closes_at=timezone.now())
-    sales.preheat(second.sale)
-    sales.tend()
+    lifecycle.preheat(second.sale)
+    lifecycle.tend()
     assert sale(first.sale).unloaded_at is not None
-    assert strategies.counters().left(["a"]) == {"a": 3}
+    assert registry.counters().left(["a"]) == {"a": 3}
 
 
 def test_a_sale_by_a_strategy_that_is_not_known_here_keeps_no_other_from_it(
@@ -474,7 +481,7 @@ def test_a_sale_by_a_strategy_that_is_not_known_here_keeps_no_other_from_it(
     """The web processes know where etcd is, and nobody has told this worker."""
     unknown, lua = on_sale({"a": 1}, preheat=False), on_sale({"b": 1}, strategy="lua", preheat=False)
     Sale.objects.filter(pk=unknown.sale).update(strategy="etcd-lock")
-    sales.tend()
+    lifecycle.tend()
     assert f"Sale {unknown.sale} could not be tended" in caplog.text
     assert "ETCD_URL" in caplog.text
     assert sale(unknown.sale).preheated_at is None
@@ -486,10 +493,10 @@ def test_a_sale_that_cannot_be_tended_keeps_no_other_from_it(
 ) -> None:
     lua = on_sale({"a": 1}, strategy="lua", preheat=False)
     with redis_gone():
-        sales.tend()
+        lifecycle.tend()
     assert f"Sale {lua.sale} could not be tended" in caplog.text
     assert sale(lua.sale).preheated_at is None
-    sales.tend()
+    lifecycle.tend()
     assert sale(lua.sale).preheated_at is not None
 
 
@@ -502,19 +509,19 @@ def test_a_copy_that_is_being_made_is_not_removed(redis: Redis, name: str, clear
     window = {"opens": timedelta(hours=hours), "closes": timedelta(hours=hours + 1)}
     coming = on_sale({"a": 0}, strategy=name, preheat=False, **window)
     if clearing == "reconciling":
-        sales.close(over.sale)
-    clear = partial(sales.close, over.sale) if clearing == "the end of the sale before" else reconcile
+        lifecycle.close(over.sale)
+    clear = partial(lifecycle.close, over.sale) if clearing == "the end of the sale before" else reconcile
     with ThreadPoolExecutor(1) as pool:
         with transaction.atomic():
-            sales.preheat(coming.sale)
+            lifecycle.preheat(coming.sale)
             clearing_away = begin(pool, clear)
             wait_for(lambda: clearing_away.done() or somebody_waits_for_a_row(), "somebody to find the copy")
         clearing_away.result(PATIENCE)
 
     copies = {
-        "lua": lambda: strategies.counters().left(["a"]) == {"a": 3},
-        "lua-queue": lambda: strategies.counters().left(["a"]) == {"a": 3},
-        "segmented-redis": lambda: strategies.segment_counters().segments("a") is not None,
+        "lua": lambda: registry.counters().left(["a"]) == {"a": 3},
+        "lua-queue": lambda: registry.counters().left(["a"]) == {"a": 3},
+        "segmented-redis": lambda: registry.segment_counters().segments("a") is not None,
         "segmented-lock": lambda: StockItem.objects.get().split_by == name,
         "unit-rows": lambda: StockItem.objects.get().split_by == name,
     }

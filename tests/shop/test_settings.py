@@ -13,10 +13,10 @@ import pytest
 from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 
-SETTINGS = Path(settings.BASE_DIR) / "shop/settings.py"
+SETTINGS = Path(settings.BASE_DIR) / "shop/runtime/settings.py"
 WHOLE = {
     "NUM_PROXIES": 0,
-    "LAB_STAGES": 1,
+    "LAB_SANDBOXES": 1,
     "WEB_THREADS": 1,
     "WEB_PROCESSES": 1,
     "WEB_CONNECTIONS": 1,
@@ -56,7 +56,7 @@ def read(monkeypatch: pytest.MonkeyPatch, **given: str) -> dict[str, Any]:
 
 
 def manage(*arguments: str, **given: str) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "DJANGO_SETTINGS_MODULE": "shop.settings", "SECRET_KEY": "k" * 50, **given}
+    environment = {**os.environ, "DJANGO_SETTINGS_MODULE": "shop.runtime.settings", "SECRET_KEY": "k" * 50, **given}
     command = [sys.executable, "manage.py", *arguments]
     return subprocess.run(command, cwd=settings.BASE_DIR, env=environment, capture_output=True, text=True, timeout=60)
 

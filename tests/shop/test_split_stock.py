@@ -13,14 +13,21 @@ from django.db import transaction
 from django.utils import timezone
 from redis import Redis
 
-from inventory import sold_out, stock, strategies
+from inventory import sold_out, stock
 from inventory.errors import NotThatMany, SoldOut, StockElsewhere, StockNotLoaded, TryAgain
 from inventory.models import StockItem, StockMovement, StockSegment, StockUnit
-from shop import accounts, checkout, offers, payments, sales
+from inventory.strategies import registry
+from shop import conservation
 from shop import reconcile as reconciling
 from shop.models import Order, Payment, Sale, SaleItem
+from shop.orders import payments
+from shop.orders.customer_changes import cancel_order
+from shop.orders.place import make_request, place_order
+from shop.orders.queued import save_queued
+from shop.orders.receipts import Placed
+from shop.orders.saving import save
 from shop.reconcile import reconcile
-from shop.saving import save
+from shop.sales import lifecycle, offers
 from tests.factories import SAVING, OnSale, at_once, begin, close_now, interleaved, new_customer, on_sale
 from tests.waiting import PATIENCE
 
@@ -31,11 +38,11 @@ OTHERS = ["guarded-update", "lua", "redis-lock", "group-commit", *SPLIT]
 HOUR = timedelta(hours=1)
 
 
-def buy(offer: OnSale, units: int = 1) -> checkout.Placed:
-    return checkout.place(customer=new_customer(), sale=offer.sale, quantities=offer.cart(a=units), key="k")
+def buy(offer: OnSale, units: int = 1) -> Placed:
+    return place_order(customer=new_customer(), sale=offer.sale, quantities=offer.cart(a=units), key="k")
 
 
-def buy_patiently(offer: OnSale, units: int = 1) -> checkout.Placed:
+def buy_patiently(offer: OnSale, units: int = 1) -> Placed:
     """As one who is told that the stock is not loaded, and comes again."""
     try:
         return buy(offer, units)
@@ -55,17 +62,15 @@ def assert_all_can_be_bought(offer: OnSale, units: int) -> None:
     with pytest.raises(SoldOut):
         buy(offer)
     assert stock.on_hand("a") == 0
-    assert all(figures.conserved for figures in accounts.figures())
+    assert all(figures.conserved for figures in conservation.figures())
 
 
 def late_order(first: str, second: str, units: int) -> tuple[Callable[[], object], OnSale]:
     """An order that comes to its stock when its sale is over, and the next sale, which is open."""
     offer = on_sale({"a": 10}, strategy=first)
-    draft = checkout.draft_order(
-        offers.read(offer.sale), customer=new_customer(), quantities=offer.cart(a=units), key="late"
-    )
+    request = make_request(offers.read(offer.sale), customer=new_customer(), quantities=offer.cart(a=units), key="late")
     Sale.objects.update(closes_at=timezone.now())
-    return partial(strategies.get(first).place, draft, save), on_sale({"a": 0}, strategy=second)
+    return partial(registry.get(first).place, request, save), on_sale({"a": 0}, strategy=second)
 
 
 # The next sale
@@ -106,10 +111,10 @@ def test_what_redis_admits_of_stock_that_is_split_for_another_sale_is_gathered_b
     for _ in range(8):
         with suppress(TryAgain, SoldOut):
             buy(offer)
-        checkout.save_queued()
+        save_queued()
         sold_out.forget()  # as a moment later
     assert Order.objects.filter(state=Order.State.PENDING).count() == 4
-    assert all(figures.conserved for figures in accounts.figures())
+    assert all(figures.conserved for figures in conservation.figures())
 
 
 @pytest.mark.parametrize("name", ["guarded-update", "advisory-lock", "redis-lock", "optimistic"])
@@ -118,7 +123,7 @@ def test_who_finds_too_little_and_then_enough_is_told_to_ask_again(name: str) ->
     offer = on_sale({"a": 1}, strategy=name)
     order = buy(offer).order.pk
     customer = Order.objects.get().customer_id
-    again = partial(checkout.cancel, order, customer=customer)
+    again = partial(cancel_order, order, customer=customer)
     with (
         interleaved(again, before='SUM.*"inventory_stocksegment"'),
         pytest.raises(StockElsewhere, match="came back"),
@@ -143,14 +148,14 @@ def test_a_sale_that_was_preheated_before_another_one_was_put_in_front_of_it_is_
     redis: Redis, first: str, second: str
 ) -> None:
     after = on_sale({"a": 10}, strategy=second, opens=2 * HOUR, closes=3 * HOUR)
-    sales.preheat(after.sale)
+    lifecycle.preheat(after.sale)
     before = on_sale({"a": 0}, strategy=first)
     buy(before)
     assert pieces()[1] == first
     assert not offers.read(after.sale).preheated
 
     close_now(before)
-    sales.tend()
+    lifecycle.tend()
     Sale.objects.filter(pk=after.sale).update(opens_at=timezone.now())
     offers._remembered.clear()
 
@@ -162,8 +167,8 @@ def add(offer: OnSale, to: OnSale) -> OnSale:
     for item in SaleItem.objects.filter(sale=offer.sale):
         SaleItem.objects.create(sale_id=to.sale, product=item.product, price=item.price)
     offers._remembered.clear()
-    with suppress(sales.NotNow):
-        sales.preheat(to.sale)
+    with suppress(lifecycle.NotNow):
+        lifecycle.preheat(to.sale)
     return OnSale(to.sale, {**to.products, **offer.products})
 
 
@@ -174,14 +179,14 @@ def test_a_product_that_is_added_to_a_sale_that_is_to_come_is_still_sold_by_the_
 ) -> None:
     before = on_sale({"a": 4}, strategy=first)
     after = on_sale({"b": 1}, strategy=second, opens=2 * HOUR, closes=3 * HOUR)
-    sales.preheat(after.sale)
+    lifecycle.preheat(after.sale)
     after = add(before, after)
 
     buy(before)
     assert pieces()[1] == (first if first in SPLIT else "")
     close_now(before)
     Sale.objects.filter(pk=after.sale).update(opens_at=timezone.now())
-    sales.tend()
+    lifecycle.tend()
     offers._remembered.clear()
 
     assert pieces() == (3, second)
@@ -194,14 +199,14 @@ def test_a_product_that_is_added_to_the_open_sale_is_handed_on_to_the_one_that_i
     first: str, second: str
 ) -> None:
     after = on_sale({"a": 4}, strategy=second, opens=2 * HOUR, closes=3 * HOUR)
-    sales.preheat(after.sale)
+    lifecycle.preheat(after.sale)
     before = add(after, on_sale({"b": 1}, strategy=first))
 
     buy(before)
     assert pieces()[1] == first
     close_now(before)
     Sale.objects.filter(pk=after.sale).update(opens_at=timezone.now())
-    sales.tend()
+    lifecycle.tend()
     offers._remembered.clear()
 
     assert pieces()[1] == (second if second in SPLIT else "")
@@ -215,7 +220,7 @@ def test_of_two_sales_of_a_sku_that_are_open_the_one_that_opened_first_sells_it(
     assert reconciling.sellers()["a"] == "lua"
     assert pieces() == (0, "")
     buy(offer)
-    sales.preheat(offer.sale)
+    lifecycle.preheat(offer.sale)
     assert offers.read(later.sale).preheated, "it sells its other product"
     assert_all_can_be_bought(offer, 3)
 
@@ -223,12 +228,12 @@ def test_of_two_sales_of_a_sku_that_are_open_the_one_that_opened_first_sells_it(
 def test_a_sale_is_not_preheated_while_another_one_of_the_sku_comes_before_it() -> None:
     later = on_sale({"a": 1}, opens=2 * HOUR, closes=3 * HOUR)
     sooner = on_sale({"a": 0}, opens=HOUR, closes=2 * HOUR)
-    with pytest.raises(sales.NotNow, match="selling the same until"):
-        sales.preheat(later.sale)
-    sales.preheat(sooner.sale)
+    with pytest.raises(lifecycle.NotNow, match="selling the same until"):
+        lifecycle.preheat(later.sale)
+    lifecycle.preheat(sooner.sale)
     assert [offers.read(each.sale).preheated for each in (sooner, later)] == [True, False]
     close_now(sooner)
-    sales.preheat(later.sale)
+    lifecycle.preheat(later.sale)
     assert offers.read(later.sale).preheated
 
 
@@ -258,7 +263,7 @@ def test_reconciling_leaves_the_pieces_of_a_sale_that_is_preheated_while_it_look
     def hand_over() -> None:
         Sale.objects.filter(pk=before.sale).update(closes_at=timezone.now())
         Sale.objects.filter(pk=after.sale).update(opens_at=timezone.now())
-        sales.preheat(after.sale)
+        lifecycle.preheat(after.sale)
 
     with interleaved(hand_over, before="^SELECT [^F]*split_by"):
         reconcile()
@@ -275,7 +280,7 @@ def test_reconciling_leaves_a_running_sale_its_pieces() -> None:
 @pytest.mark.parametrize("name", SPLIT)
 def test_a_sale_that_is_opened_again_after_its_end_is_loaded_and_unloaded_again(name: str) -> None:
     offer = on_sale({"a": 10}, strategy=name)
-    sales.close(offer.sale)
+    lifecycle.close(offer.sale)
     assert pieces() == (0, "")
     Sale.objects.update(closes_at=timezone.now() + HOUR)
     offers._remembered.clear()
@@ -284,15 +289,15 @@ def test_a_sale_that_is_opened_again_after_its_end_is_loaded_and_unloaded_again(
     buy(offer)
     assert pieces() == (9, name)
     close_now(offer)
-    sales.tend()
+    lifecycle.tend()
     assert pieces() == (0, "")
 
 
 def test_tending_loads_a_sale_that_is_opened_again() -> None:
     offer = on_sale({"a": 10}, strategy="unit-rows")
-    sales.close(offer.sale)
+    lifecycle.close(offer.sale)
     Sale.objects.update(closes_at=timezone.now() + HOUR)
-    sales.tend()
+    lifecycle.tend()
     assert pieces() == (10, "unit-rows")
 
 
@@ -303,8 +308,8 @@ def test_tending_loads_a_sale_that_is_opened_again() -> None:
 def test_a_late_payment_finds_units_that_are_split_up(name: str) -> None:
     offer = on_sale({"a": 10}, strategy=name)
     order = Order.objects.get(pk=buy(offer, 3).order.pk)
-    checkout.cancel(order.pk, customer=order.customer_id)
-    sales.preheat(offer.sale)
+    cancel_order(order.pk, customer=order.customer_id)
+    lifecycle.preheat(offer.sale)
     assert pieces()[0] == 10
 
     payment = payments.receive("late", order=order.pk, amount=order.total).payment
@@ -329,9 +334,9 @@ def test_a_late_payment_that_waits_for_one_sku_has_no_segment_of_another() -> No
     """A cart that gathers has items before segments: with a segment before an item, each would wait for the other."""
     offer = on_sale({"a": 10, "c": 10}, strategy="segmented-lock")
     cart = {"customer": new_customer(), "quantities": offer.cart(a=1, c=1), "key": "k"}
-    order = Order.objects.get(pk=checkout.place(sale=offer.sale, **cart).order.pk)
-    checkout.cancel(order.pk, customer=order.customer_id)
-    sales.preheat(offer.sale)
+    order = Order.objects.get(pk=place_order(sale=offer.sale, **cart).order.pk)
+    cancel_order(order.pk, customer=order.customer_id)
+    lifecycle.preheat(offer.sale)
 
     with ThreadPoolExecutor(1) as pool:
         with transaction.atomic():
@@ -349,13 +354,13 @@ def test_buyers_late_payments_and_corrections_wait_for_each_other_in_no_circle(n
     offer = on_sale({"a": 60, "b": 60, "c": 60}, strategy=name)
 
     def place(**cart: int) -> Order:
-        placed = checkout.place(customer=new_customer(), sale=offer.sale, quantities=offer.cart(**cart), key="k")
+        placed = place_order(customer=new_customer(), sale=offer.sale, quantities=offer.cart(**cart), key="k")
         return Order.objects.get(pk=placed.order.pk)
 
     late = [place(**cart) for cart in [{"a": 2, "b": 1}, {"b": 2, "c": 1}, {"a": 1, "c": 2}] * 3]
     for order in late:
-        checkout.cancel(order.pk, customer=order.customer_id)
-    sales.preheat(offer.sale)
+        cancel_order(order.pk, customer=order.customer_id)
+    lifecycle.preheat(offer.sale)
 
     def correct(sku: str) -> None:
         stock.move(sku, StockMovement.Kind.CORRECTED, -1, why="broken")
@@ -364,14 +369,14 @@ def test_buyers_late_payments_and_corrections_wait_for_each_other_in_no_circle(n
         *[partial(payments.receive, str(order), order=order.pk, amount=order.total) for order in late],
         *[partial(place, **cart) for cart in [{"a": 1, "b": 1, "c": 1}, {"b": 20}, {"a": 1, "c": 18}] * 2],
         *[partial(correct, sku) for sku in "cba"],
-        *[partial(sales.preheat, offer.sale)] * 2,
+        *[partial(lifecycle.preheat, offer.sale)] * 2,
     )
 
     assert [answer for answer in answers if isinstance(answer, Exception)] == []
     assert set(Payment.objects.values_list("outcome", flat=True)) == {Payment.Outcome.PAID}
-    assert {row.sku: row.on_hand for row in accounts.figures()} == {
+    assert {row.sku: row.on_hand for row in conservation.figures()} == {
         "a": 60 - 9 - 4 - 1,
         "b": 60 - 9 - 42 - 1,
         "c": 60 - 9 - 38 - 1,
     }
-    assert all(row.conserved for row in accounts.figures())
+    assert all(row.conserved for row in conservation.figures())

@@ -12,8 +12,9 @@ from celery.signals import setup_logging
 from django.conf import settings
 from redis import Redis
 
-from shop import checkout, sales, tasks
-from shop.celery import app
+from shop.runtime import tasks
+from shop.runtime.celery import app
+from shop.sales import lifecycle
 from tests.waiting import PATIENCE, wait_for
 
 SAVES = 40
@@ -61,14 +62,14 @@ def test_sales_are_tended_while_orders_keep_coming(
         saves.append(1)
         return 0
 
-    monkeypatch.setattr(checkout, "save_queued", save)
-    monkeypatch.setattr(sales, "tend", lambda: tended.append(len(saves)))
+    monkeypatch.setattr("shop.runtime.tasks.save_queued", save)
+    monkeypatch.setattr(lifecycle, "tend", lambda: tended.append(len(saves)))
     assert app.conf.broker_url == settings.CELERY_BROKER_URL
     options: dict[str, Any] = {"pool": "threads", "concurrency": 2, "perform_ping_check": False, "loglevel": "error"}
     with start_worker(app, **options):
         for _ in range(SAVES):
             tasks.wake_worker()
-        tasks.tend_sales.delay()
+        tasks.advance_sales.delay()
         begin.set()
         wait_for(lambda: tended and len(saves) >= SAVES, "the worker to do all")
     if two_queues:

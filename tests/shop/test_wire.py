@@ -114,7 +114,8 @@ def test_a_row_that_somebody_else_holds_for_long_is_answered_with_503(port: int)
 
 def test_the_collector_passes_by_what_the_web_server_has_loaded() -> None:
     """Otherwise each full collection looks at all of it, while nobody is answered."""
-    count = "import gc, shop.wsgi; before = gc.get_freeze_count(); gc.collect(); print(before, len(gc.get_objects()))"
+    count = "import gc, shop.runtime.wsgi; before = gc.get_freeze_count(); gc.collect(); "
+    count += "print(before, len(gc.get_objects()))"
     done = subprocess.run([sys.executable, "-c", count], cwd=CHECKOUT, capture_output=True, text=True, check=True)
     frozen, looked_at = map(int, done.stdout.split())
     assert frozen > 100 * looked_at

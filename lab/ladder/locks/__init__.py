@@ -30,7 +30,7 @@ from lab.ladder.locks.redlock_no_fsync import RedlockNoFsync
 from lab.ladder.locks.redlock_replicated_nodes import RedlockReplicatedNodes
 from lab.ladder.locks.renewal_and_a_pause import RenewalAndAPause
 from lab.ladder.locks.renews_nothing import RenewsNothing
-from lab.ladder.locks.rung import EventRung, LockRung, Rung
+from lab.ladder.locks.rung import FaultRung, LockRung, Rung
 from lab.ladder.locks.set_nx_ex import SetNxEx
 from lab.ladder.locks.setnx import Setnx
 from lab.ladder.locks.setnx_then_expire import SetnxThenExpire
@@ -44,11 +44,11 @@ from lab.ladder.locks.wrong_argument import WrongArgument
 from lab.ladder.locks.wrong_key_expires import WrongKeyExpires
 from locking import FairRedisLock, RedisLock, Redlock, ReentrantLock
 from locking.etcd import EtcdLock
-from locking.postgres import AdvisoryLock
-from locking.tables import InsertLock, RowLock
+from locking.postgres.advisory import AdvisoryLock
+from locking.postgres.tables import InsertLock, RowLock
 from locking.zookeeper import ZooKeeperLock
 
-__all__ = ["LOCKS", "SOUND", "EventRung", "LockRung", "Rung"]
+__all__ = ["LOCKS", "SOUND", "FaultRung", "LockRung", "Rung"]
 
 LOCKS: dict[str, type[Rung]] = {
     rung.slug: rung

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from lab.ladder.locks.rung import COMPARE_AND_DELETE, WITH_A_TTL, LockRung
-from locking.base import patience
 from locking.lease import Lease
+from locking.lock import wait_timeout
 
 TAKE = """
 -- KEYS: the lock, the line. ARGV: the owner, the TTL in milliseconds. Returns 1 when it was granted, else 0.
@@ -42,7 +42,7 @@ class DeadHead(LockRung):
 
     def acquire(self, blocking: bool = True, timeout: float | None = None) -> Lease | None:  # noqa: FBT001, FBT002
         """See `Lock.acquire`."""
-        deadline = self._clock() + patience(blocking, timeout)
+        deadline = self._clock() + wait_timeout(blocking, timeout)
         owner = self.owner()
         lease = self._poll(owner, deadline)
         if lease is None:

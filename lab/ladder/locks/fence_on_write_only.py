@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from lab.ladder.locks.rung import Event, Invariant, Rung
+from lab.explorer.terms import Fault, Invariant
+from lab.ladder.locks.rung import Rung
 
 if TYPE_CHECKING:
     from redis import Redis
@@ -37,7 +38,7 @@ class FenceOnWriteOnly(Rung):
     title = "Fence checked on the write only"
     flaw: ClassVar[str | None] = "Two who have read the same value may both write, in the order of their fences."
     breaks: ClassVar[Invariant | None] = "conserved"
-    broken_by: ClassVar[Event | None] = "pause"
+    broken_by: ClassVar[Fault | None] = "pause"
     survives = frozenset({"crash"})
     fixed_by: ClassVar[str | None] = "fence"
     source = "002"

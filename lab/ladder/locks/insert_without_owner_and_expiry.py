@@ -8,9 +8,9 @@ import time
 from collections.abc import Callable
 
 from lab.ladder.locks.rung import ON_A_SERVER, POLL, Rung
-from locking.base import Lock, patience
 from locking.lease import Lease
-from locking.session import Session, parameters
+from locking.lock import Lock, wait_timeout
+from locking.postgres.session import PostgresSession, parameters
 
 INSERT = "INSERT INTO lock_grant VALUES ($1, 'somebody', 'infinity') ON CONFLICT DO NOTHING RETURNING name"
 DELETE = "DELETE FROM lock_grant WHERE name = $1 RETURNING name"
@@ -52,7 +52,7 @@ class InsertWithoutOwnerAndExpiry(Rung, Lock):
 
     def acquire(self, blocking: bool = True, timeout: float | None = None) -> Lease | None:  # noqa: FBT001, FBT002
         """See `Lock.acquire`."""
-        deadline = self._clock() + patience(blocking, timeout)
+        deadline = self._clock() + wait_timeout(blocking, timeout)
         while not self._ask(INSERT):
             left = deadline - self._clock()
             if left <= 0:
@@ -67,5 +67,5 @@ class InsertWithoutOwnerAndExpiry(Rung, Lock):
         return self._ask(DELETE)
 
     def _ask(self, statement: str) -> bool:
-        with Session(self._conninfo, self.name) as session:
+        with PostgresSession(self._conninfo, self.name) as session:
             return bool(session.ask(statement, self.name))

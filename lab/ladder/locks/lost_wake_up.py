@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from lab.ladder.locks.rung import WITH_A_TTL, LockRung
-from locking.base import patience
 from locking.lease import Lease
+from locking.lock import wait_timeout
 
 RELEASE = """
 -- KEYS: the lock. ARGV: the owner. Publishes the release, and returns 1 when the lock was the owner's, else 0.
@@ -38,7 +38,7 @@ class LostWakeUp(LockRung):
 
     def acquire(self, blocking: bool = True, timeout: float | None = None) -> Lease | None:  # noqa: FBT001, FBT002
         """See `Lock.acquire`."""
-        deadline = self._clock() + patience(blocking, timeout)
+        deadline = self._clock() + wait_timeout(blocking, timeout)
         lease = super().acquire(blocking=False)
         while lease is None and self._published(deadline):
             lease = super().acquire(blocking=False)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from lab.ladder.locks.rung import LockRung
-from locking.base import Capabilities
+from locking.lock import Capabilities
 
 
 class NoLock(LockRung):

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from lab.ladder.locks.rung import EventRung
+from lab.ladder.locks.rung import FaultRung
 from locking import RedisLock
 
 
-class OnePrimaryWithReplicas(EventRung):
+class OnePrimaryWithReplicas(FaultRung):
     """Flawed: whoever takes over from the primary knows only what had come to him by then.
 
     The lock is `RedisLock` as you may ship it; the flaw is that of one server that others copy, later. The schedule: A

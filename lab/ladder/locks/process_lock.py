@@ -6,7 +6,7 @@ import multiprocessing
 from typing import Any
 
 from lab.ladder.locks.rung import LockRung
-from locking.base import Capabilities
+from locking.lock import Capabilities
 
 _mutexes: dict[str, Any] = {}
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from lab.ladder.locks.rung import EventRung
+from lab.ladder.locks.rung import FaultRung
 from locking import Redlock
 
 
-class RedlockClockJump(EventRung):
+class RedlockClockJump(FaultRung):
     """Flawed: the nodes count a TTL by the time of day, which an operator or a time service may set.
 
     The drift allowance is for clocks that run a little faster or slower, not for those that leap. The schedule: of five

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from lab.ladder.locks.rung import EventRung
+from lab.ladder.locks.rung import FaultRung
 from locking import Redlock
 
 
-class RedlockNoFsync(EventRung):
+class RedlockNoFsync(FaultRung):
     """Flawed: two majorities have a node in common, which is worth nothing when that node has no memory.
 
     The lock is `Redlock` as you may ship it; the flaw is in how its nodes keep what they grant. The schedule: of five

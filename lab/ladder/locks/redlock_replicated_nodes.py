@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from lab.ladder.locks.rung import EventRung
+from lab.ladder.locks.rung import FaultRung
 from locking import Redlock
 
 
-class RedlockReplicatedNodes(EventRung):
+class RedlockReplicatedNodes(FaultRung):
     """Flawed: a replica makes the node available again, and a node that is gone is the safer one.
 
     Redlock needs nodes to be there, but first of all it needs them to remember. The schedule: of five nodes two cannot

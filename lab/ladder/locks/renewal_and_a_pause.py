@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from lab.ladder.locks.rung import EventRung
+from lab.ladder.locks.rung import FaultRung
 from locking import RedisLock
 
 
-class RenewalAndAPause(EventRung):
+class RenewalAndAPause(FaultRung):
     """Flawed: a lock ends by itself, and nobody can make its holder look before he writes.
 
     The lock is `RedisLock` as you may ship it, and it is right to let B in: a holder who is silent for a whole TTL may

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from lab.ladder.locks.rung import COMPARE_AND_DELETE, WITH_A_TTL, LockRung
 from locking.lease import Lease
+from locking.redis.connection import NO_ANSWER
 from locking.renewal import watchdog
-from locking.wire import NO_ANSWER
 
 
 class RenewsNothing(LockRung):

@@ -12,21 +12,17 @@ import time
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from locking.base import Capabilities, Lock, patience
+from lab.explorer.terms import Fault, Invariant
 from locking.errors import LockUnavailable
 from locking.lease import Lease
-from locking.redis import milliseconds
-from locking.wire import NO_ANSWER
+from locking.lock import Capabilities, Lock, wait_timeout
+from locking.redis.connection import NO_ANSWER
+from locking.redis.lock import milliseconds
 
 if TYPE_CHECKING:
     from redis import Redis
-
-Invariant = Literal["conserved", "one holder", "progress", "no false refusal", "once"]
-Event = Literal["late release", "tick", "expiry", "pause", "crash", "restart", "failover", "clock jump"]
-OF_AN_ACTOR: tuple[Event, ...] = ("tick", "pause", "crash")
-"""What happens to one of them, and not to all: in a schedule his name stands behind it."""
 
 POLL = 0.01
 """Seconds that a waiter sleeps before it asks again."""
@@ -69,15 +65,15 @@ class Rung:
     title: ClassVar[str]
     flaw: ClassVar[str | None]
     breaks: ClassVar[Invariant | None]
-    broken_by: ClassVar[Event | None] = None
+    broken_by: ClassVar[Fault | None] = None
     clients: ClassVar[int] = 2
     preemptions: ClassVar[int] = 2
-    survives: ClassVar[frozenset[Event]] = frozenset()
+    survives: ClassVar[frozenset[Fault]] = frozenset()
     fixed_by: ClassVar[str | None]
     source: ClassVar[str]
 
 
-class EventRung(Rung):
+class FaultRung(Rung):
     """A claim about a lock that you may ship: what it does not survive.
 
     Attributes:
@@ -86,7 +82,7 @@ class EventRung(Rung):
     """
 
     lock: ClassVar[type[Lock]]
-    event: ClassVar[Event]
+    event: ClassVar[Fault]
 
 
 class LockRung(Rung, Lock):
@@ -158,7 +154,7 @@ class LockRung(Rung, Lock):
 
     def acquire(self, blocking: bool = True, timeout: float | None = None) -> Lease | None:  # noqa: FBT001, FBT002
         """See `Lock.acquire`."""
-        return self._poll(self.owner(), self._clock() + patience(blocking, timeout))
+        return self._poll(self.owner(), self._clock() + wait_timeout(blocking, timeout))
 
     def _poll(self, owner: str, deadline: float) -> Lease | None:
         while True:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 
 from lab.ladder.locks.rung import Rung
-from locking.zookeeper import Session, ZooKeeperLock
+from locking.zookeeper import ZooKeeperLock, ZooKeeperSession
 
 
 class WatchSetTooLate(Rung, ZooKeeperLock):
@@ -27,7 +27,7 @@ class WatchSetTooLate(Rung, ZooKeeperLock):
     fixed_by = "zookeeper"
     source = "002"
 
-    def _sleep(self, session: Session, before: str, deadline: float) -> None:
+    def _sleep(self, session: ZooKeeperSession, before: str, deadline: float) -> None:
         path = f"{self._line}/{before}"
         bell = self._client.handler.event_object()
         with session.ringing(bell, path):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from lab.ladder.locks.rung import Rung
 from locking.lease import Lease
-from locking.zookeeper import Session, ZooKeeperLock
+from locking.zookeeper import ZooKeeperLock, ZooKeeperSession
 
 
 class WokenMeansMine(Rung, ZooKeeperLock):
@@ -27,7 +27,7 @@ class WokenMeansMine(Rung, ZooKeeperLock):
     fixed_by = "zookeeper"
     source = "002"
 
-    def _queue(self, session: Session, token: str, deadline: float) -> Lease | None:
+    def _queue(self, session: ZooKeeperSession, token: str, deadline: float) -> Lease | None:
         number = session.number
         node, fence = self._enter(token, deadline)
         line = self._look(deadline)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from django.db import transaction
 
-from inventory.draft import Draft, Placement, Save, save_one
 from inventory.errors import SoldOut
+from inventory.requests import OrderRequest, Placement, Save, save_one
 from lab.ladder.stock.rung import StockRung
 from lab.models import RungStock
 
@@ -27,12 +27,12 @@ class ComputeAndOverwrite(StockRung):
     fixed_by = "guarded-update"
     source = "002"
 
-    def _place(self, order: Draft, save: Save) -> Placement:
+    def _place(self, order: OrderRequest, save: Save) -> Placement:
         with transaction.atomic(durable=True):
-            for line in order.lines:
-                stock = RungStock.objects.get(sku=line.sku)
-                if stock.on_hand < line.quantity:
-                    raise SoldOut(line.sku, wanted=line.quantity, left=stock.on_hand)
-                RungStock.objects.filter(sku=line.sku).update(on_hand=stock.on_hand - line.quantity)
+            for item in order.items:
+                stock = RungStock.objects.get(sku=item.sku)
+                if stock.on_hand < item.quantity:
+                    raise SoldOut(item.sku, wanted=item.quantity, left=stock.on_hand)
+                RungStock.objects.filter(sku=item.sku).update(on_hand=stock.on_hand - item.quantity)
             save_one(order, save)
         return Placement.COMMITTED

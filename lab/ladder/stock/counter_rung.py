@@ -9,7 +9,7 @@ from typing import Any
 from django.db import transaction
 from django_redis import get_redis_connection
 
-from inventory.draft import Draft, Placement, Save, Saved, save_one
+from inventory.requests import OrderRequest, Placement, Save, Saved, save_one
 from lab.ladder.stock.rung import StockRung, subtract
 from lab.models import RungStock
 
@@ -20,34 +20,34 @@ class CounterRung(StockRung):
     A rung fills in `take`: how the units are taken from the counter.
     """
 
-    def _place(self, order: Draft, save: Save) -> Placement:
+    def _place(self, order: OrderRequest, save: Save) -> Placement:
         self.take(order)
         with transaction.atomic(durable=True):
             self.write(order, save)
         return Placement.COMMITTED
 
     @abstractmethod
-    def take(self, order: Draft) -> None:
-        """Take every line of an order from the counters.
+    def take(self, order: OrderRequest) -> None:
+        """Take every item of an order from the counters.
 
         Raises:
             SoldOut: Redis refuses it.
         """
 
-    def write(self, order: Draft, save: Save) -> None:
+    def write(self, order: OrderRequest, save: Save) -> None:
         """Subtract and save in the open transaction. What is refused goes back while it surely does not commit."""
         try:
-            for line in order.lines:
-                subtract(line)
+            for item in order.items:
+                subtract(item)
             save_one(order, save)
         except BaseException:
             self.give_back(order)
             raise
 
-    def give_back(self, order: Draft) -> None:
+    def give_back(self, order: OrderRequest) -> None:
         """Add the units of an order that is not written."""
-        for line in order.lines:
-            self.redis.incrby(self.key(line.sku), line.quantity)
+        for item in order.items:
+            self.redis.incrby(self.key(item.sku), item.quantity)
 
     @property
     def redis(self) -> Any:
@@ -57,8 +57,8 @@ class CounterRung(StockRung):
         """The counter of a sku. One hash tag for all: a script that takes a cart lives in one slot."""
         return f"lab:{{{self.slug}}}:{sku}"
 
-    def keys(self, order: Draft) -> list[str]:
-        return [self.key(line.sku) for line in order.lines]
+    def keys(self, order: OrderRequest) -> list[str]:
+        return [self.key(item.sku) for item in order.items]
 
     def preheat(self, skus: Sequence[str], saved: Saved) -> None:
         for stock in RungStock.objects.filter(sku__in=skus):

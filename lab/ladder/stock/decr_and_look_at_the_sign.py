@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from inventory.draft import Draft
 from inventory.errors import SoldOut
+from inventory.requests import OrderRequest
 from lab.ladder.stock.counter_rung import CounterRung
 
 
@@ -27,8 +27,8 @@ class DecrAndLookAtTheSign(CounterRung):
     fixed_by = "redis-taken-then-the-process-dies"
     source = "002"
 
-    def take(self, order: Draft) -> None:
-        for line in order.lines:
-            left = self.redis.decrby(self.key(line.sku), line.quantity)
+    def take(self, order: OrderRequest) -> None:
+        for item in order.items:
+            left = self.redis.decrby(self.key(item.sku), item.quantity)
             if left < 0:
-                raise SoldOut(line.sku, wanted=line.quantity, left=max(0, left + line.quantity))
+                raise SoldOut(item.sku, wanted=item.quantity, left=max(0, left + item.quantity))

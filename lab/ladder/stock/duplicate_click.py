@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from django.db import transaction
 
-from inventory.draft import Draft, Placement, Save, save_one
+from inventory.requests import OrderRequest, Placement, Save, save_one
 from lab.ladder.stock.rung import StockRung, take
 
 
@@ -27,9 +27,9 @@ class DuplicateClick(StockRung):
     fixed_by = "guarded-update"
     source = "common practice"
 
-    def _place(self, order: Draft, save: Save) -> Placement:
+    def _place(self, order: OrderRequest, save: Save) -> Placement:
         with transaction.atomic(durable=True):
-            for line in order.lines:
-                take(line)
+            for item in order.items:
+                take(item)
             save_one(order, save)
         return Placement.COMMITTED

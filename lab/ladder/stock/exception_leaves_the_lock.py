@@ -5,8 +5,8 @@ from __future__ import annotations
 from django.conf import settings
 from django.db import transaction
 
-from inventory.draft import Draft, Placement, Save, save_one
 from inventory.errors import StockBusy
+from inventory.requests import OrderRequest, Placement, Save, save_one
 from lab.ladder.stock.rung import StockRung, stock_lock, take
 
 
@@ -28,16 +28,16 @@ class ExceptionLeavesTheLock(StockRung):
     fixed_by = "redis-lock"
     source = "002"
 
-    def _place(self, order: Draft, save: Save) -> Placement:
+    def _place(self, order: OrderRequest, save: Save) -> Placement:
         leases = []
-        for line in order.lines:
-            lease = stock_lock(line.sku).acquire(timeout=settings.STOCK_LOCK_WAIT)
+        for item in order.items:
+            lease = stock_lock(item.sku).acquire(timeout=settings.STOCK_LOCK_WAIT)
             if lease is None:
-                raise StockBusy(f"Somebody holds the lock of {line.sku}.")
+                raise StockBusy(f"Somebody holds the lock of {item.sku}.")
             leases.append(lease)
         with transaction.atomic(durable=True):
-            for line in order.lines:
-                take(line)
+            for item in order.items:
+                take(item)
             save_one(order, save)
         for lease in leases:
             lease.release()

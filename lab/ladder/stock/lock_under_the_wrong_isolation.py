@@ -7,8 +7,8 @@ from contextlib import ExitStack
 from django.db import connection, transaction
 from django.db.models import Sum
 
-from inventory.draft import Draft, Placement, Save, save_one
 from inventory.errors import SoldOut
+from inventory.requests import OrderRequest, Placement, Save, save_one
 from lab.ladder.stock.rung import StockRung, locked
 from lab.models import RungOrder, RungStock
 
@@ -32,18 +32,18 @@ class LockUnderTheWrongIsolation(StockRung):
     fixed_by = "redis-lock"
     source = "pretix"
 
-    def _place(self, order: Draft, save: Save) -> Placement:
+    def _place(self, order: OrderRequest, save: Save) -> Placement:
         with ExitStack() as leases, transaction.atomic(durable=True):
             with connection.cursor() as cursor:
                 cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
-            skus = [line.sku for line in order.lines]
+            skus = [item.sku for item in order.items]
             received = dict(RungStock.objects.filter(sku__in=skus).values_list("sku", "received"))
             leases.enter_context(locked(*skus))
-            for line in order.lines:
-                orders = RungOrder.objects.filter(sku=line.sku, state=RungOrder.State.PLACED)
-                left = received[line.sku] - (orders.aggregate(units=Sum("quantity"))["units"] or 0)
-                if left < line.quantity:
-                    raise SoldOut(line.sku, wanted=line.quantity, left=left)
+            for item in order.items:
+                orders = RungOrder.objects.filter(sku=item.sku, state=RungOrder.State.PLACED)
+                left = received[item.sku] - (orders.aggregate(units=Sum("quantity"))["units"] or 0)
+                if left < item.quantity:
+                    raise SoldOut(item.sku, wanted=item.quantity, left=left)
             save_one(order, save)
             RungOrder.objects.filter(order=order.id).update(counted=True)
         return Placement.COMMITTED

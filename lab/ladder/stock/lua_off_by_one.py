@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from inventory.draft import Draft
 from inventory.errors import SoldOut
+from inventory.requests import OrderRequest
 from lab.ladder.stock.counter_rung import CounterRung
 
 TAKE = """
--- KEYS: the counter of each line. ARGV: the quantity of each.
--- Returns {line, left} of the first line that is refused; nothing when all were taken.
-for line = 1, #KEYS do
-    local left = tonumber(redis.call('GET', KEYS[line]) or 0)
+-- KEYS: the counter of each item. ARGV: the quantity of each.
+-- Returns {item, left} of the first item that is refused; nothing when all were taken.
+for item = 1, #KEYS do
+    local left = tonumber(redis.call('GET', KEYS[item]) or 0)
     if left < 0 then
-        return {line, left}
+        return {item, left}
     end
 end
-for line = 1, #KEYS do
-    redis.call('DECRBY', KEYS[line], ARGV[line])
+for item = 1, #KEYS do
+    redis.call('DECRBY', KEYS[item], ARGV[item])
 end
 """
 
@@ -39,8 +39,8 @@ class LuaOffByOne(CounterRung):
     fixed_by = "redis-taken-then-the-process-dies"
     source = "002"
 
-    def take(self, order: Draft) -> None:
-        refused = self.redis.eval(TAKE, len(order.lines), *self.keys(order), *(line.quantity for line in order.lines))
+    def take(self, order: OrderRequest) -> None:
+        refused = self.redis.eval(TAKE, len(order.items), *self.keys(order), *(item.quantity for item in order.items))
         if refused:
-            line = order.lines[refused[0] - 1]
-            raise SoldOut(line.sku, wanted=line.quantity, left=max(0, refused[1]))
+            item = order.items[refused[0] - 1]
+            raise SoldOut(item.sku, wanted=item.quantity, left=max(0, refused[1]))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from django.db import transaction
 
-from inventory.draft import Draft, Placement, Save, save_one
+from inventory.requests import OrderRequest, Placement, Save, save_one
 from lab.ladder.stock.rung import StockRung, locked, take
 
 
@@ -28,10 +28,10 @@ class OrderAfterTheUnlock(StockRung):
     fixed_by = "redis-lock"
     source = "002"
 
-    def _place(self, order: Draft, save: Save) -> Placement:
-        with locked(*(line.sku for line in order.lines)), transaction.atomic(durable=True):
-            for line in order.lines:
-                take(line)
+    def _place(self, order: OrderRequest, save: Save) -> Placement:
+        with locked(*(item.sku for item in order.items)), transaction.atomic(durable=True):
+            for item in order.items:
+                take(item)
         with transaction.atomic(durable=True):
             save_one(order, save)
         return Placement.COMMITTED

@@ -9,7 +9,7 @@ from uuid import UUID
 import orjson
 from django.db import connection, transaction
 
-from inventory.draft import Draft, Line, Placement, Save
+from inventory.requests import OrderRequest, Placement, RequestItem, Save
 from lab.ladder.stock.redis_taken_then_the_process_dies import RedisTakenThenTheProcessDies
 from lab.models import RungOrder
 
@@ -32,7 +32,7 @@ class QueueAfterDecrementAsTwoCalls(RedisTakenThenTheProcessDies):
     fixed_by = "lua"
     source = "common practice"
 
-    def _place(self, order: Draft, save: Save) -> Placement:
+    def _place(self, order: OrderRequest, save: Save) -> Placement:
         self.take(order)
         self.redis.rpush(self.queue, orjson.dumps(order, default=str))
         self.work(save)
@@ -54,29 +54,31 @@ class QueueAfterDecrementAsTwoCalls(RedisTakenThenTheProcessDies):
                     cursor.execute("SELECT pg_advisory_xact_lock(hashtext(%s))", [self.queue])
                 if (entry := self.redis.lindex(self.queue, 0)) is None:
                     return
-                order = draft_of(entry)
+                order = request_of(entry)
                 if not RungOrder.objects.filter(order=order.id).exists():
                     self.write(order, save)
             self.redis.lrem(self.queue, 1, entry)
 
     def copy(self, sku: str) -> int:
-        queued = [draft_of(entry) for entry in self.redis.lrange(self.queue, 0, -1)]
+        queued = [request_of(entry) for entry in self.redis.lrange(self.queue, 0, -1)]
         written = set(
             RungOrder.objects.filter(order__in=[order.id for order in queued]).values_list("order", flat=True)
         )
-        waiting = (line for order in queued if order.id not in written for line in order.lines)
-        return super().copy(sku) + sum(line.quantity for line in waiting if line.sku == sku)
+        waiting = (item for order in queued if order.id not in written for item in order.items)
+        return super().copy(sku) + sum(item.quantity for item in waiting if item.sku == sku)
 
 
-def draft_of(entry: bytes) -> Draft:
+def request_of(entry: bytes) -> OrderRequest:
     """The order that was published."""
     read = orjson.loads(entry)
-    lines = (Line(line["sku"], line["quantity"], Decimal(line["price"]), line["limit"]) for line in read["lines"])
-    return Draft(
+    items = (
+        RequestItem(item["sku"], item["quantity"], Decimal(item["price"]), item["limit"]) for item in read["items"]
+    )
+    return OrderRequest(
         **read
         | {
             "id": UUID(read["id"]),
-            "lines": tuple(lines),
+            "items": tuple(items),
             "created_at": datetime.fromisoformat(read["created_at"]),
         }
     )

@@ -6,9 +6,9 @@ from typing import Any
 
 import orjson
 
-from inventory.counters import SCRIPTS
-from inventory.draft import Draft, Placement, Save
+from inventory.counters.whole import SCRIPTS
 from inventory.errors import SoldOut, StockReserved
+from inventory.requests import OrderRequest, Placement, Save
 from lab.ladder.stock.counter_rung import CounterRung
 from lab.models import RungOrder
 
@@ -35,38 +35,38 @@ class RedisLosesItsLastSecond(CounterRung):
     fixed_by = "lua"
     source = "002"
 
-    def _place(self, order: Draft, save: Save) -> Placement:
+    def _place(self, order: OrderRequest, save: Save) -> Placement:
         placement = super()._place(order, save)
         self._settle(order, "sold")
         return placement
 
     @property
     def notes(self) -> str:
-        """The key of the notes: what is reserved for which draft."""
+        """The key of the notes: what is reserved for which request."""
         return f"lab:{{{self.slug}}}"
 
-    def take(self, order: Draft) -> None:
-        note = orjson.dumps({"lines": [(line.sku, line.quantity) for line in order.lines]})
+    def take(self, order: OrderRequest) -> None:
+        note = orjson.dumps({"items": [(item.sku, item.quantity) for item in order.items]})
         answer, position, left = self._run("take", order, note)
-        line = order.lines[position - 1]
+        item = order.items[position - 1]
         if answer == b"reserved":
-            raise StockReserved(line.sku)
+            raise StockReserved(item.sku)
         if answer != b"taken":
-            raise SoldOut(line.sku, wanted=line.quantity, left=left)
+            raise SoldOut(item.sku, wanted=item.quantity, left=left)
 
-    def give_back(self, order: Draft) -> None:
+    def give_back(self, order: OrderRequest) -> None:
         self._settle(order, "back")
 
-    def _settle(self, order: Draft, how: str) -> None:
-        self._run("settle", order, how)
+    def _settle(self, order: OrderRequest, how: str) -> None:
+        self._run("confirm_reservation", order, how)
 
-    def _run(self, script: str, order: Draft, argument: bytes | str) -> Any:
+    def _run(self, script: str, order: OrderRequest, argument: bytes | str) -> Any:
         keys = [self.notes, f"{self.notes}:units", *self.keys(order)]
         return self.redis.eval(SCRIPTS[script], len(keys), *keys, str(order.id), argument)
 
     def copy(self, sku: str) -> int:
-        """The counter, and what is noted for drafts that are no orders yet."""
-        notes = {note.decode(): orjson.loads(said)["lines"] for note, said in self.redis.hgetall(self.notes).items()}
+        """The counter, and what is noted for requests that are no orders yet."""
+        notes = {note.decode(): orjson.loads(said)["items"] for note, said in self.redis.hgetall(self.notes).items()}
         orders = {str(order) for order in RungOrder.objects.filter(order__in=notes).values_list("order", flat=True)}
-        reserved = [line for note, lines in notes.items() if note not in orders for line in lines]
+        reserved = [item for note, items in notes.items() if note not in orders for item in items]
         return super().copy(sku) + sum(units for noted, units in reserved if noted == sku)

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from inventory.draft import Draft
 from inventory.errors import SoldOut
+from inventory.requests import OrderRequest
 from lab.ladder.stock.counter_rung import CounterRung
 
 TAKE = """
--- KEYS: the counter of each line. ARGV: the quantity of each.
--- Returns {line, left} of the first line that is refused; nothing when all were taken.
-for line = 1, #KEYS do
-    local left = tonumber(redis.call('GET', KEYS[line]) or 0)
-    if left < tonumber(ARGV[line]) then
-        return {line, left}
+-- KEYS: the counter of each item. ARGV: the quantity of each.
+-- Returns {item, left} of the first item that is refused; nothing when all were taken.
+for item = 1, #KEYS do
+    local left = tonumber(redis.call('GET', KEYS[item]) or 0)
+    if left < tonumber(ARGV[item]) then
+        return {item, left}
     end
 end
-for line = 1, #KEYS do
-    redis.call('DECRBY', KEYS[line], ARGV[line])
+for item = 1, #KEYS do
+    redis.call('DECRBY', KEYS[item], ARGV[item])
 end
 """
 
@@ -27,7 +27,7 @@ class RedisTakenThenTheProcessDies(CounterRung):
     While every process lives, what is taken is sold or given back. The schedule: A's script has run, and his process
     dies before the order. The counter is down by one, the stock in Postgres is not: a unit that nobody owns and nobody
     can buy. No figure says whether it is lost or on its way.
-    Fixed by a note of whose units they are, written by the same script: `redis-loses-its-last-second`. A draft that is
+    Fixed by a note of whose units they are, in the same script: `redis-loses-its-last-second`. A request that is
     noted and has no order is then found, and its units go back. Source: common practice.
     """
 
@@ -41,8 +41,8 @@ class RedisTakenThenTheProcessDies(CounterRung):
     fixed_by = "redis-loses-its-last-second"
     source = "common practice"
 
-    def take(self, order: Draft) -> None:
-        refused = self.redis.eval(TAKE, len(order.lines), *self.keys(order), *(line.quantity for line in order.lines))
+    def take(self, order: OrderRequest) -> None:
+        refused = self.redis.eval(TAKE, len(order.items), *self.keys(order), *(item.quantity for item in order.items))
         if refused:
-            line = order.lines[refused[0] - 1]
-            raise SoldOut(line.sku, wanted=line.quantity, left=refused[1])
+            item = order.items[refused[0] - 1]
+            raise SoldOut(item.sku, wanted=item.quantity, left=refused[1])

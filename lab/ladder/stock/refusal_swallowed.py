@@ -6,8 +6,8 @@ import logging
 
 from django.db import transaction
 
-from inventory.draft import Draft, Placement, Save, save_one
 from inventory.errors import SoldOut
+from inventory.requests import OrderRequest, Placement, Save, save_one
 from lab.ladder.stock.rung import StockRung, locked, take
 
 logger = logging.getLogger(__name__)
@@ -30,12 +30,12 @@ class RefusalSwallowed(StockRung):
     fixed_by = "redis-lock"
     source = "002"
 
-    def _place(self, order: Draft, save: Save) -> Placement:
-        with locked(*(line.sku for line in order.lines)), transaction.atomic(durable=True):
+    def _place(self, order: OrderRequest, save: Save) -> Placement:
+        with locked(*(item.sku for item in order.items)), transaction.atomic(durable=True):
             try:
                 with transaction.atomic():
-                    for line in order.lines:
-                        take(line)
+                    for item in order.items:
+                        take(item)
             except SoldOut as refused:
                 logger.info("%s: rolled back", refused)
             save_one(order, save)

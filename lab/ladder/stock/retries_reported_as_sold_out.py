@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from django.db import transaction
 
-from inventory.draft import Draft, Line, Placement, Save, save_one
 from inventory.errors import SoldOut
+from inventory.requests import OrderRequest, Placement, RequestItem, Save, save_one
 from inventory.strategies.optimistic import Overtaken
 from lab.ladder.stock.rung import StockRung
 from lab.models import RungStock
@@ -32,28 +32,28 @@ class RetriesReportedAsSoldOut(StockRung):
     fixed_by = "optimistic"
     source = "002"
 
-    def _place(self, order: Draft, save: Save) -> Placement:
+    def _place(self, order: OrderRequest, save: Save) -> Placement:
         for _ in range(ATTEMPTS):
             try:
                 with transaction.atomic(durable=True):
-                    for line in order.lines:
-                        compare_and_set(line)
+                    for item in order.items:
+                        compare_and_set(item)
                     save_one(order, save)
             except Overtaken:
                 continue
             return Placement.COMMITTED
-        raise SoldOut(order.lines[0].sku, wanted=order.lines[0].quantity, left=0)
+        raise SoldOut(order.items[0].sku, wanted=order.items[0].quantity, left=0)
 
 
-def compare_and_set(line: Line) -> None:
-    """Subtract a line if the stock is still what was read. A figure that has come back to the same is the same stock.
+def compare_and_set(item: RequestItem) -> None:
+    """Subtract a item if the stock is still what was read. A figure that has come back to the same is the same stock.
 
     Raises:
         SoldOut: the stock that was read does not cover it.
         Overtaken: it has changed since.
     """
-    left = RungStock.objects.get(sku=line.sku).on_hand
-    if left < line.quantity:
-        raise SoldOut(line.sku, wanted=line.quantity, left=left)
-    if not RungStock.objects.filter(sku=line.sku, on_hand=left).update(on_hand=left - line.quantity):
+    left = RungStock.objects.get(sku=item.sku).on_hand
+    if left < item.quantity:
+        raise SoldOut(item.sku, wanted=item.quantity, left=left)
+    if not RungStock.objects.filter(sku=item.sku, on_hand=left).update(on_hand=left - item.quantity):
         raise Overtaken

@@ -13,9 +13,9 @@ from django.db.models import F
 from django_redis import get_redis_connection
 from redis import RedisError
 
-from inventory.draft import Draft, Line, Placement, Save
 from inventory.errors import SoldOut, StockBusy, StockUnavailable
-from inventory.strategies import Strategy
+from inventory.requests import OrderRequest, Placement, RequestItem, Save
+from inventory.strategies.base import Strategy
 from lab.ladder.locks.rung import Rung
 from lab.models import RungStock
 from locking import LockTimeout, LockUnavailable, RedisLock
@@ -39,7 +39,7 @@ class StockRung(Rung, Strategy):
     def __init__(self) -> None:
         self.name = self.slug
 
-    def place(self, order: Draft, save: Save) -> Placement:
+    def place(self, order: OrderRequest, save: Save) -> Placement:
         """See `Strategy.place`."""
         try:
             return super().place(order, save)
@@ -72,17 +72,17 @@ def locked(*names: str) -> Iterator[None]:
         yield
 
 
-def take(line: Line) -> None:
-    """Subtract a line in the open transaction if there is enough: for rungs whose flaw is elsewhere.
+def take(item: RequestItem) -> None:
+    """Subtract a item in the open transaction if there is enough: for rungs whose flaw is elsewhere.
 
     Raises:
-        SoldOut: fewer units are on hand than the line wants.
+        SoldOut: fewer units are on hand than the item wants.
     """
-    enough = RungStock.objects.filter(sku=line.sku, on_hand__gte=line.quantity)
-    if not enough.update(on_hand=F("on_hand") - line.quantity):
-        raise SoldOut(line.sku, wanted=line.quantity, left=RungStock.objects.get(sku=line.sku).on_hand)
+    enough = RungStock.objects.filter(sku=item.sku, on_hand__gte=item.quantity)
+    if not enough.update(on_hand=F("on_hand") - item.quantity):
+        raise SoldOut(item.sku, wanted=item.quantity, left=RungStock.objects.get(sku=item.sku).on_hand)
 
 
-def subtract(line: Line) -> None:
-    """Subtract a line in the open transaction, whatever is left."""
-    RungStock.objects.filter(sku=line.sku).update(on_hand=F("on_hand") - line.quantity)
+def subtract(item: RequestItem) -> None:
+    """Subtract a item in the open transaction, whatever is left."""
+    RungStock.objects.filter(sku=item.sku).update(on_hand=F("on_hand") - item.quantity)

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from django.db import transaction
 from django_redis import get_redis_connection
 
-from inventory.draft import Draft, Placement, Save, Saved, save_one
 from inventory.errors import SoldOut
+from inventory.requests import OrderRequest, Placement, Save, Saved, save_one
 from lab.ladder.stock.rung import StockRung, locked, take
 from lab.models import RungStock
 
@@ -35,20 +35,20 @@ class SegmentedKeys(StockRung):
     fixed_by = "segmented-redis"
     source = "000, 002"
 
-    def _place(self, order: Draft, save: Save) -> Placement:
+    def _place(self, order: OrderRequest, save: Save) -> Placement:
         redis = get_redis_connection("default")
-        segments = [f"{line.sku}:{self.pick()}" for line in order.lines]
+        segments = [f"{item.sku}:{self.pick()}" for item in order.items]
         with locked(*segments):
-            for line, segment in zip(order.lines, segments, strict=True):
+            for item, segment in zip(order.items, segments, strict=True):
                 left = int(redis.get(self.key(segment)) or 0)
-                if left < line.quantity:
-                    raise SoldOut(line.sku, wanted=line.quantity, left=left)
+                if left < item.quantity:
+                    raise SoldOut(item.sku, wanted=item.quantity, left=left)
             with transaction.atomic(durable=True):
-                for line in order.lines:
-                    take(line)
+                for item in order.items:
+                    take(item)
                 save_one(order, save)
-            for line, segment in zip(order.lines, segments, strict=True):
-                redis.decrby(self.key(segment), line.quantity)
+            for item, segment in zip(order.items, segments, strict=True):
+                redis.decrby(self.key(segment), item.quantity)
         return Placement.COMMITTED
 
     def pick(self) -> int:

@@ -14,10 +14,10 @@ from typing import Any
 from django.conf import settings
 from django.core.management.base import CommandError, CommandParser
 
-from lab import apart
-from lab.comparison import stored
-from lab.comparison.stored import FILE, PARTS, Part
 from lab.management.command import LabCommand, refuse_unless_kept
+from lab.sandbox import isolation
+from lab.site.comparison import stored
+from lab.site.comparison.stored import FILE, PARTS, Part
 
 SHORT: dict[Part, tuple[str, ...]] = {
     "strategies": ("--rounds", "1", "--seconds", "1"),
@@ -64,7 +64,7 @@ class Command(LabCommand):
         Raises:
             CommandError: it did not come to an end, or something was sold twice.
         """
-        own = apart.folder("compare")
+        own = isolation.folder("compare")
         command = [
             sys.executable,
             "-m",
@@ -76,7 +76,7 @@ class Command(LabCommand):
         ]
         try:
             with subprocess.Popen(
-                command, cwd=settings.BASE_DIR, env=apart.environment(own), stdout=subprocess.PIPE, text=True
+                command, cwd=settings.BASE_DIR, env=isolation.environment(own), stdout=subprocess.PIPE, text=True
             ) as child:
                 try:
                     said, _ = child.communicate()
@@ -87,7 +87,7 @@ class Command(LabCommand):
                     child.kill()
                     raise
         finally:
-            apart.remove(own)
+            isolation.remove(own)
         if child.returncode:
             raise CommandError(f"The benchmark of {part} has ended with status {child.returncode}.", returncode=2)
         report: dict[str, Any] = json.loads(said.splitlines()[-1])

@@ -10,11 +10,12 @@ from typing import Any
 from django.core.management.base import CommandError, CommandParser
 from rich.console import Console
 
+from lab.claims import verify
+from lab.explorer.search import Bounds
 from lab.ladder.catalogue import LADDER
 from lab.management.command import LabCommand, clients, number, rung
-from lab.schedule import stages, verify
-from lab.schedule.fleet import Missing
-from lab.schedule.search import Bounds
+from lab.sandbox import pool
+from lab.sandbox.valkeys import Missing
 from servers import ServerError
 
 
@@ -50,7 +51,7 @@ class Command(LabCommand):
         logging.disable(logging.WARNING)
         console = Console(stderr=True)
         try:
-            with verify.servers(), stages.for_a_command() as stage, console.status("") as status:
+            with verify.servers(), pool.for_a_command() as stage, console.status("") as status:
                 said = f"{entry.slug}: {{}} schedules"
                 found = verify.find(
                     entry, stage, bounds, lambda n: status.update(said.format(n)), options["clients"] or 0

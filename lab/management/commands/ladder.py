@@ -13,9 +13,10 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Column, Table
 
+from lab.claims import verify, witness
 from lab.ladder.catalogue import LADDER
 from lab.management.command import LabCommand, number, refuse_unless_kept, rung
-from lab.schedule import stages, verify, witness
+from lab.sandbox import pool
 from servers import ServerError
 
 
@@ -53,9 +54,9 @@ class Command(LabCommand):
         )
         parser.add_argument(
             "--processes",
-            type=number(1, stages.MOST),  # each has a Redis database of its own
+            type=number(1, pool.MOST),  # each has a Redis database of its own
             default=min(2, os.cpu_count() or 1),
-            help=f"how many rungs at the same time (2), at most {stages.MOST}",
+            help=f"how many rungs at the same time (2), at most {pool.MOST}",
         )
         parser.add_argument("--json", action="store_true", help="end with one JSON object in place of the table")
 

@@ -11,14 +11,15 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from lab.claims import verify
+from lab.claims.runs import Impossible, replay
+from lab.claims.witness import load
+from lab.explorer.trace import Trace
 from lab.ladder.catalogue import LADDER
 from lab.management.command import LabCommand, clients, rung
-from lab.schedule import stages, verify
-from lab.schedule.fleet import Missing
-from lab.schedule.runs import Impossible, replay
-from lab.schedule.trace import Trace
-from lab.schedule.trials.which import actors
-from lab.schedule.witness import load
+from lab.sandbox import pool
+from lab.sandbox.valkeys import Missing
+from lab.workloads.registry import actors
 from servers import ServerError
 
 
@@ -42,7 +43,7 @@ class Command(LabCommand):
         schedule = tuple(filter(None, said)) or (stored.schedule if stored else ())
         logging.disable(logging.WARNING)
         try:
-            with verify.servers(), stages.for_a_command() as stage:
+            with verify.servers(), pool.for_a_command() as stage:
                 trace = replay(
                     on,
                     schedule,

@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from inventory import strategies
+from inventory.strategies import registry
 from loadtest import audit
 from loadtest.arguments import clients, positive
 from loadtest.rush import Rush, RushError
@@ -28,16 +28,16 @@ from shop.management.commands.servers import line_of
 
 
 def strategy(text: str) -> dict[str, str]:
-    if text not in strategies.NAMES:
+    if text not in registry.NAMES:
         raise argparse.ArgumentTypeError(
-            f"there is no {text}; there are {', '.join(strategies.NAMES)}; redlock, etcd-lock and zookeeper-lock once "
+            f"there is no {text}; there are {', '.join(registry.NAMES)}; redlock, etcd-lock and zookeeper-lock once "
             "REDLOCK_URLS, ETCD_URL or ZOOKEEPER_HOSTS is set. A flawed rung of the lab is named with --rung"
         )
     return {"strategy": text}
 
 
 def rung(text: str) -> dict[str, str]:
-    if text in strategies.NAMES:
+    if text in registry.NAMES:
         raise argparse.ArgumentTypeError(f"{text} is a strategy: --strategy {text}")
     return {"rung": text}
 
@@ -53,7 +53,7 @@ class Command(BaseCommand):
 
     def add_arguments(self, parser: CommandParser) -> None:
         for kind, explained in (
-            (strategy, f"how stock is taken (guarded-update): {', '.join(strategies.NAMES)}; may be repeated"),
+            (strategy, f"how stock is taken (guarded-update): {', '.join(registry.NAMES)}; may be repeated"),
             (rung, "a flawed rung of the lab, such as compute-and-overwrite; may be repeated"),
         ):
             parser.add_argument(

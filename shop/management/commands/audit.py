@@ -10,7 +10,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from rich.console import Console
 from rich.table import Table
 
-from shop import accounts
+from shop import conservation
 
 
 class Command(BaseCommand):
@@ -25,7 +25,7 @@ class Command(BaseCommand):
         parser.add_argument("--json", action="store_true", help="one JSON object instead of a table")
 
     def handle(self, *args: Any, **options: Any) -> None:
-        figures = accounts.figures(options["sku"] or None)
+        figures = conservation.figures(options["sku"] or None)
         if unknown := set(options["sku"]) - {row.sku for row in figures}:
             raise CommandError(f"Nobody knows {', '.join(sorted(unknown))}.", returncode=2)
         broken = [row for row in figures if not row.conserved]

@@ -47,7 +47,7 @@ class Command(BaseCommand):
             self.stdout.write(json.dumps(said))
         else:
             if found.repairs:
-                table = Table("what was wrong", "sku or draft", "units in Redis", title="Repaired")
+                table = Table("what was wrong", "sku or request", "units in Redis", title="Repaired")
                 for repair in found.repairs:
                     table.add_row(repair.what, repair.name, f"{repair.units:+}")
                 Console().print(table)

@@ -12,10 +12,11 @@ from django.contrib.auth.models import User
 from django.core.management.base import BaseCommand, CommandParser
 from django.utils import timezone
 
-from inventory import stock, strategies
+from inventory import stock
 from inventory.models import StockItem
-from shop import sales
+from inventory.strategies import registry
 from shop.models import Product, Sale, SaleItem
+from shop.sales import lifecycle
 
 CATALOGUE = (
     ("headphones", "Studio headphones", "79.00", 100),
@@ -34,7 +35,7 @@ class Command(BaseCommand):
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("--password", default="", help="of `admin` and `buyer`; a random one if absent")
         parser.add_argument(
-            "--strategy", default="guarded-update", choices=strategies.NAMES, help="of the sale (guarded-update)"
+            "--strategy", default="guarded-update", choices=registry.NAMES, help="of the sale (guarded-update)"
         )
 
     def handle(self, *args: Any, **options: Any) -> None:
@@ -52,7 +53,7 @@ class Command(BaseCommand):
         sale = selling.order_by("opens_at", "pk").first()
         if sale is None:
             sale = open_a_sale(products, options["strategy"])
-        sales.preheat(sale.pk)
+        lifecycle.preheat(sale.pk)
         self.stdout.write(f"Sale {sale.pk}, “{sale.name}”, is open until {sale.closes_at:%Y-%m-%d %H:%M} UTC.")
         for product in products:
             self.stdout.write(f"  product {product.pk}: {product.name}")

@@ -98,7 +98,7 @@ def allow_files(wanted: int) -> int:
     return wanted if soft == resource.RLIM_INFINITY else soft
 
 
-def granian_arguments(host: str, port: int, application: str = "shop.wsgi:application") -> list[str]:
+def granian_arguments(host: str, port: int, application: str = "shop.runtime.wsgi:application") -> list[str]:
     """The command line that serves a WSGI application the shop's way."""
     return [
         *(sys.executable, "-m", "granian", "--interface", "wsgi", application),

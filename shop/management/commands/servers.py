@@ -11,7 +11,7 @@ from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError
 from django.db import connection
 
-from servers import RunFolder, ServerError, keeper, valkey
+from servers import RunFolder, ServerError, supervisor, valkey
 from servers.status import Status
 
 
@@ -46,7 +46,7 @@ class Command(BaseCommand):
     def _start(self, folder: RunFolder) -> None:
         if not (ours := _ours()):
             self.stdout.write("Nothing to start: both servers are given from outside.")
-        elif keeper.start(folder, runs=ours):
+        elif supervisor.start(folder, runs=ours):
             self.stdout.write(f"Started {' and '.join(ours)} in {folder.path}.")
         else:
             self.stdout.write(f"Already running in {folder.path}.")
@@ -54,7 +54,7 @@ class Command(BaseCommand):
         refuse_the_dead(found)
 
     def _stop(self, folder: RunFolder, *, delete: bool) -> None:
-        ran = keeper.stop(folder, delete=delete)
+        ran = supervisor.stop(folder, delete=delete)
         self.stdout.write(f"Stopped the servers in {folder.path}." if ran else f"No servers run in {folder.path}.")
         if delete:
             self.stdout.write(f"Removed {folder.path} and all its data.")
@@ -107,7 +107,7 @@ def _ours() -> list[str]:
 
 def statuses(folder: RunFolder) -> list[Status]:
     """How Postgres and Valkey are, ours or given."""
-    ours = {server.name: server for server in keeper.status(folder, runs=_ours())}
+    ours = {server.name: server for server in supervisor.status(folder, runs=_ours())}
     return [ours.get("postgres") or _given_postgres(), ours.get("valkey") or _given_valkey()]
 
 

@@ -1,0 +1,1 @@
+"""Stock counters in Redis."""

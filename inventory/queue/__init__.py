@@ -1,0 +1,1 @@
+"""The queue of accepted orders in Redis."""

@@ -1,0 +1,1 @@
+"""What each rung claims, how it is checked, and the stored results."""

@@ -1,0 +1,1 @@
+"""Databases and servers in which schedules run, apart from the shop's own."""

@@ -1,0 +1,116 @@
+"""What an actor is about to do, said before it is done: its text for people, and what it touches."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from functools import cache
+from hashlib import sha1
+from pathlib import Path
+from typing import Any
+
+import locking
+from inventory.counters.whole import SCRIPTS
+from lab.explorer.terms import EVERYTHING, POSTGRES, PendingStep
+
+READS = frozenset({"GET", "MGET", "PTTL", "TTL", "EXISTS", "HGET", "HGETALL", "LRANGE", "LLEN", "LINDEX", "WATCH"})
+"""Redis commands that change nothing. Two of them may come in either order."""
+QUIET = frozenset({"UNWATCH", "PING"})
+"""Redis commands that nobody else notices."""
+
+RANDOM = re.compile(r"\b[0-9a-f]{16,64}\b|\b[0-9a-f]{8}-[0-9a-f-]{27}\b")
+LONGEST = 160
+
+
+def of_commands(commands: Sequence[Sequence[Any]]) -> PendingStep:
+    """What one message to Redis does: a command, or a pipeline of them."""
+    texts = [[part.decode() if isinstance(part, bytes) else str(part) for part in command] for command in commands]
+    reads: set[str] = set()
+    writes: set[str] = set()
+    seconds = None
+    for text in texts:
+        name = text[0].upper()
+        keys = keys_of(text)
+        if name in QUIET:
+            continue
+        (reads if name in READS else writes).update(keys)
+        if name == "BLPOP":
+            seconds = float(text[-1]) or float("inf")
+    does = "; ".join(shown(text) for text in texts)
+    return PendingStep(does[:LONGEST], "redis", frozenset(reads - writes), frozenset(writes), seconds)
+
+
+def keys_of(text: Sequence[str]) -> Sequence[str]:
+    """The keys of a command."""
+    name = text[0].upper()
+    if name in ("EVAL", "EVALSHA", "FCALL"):
+        return text[3 : 3 + int(text[2])]
+    if name == "BLPOP":
+        return text[1:-1]
+    if name in ("MULTI", "EXEC", "UNWATCH", "PING"):
+        return []
+    if name in ("KEYS", "SCAN", "DBSIZE", "FLUSHDB", "WAIT"):
+        return [EVERYTHING]
+    if name in ("DEL", "MGET", "EXISTS", "WATCH", "SUBSCRIBE", "UNSUBSCRIBE", "UNLINK"):
+        return text[1:]
+    return text[1:2] or [EVERYTHING]
+
+
+def shown(text: Sequence[str]) -> str:
+    """A command as people read it: scripts by name, nothing random."""
+    name = text[0].upper()
+    if name in ("EVAL", "EVALSHA"):
+        script = script_of(text[1]) or first_comment(text[1]) or "script"
+        return RANDOM.sub("…", f"{script}: {' '.join(keys_of(text))}")
+    # How long a pop waits is what is left of some time, and not the same in each run.
+    return RANDOM.sub("…", " ".join([name, *(text[1:-1] if name == "BLPOP" else text[1:])]))
+
+
+def first_comment(script: str) -> str:
+    """What a script that has no file says that it returns."""
+    found = re.search(r"(?:Returns|returns) (.*?)[.;\n]", script)
+    return f"EVAL ({found[1]})" if found else "EVAL"
+
+
+@cache
+def scripts() -> Mapping[str, str]:
+    """The scripts that have a file, as Redis gets them: the names of the files."""
+    locks = sorted((Path(locking.__file__).parent / "redis" / "scripts").glob("*.lua"))
+    return {
+        **{path.read_text(encoding="utf-8"): path.name for path in locks},
+        **{script: f"{name}.lua" for name, script in SCRIPTS.items()},
+    }
+
+
+@cache
+def script_of(said: str) -> str | None:
+    """The name of a script's file, by its text or its digest."""
+    digests = {sha1(text.encode(), usedforsecurity=False).hexdigest(): name for text, name in scripts().items()}
+    return scripts().get(said) or digests.get(said)
+
+
+EFFECTS = re.compile(r"\bFOR (?:NO KEY )?UPDATE\b|\bFOR (?:KEY )?SHARE\b|ADVISORY|PG_NOTIFY|NEXTVAL|SETVAL|INTO\b")
+"""What a SELECT may have in it that another session notices."""
+
+
+def of_statement(sql: str) -> PendingStep:
+    """What a statement does. Whatever changes or locks something in Postgres may not be exchanged with another."""
+    text = " ".join(sql.split())
+    words = text.upper()
+    quiet = words.startswith(("SET ", "SAVEPOINT", "RELEASE", "BEGIN", "SHOW "))
+    reads = words.startswith("SELECT") and not EFFECTS.search(words)
+    touched = frozenset[str]() if quiet else frozenset({POSTGRES})
+    return PendingStep(
+        short(text),
+        "postgres",
+        reads=touched if reads else frozenset(),
+        writes=frozenset() if reads else touched,
+    )
+
+
+def short(sql: str) -> str:
+    """A statement as people read it: without the quotes and the table before each column."""
+    plain = sql.replace('"', "")
+    for table in set(re.findall(r"\b((?:lab|inventory|shop|lock)_\w+)\.", plain)):
+        plain = plain.replace(f"{table}.", "")
+    return RANDOM.sub("…", plain)[:LONGEST]

@@ -1,0 +1,21 @@
+"""The addresses below /lab/, there only while LAB_ENABLED: the pages for people, and an API for programs."""
+
+from django.urls import include, path
+from django.views.i18n import set_language
+
+from lab.site import api
+from lab.site.comparison.pages import comparison
+from lab.site.pages import views as pages
+
+urlpatterns = [
+    path("", pages.ladder, name="lab-ladder"),
+    path("rungs/<slug:slug>/", pages.rung, name="lab-rung"),
+    path("rungs/<slug:slug>/play/", pages.play, name="lab-play"),
+    path("essays/<slug:name>/", pages.essay, name="lab-essay"),
+    path("race/", include("lab.site.race.urls")),
+    path("comparison/", comparison, name="lab-comparison"),
+    path("language/", set_language, name="lab-language"),
+    path("rungs/", api.Rungs.as_view(), name="lab-rungs"),
+    path("rungs/<slug:rung>/orders/", api.RungOrders.as_view(), name="lab-orders"),
+    path("stock/<slug:sku>/", api.Stock.as_view(), name="lab-stock"),
+]

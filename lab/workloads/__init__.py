@@ -1,0 +1,1 @@
+"""What the clients of a schedule do, one file for each kind of rung."""

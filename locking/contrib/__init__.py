@@ -1,0 +1,1 @@
+"""What the locks bring along for frameworks."""

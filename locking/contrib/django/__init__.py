@@ -1,0 +1,1 @@
+"""The page of held locks in Django's admin."""

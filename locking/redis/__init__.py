@@ -1,0 +1,1 @@
+"""Locks on Redis or Valkey: one server (`RedisLock`, `FairRedisLock`) or several independent ones (`Redlock`)."""

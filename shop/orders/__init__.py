@@ -1,0 +1,1 @@
+"""The life of an order: placed, saved, paid, cancelled, expired."""

@@ -1,0 +1,67 @@
+"""What customers do with their orders: pay, where no payment provider decides, and cancel."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from uuid import UUID
+
+from django.conf import settings
+from django.db import transaction
+
+from shop.models import Order
+from shop.orders import payments, states
+from shop.orders.errors import NotCancellable, NotPayable, ProviderDecides
+from shop.orders.lookup import lock_order
+from shop.orders.saving import return_units
+
+
+@dataclass(frozen=True, slots=True)
+class Changed:
+    """An order that is paid, or cancelled.
+
+    Args:
+        replayed: it was so before this call, which changed nothing.
+    """
+
+    order: Order
+    replayed: bool
+
+
+def pay_order(order: UUID, *, customer: int) -> Changed:
+    """Mark a pending order as paid because its customer says so. Paying twice is paying once.
+
+    Raises:
+        ProviderDecides: `PAYMENT_SECRET` is set, so a payment provider decides what is paid.
+        Order.DoesNotExist: the customer has no such order.
+        StillQueued: the order is not saved yet.
+        NotPayable: the order was cancelled or rejected, or has expired.
+    """
+    if settings.PAYMENT_SECRET:
+        raise ProviderDecides("In this shop the payment provider reports payments. Pay there.")
+    with transaction.atomic(durable=True):
+        mine = lock_order(order, customer=customer)
+        replayed = mine.state == Order.State.PAID
+        if mine.state == Order.State.PENDING:
+            payments.record(mine, reference=f"{payments.BY_CUSTOMER}{mine.pk}", amount=mine.total)
+        elif not replayed:
+            raise NotPayable(f"The order is {mine.state}.")
+    return Changed(mine, replayed)
+
+
+def cancel_order(order: UUID, *, customer: int) -> Changed:
+    """End a pending order, and return its units and allowance. Cancelling twice is cancelling once.
+
+    Raises:
+        Order.DoesNotExist: the customer has no such order.
+        StillQueued: the order is not saved yet.
+        NotCancellable: the order was paid or rejected, or has expired.
+    """
+    with transaction.atomic(durable=True):
+        mine = lock_order(order, customer=customer)
+        replayed = mine.state == Order.State.CANCELLED
+        if mine.state == Order.State.PENDING:
+            return_units([mine.pk])
+            states.change(mine, Order.State.CANCELLED)
+        elif not replayed:
+            raise NotCancellable(f"The order is {mine.state}.")
+    return Changed(mine, replayed)

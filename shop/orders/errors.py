@@ -1,0 +1,47 @@
+"""What can go wrong with an order, in the caller's words. Nothing was sold or changed."""
+
+from __future__ import annotations
+
+
+class OrderError(Exception):
+    """The shop refuses what was asked of an order."""
+
+
+class UnknownSale(OrderError):
+    """There is no such sale."""
+
+
+class UnknownProduct(OrderError):
+    """The sale does not offer the product."""
+
+    def __init__(self, product: int) -> None:
+        super().__init__(f"The sale does not offer product {product}.")
+        self.product = product
+
+
+class SaleNotOpen(OrderError):
+    """The sale has not opened yet, or is closed."""
+
+
+class StillRunning(OrderError):
+    """This process is placing the customer's order under the same key."""
+
+
+class StillQueued(OrderError):
+    """The order is queued; it can be changed once it is saved."""
+
+
+class KeyReused(OrderError):
+    """The customer has used the idempotency key for a different order."""
+
+
+class ProviderDecides(OrderError):
+    """Only the payment provider can mark an order as paid."""
+
+
+class NotPayable(OrderError):
+    """The order is no longer pending."""
+
+
+class NotCancellable(OrderError):
+    """The order is no longer pending."""

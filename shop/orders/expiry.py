@@ -1,0 +1,58 @@
+"""Expire orders that were not paid in time."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from datetime import timedelta
+from uuid import UUID
+
+from django.conf import settings
+from django.db import DatabaseError, transaction
+from django.utils import timezone
+
+from shop.models import Order
+from shop.orders.saving import return_units
+
+logger = logging.getLogger(__name__)
+
+
+def expire_unpaid(*, batch: int = 100) -> int:
+    """Expire pending orders whose time to pay is over, and return their units and allowances, each once.
+
+    Args:
+        batch: orders in one transaction; rows that another transaction is expiring are skipped.
+
+    Returns:
+        The number of orders that expired.
+    """
+    due = timezone.now() - timedelta(seconds=settings.ORDER_TTL)
+    unpaid = Order.objects.filter(state=Order.State.PENDING, payable_from__lte=due).order_by("pk")
+    total, last = 0, UUID(int=0)
+    while ids := list(unpaid.filter(pk__gt=last).values_list("pk", flat=True)[:batch]):
+        last = ids[-1]
+        try:
+            total += _expire(ids)
+        except DatabaseError:
+            # One order whose units cannot be returned must not keep the others from expiring.
+            total += sum(_expire_if_possible(order) for order in ids)
+    return total
+
+
+def _expire(ids: Sequence[UUID]) -> int:
+    with transaction.atomic(durable=True):
+        pending = Order.objects.select_for_update(skip_locked=True).filter(pk__in=ids, state=Order.State.PENDING)
+        mine = list(pending.order_by("pk").values_list("pk", flat=True))
+        # Write the stock before the state. An order that is being placed holds the stock row and waits for whoever
+        # changed the order with the same key; the other way round the two would deadlock.
+        return_units(mine)
+        Order.objects.filter(pk__in=mine, state=Order.State.PENDING).update(state=Order.State.EXPIRED)
+    return len(mine)
+
+
+def _expire_if_possible(order: UUID) -> int:
+    try:
+        return _expire([order])
+    except DatabaseError:
+        logger.exception("Order %s cannot be expired; its units stay sold.", order)
+        return 0

@@ -1,0 +1,132 @@
+"""Find an order: by its id, or by the customer's idempotency key. It may be saved, queued or rejected."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
+from typing import Any
+from uuid import UUID
+
+from django.db import connection
+
+from inventory.batching import Batcher
+from inventory.errors import Duplicate
+from inventory.requests import Waiting
+from inventory.strategies import registry
+from inventory.strategies.base import Strategy
+from shop.models import Order, Product
+from shop.orders import receipts, states
+from shop.orders.errors import KeyReused, StillQueued
+from shop.orders.receipts import Placed, Receipt, RequestKey
+
+_keys: Batcher[RequestKey, bool] = Batcher()
+
+USED_KEYS = """
+    SELECT customer_id, shop_order.key
+      FROM unnest(%s::bigint[], %s::text[]) AS asked (customer, key)
+      JOIN shop_order ON customer_id = customer AND shop_order.key = asked.key
+"""
+
+
+def find_order(order: UUID, *, customer: int) -> Placed:
+    """Return an order of a customer: saved, queued, or rejected before it could be saved.
+
+    Raises:
+        Order.DoesNotExist: the customer has no such order.
+        StockUnavailable: the order has no row, and Redis does not answer whether it is queued.
+    """
+    if (found := _saved(pk=order, customer=customer)) is not None:
+        return Placed(found, replayed=True)
+    waiting = registry.waiting(order)
+    if waiting is not None and waiting.request is not None and waiting.request.customer == customer:
+        return _queued(waiting)
+    # A worker may have saved it between the two reads, or another order took its place.
+    meanwhile = _saved(pk=(waiting and waiting.instead) or order, customer=customer)
+    if meanwhile is None and waiting is not None and waiting.customer == customer:
+        meanwhile = _rejected(order, waiting)
+    if meanwhile is None:
+        raise Order.DoesNotExist(f"There is no order {order}.")
+    return Placed(meanwhile, replayed=True)
+
+
+def order_under_key(strategy: Strategy | None, customer: int, key: str, body_hash: str, refused: Exception) -> Placed:
+    """Return the order that already has the key, whatever refuses a new one now.
+
+    The stock, the sale or the offer may have ended since the first request.
+
+    Args:
+        refused: raised when no order has the key.
+
+    Raises:
+        KeyReused: the key belongs to a different order.
+    """
+    placed = None
+    if _keys.submit((customer, key), which_are_used) and (found := _saved(customer=customer, key=key)):
+        placed = Placed(found, replayed=True)
+    elif strategy is not None and (waiting := strategy.waiting(customer, key)) is not None:
+        placed = _queued(waiting)
+    elif isinstance(refused, Duplicate):  # A worker may have saved it between the two reads.
+        with suppress(Order.DoesNotExist):
+            placed = find_order(refused.existing, customer=customer)
+    if placed is None:
+        raise refused
+    if placed.order.body_hash != body_hash:
+        raise KeyReused("This key belongs to a different order of yours. Make a new key for a new order.")
+    return placed
+
+
+def which_are_used(keys: Sequence[RequestKey]) -> list[bool]:
+    """Return for each key whether an order has it.
+
+    Every refused request asks this, so concurrent requests share one query.
+    """
+    with connection.cursor() as cursor:
+        cursor.execute(USED_KEYS, [[customer for customer, _ in keys], [key for _, key in keys]])
+        used = set(cursor.fetchall())
+    return [key in used for key in keys]
+
+
+def lock_order(order: UUID, *, customer: int) -> Order:
+    """Return the customer's order, locked in the open transaction. See `states.locked`.
+
+    Raises:
+        Order.DoesNotExist: the customer has no such order.
+        StillQueued: it is not saved yet.
+    """
+    with suppress(Order.DoesNotExist):
+        return states.locked(order, customer=customer)
+    waiting = registry.waiting(order)
+    if waiting is not None and waiting.request is not None and waiting.request.customer == customer:
+        raise StillQueued("The order is queued. Ask again when it is saved.")
+    # As in `find_order`: a worker may have saved it between the two reads, or another order took its place.
+    return states.locked((waiting and waiting.instead) or order, customer=customer)
+
+
+def _saved(**of: Any) -> Receipt | None:
+    order = Order.objects.filter(**of).prefetch_related("items__product").first()
+    return None if order is None else receipts.of_row(order)
+
+
+def _queued(waiting: Waiting) -> Placed:
+    request = waiting.request
+    assert request is not None  # noqa: S101 - for the type checker
+    # A product that was deleted since is known by its sku alone; its order will be rejected.
+    gone = {sku: Product(pk=0, sku=sku, name=sku) for sku in request.skus}
+    products = {**gone, **{product.sku: product for product in Product.objects.filter(sku__in=request.skus)}}
+    return Placed(receipts.of_request(request, products, queued=True), replayed=True, queued=True, place=waiting.place)
+
+
+def _rejected(order: UUID, waiting: Waiting) -> Receipt:
+    """Return the receipt of a rejected order without a row: its sale is gone, or its content cannot be saved."""
+    at = datetime.fromtimestamp((order.int >> 80) / 1000, UTC)
+    return Receipt(
+        order,
+        waiting.sale,
+        Order.State.REJECTED.value,
+        waiting.reason,
+        waiting.body_hash,
+        items=(),
+        created_at=at,
+        payable_from=None,
+    )

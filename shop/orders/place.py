@@ -1,0 +1,147 @@
+"""Place an order: the only way in, for the API and the pages.
+
+The path of an order: `place_order` → the sale's strategy, which takes the stock → `saving.save` → commit → receipt.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from uuid import UUID
+
+import orjson
+import uuid_utils.compat
+from django.utils import timezone
+from redis import RedisError
+
+from inventory import sold_out
+from inventory.errors import InventoryError, OverLimit, StockNotLoaded
+from inventory.requests import OrderRequest, RequestItem
+from inventory.strategies import registry
+from inventory.strategies.base import Strategy
+from shop.models import Allowance
+from shop.orders import receipts
+from shop.orders.errors import OrderError, SaleNotOpen, StillRunning, UnknownProduct, UnknownSale
+from shop.orders.lookup import order_under_key
+from shop.orders.receipts import Placed, RequestKey
+from shop.orders.saving import save
+from shop.sales import lifecycle, offers
+from shop.sales.lifecycle import IsOver, NotNow
+from shop.sales.offers import Offer
+
+NEVER = datetime.min.replace(tzinfo=UTC)
+
+_running: dict[RequestKey, UUID] = {}
+"""The ids of the requests that this process is placing."""
+
+
+def place_order(*, customer: int, sale: int, quantities: Mapping[int, int], key: str) -> Placed:
+    """Place an order, once for each idempotency key.
+
+    Args:
+        customer: the id of the user who buys.
+        quantities: units by product id.
+        key: the customer's idempotency key; repeated calls with the same key return the same order.
+
+    Returns:
+        The order: committed, or queued where the sale's strategy queues.
+
+    Raises:
+        OrderError, InventoryError: nothing was sold. The customer may try the same key again.
+    """
+    offer = offers.get(sale)
+    try:
+        if offer is None:
+            raise UnknownSale(f"There is no sale {sale}.")
+        request = make_request(offer, customer=customer, quantities=quantities, key=key)
+    except (UnknownSale, UnknownProduct) as refused:
+        strategy = None if offer is None else registry.get(offer.strategy)
+        return order_under_key(strategy, customer, key, hash_of_body(sale, quantities), refused)
+    return place_request(request, offer, registry.get(offer.strategy))
+
+
+def place_request(request: OrderRequest, offer: Offer, strategy: Strategy) -> Placed:
+    """Place a request by a given strategy. See `place_order`, which uses the sale's own."""
+    # A repeated request is refused early while this process places the first one. In another process it waits at the
+    # unique key of the order, which lets one of the two through, and gets that order.
+    running = (request.customer, request.key)
+    if _running.setdefault(running, request.id) != request.id:
+        raise StillRunning("An order with this key is being placed. Ask again in a moment.")
+    try:
+        if not offer.is_open(request.created_at):
+            raise SaleNotOpen(f"{offer.name} is open from {offer.opens_at} to {offer.closes_at}.")
+        _refuse_over_limit(request)
+        if not offer.preheated:
+            raise StockNotLoaded(f"The stock of {offer.name} is not loaded yet.")
+        with sold_out.remembered(request):
+            placement = strategy.place(request, save)
+    except StockNotLoaded as missing:
+        # This process may have cached the offer before the sale was preheated at all.
+        missed_at = request.created_at if offer.preheated else NEVER
+        refused = missing if _load_again(offer.sale, missed_at) else SaleNotOpen(f"{offer.name} is over.")
+        return order_under_key(strategy, request.customer, request.key, request.body_hash, refused)
+    except (OrderError, InventoryError) as refused:
+        return order_under_key(strategy, request.customer, request.key, request.body_hash, refused)
+    finally:
+        del _running[running]
+    queued = placement.place is not None
+    order = receipts.of_request(request, offer.rows, queued=queued)
+    return Placed(order, replayed=False, queued=queued, place=placement.place)
+
+
+def make_request(offer: Offer, *, customer: int, quantities: Mapping[int, int], key: str) -> OrderRequest:
+    """Return what a customer asks for, at the offer's prices and limits.
+
+    Raises:
+        UnknownProduct: the offer does not include a product.
+    """
+    for product in quantities:
+        if product not in offer.products:
+            raise UnknownProduct(product)
+    wanted = sorted(
+        ((offer.products[product], quantity) for product, quantity in quantities.items()),
+        key=lambda pair: pair[0].sku,
+    )
+    return OrderRequest(
+        id=uuid_utils.compat.uuid7(),
+        customer=customer,
+        sale=offer.sale,
+        items=tuple(RequestItem(item.sku, quantity, item.price, item.limit) for item, quantity in wanted),
+        key=key,
+        body_hash=hash_of_body(offer.sale, quantities),
+        created_at=timezone.now(),
+    )
+
+
+def hash_of_body(sale: int, quantities: Mapping[int, int]) -> str:
+    """Return the hash that tells a retry from a different order under the same key."""
+    return hashlib.sha256(orjson.dumps([sale, sorted(quantities.items())])).hexdigest()
+
+
+def _refuse_over_limit(request: OrderRequest) -> None:
+    """Refuse a quantity above the limit for one customer, however much stock is left.
+
+    Raises:
+        OverLimit: for the first such item.
+    """
+    for item in request.items:
+        if item.limit is not None and item.quantity > item.limit:
+            mine = Allowance.objects.filter(sale=request.sale, customer=request.customer, sku=item.sku).first()
+            raise OverLimit(item.sku, limit=item.limit, taken=mine.taken if mine else 0)
+
+
+def _load_again(sale: int, missed_at: datetime) -> bool:
+    """Load the stock of a sale, unless another process is loading it or has loaded it since `missed_at`.
+
+    Returns:
+        False when the sale is over: it was closed after this process cached the offer.
+    """
+    try:
+        lifecycle.preheat(sale, wait=False, missed_at=missed_at)
+    except IsOver:
+        offers.forget(sale)
+        return False
+    except (RedisError, NotNow):
+        pass
+    return True

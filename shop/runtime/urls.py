@@ -1,0 +1,29 @@
+"""The addresses of the shop. The upper rooms are named by string."""
+
+from django.conf import settings
+from django.contrib import admin
+from django.urls import include, path
+from django.views.generic import RedirectView
+
+from locking.contrib.django.admin import held_locks, release_by_force
+from shop.api.views import Health
+
+urlpatterns = [
+    path("", RedirectView.as_view(pattern_name="api-docs"), name="home"),
+    path("api/", include("shop.api.urls")),
+    path("health", Health.as_view()),
+    path("health/", Health.as_view(), name="health"),
+    path("admin/locks/", admin.site.admin_view(held_locks), name="admin_locks"),
+    path("admin/locks/release/", admin.site.admin_view(release_by_force), name="admin_lock_release"),
+    path("admin", RedirectView.as_view(pattern_name="admin:index")),
+    path("admin/", admin.site.urls),
+]
+if settings.LAB_ENABLED:
+    urlpatterns += [
+        path("lab", RedirectView.as_view(pattern_name="lab-ladder")),
+        path("lab/", include("lab.site.urls")),
+    ]
+
+handler400 = "shop.api.problems.bad_request"
+handler404 = "shop.api.problems.not_found"
+handler500 = "shop.api.problems.internal"

@@ -1,0 +1,1 @@
+"""Sales: what they offer, and how they are preheated, opened and closed."""
