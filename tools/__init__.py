@@ -1,0 +1,1 @@
+"""Scripts for work on the repository. The shop does not need them."""
