@@ -1,36 +1,465 @@
-"""The hash of source code: what is kept of a run says which code ran, and is out of date when that has changed."""
+"""Hashes of what code does, so that a stored result is out of date when its behaviour changes and not before.
+
+`hash_of_behaviour` starts from some definitions, follows every name that they use to the project's own definitions, and
+hashes those. `hash_of_files` hashes whole files. Both hash the parsed code. What does not change the behaviour does not
+change the hash:
+
+- docstrings, comments, formatting and type annotations: they are not run;
+- names of local variables: they are numbered in the order in which they appear;
+- imports and paths of files: a definition counts by what it says and by what the names in it lead to;
+- comments and blank lines of Lua.
+
+A method counts when its class is reached and an attribute of its name is used somewhere. All methods of a class count
+when it extends a class from outside the project, which may call them. A table whose keys are slugs of rungs counts by
+the row of the rung in question, since the other rows are not used.
+"""
 
 from __future__ import annotations
 
+import ast
 import hashlib
-from collections.abc import Collection
+import inspect
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
+from typing import Any
 
-ASIDE = frozenset(
-    {
-        *("migrations", "management", "admin", "templates", "admin.py", "guide.py"),
-        *("interrupts.py", "stages.py", "verify.py", "witness.py", "worker.py"),
-    }
-)
-"""Folders and files that no order, no lock and no schedule goes through. How far is searched, as `verify.py` says, is
-kept with what came of it; `witness.py` keeps it; the others say which databases a schedule has, and begin and end the
-processes."""
+ROOT = Path(__file__).resolve().parent.parent.parent
+ROOMS = ("lab", "loadtest", "shop", "inventory", "locking")
+"""The rooms whose definitions are followed. The servers only run what the rungs talk to."""
+INERT_BASES = frozenset({"ABC", "Generic", "Protocol", "NamedTuple", "Enum", "Exception", "RuntimeError", "TypedDict"})
+"""Classes from outside that call no method of a subclass behind its back."""
+LAZY = re.compile(r"([a-z_]+(?:\.[a-z_0-9]+)+):(\w+)")
+"""A definition that is imported when it is first used, as `module:name`."""
+LUA_COMMENT = re.compile(r"--[^\n\"']*$", re.MULTILINE)
+
+Key = tuple[str, str]
+"""A module and the name of a definition in it; `Class.method` for a method."""
 
 
-def hash_of(*places: Path, without: Collection[str] = ()) -> str:
-    """A hash of the Python and Lua in files, and in folders without what is `ASIDE`.
-
-    It is the same wherever the places are.
+def hash_of_behaviour(roots: Iterable[Any], *, slug: str = "", slugs: Collection[str] = ()) -> str:
+    """Hash the definitions that the roots lead to.
 
     Args:
-        places: the files and folders. One that is not there has no code.
-        without: the names of what else in the folders is set aside.
+        roots: functions and classes of the project or of other packages.
+        slug: the rung in question.
+        slugs: all rungs: a table with some of these keys counts by the row of `slug`.
     """
-    aside = ASIDE.union(without)
+    digest = hashlib.sha256()
+    for text in sorted(reach(roots, slug=slug, slugs=slugs).values()):
+        digest.update(text.encode() + b"\0")
+    return digest.hexdigest()
+
+
+def hash_of_files(*places: Path) -> str:
+    """Hash the Python and the Lua in files, and in folders with what is below them."""
     digest = hashlib.sha256()
     for place in places:
         for file in sorted(place.rglob("*")) if place.is_dir() else [place]:
-            inside = file.relative_to(place.parent)
-            if file.is_file() and file.suffix in {".py", ".lua"} and not aside.intersection(inside.parts):
-                digest.update(f"{inside}\0".encode() + file.read_bytes() + b"\0")
+            if file.suffix == ".lua":
+                digest.update(lua_text(file.read_text(encoding="utf-8")).encode() + b"\0")
+            elif file.suffix == ".py" and "migrations" not in file.parts:
+                tree = ast.parse(file.read_text(encoding="utf-8"))
+                digest.update(Normaliser({}).text(tree).encode() + b"\0")
     return digest.hexdigest()
+
+
+def reach(roots: Iterable[Any], *, slug: str = "", slugs: Collection[str] = ()) -> Mapping[str, str]:
+    """Return the normalised text of each definition and Lua script that the roots lead to, by its name.
+
+    See `hash_of_behaviour` for the arguments.
+    """
+    search = _Search(slug, frozenset(slugs))
+    for root in roots:
+        search.begin(root)
+    return search.run()
+
+
+def lua_text(source: str) -> str:
+    """Return a Lua script without comments, indentation and blank lines."""
+    lines = (line.strip() for line in LUA_COMMENT.sub("", source).splitlines())
+    return "\n".join(filter(None, lines))
+
+
+@dataclass
+class Unit:
+    """A definition: its normalised text, and what it leads to."""
+
+    text: str
+    names: set[Key] = field(default_factory=set)
+    attributes: set[str] = field(default_factory=set)
+    scripts: set[Path] = field(default_factory=set)
+
+
+class _Search:
+    """Follows definitions until nothing new is found."""
+
+    def __init__(self, slug: str, slugs: frozenset[str]) -> None:
+        self._slug, self._slugs = slug, slugs
+        self._found: dict[str, str] = {}
+        self._todo: list[Key] = []
+        self._seen: set[Key] = set()
+        self._attributes: set[str] = set()
+        self._members: list[tuple[str, Key]] = []
+
+    def begin(self, root: Any) -> None:
+        module, name = root.__module__, root.__qualname__
+        if module.partition(".")[0] in ROOMS:
+            self._todo.append((module, name))
+        else:  # A rung of another package counts by its source.
+            self._found[f"{module}.{name}"] = inspect.getsource(inspect.getmodule(root))  # type: ignore[arg-type]
+
+    def run(self) -> Mapping[str, str]:
+        while self._todo:
+            while self._todo:
+                self._visit(self._todo.pop())
+            due = [key for attribute, key in self._members if attribute in self._attributes]
+            self._members = [member for member in self._members if member[0] not in self._attributes]
+            self._todo += due
+        return self._found
+
+    def _visit(self, key: Key) -> None:
+        if key in self._seen or (module := load(key[0])) is None:
+            return
+        self._seen.add(key)
+        if (target := module.imported(key[1])) is not None:
+            self._todo.append(target)
+            return
+        for name, unit in module.units(key[1], self._slug, self._slugs):
+            self._found[f"{key[0]}.{name}"] = unit.text
+            self._attributes |= unit.attributes
+            self._todo += unit.names
+            for script in unit.scripts:
+                self._found[script.name] = lua_text(script.read_text(encoding="utf-8"))
+        self._members += module.members(key)
+        if key[1] != MODULE:
+            self._todo.append((key[0], MODULE))
+
+
+MODULE = "<module>"
+"""The name of what a module does when it is imported, beside its definitions."""
+
+
+class Module:
+    """A parsed module of the project."""
+
+    def __init__(self, name: str, path: Path) -> None:
+        self.name, self.path = name, path
+        self._tree = ast.parse(path.read_text(encoding="utf-8"))
+        self._package = name if path.name == "__init__.py" else name.rpartition(".")[0]
+        self.imports: dict[str, str] = dict(self._imports())
+        """What each imported name stands for, as a dotted path."""
+        self._definitions: dict[str, list[ast.stmt]] = {}
+        self._rest: list[ast.stmt] = []
+        self._found: dict[str, Sequence[tuple[str, Unit]]] = {}
+        self._members: dict[str, list[tuple[str, Key]]] = {}
+        for statement in self._tree.body:
+            self._place(statement)
+
+    def _imports(self) -> Iterator[tuple[str, str]]:
+        for node in ast.walk(self._tree):
+            if isinstance(node, ast.ImportFrom):
+                above = self._package.split(".")[: len(self._package.split(".")) - node.level + 1]
+                base = ".".join(filter(None, [*(above if node.level else ()), node.module]))
+                for alias in node.names:
+                    yield alias.asname or alias.name, f"{base}.{alias.name}"
+            elif isinstance(node, ast.Import):
+                for alias in node.names:
+                    yield (alias.asname, alias.name) if alias.asname else (alias.name.partition(".")[0],) * 2
+
+    def _place(self, statement: ast.stmt) -> None:
+        if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            self._definitions.setdefault(statement.name, []).append(statement)
+        elif isinstance(statement, ast.Assign | ast.AnnAssign | ast.AugAssign):
+            targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
+            for target in targets:
+                for node in ast.walk(target):
+                    if isinstance(node, ast.Name):
+                        self._definitions.setdefault(node.id, []).append(statement)
+        elif not isinstance(statement, ast.Import | ast.ImportFrom) and not _is_inert(statement):
+            self._rest.append(statement)
+
+    def imported(self, name: str) -> Key | None:
+        """Where an imported name is defined, as far as this module says."""
+        if name in self._definitions or name not in self.imports:
+            return None
+        return _definition_at(self.imports[name])
+
+    def units(self, name: str, slug: str, slugs: frozenset[str]) -> Sequence[tuple[str, Unit]]:
+        """What counts of a definition at once; see `members` for the rest of a class."""
+        if name in self._found:
+            return self._found[name]
+        found = list(self._units_of(name, slug, slugs))
+        if not any(_is_table(statement, slugs) for statement in self._definitions.get(name, ())):
+            self._found[name] = found
+        return found
+
+    def _units_of(self, name: str, slug: str, slugs: frozenset[str]) -> Iterator[tuple[str, Unit]]:
+        if name == MODULE:
+            for at, statement in enumerate(self._rest):
+                yield f"{MODULE}{at}", self._unit(statement)
+        elif "." in name:
+            owner, _, method = name.partition(".")
+            for node in self._class(owner):
+                for at, statement in enumerate(_parts(node).get(method, ())):
+                    yield f"{name}{at or ''}", self._unit(statement)
+        else:
+            for at, statement in enumerate(self._definitions.get(name, ())):
+                if isinstance(statement, ast.ClassDef):
+                    yield name, self._unit(_head(statement))
+                else:
+                    yield f"{name}{at or ''}", self._unit(_one_row(statement, slug, slugs))
+
+    def members(self, key: Key) -> Sequence[tuple[str, Key]]:
+        """The methods of a class that count when an attribute of that name is used."""
+        if key[1] not in self._members:
+            classes = self._class(key[1])
+            self._members[key[1]] = [(name, (key[0], f"{key[1]}.{name}")) for each in classes for name in _parts(each)]
+        return self._members[key[1]]
+
+    def _class(self, name: str) -> list[ast.ClassDef]:
+        return [node for node in self._definitions.get(name, ()) if isinstance(node, ast.ClassDef)]
+
+    def outside(self, node: ast.ClassDef) -> bool:
+        """Whether a class extends one from outside the project that may call its methods."""
+        for base in node.bases:
+            dotted = self.dotted(base.value if isinstance(base, ast.Subscript) else base)
+            if dotted.rpartition(".")[2] in INERT_BASES:
+                continue
+            if _definition_at(dotted) is None and dotted not in self._definitions:
+                return True
+        return False
+
+    def dotted(self, node: ast.expr) -> str:
+        """The dotted path of a name or an attribute of a module; empty for anything else."""
+        if isinstance(node, ast.Name):
+            return self.imports.get(node.id, node.id)
+        if isinstance(node, ast.Attribute) and (owner := self.dotted(node.value)):
+            return f"{owner}.{node.attr}"
+        return ""
+
+    def _unit(self, statement: ast.stmt) -> Unit:
+        unit = Unit(Normaliser(self.imports).text(statement))
+        for node in ast.walk(statement):
+            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
+                self._refer(node.id, unit)
+            elif isinstance(node, ast.Attribute):
+                if (target := _definition_at(self.dotted(node))) is not None:
+                    unit.names.add(target)
+                else:
+                    unit.attributes.add(node.attr)
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+                self._literal(node.value, unit)
+        if isinstance(statement, ast.ClassDef) and self.outside(statement):
+            unit.names |= {key for _, key in self.members((self.name, statement.name))}
+        return unit
+
+    def _refer(self, name: str, unit: Unit) -> None:
+        if name in self._definitions:
+            unit.names.add((self.name, name))
+        elif name in self.imports and (target := _definition_at(self.imports[name])) is not None:
+            unit.names.add(target)
+
+    def _literal(self, text: str, unit: Unit) -> None:
+        if (lazy := LAZY.fullmatch(text)) and (target := _definition_at(f"{lazy[1]}.{lazy[2]}")) is not None:
+            unit.names.add(target)
+        if re.fullmatch(r"[a-z_]{1,40}", text):
+            for folder in ("lua", "scripts"):
+                script = self.path.parent / folder / f"{text}.lua"
+                if script.is_file():
+                    unit.scripts.add(script)
+
+
+@cache
+def load(name: str) -> Module | None:
+    """Return a module of the project's rooms; None for any other."""
+    if name.partition(".")[0] not in ROOMS:
+        return None
+    path = ROOT.joinpath(*name.split("."))
+    for file in (path.with_suffix(".py"), path / "__init__.py"):
+        if file.is_file():
+            return Module(name, file)
+    return None
+
+
+@cache
+def _definition_at(dotted: str) -> Key | None:
+    """Split a dotted path into a module of the project and a name in it. A module alone is no definition."""
+    owner, _, name = dotted.rpartition(".")
+    if not owner or load(dotted) is not None:
+        return None
+    return (owner, name) if load(owner) is not None else None
+
+
+def _is_inert(statement: ast.stmt) -> bool:
+    """Whether a statement of a module does nothing: a docstring, or imports for the type checker."""
+    if isinstance(statement, ast.Expr):
+        return isinstance(statement.value, ast.Constant)
+    return isinstance(statement, ast.If) and "TYPE_CHECKING" in ast.dump(statement.test)
+
+
+@cache
+def _parts(node: ast.ClassDef) -> dict[str, list[ast.stmt]]:
+    """The methods of a class, and what `__init__` assigns to each attribute, by name; without dunder methods."""
+    parts: dict[str, list[ast.stmt]] = {}
+    for statement in node.body:
+        if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef):
+            if statement.name == "__init__":
+                for each in statement.body:
+                    if (attribute := _own_attribute(each)) is not None:
+                        parts.setdefault(attribute, []).append(each)
+            elif not _is_dunder(statement.name):
+                parts.setdefault(statement.name, []).append(statement)
+    return parts
+
+
+@cache
+def _head(node: ast.ClassDef) -> ast.ClassDef:
+    """A class without its parts: its bases, decorators, attributes and dunder methods."""
+    body: list[ast.stmt] = []
+    for statement in node.body:
+        if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef):
+            if statement.name == "__init__":
+                rest = [each for each in statement.body if _own_attribute(each) is None]
+                body.append(_copy(statement, body=rest or [ast.Pass()]))
+            elif _is_dunder(statement.name):
+                body.append(statement)
+        else:
+            body.append(statement)
+    return _copy(node, body=body or [ast.Pass()])
+
+
+def _own_attribute(statement: ast.stmt) -> str | None:
+    """The attribute to which `self.attribute = ...` assigns."""
+    target = None
+    if isinstance(statement, ast.Assign) and len(statement.targets) == 1:
+        target = statement.targets[0]
+    elif isinstance(statement, ast.AnnAssign):
+        target = statement.target
+    if isinstance(target, ast.Attribute) and isinstance(target.value, ast.Name) and target.value.id == "self":
+        return target.attr
+    return None
+
+
+def _is_dunder(name: str) -> bool:
+    return name.startswith("__") and name.endswith("__")
+
+
+def _is_table(statement: ast.stmt, slugs: frozenset[str]) -> bool:
+    """Whether a statement assigns a dictionary some of whose keys are slugs of rungs."""
+    value = getattr(statement, "value", None)
+    return isinstance(value, ast.Dict) and any(_constant(key) in slugs for key in value.keys)
+
+
+def _one_row(statement: ast.stmt, slug: str, slugs: frozenset[str]) -> ast.stmt:
+    """A table of rungs with the row of one of them; any other statement as it is."""
+    if not slug or not _is_table(statement, slugs):
+        return statement
+    table: ast.Dict = statement.value  # type: ignore[attr-defined]
+    rows = [(key, value) for key, value in zip(table.keys, table.values, strict=True) if _constant(key) == slug]
+    return _copy(statement, value=ast.Dict([key for key, _ in rows], [value for _, value in rows]))
+
+
+def _constant(node: ast.expr | None) -> object:
+    return node.value if isinstance(node, ast.Constant) else None
+
+
+def _copy(node: Any, **changes: Any) -> Any:
+    fields = {name: getattr(node, name, None) for name in node._fields}
+    return type(node)(**{**fields, **changes})
+
+
+class Normaliser:
+    """Writes down parsed code without what does not change its behaviour.
+
+    Args:
+        imports: what each imported name of the module stands for.
+    """
+
+    def __init__(self, imports: Mapping[str, str]) -> None:
+        self._imports = imports
+        self._scopes: list[dict[str, str]] = []
+
+    def text(self, node: Any) -> str:
+        """Return the normalised text of a node, or of a list of nodes."""
+        if isinstance(node, list):
+            return "[" + ",".join(filter(None, map(self.text, node))) + "]"
+        if not isinstance(node, ast.AST):
+            return repr(node)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            return self._function(node)
+        if isinstance(node, ast.Import | ast.ImportFrom) or _is_docstring(node):
+            return ""
+        if isinstance(node, ast.Name):
+            return self._name(node.id)
+        if isinstance(node, ast.AnnAssign) and node.value is not None:
+            node = ast.Assign([node.target], node.value)
+        return self._fields(node)
+
+    def _function(self, node: Any) -> str:
+        arguments = node.args
+        own = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs, arguments.vararg, arguments.kwarg]
+        scope = {each.arg: each.arg for each in own if each is not None}
+        # Names of arguments stay: callers may use them.
+        for name in _local_names(node):
+            scope.setdefault(name, f"%{len(self._scopes)}.{len(scope)}")
+        outside = [self.text(each) for each in getattr(node, "decorator_list", ())]
+        outside += [self.text(each) for each in (*arguments.defaults, *arguments.kw_defaults) if each is not None]
+        name = self._name(node.name) if hasattr(node, "name") else ""
+        self._scopes.append(scope)
+        body = self.text(node.body)
+        self._scopes.pop()
+        kinds = [len(arguments.posonlyargs), len(arguments.args), len(arguments.kwonlyargs), len(arguments.kw_defaults)]
+        return (
+            f"{type(node).__name__}({name},{[each.arg for each in own if each is not None]},{kinds},{outside},{body})"
+        )
+
+    def _name(self, name: str) -> str:
+        for scope in reversed(self._scopes):
+            if name in scope:
+                return scope[name]
+        dotted = self._imports.get(name)
+        if dotted is None:
+            return name
+        # A name of the project counts by what it leads to; one from outside by its whole path.
+        return dotted.rpartition(".")[2] if dotted.partition(".")[0] in ROOMS else dotted
+
+    def _fields(self, node: ast.AST) -> str:
+        said = []
+        for name in node._fields:
+            value = getattr(node, name, None)
+            if name in {"ctx", "kind", "type_comment", "annotation", "returns", "type_params"} or value in (None, []):
+                continue
+            if name in {"name", "asname"} and isinstance(value, str):  # of an except clause or a pattern
+                value = self._name(value)
+            said.append(f"{name}={self.text(value)}")
+        return f"{type(node).__name__}({','.join(said)})"
+
+
+def _is_docstring(node: ast.AST) -> bool:
+    """Whether a statement is a text that nothing uses: a docstring of whatever stands before or around it."""
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+
+
+def _local_names(function: Any) -> Iterator[str]:
+    """The names that a function assigns, in the order in which they appear, without those of functions inside it."""
+    foreign: set[str] = set()
+    names: dict[str, None] = {}
+    todo: list[ast.AST] = list(reversed(function.body if isinstance(function.body, list) else [function.body]))
+    while todo:
+        node = todo.pop()
+        if isinstance(node, ast.Global | ast.Nonlocal):
+            foreign.update(node.names)
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            names[node.name] = None
+            continue
+        elif isinstance(node, ast.Lambda):
+            continue
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store | ast.Del):
+            names[node.id] = None
+        elif isinstance(node, ast.ExceptHandler | ast.MatchAs | ast.MatchStar) and node.name:
+            names[node.name] = None
+        todo += reversed(list(ast.iter_child_nodes(node)))
+    return (name for name in names if name not in foreign)

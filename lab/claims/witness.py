@@ -2,37 +2,21 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any
 
-from django.conf import settings
-
 from lab.claims import result_store
-from lab.claims.behaviour import hash_of
+from lab.claims.staleness import behaviour_of_verdict
 from lab.explorer.terms import Invariant
 from lab.explorer.trace import Step, Trace
-from lab.ladder.catalogue import LADDER, LadderEntry, Track
+from lab.ladder.catalogue import LADDER, LadderEntry
 
 FOLDER = Path(__file__).resolve().parent / "witnesses"
 TRACES = FOLDER.with_name("traces")
 VERDICTS = FOLDER.with_name("verdicts.json")
 CONTROL = FOLDER.with_name("chance.json")
-_LOCKS = ("locking", "lab/ladder", "lab/schedule")
-_SHOP = ("accounts", "checkout", "models", "reconcile", "saving")
-SOURCES: Mapping[Track, Sequence[str]] = {
-    "locks": _LOCKS,
-    "stock": (*_LOCKS, "inventory", "lab/ledger.py", "lab/models.py", *(f"shop/{name}.py" for name in _SHOP)),
-}
-"""The code that runs where a rung is tried, on each track: folders and files, below the project's folder."""
-ELSEWHERE: Mapping[Track, frozenset[str]] = {
-    "locks": frozenset(),
-    "stock": frozenset({"etcd.py", "redlock.py", "zookeeper.py"}),
-}
-"""Files among them that run only where the servers are others than a shop has: no rung of stock takes such a lock."""
 
 
 @dataclass(frozen=True)
@@ -137,13 +121,5 @@ def _keep(path: Path, entry: LadderEntry, said: Mapping[str, Any]) -> None:
 
 
 def source_hash(entry: LadderEntry) -> str:
-    """What changes when the code does that runs where a rung is searched, or left to chance."""
-    places = [Path(settings.BASE_DIR) / place for place in SOURCES[entry.track]]
-    own = Path(inspect.getfile(entry.code))
-    if not any(own.is_relative_to(place) for place in places):
-        places.append(own)  # of somebody else's package
-    return _hash_once(*places, without=ELSEWHERE[entry.track])
-
-
-_hash_once = cache(hash_of)
-"""A process runs the code that there was when it began; and a page asks for all rungs at once."""
+    """Hash what runs when the rung is checked."""
+    return behaviour_of_verdict(entry.slug)

@@ -22,7 +22,7 @@ from typing import Any, Literal, get_args
 from django.conf import settings
 
 from lab.claims import result_store
-from lab.claims.behaviour import hash_of
+from lab.claims.behaviour import hash_of_files as hash_of
 from lab.ladder.catalogue import LADDER
 
 Part = Literal["strategies", "locks"]
