@@ -5,53 +5,59 @@ ROUNDS ?= 1
 VENV := .venv
 RUN := $(VENV)/bin/python
 
-.PHONY: help venv demo test test-slow faults lint rush bench lock clean
+.PHONY: help venv demo test test-slow faults lint docs rush bench refresh lock clean
 .DEFAULT_GOAL := help
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' Makefile
 
-venv: $(VENV)/.runtime  ## .venv with what the shop needs, and nothing started
+venv: $(VENV)/.runtime  ## install what the shop needs into .venv, and start nothing
 
-demo: $(VENV)/.runtime  ## the same burst through flawed and sound strategies; then a shop to look at
+demo: $(VENV)/.runtime  ## send the same burst through flawed and sound strategies, then serve the shop
 	$(RUN) manage.py demo --port $(PORT) $(ARGS)
 
-rush: $(VENV)/.runtime  ## one burst, one verdict: make rush ARGS="--strategy lua --clients 50"
+rush: $(VENV)/.runtime  ## run one burst and give a verdict: make rush ARGS="--strategy lua --clients 50"
 	$(RUN) manage.py rush $(ARGS)
 
-bench: $(VENV)/.development  ## strategies or locks and their peers, as ratios: make bench ARGS=locks
+bench: $(VENV)/.development  ## compare strategies or locks with their peers, as ratios: make bench ARGS=locks
 	$(RUN) -m loadtest.bench $(ARGS)
 
-test: $(VENV)/.development  ## the tests, in random order, but for the slow ones: make test ARGS="-k lease"
+test: $(VENV)/.development  ## run the tests in random order, without the slow ones: make test ARGS="-k lease"
 	$(RUN) -m pytest -m "not slow" $(ARGS)
 
-test-slow: $(VENV)/.development  ## the slow ones: whole shops and commands, browsers, long searches, other servers
+test-slow: $(VENV)/.development  ## run the slow tests: whole shops and commands, browsers, long searches, other servers
 	$(RUN) -m pytest -m slow $(ARGS)
 
-faults: $(VENV)/.development  ## parts of the shop are killed in the middle of bursts: make faults ROUNDS=20
+faults: $(VENV)/.development  ## kill parts of the shop in the middle of bursts: make faults ROUNDS=20
 	$(RUN) -m pytest tests/faults/test_faults*.py --dist load -v --rounds $(ROUNDS) $(ARGS)
 
-lint: $(VENV)/.development  ## style, types, and who may import whom
+lint: $(VENV)/.development  ## check style, spelling, types, and which room imports which
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/codespell
 	$(VENV)/bin/mypy
-	$(VENV)/bin/mypy --strict locking inventory servers
+	$(VENV)/bin/mypy --strict locking inventory servers tools
 	$(VENV)/bin/lint-imports
 
+docs: $(VENV)/.development  ## build the documentation into site/; a dead link is an error
+	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --strict --quiet
+
+refresh: $(VENV)/.development  ## measure again which stored results are out of date; takes up where it stopped
+	$(RUN) manage.py lab refresh $(ARGS)
+
 lock: $(VENV)/.development  ## compile the requirements again, with hashes
-	$(VENV)/bin/pip install --quiet uv
 	$(VENV)/bin/uv pip compile --universal --python-version 3.11 --generate-hashes --no-header --quiet requirements.in --output-file requirements.txt
 	$(VENV)/bin/uv pip compile --universal --python-version 3.11 --generate-hashes --no-header --quiet requirements-dev.in --output-file requirements-dev.txt
 
-clean: $(VENV)/.runtime  ## stop the project's servers; remove their data (but not a RUN_FOLDER of yours), .venv and caches
+clean: $(VENV)/.runtime  ## stop the project's servers and remove their data (not a RUN_FOLDER that you set), .venv and caches
 	env -u DATABASE_URL -u REDIS_URL $(RUN) manage.py servers stop $(if $(RUN_FOLDER),,--delete)
-	@$(if $(RUN_FOLDER),echo "$(RUN_FOLDER) stays: its data is yours to delete.")
-	rm -rf $(VENV) celerybeat-schedule* .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	@$(if $(RUN_FOLDER),echo "$(RUN_FOLDER) stays: delete its data yourself.")
+	rm -rf $(VENV) site celerybeat-schedule* .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(VENV)/.runtime: requirements.txt
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Last Unit needs Python 3.11 or newer; name one with: make PYTHON=python3.12 ...")'
-	@echo "Installing into $(VENV): half a minute or so."
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Last Unit needs Python 3.11 or newer. Name one: make PYTHON=python3.12 ...")'
+	@echo "Installing into $(VENV) takes about half a minute."
 	$(PYTHON) -m venv $(VENV)
 	$(VENV)/bin/pip install --quiet --disable-pip-version-check --require-hashes -r requirements.txt
 	touch $@
