@@ -26,7 +26,7 @@ class LabConfig(AppConfig):
 
 def there_can_be_so_many_stages(**_: Any) -> Sequence[CheckMessage]:
     """A system check: each stage has a Redis database that is not the shop's."""
-    from lab.sandbox.pool import MOST
+    from lab.sandbox.databases import MOST
 
     if 1 <= settings.LAB_SANDBOXES <= MOST:
         return []

@@ -105,7 +105,8 @@ class _Search:
         self._members: list[tuple[str, Key]] = []
 
     def begin(self, root: Any) -> None:
-        module, name = root.__module__, root.__qualname__
+        # A root may be named as `module:name`, where importing it would close a circle of imports.
+        module, name = root.split(":") if isinstance(root, str) else (root.__module__, root.__qualname__)
         if module.partition(".")[0] in ROOMS:
             self._todo.append((module, name))
         else:  # A rung of another package counts by its source.

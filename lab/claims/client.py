@@ -1,4 +1,4 @@
-"""An actor whom nobody stops: what he says before each step is for others to make use of."""
+"""A client of a stress run: an actor that no scheduler stops. It pauses before each step for a random moment."""
 
 from __future__ import annotations
 
@@ -6,206 +6,178 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, cast
+from dataclasses import dataclass
+from queue import SimpleQueue
+from typing import Any, cast
 
-from lab.explorer.actor import CRASHED, Actor, Crash, become, current_actor
-from lab.explorer.terms import PendingStep
+from lab.claims.gate import Gate
+from lab.explorer.actor import Actor, become, current_actor
+from lab.explorer.terms import CRASHED, Crash, Job, PendingStep
 from lab.sandbox import hooks
-
-if TYPE_CHECKING:
-    from lab.claims.stress import Try
+from lab.sandbox.sandbox import Sandbox
+from lab.sandbox.watchdogs import SteppedWatchdog
 
 LATE = 0.02
-"""Seconds that somebody is late at most before whose step something has happened."""
-LOOK = 0.001
-"""Seconds between two looks at what a thread waits for."""
-PATIENCE = 0.2
-"""Seconds that the others have to come to their next step or to wait."""
+"""Seconds by which a client is late at most whose step a fault precedes, and a helper that starts."""
+POLL = 0.001
+"""Seconds between two looks at what a client waits for."""
 
 
-class Gate:
-    """Lets time pass only while all threads are before a step or wait for one.
+@dataclass(frozen=True)
+class Shared:
+    """What the clients of one attempt share.
 
-    The servers take microseconds to answer. Without this a client could be between an answer and what he does with it
-    while half a minute passes, which is to be paused, and another event.
+    Attributes:
+        sandbox: where they run. Its clock runs.
+        gate: passed at each step.
+        barrier: at which all start.
+        reports: where a client says, by name, that it is done (None), or that the fault that is due may happen.
+        reaches_step: called by a client before a step. Returns whether a fault happened there.
+        pause: seconds that a client pauses before a step at most.
     """
 
-    def __init__(self, threads: int) -> None:
-        self._busy = threads
-        self._passing = False
-        self._condition = threading.Condition()
-
-    @contextmanager
-    def quiet(self) -> Iterator[None]:
-        """For the block, this thread is before a step or waits."""
-        self.leave()
-        try:
-            yield
-        finally:
-            with self._condition:
-                self._condition.wait_for(lambda: not self._passing)
-                self._busy += 1
-
-    def leave(self) -> None:
-        """This thread takes no step until it says so, or is done."""
-        with self._condition:
-            self._busy -= 1
-            self._condition.notify_all()
-
-    @contextmanager
-    def closed(self, *, wait: bool) -> Iterator[bool]:
-        """In a thread that is quiet, or no client's: for the block, no other goes on.
-
-        Args:
-            wait: until the others are quiet too; otherwise they are not hindered.
-
-        Yields:
-            Whether they are. They are not where somebody else has closed it: he may wait for this thread.
-        """
-        if not wait:
-            yield True
-            return
-        with self._condition:
-            ours, self._passing = not self._passing, True
-            quiet = ours and self._condition.wait_for(lambda: self._busy == 0, PATIENCE)
-        try:
-            yield quiet
-        finally:
-            if ours:
-                with self._condition:
-                    self._passing = False
-                    self._condition.notify_all()
+    sandbox: Sandbox
+    gate: Gate
+    barrier: threading.Barrier
+    reports: SimpleQueue[tuple[str, Future[bool] | None]]
+    reaches_step: Callable[[Client], bool]
+    pause: float
 
 
 class Client:
-    """An actor whom nobody stops.
+    """An actor that no scheduler stops. It has the methods of `Actor` that hooks call.
 
     Args:
         name: A, B, ….
-        job: what he does; it returns what he is told.
-        attempt: the try that he is part of.
-        seed: of his pauses.
+        job: what it does.
+        shared: with the other clients.
+        watchdog: renews its leases.
+        seed: of its pauses.
+        helper: whether it works for the clients, such as the worker of a queue: it starts a moment later.
 
     Attributes:
-        answer: what he was told, when he is done.
-        crashed: whether he is dead.
-        cut: whether he was not let come to his end.
-        done: whether his thread takes no further step.
-        waits: whether he sleeps, or listens to Redis.
-        looks: how often he has looked for what he waits for, or how late it is.
-        in_vain: how often he has looked for what he waits for, and it was not there; or has slept until he may.
-        session: his session with Postgres, if a lock of his has one.
-        watchdog: renews his leases.
+        answer: what it was told, when it is done.
+        crashed: whether it has crashed.
+        ended: whether it was ended by force, after the run.
+        done: whether it takes no further step.
+        waits: whether it sleeps, or listens to a server.
+        polls: how often it has looked whether its wait is over.
+        failures: how often it has looked for what it waits for and not found it, or slept before another attempt.
+        session: the session of its lock with Postgres, when the lock has one.
     """
 
-    def __init__(self, name: str, job: Callable[[], str], attempt: Try, seed: float) -> None:
+    def __init__(
+        self, name: str, job: Job, shared: Shared, watchdog: SteppedWatchdog, seed: float, *, helper: bool = False
+    ) -> None:
         self.name = name
+        self.watchdog = watchdog
         self.answer: str | None = None
         self.crashed = False
-        self.cut = False
+        self.ended = False
         self.done = False
         self.waits = False
-        self.looks = 0
-        self.in_vain = 0
+        self.polls = 0
+        self.failures = 0
         self.session: Any = None
-        self.watchdog = attempt.trial.watchdogs[name]
         self._job = job
-        self._try = attempt
+        self._shared = shared
+        self._helper = helper
         self._random = random.Random(seed)  # noqa: S311 - a pause, not a secret
-        # On every machine the first thread has this name.
+        # Some rungs identify an owner by the thread's name: on every machine the first thread is called this.
         self.thread = threading.Thread(target=self._run, name="MainThread", daemon=True)
 
     def clock(self) -> float:
-        """The clock of the stage, which runs."""
-        return self._try.stage.clock.now
+        """Return the time on the sandbox's clock, which runs."""
+        return self._shared.sandbox.clock.now
 
     def stop(self, pending: PendingStep, at: tuple[str, int] | None = None) -> None:
-        """In his own thread: pause for a moment, or for none. It may be the moment in which something happens.
+        """In the client's own thread: pause for a random moment. A fault may happen meanwhile.
 
         Raises:
-            Crash: he is dead.
+            Crash: the client has crashed.
         """
-        self.goes_on_living()
-        with self._try.gate.quiet():
-            late = self._try.reaches_a_step(self)
-            time.sleep(self._random.uniform(0, LATE if late else self._try.pause))
-        self.goes_on_living()
+        self.check_alive()
+        with self._shared.gate.quiet():
+            late = self._shared.reaches_step(self)
+            time.sleep(self._random.uniform(0, LATE if late else self._shared.pause))
+        self.check_alive()
 
     def sleep(self, seconds: float, at: tuple[str, int] | None = None) -> None:
-        """In his own thread: sleep for so long, or until time has passed.
+        """In the client's own thread: sleep on the sandbox's clock.
 
         Raises:
-            Crash: he is dead.
+            Crash: the client has crashed.
         """
         until = self.clock() + seconds
-        self._wait(lambda: time.sleep(min(LOOK, max(0.0, until - self.clock()))), lambda: self.clock() >= until)
-        self.in_vain += 1
+        self._wait(lambda: time.sleep(min(POLL, max(0.0, until - self.clock()))), lambda: self.clock() >= until)
+        self.failures += 1
 
     def listen(self, connection: Any, until: float) -> bool:
-        """In his own thread: wait until there is an answer to what blocks, or the time is over. See `Actor.listen`.
+        """In the client's own thread: wait until there is an answer, or the time is over. See `Actor.listen`.
 
         Raises:
-            Crash: he is dead.
+            Crash: the client has crashed.
         """
-        heard = False
+        arrived = False
 
         def look() -> None:
-            nonlocal heard
-            if not isinstance(connection, hooks.Bell):
-                heard = connection.can_read(timeout=LOOK)
-            elif not (heard := connection.rang()):
-                time.sleep(LOOK)
-            self.in_vain += not heard
+            nonlocal arrived
+            if not isinstance(connection, hooks.Notification):
+                arrived = connection.can_read(timeout=POLL)
+            elif not (arrived := connection.arrived()):
+                time.sleep(POLL)
+            self.failures += not arrived
 
-        self._wait(look, lambda: heard or self.clock() >= until)
-        return heard
+        self._wait(look, lambda: arrived or self.clock() >= until)
+        return arrived
 
     def _wait(self, look: Callable[[], None], over: Callable[[], bool]) -> None:
-        self.goes_on_living()
-        with self._try.gate.quiet():
-            self._try.reaches_a_step(self)
+        self.check_alive()
+        with self._shared.gate.quiet():
+            self._shared.reaches_step(self)
             self.waits = True
             try:
                 while not over():
-                    self.goes_on_living()
-                    with as_nobody():
+                    self.check_alive()
+                    with as_no_actor():
                         look()
-                    self.looks += 1
+                    self.polls += 1
             finally:
                 self.waits = False
-        self.goes_on_living()
+        self.check_alive()
 
-    def goes_on_living(self) -> None:
+    def check_alive(self) -> None:
+        """In the client's own thread: raise `Crash` when it has crashed."""
         if self.crashed:
             raise Crash
 
     def _run(self) -> None:
         become(cast("Actor", self))
         try:
-            self._try.barrier.wait()
-            if self.name not in self._try.trial.names:
-                # The clients come all at once. Whoever serves them comes when he comes.
-                with self._try.gate.quiet():
+            self._shared.barrier.wait()
+            if self._helper:
+                with self._shared.gate.quiet():
                     time.sleep(self._random.uniform(0, LATE))
             self.answer = self._job()
         except BaseException as error:
-            # Here, while what he was in the middle of is still there: it is cleared away when he is nobody any more.
-            # On his way out a dead one may trip over what does not go out any more.
+            # The cleanup of a crashed client fails when its commands are not sent: that is no error of the rung.
             self.answer = CRASHED if self.crashed else f"{type(error).__name__}: {error}"
+            # Leave the exception handler as no actor: dropping the exception deletes the objects of the job.
             become(None)
         finally:
             become(None)
             if self.crashed:
-                self._try.stage.dismiss(cast("Actor", self))
+                self._shared.sandbox.disconnect(cast("Actor", self))
             self.done = True
-            self._try.gate.leave()
-            self._try.told.put((self.name, None))
+            self._shared.gate.leave()
+            self._shared.reports.put((self.name, None))
 
 
 @contextmanager
-def as_nobody() -> Iterator[None]:
-    """For the block, this thread is no actor's: what it asks of the servers is no step."""
+def as_no_actor() -> Iterator[None]:
+    """For the block, the calling thread is no actor's: what it asks of the servers is no step."""
     before = current_actor()
     become(None)
     try:

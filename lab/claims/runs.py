@@ -1,4 +1,4 @@
-"""What the pages and the commands ask for: replay a schedule, search for one."""
+"""Replays of schedules on rungs: for the pages, the commands, and to check a witness."""
 
 from __future__ import annotations
 
@@ -6,16 +6,17 @@ import math
 from collections.abc import Sequence
 
 from lab.claims.witness import Witness
-from lab.explorer.scheduler import STOP, Run, Scheduler, SchedulingPoint
+from lab.explorer.run import STOP, Run, SchedulingPoint
+from lab.explorer.scheduler import Scheduler
 from lab.explorer.terms import Fault
 from lab.explorer.trace import Trace
-from lab.ladder.catalogue import LADDER
+from lab.ladder.catalogue import LADDER, LadderEntry
 from lab.sandbox.sandbox import Sandbox
-from lab.workloads.registry import events_of, new_trial
+from lab.workloads.registry import faults_of, new_experiment
 
 
 class Impossible(Exception):
-    """A schedule chooses what cannot be chosen.
+    """A schedule names a choice that is not possible.
 
     Attributes:
         at: the place of the choice in the schedule, from 0.
@@ -29,74 +30,75 @@ class Impossible(Exception):
         return str(self.args[0])
 
 
-def rehearse(witness: Witness, stage: Sandbox) -> Run:
-    """Replay a stored witness to its end, without a look at what the servers keep.
+def rehearse(entry: LadderEntry, witness: Witness, sandbox: Sandbox) -> Run:
+    """Replay a stored witness to its end, without recording what the servers keep.
 
     Raises:
-        Impossible: the rung does not do any more what it did when the witness was found.
+        Impossible: the rung's code has changed, and the schedule does not fit it any more.
     """
-    entry, todo = LADDER[witness.rung], list(witness.schedule)
+    left = list(witness.schedule)
 
     def choose(point: SchedulingPoint) -> str:
-        if not todo:
+        if not left:
             return point.enabled[0]
-        if todo[0] not in point.enabled and todo[0] not in point.events():
-            at = len(witness.schedule) - len(todo)
-            raise Impossible(f"{witness.rung}: {todo[0]!r} cannot come next in the stored witness.", at)
-        return todo.pop(0)
+        if left[0] not in point.enabled and left[0] not in point.faults():
+            at = len(witness.schedule) - len(left)
+            raise Impossible(f"{witness.rung}: {left[0]!r} cannot come next in the stored witness.", at)
+        return left.pop(0)
 
-    trial = new_trial(entry, stage, witness.clients)
-    return Scheduler(trial, choose, events=events_of(entry), goal=entry.breaks).play()
+    experiment = new_experiment(entry, sandbox, witness.clients)
+    return Scheduler(experiment, choose, faults=faults_of(entry), goal=entry.breaks).play()
 
 
 def replay(
     slug: str,
     schedule: Sequence[str],
-    stage: Sandbox,
+    sandbox: Sandbox,
     *,
     clients: int | None = None,
-    events: Sequence[Fault] | None = None,
+    faults: Sequence[Fault] | None = None,
     to_the_end: bool = False,
     as_far_as_possible: bool = False,
     seconds: float = math.inf,
 ) -> Trace:
-    """Run a schedule on a rung and note every step.
+    """Run a schedule on a rung and record every step.
 
     Args:
         slug: the rung.
-        schedule: who goes next, or what happens, in order.
-        stage: where.
+        schedule: the choices, in order: names of actors, and faults.
+        sandbox: where.
         clients: how many; None: as many as it takes to show the rung.
-        events: what may happen; None: what is tried on the rung.
-        to_the_end: whether all go on without interference when the schedule is used up; otherwise the trace says what
-            could come next.
-        as_far_as_possible: leave out what cannot be chosen, for a schedule of another rung.
-        seconds: of the real time after which no further step is taken.
+        faults: what may happen; None: what is tried on the rung.
+        to_the_end: whether the clients go on without interference after the schedule; otherwise the trace says what can
+            come next.
+        as_far_as_possible: whether to leave out choices that are not possible, for a schedule of another rung.
+        seconds: of real time after which no further step is taken.
 
     Raises:
         KeyError: there is no such rung.
-        Impossible: somebody is chosen who cannot go on, or something that cannot happen.
+        Impossible: a choice is not possible.
         TooLong: it has taken longer than it may.
     """
     entry = LADDER[slug]
-    todo = list(schedule)
+    left = list(schedule)
 
     def choose(point: SchedulingPoint) -> str:
-        while todo:
-            wanted = todo.pop(0)
-            if wanted in point.enabled or wanted in point.events():
+        while left:
+            wanted = left.pop(0)
+            if wanted in point.enabled or wanted in point.faults():
                 return wanted
             if not as_far_as_possible:
-                can = ", ".join((*point.enabled, *point.events()))
-                raise Impossible(f"{wanted!r} cannot come next. What can: {can}.", len(schedule) - len(todo) - 1)
+                possible = ", ".join((*point.enabled, *point.faults()))
+                at = len(schedule) - len(left) - 1
+                raise Impossible(f"{wanted!r} cannot come next. Possible choices: {possible}.", at)
         return point.enabled[0] if to_the_end else STOP
 
-    trial = new_trial(entry, stage, clients)
-    happens = events_of(entry) if events is None else events
-    run = Scheduler(trial, choose, events=happens, watch=True, goal=entry.breaks, seconds=seconds).play()
+    experiment = new_experiment(entry, sandbox, clients)
+    tried = faults_of(entry) if faults is None else faults
+    run = Scheduler(experiment, choose, faults=tried, watch=True, goal=entry.breaks, seconds=seconds).play()
     return Trace(
         slug,
-        len(trial.names),
+        len(experiment.names),
         tuple(run.schedule),
         tuple(run.steps),
         run.choices,

@@ -1,4 +1,4 @@
-"""A process that checks rungs. What needs Django is imported when Django is set up, and not before."""
+"""A process that checks rungs. It imports what needs Django once Django is set up."""
 
 from __future__ import annotations
 
@@ -7,17 +7,21 @@ import logging
 import os
 import signal
 import time
+from collections.abc import Callable
 from contextlib import ExitStack
 from multiprocessing import parent_process
 from threading import Thread
-from typing import Any
+from typing import Any, Literal
 
 from lab.claims.interrupts import insist
 
-STOP_SECONDS = 3.0
-"""Seconds in which such a process has to clear up when it is told to end, before it is killed."""
+JobName = Literal["check", "search", "deep", "control"]
+"""What is done on a rung: `verify.check`, `verify.search`, `verify.deep`, or the stress runs (`stress.stress`)."""
 
-_stage: list[Any] = []
+STOP_SECONDS = 3.0
+"""Seconds in which such a process has to clean up when it is told to end, before it is killed."""
+
+_sandbox: list[Any] = []
 _told_to_end = False
 
 
@@ -32,46 +36,54 @@ def begin() -> None:
     Thread(target=_end_with_parent, name="ends with its parent", daemon=True).start()
 
 
-def work(job: str, slug: str, **options: Any) -> dict[str, Any]:
-    """Do `check`, `search`, `deep` or `control` of `lab.claims.verify` on a rung, on this process's stage.
+def work(job: JobName, slug: str, **options: Any) -> dict[str, Any]:
+    """Do a job on a rung, in this process's sandbox.
 
     Returns:
-        Its line. Where something is missing that the rung needs, that is what it says: other rungs do without.
+        The line of the rung. When a server or library is not installed the line says so: other rungs need none.
 
     Raises:
-        ServerError: there is no stage, or a server does not answer.
+        ServerError: there is no sandbox, or a server does not answer.
     """
     if _told_to_end:
         raise SystemExit
-    from lab.claims import verify
+    from lab.claims import stress, verify
+    from lab.claims.finding import restarting_sandbox
     from lab.ladder.catalogue import LADDER
     from lab.sandbox import pool
-    from lab.sandbox.restarting import sandbox_for
-    from lab.sandbox.valkeys import Missing
+    from lab.sandbox.databases import server_errors
+    from lab.sandbox.fleet import Missing
 
-    if not _stage:
+    if not _sandbox:
         held = ExitStack()
-        _stage.append(held.enter_context(pool.for_a_command()))
+        _sandbox.append(held.enter_context(pool.for_a_command()))
         atexit.register(held.close)
+    jobs: dict[JobName, Callable[..., dict[str, Any]]] = {
+        "check": verify.check,
+        "search": verify.search,
+        "deep": verify.deep,
+        "control": stress.stress,
+    }
+    sandbox = _sandbox[0]
     try:
-        with pool.plainly():
-            # What is searched for is kept for the pages, where no server restarts.
-            where = sandbox_for(LADDER[slug], _stage[0]) if job in ("check", "control") else _stage[0]
-            line: dict[str, Any] = getattr(verify, job)(slug, where, **options)
+        with server_errors():
+            if job in ("check", "control"):
+                # Not for a search: the pages replay what it finds, and their Redis cannot restart.
+                sandbox = restarting_sandbox(LADDER[slug], sandbox)
+            return jobs[job](slug, sandbox, **options)
     except Missing as missing:
-        line = verify.unchecked(slug, str(missing))
-    return line
+        return verify.unchecked(slug, str(missing))
 
 
 def _end(number: int, frame: object) -> None:
-    """Leave what is being done, so that all is cleared up. Whoever runs us takes that for an answer: see `work`."""
+    """Leave the current job so that everything is cleaned up. The executor takes the exception for its result."""
     global _told_to_end
     _told_to_end = True
     raise SystemExit
 
 
 def _end_with_parent() -> None:
-    """Whoever runs us may be killed; it gives us no more work then, and cannot tell us to end."""
+    """End this process when its parent was killed, which then cannot tell it to end."""
     parent = parent_process()
     if parent is None:
         return

@@ -1,1 +1,1 @@
-"""Who goes next: actors that stop before every step, schedules of them, and the search for one that breaks a rung."""
+"""The engine of the lab: it runs actors step by step and searches their schedules. It knows no rung and no database."""

@@ -1,45 +1,31 @@
-"""An actor: a thread that stops before each of its steps until it is told to go on."""
+"""An actor: a thread that stops before each of its steps until the scheduler resumes it."""
 
 from __future__ import annotations
 
-import sys
 import threading
 from collections.abc import Callable
 from enum import Enum, auto
-from fcntl import LOCK_EX, LOCK_NB, flock
-from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
-from lab.explorer.terms import PendingStep
-from locking.local import ProcessLock, Turn
-from locking.renewal import Watchdog
+from lab.explorer.source_line import current_line
+from lab.explorer.terms import CRASHED, Crash, Job, PendingStep
 
-ROOT = Path(__file__).resolve().parent.parent.parent
-SHOWN = tuple(str(ROOT / room) for room in ("lab/ladder", "locking", "inventory"))
-"""The rooms whose lines are shown, the first of them before the others."""
-THREADING = threading.__file__
-
-
-CRASHED = "crashed"
-"""The answer of an actor who died."""
-
-
-_here = threading.local()
+_thread = threading.local()
 
 
 def become(actor: Actor | None) -> None:
-    """Make the calling thread an actor's; None: it is no actor's any more."""
-    _here.actor = actor
+    """Make the calling thread the thread of an actor; None: of no actor any more."""
+    _thread.actor = actor
 
 
 def current_actor() -> Actor | None:
-    """The actor whose thread is calling, if it is one's."""
-    return getattr(_here, "actor", None)
+    """Return the actor that the calling thread belongs to; None when it is no actor's."""
+    return getattr(_thread, "actor", None)
 
 
 def stop_before(step: PendingStep) -> None:
-    """Stop the calling thread, if it is an actor's, until the scheduler lets it go on.
+    """Stop the calling thread, when it is an actor's, until the scheduler resumes it.
 
     Raises:
         Crash: the actor has crashed.
@@ -48,12 +34,8 @@ def stop_before(step: PendingStep) -> None:
         actor.stop(step)
 
 
-class Crash(BaseException):
-    """The actor is dead: neither this step nor a later one is taken."""
-
-
 class State(Enum):
-    """What an actor does."""
+    """What an actor is doing."""
 
     RUNNING = auto()
     STOPPED = auto()
@@ -63,33 +45,37 @@ class State(Enum):
 
 
 class Actor:
-    """Somebody who does one job.
+    """A thread that does one job and stops before each of its steps.
 
     Args:
         name: A, B, ….
-        job: what he does; it returns what he is told.
-        told: where the actor reports that he has stopped or is done.
+        job: what it does.
+        reports: where the actor reports that it has stopped, listens or is done.
         clock: the schedule's.
-        watchdog: renews his leases.
-        works_for: the name of the actor whose watchdog this is; empty: it is none.
+        watchdog: renews the actor's leases.
+        works_for: the name of the actor whose watchdog thread this is; empty: it is a client.
 
     Attributes:
-        pending: the step before which he has stopped, or which he is taking.
-        file, line: where in the rung he is; empty and 0 when he is in none.
-        answer: what he was told, when he is done.
-        crashed: whether he is dead.
-        asleep: whether his next step is to go on after a sleep, and nothing has happened since it began.
-        clients: his connections to Redis.
-        session: his session with Postgres, if a lock of his has one.
+        pending: the step before which it has stopped, or which it is taking.
+        file, line: where in the code under test it is; empty and 0 when it is elsewhere.
+        answer: what it was told, when it is done.
+        crashed: whether it has crashed.
+        asleep: whether its next step is to go on after a sleep, and nothing has changed since the sleep began.
+        wakes_at: when its sleep or its wait for an answer ends, on the schedule's clock.
+        touched: the names that it has read or written since its last sleep.
+        steps: how many steps it has taken.
+        timed_out: whether its wait for an answer is over on the schedule's clock.
+        listens_to: the connection or `Notification` that it waits for; None: it waits for none.
+        session: the session of its lock with Postgres, when the lock has one.
     """
 
     def __init__(
         self,
         name: str,
-        job: Callable[[], str],
-        told: SimpleQueue[Actor],
+        job: Job,
+        reports: SimpleQueue[Actor],
         clock: Callable[[], float],
-        watchdog: Watchdog,
+        watchdog: Any,
         works_for: str = "",
     ) -> None:
         self.name = name
@@ -106,119 +92,100 @@ class Actor:
         self.wakes_at = 0.0
         self.touched: set[str] = set()
         self.steps = 0
-        self.rings = False
+        self.timed_out = False
         self.listens_to: Any = None
         self.session: Any = None
         self._job = job
-        self._told = told
-        # A plain lock, and no semaphore, in which a thread looks like one that waits for another.
+        self._reports = reports
+        # Use a plain lock: a semaphore sleeps in the code by which waits for another thread are recognised.
         self._go = threading.Lock()
         self._go.acquire()
         self._mutex = threading.Lock()
-        # On every machine the first thread has this name.
+        # Some rungs identify an owner by the thread's name: on every machine the first thread is called this.
         self.thread = threading.Thread(target=self._run, name="MainThread", daemon=True)
 
     def __repr__(self) -> str:
         return f"<Actor {self.name}, {self.state.name.lower()}, {self.pending and self.pending.does}>"
 
-    def begin(self) -> None:
-        """Start, as far as the first step."""
+    def start(self) -> None:
+        """Run the thread as far as its first step."""
         self.thread.start()
 
-    def go(self) -> None:
-        """Take the step, or look up from what he listens to."""
+    def resume(self) -> None:
+        """Let the actor take its step, or stop listening."""
         with self._mutex:
-            self._goes_on()
+            self._resume()
 
     def crash(self) -> None:
-        """Die before the next step. What is cleared away on the way out reaches no server."""
+        """Crash the actor before its next step. What it cleans up on the way out reaches no server."""
         with self._mutex:
             self.crashed = True
             if self.state is State.STOPPED or self.listens_to is not None:
-                self._goes_on()
+                self._resume()
 
-    def _goes_on(self) -> None:
+    def _resume(self) -> None:
         self.state, self.listens_to = State.RUNNING, None
         self.asleep = False
         self._go.release()
 
-    def goes_on_living(self) -> None:
-        """In the actor's own thread: return, unless he is dead.
-
-        Raises:
-            Crash: he is.
-        """
+    def check_alive(self) -> None:
+        """In the actor's own thread: raise `Crash` when the actor has crashed."""
         if self.crashed:
             raise Crash
 
     def stop(self, pending: PendingStep, at: tuple[str, int] | None = None) -> None:
-        """In the actor's own thread: wait until he is told to go on.
+        """In the actor's own thread: wait until the scheduler resumes the actor.
 
         Args:
-            pending: the step that he is about to take.
-            at: the file and the line of the rung that do it; None: those that this thread is in.
+            pending: the step that it is about to take.
+            at: the file and the line that take the step; None: those that this thread is in.
+
+        Raises:
+            Crash: the actor has crashed.
         """
         self.pending = pending
-        self.file, self.line = at or where()
-        self._tell(State.STOPPED)
+        self.file, self.line = at or current_line()
+        self._report(State.STOPPED)
         self._go.acquire()
-        self.goes_on_living()
+        self.check_alive()
 
     def sleep(self, seconds: float, at: tuple[str, int] | None = None) -> None:
-        """In the actor's own thread: sleep for so long at least, on the clock of the schedule."""
+        """In the actor's own thread: sleep for at least this long on the schedule's clock."""
         self.asleep, self.wakes_at = True, self.clock() + seconds
         self.stop(PendingStep(f"sleeps {seconds:g} s", "clock", seconds=seconds), at)
 
     def listen(self, connection: Any, until: float) -> bool:
-        """In the actor's own thread: wait until there is an answer to what blocks, or the time is over.
+        """In the actor's own thread: wait until there is an answer, or until a moment on the schedule's clock.
 
         Args:
-            connection: his, to Redis, on which a blocking command was sent; or a `Bell`.
-            until: when he looks up from it, on the clock of the schedule.
+            connection: the connection to Redis on which a blocking command was sent, or a `Notification`.
+            until: when the wait ends, on the schedule's clock.
 
         Returns:
             Whether there is an answer.
         """
-        self.wakes_at, self.rings = until, False
-        self._tell(State.LISTENING, connection)
+        self.wakes_at, self.timed_out = until, False
+        self._report(State.LISTENING, connection)
         self._go.acquire()
-        self.goes_on_living()
-        return not self.rings
+        self.check_alive()
+        return not self.timed_out
 
-    def waits_in_this_process(self) -> bool:
-        """Whether his thread waits for another thread of this process: the lock that it sleeps on is not released."""
-        frame = sys._current_frames().get(self.thread.ident or 0)
-        if frame is None:
-            return False
-        code = frame.f_code
-        if code.co_filename == THREADING and code.co_name == "wait":
-            waiter = frame.f_locals.get("waiter")
-            asks = frame.f_back and frame.f_back.f_back  # for an event; a thread that starts another waits for it too
-            ours = asks is not None and asks.f_code.co_filename.startswith(str(ROOT / "inventory"))
-            return ours and waiter is not None and waiter.locked()
-        if code is Turn.comes.__code__:
-            turn = frame.f_locals["self"]
-            return frame.f_locals.get("first") is False and turn._bell.locked()
-        if code is ProcessLock.acquire.__code__:
-            return "pause" in frame.f_locals and _is_locked(frame.f_locals["self"]._path)
-        return False
-
-    def seen(self, *, waiting: bool) -> None:
-        """Note what his server says of him, unless he has stopped since."""
+    def mark_blocked(self, *, blocked: bool) -> None:
+        """Record whether the actor's server says that it waits, unless the actor has stopped meanwhile."""
         with self._mutex:
-            if waiting and self.state in (State.RUNNING, State.LISTENING):
+            if blocked and self.state in (State.RUNNING, State.LISTENING):
                 self.state = State.BLOCKED
-            elif not waiting and self.listens_to is not None:
-                self._goes_on()
-            elif not waiting and self.state is State.BLOCKED:
+            elif not blocked and self.listens_to is not None:
+                self._resume()
+            elif not blocked and self.state is State.BLOCKED:
                 self.state = State.RUNNING
 
-    def _tell(self, state: State, listens_to: Any = None) -> None:
+    def _report(self, state: State, listens_to: Any = None) -> None:
         with self._mutex:
             if self.crashed and state is not State.DONE:
                 raise Crash
             self.state, self.listens_to = state, listens_to
-        self._told.put(self)
+        self._reports.put(self)
 
     def _run(self) -> None:
         become(self)
@@ -228,39 +195,8 @@ class Actor:
             self.answer = CRASHED
         except BaseException as error:
             self.error = error
-            # On his way out a dead one may trip over what does not go out any more.
+            # The cleanup of a crashed actor fails when its commands are not sent: that is no error of the rung.
             self.answer = CRASHED if self.crashed else f"{type(error).__name__}: {error}"
         finally:
             become(None)
-            self._tell(State.DONE)
-
-
-def where() -> tuple[str, int]:
-    """The file, below the project's folder, and the line of the rung that this thread is in; empty and 0: in none."""
-    found = "", 0
-    best = len(SHOWN)
-    frame = sys._getframe(2)
-    while frame is not None and best:
-        path = frame.f_code.co_filename
-        for rank, room in enumerate(SHOWN[:best]):
-            if path.startswith(room) and not path.endswith("/rung.py"):
-                best = rank
-                found = place(path, frame.f_lineno)
-                break
-        frame = frame.f_back  # type: ignore[assignment]
-    return found
-
-
-def place(path: str, line: int) -> tuple[str, int]:
-    """A line of a file, as a step names it."""
-    return path[len(str(ROOT)) + 1 :], line
-
-
-def _is_locked(path: Path) -> bool:
-    """Whether somebody has locked a file, as the kernel sees it."""
-    with path.open("a") as file:
-        try:
-            flock(file, LOCK_EX | LOCK_NB)
-        except BlockingIOError:
-            return True
-    return False
+            self._report(State.DONE)

@@ -1,8 +1,8 @@
-"""A random sample of schedules, where there are too many to try them all.
+"""A random sample of schedules, for experiments that have too many to try them all.
 
-They are drawn as PCT draws them: each actor has a random priority, the highest of those who can goes on, and at so many
-random places whoever would go on gets the lowest. A flaw that takes d ordered places among n actors and k steps is met
-by each draw with a probability of 1 / (n * k ** (d - 1)) at least.
+The schedules are drawn with PCT: each actor has a random priority, the enabled actor with the highest priority goes on,
+and at a few random steps the actor that would go on gets the lowest priority. A bug that needs d ordered steps among n
+actors and k steps is met by each draw with a probability of at least 1 / (n * k ** (d - 1)).
 
 Source: S. Burckhardt, P. Kothari, M. Musuvathi, S. Nagarakatte, "A Randomized Scheduler with Probabilistic Guarantees
 of Finding Bugs", ASPLOS 2010.
@@ -14,21 +14,22 @@ import random
 import time
 from collections.abc import Callable, Collection
 
-from lab.explorer.scheduler import Run, Scheduler, SchedulingPoint
+from lab.explorer.experiment import Experiment
+from lab.explorer.run import Run, SchedulingPoint
+from lab.explorer.scheduler import Scheduler
 from lab.explorer.search import Bounds, Found
 from lab.explorer.terms import Fault, Invariant
-from lab.workloads.base import Trial
 
 LATE = 0.5
-"""How often whoever went last is late when something happens: then the others go on before him."""
+"""How often the actor that took the last step loses its priority when a fault happens, so that the others go first."""
 SHORTEST = 4
-"""Steps of a run at least, when nothing is known of it yet."""
+"""The length of a run that is assumed before the first one."""
 
 
 def sample(
-    trial: Trial,
+    experiment: Experiment,
     bounds: Bounds,
-    events: Collection[Fault],
+    faults: Collection[Fault],
     goal: Invariant | None,
     size: int,
     *,
@@ -36,25 +37,25 @@ def sample(
     progress: Callable[[int], object] = lambda schedules: None,
     confirm: Callable[[Run], bool] = lambda run: True,
 ) -> Found:
-    """Run so many schedules that are drawn at random, or until one breaks the invariant.
+    """Run schedules that are drawn at random, until one breaks the invariant.
 
-    Each has up to the bounds' preemptions and events, at places drawn from the length of the longest run so far.
+    Each has up to the bounds' preemptions and faults, at steps drawn from the length of the longest run so far.
 
     Args:
-        trial: what is run.
-        bounds: how much may come between the clients' steps.
-        events: what may happen.
+        experiment: what the actors do.
+        bounds: how many preemptions and faults.
+        faults: what may happen.
         goal: the invariant; None: any.
-        size: how many.
-        seed: where the random numbers begin; the same one gives the same schedules.
-        progress: told how many schedules were run so far.
-        confirm: whether what was found is good enough; if not, the sample goes on.
+        size: how many schedules to run at most.
+        seed: of the random numbers; the same seed gives the same schedules.
+        progress: called with the number of schedules that were run so far.
+        confirm: whether a run that breaks the invariant is accepted; if not, the sample goes on.
     """
     began = time.monotonic()
     draws = random.Random(seed)  # noqa: S311 - no secret
-    longest, clients = SHORTEST, len(trial.names)
+    longest, clients = SHORTEST, len(experiment.names)
     for runs in range(1, size + 1):
-        run = Scheduler(trial, _Walk(draws, longest, bounds), events=events, goal=goal).play()
+        run = Scheduler(experiment, _Walk(draws, longest, bounds), faults=faults, goal=goal).play()
         progress(runs)
         longest = max(longest, len(run.schedule))
         if run.broken is not None and goal in (None, run.broken) and confirm(run):
@@ -64,18 +65,18 @@ def sample(
 
 
 class _Walk:
-    """Goes on with whoever has the highest priority, but for some places."""
+    """A chooser that picks the actor with the highest priority, with changes of priority at random steps."""
 
     def __init__(self, draws: random.Random, length: int, bounds: Bounds) -> None:
         self._draws = draws
         self._changes = set(draws.choices(range(length), k=bounds.preemptions))
-        self._events = set(draws.choices(range(length), k=bounds.events))
+        self._faults = set(draws.choices(range(length), k=bounds.faults))
         self._priorities: dict[str, float] = {}
         self._done = -1
 
     def __call__(self, point: SchedulingPoint) -> str:
         self._done += 1
-        if self._done in self._events and (offered := point.events()):
+        if self._done in self._faults and (offered := point.faults()):
             if point.current is not None and self._draws.random() < LATE:
                 self._priorities[point.current] = -self._draws.random()
             return self._draws.choice(offered)
@@ -83,6 +84,6 @@ class _Walk:
             self._priorities.setdefault(name, self._draws.random())
         first = max(point.enabled, key=self._priorities.__getitem__)
         if self._done in self._changes:
-            self._priorities[first] = -self._draws.random()  # below whoever was not set back
+            self._priorities[first] = -self._draws.random()  # lower than every priority that was not changed
             first = max(point.enabled, key=self._priorities.__getitem__)
         return first

@@ -1,4 +1,11 @@
-"""The search: every schedule within bounds, those with fewest preemptions and events first."""
+"""The search: every schedule within bounds, those with the fewest preemptions and faults first.
+
+Most concurrency bugs need few preemptions, so schedules are tried in the order of their preemption count, and what is
+found first is a shortest one.
+
+Source: M. Musuvathi, S. Qadeer, "Iterative Context Bounding for Systematic Testing of Multithreaded Programs",
+PLDI 2007 (the tool CHESS).
+"""
 
 from __future__ import annotations
 
@@ -10,19 +17,19 @@ from contextlib import suppress
 from dataclasses import dataclass
 from itertools import count
 
-from lab.explorer.scheduler import Run, Scheduler, SchedulingPoint
+from lab.explorer.experiment import Experiment
+from lab.explorer.run import Run, SchedulingPoint
+from lab.explorer.scheduler import Scheduler
 from lab.explorer.terms import Fault, Invariant
-from lab.workloads.base import Trial
 
 logger = logging.getLogger(__name__)
 
-TRIES = 3
-"""How often a schedule is begun anew when what was possible before is not: on a busy machine the servers' own clocks
-may be late."""
+ATTEMPTS = 3
+"""How often a prefix is tried whose next choice is not possible this time: on a busy machine servers may be late."""
 
 
 class Diverged(RuntimeError):
-    """The same choices did not lead to the same place."""
+    """The same choices did not lead to the same state."""
 
 
 @dataclass(frozen=True)
@@ -30,28 +37,29 @@ class Bounds:
     """How far a search goes.
 
     Attributes:
-        preemptions: how often somebody may be stopped who could go on.
-        events: how many things may happen beside the steps of the clients.
-        schedules: runs after which it gives up; None: none.
+        preemptions: how often an actor may be stopped that could go on.
+        faults: how many faults may happen.
+        schedules: runs after which the search ends; None: no limit.
     """
 
     preemptions: int = 2
-    events: int = 1
+    faults: int = 1
     schedules: int | None = None
 
 
 @dataclass(frozen=True)
 class Found:
-    """What came of a search.
+    """The outcome of a search.
 
     Attributes:
         run: the first run, and so one of the shortest, that breaks the invariant; None: there is none.
         clients: how many took part.
         schedules: how many were run.
-        exhausted: whether that was all of them. One that was found and could not be run again was not.
+        exhausted: whether every schedule within the bounds was run.
         seconds: how long it took.
-        completed: all with so many preemptions and events together were tried; None: not even those with none.
-        sampled: how many more were drawn at random, within the bounds.
+        completed: all schedules with so many preemptions and faults together were tried; None: not even those with
+            none.
+        sampled: how many of the schedules were drawn at random.
     """
 
     run: Run | None
@@ -63,10 +71,23 @@ class Found:
     sampled: int = 0
 
 
+@dataclass(frozen=True)
+class _Prefix:
+    """The choices with which a run begins, and what they have spent of the bounds."""
+
+    choices: tuple[str, ...] = ()
+    preemptions: int = 0
+    faults: int = 0
+
+    @property
+    def cost(self) -> int:
+        return self.preemptions + self.faults
+
+
 def explore(
-    trial: Trial,
+    experiment: Experiment,
     bounds: Bounds,
-    events: Collection[Fault],
+    faults: Collection[Fault],
     goal: Invariant | None,
     progress: Callable[[int], object] = lambda schedules: None,
     confirm: Callable[[Run], bool] = lambda run: True,
@@ -77,100 +98,93 @@ def explore(
     Where the trace is equivalent to an earlier one that had as much left to spend, nothing new can follow.
 
     Args:
-        trial: what is run.
+        experiment: what the actors do.
         bounds: how far.
-        events: what may happen.
+        faults: what may happen.
         goal: the invariant; None: any.
-        progress: told how many schedules were run so far.
-        confirm: whether what was found is good enough; if not, the search goes on.
+        progress: called with the number of schedules that were run so far.
+        confirm: whether a run that breaks the invariant is accepted; if not, the search goes on.
     """
     began = time.monotonic()
-    ticket = count()
-    prefixes: list[tuple[int, int, int, tuple[str, ...], int, int]] = [(0, 0, next(ticket), (), 0, 0)]
+    number = count()
+    prefixes: list[tuple[int, int, int, _Prefix]] = [(0, 0, next(number), _Prefix())]
     seen: dict[int, list[tuple[int, int]]] = {}
-    runs, clients, left_out = 0, len(trial.names), bounds.preemptions + bounds.events + 1
+    most = bounds.preemptions + bounds.faults
+    runs, clients, left_out = 0, len(experiment.names), most + 1
     while prefixes:
         if bounds.schedules is not None and runs >= bounds.schedules:
             left_out = min(left_out, prefixes[0][0])
             break
-        cost, *_, prefix, preemptions, happened = heapq.heappop(prefixes)
+        *_, prefix = heapq.heappop(prefixes)
         try:
-            walk, run = _walk(trial, (prefix, preemptions, happened), bounds, seen, events, goal)
+            walk, run = _walk(experiment, prefix, bounds, seen, faults, goal)
         except Diverged as error:
-            # Where several wait for one row, Postgres may serve another of them first.
+            # Where several clients wait for one row, Postgres may serve them in another order.
             logger.info("Left out: %s", error)
-            left_out = min(left_out, cost)
+            left_out = min(left_out, prefix.cost)
             continue
         runs += 1
         progress(runs)
         if run.broken is not None and goal in (None, run.broken) and confirm(run):
-            seconds = time.monotonic() - began
-            return Found(run, clients, runs, exhausted=False, seconds=seconds)
-        for other, spent, more in walk.others:
-            heapq.heappush(prefixes, (spent + more, len(other), next(ticket), other, spent, more))
+            return Found(run, clients, runs, exhausted=False, seconds=time.monotonic() - began)
+        for other in walk.others:
+            heapq.heappush(prefixes, (other.cost, len(other.choices), next(number), other))
     return Found(
         None,
         clients,
         runs,
-        exhausted=left_out > bounds.preemptions + bounds.events,
+        exhausted=left_out > most,
         seconds=time.monotonic() - began,
         completed=left_out - 1 if left_out else None,
     )
 
 
 def _walk(
-    trial: Trial,
-    start: tuple[tuple[str, ...], int, int],
+    experiment: Experiment,
+    prefix: _Prefix,
     bounds: Bounds,
     seen: dict[int, list[tuple[int, int]]],
-    events: Collection[Fault],
+    faults: Collection[Fault],
     goal: Invariant | None,
 ) -> tuple[_Walk, Run]:
-    for _ in range(TRIES):
-        walk = _Walk(*start, bounds, seen, alike=trial.alike)
+    for _ in range(ATTEMPTS):
+        walk = _Walk(prefix, bounds, seen, interchangeable=experiment.interchangeable)
         with suppress(Diverged):
-            return walk, Scheduler(trial, walk, events=events, goal=goal).play()
-    raise Diverged(f"{trial.entry.slug}: {', '.join(start[0])} was possible once, and {TRIES} times it was not.")
+            return walk, Scheduler(experiment, walk, faults=faults, goal=goal).play()
+    choices = ", ".join(prefix.choices)
+    raise Diverged(f"{experiment.name}: {choices} was possible once, but not in {ATTEMPTS} more attempts.")
 
 
 class _Walk:
-    """Chooses along a prefix, then as the scheduler would by itself, and notes what else could have been chosen."""
+    """A chooser that follows a prefix, then goes on without interference, and notes the alternatives on its way."""
 
     def __init__(
-        self,
-        prefix: tuple[str, ...],
-        preemptions: int,
-        happened: int,
-        bounds: Bounds,
-        seen: dict[int, list[tuple[int, int]]],
-        *,
-        alike: bool,
+        self, prefix: _Prefix, bounds: Bounds, seen: dict[int, list[tuple[int, int]]], *, interchangeable: bool
     ) -> None:
-        self.others: list[tuple[tuple[str, ...], int, int]] = []
+        self.others: list[_Prefix] = []
         self._prefix = prefix
-        self._spent = preemptions, happened
         self._bounds = bounds
         self._seen = seen
-        self._alike = alike
+        self._interchangeable = interchangeable
         self._done: list[str] = []
         self._known = False
 
     def __call__(self, point: SchedulingPoint) -> str:
         at = len(self._done)
-        if at < len(self._prefix):
-            choice = self._prefix[at]
-            if choice not in point.enabled and choice not in point.events():
+        if at < len(self._prefix.choices):
+            choice = self._prefix.choices[at]
+            if choice not in point.enabled and choice not in point.faults():
                 raise Diverged
         else:
             choice = point.enabled[0]
             if not self._known:
-                self._look(point, choice)
+                self._note_alternatives(point, choice)
         self._done.append(choice)
         return choice
 
-    def _look(self, point: SchedulingPoint, choice: str) -> None:
-        preemptions, happened = self._spent
-        left = self._bounds.preemptions - preemptions, self._bounds.events - happened
+    def _note_alternatives(self, point: SchedulingPoint, choice: str) -> None:
+        preemptions, faults = self._prefix.preemptions, self._prefix.faults
+        left = self._bounds.preemptions - preemptions, self._bounds.faults - faults
         earlier = self._seen.setdefault(point.key, [])
         if any(more[0] >= left[0] and more[1] >= left[1] for more in earlier):
             self._known = True
@@ -180,17 +194,17 @@ class _Walk:
         quiet = point.current is not None and goes_on and point.pending[point.current].quiet
         so_far = tuple(self._done)
         if not quiet:
-            # Clients who have done nothing yet are all alike: the first of them stands for the others.
-            alike = sorted(point.fresh)[1:] if self._alike else []
+            # Interchangeable clients that have taken no step yet: the first of them stands for the others.
+            alike = sorted(point.fresh)[1:] if self._interchangeable else []
             for name in point.enabled:
                 if name in alike and choice not in alike:
                     continue
                 cost = preemptions + (goes_on and name != point.current)
                 if name != choice and cost <= self._bounds.preemptions:
-                    self.others.append(((*so_far, name), cost, happened))
-        if happened < self._bounds.events:
-            for event in point.events():
-                who = event.rpartition(" ")[2]
-                if who in point.pending and point.pending[who].quiet:
+                    self.others.append(_Prefix((*so_far, name), cost, faults))
+        if faults < self._bounds.faults:
+            for fault in point.faults():
+                actor = fault.rpartition(" ")[2]
+                if actor in point.pending and point.pending[actor].quiet:
                     continue
-                self.others.append(((*so_far, event), preemptions, happened + 1))
+                self.others.append(_Prefix((*so_far, fault), preemptions, faults + 1))

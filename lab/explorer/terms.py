@@ -1,22 +1,46 @@
-"""The words of a schedule: invariants, faults, and the step that an actor is about to take."""
+"""The vocabulary of a schedule: invariants, faults, and the step that an actor is about to take."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, cast
 
 Invariant = Literal["conserved", "one holder", "progress", "no false refusal", "once"]
+Violation = tuple[Invariant, str]
+"""The invariant that was broken, and how, in one sentence."""
+
 Fault = Literal["late release", "tick", "expiry", "pause", "crash", "restart", "failover", "clock jump"]
 FAULTS_OF_AN_ACTOR: tuple[Fault, ...] = ("tick", "pause", "crash")
 """Faults of one actor. In a schedule the actor's name follows the fault: `crash A`."""
+FAULT_TEXTS: Mapping[Fault, str] = {
+    "late release": "The TTL passes before the release",
+    "tick": "A third of the TTL passes, and the watchdog wakes to renew the lease",
+    "expiry": "The TTL passes while a client works, and the watchdogs renew in time",
+    "crash": "The process crashes before its next step, and its connections drop",
+    "pause": "The client is paused for longer than the TTL, and its watchdog with it",
+    "restart": "The server restarts",
+    "failover": "The server is lost, and a replica that lags behind takes its place",
+    "clock jump": "The server's clock is set forward by more than the TTL",
+}
+
+Job = Callable[[], str]
+"""What one actor does. It returns the answer that the actor gets in the end."""
 
 Where = Literal["redis", "postgres", "zookeeper", "etcd", "clock", "process"]
 """Where a step takes place."""
 
 EVERYTHING = "*"
-"""The name that stands for all names: a step that touches it commutes with no other step."""
+"""Stands for all names: a step that touches it commutes with no other step."""
 POSTGRES = "postgres"
 """The one name for everything in Postgres: two of its statements are never taken to commute."""
+
+CRASHED = "crashed"
+"""The answer of an actor that has crashed."""
+
+
+class Crash(BaseException):
+    """Raised in the thread of an actor that has crashed: neither this step nor a later one is taken."""
 
 
 @dataclass(frozen=True)
@@ -41,3 +65,14 @@ class PendingStep:
     def quiet(self) -> bool:
         """Whether no other actor can notice the step, so that a switch before it shows nothing new."""
         return not self.reads and not self.writes
+
+
+def parse_fault(choice: str) -> tuple[Fault, str]:
+    """Split a choice that is a fault into the fault and the actor that it hits; empty: it hits all of them."""
+    fault, _, actor = choice.rpartition(" ")
+    return (fault, actor) if fault in FAULTS_OF_AN_ACTOR else (cast("Fault", choice), "")
+
+
+def watchdog_of(actor: str) -> str:
+    """Return the name, in a schedule, of the watchdog thread of an actor."""
+    return f"{actor}'s watchdog"

@@ -1,4 +1,4 @@
-"""What a replayed schedule did, step by step: what the pages and the terminal show."""
+"""What a replayed schedule did, step by step: the pages and the terminal show it."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from lab.explorer.terms import Invariant, Where
 
 @dataclass(frozen=True)
 class Choice:
-    """What may come next.
+    """What can come next.
 
     Attributes:
-        name: as it stands in a schedule: an actor's name, or an event such as `crash A`.
-        does: what it will do, for people.
-        event: whether something happens to an actor or to the world, as against an actor's own next step.
+        name: as it stands in a schedule: the name of an actor, or a fault such as `crash A`.
+        does: what it does, for people.
+        event: whether it is a fault, not an actor's own step.
     """
 
     name: str
@@ -26,20 +26,20 @@ class Choice:
 
 @dataclass(frozen=True)
 class Step:
-    """Something that was done.
+    """One choice of a run, and the state after it.
 
     Attributes:
-        choice: the entry of the schedule that it was.
-        actor: whose step it was; None: the world's.
-        does: the command, the statement or the event.
-        where: the server or the part of the world that it concerned.
-        file: the path, below the project's folder, of the line of the rung or of the lock that did it; empty: none.
+        choice: its entry in the schedule.
+        actor: whose step it was; None: nobody's, a fault or the passing of time.
+        does: the command, the statement or the fault.
+        where: the server, or the part of the world, in which it took place.
+        file: the path, relative to the project's folder, of the line that took the step; empty: none.
         line: its number, from 1; 0: none.
-        forced: nobody could go on, so this was no choice.
-        answers: whoever has finished by now, and what he was told.
-        holders: who thinks by now that he is inside.
-        blocked: who waits by now in a server for somebody else.
-        state: what the servers keep by now: a list of `{"where", "name", "value", "ttl"}`, TTLs in seconds or None.
+        forced: whether no actor could go on, so that it was no choice.
+        answers: what each client that is done was told.
+        holders: the clients that believe they hold the lock.
+        blocked: the clients that wait in a server for another.
+        state: what the servers keep: a list of `{"where", "name", "value", "ttl"}`, TTLs in seconds or None.
     """
 
     choice: str
@@ -61,10 +61,10 @@ class Trace:
 
     Attributes:
         rung: the slug.
-        clients: how many actors there are.
+        clients: how many there are.
         schedule: every choice that was made, in order.
         steps: what each did, forced ones included.
-        choices: what may come next; empty when all is done.
+        choices: what can come next; empty when all actors are done.
         broken: the invariant that was broken, or None.
         why: how it was broken, in one sentence; empty when it was not.
         ledger: the figures at the end, by name: what was there, what is left, what was sold.
@@ -81,8 +81,9 @@ class Trace:
 
     @property
     def ended(self) -> bool:
-        """Whether nobody has anything left to do."""
+        """Whether every actor is done."""
         return not self.choices
 
     def as_json(self) -> dict[str, Any]:
+        """Return the trace as JSON values."""
         return asdict(self) | {"ended": self.ended}

@@ -1,4 +1,11 @@
-"""Which runs are equivalent: those that differ only in the order of steps that could be exchanged."""
+"""A key that equivalent traces share: those that differ only in the order of steps that commute.
+
+Two steps commute when neither writes a name that the other reads or writes. The traces that such exchanges make out of
+one another are an equivalence class, and it is enough to continue one of them.
+
+Source: A. Mazurkiewicz, "Trace Theory", in: Petri Nets: Applications and Relationships to Other Models of Concurrency,
+LNCS 255, 1987.
+"""
 
 from __future__ import annotations
 
@@ -8,44 +15,56 @@ from lab.explorer.terms import EVERYTHING, PendingStep
 
 
 class TraceKey:
-    """What equivalent traces have in common: which step came after which that it could not be exchanged with."""
+    """The partial order of a trace, as hashes: of each step that it could not be exchanged with, which came before."""
 
     def __init__(self) -> None:
-        self._own: dict[str, int] = {}
+        self._last: dict[str, int] = {}
+        """The last step of each actor."""
         self._written: dict[str, int] = {}
+        """The last step that wrote each name."""
         self._read: dict[str, frozenset[int]] = {}
+        """The steps that have read each name since."""
         self._all = 0
+        """The last step that touched everything."""
 
-    def stepped(self, actor: str, pending: PendingStep) -> None:
+    def add_step(self, actor: str, pending: PendingStep) -> None:
+        """Add a step of an actor."""
         if EVERYTHING in pending.writes or EVERYTHING in pending.reads:
-            self.happened(f"{actor} {pending.does}", [EVERYTHING], actor)
+            self.add_change(f"{actor} {pending.does}", [EVERYTHING], actor)
             return
-        before = [self._own.get(actor, 0), self._all]
+        before = [self._last.get(actor, 0), self._all]
         before += [self._written.get(name, 0) for name in sorted(pending.reads | pending.writes)]
         before += [hash(self._read.get(name, frozenset())) for name in sorted(pending.writes)]
-        mine = hash((actor, pending.does, *before))
-        self._own[actor] = mine
+        step = hash((actor, pending.does, *before))
+        self._last[actor] = step
         for name in pending.reads:
-            self._read[name] = self._read.get(name, frozenset()) | {mine}
+            self._read[name] = self._read.get(name, frozenset()) | {step}
         for name in pending.writes:
-            self._written[name], self._read[name] = mine, frozenset()
+            self._written[name], self._read[name] = step, frozenset()
 
-    def happened(self, what: str, touched: Collection[str], actor: str | None = None) -> None:
-        mine = hash((what, self.value(None, ())))
+    def add_change(self, text: str, touched: Collection[str], actor: str | None = None) -> None:
+        """Add something that commutes with no earlier step: a fault, or a step that touches everything."""
+        change = hash((text, self.value(None, ())))
         if EVERYTHING in touched:
-            self._all = mine
+            self._all = change
             self._written.clear()
             self._read.clear()
         for name in touched:
-            self._written[name], self._read[name] = mine, frozenset()
+            self._written[name], self._read[name] = change, frozenset()
         if actor:
-            self._own[actor] = mine
+            self._last[actor] = change
 
     def value(self, current: str | None, asleep: Collection[str]) -> int:
+        """Return the key.
+
+        Args:
+            current: the actor that took the last step: a switch away from it costs a preemption.
+            asleep: the actors that sleep.
+        """
         return hash(
             (
                 self._all,
-                frozenset(self._own.items()),
+                frozenset(self._last.items()),
                 frozenset(self._written.items()),
                 frozenset(self._read.items()),
                 current,

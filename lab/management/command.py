@@ -1,4 +1,4 @@
-"""What the lab's commands have in common: how they end when they are stopped, and what they take for an argument."""
+"""What the lab's commands share: how they end when they are interrupted, and the types of their arguments."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from lab.claims.interrupts import insist
 from lab.ladder.catalogue import LADDER
 from lab.workloads.base import NAMES
 
-STOPPED = 130
-"""The exit status of a command that Ctrl-C has ended, as shells count it: 128 and the number of the signal."""
+INTERRUPTED = 130
+"""The exit status of a command that Ctrl-C has ended: 128 and the number of the signal, as in shells."""
 
 
 class LabCommand(BaseCommand):
-    """A command that ends with a sentence when it is stopped."""
+    """A command that ends with a message, not with a traceback, when it is interrupted."""
 
     def run_from_argv(self, argv: list[str]) -> None:
         insist(signal.SIGINT, KeyboardInterrupt)
@@ -30,46 +30,46 @@ class LabCommand(BaseCommand):
         try:
             return super().execute(*args, **options)
         except KeyboardInterrupt:
-            self.stderr.write("Stopped; what was stored so far is kept.")
-            raise SystemExit(STOPPED) from None
+            self.stderr.write("Stopped. The results that were stored so far are kept.")
+            raise SystemExit(INTERRUPTED) from None
 
 
-def refuse_unless_kept(*folders: Path) -> None:
-    """See that what is found can be kept there, before it is looked for. A folder that is not there will be made.
+def refuse_unless_writable(*folders: Path) -> None:
+    """Check that results can be stored in folders, before they are measured. A missing folder will be created.
 
     Raises:
-        CommandError: it cannot.
+        CommandError: they cannot.
     """
     for folder in folders:
         try:
             if folder.exists():
                 result_store.refuse_unless_writable(folder)
         except OSError as error:
-            text = f"What is found could not be kept in {folder} ({error.strerror}): let this user write there first."
+            text = f"Results cannot be stored in {folder} ({error.strerror}). Give this user write access first."
             raise CommandError(text, returncode=2) from error
 
 
-def rung(said: str) -> str:
-    """For `type` of an argument: the slug of a rung."""
-    if said not in LADDER:
-        raise ArgumentTypeError(f"There is no rung {said}. manage.py ladder shows those that there are.")
-    return said
+def rung(text: str) -> str:
+    """Argument type: the slug of a rung."""
+    if text not in LADDER:
+        raise ArgumentTypeError(f"There is no rung {text}. manage.py ladder lists the rungs.")
+    return text
 
 
 def number(least: int, most: int | None = None) -> Callable[[str], int]:
-    """For `type` of an argument: a whole number within bounds."""
+    """Return an argument type: a whole number within bounds."""
 
-    def parse(said: str) -> int:
+    def parse(text: str) -> int:
         try:
-            value = int(said)
+            value = int(text)
         except ValueError:
             value = least - 1
         if value < least or (most is not None and value > most):
-            raise ArgumentTypeError(f"a number from {least}{'' if most is None else f' to {most}'}, and not {said}")
+            raise ArgumentTypeError(f"must be a number from {least}{'' if most is None else f' to {most}'}, not {text}")
         return value
 
     return parse
 
 
 clients = number(1, len(NAMES))
-"""For `type` of an argument: how many clients."""
+"""Argument type: how many clients."""

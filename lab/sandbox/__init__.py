@@ -1,1 +1,1 @@
-"""Databases and servers in which schedules run, apart from the shop's own."""
+"""Databases and servers in which schedules run, separate from the shop's own."""

@@ -1,6 +1,6 @@
-"""Where an actor's thread is stopped: at the extension points of redis-py, of Django's backends and of our own session.
+"""Where an actor's thread stops: hooks at the extension points of redis-py, Django's backends and `PostgresSession`.
 
-A thread that is no actor passes every hook as if it were not there.
+A thread that is no actor's passes every hook unchanged.
 """
 
 from __future__ import annotations
@@ -22,62 +22,63 @@ from locking.errors import LockUnavailable
 from locking.postgres.session import SETTINGS, PostgresSession
 
 FOREVER: Any = object()
+"""redis-py's default for a timeout: none."""
 
 
-class _Stops:
-    """A connection to Redis that stops before it sends anything but its greeting."""
+class _Stopping:
+    """A connection to Redis that stops before each command. The commands of its handshake are no steps."""
 
-    _greets = False
-    number = 0
-    """What the server calls it."""
-    _blocks = False
+    client_id = 0
+    """The id that the server has given to the connection."""
+    _handshake = False
+    _blocking = False
 
     def on_connect_check_health(self, check_health: bool = True) -> None:  # noqa: FBT001, FBT002 - redis-py's own
-        self._greets = True
+        self._handshake = True
         super().on_connect_check_health(check_health)  # type: ignore[misc]
         super().send_command("CLIENT", "ID")  # type: ignore[misc]
-        self.number = super().read_response()  # type: ignore[misc]
-        self._greets, self._blocks = False, False
+        self.client_id = super().read_response()  # type: ignore[misc]
+        self._handshake, self._blocking = False, False
 
     def send_command(self, *command: Any, **options: Any) -> None:
         if command[0] == "UNWATCH":
-            # redis-py clears up with it, even when it collects a pipeline as garbage, in whichever thread that is.
-            if (mine := current_actor()) is not None and mine.crashed:
-                raise redis.ConnectionError("the process is dead")
-        elif not self._greets:
+            # redis-py cleans up with it, even when a pipeline is garbage collected, in any thread: it is no step.
+            if (actor := current_actor()) is not None and actor.crashed:
+                raise redis.ConnectionError("the process has crashed")
+        elif not self._handshake:
             stop_before(of_commands([command]))
-            self._blocks = command[0] == "BLPOP"
-            if self._blocks:
-                # So that the server's last command of this connection is a BLPOP only once it has seen this one.
+            self._blocking = command[0] == "BLPOP"
+            if self._blocking:
+                # The sandbox reads the connection's last command: reset it, so that BLPOP means that this one arrived.
                 super().send_command("PING")  # type: ignore[misc]
                 super().read_response()  # type: ignore[misc]
         super().send_command(*command, **options)  # type: ignore[misc]
 
     def read_response(self, *args: Any, timeout: Any = FOREVER, **options: Any) -> Any:
-        if self._blocks and (mine := current_actor()) is not None:
-            if not mine.listen(self, math.inf if timeout is FOREVER else mine.clock() + timeout):
-                raise redis.TimeoutError("the schedule's time has passed")
-            self._blocks = False
+        if self._blocking and (actor := current_actor()) is not None:
+            if not actor.listen(self, math.inf if timeout is FOREVER else actor.clock() + timeout):
+                raise redis.TimeoutError("the timeout has passed on the schedule's clock")
+            self._blocking = False
         limit = {} if timeout is FOREVER else {"timeout": timeout}
         return super().read_response(*args, **limit, **options)  # type: ignore[misc]
 
     def pack_commands(self, commands: Any) -> Any:
         commands = list(commands)
-        if not self._greets:
+        if not self._handshake:
             stop_before(of_commands(commands))
         return super().pack_commands(commands)  # type: ignore[misc]
 
 
-class StoppingConnection(_Stops, Connection):
-    """Over TCP."""
+class StoppingConnection(_Stopping, Connection):
+    """A connection over TCP."""
 
 
-class StoppingSocket(_Stops, UnixDomainSocketConnection):
-    """Over a Unix socket."""
+class StoppingSocket(_Stopping, UnixDomainSocketConnection):
+    """A connection over a Unix socket."""
 
 
 class StoppingDatabase(DatabaseWrapper):
-    """Django's connection to Postgres, which stops before each statement, and before BEGIN, COMMIT and ROLLBACK."""
+    """Django's connection to Postgres, stopping before each statement, BEGIN, COMMIT and ROLLBACK."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -88,15 +89,15 @@ class StoppingDatabase(DatabaseWrapper):
         super()._commit()  # type: ignore[misc]
 
     def _rollback(self) -> None:
-        if (mine := current_actor()) is not None and mine.crashed:
-            # Django then drops the connection, which is what becomes of a dead process's.
-            raise OperationalError("the process is dead")
+        if (actor := current_actor()) is not None and actor.crashed:
+            # Django then drops the connection, as it is dropped when a process dies.
+            raise OperationalError("the process has crashed")
         stop_before(PendingStep("ROLLBACK", "postgres", writes=frozenset({"postgres"})))
         super()._rollback()  # type: ignore[misc]
 
     def _set_autocommit(self, autocommit: bool) -> None:  # noqa: FBT001 - Django's own
-        if (mine := current_actor()) is not None and mine.crashed:
-            raise OperationalError("the process is dead")
+        if (actor := current_actor()) is not None and actor.crashed:
+            raise OperationalError("the process has crashed")
         if not autocommit:
             stop_before(PendingStep("BEGIN", "postgres"))
         super()._set_autocommit(autocommit)  # type: ignore[misc]
@@ -107,56 +108,54 @@ def _before_the_statement(execute: Callable[..., Any], sql: str, *rest: Any) -> 
     return execute(sql, *rest)
 
 
-class Bell(ABC):
-    """What an actor listens to, if it is no connection to Redis."""
+class Notification(ABC):
+    """Something other than a connection to Redis that an actor can listen to."""
 
     @abstractmethod
-    def rang(self) -> bool:
-        """In another thread, while he sleeps: whether he is to wake, as the server sees it."""
+    def arrived(self) -> bool:
+        """Return whether the actor is to wake, as the server sees it. Called in another thread, while it waits."""
 
 
-class StoppingSession(Bell, PostgresSession):
-    """A session of the locks with Postgres, which stops before each statement, but for those that settle how it is."""
+class StoppingSession(Notification, PostgresSession):
+    """The session of a lock with Postgres, stopping before each statement except the one that sets its options."""
 
     pid = 0
-    """The process of the server that serves it."""
-    _notes = False
+    """The process id of its backend."""
+    _notified_before = False
 
     def __init__(self, *args: Any, **options: Any) -> None:
-        if (mine := current_actor()) is not None:
-            mine.goes_on_living()
+        if (actor := current_actor()) is not None:
+            actor.check_alive()
         super().__init__(*args, **options)
 
     def ask(self, statement: str, *values: str, waits: float = 0.0) -> list[str | None]:
-        mine = current_actor()
-        if mine is None:
+        actor = current_actor()
+        if actor is None:
             return super().ask(statement, *values, waits=waits)
         if not self.pid:
             self.pid = self._pgconn.backend_pid
         if statement == SETTINGS:
             return super().ask(statement, *values)
-        mine.session = self
-        mine.stop(of_statement(statement))
+        actor.session = self
+        actor.stop(of_statement(statement))
         try:
             return super().ask(statement, *values, waits=waits)
         except LockUnavailable:
-            mine.goes_on_living()
+            actor.check_alive()
             raise
 
     def sleep(self, seconds: float) -> bool:
-        mine = current_actor()
-        if mine is None:
+        actor = current_actor()
+        if actor is None:
             return super().sleep(seconds)
-        if mine.listen(self, mine.clock() + seconds):
-            self._notes = False
+        if actor.listen(self, actor.clock() + seconds):
+            self._notified_before = False
             return True
         return False
 
-    def rang(self) -> bool:
-        """See `Bell.rang`.
-
-        The server passes on what was committed before it answers the next question, so one is asked.
-        """
+    def arrived(self) -> bool:
+        """See `Notification.arrived`."""
+        # Postgres delivers notifications before it answers the next statement, so send one.
         super().ask("SELECT")
-        self._notes = self._notified() or self._notes
-        return self._notes
+        self._notified_before = self._notified() or self._notified_before
+        return self._notified_before

@@ -1,4 +1,4 @@
-"""The servers on which schedules run: a Redis database and a Postgres database that are nobody else's."""
+"""The sandbox of a schedule: a Redis database and a Postgres database that nothing else uses."""
 
 from __future__ import annotations
 
@@ -7,424 +7,300 @@ import socket
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import Any, Protocol
 
 import psycopg
 import redis
 from django.core.cache import caches
 from django.db import DEFAULT_DB_ALIAS, connections
 from psycopg.conninfo import make_conninfo
-from psycopg.pq import Conninfo
-from redis.backoff import NoBackoff
-from redis.retry import Retry
 
 from lab.explorer.actor import Actor
 from lab.sandbox import hooks
-from lab.sandbox.steps import scripts
-from servers import ServerError
+from lab.sandbox.clock import Clock
+from lab.sandbox.connections import ActorConnections, address, backends_of
+from lab.sandbox.local_waits import waits_for_a_thread
+from lab.sandbox.redis_database import CONNECT_TIMEOUT, NotOurs, RedisDatabase
 
-if TYPE_CHECKING:
-    from django.core.cache.backends.base import BaseCache
+MARK_TEXT = "SELECT format('Last Unit empties this: %s of Postgres %s', current_database(), system_identifier) "
+MARK_TEXT += "FROM pg_control_system()"
 
-TIME_PASSES = """
--- ARGV: milliseconds. Whatever expires does so that much earlier.
-local keys = redis.call('KEYS', '*')
-for _, key in ipairs(keys) do
-    local left = redis.call('PTTL', key)
-    if left >= 0 then
-        redis.call('PEXPIRE', key, left - ARGV[1])
-    end
-end
-"""
-NEXT = """
--- Returns the milliseconds until the first key expires, or -1.
-local next = -1
-for _, key in ipairs(redis.call('KEYS', '*')) do
-    local left = redis.call('PTTL', key)
-    if left >= 0 and (next < 0 or left < next) then
-        next = left
-    end
-end
-return next
-"""
-MARK = "lab:stage"
-"""The key in a Redis database that says which stage uses it, as long as one does: of which Postgres, and database."""
-EMPTY = """
--- KEYS: the mark. ARGV: what it says. Empties the database but for the mark, and returns 0. Where there are keys
--- without this mark they are not this stage's: it changes nothing, and returns how many.
-local keys = redis.call('DBSIZE')
-if keys > 0 and redis.call('GET', KEYS[1]) ~= ARGV[1] then
-    return keys
-end
-redis.call('FLUSHDB')
-redis.call('SET', KEYS[1], ARGV[1])
-return 0
-"""
-WHOSE = "SELECT format('Last Unit empties this: %s of Postgres %s', current_database(), system_identifier) "
-WHOSE += "FROM pg_control_system()"
-
-WAIT = "SELECT max(cardinality(pg_blocking_pids(pid))) FROM unnest(%s) AS pid"
-WAIT_FOR_A_CLIENT = """
+COUNT_BLOCKERS = "SELECT max(cardinality(pg_blocking_pids(pid))) FROM unnest(%s) AS pid"
+BLOCKED_BY_A_CLIENT = """
 SELECT FROM unnest(%s) AS pid, unnest(pg_blocking_pids(pid)) AS holder
 JOIN pg_stat_activity ON pg_stat_activity.pid = holder AND backend_type = 'client backend'
 """
-"""Autovacuum locks a table for a moment while it shortens it, and gives way by itself: no actor is in the way."""
+"""Autovacuum locks a table for a moment while it truncates it, and gives way by itself: it is not counted."""
 
 IN_USE = (0x4C6162, 0)
-"""The advisory lock, in a stage's own Postgres database, of whoever uses the stage."""
-PATIENCE = 10.0
-"""Seconds in which a server has to have seen what was sent to it."""
-CONNECTS = 5
-"""Seconds in which a server has to let us in."""
+"""The advisory lock, in a sandbox's own Postgres database, of the process that uses the sandbox."""
+RESPONSE_TIMEOUT = 10.0
+"""Seconds in which a server has to notice what was sent to it."""
 
 
-class NotOurs(ServerError):
-    """A database that a stage would empty, or make anew, holds what is not the lab's. Nothing in it was changed."""
-
-
-class Clock:
-    """Monotonic seconds that pass only when told."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-class Seat:
-    """What one actor brings along from one schedule to the next: his connections."""
-
-    def __init__(self, stage: Sandbox) -> None:
-        self.redis = stage.new_redis()
-        self.database: hooks.StoppingDatabase | None = None
-        self.cut: list[int] = []
-        """The processes of Postgres that were told to end, and may be about to."""
-
-    def leave(self) -> None:
-        """Drop the connections, as a process that ends does."""
-        self.redis.connection_pool.disconnect()
-        if self.database is not None:
-            if self.database.connection is not None:
-                self.database.connection.close()
-            self.database = None
-
-
-class Kept(Protocol):
-    """Something that is closed with the stage."""
+class Resource(Protocol):
+    """Something that is closed with the sandbox."""
 
     def close(self) -> None: ...
 
 
+class LeaseServer(Protocol):
+    """A server outside Redis whose leases expire with the schedule's time."""
+
+    def pass_time(self, seconds: float) -> None:
+        """Let every lease end earlier."""
+        ...
+
+    def until_expiry(self) -> float | None:
+        """Return the seconds until the first lease ends; None when none does."""
+        ...
+
+
 class Sandbox:
-    """One Redis database and one Postgres database.
+    """One Redis database and one Postgres database. It implements `lab.explorer.experiment.Environment`.
 
     Args:
-        redis_url: the Redis database. It is emptied before each schedule and in the end, unless it holds what is not
-            the lab's.
-        database: settings of Django for the Postgres database, of which `ENGINE` is not looked at.
+        redis_url: the Redis database. It is emptied before each schedule and at the end, unless it holds data that is
+            not the lab's.
+        database: Django's settings of the Postgres database; `ENGINE` is ignored.
+
+    Attributes:
+        redis: a client whose commands are nobody's steps.
+        clock: the schedule's.
+        nodes: more Redis servers that the current experiment uses, by the path of their socket.
+        leases: another server whose leases expire with the schedule's time; None: there is none.
+        local_waits: whether an actor may wait for another thread of this process, and not only for servers.
     """
 
     def __init__(self, redis_url: str, database: Mapping[str, Any]) -> None:
         self.redis_url = redis_url
         self.database = dict(database)
-        self.redis: Any = redis.Redis.from_url(
-            redis_url, retry=Retry(NoBackoff(), 0), socket_timeout=10, socket_connect_timeout=CONNECTS
-        )
+        self._redis = RedisDatabase(redis_url)
+        self.redis: Any = self._redis.client
         self.clock = Clock()
-        self._pass = self.redis.register_script(TIME_PASSES)
-        self._next = self.redis.register_script(NEXT)
-        self._empty = self.redis.register_script(EMPTY)
-        self._seats: dict[str, Seat] = {}
-        self._kept: dict[str, Kept] = {}
         self.nodes: dict[str, redis.Redis] = {}
-        """Other Redis servers that a trial uses, by the path of their socket."""
-        self.waits_in_this_process = True
-        """Whether an actor may wait for another thread of this process, and not for servers alone."""
-        self._eyes: psycopg.Connection[Any] | None = None
-        self._taken = False
+        self.leases: LeaseServer | None = None
+        self.local_waits = True
+        self._connections: dict[str, ActorConnections] = {}
+        self._resources: dict[str, Resource] = {}
+        self._observer: psycopg.Connection[Any] | None = None
+        self._acquired = False
         self._mark = ""
-        self._noted: dict[bytes, bytes] = {}
-        self.passes_elsewhere: Callable[[float], object] | None = None
-        """Lets so many seconds pass in what else a trial uses."""
-        self.expires_elsewhere: Callable[[], float | None] | None = None
-        """Asks how many seconds are left until something expires there; None: nothing does."""
 
-    def take(self) -> bool:
-        """Let nobody else take the stage, in any process, until `give_back` or `close`; or `eyes` is lost.
+    # Its life
+
+    def acquire(self) -> bool:
+        """Reserve the sandbox, in all processes, until `release` or `close`, or until `observer` loses its connection.
 
         Returns:
-            False: somebody else has.
+            False: it is in use.
 
         Raises:
-            NotOurs: its Redis database holds what is not the lab's.
+            NotOurs: its Redis database holds keys that are not the lab's.
         """
-        if self.eyes.execute("SELECT pg_try_advisory_lock(%s, %s)", IN_USE).fetchone() != (True,):
+        if self.observer.execute("SELECT pg_try_advisory_lock(%s, %s)", IN_USE).fetchone() != (True,):
             return False
-        self._taken = True
-        # Known from the start, even if Redis was restarted: a first run is as long as every later one.
-        pipeline = self.redis.pipeline(transaction=False)
-        for script in scripts():
-            pipeline.script_load(script)
-        pipeline.execute()
+        self._acquired = True
+        self._redis.load_scripts()
         self.empty()
         return True
 
     def empty(self) -> None:
-        """Empty the Redis database, and keep it marked as the lab's: what a crash leaves there is known by that.
+        """Empty the Redis database and mark it as the lab's.
 
         Raises:
-            NotOurs: it holds what is not the lab's.
+            NotOurs: it holds keys that are not the lab's.
         """
         if not self._mark:
-            found: Any = self.eyes.execute(WHOSE).fetchone()
+            found: Any = self.observer.execute(MARK_TEXT).fetchone()
             self._mark = found[0]
-        if keys := self._empty(keys=[MARK], args=[self._mark]):
-            there = self.redis.connection_pool.connection_kwargs
-            server = there.get("path") or f"{there.get('host')}:{there.get('port')}"
-            raise NotOurs(
-                f"Redis database {there.get('db', 0)} of {server} holds {keys} keys that are not this lab's, which "
-                "would empty it. Lower LAB_SANDBOXES, or give the shop a Redis of its own (REDIS_URL), or empty that "
-                "database yourself."
-            )
+        self._redis.empty(self._mark)
 
-    def give_back(self) -> None:
-        """Let others take it.
+    def release(self) -> None:
+        """Let others use the sandbox.
 
         Raises:
-            psycopg.OperationalError: others could have done so before now.
+            psycopg.OperationalError: the reservation was lost earlier.
         """
-        self._leave()
-        if self.eyes.execute("SELECT pg_advisory_unlock(%s, %s)", IN_USE).fetchone() != (True,):
-            raise psycopg.OperationalError("The stage was not ours any more.")
-        self._taken = False
+        self._clean()
+        if self.observer.execute("SELECT pg_advisory_unlock(%s, %s)", IN_USE).fetchone() != (True,):
+            raise psycopg.OperationalError("The reservation of this sandbox was lost.")
+        self._acquired = False
 
-    def _leave(self) -> None:
-        """Leave nothing in Redis: what is there when the lab comes back is somebody's.
+    def close(self) -> None:
+        """Close every connection and resource, and let others use the sandbox."""
+        try:
+            for resource in self._resources.values():
+                resource.close()
+            self._resources.clear()
+            for held in self._connections.values():
+                held.close()
+            self._connections.clear()
+            if self._acquired:
+                with suppress(psycopg.Error, redis.RedisError, NotOurs):
+                    self._clean()
+            self.redis.close()
+        finally:
+            if self._observer is not None:
+                with suppress(psycopg.Error):
+                    # Unlock now: the server would do so only when it notices that the connection has gone.
+                    self._observer.execute("SELECT pg_advisory_unlock_all()")
+                self._observer.close()
+            self._acquired = False
+
+    def _clean(self) -> None:
+        """Leave no key in Redis: keys that are there when the lab comes back are somebody else's.
 
         Raises:
-            psycopg.OperationalError: somebody else may use the stage already.
+            psycopg.OperationalError: the reservation may be lost, and another process may use the sandbox.
             NotOurs: the mark is gone, and there are keys.
         """
-        self.eyes.execute("SELECT 1")
+        self.observer.execute("SELECT 1")
         self.empty()
-        self.redis.delete(MARK)
+        self._redis.unmark()
 
-    def new_redis(self) -> redis.Redis:
-        """A client whose commands are steps of the actor that sends them."""
-        return new_client(self.redis_url)
+    def resource(self, name: str, make: Callable[[], Resource]) -> Any:
+        """Return something that experiments need again and again. It is made once, and closed with the sandbox."""
+        if name not in self._resources:
+            self._resources[name] = make()
+        return self._resources[name]
 
-    def kept(self, name: str, make: Callable[[], Kept]) -> Any:
-        """What a trial needs again in each schedule, made when it is first asked for, and closed with the stage."""
-        if name not in self._kept:
-            self._kept[name] = make()
-        return self._kept[name]
-
-    def seat(self, name: str) -> Seat:
-        """The connections of the actor of that name."""
-        return self._seats.setdefault(name, Seat(self))
-
-    def sit(self, name: str) -> Seat:
-        """In the actor's own thread: make Django's default connections his.
-
-        Everything that asks for the shop's database or Redis in this thread gets those of the stage.
-        """
-        seat = self.seat(name)
-        if seat.database is None:
-            seat.database = hooks.StoppingDatabase(self.database, DEFAULT_DB_ALIAS)
-            seat.database.inc_thread_sharing()
-        connections[DEFAULT_DB_ALIAS] = seat.database
-        caches["default"] = cast("BaseCache", _Cache(seat.redis))
-        return seat
-
-    @contextmanager
-    def ours(self) -> Iterator[None]:
-        """For the block, what this thread asks of Django's default connections is asked of the stage."""
-        before = connections[DEFAULT_DB_ALIAS], caches["default"]
-        self.sit("stage")
-        try:
-            yield
-        finally:
-            connections[DEFAULT_DB_ALIAS], caches["default"] = before
-
-    def cut(self, actor: Actor) -> None:
-        """End what an actor waits for in Postgres: he is dead, and one that waits does not notice by itself.
-
-        It is ended by the server, as his thread is still using the connection.
-        """
-        seat = self._seats.get(actor.name)
-        if pids := _backends(seat, actor):
-            if seat is not None:
-                seat.cut += pids
-            self.eyes.execute("SELECT pg_terminate_backend(pid) FROM unnest(%s) AS pid", [pids])
-
-    def dismiss(self, actor: Actor) -> None:
-        """He is dead and his thread has ended: his connections drop, and what he has begun in Postgres ends."""
-        self.cut(actor)
-        seat = self._seats.pop(actor.name, None)
-        pids = _backends(seat, actor) if seat is None else seat.cut
-        if seat is not None:
-            seat.leave()
-        until = time.monotonic() + PATIENCE
-        while pids and self.eyes.execute("SELECT FROM pg_stat_activity WHERE pid = ANY(%s)", [pids]).rowcount:
-            if time.monotonic() > until:
-                raise RuntimeError("Postgres has not noticed that somebody has gone.")
-
-    def pass_time(self, seconds: float) -> None:
-        """Let time pass on the injected clocks, and in the TTLs of Redis alike."""
-        self.clock.now += seconds
-        for client in self._redises():
-            self._pass(args=[round(seconds * 1000)], client=client)
-        if self.passes_elsewhere is not None:
-            self.passes_elsewhere(seconds)
-
-    def note(self) -> None:
-        """What Redis keeps now survives a restart."""
-        self._noted = {key: self.redis.dump(key) for key in self.redis.keys("*")}
-
-    def restart(self) -> None:
-        """Redis loses what it was told since `note`.
-
-        No server ends here: this one is everybody's, and threads of a web process cannot start another. Commands have
-        one that does: see `restarting`.
-        """
-        # In one transaction: while a server starts nobody sees half of what it has.
-        started = self.redis.pipeline()
-        started.flushdb()
-        for key, value in self._noted.items():
-            started.restore(key, 0, value)
-        started.execute()
-
-    def until_expiry(self) -> float | None:
-        """Seconds until the first key expires; None when none does."""
-        left = [left / 1000 for client in self._redises() if (left := self._next(client=client)) >= 0]
-        if self.expires_elsewhere is not None and (there := self.expires_elsewhere()) is not None:
-            left.append(max(0.0, there))
-        return min(left) if left else None
-
-    def looks(self, names: Collection[str]) -> Sequence[Any]:
-        """What Redis keeps under these keys, and whether it expires: what somebody who looks again could notice."""
-        if self.nodes:
-            return [time.monotonic_ns()]  # it may have been changed on another server
-        pipeline = self.redis.pipeline(transaction=False)
-        for name in names:
-            pipeline.dump(name)
-            pipeline.expiretime(name)
-        said = pipeline.execute()
-        return [left if place % 2 == 0 else left < 0 for place, left in enumerate(said)]
-
-    def is_blocked(self, actor: Actor) -> bool:
-        """Whether an actor waits for somebody else, as his server sees it."""
-        if isinstance(actor.listens_to, hooks.Bell):
-            return not actor.listens_to.rang()
-        if actor.listens_to is not None:
-            return self._is_blocked_in_redis(actor.listens_to)
-        pids = _backends(self._seats.get(actor.name), actor)
-        # Who is in the way is asked only where somebody is: it takes the server longer.
-        if (
-            pids
-            and self.eyes.execute(WAIT, [pids]).fetchone() != (0,)
-            and self.eyes.execute(WAIT_FOR_A_CLIENT, [pids]).rowcount
-        ):
-            return True
-        return self.waits_in_this_process and actor.waits_in_this_process()
-
-    def _is_blocked_in_redis(self, connection: Any) -> bool:
-        server: Any = self.nodes.get(getattr(connection, "path", ""), self.redis)
-        until = time.monotonic() + PATIENCE
-        while time.monotonic() < until:
-            found = server.client_list(client_id=[connection.number])
-            if not found or "b" in found[0]["flags"]:
-                return bool(found)
-            if found[0]["cmd"] == "blpop":
-                return False
-        raise RuntimeError("Redis has not seen what was sent to it.")
-
-    def _redises(self) -> list[Any]:
-        return [self.redis, *self.nodes.values()]
+    # Connections
 
     @property
-    def eyes(self) -> psycopg.Connection[Any]:
-        """A connection that looks at what waits in Postgres. No step of anybody.
+    def observer(self) -> psycopg.Connection[Any]:
+        """The connection that asks Postgres which backends wait. Its statements are nobody's steps.
 
-        While the stage is taken it is not opened anew: whoever lost it does not have the stage any more.
+        While the sandbox is reserved it is not reopened: the reservation is lost with the connection.
         """
-        if self._eyes is None or (self._eyes.closed and not self._taken):
-            self._eyes = psycopg.connect(
+        if self._observer is None or (self._observer.closed and not self._acquired):
+            self._observer = psycopg.connect(
                 make_conninfo(
                     self.conninfo,
-                    connect_timeout=CONNECTS,
+                    connect_timeout=CONNECT_TIMEOUT,
                     application_name=f"the lab, in process {os.getpid()} of {socket.gethostname()}",
                 ),
                 autocommit=True,
                 prepare_threshold=1,
             )
-        return self._eyes
+        return self._observer
 
     @property
     def conninfo(self) -> str:
-        """The Postgres database, as libpq's connection string."""
+        """The Postgres database as libpq's connection string."""
         return make_conninfo("", **address(self.database))
 
-    def close(self) -> None:
-        """Drop every connection, close what was kept, and let others take the stage."""
+    def connect_thread(self, name: str) -> ActorConnections:
+        """In an actor's own thread: make Django's default connections those of the actor.
+
+        Code in this thread that asks for the shop's database or Redis gets the sandbox's.
+        """
+        held = self._connections.get(name)
+        if held is None:
+            held = self._connections[name] = ActorConnections(self.redis_url, self.database)
+        held.use_in_thread()
+        return held
+
+    @contextmanager
+    def as_default(self) -> Iterator[None]:
+        """For the block, make Django's default connections of this thread the sandbox's."""
+        before = connections[DEFAULT_DB_ALIAS], caches["default"]
+        self.connect_thread("stage")
         try:
-            for kept in self._kept.values():
-                kept.close()
-            self._kept.clear()
-            for seat in self._seats.values():
-                seat.leave()
-            self._seats.clear()
-            if self._taken:
-                with suppress(psycopg.Error, redis.RedisError, NotOurs):
-                    self._leave()
-            self.redis.close()
+            yield
         finally:
-            if self._eyes is not None:
-                with suppress(psycopg.Error):
-                    # Now, and not when the server notices that we have gone.
-                    self._eyes.execute("SELECT pg_advisory_unlock_all()")
-                self._eyes.close()
-            self._taken = False
+            connections[DEFAULT_DB_ALIAS], caches["default"] = before
 
+    # Time, and what Redis keeps
 
-def address(database: Mapping[str, Any]) -> dict[str, Any]:
-    """Where a Postgres database is, as libpq's parameters.
+    def pass_time(self, seconds: float) -> None:
+        """Let time pass on the schedule's clock and in the TTLs of the servers."""
+        self.clock.now += seconds
+        self._redis.pass_time(seconds, self.nodes.values())
+        if self.leases is not None:
+            self.leases.pass_time(seconds)
 
-    Args:
-        database: Django's settings of it.
-    """
-    known = {option.keyword.decode() for option in Conninfo.get_defaults()}
-    wanted = hooks.StoppingDatabase(dict(database), DEFAULT_DB_ALIAS).get_connection_params()
-    return {name: value for name, value in wanted.items() if name in known}
+    def until_expiry(self) -> float | None:
+        """Return the seconds until the first key or lease expires; None when none does."""
+        left = self._redis.expiries(self.nodes.values())
+        if self.leases is not None and (there := self.leases.until_expiry()) is not None:
+            left.append(max(0.0, there))
+        return min(left) if left else None
 
+    def any_expires(self, names: Collection[str]) -> bool:
+        """Return whether one of these keys has a TTL."""
+        return any(server.pttl(name) > 0 for server in (self.redis, *self.nodes.values()) for name in names)
 
-def new_client(url: str) -> redis.Redis:
-    """A client whose commands are steps of the actor that sends them."""
-    kind = hooks.StoppingSocket if url.startswith("unix:") else hooks.StoppingConnection
-    pool = redis.ConnectionPool.from_url(url, connection_class=kind, retry=Retry(NoBackoff(), 0), socket_timeout=10)
-    return redis.Redis(connection_pool=pool)
+    def fingerprint(self, names: Collection[str]) -> Sequence[Any]:
+        """Return what an actor that looks again at these keys could notice."""
+        if self.nodes:
+            return [time.monotonic_ns()]  # unique each time: the change may be on another server
+        return self._redis.fingerprint(names)
 
+    def save_snapshot(self) -> None:
+        """Make what Redis keeps now survive a restart."""
+        self._redis.save_snapshot()
 
-def _backends(seat: Seat | None, actor: Actor) -> list[int]:
-    """The processes of Postgres that serve an actor."""
-    pids = []
-    # Read once: the actor may be giving it back.
-    database = None if seat is None or seat.database is None else seat.database.connection
-    if database is not None:
-        with suppress(psycopg.OperationalError):  # or closing it: then no process serves him there
-            pids.append(database.info.backend_pid)
-    if actor.session is not None:
-        pids.append(actor.session.pid)
-    return pids
+    def restart(self) -> None:
+        """Take from Redis what it was told since `save_snapshot`.
 
+        No server ends here: the shop uses it too, and the threads of a web process cannot start another. Commands use
+        a server that does end, see `RestartingSandbox`.
+        """
+        self._redis.restore_snapshot()
 
-class _Cache:
-    """As much of django-redis's cache as `get_redis_connection` asks for."""
+    # What actors wait for
 
-    def __init__(self, client: redis.Redis) -> None:
-        self.client = self
-        self._redis = client
+    def is_blocked(self, actor: Actor) -> bool:
+        """Return whether an actor waits for another, as its server sees it."""
+        if isinstance(actor.listens_to, hooks.Notification):
+            return not actor.listens_to.arrived()
+        if actor.listens_to is not None:
+            return self._is_blocked_in_redis(actor.listens_to)
+        pids = backends_of(self._connections.get(actor.name), actor)
+        # Ask who blocks only when somebody does: that query is the slow one.
+        if (
+            pids
+            and self.observer.execute(COUNT_BLOCKERS, [pids]).fetchone() != (0,)
+            and self.observer.execute(BLOCKED_BY_A_CLIENT, [pids]).rowcount
+        ):
+            return True
+        return self.local_waits and waits_for_a_thread(actor)
 
-    def get_client(self, write: bool = True) -> redis.Redis:  # noqa: FBT001, FBT002 - django-redis's own signature
-        return self._redis
+    def waits_for_a_thread(self, actor: Actor) -> bool:
+        """Return whether an actor waits for another thread of this process."""
+        return waits_for_a_thread(actor)
+
+    def _is_blocked_in_redis(self, connection: Any) -> bool:
+        server: Any = self.nodes.get(getattr(connection, "path", ""), self.redis)
+        until = time.monotonic() + RESPONSE_TIMEOUT
+        while time.monotonic() < until:
+            found = server.client_list(client_id=[connection.client_id])
+            if not found or "b" in found[0]["flags"]:
+                return bool(found)
+            if found[0]["cmd"] == "blpop":
+                return False
+        raise RuntimeError("Redis has not received the command that an actor has sent.")
+
+    def terminate(self, actor: Actor) -> None:
+        """End the Postgres backends of a crashed actor: a thread that waits in one does not notice the crash.
+
+        The server ends them, since the actor's thread still uses the connections.
+        """
+        held = self._connections.get(actor.name)
+        if pids := backends_of(held, actor):
+            if held is not None:
+                held.terminated += pids
+            self.observer.execute("SELECT pg_terminate_backend(pid) FROM unnest(%s) AS pid", [pids])
+
+    def disconnect(self, actor: Actor) -> None:
+        """Drop the connections of a crashed actor whose thread has ended, and wait until its backends have ended."""
+        self.terminate(actor)
+        held = self._connections.pop(actor.name, None)
+        pids = backends_of(held, actor) if held is None else held.terminated
+        if held is not None:
+            held.close()
+        until = time.monotonic() + RESPONSE_TIMEOUT
+        while pids and self.observer.execute("SELECT FROM pg_stat_activity WHERE pid = ANY(%s)", [pids]).rowcount:
+            if time.monotonic() > until:
+                raise RuntimeError("Postgres has not ended the backends of a crashed actor.")

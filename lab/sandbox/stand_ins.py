@@ -1,4 +1,4 @@
-"""Classes that stop at each step, in the place of those of a module, for as long as any trial runs."""
+"""Replacements for the names of a module, such as a class by one that stops at each step, while experiments run."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ _mutex = threading.Lock()
 
 
 class StandIns:
-    """What a module looks up by name is another while anybody uses this.
+    """Replaces names in modules for as long as at least one user wants it.
 
     Args:
-        places: the module, the name, and what stands in for what has that name.
+        places: the module, the name, and the object that replaces what has that name.
     """
 
     def __init__(self, *places: tuple[Any, str, Any]) -> None:
@@ -20,14 +20,14 @@ class StandIns:
         self._users: set[object] = set()
 
     def enter(self, user: object) -> None:
-        """From now on they stand in."""
+        """Replace the names, until `user` leaves."""
         with _mutex:
             self._users.add(user)
             for module, name, _, instead in self._places:
                 setattr(module, name, instead)
 
     def leave(self, user: object) -> None:
-        """As long as nobody else uses them, all is as it was. It may be called more than once."""
+        """Put the originals back, unless another user is left. Safe to call more than once."""
         with _mutex:
             self._users.discard(user)
             if not self._users:

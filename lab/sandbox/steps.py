@@ -1,4 +1,4 @@
-"""What an actor is about to do, said before it is done: its text for people, and what it touches."""
+"""The pending step of a Redis command or an SQL statement: its text for people, and the names that it touches."""
 
 from __future__ import annotations
 
@@ -14,16 +14,17 @@ from inventory.counters.whole import SCRIPTS
 from lab.explorer.terms import EVERYTHING, POSTGRES, PendingStep
 
 READS = frozenset({"GET", "MGET", "PTTL", "TTL", "EXISTS", "HGET", "HGETALL", "LRANGE", "LLEN", "LINDEX", "WATCH"})
-"""Redis commands that change nothing. Two of them may come in either order."""
+"""Redis commands that change nothing: two of them commute."""
 QUIET = frozenset({"UNWATCH", "PING"})
-"""Redis commands that nobody else notices."""
+"""Redis commands that no other client can notice."""
 
 RANDOM = re.compile(r"\b[0-9a-f]{16,64}\b|\b[0-9a-f]{8}-[0-9a-f-]{27}\b")
-LONGEST = 160
+MAX_TEXT = 160
+"""Characters of a text at most."""
 
 
 def of_commands(commands: Sequence[Sequence[Any]]) -> PendingStep:
-    """What one message to Redis does: a command, or a pipeline of them."""
+    """Return the step of one message to Redis: a command, or a pipeline of them."""
     texts = [[part.decode() if isinstance(part, bytes) else str(part) for part in command] for command in commands]
     reads: set[str] = set()
     writes: set[str] = set()
@@ -37,11 +38,11 @@ def of_commands(commands: Sequence[Sequence[Any]]) -> PendingStep:
         if name == "BLPOP":
             seconds = float(text[-1]) or float("inf")
     does = "; ".join(shown(text) for text in texts)
-    return PendingStep(does[:LONGEST], "redis", frozenset(reads - writes), frozenset(writes), seconds)
+    return PendingStep(does[:MAX_TEXT], "redis", frozenset(reads - writes), frozenset(writes), seconds)
 
 
 def keys_of(text: Sequence[str]) -> Sequence[str]:
-    """The keys of a command."""
+    """Return the keys of a command."""
     name = text[0].upper()
     if name in ("EVAL", "EVALSHA", "FCALL"):
         return text[3 : 3 + int(text[2])]
@@ -57,24 +58,24 @@ def keys_of(text: Sequence[str]) -> Sequence[str]:
 
 
 def shown(text: Sequence[str]) -> str:
-    """A command as people read it: scripts by name, nothing random."""
+    """Return a command for people: scripts by their names, nothing random."""
     name = text[0].upper()
     if name in ("EVAL", "EVALSHA"):
         script = script_of(text[1]) or first_comment(text[1]) or "script"
         return RANDOM.sub("…", f"{script}: {' '.join(keys_of(text))}")
-    # How long a pop waits is what is left of some time, and not the same in each run.
+    # Leave out the timeout of BLPOP: it is what is left of a deadline, and differs from run to run.
     return RANDOM.sub("…", " ".join([name, *(text[1:-1] if name == "BLPOP" else text[1:])]))
 
 
 def first_comment(script: str) -> str:
-    """What a script that has no file says that it returns."""
+    """Describe a script that has no file by the `Returns …` of its comment."""
     found = re.search(r"(?:Returns|returns) (.*?)[.;\n]", script)
     return f"EVAL ({found[1]})" if found else "EVAL"
 
 
 @cache
 def scripts() -> Mapping[str, str]:
-    """The scripts that have a file, as Redis gets them: the names of the files."""
+    """Return the names of the script files, by the text that Redis gets."""
     locks = sorted((Path(locking.__file__).parent / "redis" / "scripts").glob("*.lua"))
     return {
         **{path.read_text(encoding="utf-8"): path.name for path in locks},
@@ -83,18 +84,18 @@ def scripts() -> Mapping[str, str]:
 
 
 @cache
-def script_of(said: str) -> str | None:
-    """The name of a script's file, by its text or its digest."""
+def script_of(sent: str) -> str | None:
+    """Return the name of a script's file, by its text or its digest."""
     digests = {sha1(text.encode(), usedforsecurity=False).hexdigest(): name for text, name in scripts().items()}
-    return scripts().get(said) or digests.get(said)
+    return scripts().get(sent) or digests.get(sent)
 
 
 EFFECTS = re.compile(r"\bFOR (?:NO KEY )?UPDATE\b|\bFOR (?:KEY )?SHARE\b|ADVISORY|PG_NOTIFY|NEXTVAL|SETVAL|INTO\b")
-"""What a SELECT may have in it that another session notices."""
+"""Parts of a SELECT that another session can notice."""
 
 
 def of_statement(sql: str) -> PendingStep:
-    """What a statement does. Whatever changes or locks something in Postgres may not be exchanged with another."""
+    """Return the step of a statement. One that changes or locks something in Postgres commutes with no other."""
     text = " ".join(sql.split())
     words = text.upper()
     quiet = words.startswith(("SET ", "SAVEPOINT", "RELEASE", "BEGIN", "SHOW "))
@@ -109,8 +110,8 @@ def of_statement(sql: str) -> PendingStep:
 
 
 def short(sql: str) -> str:
-    """A statement as people read it: without the quotes and the table before each column."""
+    """Return a statement for people: without quotes, and without the table before each column."""
     plain = sql.replace('"', "")
     for table in set(re.findall(r"\b((?:lab|inventory|shop|lock)_\w+)\.", plain)):
         plain = plain.replace(f"{table}.", "")
-    return RANDOM.sub("…", plain)[:LONGEST]
+    return RANDOM.sub("…", plain)[:MAX_TEXT]

@@ -1,4 +1,4 @@
-"""The watchdogs of a schedule: each actor has his own, and it renews when the schedule says so and at no other time."""
+"""The watchdogs of a schedule: each actor has one, and it renews leases only when the schedule says so."""
 
 from __future__ import annotations
 
@@ -16,40 +16,40 @@ if TYPE_CHECKING:
     from locking.renewal import Renewer
 
 USERS: tuple[Any, ...] = (lock, redlock, zookeeper, etcd, advisory, tables)
-"""The modules whose leases are watched."""
+"""The modules that ask a watchdog to renew their leases."""
 
 
 class SteppedWatchdog(Watchdog):
-    """A watchdog without a thread: somebody calls `tick`."""
+    """A watchdog without a thread: it renews when `tick` is called."""
 
     def _wake_by(self, moment: float) -> None:
         pass
 
     @property
     def renews(self) -> bool:
-        """Whether it has a lease to renew."""
+        """Whether it watches a lease that is still to be renewed."""
         leases = [entry.lease() for entry in list(self._watched.values()) if entry.renewer is not None]
         return any(lease is not None and lease.remaining() > 0 for lease in leases)
 
     def close(self) -> None:
-        """Watch nothing any more, and let go of connections."""
+        """Forget every lease and close the connections."""
         self._watched.clear()
         self._close_renewers(keep=set())
 
 
-class _TheActors:
-    """The watchdog of whoever asks; the one of the process for who is no actor."""
+class _OfTheActor:
+    """Passes each call on to the watchdog of the calling actor, or to the process's own outside of actors."""
 
     def watch(self, lease: Lease, renewer: Renewer | None) -> None:
-        _mine().watch(lease, renewer)
+        _watchdog().watch(lease, renewer)
 
     def forget(self, lease: Lease) -> None:
-        _mine().forget(lease)
+        _watchdog().forget(lease)
 
 
-def _mine() -> Watchdog:
+def _watchdog() -> Watchdog:
     actor = current_actor()
     return watchdog if actor is None else actor.watchdog
 
 
-IN_THE_MODULES = StandIns(*((module, "watchdog", _TheActors()) for module in USERS))
+IN_THE_MODULES = StandIns(*((module, "watchdog", _OfTheActor()) for module in USERS))

@@ -1,1 +1,1 @@
-"""What the clients of a schedule do, one file for each kind of rung."""
+"""What the clients of an experiment do, and how experiments are put together."""

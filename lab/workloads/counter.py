@@ -1,28 +1,25 @@
-"""The counter in Redis that the clients of a lock sell from. Light enough for a process that knows no Django."""
+"""Selling from the counter in Redis. Forked client processes use this too, and set up no Django."""
 
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
 from typing import Any
 
+from lab.checkers.counter import SOLD, STOCK
 from locking.lock import Lock
 
-STOCK = "stock"
-UNITS = 10
-SOLD = "sold"
 
-
-def sell(client: Any, lock: Lock, at_work: AbstractContextManager[None]) -> str:
-    """Sell one unit by GET and SET: only the lock stands between the clients.
+def sell(client: Any, lock: Lock, inside: AbstractContextManager[None]) -> str:
+    """Sell one unit by GET and SET: only the lock keeps clients from overwriting each other.
 
     Args:
         client: redis-py's.
-        lock: that of the client who sells.
-        at_work: entered when the lock is granted, and left when the unit is sold.
+        lock: the client's own.
+        inside: entered when the lock is granted, and left when the unit is sold.
 
     Returns:
         What the buyer is told.
     """
-    with lock.hold(), at_work:
+    with lock.hold(), inside:
         client.set(STOCK, int(client.get(STOCK)) - 1)
     return SOLD

@@ -1,7 +1,7 @@
-"""A program whose workers are the clients of a lock: `python -m lab.workloads.program FD` forks them when told.
+"""A program whose forked workers are the clients of a lock: `python -m lab.workloads.program FD`.
 
-A worker runs the rung's own code, says each step before he takes it, and waits until he is told to go on. Nobody else
-is in his process, so what the rung keeps in memory is what a process has, and a crash is a crash.
+A worker runs the rung's own code, reports each step before it takes it, and waits until it may go on. It is alone in
+its process, so the rung's memory is that of a real process, and a crash is the death of a real process.
 """
 
 from __future__ import annotations
@@ -18,18 +18,19 @@ from multiprocessing.connection import Connection
 from multiprocessing.reduction import recv_handle
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, cast
 
-from lab.explorer.actor import become, place, where
+from lab.explorer.actor import become
+from lab.explorer.source_line import current_line, relative_line
 from lab.explorer.terms import PendingStep
 from lab.ladder.locks import LOCKS
 from lab.ladder.locks.rung import LockRung
-from lab.sandbox.sandbox import new_client
+from lab.sandbox.redis_database import stepping_client
 from lab.workloads.counter import sell
 
 if TYPE_CHECKING:
     from lab.explorer.actor import Actor
 
 Order = Literal["name", "fork", "end"]
-Said = Literal["stops", "sleeps", "enters", "leaves", "done"]
+Report = Literal["stops", "sleeps", "enters", "leaves", "done"]
 
 
 @dataclass(frozen=True)
@@ -40,9 +41,9 @@ class Work:
         slug: the rung.
         lock: the name of the lock.
         redis_url: where the counter is.
-        ttl: seconds.
-        now: what the schedule's clock says.
-        in_memory: whether to take and to free the lock are no commands to a server, and so steps by themselves.
+        ttl: of the lock, in seconds.
+        now: the time on the schedule's clock.
+        in_memory: whether the lock is in memory. Then taking and freeing it send no command, and are steps themselves.
     """
 
     slug: str
@@ -54,11 +55,11 @@ class Work:
 
 
 class Worker:
-    """The far end of an actor: what he asks of the schedule goes over a pipe.
+    """Stands for the actor in the worker's process, and passes its calls on over a pipe.
 
     Args:
-        pipe: to whoever relays it.
-        now: what the schedule's clock says.
+        pipe: to the thread that relays them.
+        now: the time on the schedule's clock.
     """
 
     crashed = False
@@ -68,51 +69,51 @@ class Worker:
         self._now = now
 
     def clock(self) -> float:
-        """The schedule's clock, which stands still while anybody takes a step."""
+        """Return the time on the schedule's clock, which stands still during a step."""
         return self._now
 
     def stop(self, pending: PendingStep, at: tuple[str, int] | None = None) -> None:
         """See `Actor.stop`."""
-        self._ask("stops", pending, at or where())
+        self._ask("stops", pending, at or current_line())
 
     def sleep(self, seconds: float) -> None:
         """See `Actor.sleep`."""
-        self._ask("sleeps", seconds, where())
+        self._ask("sleeps", seconds, current_line())
 
     @contextmanager
-    def at_work(self) -> Iterator[None]:
-        """He is inside, from the grant until his work is done."""
+    def inside(self) -> Iterator[None]:
+        """For the block, the client is inside."""
         self.tell("enters")
         yield
         self.tell("leaves")
 
-    def tell(self, said: Said, *what: Any) -> None:
-        """Say something that needs no answer."""
-        self._pipe.send((said, *what))
+    def tell(self, report: Report, *arguments: Any) -> None:
+        """Report something that needs no answer."""
+        self._pipe.send((report, *arguments))
 
-    def _ask(self, said: Said, *what: Any) -> None:
-        self.tell(said, *what)
+    def _ask(self, report: Report, *arguments: Any) -> None:
+        self.tell(report, *arguments)
         self._now = self._pipe.recv()
 
 
 def main(descriptor: int) -> None:
-    """Do what is ordered over this descriptor, until its other end is closed."""
-    # A lease that is lost is what the rungs are there to show.
+    """Do what is ordered over a descriptor, until its other end is closed."""
+    # Lost leases are what the rungs show: do not log them.
     logging.disable(logging.WARNING)
     with Connection(descriptor) as control:
         while True:
             try:
-                order, what = control.recv()
+                order, argument = control.recv()
             except EOFError:
                 return
             if order == "name":
-                # Here, and not when a worker first takes it: who is forked from now on inherits it.
-                _new_lock(what[0], None, what[1])
+                # Create the lock before the workers are forked, so that they inherit it.
+                _new_lock(argument[0], None, argument[1])
             elif order == "fork":
-                control.send(_fork(control, what))
+                control.send(_fork(control, argument))
             else:
-                os.kill(what, signal.SIGKILL)
-                os.waitpid(what, 0)
+                os.kill(argument, signal.SIGKILL)
+                os.waitpid(argument, 0)
                 control.send(None)
 
 
@@ -134,34 +135,34 @@ def _work(work: Work, pipe: Connection[Any, Any]) -> NoReturn:
     try:
         worker = Worker(pipe, work.now)
         become(cast("Actor", worker))
-        client = new_client(work.redis_url)
+        client = stepping_client(work.redis_url)
         lock = _new_lock(work.slug, client, work.lock, ttl=work.ttl, sleep=worker.sleep, clock=worker.clock)
         if work.in_memory:
             _as_steps(lock, worker)
         try:
-            answer = sell(client, lock, worker.at_work())
+            answer = sell(client, lock, worker.inside())
         except Exception as error:
             answer = f"{type(error).__name__}: {error}"
         worker.tell("done", answer)
     finally:
-        # And nothing of what the parent would do at its end.
+        # Skip the exit handlers of the parent process.
         os._exit(0)
 
 
 def _as_steps(lock: Any, worker: Worker) -> None:
-    """Stop before what happens in memory too."""
-    for name, does in (("take", "asks for the lock in his memory"), ("free", "frees the lock in his memory")):
+    """Make taking and freeing a lock in memory steps."""
+    for name, does in (("take", "asks for the lock in its memory"), ("free", "frees the lock in its memory")):
         setattr(lock, name, _after_a_stop(getattr(lock, name), does, worker))
 
 
 def _after_a_stop(method: Callable[[str], bool], does: str, worker: Worker) -> Callable[[str], bool]:
-    at = place(inspect.getfile(method), inspect.getsourcelines(method)[1] + 1)
+    at = relative_line(inspect.getfile(method), inspect.getsourcelines(method)[1] + 1)
 
-    def stops_before(owner: str) -> bool:
+    def stop_first(owner: str) -> bool:
         worker.stop(PendingStep(does, "process"), at)
         return method(owner)
 
-    return stops_before
+    return stop_first
 
 
 if __name__ == "__main__":

@@ -1,76 +1,225 @@
-"""Which trial shows a rung, on how many clients, and what is tried on it."""
+"""Puts together the experiment of a rung: its workload, the faults that may happen, and its checker."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from lab.checkers.base import Checker
+from lab.checkers.counter import CounterChecker, FenceChecker, MergeChecker, QuorumChecker
+from lab.checkers.stock import StockChecker
+from lab.explorer.history import History
 from lab.explorer.terms import Fault
+from lab.faults.leases import ClockJumpFaults, EtcdFaults, LeaseFaults, LineFaults
+from lab.faults.servers import ClusterFaults, RestartFaults
 from lab.ladder.catalogue import LadderEntry
+from lab.sandbox.clusters import RedlockNodes, ReplicatedPrimary
 from lab.sandbox.sandbox import Sandbox
-from lab.workloads import fence, fleet, line, lock, postgres, process, stock
-from lab.workloads.base import NAMES, Trial
+from lab.workloads.base import NAMES
+from lab.workloads.etcd import EtcdWorkload
+from lab.workloads.experiment import Experiment
+from lab.workloads.lock import FenceWorkload, LockWorkload, MergeWorkload, NestedWorkload, SellWorkload
+from lab.workloads.postgres import PostgresWorkload
+from lab.workloads.process import MachinesWorkload, MemoryWorkload, ProcessWorkload
+from lab.workloads.redlock import MINORITY, PrimaryWorkload, RedlockWorkload
+from lab.workloads.sellers import OneSegmentSeller, QueueSeller, RungSeller, Seller, StrategySeller
+from lab.workloads.stock import LAST_UNIT, WORKER, Demand, QueueWorkload, StockWorkload
+from lab.workloads.zookeeper import ZooKeeperWorkload
 
-LOCK_TRIALS: dict[str, type[lock.LockTrial]] = {
-    "busy-as-success": lock.SellTrial,
-    "merge-without-a-lock": lock.MergeTrial,
-    "fence-on-write-only": lock.FenceTrial,
-    "fence": fence.LeapTrial,
-    "re-entrant-without-the-count": lock.TwiceTrial,
-    "re-entrant": lock.TwiceTrial,
-    "for-update-without-the-row": postgres.PostgresTrial,
-    "lock-table-for-update": postgres.PostgresTrial,
-    "insert-without-owner-and-expiry": postgres.PostgresTrial,
-    "lock-table-insert": postgres.PostgresTrial,
-    "postgres-advisory-lock": postgres.PostgresTrial,
-    "one-primary-with-replicas": fleet.PrimaryTrial,
-    "redlock": fleet.RedlockTrial,
-    "redlock-no-fsync": fleet.RedlockTrial,
-    "redlock-replicated-nodes": fleet.RedlockTrial,
-    "redlock-clock-jump": fleet.RedlockTrial,
-    "woken-means-mine": line.ZooKeeperTrial,
-    "watch-set-too-late": line.ZooKeeperTrial,
-    "zookeeper": line.ZooKeeperTrial,
-    "kazoo-recipe": line.ZooKeeperTrial,
-    "etcd": line.EtcdTrial,
-    "thread-lock": process.MemoryTrial,
-    "process-lock": process.MachinesTrial,
-    "owner-is-thread-id": process.ProcessTrial,
+Builder = Callable[[LadderEntry, Sandbox, Sequence[str]], Experiment]
+"""Puts together the experiment of a rung, in a sandbox, for clients of these names."""
+
+
+def lock_experiment(
+    workload: type[LockWorkload] = LockWorkload,
+    *,
+    faults: type[LeaseFaults] = LeaseFaults,
+    checker: type[Checker] = CounterChecker,
+    exclusive: bool = True,
+) -> Builder:
+    """Return the builder of a lock's experiment.
+
+    Args:
+        exclusive: whether two holders at the same time break the rung.
+    """
+
+    def build(entry: LadderEntry, sandbox: Sandbox, names: Sequence[str]) -> Experiment:
+        history = History(exclusive=exclusive)
+        return Experiment(workload(entry, sandbox, names, history), faults(sandbox, history), checker(sandbox, history))
+
+    return build
+
+
+def _primary(entry: LadderEntry, sandbox: Sandbox, names: Sequence[str]) -> Experiment:
+    history, cluster = History(), ReplicatedPrimary(sandbox)
+    return Experiment(
+        PrimaryWorkload(entry, sandbox, names, history, cluster),
+        ClusterFaults(sandbox, history, cluster),
+        CounterChecker(sandbox, history),
+    )
+
+
+def _redlock(**options: Any) -> Builder:
+    def build(entry: LadderEntry, sandbox: Sandbox, names: Sequence[str]) -> Experiment:
+        history, cluster = History(), RedlockNodes(sandbox, **options)
+        return Experiment(
+            RedlockWorkload(entry, sandbox, names, history, cluster),
+            ClusterFaults(sandbox, history, cluster),
+            QuorumChecker(sandbox, history),
+        )
+
+    return build
+
+
+def sale(
+    demand: Demand = LAST_UNIT, *, seller: type[Seller] = StrategySeller, workload: type[StockWorkload] = StockWorkload
+) -> Builder:
+    """Return the builder of a stock experiment.
+
+    Args:
+        demand: what the clients want.
+        seller: who sells.
+    """
+
+    def build(entry: LadderEntry, sandbox: Sandbox, names: Sequence[str]) -> Experiment:
+        # Buyers do not report that they are inside: the strategies are the shop's own, without a hook for it.
+        history = History(holders_known=False)
+        sells = seller(entry, demand.units, history)
+        checker = StockChecker(
+            sandbox,
+            history,
+            sells,
+            quantities={name: demand.quantity(name) for name in names},
+            keys={name: demand.key(name) for name in names},
+            same_request=demand.same_request,
+        )
+        return Experiment(
+            workload(entry, sandbox, names, history, sells, demand), RestartFaults(sandbox, history), checker
+        )
+
+    return build
+
+
+BUILDERS: Mapping[str, Builder] = {
+    # Locks
+    "no-lock": lock_experiment(),
+    "merge-without-a-lock": lock_experiment(MergeWorkload, checker=MergeChecker),
+    "thread-lock": lock_experiment(MemoryWorkload),
+    "process-lock": lock_experiment(MachinesWorkload),
+    "get-then-set": lock_experiment(),
+    "answer-not-read": lock_experiment(),
+    "busy-as-success": lock_experiment(SellWorkload),
+    "setnx": lock_experiment(),
+    "setnx-then-expire": lock_experiment(),
+    "wrong-key-expires": lock_experiment(),
+    "ttl-healed-by-waiters": lock_experiment(),
+    "ttl-healed-in-one-script": lock_experiment(),
+    "set-nx-ex": lock_experiment(),
+    "wrong-argument": lock_experiment(),
+    "get-compare-del": lock_experiment(),
+    "owner-as-text": lock_experiment(),
+    "owner-is-thread-id": lock_experiment(ProcessWorkload),
+    "owner-is-ip-pid-thread-time": lock_experiment(),
+    "watch-release": lock_experiment(),
+    "lua-release": lock_experiment(),
+    "renews-nothing": lock_experiment(),
+    "renewal": lock_experiment(),
+    "renewal-and-a-pause": lock_experiment(),
+    "fence-on-write-only": lock_experiment(FenceWorkload, checker=FenceChecker, exclusive=False),
+    "fence": lock_experiment(FenceWorkload, faults=ClockJumpFaults, checker=FenceChecker, exclusive=False),
+    "re-entrant-without-the-count": lock_experiment(NestedWorkload),
+    "re-entrant": lock_experiment(NestedWorkload),
+    "lost-wake-up": lock_experiment(),
+    "woken": lock_experiment(),
+    "dead-head": lock_experiment(),
+    "fair": lock_experiment(),
+    "one-primary-with-replicas": _primary,
+    "redlock": _redlock(third="third-redlock", durable=True),
+    "redlock-no-fsync": _redlock(),
+    "redlock-replicated-nodes": _redlock(replicated=True),
+    "redlock-clock-jump": _redlock(third="third-redlock-clock-jump", own_clock=True),
+    "woken-means-mine": lock_experiment(ZooKeeperWorkload, faults=LineFaults),
+    "watch-set-too-late": lock_experiment(ZooKeeperWorkload, faults=LineFaults),
+    "zookeeper": lock_experiment(ZooKeeperWorkload, faults=LineFaults),
+    "kazoo-recipe": lock_experiment(ZooKeeperWorkload, faults=LineFaults),
+    "etcd": lock_experiment(EtcdWorkload, faults=EtcdFaults),
+    "for-update-without-the-row": lock_experiment(PostgresWorkload),
+    "lock-table-for-update": lock_experiment(PostgresWorkload),
+    "insert-without-owner-and-expiry": lock_experiment(PostgresWorkload),
+    "lock-table-insert": lock_experiment(PostgresWorkload),
+    "postgres-advisory-lock": lock_experiment(PostgresWorkload),
+    # Stock
+    "compute-and-overwrite": sale(Demand(10, (1, 1, 1)), seller=RungSeller),
+    "subtract-in-sql": sale(seller=RungSeller),
+    "lock-inside-the-transaction": sale(seller=RungSeller),
+    "file-lock": sale(),
+    "lock-under-the-wrong-isolation": sale(seller=RungSeller),
+    "refusal-swallowed": sale(seller=RungSeller),
+    "order-after-the-unlock": sale(seller=RungSeller),
+    "redis-lock": sale(),
+    "exception-leaves-the-lock": sale(Demand(1, (2, 1, 1)), seller=RungSeller),
+    "segmented-keys": sale(Demand(4, (1, 1, 1)), seller=OneSegmentSeller),
+    "segmented-redis": sale(Demand(2, (1, 1, 2))),
+    "segmented-lock": sale(Demand(2, (1, 1, 2))),
+    "row-lock": sale(),
+    "advisory-lock": sale(),
+    "guarded-update": sale(),
+    "unit-rows": sale(),
+    "retries-reported-as-sold-out": sale(Demand(10, (1, 1, 1, 1)), seller=RungSeller),
+    "optimistic": sale(),
+    "lua-off-by-one": sale(seller=RungSeller),
+    "decr-and-look-at-the-sign": sale(Demand(1, (2, 1, 1)), seller=RungSeller),
+    "redis-taken-then-the-process-dies": sale(seller=RungSeller),
+    "queue-after-decrement-as-two-calls": sale(seller=RungSeller),
+    "redis-loses-its-last-second": sale(seller=RungSeller),
+    "lua": sale(),
+    "lua-queue": sale(seller=QueueSeller, workload=QueueWorkload),
+    "duplicate-click": sale(Demand(2, (1, 1, 1), same_request=True), seller=RungSeller),
+    "group-commit": sale(),
 }
+"""By slug. Each rung has a row of its own: staleness follows the row, so a change here outdates no other rung."""
 
-ON_SERVERS = (fleet.FleetTrial, line.LineTrial)
-"""Trials that need servers of their own. A random sample of their schedules is tried, and nobody chooses there."""
+ON_SERVERS = frozenset(
+    {
+        "one-primary-with-replicas",
+        "redlock",
+        "redlock-no-fsync",
+        "redlock-replicated-nodes",
+        "redlock-clock-jump",
+        "woken-means-mine",
+        "watch-set-too-late",
+        "zookeeper",
+        "kazoo-recipe",
+        "etcd",
+    }
+)
+"""Rungs whose experiments need servers of their own: only samples of their schedules are run, and no visitor plays."""
+WITH_A_MINORITY = frozenset({"redlock", "redlock-no-fsync", "redlock-replicated-nodes", "redlock-clock-jump"})
+WITH_A_WORKER = frozenset({"lua-queue"})
 
-OTHERS: dict[type[Trial], str] = {stock.QueueTrial: "W", fleet.RedlockTrial: fleet.MINORITY}
-"""Whoever takes steps in a trial beside its clients."""
 
-
-def new_trial(entry: LadderEntry, stage: Sandbox, clients: int | None = None) -> Trial:
-    """What is tried on a rung.
+def new_experiment(entry: LadderEntry, sandbox: Sandbox, clients: int | None = None) -> Experiment:
+    """Return the experiment of a rung.
 
     Args:
         clients: how many; None: as many as it takes to show the rung.
     """
-    return _kind(entry)(entry, stage, clients or entry.clients)
+    return BUILDERS[entry.slug](entry, sandbox, NAMES[: clients or entry.clients])
 
 
 def actors(entry: LadderEntry, clients: int) -> tuple[str, ...]:
-    """Who takes steps on a rung, by the names that stand in a schedule: so many clients, and whoever works for them."""
-    return (*NAMES[:clients], *OTHERS.get(_kind(entry), ""))
-
-
-def _kind(entry: LadderEntry) -> type[Trial]:
-    if entry.track == "locks":
-        return LOCK_TRIALS.get(entry.slug, lock.LockTrial)
-    if entry.claim == "flawed":
-        return stock.RungTrial
-    return stock.QueueTrial if entry.slug == "lua-queue" else stock.StrategyTrial
+    """Return the actors of a rung, by the names in its schedules: so many clients, and those that work for them."""
+    helpers = (MINORITY,) if entry.slug in WITH_A_MINORITY else (WORKER,) if entry.slug in WITH_A_WORKER else ()
+    return (*NAMES[:clients], *helpers)
 
 
 def can_play(entry: LadderEntry) -> bool:
-    """Whether the rung's schedules run on a stage, so that a visitor may choose who goes next."""
-    return not issubclass(LOCK_TRIALS.get(entry.slug, lock.LockTrial), ON_SERVERS)
+    """Return whether the rung's schedules run in any sandbox, so that a visitor may choose what comes next."""
+    return entry.slug not in ON_SERVERS
 
 
-def events_of(entry: LadderEntry) -> tuple[Fault, ...]:
-    """What is tried on a rung: what breaks a flawed one, or all that a sound one claims to survive."""
+def faults_of(entry: LadderEntry) -> tuple[Fault, ...]:
+    """Return the faults that are tried on a rung: the one that breaks it, or all that a sound rung survives."""
     if entry.claim == "sound":
         return tuple(sorted(entry.survives))
     return (entry.broken_by,) if entry.broken_by else ()

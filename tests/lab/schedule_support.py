@@ -1,4 +1,4 @@
-"""What the tests of schedules share: a stage of their own, a search, and a flaw to be found."""
+"""What the tests of schedules share: a sandbox of their own, a search, and a flaw to be found."""
 
 from __future__ import annotations
 
@@ -14,18 +14,19 @@ from django.conf import settings
 from lab.claims import verify
 from lab.explorer.search import Bounds, Found, explore
 from lab.ladder.catalogue import LADDER
-from lab.sandbox.pool import MOST, open_sandbox
+from lab.sandbox.databases import MOST
+from lab.sandbox.pool import open_sandbox
 from lab.sandbox.sandbox import Sandbox
-from lab.workloads.registry import events_of, new_trial
+from lab.workloads.registry import faults_of, new_experiment
 from locking.redis import connection
 from servers import Servers
 
 NUMBER = MOST - 1
-"""The stage's: the last, which visitors and commands come to last."""
+"""The sandbox's: the last, which visitors and commands come to last."""
 
 
 @pytest.fixture(scope="module")
-def stage(servers: Servers, django_db_setup: None, django_db_blocker: object) -> Iterator[Sandbox]:
+def sandbox(servers: Servers, django_db_setup: None, django_db_blocker: object) -> Iterator[Sandbox]:
     with django_db_blocker.unblock():  # type: ignore[attr-defined]
         opened = open_sandbox(NUMBER)
         yield opened
@@ -40,12 +41,12 @@ def manage(*arguments: str, **environment: str) -> subprocess.CompletedProcess[s
     return subprocess.run(command, capture_output=True, text=True, timeout=240, check=False, env=there)
 
 
-def searched(slug: str, stage: Sandbox, *, clients: int | None = None, bounds: Bounds = verify.SOUND) -> Found:
+def searched(slug: str, sandbox: Sandbox, *, clients: int | None = None, bounds: Bounds = verify.SOUND) -> Found:
     entry = LADDER[slug]
-    return explore(new_trial(entry, stage, clients), bounds, events_of(entry), entry.breaks)
+    return explore(new_experiment(entry, sandbox, clients), bounds, faults_of(entry), entry.breaks)
 
 
-def mutant(name: str, old: str, new: str, stage: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+def mutant(name: str, old: str, new: str, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
     """Change a script of `locking`, and let the server know it, as it knows the others."""
     plain = connection.script
 
@@ -55,7 +56,7 @@ def mutant(name: str, old: str, new: str, stage: Sandbox, monkeypatch: pytest.Mo
             return text, digest
         assert old in text
         text = text.replace(old, new)
-        stage.redis.script_load(text)
+        sandbox.redis.script_load(text)
         return text, sha1(text.encode(), usedforsecurity=False).hexdigest()
 
     monkeypatch.setattr(connection, "script", changed)

@@ -23,10 +23,10 @@ from lab.claims import interrupts, verify, witness
 from lab.management.commands import compare
 from lab.sandbox.sandbox import Sandbox
 from lab.site.comparison import stored
-from tests.lab.schedule_support import stage
+from tests.lab.schedule_support import sandbox
 from tests.waiting import wait_for
 
-__all__ = ["stage"]
+__all__ = ["sandbox"]
 
 pytestmark = pytest.mark.slow
 
@@ -79,7 +79,7 @@ WORKS: dict[str, tuple[tuple[str, ...], Callable[[psutil.Process], object]]] = {
 
 @pytest.mark.parametrize(("arguments", "works"), WORKS.values(), ids=WORKS)
 def test_a_command_that_is_stopped_ends_at_once_with_all_that_it_started(
-    stage: Sandbox, arguments: tuple[str, ...], works: Callable[[psutil.Process], object]
+    sandbox: Sandbox, arguments: tuple[str, ...], works: Callable[[psutil.Process], object]
 ) -> None:
     with running(*arguments) as process:
         command = psutil.Process(process.pid)
@@ -151,7 +151,7 @@ def test_a_signal_that_comes_when_a_process_ends_anyway_changes_nothing(number: 
     assert (done.returncode, done.stderr) == (3, "")
 
 
-def test_a_command_that_is_killed_leaves_no_process_behind(stage: Sandbox) -> None:
+def test_a_command_that_is_killed_leaves_no_process_behind(sandbox: Sandbox) -> None:
     with running("ladder", "--deep", "renewal", "re-entrant", "fence") as process:
         command = psutil.Process(process.pid)
         wait_for(lambda: process.poll() is not None or at_work(command), "the command to work", timeout=60)

@@ -12,10 +12,10 @@ from lab.ladder.locks.fence import Fence
 from lab.ladder.locks.fence_on_write_only import FenceOnWriteOnly
 from lab.sandbox.sandbox import Sandbox
 from lab.site.pages.runs import offered
-from lab.workloads.registry import can_play, new_trial
-from tests.lab.schedule_support import stage
+from lab.workloads.registry import can_play, new_experiment
+from tests.lab.schedule_support import sandbox
 
-__all__ = ["stage"]
+__all__ = ["sandbox"]
 
 PLAYED_BY_HAND = "ttl-healed-in-one-script"
 """Where it is fixed A is inside before B looks, so his time cannot pass there: `test_lock_rungs` lets it pass later."""
@@ -23,7 +23,7 @@ FLAWED = [slug for slug, entry in LADDER.items() if entry.claim == "flawed"]
 
 
 @pytest.mark.parametrize("slug", [slug for slug in FLAWED if can_play(LADDER[slug])])
-def test_the_witness_of_a_rung_breaks_nothing_on_the_rung_that_fixes_it(stage: Sandbox, slug: str) -> None:
+def test_the_witness_of_a_rung_breaks_nothing_on_the_rung_that_fixes_it(sandbox: Sandbox, slug: str) -> None:
     """It is played there as far as it can be: the other takes other steps. What happened here happens there too."""
     entry, fix, stored = LADDER[slug], after(slug), witness.load(slug)
     assert stored is not None
@@ -31,9 +31,9 @@ def test_the_witness_of_a_rung_breaks_nothing_on_the_rung_that_fixes_it(stage: S
     trace = replay(
         fix.slug,
         stored.schedule,
-        stage,
+        sandbox,
         clients=stored.clients,
-        events=offered(fix),
+        faults=offered(fix),
         to_the_end=True,
         as_far_as_possible=True,
     )
@@ -51,18 +51,18 @@ def test_what_breaks_a_rung_on_its_servers_is_claimed_by_the_rung_that_fixes_it(
     assert LADDER[slug].broken_by in {*fix.survives, None}
 
 
-def test_where_the_servers_clock_leaps_two_are_inside_and_the_store_refuses_the_first(stage: Sandbox) -> None:
+def test_where_the_servers_clock_leaps_two_are_inside_and_the_store_refuses_the_first(sandbox: Sandbox) -> None:
     schedule = ["A", "A", "clock jump", "B", "B", "B", "A", "A"]
-    run = replay("fence", schedule, stage, to_the_end=True)
+    run = replay("fence", schedule, sandbox, to_the_end=True)
     assert [step.holders for step in run.steps[1:4]] == [("A",), ("A",), ("A", "B")]
     assert (run.broken, run.ledger) == (None, {"received": 10, "left": 9, "told yes": 1})
 
 
 def test_without_the_claim_at_the_read_such_a_leap_is_found_to_break_it(
-    stage: Sandbox, monkeypatch: pytest.MonkeyPatch
+    sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Fence, "read", FenceOnWriteOnly.read)
-    found = explore(new_trial(LADDER["fence"], stage), Bounds(), ("clock jump",), None)
+    found = explore(new_experiment(LADDER["fence"], sandbox), Bounds(), ("clock jump",), None)
     assert found.run is not None
     assert (found.run.broken, "clock jump" in found.run.schedule) == ("conserved", True)
 

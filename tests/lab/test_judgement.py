@@ -23,11 +23,11 @@ from lab.claims import verify
 from lab.explorer import search
 from lab.explorer.search import Bounds
 from lab.sandbox.sandbox import Sandbox
-from lab.workloads import stock
+from lab.workloads import sellers
 from locking import LockUnavailable, RedisLock
-from tests.lab.schedule_support import mutant, stage
+from tests.lab.schedule_support import mutant, sandbox
 
-__all__ = ["stage"]
+__all__ = ["sandbox"]
 
 pytestmark = pytest.mark.slow
 
@@ -73,31 +73,31 @@ class KnowsOneSegment(SegmentedLock):
     ],
 )
 def test_who_answers_what_is_not_so_is_found(
-    stage: Sandbox, slug: str, flawed: type[Strategy], breaks: str, monkeypatch: pytest.MonkeyPatch
+    sandbox: Sandbox, slug: str, flawed: type[Strategy], breaks: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plain = stock.NEW[slug]
-    monkeypatch.setitem(stock.NEW, slug, lambda: become(plain(), flawed))
-    assert_found(slug, stage, breaks)
+    plain = sellers.STRATEGIES[slug]
+    monkeypatch.setitem(sellers.STRATEGIES, slug, lambda: become(plain(), flawed))
+    assert_found(slug, sandbox, breaks)
 
 
-def test_a_reservation_that_never_ends_is_found(stage: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reservation_that_never_ends_is_found(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever comes later is told for ever that somebody may still want the units."""
     monkeypatch.setattr(Counters, "give_back", lambda self, *rest: False)
-    assert_found("lua", stage, "is refused (StockReserved)")
+    assert_found("lua", sandbox, "is refused (StockReserved)")
 
 
-def test_a_group_that_is_answered_and_not_saved_is_found(stage: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_group_that_is_answered_and_not_saved_is_found(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
     plain = bulk.commit
 
     def alone(requests: Sequence[OrderRequest], save: Save) -> Mapping[Any, Any]:
         return plain(requests, save) if len(requests) == 1 else {}
 
     monkeypatch.setattr(bulk, "commit", alone)
-    assert_found("group-commit", stage, "was told sold, and has no order")
+    assert_found("group-commit", sandbox, "was told sold, and has no order")
 
 
 def test_a_refusal_because_somebody_holds_what_he_never_pays_for_is_found(
-    stage: Sandbox, monkeypatch: pytest.MonkeyPatch
+    sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plain = unit_rows.take_free
 
@@ -108,31 +108,31 @@ def test_a_refusal_because_somebody_holds_what_he_never_pays_for_is_found(
             raise SoldOut(item.sku, wanted=item.quantity, left=0) from None
 
     monkeypatch.setattr(unit_rows, "take_free", only_look)
-    assert_found("unit-rows", stage, "was told sold out, and 1 are left")
+    assert_found("unit-rows", sandbox, "was told sold out, and 1 are left")
 
 
 @pytest.mark.parametrize("slug", ["renewal", "woken"])
 def test_a_lock_that_nobody_is_ever_granted_is_found(
-    stage: Sandbox, slug: str, monkeypatch: pytest.MonkeyPatch
+    sandbox: Sandbox, slug: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*arguments: Any, **options: Any) -> None:
         raise LockUnavailable("Try again.")
 
     monkeypatch.setattr(RedisLock, "acquire", refuse)
-    assert_found(slug, stage, "could have bought, and got nothing")
+    assert_found(slug, sandbox, "could have bought, and got nothing")
 
 
-def test_a_release_without_its_owner_check_is_found_by_verify(stage: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_release_without_its_owner_check_is_found_by_verify(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
     """It takes a third client: one is late with his release, one holds the lock by now, one gets it too early."""
-    mutant("release", "if redis.call('GET', KEYS[1]) ~= ARGV[1] then", "if false then", stage, monkeypatch)
-    assert_found("renewal", stage, "are inside at the same time")
+    mutant("release", "if redis.call('GET', KEYS[1]) ~= ARGV[1] then", "if false then", sandbox, monkeypatch)
+    assert_found("renewal", sandbox, "are inside at the same time")
 
 
 def test_a_sound_rung_of_which_not_all_schedules_were_tried_is_not_reproduced(
-    stage: Sandbox, monkeypatch: pytest.MonkeyPatch
+    sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(verify, "SOUND", Bounds(preemptions=1, events=1))
-    monkeypatch.setitem(verify.CROWDED, "stock", Bounds(preemptions=0, events=0))
+    monkeypatch.setattr(verify, "SOUND", Bounds(preemptions=1, faults=1))
+    monkeypatch.setitem(verify.CROWDED, "stock", Bounds(preemptions=0, faults=0))
     plain, times = search._walk, count()
 
     def diverges_once(*arguments: Any) -> Any:
@@ -140,9 +140,9 @@ def test_a_sound_rung_of_which_not_all_schedules_were_tried_is_not_reproduced(
             raise search.Diverged
         return plain(*arguments)
 
-    assert verify.reproduced(verify.check("lua-queue", stage))
+    assert verify.reproduced(verify.check("lua-queue", sandbox))
     monkeypatch.setattr(search, "_walk", diverges_once)
-    said = verify.check("lua-queue", stage)
+    said = verify.check("lua-queue", sandbox)
     assert (said["verdict"], said["exhausted"]) == ("held", False)
     assert not verify.reproduced(said)
 
@@ -152,7 +152,7 @@ def become(strategy: Strategy, flawed: type[Strategy]) -> Strategy:
     return strategy
 
 
-def assert_found(slug: str, stage: Sandbox, why: str) -> None:
-    said = verify.check(slug, stage)
+def assert_found(slug: str, sandbox: Sandbox, why: str) -> None:
+    said = verify.check(slug, sandbox)
     assert said["verdict"] == "broken"
     assert why in said["why"]

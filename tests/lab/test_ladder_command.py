@@ -12,16 +12,16 @@ from django.core.management import CommandError, call_command
 from lab.claims import verify, witness
 from lab.ladder.catalogue import LADDER
 from lab.sandbox.sandbox import Sandbox
-from tests.lab.schedule_support import manage, stage
+from tests.lab.schedule_support import manage, sandbox
 
-__all__ = ["stage"]
+__all__ = ["sandbox"]
 
 pytestmark = pytest.mark.slow
 
 NO_ZOOKEEPER = "ZooKeeper is not installed: apt-get install zookeeper default-jre-headless"
 
 
-def test_verify_reports_each_claim_as_json(stage: Sandbox) -> None:
+def test_verify_reports_each_claim_as_json(sandbox: Sandbox) -> None:
     done = manage("ladder", "--verify", "--json", "get-then-set", "guarded-update")
     assert done.returncode == 0, done.stderr
     said = json.loads(done.stdout.splitlines()[-1])
@@ -37,15 +37,15 @@ def test_verify_reports_each_claim_as_json(stage: Sandbox) -> None:
     assert (crowd["clients"], crowd["preemptions"], crowd["events"]) == (3, 1, 1)
 
 
-@pytest.mark.parametrize(("broken", "replays"), [(None, 0), (3, verify.REPLAYS)])
+@pytest.mark.parametrize(("broken", "replays"), [(None, 0), (3, REPLAYS)])
 def test_a_flawed_rung_that_is_not_reproduced_has_a_whole_line(
-    stage: Sandbox, monkeypatch: pytest.MonkeyPatch, broken: int | None, replays: int
+    sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch, broken: int | None, replays: int
 ) -> None:
     """Whether there is no witness, or one that breaks it now and then."""
     if broken is None:
         monkeypatch.setattr(verify, "load", lambda slug: None)
     monkeypatch.setattr(verify, "breaks", lambda *arguments: broken)
-    line = verify.check("no-lock", stage)
+    line = verify.check("no-lock", sandbox)
     assert (line["verdict"], line["broken"], line["replays"], line["schedules"]) == (
         "held",
         broken or 0,
@@ -57,7 +57,7 @@ def test_a_flawed_rung_that_is_not_reproduced_has_a_whole_line(
 
 
 def test_a_rung_whose_server_is_not_installed_says_so_and_the_others_are_checked(
-    stage: Sandbox, tmp_path: Path
+    sandbox: Sandbox, tmp_path: Path
 ) -> None:
     nothing = {"PATH": str(tmp_path)}  # and so no Java
     verify_both = "ladder", "--verify", "zookeeper", "get-then-set"
@@ -77,7 +77,7 @@ def test_a_rung_whose_server_is_not_installed_says_so_and_the_others_are_checked
     assert "apt-get install zookeeper" in table.stdout
 
 
-def test_a_rung_whose_server_is_not_installed_is_not_left_to_chance(stage: Sandbox, tmp_path: Path) -> None:
+def test_a_rung_whose_server_is_not_installed_is_not_left_to_chance(sandbox: Sandbox, tmp_path: Path) -> None:
     before = witness.CONTROL.read_bytes()
     done = manage("ladder", "--control", "zookeeper", "--tries", "1", PATH=str(tmp_path))
     assert done.returncode == 1
@@ -87,7 +87,7 @@ def test_a_rung_whose_server_is_not_installed_is_not_left_to_chance(stage: Sandb
 
 
 @pytest.mark.parametrize("command", ["explore", "replay"])
-def test_a_command_names_the_server_that_is_not_installed(stage: Sandbox, tmp_path: Path, command: str) -> None:
+def test_a_command_names_the_server_that_is_not_installed(sandbox: Sandbox, tmp_path: Path, command: str) -> None:
     done = manage(command, "zookeeper", *(["A,B"] if command == "replay" else []), PATH=str(tmp_path))
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.endswith(f"CommandError: {NO_ZOOKEEPER}\n")
@@ -116,7 +116,7 @@ def test_what_could_not_be_checked_is_not_kept(tmp_path: Path, monkeypatch: pyte
         (("ladder",), 0, "get-compare-del"),
     ],
 )
-def test_a_command_says_what_it_found(stage: Sandbox, arguments: tuple[str, ...], status: int, says: str) -> None:
+def test_a_command_says_what_it_found(sandbox: Sandbox, arguments: tuple[str, ...], status: int, says: str) -> None:
     done = manage(*arguments)
     assert says in done.stdout + done.stderr
     assert done.returncode == status
@@ -143,7 +143,7 @@ def test_what_is_out_of_bounds_is_refused(arguments: tuple[str, ...], says: str)
         call_command(*arguments)
 
 
-def test_what_the_search_tells_to_type_shows_what_it_found(stage: Sandbox) -> None:
+def test_what_the_search_tells_to_type_shows_what_it_found(sandbox: Sandbox) -> None:
     found = manage("explore", "setnx", "--clients", "3")
     assert found.returncode == 0, found.stderr
     hint = found.stdout.splitlines()[-1].partition("See it: manage.py ")[2]

@@ -10,11 +10,11 @@ from lab.claims.runs import Impossible, rehearse, replay
 from lab.explorer.search import Bounds
 from lab.ladder.catalogue import LADDER
 from lab.sandbox.sandbox import Sandbox
-from lab.workloads import stock
+from lab.workloads import sellers
 from lab.workloads.registry import can_play
-from tests.lab.schedule_support import searched, stage
+from tests.lab.schedule_support import searched, sandbox
 
-__all__ = ["stage"]
+__all__ = ["sandbox"]
 
 PLAYED = [slug for slug, entry in LADDER.items() if can_play(entry)]
 FLAWED = [slug for slug in PLAYED if LADDER[slug].claim == "flawed"]
@@ -26,20 +26,20 @@ QUICK = ["renewal", "re-entrant", "fence", "lock-table-for-update", "redis-lock"
 
 
 @pytest.mark.parametrize("slug", FLAWED)
-def test_the_stored_witness_breaks_the_invariant_of_its_rung(stage: Sandbox, slug: str) -> None:
+def test_the_stored_witness_breaks_the_invariant_of_its_rung(sandbox: Sandbox, slug: str) -> None:
     stored = witness.load(slug)
     assert stored is not None
     assert stored.invariant == LADDER[slug].breaks
-    assert [rehearse(stored, stage).broken for _ in range(3)] == [stored.invariant] * 3
+    assert [rehearse(stored, sandbox).broken for _ in range(3)] == [stored.invariant] * 3
 
 
 @pytest.mark.parametrize("slug", FLAWED)
 def test_the_search_finds_a_witness_without_knowing_the_stored_one(
-    stage: Sandbox, slug: str, monkeypatch: pytest.MonkeyPatch
+    sandbox: Sandbox, slug: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(witness, "load", lambda slug: pytest.fail("it looks at what is stored"))
     entry = LADDER[slug]
-    found = searched(slug, stage, bounds=verify.bounds_of(entry))
+    found = searched(slug, sandbox, bounds=verify.bounds_of(entry))
     assert found.run is not None
     assert found.run.broken == entry.breaks
     assert found.run.why
@@ -54,27 +54,27 @@ def test_no_witness_is_stored_for_what_is_no_flawed_rung() -> None:
 
 
 @pytest.mark.parametrize("slug", QUICK)
-def test_a_sound_rung_holds_in_every_schedule(stage: Sandbox, slug: str) -> None:
-    found = searched(slug, stage)
+def test_a_sound_rung_holds_in_every_schedule(sandbox: Sandbox, slug: str) -> None:
+    found = searched(slug, sandbox)
     assert (found.run, found.exhausted) == (None, True)
     assert found.schedules > 5
 
 
 @pytest.mark.parametrize("slug", ["renewal", "guarded-update"])
-def test_schedules_are_as_many_each_time(stage: Sandbox, slug: str) -> None:
-    assert searched(slug, stage).schedules == searched(slug, stage).schedules
+def test_schedules_are_as_many_each_time(sandbox: Sandbox, slug: str) -> None:
+    assert searched(slug, sandbox).schedules == searched(slug, sandbox).schedules
 
 
-def test_three_clients_share_a_sound_lock(stage: Sandbox) -> None:
-    found = searched("woken", stage, clients=3, bounds=Bounds(preemptions=1, events=1))
+def test_three_clients_share_a_sound_lock(sandbox: Sandbox) -> None:
+    found = searched("woken", sandbox, clients=3, bounds=Bounds(preemptions=1, faults=1))
     assert (found.run, found.exhausted, found.clients) == (None, True, 3)
 
 
 # Replays
 
 
-def test_a_schedule_that_is_not_over_says_what_may_come_next(stage: Sandbox) -> None:
-    trace = replay("set-nx-ex", ["A", "A", "A"], stage)
+def test_a_schedule_that_is_not_over_says_what_may_come_next(sandbox: Sandbox) -> None:
+    trace = replay("set-nx-ex", ["A", "A", "A"], sandbox)
     assert [choice.name for choice in trace.choices] == ["A", "B", "C", "late release"]
     assert [choice.event for choice in trace.choices] == [False, False, False, True]
     assert trace.choices[0].does == "DEL rung:stock"
@@ -84,28 +84,28 @@ def test_a_schedule_that_is_not_over_says_what_may_come_next(stage: Sandbox) -> 
 
 
 @pytest.mark.parametrize("schedule", [["D"], ["A", "A", "A", "A", "A"], ["late release"], ["crash A"], ["nonsense"]])
-def test_what_cannot_come_next_is_refused(stage: Sandbox, schedule: list[str]) -> None:
+def test_what_cannot_come_next_is_refused(sandbox: Sandbox, schedule: list[str]) -> None:
     with pytest.raises(Impossible, match="What can"):
-        replay("set-nx-ex", schedule, stage)
+        replay("set-nx-ex", schedule, sandbox)
 
 
-def test_who_waits_in_a_server_is_shown_as_waiting(stage: Sandbox) -> None:
-    trace = replay("renewal", ["A", "B", "B"], stage)
+def test_who_waits_in_a_server_is_shown_as_waiting(sandbox: Sandbox) -> None:
+    trace = replay("renewal", ["A", "B", "B"], sandbox)
     assert trace.steps[-1].blocked == ("B",)
-    trace = replay("row-lock", ["A", "A", "B", "B"], stage)
+    trace = replay("row-lock", ["A", "A", "B", "B"], sandbox)
     assert trace.steps[-1].blocked == ("B",)
 
 
-def test_who_crashes_leaves_nothing_open_and_is_told_nothing(stage: Sandbox) -> None:
-    trace = replay("guarded-update", ["A", "A", "crash A"], stage, to_the_end=True)
+def test_who_crashes_leaves_nothing_open_and_is_told_nothing(sandbox: Sandbox) -> None:
+    trace = replay("guarded-update", ["A", "A", "crash A"], sandbox, to_the_end=True)
     assert trace.steps[-1].answers == {"A": "crashed", "B": "sold"}
     assert trace.ledger == {"received": 1, "on hand": 0, "sold": 1}
 
 
 @pytest.mark.django_db
-def test_a_replay_leaves_nothing_in_the_shop(stage: Sandbox) -> None:
-    replay("redis-lock", [], stage, to_the_end=True)
-    assert not StockItem.objects.filter(sku=stock.SKU).exists()
+def test_a_replay_leaves_nothing_in_the_shop(sandbox: Sandbox) -> None:
+    replay("redis-lock", [], sandbox, to_the_end=True)
+    assert not StockItem.objects.filter(sku=sellers.SKU).exists()
 
 
 @pytest.mark.parametrize(
@@ -118,10 +118,10 @@ def test_a_replay_leaves_nothing_in_the_shop(stage: Sandbox) -> None:
         ("setnx", "not even time has helped."),
     ],
 )
-def test_who_cannot_enter_is_told_whether_time_will_help(stage: Sandbox, slug: str, why: str) -> None:
+def test_who_cannot_enter_is_told_whether_time_will_help(sandbox: Sandbox, slug: str, why: str) -> None:
     stored = witness.load(slug)
     assert stored is not None
-    trace = replay(slug, stored.schedule, stage, to_the_end=True)
+    trace = replay(slug, stored.schedule, sandbox, to_the_end=True)
     assert trace.why == f"Nobody is inside, and still B cannot enter: {why}"
     left = [row["ttl"] for row in trace.steps[-1].state if row["where"] == "redis" and row["ttl"]]
     assert bool(left) == (why == "not before the TTL is over.")

@@ -12,10 +12,10 @@ from lab.explorer.search import Bounds, explore
 from lab.ladder.catalogue import LADDER
 from lab.sandbox.sandbox import Sandbox
 from lab.workloads.process import MemoryTrial, Program
-from lab.workloads.registry import can_play, events_of, new_trial
-from tests.lab.schedule_support import stage
+from lab.workloads.registry import can_play, faults_of, new_experiment
+from tests.lab.schedule_support import sandbox
 
-__all__ = ["stage"]
+__all__ = ["sandbox"]
 
 pytestmark = pytest.mark.slow
 
@@ -23,33 +23,33 @@ SLUGS = ("thread-lock", "process-lock", "owner-is-thread-id")
 
 
 @pytest.mark.parametrize("slug", SLUGS)
-def test_the_search_finds_a_schedule_that_breaks_it_each_time(stage: Sandbox, slug: str) -> None:
+def test_the_search_finds_a_schedule_that_breaks_it_each_time(sandbox: Sandbox, slug: str) -> None:
     entry = LADDER[slug]
-    found = [explore(new_trial(entry, stage), Bounds(), events_of(entry), entry.breaks) for _ in range(2)]
+    found = [explore(new_experiment(entry, sandbox), Bounds(), faults_of(entry), entry.breaks) for _ in range(2)]
     assert found[0].run is not None
     assert found[1].run is not None
     assert (found[0].run.schedule, found[0].schedules) == (found[1].run.schedule, found[1].schedules)
-    runs = [replay(slug, found[0].run.schedule, stage) for _ in range(20)]
+    runs = [replay(slug, found[0].run.schedule, sandbox) for _ in range(20)]
     assert {run.broken for run in runs} == {entry.breaks}
     assert all(step.line for step in runs[0].steps if step.where == "process")
     assert can_play(entry)
 
 
-def test_workers_of_one_program_share_its_process_lock(stage: Sandbox) -> None:
+def test_workers_of_one_program_share_its_process_lock(sandbox: Sandbox) -> None:
     """What the lock is good for: the schedule that breaks the thread lock leaves it in order."""
-    broken = explore(new_trial(LADDER["thread-lock"], stage), Bounds(), (), "one holder").run
+    broken = explore(new_experiment(LADDER["thread-lock"], sandbox), Bounds(), (), "one holder").run
     assert broken is not None
-    run = replay("process-lock", broken.schedule, stage, clients=2, to_the_end=True)
+    run = replay("process-lock", broken.schedule, sandbox, clients=2, to_the_end=True)
     assert (run.broken, run.ledger) == (None, {"received": 10, "left": 8, "told yes": 2})
 
 
 @pytest.mark.parametrize("slug", SLUGS)
-def test_one_client_alone_sells(stage: Sandbox, slug: str) -> None:
-    run = replay(slug, [], stage, clients=1, to_the_end=True)
+def test_one_client_alone_sells(sandbox: Sandbox, slug: str) -> None:
+    run = replay(slug, [], sandbox, clients=1, to_the_end=True)
     assert (run.broken, run.ledger) == (None, {"received": 10, "left": 9, "told yes": 1})
 
 
-def test_who_crashes_is_killed_and_takes_no_later_step(stage: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_crashes_is_killed_and_takes_no_later_step(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
     forked: list[int] = []
     fork = Program.fork
 
@@ -59,7 +59,7 @@ def test_who_crashes_is_killed_and_takes_no_later_step(stage: Sandbox, monkeypat
 
     monkeypatch.setattr(Program, "fork", remembering)
     schedule = ["A", "A", "crash A"]
-    run = replay("thread-lock", schedule, stage, events=("crash",), to_the_end=True)
+    run = replay("thread-lock", schedule, sandbox, faults=("crash",), to_the_end=True)
     assert run.ledger == {"received": 10, "left": 9, "told yes": 1}
     assert len(forked) == 2
     assert not any(_lives(pid) for pid in forked)
@@ -73,7 +73,7 @@ def _lives(pid: int) -> bool:
     return True
 
 
-def test_an_error_of_a_worker_is_what_he_is_told(stage: Sandbox) -> None:
+def test_an_error_of_a_worker_is_what_he_is_told(sandbox: Sandbox) -> None:
     """And no run hangs on it."""
 
     class Forgetful(MemoryTrial):
@@ -85,8 +85,8 @@ def test_an_error_of_a_worker_is_what_he_is_told(stage: Sandbox) -> None:
 
         def prepare(self):  # type: ignore[no-untyped-def]
             jobs = super().prepare()
-            self.stage.redis.delete("stock")
+            self.sandbox.redis.delete("stock")
             return jobs
 
-    run = Scheduler(Forgetful(LADDER["thread-lock"], stage, 1), lambda point: point.enabled[0]).play()
+    run = Scheduler(Forgetful(LADDER["thread-lock"], sandbox, 1), lambda point: point.enabled[0]).play()
     assert run.answers["A"].startswith("TypeError")

@@ -12,18 +12,18 @@ import locking
 from lab.explorer.terms import EVERYTHING, POSTGRES, PendingStep
 from lab.sandbox.sandbox import Sandbox
 from lab.sandbox.steps import QUIET, READS, of_commands, of_statement, scripts
-from tests.lab.schedule_support import stage
+from tests.lab.schedule_support import sandbox
 
-__all__ = ["stage"]
+__all__ = ["sandbox"]
 
 HARMLESS = QUIET | {"WATCH"}
 """They change nothing, but the server does not count them among those that read."""
 
 
-def test_what_is_said_to_read_only_reads_says_the_server_too(stage: Sandbox) -> None:
+def test_what_is_said_to_read_only_reads_says_the_server_too(sandbox: Sandbox) -> None:
     """`COMMAND INFO` knows: a command that changes something would let the search leave out what it must try."""
     for name in sorted((READS | QUIET) - HARMLESS):
-        [(_, _, flags, *_)] = stage.redis.execute_command("COMMAND INFO", name)
+        [(_, _, flags, *_)] = sandbox.redis.execute_command("COMMAND INFO", name)
         assert b"readonly" in flags, name
 
 
@@ -64,9 +64,9 @@ COMMANDS = [
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command[0])
-def test_a_command_touches_the_keys_that_the_server_says(stage: Sandbox, command: tuple[str, ...]) -> None:
+def test_a_command_touches_the_keys_that_the_server_says(sandbox: Sandbox, command: tuple[str, ...]) -> None:
     said = of_commands([command])
-    keys = set(stage.redis.execute_command("COMMAND GETKEYS", *command))
+    keys = set(sandbox.redis.execute_command("COMMAND GETKEYS", *command))
     assert said.reads | said.writes == keys
     assert said.reads == (keys if command[0] in READS else set())
 

@@ -8,14 +8,14 @@ import gettext
 import pytest
 from django.utils import translation
 
-from lab.explorer.scheduler import WAITS
+from lab.explorer.scheduler import CANNOT_ENTER
 from lab.ladder.catalogue import ROOT
 from lab.site.pages.wording import said
 from tests.lab import translations
 
 FOLDER = ROOT / "lab" / "locale" / "zh_Hans" / "LC_MESSAGES"
-SAYS_WHY = ("controller", "trials/base", "trials/lock", "trials/stock")
-"""The modules of `lab.schedule` that say how a rung was broken."""
+SAYS_WHY = ("explorer/scheduler", "explorer/history", "checkers/counter", "checkers/stock")
+"""The modules of the lab that say how a rung was broken."""
 
 
 def test_every_text_is_translated_and_nothing_else() -> None:
@@ -38,13 +38,13 @@ def whys() -> list[str]:
     """A sentence of each kind that tells how a rung was broken, with a 7 for what differs."""
     found = set()
     for module in SAYS_WHY:
-        tree = ast.parse((ROOT / "lab" / "schedule" / f"{module}.py").read_text(encoding="utf-8"))
+        tree = ast.parse((ROOT / "lab" / f"{module}.py").read_text(encoding="utf-8"))
         raised = {text for node in ast.walk(tree) if isinstance(node, ast.Raise) for text in ast.walk(node)}
         for node in ast.walk(tree):
             if isinstance(node, ast.JoinedStr) and node not in raised:
                 parts = (part.value if isinstance(part, ast.Constant) else "7" for part in node.values)
                 found.add("".join(map(str, parts)))
-    stuck = {f"Nobody is inside, and still C cannot enter: {why}" for why in WAITS.values()}
+    stuck = {why.format(who="C") for why in CANNOT_ENTER.values()}
     return sorted(stuck | {text for text in found if text.endswith(".")})
 
 

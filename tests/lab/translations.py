@@ -10,8 +10,7 @@ from typing import get_args
 
 from django.utils.translation.template import templatize
 
-from lab.explorer.scheduler import EVENTS
-from lab.explorer.terms import Fault, Invariant
+from lab.explorer.terms import FAULT_TEXTS, Fault, Invariant
 from lab.ladder.catalogue import LADDER, ROOT
 
 LAB = ROOT / "lab"
@@ -22,7 +21,7 @@ Texts = tuple[str, ...]
 def needed() -> set[Texts]:
     """Every text of the lab's pages: a singular alone, or with its plural."""
     from_rungs = {text for entry in LADDER.values() for text in (entry.title, entry.flaw) if text}
-    from_code = {*get_args(Fault), *get_args(Invariant), *EVENTS.values(), *from_rungs}
+    from_code = {*get_args(Fault), *get_args(Invariant), *FAULT_TEXTS.values(), *from_rungs}
     found = {(text,) for text in from_code}
     for folder in ("comparison", "pages", "race", "templatetags"):
         for file in sorted((LAB / folder).rglob("*.py")):

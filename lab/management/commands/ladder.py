@@ -1,10 +1,10 @@
-"""`manage.py ladder`: every rung with its claim, and whether it does what it claims."""
+"""`manage.py ladder`: list the rungs with their claims, and check them."""
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from typing import Any
 
@@ -13,131 +13,141 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Column, Table
 
-from lab.claims import verify, witness
+from lab.claims import servers, verify, witness
+from lab.claims.processes import in_processes
+from lab.claims.worker import JobName
 from lab.ladder.catalogue import LADDER
-from lab.management.command import LabCommand, number, refuse_unless_kept, rung
-from lab.sandbox import pool
+from lab.management.command import LabCommand, number, refuse_unless_writable, rung
+from lab.sandbox.databases import MOST
 from servers import ServerError
 
 
 class Command(LabCommand):
     help = (
-        "Shows every rung of both tracks with its claim. With --verify each claim is checked: the stored witness of a "
-        "flawed rung has to break it 20 times out of 20, and a sound one has to hold in all schedules of two clients "
-        "with two preemptions and one event. With --deep the sound ones are searched with three preemptions, and with "
-        "three clients where a third may come, and two events. With --control each is left to chance: real threads and "
-        "processes, and nobody says who goes next. Exit status 1 when a claim is not reproduced, or when chance breaks "
-        "a sound one, or when something is not installed that a rung needs."
+        "Lists the rungs of both tracks with their claims. With --verify each claim is checked: the stored witness of "
+        "a flawed rung has to break it 20 times out of 20, and a sound rung has to hold in all schedules of two "
+        "clients with two preemptions and one event. With --deep the sound rungs are searched with three preemptions "
+        "and two events, and with three clients where that is possible. With --control, the stress runs, each rung "
+        "runs in real threads and processes without a scheduler. Exit status 1: a claim was not reproduced, a stress "
+        "run broke a sound rung, or something that a rung needs is not installed."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument(
-            "rungs", nargs="*", type=rung, metavar="RUNG", help="only these, by slug; all when none is named"
-        )
+        parser.add_argument("rungs", nargs="*", type=rung, metavar="RUNG", help="only these, by slug (default: all)")
         what = parser.add_mutually_exclusive_group()
         what.add_argument("--verify", action="store_true", help="check every claim")
-        what.add_argument("--search", action="store_true", help="search for the witnesses anew, and keep them")
-        what.add_argument("--deep", action="store_true", help="search the sound rungs further, and keep how far")
-        what.add_argument("--control", action="store_true", help="leave them to chance, and keep how often they broke")
+        what.add_argument("--search", action="store_true", help="search for the witnesses again, and store them")
+        what.add_argument(
+            "--deep", action="store_true", help="search the sound rungs with wider bounds, and store how far"
+        )
+        what.add_argument(
+            "--control", action="store_true", help="run them without a scheduler, and store how often they broke"
+        )
         parser.add_argument(
             "--tries",
             type=number(1),
             metavar="N",
-            help="with --control: how often each (500, or until a flawed one has broken once; a sound rung 10000 where "
-            "a try takes 5 ms or less)",
+            help="with --control: attempts of each rung (default: 500, and a flawed rung until it has broken once; "
+            "10000 for a sound rung whose attempts take 5 ms or less)",
         )
         parser.add_argument(
             "--schedules",
             type=number(1),
             metavar="N",
-            help=f"with --deep: how many each search tries at most ({verify.DEEP_SCHEDULES})",
+            help=f"with --deep: how many each search tries at most (default: {verify.DEEP_SCHEDULES})",
         )
         parser.add_argument(
             "--processes",
-            type=number(1, pool.MOST),  # each has a Redis database of its own
+            type=number(1, MOST),  # each has a Redis database of its own
             default=min(2, os.cpu_count() or 1),
-            help=f"how many rungs at the same time (2), at most {pool.MOST}",
+            help=f"how many rungs at the same time (default: 2), at most {MOST}",
         )
         parser.add_argument("--json", action="store_true", help="end with one JSON object in place of the table")
 
     def handle(self, *args: Any, **options: Any) -> None:
         if options["tries"] and not options["control"]:
-            raise CommandError("--tries goes with --control.", returncode=2)
+            raise CommandError("--tries can be used only with --control.", returncode=2)
         if options["schedules"] and not options["deep"]:
-            raise CommandError("--schedules goes with --deep.", returncode=2)
+            raise CommandError("--schedules can be used only with --deep.", returncode=2)
         if options["search"] or options["deep"] or options["control"]:
-            refuse_unless_kept(witness.CONTROL.parent, witness.VERDICTS.parent, witness.FOLDER, witness.TRACES)
+            refuse_unless_writable(witness.CONTROL.parent, witness.VERDICTS.parent, witness.FOLDER, witness.TRACES)
         slugs = [slug for slug in LADDER if not options["rungs"] or slug in options["rungs"]]
         if options["control"]:
-            self._leave_to_chance(slugs, options)
+            self._stress(slugs, options)
             return
-        job = next((job for job in ("search", "deep") if options[job]), "check" if options["verify"] else "")
-        if not job:
+        if options["deep"]:
+            slugs = [slug for slug in slugs if LADDER[slug].claim == "sound"]
+            schedules = options["schedules"] or verify.DEEP_SCHEDULES
+            lines = self._do("deep", slugs, options["processes"], schedules=schedules)
+        elif options["search"] or options["verify"]:
+            lines = self._do("search" if options["search"] else "check", slugs, options["processes"])
+        else:
             self._show({}, slugs, as_json=options["json"])
             return
-        how = {}
-        if job == "deep":
-            slugs = [slug for slug in slugs if LADDER[slug].claim == "sound"]
-            how = {"schedules": options["schedules"] or verify.DEEP_SCHEDULES}
-        said = self._do(job, slugs, options["processes"], **how)
-        self._show(said, slugs, as_json=options["json"])
-        if failed := [said[slug] for slug in slugs if not verify.reproduced(said[slug])]:
+        self._show(lines, slugs, as_json=options["json"])
+        if failed := [lines[slug] for slug in slugs if not verify.reproduced(lines[slug])]:
             raise CommandError(f"Not reproduced: {', '.join(map(_named, failed))}.")
 
-    def _leave_to_chance(self, slugs: list[str], options: Mapping[str, Any]) -> None:
-        said = self._do("control", slugs, options["processes"], tries=options["tries"])
+    def _stress(self, slugs: list[str], options: Mapping[str, Any]) -> None:
+        lines = self._do("control", slugs, options["processes"], tries=options["tries"])
         if options["json"]:
-            self.stdout.write(json.dumps({"rungs": [said[slug] for slug in slugs]}))
+            self.stdout.write(json.dumps({"rungs": [lines[slug] for slug in slugs]}))
         else:
             self._show({}, slugs, as_json=False)
-        if missing := [said[slug] for slug in slugs if "missing" in said[slug]]:
-            raise CommandError(f"Not left to chance: {', '.join(map(_named, missing))}.")
-        if any(line["claim"] == "sound" and line["broken"] for line in said.values()):
+        if missing := [lines[slug] for slug in slugs if "missing" in lines[slug]]:
+            raise CommandError(f"Not run: {', '.join(map(_named, missing))}.")
+        if any(line["claim"] == "sound" and line["broken"] for line in lines.values()):
             raise SystemExit(1)
 
-    def _do(self, job: str, slugs: list[str], processes: int, **how: Any) -> dict[str, Mapping[str, Any]]:
-        said: dict[str, Mapping[str, Any]] = {}
+    def _do(self, job: JobName, slugs: list[str], processes: int, **options: Any) -> dict[str, Mapping[str, Any]]:
+        """Do a job on rungs, store each result, and return the lines by slug."""
+        lines: dict[str, Mapping[str, Any]] = {}
         columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
         try:
-            with verify.servers(), Progress(*columns, console=Console(stderr=True)) as progress:
+            with servers.running(), Progress(*columns, console=Console(stderr=True)) as progress:
                 task = progress.add_task("Rungs", total=len(slugs))
-                with closing(verify.in_processes(job, slugs, processes, **how)) as lines:
-                    for line in lines:
-                        said[line["rung"]] = line
+                with closing(in_processes(job, slugs, processes, **options)) as finished:
+                    for line in finished:
+                        lines[line["rung"]] = line
                         if job == "control" and "missing" not in line:
                             witness.store_control(LADDER[line["rung"]], line)
                         elif job in ("search", "deep"):
                             verify.keep(line)
-                        done = line["verdict"] if "verdict" in line else _rate(line)
-                        progress.update(task, advance=1, description=f"{line['rung']}: {done}")
+                        result = line["verdict"] if "verdict" in line else _rate(line)
+                        progress.update(task, advance=1, description=f"{line['rung']}: {result}")
         except ServerError as error:
             raise CommandError(str(error), returncode=2) from error
-        return said
+        return lines
 
-    def _show(self, said: Mapping[str, Mapping[str, Any]], slugs: list[str], *, as_json: bool) -> None:
+    def _show(self, lines: Mapping[str, Mapping[str, Any]], slugs: list[str], *, as_json: bool) -> None:
         if as_json:
-            lines = [said.get(slug) or _claim(slug) for slug in slugs]
-            searches = [search for line in lines for search in (line, *line.get("also", ()), *line.get("deep", ()))]
-            schedules = sum(search.get("schedules", 0) for search in searches)
-            seconds = sum(map(_seconds, lines))
-            rate = round(schedules / seconds, 1) if seconds else None
-            self.stdout.write(json.dumps({"rungs": lines, "schedules_per_s": rate}))
-            return
-        # Eighty columns are enough: what is short is whole, and what was not asked for has no column.
-        words = [Column("breaks", min_width=10), Column("by", min_width=7)]
-        columns = [Column("rung", no_wrap=True), Column("claim", no_wrap=True), *words]
-        columns += [Column("verdict", no_wrap=True)] if said else []
-        columns += [Column("how", min_width=8), Column("chance", min_width=7)]
-        table = Table(*columns, title="The ladder", box=None, padding=(0, 1, 0, 0), pad_edge=False)
-        for slug in slugs:
-            entry, line = LADDER[slug], said.get(slug)
-            colour = "" if line is None else "[green]" if verify.reproduced(line) else "[red]"
-            verdict = "" if line is None else f"{colour}{line['verdict']}"
-            chance = _rate(witness.control(slug))
-            breaks, event = entry.breaks or "", entry.broken_by or ""
-            checked = [verdict] if said else []
-            table.add_row(slug, entry.claim, breaks, event, *checked, _how(slug, line), chance)
-        Console().print(table)
+            self.stdout.write(json.dumps(_report([lines.get(slug) or _claim(slug) for slug in slugs])))
+        else:
+            Console().print(_table(lines, slugs))
+
+
+def _report(lines: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    searches = [search for line in lines for search in (line, *line.get("also", ()), *line.get("deep", ()))]
+    schedules = sum(search.get("schedules", 0) for search in searches)
+    seconds = sum(map(_seconds, lines))
+    return {"rungs": lines, "schedules_per_s": round(schedules / seconds, 1) if seconds else None}
+
+
+def _table(lines: Mapping[str, Mapping[str, Any]], slugs: Sequence[str]) -> Table:
+    # Fit into 80 columns: only the words wrap, and there is no column for what was not asked.
+    words = [Column("breaks", min_width=10), Column("by", min_width=7)]
+    columns = [Column("rung", no_wrap=True), Column("claim", no_wrap=True), *words]
+    columns += [Column("verdict", no_wrap=True)] if lines else []
+    columns += [Column("how", min_width=8), Column("chance", min_width=7)]
+    table = Table(*columns, title="The ladder", box=None, padding=(0, 1, 0, 0), pad_edge=False)
+    for slug in slugs:
+        entry, line = LADDER[slug], lines.get(slug)
+        colour = "" if line is None else "[green]" if verify.reproduced(line) else "[red]"
+        verdict = [f"{colour}{line['verdict']}" if line else ""] if lines else []
+        chance = _rate(witness.control(slug))
+        breaks, fault = entry.breaks or "", entry.broken_by or ""
+        table.add_row(slug, entry.claim, breaks, fault, *verdict, _how(slug, line), chance)
+    return table
 
 
 def _claim(slug: str) -> dict[str, Any]:
@@ -149,8 +159,8 @@ def _named(line: Mapping[str, Any]) -> str:
     return f"{line['rung']} ({line['missing']})" if "missing" in line else str(line["rung"])
 
 
-def _rate(said: Mapping[str, Any] | None) -> str:
-    return "" if said is None else f"{said['broken']}/{said['tries']}"
+def _rate(line: Mapping[str, Any] | None) -> str:
+    return "" if line is None else f"{line['broken']}/{line['tries']}"
 
 
 def _how(slug: str, line: Mapping[str, Any] | None) -> str:
@@ -166,7 +176,7 @@ def _how(slug: str, line: Mapping[str, Any] | None) -> str:
 
 
 def _seconds(line: Mapping[str, Any]) -> float:
-    """How long a rung has taken. The deep searches come on top of its line."""
+    """Return how long a rung has taken. The seconds of its line do not include its deep searches."""
     return float(line.get("seconds", 0) + sum(search["seconds"] for search in line.get("deep", ())))
 
 

@@ -1,4 +1,4 @@
-"""`manage.py replay RUNG`: a schedule on a rung, step by step, as lanes in the terminal."""
+"""`manage.py replay RUNG`: show a schedule on a rung step by step, with a lane for each client."""
 
 from __future__ import annotations
 
@@ -11,50 +11,49 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from lab.claims import verify
+from lab.claims import servers
 from lab.claims.runs import Impossible, replay
 from lab.claims.witness import load
 from lab.explorer.trace import Trace
 from lab.ladder.catalogue import LADDER
 from lab.management.command import LabCommand, clients, rung
 from lab.sandbox import pool
-from lab.sandbox.valkeys import Missing
+from lab.sandbox.fleet import Missing
 from lab.workloads.registry import actors
 from servers import ServerError
 
 
 class Command(LabCommand):
     help = (
-        "Replays the stored witness of a rung, or a schedule that you name, and shows every step: a lane for each "
-        "client, who is inside, who waits. With --on the schedule of one rung runs on another, as far as it can."
+        "Replays the stored witness of a rung, or a schedule that you give, and shows every step: a lane for each "
+        "client, which clients are inside, which wait. With --on the schedule of one rung runs on another; choices "
+        "that are not possible there are left out."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("rung", type=rung, help="its slug, as manage.py ladder shows it")
-        parser.add_argument("schedule", nargs="?", default="", help="who goes next, with commas: 'A,B,B,crash A'")
+        parser.add_argument("schedule", nargs="?", default="", help="the choices, with commas: 'A,B,B,crash A'")
         parser.add_argument("--on", type=rung, metavar="RUNG", help="run it on this rung instead")
-        parser.add_argument("--clients", type=clients, help="how many (as many as in the stored witness)")
+        parser.add_argument("--clients", type=clients, help="how many (default: as many as in the stored witness)")
         parser.add_argument("--json", action="store_true", help="print the trace as one JSON object")
 
     def handle(self, *args: Any, **options: Any) -> None:
         slug, on = options["rung"], options["on"] or options["rung"]
         stored = load(slug)
-        said = (choice.strip() for choice in options["schedule"].split(","))
-        schedule = tuple(filter(None, said)) or (stored.schedule if stored else ())
+        choices = (choice.strip() for choice in options["schedule"].split(","))
+        schedule = tuple(filter(None, choices)) or (stored.schedule if stored else ())
         logging.disable(logging.WARNING)
         try:
-            with verify.servers(), pool.for_a_command() as stage:
+            with servers.running(), pool.for_a_command() as sandbox:
                 trace = replay(
                     on,
                     schedule,
-                    stage,
+                    sandbox,
                     clients=options["clients"] or (stored.clients if stored else None),
                     to_the_end=True,
                     as_far_as_possible=on != slug,
                 )
-        except (ServerError, Missing) as error:
-            raise CommandError(str(error), returncode=2) from error
-        except Impossible as error:
+        except (ServerError, Missing, Impossible) as error:
             raise CommandError(str(error), returncode=2) from error
         if options["json"]:
             self.stdout.write(json.dumps(trace.as_json(), default=str))
@@ -63,7 +62,7 @@ class Command(LabCommand):
 
 
 def show(trace: Trace, console: Console) -> None:
-    """Print a trace: a lane for each client, what the servers keep beside it, the verdict below."""
+    """Print a trace: a lane for each client, and the verdict below."""
     lanes = actors(LADDER[trace.rung], trace.clients)
     table = Table("", *lanes, "inside", "waits", title=f"{LADDER[trace.rung].title} ({trace.rung})")
     for number, step in enumerate(trace.steps, start=1):
@@ -75,8 +74,8 @@ def show(trace: Trace, console: Console) -> None:
         inside = Text(" ".join(step.holders), "bold red" if len(step.holders) > 1 else "green")
         table.add_row(str(number), *cells, inside, " ".join(step.blocked))
     console.print(table)
-    for name, said in (trace.steps[-1].answers if trace.steps else {}).items():
-        console.print(f"{name} was told: {said}")
+    for name, answer in (trace.steps[-1].answers if trace.steps else {}).items():
+        console.print(f"{name} was told: {answer}")
     console.print(", ".join(f"{name}: {units}" for name, units in trace.ledger.items()))
     if trace.broken:
         console.print(f"[bold red]Broken: {trace.broken}.[/] {trace.why}")

@@ -16,12 +16,14 @@ from redis import RedisError
 
 from lab.claims import witness
 from lab.claims.runs import Impossible, replay
-from lab.explorer.scheduler import Stuck, TooLong
+from lab.explorer.actors import Stuck
+from lab.explorer.scheduler import TooLong
 from lab.explorer.terms import Fault
 from lab.explorer.trace import Trace
 from lab.ladder.catalogue import LADDER, LadderEntry
-from lab.sandbox.pool import SandboxesBusy, borrowed
-from lab.sandbox.sandbox import NotOurs
+from lab.sandbox.databases import SandboxesBusy
+from lab.sandbox.pool import borrowed
+from lab.sandbox.redis_database import NotOurs
 from lab.site.pages.page import PageRefused
 from lab.site.pages.session import LONGEST, PlaySession
 from lab.workloads.registry import can_play
@@ -141,7 +143,7 @@ def _replay(slug: str, schedule: Sequence[str], clients: int, *, to_the_end: boo
             schedule,
             stage,
             clients=clients,
-            events=offered(LADDER[slug]),
+            faults=offered(LADDER[slug]),
             to_the_end=to_the_end,
             as_far_as_possible=lenient,
             seconds=LONG,

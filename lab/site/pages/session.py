@@ -11,8 +11,7 @@ from django.http import QueryDict
 from django.urls import reverse
 from django.utils.translation import gettext as _
 
-from lab.explorer.scheduler import watchdog_of
-from lab.explorer.terms import FAULTS_OF_AN_ACTOR, Fault
+from lab.explorer.terms import FAULTS_OF_AN_ACTOR, Fault, watchdog_of
 from lab.ladder.catalogue import LadderEntry
 from lab.site.pages.page import PageRefused
 from lab.workloads.registry import actors

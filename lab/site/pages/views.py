@@ -19,7 +19,7 @@ from lab.ladder.catalogue import LADDER, LadderEntry, Track, after
 from lab.site.comparison.pages import links
 from lab.site.pages import lessons, runs, session, source, swimlane
 from lab.site.pages.page import PageRefused, page
-from lab.workloads.registry import can_play, events_of
+from lab.workloads.registry import can_play, faults_of
 
 TRACKS: dict[Track, str] = {
     "locks": gettext_noop("Track one: the lock"),
@@ -141,7 +141,7 @@ def _of(entry: LadderEntry) -> dict[str, Any]:
         "entry": entry,
         "standing": _standing(entry),
         "track": TRACKS[entry.track],
-        "events": events_of(entry),
+        "events": faults_of(entry),
         "meaning": MEANINGS[entry.breaks] if entry.breaks else "",
         "rung_before": track[place - 1] if place else None,
         "rung_after": track[place + 1] if place + 1 < len(track) else None,

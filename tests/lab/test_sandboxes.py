@@ -38,7 +38,7 @@ from tests.lab.schedule_support import manage
 from tests.waiting import PATIENCE, wait_for
 
 NUMBER = 4
-"""The first stage that these tests use: visitors and commands take those before it."""
+"""The first sandbox that these tests use: visitors and commands take those before it."""
 
 
 @pytest.fixture(autouse=True)
@@ -47,7 +47,7 @@ def _databases(servers: object, django_db_setup: None, django_db_blocker: Django
         yield
 
 
-# The Redis of a stage
+# The Redis of a sandbox
 
 
 SHOPS = {
@@ -85,7 +85,7 @@ def test_every_stage_has_a_redis_database_of_its_own_that_is_not_the_shops(shop:
 
 @pytest.mark.parametrize("number", [-1, pool.MOST])
 def test_a_stage_that_redis_has_no_database_for_is_refused(number: int) -> None:
-    with pytest.raises(ServerError, match=r"no stage .*LAB_SANDBOXES to 15 or less"):
+    with pytest.raises(ServerError, match=r"no sandbox .*LAB_SANDBOXES to 15 or less"):
         open_sandbox(number)
 
 
@@ -95,11 +95,11 @@ def test_a_trial_leaves_the_shops_redis_alone(settings: Any, query: str) -> None
     shop = redis.Redis.from_url(settings.REDIS_LOCATION)
     shop.set("the shop's", "kept")
     try:
-        stage = open_sandbox(NUMBER)
+        sandbox = open_sandbox(NUMBER)
         try:
-            assert replay("setnx", [], stage, to_the_end=True).steps
+            assert replay("setnx", [], sandbox, to_the_end=True).steps
         finally:
-            stage.close()
+            sandbox.close()
         assert shop.get("the shop's") == b"kept"
     finally:
         shop.flushdb()
@@ -129,7 +129,7 @@ def test_so_many_processes_as_there_cannot_be_stages_are_refused(processes: int)
 
 @pytest.fixture
 def theirs() -> Iterator[redis.Redis]:
-    """The Redis database of stage `NUMBER`, in which somebody else keeps something."""
+    """The Redis database of sandbox `NUMBER`, in which somebody else keeps something."""
     client = redis.Redis.from_url(redis_url_of(NUMBER, django_settings.REDIS_LOCATION))
     client.flushdb()
     client.set("session", "somebody's")
@@ -154,10 +154,10 @@ def test_the_lab_of_another_shop_on_the_same_redis_keeps_its_schedule(theirs: re
 
 
 def test_what_is_put_into_a_stages_redis_while_nobody_has_it_is_left_alone() -> None:
-    stage = open_sandbox(NUMBER)
-    assert replay("setnx", [], stage, to_the_end=True).steps
-    stage.close()
-    other = redis.Redis.from_url(stage.redis_url)
+    sandbox = open_sandbox(NUMBER)
+    assert replay("setnx", [], sandbox, to_the_end=True).steps
+    sandbox.close()
+    other = redis.Redis.from_url(sandbox.redis_url)
     assert other.dbsize() == 0
     other.set("session", "somebody's")
     with pytest.raises(NotOurs):
@@ -167,13 +167,13 @@ def test_what_is_put_into_a_stages_redis_while_nobody_has_it_is_left_alone() -> 
 
 
 def test_what_is_put_into_a_stages_redis_in_place_of_the_labs_is_not_emptied_by_the_next_schedule() -> None:
-    stage = open_sandbox(NUMBER)
-    other = redis.Redis.from_url(stage.redis_url)
+    sandbox = open_sandbox(NUMBER)
+    other = redis.Redis.from_url(sandbox.redis_url)
     other.flushdb()
     other.set("session", "somebody's")
     with pytest.raises(NotOurs):
-        replay("setnx", [], stage, to_the_end=True)
-    stage.close()
+        replay("setnx", [], sandbox, to_the_end=True)
+    sandbox.close()
     assert other.get("session") == b"somebody's"
     other.flushdb()
 
@@ -181,19 +181,19 @@ def test_what_is_put_into_a_stages_redis_in_place_of_the_labs_is_not_emptied_by_
 def test_a_stage_that_was_given_back_keeps_nothing_in_redis_and_is_used_again(opened: list[int], settings: Any) -> None:
     settings.LAB_SANDBOXES = 1
     for _ in range(2):
-        with borrowed() as stage:
-            assert replay("setnx", [], stage, to_the_end=True).steps
-        assert stage.redis.dbsize() == 0
+        with borrowed() as sandbox:
+            assert replay("setnx", [], sandbox, to_the_end=True).steps
+        assert sandbox.redis.dbsize() == 0
     assert opened == [0]
 
 
 def test_what_a_crash_has_left_in_redis_is_known_as_the_labs() -> None:
-    stage = open_sandbox(NUMBER)
-    assert replay("setnx", ["A", "crash A"], stage).steps
-    left = redis.Redis.from_url(stage.redis_url)
+    sandbox = open_sandbox(NUMBER)
+    assert replay("setnx", ["A", "crash A"], sandbox).steps
+    left = redis.Redis.from_url(sandbox.redis_url)
     assert left.dbsize() > 1
-    _end(stage.eyes)  # as with the process: nobody gives back
-    stage.close()
+    _end(sandbox.observer)  # as with the process: nobody gives back
+    sandbox.close()
     assert left.dbsize() > 1
     another = open_sandbox(NUMBER)
     assert left.keys() == [MARK.encode()]
@@ -202,15 +202,15 @@ def test_what_a_crash_has_left_in_redis_is_known_as_the_labs() -> None:
 
 @pytest.mark.parametrize(("slug", "schedule"), [("setnx", ["A", "B"]), ("lua", ["A", "restart", "A"])])
 def test_no_page_shows_the_mark_of_the_lab_and_a_restart_keeps_it(slug: str, schedule: list[str]) -> None:
-    stage = open_sandbox(NUMBER)
+    sandbox = open_sandbox(NUMBER)
     events: list[Any] = ["restart"]
-    trace = replay(slug, schedule, stage, events=events)
+    trace = replay(slug, schedule, sandbox, faults=events)
     assert [step.choice for step in trace.steps] == schedule
     shown = {kept["name"] for step in trace.steps for kept in step.state}
     assert shown
     assert MARK not in shown
-    assert stage.redis.exists(MARK)
-    stage.close()
+    assert sandbox.redis.exists(MARK)
+    sandbox.close()
 
 
 def test_a_page_that_has_no_other_says_that_a_database_is_somebody_elses_and_a_command_takes_another(
@@ -229,7 +229,7 @@ def test_a_page_that_has_no_other_says_that_a_database_is_somebody_elses_and_a_c
             "no-lock",
             SECRET_KEY="x",
             DATABASE_URL=f"postgres://{shop['USER']}@/{DATABASE}?port={shop['PORT']}&host={shop['HOST']}",
-            # Beside this one the command's first stage is what the page's is beside the shop's.
+            # Beside this one the command's first sandbox is what the page's is beside the shop's.
             REDIS_URL=f"{django_settings.REDIS_LOCATION}?db=9",
             LAB_SANDBOXES="15",
         )
@@ -244,7 +244,7 @@ def test_a_page_that_has_no_other_says_that_a_database_is_somebody_elses_and_a_c
 
 @pytest.fixture
 def other_database() -> Iterator[Callable[..., None]]:
-    """Makes a Postgres database that the lab has not made, under the name that stage `NUMBER` has for its own."""
+    """Makes a Postgres database that the lab has not made, under the name that sandbox `NUMBER` has for its own."""
     name = f"{pool._shops_database()['NAME']}_lab_{NUMBER}"
     made = sql.Identifier(name)
     drop = sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(made)
@@ -263,7 +263,7 @@ def other_database() -> Iterator[Callable[..., None]]:
 
 
 def inside(statement: str) -> list[Any]:
-    """What the Postgres database of stage `NUMBER` answers."""
+    """What the Postgres database of sandbox `NUMBER` answers."""
     database = pool._shops_database()
     there = address(database | {"NAME": f"{database['NAME']}_lab_{NUMBER}"})
     with psycopg.connect(make_conninfo("", **there), autocommit=True) as connection:
@@ -297,9 +297,9 @@ def test_a_postgres_database_of_the_labs_that_is_not_of_use_is_made_anew(
     other_database: Callable[..., None], tables: str
 ) -> None:
     other_database("CREATE TABLE shop_product AS SELECT 1", comment=f"{pool.MADE}{tables}")
-    stage = open_sandbox(NUMBER)
-    assert replay("guarded-update", [], stage, to_the_end=True).ledger
-    stage.close()
+    sandbox = open_sandbox(NUMBER)
+    assert replay("guarded-update", [], sandbox, to_the_end=True).ledger
+    sandbox.close()
 
 
 def test_what_a_crash_leaves_of_a_database_that_is_being_made_goes_and_nothing_else(
@@ -326,7 +326,7 @@ def test_what_a_crash_leaves_of_a_database_that_is_being_made_goes_and_nothing_e
 
 @contextmanager
 def somebody(number: int) -> Iterator[psycopg.Connection[Any]]:
-    """Another process, as far as Postgres can tell, that uses a stage."""
+    """Another process, as far as Postgres can tell, that uses a sandbox."""
     open_sandbox(number).close()
     database = pool._database(number, time.monotonic() + 5)
     there = make_conninfo("", **address(database) | {"application_name": "somebody"})
@@ -352,22 +352,22 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 def test_a_stage_is_opened_for_one_and_is_free_as_soon_as_it_is_closed() -> None:
     for _ in range(5):
-        stage = open_sandbox(NUMBER)
+        sandbox = open_sandbox(NUMBER)
         with pytest.raises(SandboxesBusy):
             open_sandbox(NUMBER)
-        stage.close()
+        sandbox.close()
 
 
 def test_commands_and_visitors_use_different_stages(settings: Any) -> None:
     settings.LAB_SANDBOXES = 1
     with borrowed() as visitors, for_a_command() as first, somebody(2), for_a_command() as second:
-        assert [stage.database["NAME"][-6:] for stage in (visitors, first, second)] == ["_lab_0", "_lab_1", "_lab_3"]
+        assert [sandbox.database["NAME"][-6:] for sandbox in (visitors, first, second)] == ["_lab_0", "_lab_1", "_lab_3"]
 
 
 def test_a_command_without_a_free_stage_says_who_has_them(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     settings.LAB_SANDBOXES = 1
     monkeypatch.setattr(pool, "MOST", 1)
-    with somebody(0), pytest.raises(SandboxesBusy, match=r"used by: .*somebody"), for_a_command(patience=0.2):
+    with somebody(0), pytest.raises(SandboxesBusy, match=r"used by: .*somebody"), for_a_command(wait_timeout=0.2):
         pass
 
 
@@ -390,7 +390,7 @@ def test_whoever_waits_for_another_process_opens_a_stage_once(settings: Any, ope
     with somebody(0):
         opened.clear()
         for _ in range(2):
-            with pytest.raises(SandboxesBusy), borrowed(patience=0.3):
+            with pytest.raises(SandboxesBusy), borrowed(wait_timeout=0.3):
                 pass
     with borrowed():
         assert opened == [0]
@@ -400,12 +400,12 @@ def test_whoever_waits_for_another_thread_opens_nothing_and_is_next(settings: An
     settings.LAB_SANDBOXES = 1
 
     def another() -> Sandbox:
-        with borrowed(patience=60) as stage:
-            return stage
+        with borrowed(wait_timeout=60) as sandbox:
+            return sandbox
 
     with ThreadPoolExecutor(4) as threads:
         with borrowed() as ours:
-            with pytest.raises(SandboxesBusy), borrowed(patience=0.3):
+            with pytest.raises(SandboxesBusy), borrowed(wait_timeout=0.3):
                 pass
             others = [threads.submit(another) for _ in range(4)]
             assert not wait(others, timeout=0.3).done
@@ -420,7 +420,7 @@ def test_the_wait_is_bounded_while_somebody_makes_a_stage(
     began = time.monotonic()
     with pool._server(pool._shops_database(), began + 5) as maker:
         maker.execute("SELECT pg_advisory_lock(%s, %s)", pool.OPENING)
-        with pytest.raises(SandboxesBusy), borrowed(patience=0.5):
+        with pytest.raises(SandboxesBusy), borrowed(wait_timeout=0.5):
             pass
     assert 0.4 < time.monotonic() - began < 4
 
@@ -429,12 +429,12 @@ def test_a_stage_that_was_lost_is_neither_used_on_nor_kept() -> None:
     lost = []
 
     def use() -> None:
-        with borrowed() as stage:
-            lost.append(stage)
-            _end(stage.eyes)
+        with borrowed() as sandbox:
+            lost.append(sandbox)
+            _end(sandbox.observer)
             for _ in range(2):
                 with pytest.raises(psycopg.OperationalError):
-                    stage.eyes.execute("SELECT 1")
+                    sandbox.observer.execute("SELECT 1")
 
     with pytest.raises(psycopg.OperationalError):
         use()
@@ -445,9 +445,9 @@ def test_a_stage_that_was_lost_is_neither_used_on_nor_kept() -> None:
 
 def test_an_idle_stage_whose_connections_ended_is_opened_anew(settings: Any) -> None:
     settings.LAB_SANDBOXES = 1
-    with borrowed() as stage:
+    with borrowed() as sandbox:
         pass
-    _end(stage.eyes)
+    _end(sandbox.observer)
     with borrowed() as another:
         assert another.eyes.execute("SELECT 1").fetchone() == (1,)
 
@@ -475,11 +475,11 @@ def test_what_a_database_url_says_in_its_query_holds_for_the_lab_too(monkeypatch
     assert asked["HOST"] == ""
     options = {**shop["OPTIONS"], **found["OPTIONS"], "pool": {"min_size": 1}}
     given(monkeypatch, **asked, OPTIONS=options)
-    stage = open_sandbox(NUMBER)
-    said = conninfo_to_dict(stage.conninfo)
+    sandbox = open_sandbox(NUMBER)
+    said = conninfo_to_dict(sandbox.conninfo)
     assert (said["host"], said["port"], said["sslmode"]) == (shop["HOST"], str(shop["PORT"]), "prefer")
-    assert replay("no-lock", [], stage, to_the_end=True).steps
-    stage.close()
+    assert replay("no-lock", [], sandbox, to_the_end=True).steps
+    sandbox.close()
 
 
 @pytest.fixture
@@ -530,9 +530,9 @@ def test_without_its_servers_a_command_says_so_and_not_that_a_claim_is_wrong(
 
 def test_a_server_that_ends_while_a_command_uses_it_is_said_to_be_gone() -> None:
     def use() -> None:
-        with for_a_command() as stage:
-            _end(stage.eyes)
-            stage.eyes.execute("SELECT 1")
+        with for_a_command() as sandbox:
+            _end(sandbox.observer)
+            sandbox.observer.execute("SELECT 1")
 
     with pytest.raises(ServerError, match="Postgres does not answer the lab"):
         use()
@@ -567,7 +567,7 @@ def test_what_goes_wrong_in_a_visitors_schedule_is_not_in_the_shops_log(
 
 
 def test_who_is_closing_his_connection_when_he_is_ended_has_no_process_there(django_db_setup: None) -> None:
-    """A dead actor's thread still runs, and may be at it when the stage looks whom to end."""
+    """A dead actor's thread still runs, and may be at it when the sandbox looks whom to end."""
     mine = psycopg.connect(**address(connections[DEFAULT_DB_ALIAS].settings_dict))
     seat: Any = SimpleNamespace(database=SimpleNamespace(connection=mine))
     actor: Any = SimpleNamespace(session=None)
@@ -578,32 +578,32 @@ def test_who_is_closing_his_connection_when_he_is_ended_has_no_process_there(dja
 
 def test_whoever_was_cut_is_gone_from_postgres_too_before_the_next_schedule(monkeypatch: pytest.MonkeyPatch) -> None:
     """By then his thread has closed his connection, and no longer knows which process of Postgres served him."""
-    stage = open_sandbox(NUMBER)
+    sandbox = open_sandbox(NUMBER)
     actor: Any = SimpleNamespace(name="dies", session=None)
 
     def wait_for_a_lock() -> None:
-        seat = stage.sit("dies")
+        seat = sandbox.sit("dies")
         with suppress(OperationalError), seat.database.cursor() as cursor:  # type: ignore[union-attr]
             cursor.execute("SELECT pg_advisory_lock(4711)")
         seat.database.close()  # type: ignore[union-attr]
 
     asked: list[Any] = []
-    eyes = stage.eyes
+    eyes = sandbox.observer
     with ThreadPoolExecutor(1) as pool:
         eyes.execute("SELECT pg_advisory_lock(4711)")
         thread = pool.submit(wait_for_a_lock)
         waiting = "SELECT pid FROM pg_locks WHERE objid = 4711 AND NOT granted"
         (pid,) = wait_for(lambda: eyes.execute(waiting).fetchone())
-        stage.cut(actor)
+        sandbox.cut(actor)
         thread.result(PATIENCE)
 
         def execute(query: Any, parameters: Any = None) -> Any:
             asked.append(parameters)
             return eyes.execute(query, parameters)
 
-        monkeypatch.setattr(stage, "_eyes", SimpleNamespace(closed=False, execute=execute))
-        stage.dismiss(actor)
-        monkeypatch.setattr(stage, "_eyes", eyes)
+        monkeypatch.setattr(sandbox, "_eyes", SimpleNamespace(closed=False, execute=execute))
+        sandbox.dismiss(actor)
+        monkeypatch.setattr(sandbox, "_eyes", eyes)
     assert [[pid]] in asked
     assert eyes.execute("SELECT FROM pg_stat_activity WHERE pid = %s", [pid]).rowcount == 0
-    stage.close()
+    sandbox.close()

@@ -20,12 +20,12 @@ from lab.sandbox.sandbox import Sandbox
 from lab.workloads.base import Broken
 from lab.workloads.lock import LockTrial, sleep
 from lab.workloads.postgres import USERS
-from lab.workloads.registry import events_of, new_trial
+from lab.workloads.registry import faults_of, new_experiment
 from locking.postgres.session import PostgresSession
-from tests.lab.schedule_support import stage
+from tests.lab.schedule_support import sandbox
 from tests.lab.test_schedules_on_servers import FLAWED, SOUND, installed
 
-__all__ = ["installed", "stage"]
+__all__ = ["installed", "sandbox"]
 
 pytestmark = pytest.mark.slow
 
@@ -34,8 +34,8 @@ ENOUGH = 1500
 
 
 @pytest.mark.parametrize("slug", ["no-lock", "thread-lock", "setnx", "watch-release", "subtract-in-sql"])
-def test_chance_breaks_a_flawed_rung(stage: Sandbox, slug: str) -> None:
-    said = stress.control(slug, stage, tries=60)
+def test_chance_breaks_a_flawed_rung(sandbox: Sandbox, slug: str) -> None:
+    said = stress.control(slug, sandbox, tries=60)
     assert 0 < said["broken"] <= said["tries"] == 60
     assert said["why"]
 
@@ -43,17 +43,17 @@ def test_chance_breaks_a_flawed_rung(stage: Sandbox, slug: str) -> None:
 @pytest.mark.parametrize(
     "slug", ["renewal", "fence", "fair", "lock-table-insert", "postgres-advisory-lock", "guarded-update"]
 )
-def test_chance_does_not_break_a_sound_rung(stage: Sandbox, slug: str) -> None:
-    said = stress.control(slug, stage, tries=60)
+def test_chance_does_not_break_a_sound_rung(sandbox: Sandbox, slug: str) -> None:
+    said = stress.control(slug, sandbox, tries=60)
     assert (said["broken"], said["tries"], said.get("why")) == (0, 60, None)
 
 
 @pytest.mark.parametrize("slug", FLAWED)
-def test_chance_breaks_a_flawed_rung_on_servers_of_its_own(stage: Sandbox, slug: str) -> None:
+def test_chance_breaks_a_flawed_rung_on_servers_of_its_own(sandbox: Sandbox, slug: str) -> None:
     steps = 1
-    with running(stage):
+    with running(sandbox):
         for number in range(ENOUGH):
-            attempt = Try(new_trial(LADDER[slug], stage), f"{slug} {number}", steps)
+            attempt = Try(new_experiment(LADDER[slug], sandbox), f"{slug} {number}", steps)
             attempt.pause = PAUSES[-1]  # the others break them too, but seldom
             if (broken := attempt.play()) is not None:
                 assert broken[0] == LADDER[slug].breaks
@@ -63,13 +63,13 @@ def test_chance_breaks_a_flawed_rung_on_servers_of_its_own(stage: Sandbox, slug:
 
 
 @pytest.mark.parametrize("slug", SOUND)
-def test_chance_does_not_break_a_sound_rung_on_servers_of_its_own(stage: Sandbox, slug: str) -> None:
+def test_chance_does_not_break_a_sound_rung_on_servers_of_its_own(sandbox: Sandbox, slug: str) -> None:
     """Whatever it survives happens, often enough for the judge to be wrong about it."""
     happened, steps = 0, 1
-    with running(stage):
-        for event in events_of(LADDER[slug]):
+    with running(sandbox):
+        for event in faults_of(LADDER[slug]):
             for number in range(12):
-                attempt = Try(new_trial(LADDER[slug], stage), f"{slug} {number}", steps)
+                attempt = Try(new_experiment(LADDER[slug], sandbox), f"{slug} {number}", steps)
                 attempt._event = event
                 assert attempt.play() is None
                 steps = attempt.steps
@@ -79,32 +79,32 @@ def test_chance_does_not_break_a_sound_rung_on_servers_of_its_own(stage: Sandbox
 
 @pytest.mark.parametrize("slug", ["renewal", "guarded-update"])
 def test_it_would_notice_if_a_sound_rung_were_broken(
-    stage: Sandbox, slug: str, monkeypatch: pytest.MonkeyPatch
+    sandbox: Sandbox, slug: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The verdict is that of the trial: one who was told yes and got nothing counts."""
-    kind = type(new_trial(LADDER[slug], stage))
+    kind = type(new_experiment(LADDER[slug], sandbox))
     real = kind.verdict
     monkeypatch.setattr(kind, "verdict", lambda self, said: [*real(self, said), ("conserved", "One too many.")])
-    assert stress.control(slug, stage, tries=3)["broken"] == 3
+    assert stress.control(slug, sandbox, tries=3)["broken"] == 3
 
 
-def test_what_may_happen_does_once_a_try(stage: Sandbox) -> None:
+def test_what_may_happen_does_once_a_try(sandbox: Sandbox) -> None:
     happened = []
-    with running(stage):
+    with running(sandbox):
         for number in range(30):
-            attempt = Try(new_trial(LADDER["renewal"], stage), f"{number}", 8)
+            attempt = Try(new_experiment(LADDER["renewal"], sandbox), f"{number}", 8)
             assert attempt.play() is None
             happened.append(attempt.happened)
     # It is offered only while somebody holds the lock, so not each time.
     assert sum(happened) > 15
 
 
-def test_who_crashes_leaves_the_others_a_lock_that_frees_itself(stage: Sandbox) -> None:
+def test_who_crashes_leaves_the_others_a_lock_that_frees_itself(sandbox: Sandbox) -> None:
     """Half a minute of the rung's time passes once all wait for nothing but that."""
     crashed = 0
-    with running(stage):
+    with running(sandbox):
         for number in range(40):
-            trial = new_trial(LADDER["set-nx-ex"], stage)
+            trial = new_experiment(LADDER["set-nx-ex"], sandbox)
             attempt = Try(trial, f"{number}", 6)
             attempt._event = "crash"
             attempt.play()
@@ -113,7 +113,7 @@ def test_who_crashes_leaves_the_others_a_lock_that_frees_itself(stage: Sandbox) 
     assert crashed > 20
 
 
-def test_who_dies_while_he_waits_does_so_at_a_step_of_another(stage: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_dies_while_he_waits_does_so_at_a_step_of_another(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
     """He takes no step himself."""
     seen, real = set(), Try._crash
 
@@ -122,9 +122,9 @@ def test_who_dies_while_he_waits_does_so_at_a_step_of_another(stage: Sandbox, mo
         seen.add(client.crashed)
 
     monkeypatch.setattr(Try, "_crash", crash)
-    with running(stage):
+    with running(sandbox):
         for number in range(ENOUGH):
-            attempt = Try(new_trial(LADDER["renewal"], stage), f"{number}", 12)
+            attempt = Try(new_experiment(LADDER["renewal"], sandbox), f"{number}", 12)
             attempt._event = "crash"
             assert attempt.play() is None
             if len(seen) > 1:
@@ -141,10 +141,10 @@ class Sleepers(LockTrial):
         return super().work(name, client, lock)
 
 
-def test_who_has_looked_a_few_times_only_is_not_said_to_be_out(stage: Sandbox) -> None:
+def test_who_has_looked_a_few_times_only_is_not_said_to_be_out(sandbox: Sandbox) -> None:
     """They take longer than anybody is patient."""
-    with running(stage):
-        attempt = Try(Sleepers(LADDER["renewal"], stage, 2), "", 1)
+    with running(sandbox):
+        attempt = Try(Sleepers(LADDER["renewal"], sandbox, 2), "", 1)
         attempt._event = None
         assert attempt.play() is None
 
@@ -172,10 +172,10 @@ class Listeners(LockTrial):
         return super().work(name, client, lock)
 
 
-def test_to_look_whether_a_bell_has_rung_is_no_step(stage: Sandbox) -> None:
+def test_to_look_whether_a_bell_has_rung_is_no_step(sandbox: Sandbox) -> None:
     """What a bell asks of its server for that, it asks as nobody."""
-    trial = Listeners(LADDER["renewal"], stage, 2)
-    with running(stage):
+    trial = Listeners(LADDER["renewal"], sandbox, 2)
+    with running(sandbox):
         assert Try(trial, "", 1).play() is None
     assert [bell.looked for bell in trial.bells.values()] == [[None] * 3] * 2
 
@@ -189,19 +189,19 @@ def test_the_gate_is_closed_by_one_at_a_time_and_no_other_waits_for_him() -> Non
         assert later
 
 
-def test_what_stands_in_leaves_with_the_last_try(stage: Sandbox) -> None:
-    stress.control("postgres-advisory-lock", stage, tries=1)
-    assert {module.Session for module in USERS} == {PostgresSession}
+def test_what_stands_in_leaves_with_the_last_try(sandbox: Sandbox) -> None:
+    stress.control("postgres-advisory-lock", sandbox, tries=1)
+    assert {module.PostgresSession for module in USERS} == {PostgresSession}
 
 
-def test_the_clock_runs_and_can_be_told_to_be_later(stage: Sandbox) -> None:
-    clock, before = RunningClock(), stage.clock
+def test_the_clock_runs_and_can_be_told_to_be_later(sandbox: Sandbox) -> None:
+    clock, before = RunningClock(), sandbox.clock
     first = clock()
     clock.now += 30.0
     assert 30.0 <= clock() - first < 40.0
-    with running(stage):
-        assert isinstance(stage.clock, RunningClock)
-    assert stage.clock is before
+    with running(sandbox):
+        assert isinstance(sandbox.clock, RunningClock)
+    assert sandbox.clock is before
 
 
 @pytest.mark.parametrize(
@@ -209,7 +209,7 @@ def test_the_clock_runs_and_can_be_told_to_be_later(stage: Sandbox) -> None:
     [("no-lock", 28, 1, 28), ("no-lock", 3, 1, 25), ("no-lock", 99, 0, 30), ("renewal", 28, 0, 25)],
 )
 def test_a_flawed_rung_is_tried_until_it_has_broken(
-    stage: Sandbox, monkeypatch: pytest.MonkeyPatch, slug: str, breaks_at: int, broken: int, tries: int
+    sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch, slug: str, breaks_at: int, broken: int, tries: int
 ) -> None:
     """Or so often that something must be wrong with the trial."""
     monkeypatch.setattr(stress, "tries_of", lambda entry, seconds: 25)
@@ -221,7 +221,7 @@ def test_a_flawed_rung_is_tried_until_it_has_broken(
         return ("conserved", "One too many.") if len(played) == breaks_at else None
 
     monkeypatch.setattr(Try, "play", play)
-    said = stress.control(slug, stage)
+    said = stress.control(slug, sandbox)
     assert (said["broken"], said["tries"]) == (broken, tries)
 
 

@@ -1,4 +1,4 @@
-"""Several Valkeys that a schedule may cut off, restart, fail over, or set the clock of: real servers of a stage."""
+"""More Valkey servers of a sandbox, which a schedule may disconnect, restart, fail over, or set the clock of."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from servers.folder import RunFolder
 from servers.valkey import Valkey
 
 HOST = "127.0.0.1"
-PATIENCE = 10.0
-"""Seconds that a server has for what takes it some milliseconds."""
+RESPONSE_TIMEOUT = 10.0
+"""Seconds in which a server has to do what usually takes milliseconds."""
 
-KEEPS = ("--appendonly", "yes", "--appendfsync", "always")
-FORGETS = ("--appendonly", "no")
-COPIES_AT_ONCE = ("--repl-diskless-sync-delay", "0")
+DURABLE = ("--appendonly", "yes", "--appendfsync", "always")
+VOLATILE = ("--appendonly", "no")
+REPLICATES_AT_ONCE = ("--repl-diskless-sync-delay", "0")
 
 DEBIAN = "*/faketime/libfaketime.so.1"
 WHEEL = "vendor/libfaketime/src/libfaketime.so.1"
@@ -34,14 +34,14 @@ NO_LIBFAKETIME = "libfaketime is not installed; on Debian: apt-get install libfa
 
 
 class Missing(RuntimeError):
-    """A server or a library that a rung needs is not installed. The message says how to install it."""
+    """A server or library that a rung needs is not installed. The message says how to install it."""
 
 
 class Node:
-    """A server, and the address at which clients find it: whichever server is behind that.
+    """A Valkey server that can be killed and started again.
 
     Args:
-        folder: of its own.
+        folder: a folder of its own.
         extra: arguments for the server.
     """
 
@@ -51,11 +51,11 @@ class Node:
         self.folder = folder
         self.port = _free_port()
         self.server = Valkey(run.valkey, extra=("--port", str(self.port), "--bind", HOST, *extra))
-        self.admin = redis.Redis.from_url(self.server.url, retry=Retry(NoBackoff(), 0), socket_timeout=PATIENCE)
+        self.admin = redis.Redis.from_url(self.server.url, retry=Retry(NoBackoff(), 0), socket_timeout=RESPONSE_TIMEOUT)
         self.ahead = folder / "ahead"
 
     def start(self) -> None:
-        """Start it, if it does not run, with what it has on disk."""
+        """Start the server with the data that it has on disk, unless it runs."""
         if not self.server.child.alive:
             self.server.socket.unlink(missing_ok=True)
             self.server.start()
@@ -64,32 +64,28 @@ class Node:
                 self.admin.script_load(script)
 
     def empty(self) -> None:
-        """Start it, if need be, and make it forget all, whoever it copied from."""
+        """Start the server unless it runs, end its replication, and delete its data."""
         self.start()
         self.admin.replicaof("NO", "ONE")
         self.admin.flushall()
 
     def kill(self) -> None:
-        """End it at once, as a loss of power would."""
+        """End the server at once, as a loss of power would."""
         self.server.child.kill()
 
-    def hang_up(self) -> None:
-        """End the connections of its clients."""
-        self.admin.client_kill_filter(_type="normal", skipme=True)
-
     def have_own_clock(self) -> None:
-        """Before it is started: give it a time of day of its own.
+        """Give the server a time of day of its own. To be called before it is started.
 
         Raises:
-            Missing: libfaketime is.
+            Missing: libfaketime is not installed.
         """
         source = libfaketime()
         if source is None:
             raise Missing(NO_LIBFAKETIME)
-        # Copied to where the server's user can read it, wherever it is installed.
+        # The server may run as another user: copy the library to a folder that this user can read.
         copy = Path(shutil.copy(source, self.folder / "libfaketime.so.1"))
         copy.chmod(0o755)
-        self._note(0)
+        self._set_offset(0)
         self.server.child.env = {
             **(self.server.child.env or {}),
             "LD_PRELOAD": str(copy),
@@ -98,15 +94,15 @@ class Node:
             "FAKETIME_DONT_FAKE_MONOTONIC": "1",
         }
 
-    def leap(self, seconds: float) -> None:
-        """Set its time of day ahead of the true one by so many seconds, as somebody who sets a clock."""
-        self._note(seconds)
-        until = time.monotonic() + PATIENCE
+    def set_clock_ahead(self, seconds: float) -> None:
+        """Set the server's time of day this many seconds ahead of the true time."""
+        self._set_offset(seconds)
+        until = time.monotonic() + RESPONSE_TIMEOUT
         while abs(self.admin.time()[0] - time.time() - seconds) > 2:
             if time.monotonic() > until:
-                raise RuntimeError("The server does not go by the clock that it was given.")
+                raise RuntimeError("The server does not use the clock that it was given.")
 
-    def _note(self, seconds: float) -> None:
+    def _set_offset(self, seconds: float) -> None:
         new = self.ahead.with_suffix(".new")
         new.write_text(f"+{seconds:.0f}")
         new.chmod(0o644)
@@ -114,20 +110,20 @@ class Node:
 
 
 class Fleet:
-    """The servers of a stage, each started when it is first asked for, and the addresses at which clients find them.
+    """The additional servers of a sandbox, each started on first use, and the addresses at which clients find them.
 
-    Servers start in the main thread alone: see `servers.process.Child`.
+    Servers start in the main thread only: see `servers.process.Child`.
     """
 
     def __init__(self) -> None:
         self._outer = Path(tempfile.mkdtemp(prefix="lu-lab-"))
         self._outer.chmod(0o755)
         self._nodes: dict[str, Node] = {}
-        # The servers end with us in any case; their folder does not.
+        # The servers end with this process in any case; their folder does not.
         atexit.register(self.close)
 
     def node(self, name: str, *extra: str, own_clock: bool = False) -> Node:
-        """The server of that name."""
+        """Return the server of a name, and start it unless it runs."""
         node = self._nodes.get(name)
         if node is None:
             node = Node(self._outer / name, extra)
@@ -138,11 +134,11 @@ class Fleet:
         return node
 
     def address(self, place: str) -> Path:
-        """Where clients look for whatever serves a place."""
+        """Return the socket path at which clients look for the server of a place."""
         return self._outer / f"at-{place}"
 
     def serve(self, place: str, node: Node | None) -> None:
-        """Let clients find that server there; None: nobody."""
+        """Let clients find a server at a place; None: no server."""
         address = self.address(place)
         if node is None:
             address.unlink(missing_ok=True)
@@ -153,7 +149,7 @@ class Fleet:
         new.replace(address)
 
     def close(self) -> None:
-        """End all. What they keep is worth nothing any more."""
+        """End the servers and delete their data."""
         atexit.unregister(self.close)
         for node in self._nodes.values():
             node.kill()
@@ -161,23 +157,23 @@ class Fleet:
         shutil.rmtree(self._outer, ignore_errors=True)
 
 
-def copy_from(primary: Node, replica: Node) -> None:
-    """Let one copy the other, and return when it does."""
+def replicate(primary: Node, replica: Node) -> None:
+    """Make one server replicate the other, and return when it does."""
     replica.admin.replicaof(HOST, str(primary.port))
-    until = time.monotonic() + PATIENCE
+    until = time.monotonic() + RESPONSE_TIMEOUT
     while not primary.admin.wait(1, 100):
         if time.monotonic() > until:
-            raise RuntimeError("The replica does not copy.")
+            raise RuntimeError("The replica does not replicate.")
 
 
-def cut_off(replica: Node) -> None:
-    """It keeps what it has, and from now on looks for its primary where nobody is."""
+def detach(replica: Node) -> None:
+    """Stop the replication: the replica keeps its data, and looks for its primary where no server is."""
     with suppress(redis.ResponseError):
         replica.admin.replicaof(HOST, "1")
 
 
 def libfaketime() -> Path | None:
-    """Where the library is: Debian's, or that of the PyPI package of this name. It is loaded, never linked."""
+    """Return the path of libfaketime: Debian's, or that of the PyPI package of this name; None: it is not installed."""
     found = list(Path("/usr/lib").glob(DEBIAN))
     if (wheel := find_spec("libfaketime")) is not None and wheel.origin is not None:
         found += Path(wheel.origin).parent.glob(WHEEL)

@@ -1,0 +1,1 @@
+"""What must hold when the clients of an experiment are done."""

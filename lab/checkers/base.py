@@ -1,0 +1,35 @@
+"""A checker says what was broken once all clients are done, and the figures at the end."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+
+from lab.explorer.history import History
+from lab.explorer.terms import Violation
+from lab.sandbox.sandbox import Sandbox
+
+
+class Checker(ABC):
+    """Checks one run.
+
+    Args:
+        sandbox: where the clients ran.
+        history: of the run.
+    """
+
+    def __init__(self, sandbox: Sandbox, history: History) -> None:
+        self.sandbox = sandbox
+        self.history = history
+
+    @abstractmethod
+    def check(self, answers: Mapping[str, str]) -> Sequence[Violation]:
+        """Return every violation.
+
+        Args:
+            answers: what each client was told, by name.
+        """
+
+    @abstractmethod
+    def ledger(self, answers: Mapping[str, str]) -> Mapping[str, int]:
+        """Return the figures at the end, by name."""

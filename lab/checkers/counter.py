@@ -1,0 +1,74 @@
+"""Checks of the clients of a lock: a counter in Redis has lost as many units as clients were sold one."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+
+from lab.checkers.base import Checker
+from lab.explorer.terms import CRASHED, Violation
+
+STOCK = "stock"
+"""The key of the counter."""
+UNITS = 10
+"""What the counter is set to at first."""
+RECORD = "record"
+"""The key of the record that sources merge their parts into."""
+SOLD, OVERTAKEN, MERGED = "sold", "overtaken", "merged"
+"""Answers of the clients. `OVERTAKEN`: the store refused the write of an old fence."""
+
+
+class CounterChecker(Checker):
+    """Every sale takes one unit, and every client that waits is sold one in the end."""
+
+    def check(self, answers: Mapping[str, str]) -> Sequence[Violation]:
+        sold = sum(answer == SOLD for answer in answers.values())
+        gone = UNITS - int(self.sandbox.redis.get(STOCK))
+        # A client that crashed may have sold a unit or not.
+        violations: list[Violation] = []
+        if not sold <= gone <= sold + len(self.history.crashed):
+            violations.append(("conserved", f"{sold} clients were told sold, but {gone} of {UNITS} units are gone."))
+        return [*violations, *self.unserved(answers)]
+
+    def unserved(self, answers: Mapping[str, str]) -> Sequence[Violation]:
+        """Return the violation of `progress` when a client that did not crash was not sold a unit."""
+        failed = [name for name, answer in answers.items() if answer not in (SOLD, CRASHED)]
+        return [("progress", f"{' and '.join(failed)} could have bought a unit but got none.")] if failed else []
+
+    def ledger(self, answers: Mapping[str, str]) -> Mapping[str, int]:
+        sold = sum(answer == SOLD for answer in answers.values())
+        return {"received": UNITS, "left": int(self.sandbox.redis.get(STOCK)), "told yes": sold}
+
+
+class FenceChecker(CounterChecker):
+    """The same, but the store may refuse a client that a fault has hit."""
+
+    def unserved(self, answers: Mapping[str, str]) -> Sequence[Violation]:
+        faults = self.history.faults
+        return super().unserved(
+            {name: SOLD if faults and answer == OVERTAKEN else answer for name, answer in answers.items()}
+        )
+
+
+class QuorumChecker(CounterChecker):
+    """The same, but after the fault of a node there may be too few nodes to grant anything."""
+
+    def unserved(self, answers: Mapping[str, str]) -> Sequence[Violation]:
+        return [] if self.history.server_faults else super().unserved(answers)
+
+
+class MergeChecker(Checker):
+    """The part of every source is in the record."""
+
+    def check(self, answers: Mapping[str, str]) -> Sequence[Violation]:
+        parts = self._parts()
+        lost = [name for name, answer in answers.items() if answer == MERGED and name not in parts]
+        return [("conserved", f"The part of {' and '.join(lost)} is not in the record.")] if lost else []
+
+    def ledger(self, answers: Mapping[str, str]) -> Mapping[str, int]:
+        merged = sum(answer == MERGED for answer in answers.values())
+        return {"merged": merged, "in the record": len(self._parts()) - 1}
+
+    def _parts(self) -> Mapping[str, str]:
+        found: Mapping[str, str] = json.loads(self.sandbox.redis.get(RECORD))
+        return found

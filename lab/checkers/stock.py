@@ -1,0 +1,96 @@
+"""Checks of a sale: the conservation law, one order a request, no false refusal, nobody refused for ever."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Protocol
+
+from inventory.audit import Figures
+from lab.checkers.base import Checker
+from lab.explorer.history import History
+from lab.explorer.terms import Violation
+from lab.sandbox.sandbox import Sandbox
+
+SOLD, SOLD_OUT, QUEUED, REFUSED = "sold", "sold out", "queued", "refused: "
+"""Answers of the clients. The name of an error follows `REFUSED`."""
+
+
+class Records(Protocol):
+    """What the tables say at the end of a run.
+
+    Attributes:
+        repairs: whether the shop repairs what a crashed process has left behind.
+    """
+
+    @property
+    def repairs(self) -> bool: ...
+
+    def figures(self) -> Figures:
+        """Return the conservation law of the sku."""
+        ...
+
+    def unowned(self, on_hand: int) -> int:
+        """Return how many of the units on hand Redis neither offers nor reserves."""
+        ...
+
+    def order_keys(self) -> Iterable[str]:
+        """Return the idempotency key of each order."""
+        ...
+
+
+class StockChecker(Checker):
+    """Checks the orders of all clients.
+
+    Args:
+        records: what the tables say.
+        quantities: how many units each client wants, by name.
+        keys: the idempotency key of each client's request, by name.
+        same_request: whether all clients send the same request.
+    """
+
+    def __init__(
+        self,
+        sandbox: Sandbox,
+        history: History,
+        records: Records,
+        *,
+        quantities: Mapping[str, int],
+        keys: Mapping[str, str],
+        same_request: bool,
+    ) -> None:
+        super().__init__(sandbox, history)
+        self.records = records
+        self.quantities = quantities
+        self.keys = keys
+        self.same_request = same_request
+
+    def check(self, answers: Mapping[str, str]) -> Sequence[Violation]:
+        with self.sandbox.as_default():
+            return list(self._violations(answers))
+
+    def _violations(self, answers: Mapping[str, str]) -> Iterator[Violation]:
+        law = self.records.figures()
+        unowned, orders = self.records.unowned(law.on_hand), Counter(self.records.order_keys())
+        if not law.conserved:
+            text = f"{law.received} units were received, but {law.on_hand} are on hand and {law.sold} are sold."
+            yield "conserved", text
+        if unowned:
+            yield "conserved", f"{law.on_hand} units are on hand, but {unowned} of them cannot be bought."
+        if self.same_request and (repeated := orders[next(iter(self.keys.values()))]) > 1:
+            yield "once", f"One customer sent the same request again and has {repeated} orders."
+        for name, answer in answers.items():
+            wanted = self.quantities[name]
+            if answer == SOLD_OUT and law.on_hand >= wanted:
+                text = f"{name} wanted {wanted} and was told sold out, but {law.on_hand} are left."
+                yield "no false refusal", text
+            if answer in (SOLD, QUEUED) and not orders[self.keys[name]]:
+                yield "once", f"{name} was told {answer} but has no order."
+            if answer.startswith(REFUSED) and (self.records.repairs or not self.history.crashed):
+                error = answer.removeprefix(REFUSED)
+                yield "progress", f"{name} is refused ({error}) even when no other client is active."
+
+    def ledger(self, answers: Mapping[str, str]) -> Mapping[str, int]:
+        with self.sandbox.as_default():
+            law = self.records.figures()
+        return {"received": law.received, "on hand": law.on_hand, "sold": law.sold}

@@ -1,0 +1,147 @@
+"""Finding the schedule that breaks a rung, and making a witness of it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Iterable
+from contextlib import suppress
+from dataclasses import replace
+
+from lab.claims.runs import Impossible, rehearse
+from lab.claims.witness import Witness
+from lab.explorer.run import Run
+from lab.explorer.sample import sample
+from lab.explorer.search import Bounds, Found, explore
+from lab.explorer.terms import Fault
+from lab.ladder.catalogue import LadderEntry
+from lab.sandbox.restarting import RestartingSandbox
+from lab.sandbox.sandbox import Sandbox
+from lab.workloads.base import NAMES
+from lab.workloads.registry import can_play, faults_of, new_experiment
+
+REPLAYS = 20
+"""How often a witness is replayed. It has to break its rung each time."""
+SAMPLE = {"flawed": 1000, "sound": 30}
+"""Schedules that are drawn at random on rungs whose servers are too slow to try them all."""
+BEYOND = 4
+"""Where a search reaches its limit, one schedule is drawn at random for so many that were tried in order."""
+SLOW = 20
+"""Where servers are restarted, one schedule takes as long as so many elsewhere."""
+
+Progress = Callable[[int], object]
+"""Called with the number of schedules or replays that are done."""
+
+
+def no_progress(done: int) -> None:
+    """Report to nobody."""
+
+
+def find(
+    entry: LadderEntry,
+    sandbox: Sandbox,
+    bounds: Bounds,
+    progress: Progress,
+    clients: int = 0,
+    without: Collection[Fault] = (),
+) -> Found:
+    """Search for what breaks a rung: its own invariant when it is flawed, any invariant when it is sound.
+
+    What breaks a flawed rung has to do so in each of `REPLAYS` replays: where several clients wait for one row,
+    Postgres may serve them in another order next time.
+
+    Args:
+        clients: how many; 0: as many as it takes to show the rung.
+        without: faults that do not happen, although they are tried on the rung.
+    """
+
+    def confirm(run: Run) -> bool:
+        if entry.claim == "sound":
+            return True
+        witness = _witness(entry, run, len(experiment.names))
+        return breaks(entry, witness, sandbox, REPLAYS) == REPLAYS
+
+    experiment = new_experiment(entry, sandbox, clients or None)
+    faults = [fault for fault in faults_of(entry) if fault not in without]
+    if can_play(entry):
+        found = explore(experiment, bounds, faults, entry.breaks, progress, confirm)
+        if found.run is not None or found.exhausted or bounds.schedules is None or found.schedules < bounds.schedules:
+            return found
+        size, done = max(1, bounds.schedules // BEYOND), found.schedules
+        beyond = sample(
+            experiment, bounds, faults, entry.breaks, size, progress=lambda n: progress(done + n), confirm=confirm
+        )
+        return replace(
+            found,
+            run=beyond.run,
+            schedules=done + beyond.schedules,
+            sampled=beyond.schedules,
+            seconds=found.seconds + beyond.seconds,
+        )
+    size = SAMPLE[entry.claim] if bounds.schedules is None else max(1, bounds.schedules // SLOW)
+    found = sample(experiment, bounds, faults, entry.breaks, size, progress=progress, confirm=confirm)
+    if found.run is None:
+        return found
+    shorter = shortened(entry, found.run, found.clients, sandbox)
+    return replace(found, run=shorter) if confirm(shorter) else found
+
+
+def shortened(entry: LadderEntry, run: Run, clients: int, sandbox: Sandbox) -> Run:
+    """Remove the choices that a violation does not need from a schedule that was drawn at random.
+
+    The clients are renamed so that the first one in the schedule is A.
+    """
+
+    def tried(schedule: Iterable[str]) -> Run:
+        try:
+            witness = Witness(entry.slug, run.broken or "progress", clients, tuple(schedule), 0, 0)
+            return rehearse(entry, witness, sandbox)
+        except Impossible:
+            return Run()
+
+    at = len(run.schedule)
+    while at:
+        at -= 1
+        other = tried((*run.schedule[:at], *run.schedule[at + 1 :]))
+        if other.broken == run.broken and cost(other) < cost(run):
+            run, at = other, len(other.schedule)
+    first = dict.fromkeys(re.findall(rf"\b[{NAMES}]\b", " ".join(run.schedule)))
+    renamed = dict(zip(first, NAMES, strict=False))
+    other = tried(re.sub(rf"\b[{NAMES}]\b", lambda name: renamed[name[0]], choice) for choice in run.schedule)
+    return other if other.broken == run.broken and cost(other) <= cost(run) else run
+
+
+def cost(run: Run) -> tuple[int, int]:
+    """Return what makes one witness worse than another: preemptions and faults first, then its length."""
+    return run.preemptions + run.faults, len(run.schedule)
+
+
+def breaks(
+    entry: LadderEntry, witness: Witness, sandbox: Sandbox, replays: int, progress: Progress = no_progress
+) -> int:
+    """Return how many of so many replays of a witness break its invariant."""
+    broken = 0
+    for done in range(1, replays + 1):
+        with suppress(Impossible):
+            broken += rehearse(entry, witness, sandbox).broken == witness.invariant
+        progress(done)
+    return broken
+
+
+def witness_of(entry: LadderEntry, found: Found) -> Witness | None:
+    """Return the witness that a search has found; None: it has found none."""
+    if found.run is None or found.run.broken is None:
+        return None
+    return _witness(entry, found.run, found.clients)
+
+
+def _witness(entry: LadderEntry, run: Run, clients: int) -> Witness:
+    invariant = run.broken or "progress"
+    return Witness(entry.slug, invariant, clients, tuple(run.schedule), run.preemptions, run.faults)
+
+
+def restarting_sandbox(entry: LadderEntry, sandbox: Sandbox) -> Sandbox:
+    """Return where a command tries a rung: in the sandbox, or in one whose Redis restarts when the rung needs that."""
+    if entry.track == "locks" or "restart" not in faults_of(entry):
+        return sandbox
+    restarting: Sandbox = sandbox.resource("restarting", lambda: RestartingSandbox(sandbox.database))
+    return restarting

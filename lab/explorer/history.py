@@ -1,0 +1,50 @@
+"""What has happened in a run so far: who is inside, who has crashed, how many faults there were."""
+
+from __future__ import annotations
+
+from lab.explorer.terms import Violation
+
+
+class History:
+    """The record of one run.
+
+    Args:
+        exclusive: whether two holders at the same time break the invariant `one holder`.
+        holders_known: whether the clients report when they enter and leave; otherwise `inside` stays empty.
+
+    Attributes:
+        inside: the clients that believe they hold the lock, in order of their grants.
+        crashed: the clients that have crashed.
+        broken: the first violation that was seen while the clients ran.
+        faults: how many faults happened, crashes excepted.
+        server_faults: how many of them hit a server.
+    """
+
+    def __init__(self, *, exclusive: bool = True, holders_known: bool = True) -> None:
+        self.exclusive = exclusive
+        self.holders_known = holders_known
+        self.clear()
+
+    def clear(self) -> None:
+        """Start over."""
+        self.inside: list[str] = []
+        self.crashed: set[str] = set()
+        self.broken: Violation | None = None
+        self.faults = 0
+        self.server_faults = 0
+
+    def enter(self, name: str) -> None:
+        """Record that a client was granted the lock and begins to work."""
+        self.inside.append(name)
+        if self.exclusive and len(self.inside) > 1 and self.broken is None:
+            self.broken = "one holder", f"{' and '.join(self.inside)} are inside at the same time."
+
+    def leave(self, name: str) -> None:
+        """Record that a client has done its work. It still has to release."""
+        self.inside.remove(name)
+
+    def crash(self, name: str) -> None:
+        """Record that a client has crashed: it is not inside any more."""
+        self.crashed.add(name)
+        if name in self.inside:
+            self.inside.remove(name)

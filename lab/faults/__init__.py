@@ -1,0 +1,1 @@
+"""What may happen to the clients of an experiment and to their servers."""

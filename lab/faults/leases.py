@@ -1,0 +1,105 @@
+"""Faults of leases: their time passes, a watchdog renews, a client is paused."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from lab.explorer.history import History
+from lab.explorer.terms import Fault
+from lab.sandbox.clock import RENEWAL_INTERVAL, TTL
+from lab.sandbox.sandbox import Sandbox
+from lab.sandbox.watchdogs import SteppedWatchdog
+
+LEAP = 1.01 * TTL
+"""Seconds by which a server's clock is set forward."""
+
+
+class LeaseFaults:
+    """Faults that any lock with a TTL can meet.
+
+    Args:
+        sandbox: where the clients run.
+        history: of the run.
+
+    Attributes:
+        watchdogs: of each actor, by name, in the current run.
+    """
+
+    ticks = 3
+    """How many renewal intervals are longer than a server keeps a grant that is not renewed."""
+
+    def __init__(self, sandbox: Sandbox, history: History) -> None:
+        self.sandbox = sandbox
+        self.history = history
+        self.watchdogs: Mapping[str, SteppedWatchdog] = {}
+
+    def offers(self, fault: Fault, actor: str = "") -> bool:
+        """Return whether a fault can happen now.
+
+        Args:
+            actor: the one that it hits, for `FAULTS_OF_AN_ACTOR`.
+        """
+        inside = self.history.inside
+        if fault == "tick":
+            return self.watchdogs[actor].renews
+        if fault == "late release":
+            return not inside and self._can_expire()
+        if fault == "expiry":
+            return bool(inside or not self.history.holders_known) and self._can_expire()
+        if fault == "pause":
+            return (actor in inside or self.watchdogs[actor].renews) and self._can_expire()
+        return False
+
+    def _can_expire(self) -> bool:
+        return self.sandbox.until_expiry() is not None
+
+    def inject(self, fault: Fault, actor: str = "") -> None:
+        """Let a fault happen that was offered."""
+        if fault == "tick":
+            self.wait_for_renewal()
+            self.watchdogs[actor].tick()
+            return
+        self.history.faults += 1
+        for _ in range(self.ticks):
+            for name, watchdog in self.watchdogs.items():
+                if name != actor:
+                    watchdog.tick()
+            self.sandbox.pass_time(RENEWAL_INTERVAL)
+
+    def wait_for_renewal(self) -> None:
+        """Let the time pass after which a watchdog renews."""
+        self.history.faults += 1
+        self.sandbox.pass_time(RENEWAL_INTERVAL)
+
+
+class ClockJumpFaults(LeaseFaults):
+    """The same, and the clock of the lock's server may be set forward: what expires there does so at once."""
+
+    def offers(self, fault: Fault, actor: str = "") -> bool:
+        """See `LeaseFaults.offers`."""
+        return super().offers("expiry" if fault == "clock jump" else fault, actor)
+
+    def inject(self, fault: Fault, actor: str = "") -> None:
+        """See `LeaseFaults.inject`."""
+        if fault == "clock jump":
+            self.history.faults += 1
+            self.sandbox.pass_time(LEAP)
+            self.sandbox.clock.now -= LEAP  # the clients' own clocks do not jump
+        else:
+            super().inject(fault, actor)
+
+
+class LineFaults(LeaseFaults):
+    """Faults of locks on ZooKeeper and etcd, whose leases are not in Redis."""
+
+    def offers(self, fault: Fault, actor: str = "") -> bool:
+        """See `LeaseFaults.offers`."""
+        if fault == "late release":
+            return not self.history.inside
+        return bool(self.history.inside) if fault == "expiry" else super().offers(fault, actor)
+
+
+class EtcdFaults(LineFaults):
+    """The same for etcd, which keeps a lease for a quarter longer than the lock's TTL."""
+
+    ticks = 4

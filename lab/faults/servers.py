@@ -1,0 +1,54 @@
+"""Faults of servers: a restart, a failover, a clock that jumps, data that is lost."""
+
+from __future__ import annotations
+
+from lab.explorer.history import History
+from lab.explorer.terms import Fault
+from lab.faults.leases import LeaseFaults
+from lab.sandbox.clusters import Cluster
+from lab.sandbox.sandbox import Sandbox
+
+OF_A_SERVER: tuple[Fault, ...] = ("restart", "failover", "clock jump")
+
+
+class ClusterFaults(LeaseFaults):
+    """Faults of leases, and one fault of a server of a cluster, once a run.
+
+    Args:
+        cluster: the servers of the lock.
+    """
+
+    def __init__(self, sandbox: Sandbox, history: History, cluster: Cluster) -> None:
+        super().__init__(sandbox, history)
+        self.cluster = cluster
+
+    def offers(self, fault: Fault, actor: str = "") -> bool:
+        """See `LeaseFaults.offers`."""
+        if fault in OF_A_SERVER:
+            return not self.history.server_faults
+        return super().offers(fault, actor)
+
+    def inject(self, fault: Fault, actor: str = "") -> None:
+        """See `LeaseFaults.inject`."""
+        if fault in OF_A_SERVER:
+            self.history.faults += 1
+            self.history.server_faults += 1
+            self.cluster.strike(fault)
+        else:
+            super().inject(fault, actor)
+
+
+class RestartFaults(LeaseFaults):
+    """Faults of leases, and restarts of the Redis of the sandbox, which loses what it was told since its snapshot."""
+
+    def offers(self, fault: Fault, actor: str = "") -> bool:
+        """See `LeaseFaults.offers`."""
+        return fault == "restart" or super().offers(fault, actor)
+
+    def inject(self, fault: Fault, actor: str = "") -> None:
+        """See `LeaseFaults.inject`."""
+        if fault == "restart":
+            self.history.faults += 1
+            self.sandbox.restart()
+        else:
+            super().inject(fault, actor)

@@ -1,0 +1,87 @@
+"""The connections of one actor, which it keeps from one schedule to the next."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, cast
+
+import psycopg
+import redis
+from django.core.cache import caches
+from django.db import DEFAULT_DB_ALIAS, connections
+from psycopg.pq import Conninfo
+
+from lab.explorer.actor import Actor
+from lab.sandbox import hooks
+from lab.sandbox.redis_database import stepping_client
+
+if TYPE_CHECKING:
+    from django.core.cache.backends.base import BaseCache
+
+
+class ActorConnections:
+    """A client of Redis and a connection to Postgres, whose commands are steps of the actor.
+
+    Args:
+        redis_url: the Redis database.
+        database: Django's settings of the Postgres database.
+    """
+
+    def __init__(self, redis_url: str, database: Mapping[str, Any]) -> None:
+        self.redis = stepping_client(redis_url)
+        self.database: hooks.StoppingDatabase | None = None
+        self.terminated: list[int] = []
+        """The Postgres backends that were told to end, and may still be about to."""
+        self._settings = dict(database)
+
+    def use_in_thread(self) -> None:
+        """Make Django's default database and cache of the calling thread these connections."""
+        if self.database is None:
+            self.database = hooks.StoppingDatabase(self._settings, DEFAULT_DB_ALIAS)
+            self.database.inc_thread_sharing()
+        connections[DEFAULT_DB_ALIAS] = self.database
+        caches["default"] = cast("BaseCache", _Cache(self.redis))
+
+    def close(self) -> None:
+        """Drop the connections, as a process that ends does."""
+        self.redis.connection_pool.disconnect()
+        if self.database is not None:
+            if self.database.connection is not None:
+                self.database.connection.close()
+            self.database = None
+
+
+class _Cache:
+    """The part of django-redis's cache that `get_redis_connection` uses."""
+
+    def __init__(self, client: redis.Redis) -> None:
+        self.client = self
+        self._redis = client
+
+    def get_client(self, write: bool = True) -> redis.Redis:  # noqa: FBT001, FBT002 - django-redis's own signature
+        return self._redis
+
+
+def address(database: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the address of a Postgres database as libpq's parameters.
+
+    Args:
+        database: Django's settings of it.
+    """
+    known = {option.keyword.decode() for option in Conninfo.get_defaults()}
+    wanted = hooks.StoppingDatabase(dict(database), DEFAULT_DB_ALIAS).get_connection_params()
+    return {name: value for name, value in wanted.items() if name in known}
+
+
+def backends_of(held: ActorConnections | None, actor: Actor) -> list[int]:
+    """Return the process ids of the Postgres backends that serve an actor."""
+    pids = []
+    # Read the attribute once: the actor's thread may be closing the connection.
+    database = None if held is None or held.database is None else held.database.connection
+    if database is not None:
+        with suppress(psycopg.OperationalError):  # a connection that is closed by now has no backend
+            pids.append(database.info.backend_pid)
+    if actor.session is not None:
+        pids.append(actor.session.pid)
+    return pids

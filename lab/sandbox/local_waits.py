@@ -1,0 +1,48 @@
+"""Whether the thread of an actor waits for another thread of this process.
+
+No server knows of these waits, so they are recognised by where the thread sleeps: on an event of `inventory`, on a turn
+of `ThreadLock`, or between two attempts of `ProcessLock` to lock its file.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from fcntl import LOCK_EX, LOCK_NB, flock
+from pathlib import Path
+
+from lab.explorer.actor import Actor
+from lab.explorer.source_line import ROOT
+from locking.local import ProcessLock, Turn
+
+THREADING = threading.__file__
+INVENTORY = str(ROOT / "inventory")
+
+
+def waits_for_a_thread(actor: Actor) -> bool:
+    """Return whether an actor sleeps on a lock that another thread has not released yet."""
+    frame = sys._current_frames().get(actor.thread.ident or 0)
+    if frame is None:
+        return False
+    code = frame.f_code
+    if code.co_filename == THREADING and code.co_name == "wait":
+        waiter = frame.f_locals.get("waiter")
+        # The caller of `Event.wait`: a thread that starts another waits for an event too, and is not meant.
+        caller = frame.f_back and frame.f_back.f_back
+        in_inventory = caller is not None and caller.f_code.co_filename.startswith(INVENTORY)
+        return in_inventory and waiter is not None and waiter.locked()
+    if code is Turn.comes.__code__:
+        turn = frame.f_locals["self"]
+        return frame.f_locals.get("first") is False and turn._bell.locked()
+    if code is ProcessLock.acquire.__code__:
+        return "pause" in frame.f_locals and _is_locked(frame.f_locals["self"]._path)
+    return False
+
+
+def _is_locked(path: Path) -> bool:
+    with path.open("a") as file:
+        try:
+            flock(file, LOCK_EX | LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False

@@ -1,0 +1,165 @@
+"""Clients whose lock is on etcd. Each request is a step. Waiters listen for the deletion of the key before theirs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import Any, cast
+
+from etcd3gw import Etcd3Client
+
+from lab.explorer.actor import Actor, become, current_actor, stop_before
+from lab.explorer.terms import Job, PendingStep
+from lab.sandbox import hooks
+from lab.sandbox.clock import TTL
+from lab.sandbox.stand_ins import StandIns
+from lab.workloads.counter import sell
+from lab.workloads.line import LINE, RESPONSE_TIMEOUT, LineWorkload, RunningServer
+from locking import LockUnavailable, etcd
+from locking.etcd import Deletions, EtcdLock, Wire, number_of
+from servers.etcd import Etcd
+
+
+class EtcdWorkload(LineWorkload):
+    """Each client stops before each request."""
+
+    def prepare(self) -> Mapping[str, Job]:
+        server = self.sandbox.resource("etcd", lambda: RunningServer(Etcd)).server
+        self.client = Etcd3Client(server.host, server.port)
+        _granted.clear()
+        IN_THE_MODULE.enter(self)
+        jobs = super().prepare()
+        self.sandbox.leases = self.leases = EtcdLeases(self.client, self.lock, self.sandbox.clock)
+        return jobs
+
+    def clean_up(self) -> None:
+        self.sandbox.leases = None
+        IN_THE_MODULE.leave(self)
+        super().clean_up()
+
+    def line_up(self, name: str, client: Any) -> str:
+        lock = EtcdLock(self.client, self.lock, ttl=TTL, clock=self.sandbox.clock)
+        return sell(client, lock, self.inside(name))
+
+    def end_session(self, name: str) -> None:
+        self.leases.revoke_of(cast("Actor", current_actor()))
+
+
+@dataclass
+class _Grant:
+    """A lease of etcd's.
+
+    Attributes:
+        owner: the actor that has asked for it.
+        seconds: how long it lasts.
+        ends: when it ends, on the schedule's clock.
+    """
+
+    owner: Actor
+    seconds: float
+    ends: float
+
+
+_granted: dict[str, _Grant] = {}
+"""The leases that actors have been granted, by number. Only commands run this workload, one run at a time."""
+
+
+class EtcdLeases:
+    """Ends leases when their time is over on the schedule's clock: the server's own clock cannot be set.
+
+    Args:
+        client: of the server.
+        lock: the name of the lock, for messages.
+        clock: the schedule's.
+    """
+
+    def __init__(self, client: Etcd3Client, lock: str, clock: Callable[[], float]) -> None:
+        self._wire = Wire(client, lock)
+        self._clock = clock
+
+    def pass_time(self, seconds: float) -> None:
+        """Revoke the leases whose time is over."""
+        self._revoke([lease for lease, grant in _granted.items() if grant.ends <= self._clock()])
+
+    def until_expiry(self) -> float | None:
+        """Return None: waiters are woken by deletions, and never wait for the end of a lease alone."""
+        return None
+
+    def revoke_of(self, actor: Actor) -> None:
+        """In the thread of an actor that has crashed: revoke its leases. That is no step."""
+        become(None)
+        try:
+            self._revoke([lease for lease, grant in _granted.items() if grant.owner is actor])
+        finally:
+            become(actor)
+
+    def _revoke(self, leases: Sequence[str]) -> None:
+        for lease in leases:
+            del _granted[lease]
+            with suppress(LockUnavailable):
+                self._wire.ask("lease/revoke", {"ID": lease}, RESPONSE_TIMEOUT)
+
+
+class StoppingWire(Wire):
+    """The connection of a lock to etcd: each request is a step."""
+
+    def ask(self, path: str, question: dict[str, Any], seconds: float) -> Any:
+        actor = current_actor()
+        line, nothing = frozenset({LINE}), frozenset[str]()
+        reads, writes = (line, nothing) if path == "kv/range" else (nothing, line)
+        stop_before(PendingStep(REQUESTS.get(path, path), "etcd", reads, writes))
+        if actor is not None and path == "lease/grant":
+            lasts = int(question["TTL"])
+            _granted[question["ID"]] = _Grant(actor, lasts, actor.clock() + lasts)
+        return super().ask(path, question, seconds)
+
+    def keep_alive(self, tokens: Sequence[str], seconds: float) -> list[bool]:
+        stop_before(PendingStep("lease keepalive: renews", "etcd", writes=frozenset({LINE})))
+        alive = super().keep_alive(tokens, seconds)
+        for token, is_there in zip(tokens, alive, strict=True):
+            if is_there and (grant := _granted.get(number_of(token))) is not None:
+                grant.ends = grant.owner.clock() + grant.seconds
+        return alive
+
+    @contextmanager
+    def deletions(self, key: str, revision: int, seconds: float) -> Iterator[Deletions]:
+        stop_before(PendingStep("watch: listens for the deletion of the key before", "etcd", reads=frozenset({LINE})))
+        with super().deletions(key, revision, seconds) as received:
+            yield cast("Deletions", _Listening(received, self, key))
+
+    def is_gone(self, key: str) -> bool:
+        """Return whether a key has been deleted, as the server sees it."""
+        request = {"key": key, "count_only": True}
+        return int(super().ask("kv/range", request, RESPONSE_TIMEOUT).get("count", 0)) == 0
+
+
+REQUESTS = {
+    "lease/grant": "lease grant: asks for a lease of etcd's",
+    "lease/revoke": "lease revoke: leaves the line",
+    "kv/txn": "txn: joins the line",
+    "kv/range": "range: reads the line",
+}
+"""The texts of steps, by the path of the request."""
+
+
+class _Listening(hooks.Notification):
+    """Deletions that an actor waits for on the schedule's clock."""
+
+    def __init__(self, received: Deletions, wire: StoppingWire, key: str) -> None:
+        self._received = received
+        self._wire = wire
+        self._key = key
+
+    def wait(self, seconds: float) -> bool:
+        actor = current_actor()
+        if actor is None:
+            return self._received.wait(seconds)
+        # The server may report later what it has done: once the key is gone, wait for the report.
+        return actor.listen(self, actor.clock() + seconds) and self._received.wait(RESPONSE_TIMEOUT)
+
+    def arrived(self) -> bool:
+        return self._wire.is_gone(self._key)
+
+
+IN_THE_MODULE = StandIns((etcd, "Wire", StoppingWire))

@@ -1,0 +1,136 @@
+"""Clients whose lock is on several Valkey servers: a primary with a replica, or the nodes of Redlock."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import wait
+from typing import Any
+
+import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from lab.explorer.actor import Actor, current_actor, stop_before
+from lab.explorer.history import History
+from lab.explorer.terms import Job, PendingStep
+from lab.ladder.catalogue import LadderEntry
+from lab.sandbox.clock import TTL
+from lab.sandbox.clusters import Cluster, RedlockNodes
+from lab.sandbox.redis_database import stepping_client
+from lab.sandbox.sandbox import Sandbox
+from lab.sandbox.stand_ins import StandIns
+from lab.workloads.base import sleep
+from lab.workloads.lock import LockWorkload
+from locking import Lock, RedisLock, Redlock
+from locking.redis import redlock
+from locking.redis.redlock import Ballot, node_of
+
+NODE_TIMEOUT = 10.0
+"""Seconds: a node that runs answers sooner, and one that does not refuses at once."""
+PAUSE = 0.1
+"""Seconds on the schedule's clock that a pause of random length takes."""
+RETRY_DELAY = 0.005
+"""Seconds between two attempts of a client in a stress run: about as long as another client is inside."""
+MINORITY = "N"
+"""The name, in a schedule, of the two nodes that cannot be reached at first. Their step is to come back."""
+BACK = "back"
+VOTED = "redlock:stock"
+"""The key that all nodes vote on."""
+
+
+class PrimaryWorkload(LockWorkload):
+    """The lock is on a primary, and its replica lags behind.
+
+    Args:
+        cluster: the primary and its replica.
+    """
+
+    interchangeable = False
+
+    def __init__(
+        self, entry: LadderEntry, sandbox: Sandbox, names: Sequence[str], history: History, cluster: Cluster
+    ) -> None:
+        super().__init__(entry, sandbox, names, history)
+        self.cluster = cluster
+
+    def prepare(self) -> Mapping[str, Job]:
+        self.cluster.begin()
+        return super().prepare()
+
+    def clean_up(self) -> None:
+        self.cluster.end()
+
+    def make_lock(self, client: Any) -> Lock:
+        return RedisLock(stepping_client(self.cluster.url("primary")), "stock", ttl=TTL, clock=self.sandbox.clock)
+
+
+class RedlockWorkload(PrimaryWorkload):
+    """The lock is on five nodes. One step asks all of them, in one vote.
+
+    Args:
+        cluster: the nodes.
+    """
+
+    cluster: RedlockNodes
+
+    def __init__(
+        self, entry: LadderEntry, sandbox: Sandbox, names: Sequence[str], history: History, cluster: RedlockNodes
+    ) -> None:
+        super().__init__(entry, sandbox, names, history, cluster)
+
+    def prepare(self) -> Mapping[str, Job]:
+        jobs = super().prepare()
+        IN_THE_MODULE.enter(self)
+        return {**jobs, MINORITY: self._come_back}
+
+    def clean_up(self) -> None:
+        IN_THE_MODULE.leave(self)
+        super().clean_up()
+
+    def make_lock(self, client: Any) -> Lock:
+        # These clients do not stop before each command: the vote is the step.
+        clients = [_client(self.cluster.url(str(number))) for number in range(1, 6)]
+        for one in clients[:3]:
+            node_of(one.connection_pool).open(NODE_TIMEOUT).result(NODE_TIMEOUT)
+        clock = self.sandbox.clock
+        return Redlock(clients, "stock", ttl=TTL, node_timeout=NODE_TIMEOUT, retry_delay=RETRY_DELAY, clock=clock)
+
+    def _come_back(self) -> str:
+        stop_before(PendingStep("two nodes can be reached again", "process", writes=frozenset({VOTED})))
+        self.cluster.reconnect_minority()
+        return BACK
+
+
+class StoppingBallot(Ballot):
+    """A vote that is one step of the actor that calls for it."""
+
+    def hold(self, seconds: float) -> None:
+        does = "; ".join(f"{call.script}.lua on all nodes: {' '.join(call.keys)}" for call in self._calls)
+        stop_before(PendingStep(does, "redis", writes=frozenset({VOTED})))
+        super().hold(seconds)
+        # An attempt to reach a silent node outlasts the vote, and the next vote may use it. Wait until every attempt
+        # has ended: otherwise it would be chance whether a node that comes back in the next step is reached.
+        wait(self._openings, NODE_TIMEOUT)
+
+
+class _Time:
+    """The module `time` for a lock that pauses for a random time: an actor pauses on the schedule's clock."""
+
+    monotonic = staticmethod(time.monotonic)
+
+    @staticmethod
+    def sleep(seconds: float) -> None:
+        actor = current_actor()
+        if actor is None:
+            time.sleep(seconds)
+        else:
+            # In a stress run the pause stays random: that is what ends a split vote.
+            sleep(PAUSE if isinstance(actor, Actor) else seconds)
+
+
+IN_THE_MODULE = StandIns((redlock, "Ballot", StoppingBallot), (redlock, "time", _Time))
+
+
+def _client(url: str) -> redis.Redis:
+    return redis.Redis.from_url(url, retry=Retry(NoBackoff(), 0), socket_timeout=NODE_TIMEOUT)

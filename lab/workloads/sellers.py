@@ -1,0 +1,268 @@
+"""Who sells in a stock experiment: a rung from the lab's tables, or a strategy from the shop's tables.
+
+A seller also says what its tables hold at the end. It implements `lab.checkers.stock.Records`.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import timedelta
+from decimal import Decimal
+from pathlib import Path
+from tempfile import gettempdir
+from typing import Any, cast
+
+from django.contrib.auth.models import User
+from django.db import connection
+from django.utils import timezone
+
+from inventory.audit import Figures
+from inventory.models import StockItem
+from inventory.queue.stream import Queue
+from inventory.requests import Save
+from inventory.strategies import registry
+from inventory.strategies.advisory_lock import AdvisoryLockStrategy
+from inventory.strategies.base import Strategy
+from inventory.strategies.group_commit import GroupCommit
+from inventory.strategies.guarded_update import GuardedUpdate
+from inventory.strategies.locked import Locked
+from inventory.strategies.lua import Lua
+from inventory.strategies.lua_queue import LuaQueue
+from inventory.strategies.optimistic import Optimistic
+from inventory.strategies.row_lock import RowLockStrategy
+from inventory.strategies.segmented_lock import SegmentedLock
+from inventory.strategies.segmented_redis import SegmentedRedis
+from inventory.strategies.unit_rows import UnitRows
+from lab import ledger
+from lab.explorer.history import History
+from lab.ladder.catalogue import LadderEntry
+from lab.ladder.stock import StockRung
+from lab.ladder.stock.segmented_keys import SegmentedKeys
+from lab.models import RungOrder, RungStock
+from lab.workloads.base import NAMES
+from locking import ProcessLock
+from shop import conservation
+from shop.models import Order, OrderItem, Product, Sale, SaleItem
+from shop.orders.saving import reject, save, saved
+from shop.reconcile import reconcile
+
+SKU = "unit"
+KEY = "key of "
+"""Begins the idempotency key of a client's request; the client's name follows."""
+WAIT = 60.0
+"""Seconds of real time that a buyer waits for a lock: longer than any schedule takes."""
+SEGMENTS = 2
+
+
+class Seller(ABC):
+    """Sells the units of one sku.
+
+    Args:
+        entry: the rung.
+        units: how many there are.
+        history: of the run.
+    """
+
+    repairs = False
+    """Whether the shop repairs what a crashed process has left behind: see `repair`."""
+
+    def __init__(self, entry: LadderEntry, units: int, history: History) -> None:
+        self.entry = entry
+        self.units = units
+        self.history = history
+
+    @abstractmethod
+    def open(self) -> tuple[Strategy, Save]:
+        """Stock up and open the sale. Returns the strategy, and how it saves orders."""
+
+    @abstractmethod
+    def load(self) -> None:
+        """Copy the stock to Redis."""
+
+    def repair(self) -> None:
+        """Do what the shop does by itself after a crash."""
+
+    @abstractmethod
+    def figures(self) -> Figures:
+        """Return the conservation law of the sku."""
+
+    @abstractmethod
+    def unowned(self, on_hand: int) -> int:
+        """Return how many of the units on hand Redis neither offers nor reserves."""
+
+    @abstractmethod
+    def order_keys(self) -> Iterable[str]:
+        """Return the idempotency key of each order."""
+
+    @abstractmethod
+    def rows(self) -> Sequence[Mapping[str, Any]]:
+        """Return what Postgres keeps, for people."""
+
+
+class RungSeller(Seller):
+    """A rung of the lab, on the lab's tables."""
+
+    def open(self) -> tuple[Strategy, Save]:
+        RungOrder.objects.all().delete()
+        RungStock.objects.all().delete()
+        RungStock.objects.create(sku=SKU, received=self.units, on_hand=self.units)
+        self.rung = self.make_rung()
+        self.load()
+        return self.rung, ledger.save
+
+    def make_rung(self) -> StockRung:
+        """Make a rung that remembers nothing of an earlier run."""
+        return cast("StockRung", self.entry.code())
+
+    def load(self) -> None:
+        self.rung.preheat([SKU], lambda requests: set())
+
+    def figures(self) -> Figures:
+        return ledger.figures(SKU)
+
+    def unowned(self, on_hand: int) -> int:
+        copy = self.rung.copy(SKU)
+        return 0 if copy is None else max(0, on_hand - copy)
+
+    def order_keys(self) -> Iterable[str]:
+        return RungOrder.objects.values_list("key", flat=True)
+
+    def rows(self) -> Sequence[Mapping[str, Any]]:
+        stock = RungStock.objects.get(sku=SKU)
+        orders = RungOrder.objects.order_by("pk").values_list("key", "quantity")
+        shown = [f"{quantity} for {key.removeprefix(KEY)}" for key, quantity in orders]
+        return [_row("stock", f"{stock.on_hand} on hand"), _row("orders", shown)]
+
+
+class OneSegmentSeller(RungSeller):
+    """A rung with segments that sends every buyer to the first: a random choice would be no part of the schedule."""
+
+    def make_rung(self) -> StockRung:
+        rung = cast("SegmentedKeys", super().make_rung())
+        rung.pick = lambda: 0  # type: ignore[method-assign]
+        return rung
+
+
+CLEAR = """
+    DELETE FROM shop_orderitem;
+    DELETE FROM shop_order;
+    DELETE FROM shop_allowance;
+    DELETE FROM inventory_stocksegment;
+    DELETE FROM inventory_stockunit;
+    DELETE FROM inventory_stockmovement;
+    UPDATE inventory_stockitem SET received = 0, on_hand = 0, version = 0, fence = 0, fenced_by = '';
+"""
+
+
+DELIVERED = "INSERT INTO inventory_stockmovement (sku, kind, units, why, at) VALUES (%s, 'delivered', %s, '', now())"
+
+
+class StrategySeller(Seller):
+    """A strategy of the shop, on the shop's tables."""
+
+    repairs = True
+
+    def open(self) -> tuple[Strategy, Save]:
+        if not Sale.objects.filter(pk=1).exists():
+            _create_sale()
+        with connection.cursor() as cursor:
+            cursor.execute(CLEAR)
+            cursor.execute(
+                "UPDATE inventory_stockitem SET received = %s, on_hand = %s WHERE sku = %s",
+                [self.units, self.units, SKU],
+            )
+            cursor.execute(DELIVERED, [SKU, self.units])
+        self.strategy = STRATEGIES[self.entry.slug]()
+        self.load()
+        return self.strategy, save
+
+    def load(self) -> None:
+        self.strategy.preheat([SKU], saved)
+
+    def repair(self) -> None:
+        if self.history.crashed:
+            reconcile(grace=0)
+
+    def figures(self) -> Figures:
+        return conservation.figures([SKU])[0]
+
+    def unowned(self, on_hand: int) -> int:
+        counters = registry.counters()
+        counter = counters.left([SKU])[SKU]
+        if counter is None:
+            return 0
+        orders = saved(counters.requests())
+        reserved = [item for note in counters.notes() if note.request not in orders for item in note.items]
+        return max(0, on_hand - counter - sum(units for sku, units in reserved if sku == SKU))
+
+    def order_keys(self) -> Iterable[str]:
+        return Order.objects.values_list("key", flat=True)
+
+    def rows(self) -> Sequence[Mapping[str, Any]]:
+        item = StockItem.objects.get(sku=SKU)
+        items = OrderItem.objects.order_by("order__created_at").values_list("order__key", "quantity", "order__state")
+        shown = [f"{quantity} for {key.removeprefix(KEY)}, {state}" for key, quantity, state in items]
+        return [_row("stock", f"{item.on_hand} on hand, fence {item.fence}"), _row("orders", shown)]
+
+
+class QueueSeller(StrategySeller):
+    """The strategy that queues orders in Redis."""
+
+    def repair(self) -> None:
+        """Let another worker take over the entries of a crashed one, and save what is queued."""
+        taking_over = Queue(registry.queue().client, dead=0.0)
+        LuaQueue(registry.counters, lambda: taking_over).work(save, reject, saved)
+        reconcile(grace=0)
+
+    def work(self) -> str:
+        """Save what is queued, as a worker does. Returns what it has done."""
+        strategy = cast("LuaQueue", STRATEGIES[self.entry.slug]())
+        return f"took {strategy.work(save, reject, saved)} off the queue"
+
+
+def _create_sale() -> None:
+    now = timezone.now()
+    for place, name in enumerate(NAMES):
+        User.objects.create(pk=place + 1, username=name)
+    sale = Sale.objects.create(
+        pk=1,
+        name="The lab's sale",
+        opens_at=now - timedelta(days=1),
+        closes_at=now + timedelta(days=36500),
+        preheated_at=now,
+    )
+    product = Product.objects.create(sku=SKU, name="The last unit")
+    SaleItem.objects.create(sale=sale, product=product, price=Decimal("9.90"))
+    StockItem.objects.create(sku=SKU, received=0, on_hand=0)
+
+
+def _row(name: str, value: Any) -> Mapping[str, Any]:
+    return {"where": "postgres", "name": name, "value": value, "ttl": None}
+
+
+def _file_lock(sku: str) -> ProcessLock:
+    return ProcessLock(Path(gettempdir()), f"last-unit-lab-{connection.settings_dict['NAME']}-{sku}")
+
+
+def _first(sku: str, segments: int) -> int:
+    return 0
+
+
+STRATEGIES: dict[str, Callable[[], Strategy]] = {
+    "file-lock": lambda: Locked("file-lock", _file_lock, wait=WAIT),
+    "redis-lock": lambda: Locked("redis-lock", registry.stock_lock, wait=WAIT),
+    "segmented-redis": lambda: SegmentedRedis(
+        registry.segment_counters, registry.stock_lock, wait=WAIT, segments=SEGMENTS, start=_first
+    ),
+    "segmented-lock": lambda: SegmentedLock(registry.stock_lock, wait=WAIT, segments=SEGMENTS, start=_first),
+    "row-lock": RowLockStrategy,
+    "advisory-lock": AdvisoryLockStrategy,
+    "guarded-update": GuardedUpdate,
+    "unit-rows": UnitRows,
+    "optimistic": lambda: Optimistic(backoff=0.0),
+    "lua": lambda: Lua(registry.counters),
+    "lua-queue": lambda: LuaQueue(registry.counters, registry.queue),
+    "group-commit": GroupCommit,
+}
+"""A new strategy, which remembers nothing of an earlier run, by slug."""

@@ -1,0 +1,158 @@
+"""Clients whose lock is on ZooKeeper. Each has a session, and each request of it is a step.
+
+Time ends no session: a thread of its own keeps it alive for as long as the process lives and is not paused, so only the
+time of the leases passes.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Mapping
+from typing import Any, cast
+
+from kazoo.client import KazooClient
+from kazoo.exceptions import SessionMovedError
+from kazoo.handlers.threading import SequentialThreadingHandler
+from kazoo.recipe.lock import Lock as KazooRecipe
+
+from lab.checkers.counter import SOLD, STOCK
+from lab.explorer.actor import current_actor, stop_before
+from lab.explorer.terms import Job, PendingStep
+from lab.sandbox import hooks
+from lab.sandbox.clock import TTL
+from lab.sandbox.fleet import Missing
+from lab.workloads.counter import sell
+from lab.workloads.line import LINE, RESPONSE_TIMEOUT, LineWorkload, RunningServer
+from locking.zookeeper import CreateContainer
+from servers import zookeeper
+from servers.zookeeper import ZooKeeper
+
+LONGEST_WAIT = 1e6
+"""Seconds. A longer wait counts as one without end."""
+
+
+class ZooKeeperWorkload(LineWorkload):
+    """Each client has a session, which stops before each request."""
+
+    def prepare(self) -> Mapping[str, Job]:
+        if not zookeeper.available():
+            raise Missing(f"ZooKeeper is not installed: {zookeeper.INSTALL}")
+        hosts = self.sandbox.resource("zookeeper", lambda: RunningServer(ZooKeeper)).server.hosts
+        self.sessions: _Sessions = self.sandbox.resource("sessions", lambda: _Sessions(hosts))
+        for name in self.names:
+            self.sessions.of(name)
+        return super().prepare()
+
+    def line_up(self, name: str, client: Any) -> str:
+        session = self.sessions.of(name)
+        if self.entry.code is not KazooRecipe:
+            return sell(client, self.entry.code(session, self.lock, clock=self.sandbox.clock), self.inside(name))
+        with KazooRecipe(session, f"/kazoo/{self.lock}"), self.inside(name):
+            client.set(STOCK, int(client.get(STOCK)) - 1)
+        return SOLD
+
+    def end_session(self, name: str) -> None:
+        self.sessions.end(name)
+
+
+class _Sessions:
+    """The sessions of the clients, which they keep from one run to the next."""
+
+    def __init__(self, hosts: str) -> None:
+        self._hosts = hosts
+        self._open: dict[str, StoppingClient] = {}
+
+    def of(self, name: str) -> StoppingClient:
+        if name not in self._open:
+            self._open[name] = client = StoppingClient(self._hosts)
+            client.start(RESPONSE_TIMEOUT)
+        return self._open[name]
+
+    def end(self, name: str) -> None:
+        client = self._open.pop(name)
+        client.stop()
+        client.close()
+
+    def close(self) -> None:
+        for name in list(self._open):
+            self.end(name)
+
+
+class StoppingClient(KazooClient):  # type: ignore[misc, unused-ignore]
+    """kazoo's client, which stops before each request of an actor. Its pings are nobody's steps."""
+
+    def __init__(self, hosts: str) -> None:
+        handler = _Handler()
+        handler.client = self
+        super().__init__(hosts, timeout=TTL, handler=handler)
+
+    def _call(self, request: Any, async_object: Any) -> Any:
+        actor = current_actor()
+        if actor is not None and actor.crashed:
+            # An error that is not retried: the cleanup of a crashed client must not reach the server.
+            async_object.set_exception(SessionMovedError())
+            return None
+        stop_before(of_request(request))
+        return super()._call(request, async_object)
+
+    def catch_up(self) -> None:
+        """Return when the session has received every event that the server has sent by now.
+
+        The server sends a session its events before it answers the session's next request.
+        """
+        self.exists("/")
+        received = threading.Event()
+        self.handler.callback_queue.put(received.set)
+        if not received.wait(RESPONSE_TIMEOUT):
+            raise RuntimeError("A session with ZooKeeper does not receive its events.")
+
+
+class _Handler(SequentialThreadingHandler):  # type: ignore[misc, unused-ignore]
+    """kazoo's threads, and the events that an actor waits for."""
+
+    client: StoppingClient
+
+    def event_object(self) -> threading.Event:
+        return threading.Event() if current_actor() is None else _Watch(self.client)
+
+
+class _Watch(hooks.Notification, threading.Event):
+    """An event that a watch of the server sets, and that an actor waits for on the schedule's clock."""
+
+    def __init__(self, client: StoppingClient) -> None:
+        super().__init__()
+        self._client = client
+
+    def wait(self, timeout: float | None = None) -> bool:
+        actor = current_actor()
+        if actor is None or self.is_set():
+            return super().wait(timeout)
+        endless = timeout is None or timeout > LONGEST_WAIT
+        return actor.listen(self, math.inf if endless else actor.clock() + cast("float", timeout))
+
+    def arrived(self) -> bool:
+        self._client.catch_up()
+        return self.is_set()
+
+
+REQUESTS = {
+    "Create": "create: joins the line",
+    "CreateContainer": "create: makes the line",
+    "GetChildren": "getChildren: reads the line",
+    "GetData": "getData: watches its predecessor, if there is one",
+    "Delete": "delete: leaves the line",
+    "Sync": "sync: lets the server catch up with its leader",
+}
+"""The texts of steps, by the kind of request."""
+
+
+def of_request(request: Any) -> PendingStep:
+    """Return the step of a request to ZooKeeper."""
+    kind = type(request).__name__
+    watches = getattr(request, "watcher", None) is not None
+    does = REQUESTS.get(kind) or ("exists: watches its predecessor" if watches else f"{kind.lower()}: reads")
+    touched = frozenset[str]() if kind == "Sync" else frozenset({LINE})
+    if kind in ("Create", "Delete") or isinstance(request, CreateContainer):
+        return PendingStep(does, "zookeeper", writes=touched)
+    return PendingStep(does, "zookeeper", reads=touched)
