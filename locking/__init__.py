@@ -1,20 +1,21 @@
-"""Locks that hand out leases. A lock names what is locked; a lease is what is held, and knows when it is over.
+"""Locks that hand out leases.
 
-lock = RedisLock(client, "stock:sku-42", ttl=10.0)
-with lock.hold(timeout=2.0) as lease:
-    lease.check()           # raises LeaseLost when the lock is no longer surely ours
-    write(..., lease.fence) # let the store refuse a fence lower than the last it has seen
+A lock names what is locked. A lease is one grant of the lock, and knows when it stops being valid.
 
-Locks on other servers need the client of that server, and are imported from where they are: `locking.zookeeper`,
-`locking.etcd` and `locking.postgres`. `docs/choose-lock.md` says which to choose.
+    lock = RedisLock(client, "stock:sku-42", ttl=10.0)
+    with lock.hold(timeout=2.0) as lease:
+        lease.check()            # raises LeaseLost unless the lock is still held
+        write(..., lease.fence)  # the store refuses a fence lower than the highest it has seen
+
+Locks on ZooKeeper, etcd and Postgres need that server's client library, so import them from `locking.zookeeper`,
+`locking.etcd` and `locking.postgres`. `docs/choose-lock.md` compares all locks.
 """
 
 from locking.errors import LeaseLost, LockError, LockTimeout, LockUnavailable, NotOwner
 from locking.lease import Lease
 from locking.local import ProcessLock, ThreadLock
 from locking.lock import Capabilities, Lock
-from locking.redis.lock import FairRedisLock, RedisLock
-from locking.redis.redlock import Redlock
+from locking.redis import FairRedisLock, RedisLock, Redlock
 from locking.reentrant import ReentrantLock
 from locking.registry import HeldLock, force_release, held
 

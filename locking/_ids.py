@@ -1,4 +1,4 @@
-"""Tokens that tell grants apart, and labels that tell people who holds a lock."""
+"""Grant tokens, and human-readable labels of lock holders."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ def new_token() -> str:
 
 
 def owner_label() -> str:
-    """Return a label of the calling thread for people to read: host, process id and thread name.
+    """Return the host, process id and thread name of the caller, for display only.
 
-    It is not unique, since host names, process ids and thread names repeat: never compare owners by it.
+    Never compare owners by this label: host names, process ids and thread names are reused.
     """
     label = f"{_host()}:{os.getpid()}:{threading.current_thread().name}"
     return label.encode("ascii", "backslashreplace")[:100].decode()

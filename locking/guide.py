@@ -1,4 +1,4 @@
-"""Which lock to choose: docs/locks.md, made from what the locks declare. `python -m locking.guide > docs/locks.md`"""
+"""Generate docs/choose-lock.md from what the locks declare: `python -m locking.guide > docs/choose-lock.md`."""
 
 from __future__ import annotations
 
@@ -9,10 +9,8 @@ from dataclasses import dataclass, fields
 from locking.etcd import EtcdLock
 from locking.local import ProcessLock, ThreadLock
 from locking.lock import Capabilities, Lock
-from locking.postgres.advisory import AdvisoryLock
-from locking.postgres.tables import InsertLock, RowLock
-from locking.redis.lock import RedisLock
-from locking.redis.redlock import Redlock
+from locking.postgres import AdvisoryLock, InsertLock, RowLock
+from locking.redis import RedisLock, Redlock
 from locking.reentrant import ReentrantLock
 from locking.zookeeper import ZooKeeperLock
 
@@ -22,16 +20,17 @@ class GuideEntry:
     """A lock, and what its capabilities do not say.
 
     Args:
-        needs: the servers it runs on.
-        made: the lines that make one.
-        costs: of an uncontended pair of acquire and release, and what is there while it is held or waited for.
-        fails: when two may hold it, or nobody gets it.
-        choose: when it is the right one.
+        lock: the class.
+        needs: servers that it runs on.
+        example: code that makes one.
+        costs: cost of an uncontended acquire and release, and of holding and waiting.
+        fails: when two clients may hold it, or none can get it.
+        choose: when it is the right choice.
     """
 
     lock: type[Lock]
     needs: str
-    made: str
+    example: str
     costs: str
     fails: str
     choose: str
@@ -47,8 +46,8 @@ from locking import ThreadLock
 lock = ThreadLock("stock:sku-42")
 """,
         "Microseconds; no round trip.",
-        "Another process is another lock.",
-        "Only the threads of one process meet: a cache, a file that nobody else opens.",
+        "Another process does not see the lock.",
+        "Only the threads of one process compete, for instance for a cache.",
     ),
     GuideEntry(
         ProcessLock,
@@ -56,15 +55,15 @@ lock = ThreadLock("stock:sku-42")
         """\
 from locking import ProcessLock
 
-lock = ProcessLock("/var/lib/shop/locks", "stock:sku-42")  # it exists, and all who lock may write there
+lock = ProcessLock("/var/lib/shop/locks", "stock:sku-42")  # an existing folder that every user of the lock can write
 """,
-        "Microseconds; no round trip. Waiting polls, every 0.5 to 75 ms.",
-        "Another machine is another lock, and so is the same name after its file was removed while it was held.",
-        "Several processes of one machine: a cron job that must not run twice there.",
+        "Microseconds; no round trip. A waiter polls every 0.5 to 75 ms.",
+        "Another machine does not see the lock. Removing the file while the lock is held splits the lock in two.",
+        "Several processes of one machine compete, for instance a cron job that must not run twice.",
     ),
     GuideEntry(
         RedisLock,
-        "one Redis 7 or Valkey 7.2, or a Sentinel's, or a Cluster",
+        "one Redis 7 or Valkey 7.2 server, Sentinel, or a Redis Cluster",
         """\
 from redis import Redis
 from locking import RedisLock
@@ -72,32 +71,30 @@ from locking import RedisLock
 client = Redis.from_url("redis://localhost:6379/0", socket_timeout=5)
 lock = RedisLock(client, "stock:sku-42", ttl=10.0)
 """,
-        "Two round trips; a handed-over lock takes one. A waiter has one connection of the client's pool, a process "
-        "one more for all renewals.",
-        "The server loses its data, or fails over to a replica that has not seen the grant (`wait_for_replicas` "
-        "narrows that gap), or its clock is set forward. A holder that is paused beyond its TTL goes on: check the "
-        "fence, which grows as long as the server's clock is not set back. A waiter that is stopped, not dead "
-        "(SIGSTOP, a suspended VM), may be handed the lock when it is first in line, and keeps it for the TTL of who "
-        "released it, like any paused holder.",
-        "The default where there is a Redis: fast, fair, and with a fence for what no lock can prevent. "
-        "`FairRedisLock` is this same class under a second name, for who looks for a fair lock: there is no unfair "
-        "one.",
+        "Two round trips; one if the lock is handed over. A waiter uses one connection of the client's pool; a process "
+        "uses one more for all renewals.",
+        "The server loses its data, fails over to a replica without the grant (`wait_for_replicas` narrows that "
+        "window), or has its clock set forward. A holder that is paused beyond its TTL works on: check the fence. It "
+        "grows as long as the server's clock is not set back. A waiter that is stopped but not dead (SIGSTOP, a "
+        "suspended VM) may be handed the lock, and keeps it for the TTL of the releasing client, as a paused holder "
+        "does.",
+        "The default if there is a Redis server: fast, fair and fenced. `FairRedisLock` is an alias of this class.",
     ),
     GuideEntry(
         ReentrantLock,
-        "those of the lock within",
+        "what the wrapped lock needs",
         """\
 from locking import ReentrantLock, ThreadLock
 
 lock = ReentrantLock(ThreadLock("stock:sku-42"))
 """,
-        "Those of the lock within, once for all entries of the same owner.",
-        "As the lock within. Another object of the name is another holder.",
-        "Code that holds the lock calls code that takes it, and neither can be changed.",
+        "Those of the wrapped lock, once for all acquires of one owner.",
+        "See the wrapped lock. Another ReentrantLock with the same name is another holder.",
+        "Code that holds the lock calls code that acquires it, and neither can be changed.",
     ),
     GuideEntry(
         Redlock,
-        "an odd number of independent Redis or Valkey primaries, five say",
+        "an odd number of independent Redis or Valkey primaries, typically five",
         """\
 from redis import Redis
 from locking import Redlock
@@ -105,16 +102,16 @@ from locking import Redlock
 urls = ["redis://redis-1:6379/0", "redis://redis-2:6379/0", "redis://redis-3:6379/0"]
 lock = Redlock([Redis.from_url(url) for url in urls], "stock:sku-42", ttl=10.0)
 """,
-        "Two round trips to all nodes at once, and a connection to each; a node that hangs costs `node_timeout`. "
-        "Waiting tries again and again.",
-        "So many of the nodes that granted forget it that a majority can grant again; one is enough when only just a "
-        "majority had granted: restarts without fsync, failovers to empty replicas, clocks that jump. It has no fence, "
-        "so a paused holder is not refused by anybody.",
-        "Losing one server must not stop the work, and running twice now and then is a nuisance, not a loss.",
+        "Two round trips, each to all nodes at once, and a connection to each node. A node that hangs costs "
+        "`node_timeout`. Waiters poll.",
+        "Enough of the granting nodes lose the grant that another majority can grant the lock again: restarts without "
+        "fsync, failovers to replicas that are behind, clocks that jump. One such node is enough if only a bare "
+        "majority had granted. There is no fence, so nothing refuses the writes of a paused holder.",
+        "Losing one server must not stop the work, and doing the work twice now and then is acceptable.",
     ),
     GuideEntry(
         ZooKeeperLock,
-        "ZooKeeper, an ensemble of three or five",
+        "ZooKeeper, an ensemble of three or five servers",
         """\
 from kazoo.client import KazooClient
 from locking.zookeeper import ZooKeeperLock
@@ -123,100 +120,102 @@ client = KazooClient("zookeeper-1:2181,zookeeper-2:2181,zookeeper-3:2181", timeo
 client.start()
 lock = ZooKeeperLock(client, "stock:sku-42")
 """,
-        "Four requests, two of them writes to a quorum; some milliseconds. An idle waiter sends only the pings of its "
-        "session.",
-        "A holder whose session has ended without its knowing goes on until its lease says so: check the fence.",
-        "ZooKeeper is there anyway: an ensemble is made to lose a server and no grant (the tests here run one server).",
+        "Four requests, of which two are writes to a quorum; a few milliseconds. An idle waiter sends only its "
+        "session's pings.",
+        "A holder whose session has ended without its knowledge works on until its lease is over: check the fence.",
+        "ZooKeeper is already in use. An ensemble keeps its grants when it loses a server (the tests here use one "
+        "server).",
     ),
     GuideEntry(
         EtcdLock,
-        "etcd, a cluster of three or five",
+        "etcd, a cluster of three or five members",
         """\
 from etcd3gw import Etcd3Client
 from locking.etcd import EtcdLock
 
 lock = EtcdLock(Etcd3Client("localhost", 2379), "stock:sku-42", ttl=10)
 """,
-        "Three requests, each a write to a quorum; some milliseconds. A waiter holds a watch, and sends one keepalive "
-        "a TTL to keep its place.",
-        "As ZooKeeper. A crashed holder's lease lasts a quarter longer than the TTL, a second at least, and so does "
-        "the place in line of a waiter whom a restart of the server has cut off; TTLs are whole seconds.",
-        "etcd is there anyway: a cluster is made to lose a member and no grant (the tests here run one member).",
+        "Three requests, each a write to a quorum; a few milliseconds. A waiter keeps a watch open, and sends one "
+        "keepalive per TTL to keep its place.",
+        "As with ZooKeeper. The lease of a crashed holder lasts a quarter longer than the TTL, and at least a second "
+        "longer; so does the place of a waiter that a server restart has cut off. TTLs are whole seconds.",
+        "etcd is already in use. A cluster keeps its grants when it loses a member (the tests here use one member).",
     ),
     GuideEntry(
         AdvisoryLock,
         "Postgres",
         """\
-from locking.postgres.advisory import AdvisoryLock
+from locking.postgres import AdvisoryLock
 
 lock = AdvisoryLock("postgresql://shop@localhost/shop", "stock:sku-42")
 """,
-        "A connection is opened for each grant and each wait, which is most of the two or three milliseconds.",
-        "The connection ends, or the primary fails over: the lease says so. A holder that is stopped keeps it for as "
-        "long as its connection lives, and so does a waiter whose turn has come. Two names may have one 64-bit hash.",
-        "There is a Postgres and no Redis, and locks are taken some times a second, not some thousand.",
+        "Two or three milliseconds, most of them to open the connection that each grant and each wait uses.",
+        "The connection ends, or the primary fails over; the lease reports both. A stopped holder keeps the lock "
+        "while its connection lives, and so does a stopped waiter that is granted the lock. Two names may have the "
+        "same 64-bit hash.",
+        "There is a Postgres server but no Redis, and the lock is taken a few times per second, not thousands.",
     ),
     GuideEntry(
         RowLock,
-        "Postgres, with a table and a row a name",
+        "Postgres, with a table and one row per name",
         """\
-from locking.postgres.tables import RowLock, add_row, create_lock_tables
+from locking.postgres import RowLock, add_row, create_lock_tables
 
 create_lock_tables("postgresql://shop@localhost/shop")  # once
-add_row("postgresql://shop@localhost/shop", "stock:sku-42")  # once a name
+add_row("postgresql://shop@localhost/shop", "stock:sku-42")  # once per name
 lock = RowLock("postgresql://shop@localhost/shop", "stock:sku-42")
 """,
-        "As AdvisoryLock, with five statements, the commit among them.",
-        "As AdvisoryLock. Without the row there is nothing to lock: it says so.",
-        "What is locked is in Postgres and wants a fence, and for as long as a transaction may stay open.",
+        "As AdvisoryLock, with five statements, including the commit.",
+        "As AdvisoryLock. Without the row there is nothing to lock; `acquire` then raises NoSuchLock.",
+        "The locked data is in Postgres and needs a fence, and a transaction may stay open while the lock is held.",
     ),
     GuideEntry(
         InsertLock,
         "Postgres, with a table",
         """\
-from locking.postgres.tables import InsertLock, create_lock_tables
+from locking.postgres import InsertLock, create_lock_tables
 
 create_lock_tables("postgresql://shop@localhost/shop")  # once
 lock = InsertLock("postgresql://shop@localhost/shop", "stock:sku-42", ttl=10.0)
 """,
-        "A connection a request, four statements, two commits.",
-        "Postgres loses its data, or its clock is set forward. A holder that is paused beyond its TTL goes on: check "
+        "A connection per request, four statements, two commits.",
+        "Postgres loses its data, or its clock is set forward. A holder that is paused beyond its TTL works on: check "
         "the fence.",
-        "A lock on Postgres that outlives connections, restarts and poolers, and is free again after a crash.",
+        "A lock on Postgres must outlive connections, restarts and poolers, and be free again after a crash.",
     ),
 )
 
 INTRODUCTION = """\
-# Which lock
+# Choose a lock
 
-<!-- Made by `python -m locking.guide > docs/locks.md`; a test compares them. -->
+<!-- Generated by `python -m locking.guide > docs/choose-lock.md`; a test compares them. -->
 
-All of them have one contract: `lock.acquire()` or `with lock.hold() as lease`, a lease that knows when it is over,
-and an error that says what to do. What each one promises is declared by its class, in `capabilities`, and tested by
-one suite ([tests/locking/conformance.py](../tests/locking/conformance.py)) with real servers; a lock has to pass the
-tests of exactly what it declares.
+All locks have the same interface: `lock.acquire()` or `with lock.hold() as lease`, a lease that knows when it is no
+longer valid, and errors that say what to do. Each class declares what it guarantees in `capabilities`. One test suite
+([tests/locking/conformance.py](../tests/locking/conformance.py)) checks every lock against exactly what it declares,
+on real servers.
 
-First ask what a failure costs. If running twice wastes work, any of them will do: take the cheapest that you have
-the server for. If it does damage, no lock is enough by itself, since a holder can be paused for longer than any
-TTL: take one with a **fence**, and let the store refuse a fence lower than the last it has seen.
-`inventory/strategies/locked.py` does that in the statement that takes the stock.
+First decide what a failure costs. If doing the work twice is only wasteful, use the cheapest lock whose server you
+already run. If it does damage, no lock is enough by itself, because a holder can be paused for longer than any TTL.
+Then use a lock with a **fence**, and let the store refuse a fence lower than the highest one it has seen.
+`inventory/strategies/locked.py` does so in the statement that takes the stock.
 
-How long is a TTL? Not as long as the work, which renewal covers, but several times the longest pause that a holder
-should survive: garbage collection, a busy host, a slow network. It is how long the others wait when a holder dies.
+Choose the TTL by the longest pause that a holder should survive (garbage collection, a busy host, a slow network), and
+use several times that. It need not cover the length of the work, because renewal does. It is also how long others wait
+after a holder has died.
 
-The package needs redis-py, as new as [requirements.in](../requirements.in) says, and a lock on another server that
-server's client: `kazoo`, `etcd3gw`, or `psycopg` for those on Postgres. Nothing else; Django only for its page in the
-admin.
+The package needs redis-py (version: [requirements.in](../requirements.in)). The locks on other servers need the client
+of that server: `kazoo`, `etcd3gw`, or `psycopg` for Postgres. Django is needed only for the admin page.
 
-That page (`/admin/locks/`), `locking.held` and `locking.force_release` see the `RedisLock`s of one server or cluster
-and no others: not Redlock, of which one node does not know whether a majority has granted, nor the locks in
-ZooKeeper, etcd, Postgres, files or threads. For those ask their servers.
+The admin page (`/admin/locks/`), `locking.held` and `locking.force_release` show the `RedisLock`s of one server or
+cluster only. They do not show a Redlock, because one of its nodes does not know whether a majority has granted it, nor
+the locks in ZooKeeper, etcd, Postgres, files or threads: ask those servers instead.
 
 """
 
 
 def markdown() -> str:
-    """Return the text of docs/locks.md."""
+    """Return the text of docs/choose-lock.md."""
     names = [field.name for field in fields(Capabilities)]
     heads = [name.replace("_", " ") for name in names]
     lines = [
@@ -224,31 +223,33 @@ def markdown() -> str:
         f"|---|{'---|' * len(heads)}",
         *(f"| {entry.lock.__name__} | {' | '.join(marks(entry.lock, names))} |" for entry in ENTRIES),
     ]
-    return INTRODUCTION + "\n".join(lines) + f"\n\n{meanings()}\n" + "".join(map(section, ENTRIES))
+    return INTRODUCTION + "\n".join(lines) + f"\n\n{meanings()}" + "".join(map(section, ENTRIES))
 
 
 def marks(lock: type[Lock], names: Sequence[str]) -> list[str]:
+    """Return the cells of a lock's row in the table."""
     declared = getattr(lock, "capabilities", None)
-    if declared is None:  # it has those of the lock within, and one more
-        return ["yes" if name == "reentrant" else "as within" for name in names]
+    if declared is None:  # ReentrantLock: the capabilities of the wrapped lock, and one more
+        return ["yes" if name == "reentrant" else "as wrapped" for name in names]
     return ["yes" if getattr(declared, name) else "–" for name in names]
 
 
 def meanings() -> str:
-    """What each capability means: the list in the docstring of `Capabilities`."""
-    said = (Capabilities.__doc__ or "").split("Attributes:")[1].strip().splitlines()
-    pairs = (line.strip().split(": ", 1) for line in said)
+    """Return the meaning of each capability, from the docstring of `Capabilities`."""
+    attributes = (Capabilities.__doc__ or "").split("Attributes:")[1].strip().splitlines()
+    pairs = (line.strip().split(": ", 1) for line in attributes)
     return "".join(f"- **{name.replace('_', ' ')}**: {meaning}\n" for name, meaning in pairs)
 
 
 def section(entry: GuideEntry) -> str:
+    """Return the section on one lock."""
     module = entry.lock.__module__.replace(".", "/")
     return (
         f"\n## {entry.lock.__name__}\n\n"
-        f"```python\n{entry.made}```\n\n"
+        f"```python\n{entry.example}```\n\n"
         f"- Where: [{module}.py](../{module}.py). Needs {entry.needs}.\n"
-        f"- Costs: {entry.costs}\n"
-        f"- Does not help when: {entry.fails}\n"
+        f"- Cost: {entry.costs}\n"
+        f"- Fails when: {entry.fails}\n"
         f"- Choose it when: {entry.choose}\n"
     )
 

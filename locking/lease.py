@@ -1,11 +1,14 @@
-"""Lease: what a lock hands out. It is held for a time, and it knows when that time is over.
+"""Lease: one grant of a lock. It has a limited lifetime and knows when that lifetime is over.
 
-A holder can be paused for longer than its lease (garbage collection, SIGSTOP, a busy host) and go on as if nothing had
-happened. No lock can prevent that; the lease can only say so. So call `check()` before every step that matters, and let
-the store that you write to refuse a `fence` lower than the highest one it has seen: the pause may come right after the
-check, and while a whole machine is suspended its monotonic clock may stand still.
+A holder can be paused for longer than its lease (garbage collection, SIGSTOP, a suspended virtual machine) and then
+continue as if nothing had happened. No lock can prevent this; the lease can only report it. Therefore:
 
-Source: M. Kleppmann, "How to do distributed locking", https://martin.kleppmann.com/2016/02/08/how-to-do-distributed-locking.html
+- call `check()` before every step that depends on the lock;
+- let the store that you write to refuse a `fence` lower than the highest one it has seen. The pause may come right
+  after the check, and the monotonic clock may stand still while a machine is suspended.
+
+Source: M. Kleppmann, "How to do distributed locking",
+https://martin.kleppmann.com/2016/02/08/how-to-do-distributed-locking.html
 """
 
 from __future__ import annotations
@@ -15,12 +18,9 @@ import logging
 import os
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from locking.errors import LeaseLost, NotOwner
-
-if TYPE_CHECKING:
-    from locking.lock import Lock
 
 logger = logging.getLogger(__name__)
 
@@ -29,13 +29,24 @@ DRIFT_SECONDS = 0.002
 
 
 def validity(ttl: float) -> float:
-    """Return how long, in seconds, a holder may trust a lease of `ttl` seconds.
+    """Return for how many seconds a holder may trust a lease of `ttl` seconds.
 
-    It is shorter than the TTL by the drift allowance: the holder's clock and the server's need not run equally fast.
+    The result is shorter than the TTL by the drift allowance, because the clocks of the holder and the server may run
+    at different speeds.
 
     Source: "Distributed Locks with Redis", https://redis.io/docs/latest/develop/clients/patterns/distributed-locks/
     """
     return ttl * (1 - DRIFT_FACTOR) - DRIFT_SECONDS
+
+
+class LeaseBackend(Protocol):
+    """What a lease needs from the lock that granted it. `locking.lock.Lock` documents these members."""
+
+    name: str
+
+    def _extend(self, lease: Lease, ttl: float) -> bool: ...
+
+    def _release(self, lease: Lease) -> bool: ...
 
 
 class _State(enum.Enum):
@@ -47,25 +58,32 @@ class _State(enum.Enum):
 class Lease:
     """One grant of one lock.
 
-    Any thread of the process that was granted the lease may use it: pass it on freely. In a child after `fork` every
-    use raises `NotOwner`, because the parent still holds it.
+    Any thread of the process that acquired the lease may use it. In a child after `fork`, every use raises `NotOwner`
+    because the parent still holds the lease.
 
-    A lease is HELD until it is LOST or RELEASED, and never comes back from either. It is lost when its time is over by
-    the local clock, whatever the server thinks, or when the server says that it is not ours. It is released from the
-    first call of `release()` on, answered or not; from then on `lost` stays as it is and `on_lost` is not called.
+    A lease starts as held and becomes either lost or released; both states are final. It is lost when its lifetime is
+    over by the local clock, whatever the server says, or when the server says that another holder has the lock. It is
+    released from the first call of `release()` on, answered or not. After that, `lost` no longer changes and `on_lost`
+    is not called.
 
-    Locks make leases; nobody else needs to. What a lock has to remember of a grant besides, it keeps in a subclass.
+    Locks create leases; applications do not. A lock that needs to remember more about a grant uses a subclass.
 
     Args:
-        lock: the lock that grants it, and that extends and releases it.
-        token: what makes this grant different from every other one.
-        started: when the granting request was about to be sent, in seconds on `clock`.
-        ttl: how long the server keeps the grant unless it is extended, in seconds; `math.inf` for ever.
-        fence: the fencing token of the grant, or None for a lock that gives none.
-        on_lost: called once with the lease when it is lost, from whichever thread notices first. It must not block:
-            in the watchdog's thread it would hold up every other renewal of the process.
-        clock: monotonic seconds.
-        validity: how long the holder may trust a grant of so many seconds, for a lock with its own drift allowance.
+        lock: the lock that granted the lease; it extends and releases it.
+        token: identifies this grant; unique.
+        started: time just before the granting request was sent, in seconds on `clock`.
+        ttl: lifetime of the grant on the server unless extended, in seconds; `math.inf` for no limit.
+        clock: returns monotonic seconds.
+        fence: fencing token of the grant, or None if the lock provides none.
+        on_lost: called once, with the lease, when the lease is lost. It runs in the thread that notices first and must
+            not block: in the watchdog's thread, it would delay every renewal of the process.
+        validity: returns for how many seconds a grant of the given TTL may be trusted; for locks with their own drift
+            allowance.
+
+    Attributes:
+        token: identifies this grant.
+        fence: fencing token, greater than that of every earlier grant of the same lock; None if the lock has none.
+        ttl: lifetime of the grant unless extended, in seconds.
     """
 
     __slots__ = (
@@ -87,7 +105,7 @@ class Lease:
 
     def __init__(
         self,
-        lock: Lock,
+        lock: LeaseBackend,
         token: str,
         *,
         started: float,
@@ -116,7 +134,7 @@ class Lease:
 
     @property
     def name(self) -> str:
-        """The name of the lock."""
+        """Name of the lock."""
         return self._lock.name
 
     @property
@@ -124,18 +142,18 @@ class Lease:
         """Whether the lease was lost before it was released.
 
         Raises:
-            NotOwner: in a child after `fork`.
+            NotOwner: the caller is a child after `fork`.
         """
         self._require_own_process()
         return self._state is _State.LOST or (self._state is _State.HELD and self._ended())
 
     def remaining(self) -> float:
-        """Return for how many seconds more the lease is surely ours: 0.0 once it is lost or released.
+        """Return for how many more seconds the lease is guaranteed; 0.0 once it is lost or released.
 
-        Counted from before the request was sent, on the local monotonic clock, less the drift allowance.
+        The time is counted on the local monotonic clock from before the request was sent, less the drift allowance.
 
         Raises:
-            NotOwner: in a child after `fork`.
+            NotOwner: the caller is a child after `fork`.
         """
         self._require_own_process()
         if self._state is not _State.HELD or self._ended():
@@ -143,32 +161,32 @@ class Lease:
         return max(0.0, self._deadline - self._clock())
 
     def check(self) -> None:
-        """Return when the lease is surely ours at this moment, and raise otherwise. It asks no server.
+        """Return if the lease is guaranteed at this moment, and raise otherwise. Sends nothing to the server.
 
         Raises:
-            LeaseLost: the time is over, or the server said that the lock is not ours any more.
-            NotOwner: the lease was released, or this is a child after `fork`.
+            LeaseLost: the lifetime is over, or the server said that the lock is no longer held by this lease.
+            NotOwner: the lease was released, or the caller is a child after `fork`.
         """
         if self.lost:
             self._lose()
             raise LeaseLost(
-                f"The lease of lock {self.name!r} is lost: somebody else may hold it by now. Write nothing more, and "
-                "abandon or undo what was begun."
+                f"The lease of lock {self.name!r} is lost, and another holder may have the lock. Stop writing, and "
+                "abandon or undo the work under this lock."
             )
         if self._state is _State.RELEASED:
-            raise NotOwner(f"The lease of lock {self.name!r} was released. Acquire the lock again.")
+            raise NotOwner(f"The lease of lock {self.name!r} was already released. Acquire the lock again.")
 
     def extend(self, ttl: float | None = None) -> None:
-        """Keep the lock for `ttl` seconds from now. It never shortens what is left.
+        """Keep the lock for `ttl` seconds from now. Never shortens the remaining time.
 
         Args:
-            ttl: seconds; the lease's own TTL when None.
+            ttl: seconds; None for the lease's own TTL.
 
         Raises:
-            LeaseLost: it was, or turned out to be, no longer ours.
-            NotOwner: the lease was released, or this is a child after `fork`.
-            LockUnavailable: no answer. The lease is held for as long as `remaining()` says; try again.
-            ValueError: `ttl` is not a usable time.
+            LeaseLost: the lease was lost, or this call found that it was.
+            NotOwner: the lease was released, or the caller is a child after `fork`.
+            LockUnavailable: the server did not answer. The lease stays valid for `remaining()` seconds; try again.
+            ValueError: `ttl` is not longer than the drift allowance.
         """
         self.check()
         seconds = self.ttl if ttl is None else ttl
@@ -182,54 +200,54 @@ class Lease:
         self.check()
 
     def release(self) -> bool:
-        """Give the lock back, whatever is left of it.
+        """Give the lock back.
 
-        A lost lease is released too, in case the server still keeps the lock for it, so that others need not wait.
+        A lost lease is released too, so that the next holder need not wait if the server still keeps the grant.
 
         Returns:
-            Whether the lock was still ours. False for a lease that was lost, and for one released before.
+            True if the lease still held the lock; False if it was lost or already released.
 
         Raises:
-            LockUnavailable: no answer. Call again: only an answer makes the lease forget its token. When the first
-                request did its work and its answer was lost, the next call still returns True. So it does after
-                whatever else was raised while the answer was waited for, such as KeyboardInterrupt.
-            NotOwner: in a child after `fork`.
+            LockUnavailable: the server did not answer. Call `release` again. If the first request took effect and
+                only its answer was lost, the next call still returns True. The same holds after any other exception
+                during the request, such as KeyboardInterrupt.
+            NotOwner: the caller is a child after `fork`.
         """
         if self.lost:
             self._lose()
         with self._mutex:
             if self._answered:
                 return False
-            ours = self._state is not _State.LOST
-            if ours:
+            still_held = self._state is not _State.LOST
+            if still_held:
                 self._state = _State.RELEASED
         try:
             found = self._lock._release(self)
-        except BaseException:  # an interrupt too: nobody has read the answer
+        except BaseException:  # KeyboardInterrupt too: the answer was not read
             self._unanswered = True
             raise
         with self._mutex:
             first_answer = not self._answered
             self._answered = True
-        # Not found after a request without an answer: it was that request, sent in time, that freed the lock.
-        return ours and (found or (self._unanswered and first_answer))
+        # A grant that is missing after an unanswered request was freed by that request, while it was still valid.
+        return still_held and (found or (self._unanswered and first_answer))
 
     def _require_own_process(self) -> None:
         if self._pid != os.getpid():
             raise NotOwner(
-                f"The lease of lock {self.name!r} belongs to process {self._pid}, which forked this one and still "
+                f"The lease of lock {self.name!r} belongs to process {self._pid}, the parent of this one, which still "
                 "holds it. Acquire the lock in this process."
             )
 
     def _ended(self) -> bool:
-        """Whether the time is over. A lease that can end otherwise, with a connection say, looks at that too.
+        """Return whether the lifetime is over. Subclasses add other ends, such as a closed connection.
 
-        It must be quick, ask no server, and never say False again once it has said True.
+        An implementation must be quick, send nothing to the server, and keep returning True once it has.
         """
         return self._clock() >= self._deadline
 
     def _prolong(self, started: float, ttl: float) -> None:
-        """Note that the server keeps the lock for `ttl` seconds from `started`. An answer that comes too late loses."""
+        """Record that the server keeps the lock for `ttl` seconds from `started`. A late answer loses it."""
         with self._mutex:
             if self._state is _State.HELD and not self._ended():
                 self._deadline = max(self._deadline, started + self._validity(ttl))
@@ -237,14 +255,20 @@ class Lease:
         self._lose()
 
     def _lose(self) -> None:
-        """Note that the lease is lost, and say so once."""
-        with self._mutex:
-            if self._state is not _State.HELD:
-                return
-            self._state = _State.LOST
+        """Mark the lease as lost, and report it once."""
+        if not self._mark_lost():
+            return
         logger.warning("The lease of lock %r was lost (token %s, fence %s).", self.name, self.token, self.fence)
         if self._on_lost is not None:
             try:
                 self._on_lost(self)
             except Exception:
-                logger.exception("on_lost of lock %r failed.", self.name)
+                logger.exception("The on_lost callback of lock %r failed.", self.name)
+
+    def _mark_lost(self) -> bool:
+        """Change the state from held to lost, and return whether this call did so."""
+        with self._mutex:
+            if self._state is not _State.HELD:
+                return False
+            self._state = _State.LOST
+            return True

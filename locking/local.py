@@ -1,8 +1,8 @@
-"""Locks without a server: ThreadLock for the threads of this process, ProcessLock for the processes of this machine.
+"""Locks without a server: ThreadLock for the threads of one process, ProcessLock for the processes of one machine.
 
-Neither expires: a holder that hangs keeps the lock until it ends. Instead, a lease ends with the last reference to it,
-as an open file does. So whoever drops a lease without releasing it, or is interrupted before he could take it in hand,
-locks nobody out for ever, and the log says that it happened.
+Neither lock expires: a holder that hangs keeps the lock until its process ends. Instead, a lease ends with the last
+reference to it, as an open file does. A lease that is dropped without `release()`, or an acquire that is interrupted
+before it returns, therefore frees the lock; the drop is logged as a warning.
 """
 
 from __future__ import annotations
@@ -29,17 +29,19 @@ from locking.lock import Capabilities, Lock, wait_timeout
 logger = logging.getLogger(__name__)
 
 SHORTEST_PAUSE = 0.001
-LONGEST_PAUSE = 0.05
-"""Seconds between two looks at a file that somebody else has locked."""
+"""Shortest pause between two attempts to lock a file, in seconds."""
 
-OVERTIME = 0.1
-"""A look is due when the wait has become longer by this part, so that it lasts about a tenth longer than it must."""
+LONGEST_PAUSE = 0.05
+"""Longest pause between two attempts to lock a file, in seconds."""
+
+PAUSE_PER_WAIT = 0.1
+"""Pause between two attempts as a fraction of the time waited so far. Polling then adds about a tenth to a wait."""
 
 _mutex = threading.RLock()
-"""Guards what is below, a moment at a time. Re-entrant: the garbage collector may end a lease while we are in here."""
+"""Guards `_queues` and `_files`. Re-entrant: the garbage collector may end a lease while this thread holds it."""
 
-_lines: defaultdict[str, deque[Turn]] = defaultdict(deque)
-"""Who holds each name that is held at all, and behind him, in order of arrival, who waits for it."""
+_queues: defaultdict[str, deque[QueuePlace]] = defaultdict(deque)
+"""For each name in use: its holder, followed by its waiters in order of arrival."""
 
 _files: set[FileIO] = set()
 """The files that are open for a lease or a waiter."""
@@ -57,18 +59,18 @@ class LocalLease(Lease):
 
     def __del__(self) -> None:
         if self._lock._release(self) and not sys.is_finalizing():
-            logger.warning("A lease of lock %r was dropped, not released: the lock is free again.", self._lock.name)
+            logger.warning("A lease of lock %r was dropped without release(); the lock is free again.", self._lock.name)
 
 
 class ThreadLock(Lock):
-    """Excludes the threads of this process from each other, first come, first served.
+    """Lock between the threads of one process, first come, first served.
 
-    All locks of one name are one lock, and a name takes memory only while it is held. A release hands the lock to
-    whoever has waited for longest, so a quick newcomer cannot overtake. A forked child starts with all names free:
-    its parent's leases are the parent's.
+    All locks of one name are the same lock. A name uses memory only while it is held. A release hands the lock to the
+    thread that has waited longest, so a newcomer cannot overtake it. A forked child starts with all names free, because
+    its parent's leases belong to the parent.
 
-    The lease never ends by itself, gives no fence and cannot be lost. Under gevent, with `threading` patched before
-    this module is imported, it excludes greenlets too.
+    The lease does not expire, cannot be lost, and has no fence. Under gevent, if `threading` is patched before this
+    module is imported, the lock also excludes greenlets.
 
     Args:
         name: what is locked.
@@ -83,96 +85,96 @@ class ThreadLock(Lock):
         super().__init__(name, ttl=math.inf)
 
     def acquire(self, blocking: bool = True, timeout: float | None = None) -> Lease | None:  # noqa: FBT001, FBT002
-        """See `Lock.acquire`. It raises no `LockUnavailable`."""
+        """Acquire the lock as described in `Lock.acquire`. Never raises `LockUnavailable`."""
         deadline = time.monotonic() + wait_timeout(blocking, timeout)
-        turn = Turn(self.name)
+        place = QueuePlace(self.name)
         try:
-            return ThreadLease(self, turn) if turn.comes(deadline) else None
+            return ThreadLease(self, place) if place.wait_for_turn(deadline) else None
         except BaseException:
-            turn.leave()
+            place.leave()
             raise
 
     def _extend(self, lease: Lease, ttl: float) -> bool:
         return True
 
     def _release(self, lease: Lease) -> bool:
-        return cast(ThreadLease, lease).turn.leave()
+        return cast(ThreadLease, lease).place.leave()
 
 
 class ThreadLease(LocalLease):
-    """A lease that also knows its place in the line: the first."""
+    """Lease of a `ThreadLock`, with its place in the queue: the first."""
 
-    __slots__ = ("turn",)
+    __slots__ = ("place",)
 
-    def __init__(self, lock: Lock, turn: Turn) -> None:
-        self.turn = turn
+    def __init__(self, lock: Lock, place: QueuePlace) -> None:
+        self.place = place
         super().__init__(lock)
 
 
-class Turn:
-    """A place in the line for a name. Who is first holds the lock; who comes to be first is woken."""
+class QueuePlace:
+    """A place in the queue of a name. The first place holds the lock; the place that becomes first is woken."""
 
-    __slots__ = ("_bell", "_name")
+    __slots__ = ("_name", "_wake")
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._bell = threading.Lock()
-        self._bell.acquire()
+        self._wake = threading.Lock()
+        self._wake.acquire()
 
-    def comes(self, deadline: float) -> bool:
-        """Join the line and return whether it is our turn by the deadline. Who was not served has left again."""
+    def wait_for_turn(self, deadline: float) -> bool:
+        """Join the queue, and return whether this place became first by `deadline`. If not, leave the queue."""
         with _mutex:
-            # In one expression: a signal handler or finalizer that leaves a line in between would remove it.
-            _lines[self._name].append(self)
-            first = _lines[self._name][0] is self
+            # One expression: a signal handler or finalizer that leaves the queue in between would remove it.
+            _queues[self._name].append(self)
+            first = _queues[self._name][0] is self
         if not first and (left := deadline - time.monotonic()) > 0:
-            self._bell.acquire(timeout=min(left, threading.TIMEOUT_MAX))
+            self._wake.acquire(timeout=min(left, threading.TIMEOUT_MAX))
         with _mutex:
-            first = _lines[self._name][0] is self
+            first = _queues[self._name][0] is self
             if not first:
                 self.leave()
             return first
 
     def leave(self) -> bool:
-        """Leave the line, wherever we stand, and return whether we stood in it. It may be called again."""
+        """Leave the queue, and return whether this place was still in it. May be called more than once."""
         with _mutex:
-            line = _lines[self._name]
-            stood = self in line
+            queue = _queues[self._name]
+            was_queued = self in queue
             try:
-                if stood:
-                    line.remove(self)
+                if was_queued:
+                    queue.remove(self)
             finally:
-                # Whatever has interrupted us, and even if it was an earlier call: the next must not sleep on for ever.
-                if line:
-                    line[0]._ring()
+                # Wake the first even if this call, or an earlier one, was interrupted: it could sleep for ever.
+                if queue:
+                    queue[0]._wake_up()
                 else:
-                    _lines.pop(self._name, None)
-            return stood
+                    _queues.pop(self._name, None)
+            return was_queued
 
-    def _ring(self) -> None:
-        if self._bell.locked():
-            self._bell.release()
+    def _wake_up(self) -> None:
+        if self._wake.locked():
+            self._wake.release()
 
 
 class ProcessLock(Lock):
-    """Excludes the processes of this machine from each other, and the threads of each, by `flock` on a file.
+    """Lock between the processes of one machine, and between the threads of each, by `flock` on a file.
 
-    The kernel frees the lock when its holder dies, however it dies. A forked child does not hold what its parent
-    holds, neither while the parent lives nor after it. (A process that is forked without running Python's fork hooks,
-    by a C library, does keep it when its parent crashes, until it ends or runs another program.)
+    The kernel frees the lock when its holder dies for any reason. A forked child does not hold its parent's locks,
+    neither while the parent lives nor after. (Exception: a process that a C library forks without running Python's fork
+    hooks keeps the lock after a crash of its parent, until it exits or executes another program.)
 
-    The file is `<folder>/<quoted name>.lock`. It is empty and it stays: removing or replacing it while the lock is in
-    use makes two locks of one. So keep it out of folders that are tidied, such as /tmp. Do not rely on it over NFS.
+    The file is `<folder>/<quoted name>.lock`. It is empty and is never removed: removing or replacing it while the lock
+    is in use would split the lock in two. Keep it out of folders that are cleaned up, such as /tmp, and off NFS.
 
-    There is no `flock` with a time limit, and a thread that is blocked in one cannot be called back. So a waiter looks
-    again and again, every millisecond at first and every 50 milliseconds in the end. Nobody is served in order.
+    `flock` has no time limit, and a thread that is blocked in it cannot be interrupted. A waiter therefore polls, every
+    millisecond at first and every 50 milliseconds after a while. Waiters are not served in order.
 
     Args:
-        folder: where the files are. It must exist, and everybody who locks must be allowed to write there.
-        name: what is locked. Locks of one name in one folder exclude each other.
+        folder: folder of the lock files. It must exist and be writable for every process that uses the lock.
+        name: what is locked. Locks with the same name in the same folder exclude each other.
 
     Raises:
-        ValueError: the name is empty, or longer, when quoted, than a file system takes.
+        ValueError: the name is empty, or its quoted form is too long for a file name.
     """
 
     capabilities = Capabilities(across_processes=True, forks=True, survives_holder_crash=True)
@@ -181,11 +183,11 @@ class ProcessLock(Lock):
         super().__init__(name, ttl=math.inf)
         file = f"{quote(name, safe='')}.lock"
         if len(file) > 255:
-            raise ValueError(f"the name of a process lock must fit into a file's name of 255 bytes: {name!r}")
+            raise ValueError(f"the name of a process lock must fit into a file name of 255 bytes: {name!r}")
         self._path = Path(folder) / file
 
     def acquire(self, blocking: bool = True, timeout: float | None = None) -> Lease | None:  # noqa: FBT001, FBT002
-        """See `Lock.acquire`."""
+        """Acquire the lock as described in `Lock.acquire`."""
         began = time.monotonic()
         deadline = began + wait_timeout(blocking, timeout)
         file = self._open()
@@ -195,8 +197,8 @@ class ProcessLock(Lock):
                 if now >= deadline:
                     _close(file)
                     return None
-                pause = min(max(SHORTEST_PAUSE, OVERTIME * (now - began)), LONGEST_PAUSE)
-                # Not all at the same moment.
+                pause = min(max(SHORTEST_PAUSE, PAUSE_PER_WAIT * (now - began)), LONGEST_PAUSE)
+                # Random, so that waiters do not all try at the same moment.
                 time.sleep(min(pause * random.uniform(0.5, 1.5), deadline - now))  # noqa: S311
             return ProcessLease(self, file)
         except BaseException:
@@ -204,9 +206,9 @@ class ProcessLock(Lock):
             raise
 
     def _open(self) -> FileIO:
-        """Open the file anew: what `flock` excludes is not processes but openings of the file."""
+        """Open the file for this attempt alone: `flock` excludes other openings of a file, not other processes."""
         try:
-            # No fork in between, so that a child knows of every file that it has to close.
+            # Holds the mutex so that no fork happens in between: a child must know every file that it has to close.
             with _mutex:
                 file = FileIO(self._path, "a")
                 _files.add(file)
@@ -225,8 +227,8 @@ class ProcessLock(Lock):
 
     def _unavailable(self, error: OSError) -> LockUnavailable:
         return LockUnavailable(
-            f"The file of lock {self.name!r} cannot be locked ({error}). See whether its folder exists and may be "
-            "written, and whether this process has too many files open."
+            f"The file of lock {self.name!r} could not be locked ({error}). Check that its folder exists and is "
+            "writable, and that this process does not have too many open files."
         )
 
     def _extend(self, lease: Lease, ttl: float) -> bool:
@@ -237,7 +239,7 @@ class ProcessLock(Lock):
 
 
 class ProcessLease(LocalLease):
-    """A lease that also knows the file whose opening holds the lock."""
+    """Lease of a `ProcessLock`, with the open file that holds it."""
 
     __slots__ = ("file",)
 
@@ -260,17 +262,17 @@ def _close(file: FileIO) -> bool:
 
 
 def _unlock(file: FileIO) -> None:
-    """Unlock the file itself: closing it alone would leave it locked for as long as a child has it open too."""
+    """Unlock the file explicitly: closing it would keep it locked for as long as a forked child has it open."""
     fcntl.flock(file, fcntl.LOCK_UN)
 
 
-def _let_go_in_child() -> None:
-    """Hold nothing of the parent's. Closing a file does not unlock it while the parent has it open."""
-    _lines.clear()
+def _drop_inherited() -> None:
+    """Drop the parent's leases in a forked child. Closing a file does not unlock it while the parent has it open."""
+    _queues.clear()
     for file in _files:
         file.close()
     _files.clear()
     _mutex.release()
 
 
-os.register_at_fork(before=_mutex.acquire, after_in_parent=_mutex.release, after_in_child=_let_go_in_child)
+os.register_at_fork(before=_mutex.acquire, after_in_parent=_mutex.release, after_in_child=_drop_inherited)

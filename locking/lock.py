@@ -1,4 +1,4 @@
-"""Lock: a name and a policy. What is held is the `Lease` that it hands out."""
+"""Lock: the contract of every lock. A lock is a name and a policy; each grant of it is a `Lease`."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class Capabilities:
-    """What a lock promises, declared by its class, so that nobody has to infer it. The default is no promise.
+    """What a lock guarantees. Each class declares it; the default guarantees nothing.
 
     Attributes:
-        across_processes: it excludes other processes of the same machine.
+        across_processes: it excludes other processes on the same machine.
         across_machines: it excludes clients on other machines.
-        fenced: every grant carries a number greater than the one before.
-        fair: waiters are served in the order in which they came.
-        reentrant: who holds it may enter again.
-        expires: a grant that nobody extends is over after its TTL.
+        fenced: every grant carries a number greater than that of any earlier grant.
+        fair: waiters are served in order of arrival.
+        reentrant: the holder can acquire it again without waiting.
+        expires: a grant that is not extended ends after its TTL.
         renews: a watchdog extends the lease while its holder lives.
         quiet_wait: a waiter sends at most one command per TTL while nothing happens.
         forks: a forked child can use the same lock object.
         survives_holder_crash: when the holder dies, others get the lock in a bounded time.
-        survives_node_loss: it grants, and excludes others, although a minority of its servers cannot be reached.
-        survives_restart: a grant outlives a restart of the servers, as long as they keep on disk what they granted.
+        survives_node_loss: it grants, and excludes others, while a minority of its servers is unreachable.
+        survives_restart: a grant outlives a restart of the servers, provided that they keep their data on disk.
     """
 
     across_processes: bool = False
@@ -49,27 +49,27 @@ class Capabilities:
 
 
 class Lock(ABC):
-    """The contract of every lock.
+    """Base class of every lock.
 
-    A lock holds no state of a holder: any thread, task or greenlet may use the same object at the same time. It is not
-    re-entrant unless its capabilities say so: who holds it and asks again waits for himself.
+    A lock object holds no state of its holder, so any number of threads, tasks or greenlets may share it. It is not
+    re-entrant unless its capabilities say so: a holder that acquires it again waits for itself.
 
-    A subclass says how to acquire, to extend and to release; what a lease is, and when it is lost, is the same for all.
+    Subclasses define how to acquire, extend and release. What a lease is, and when it is lost, is the same for all.
 
     Args:
-        name: what is locked. Locks of one name exclude each other.
-        ttl: seconds after which a grant that nobody extends is over; `math.inf` for a lock that does not expire.
+        name: what is locked. Locks with the same name exclude each other.
+        ttl: seconds after which a grant that is not extended ends; `math.inf` for a lock that does not expire.
 
     Raises:
-        ValueError: the name is empty, or the TTL is not a usable time.
+        ValueError: the name is empty, or `ttl` is not longer than the drift allowance.
     """
 
     capabilities: Capabilities
-    """What it promises: of the class, or of the object where it depends on what the lock is made of."""
+    """What the lock guarantees. Set on the class, or on the object if it depends on how the object was made."""
 
     def __init__(self, name: str, *, ttl: float) -> None:
         if not name:
-            raise ValueError("a lock needs a name")
+            raise ValueError("the name of a lock must not be empty")
         if not validity(ttl) > 0:
             raise ValueError(f"ttl must be longer than the drift allowance, not {ttl!r}")
         self.name = name
@@ -79,41 +79,44 @@ class Lock(ABC):
         return f"<{type(self).__name__} {self.name!r}, ttl {self.ttl} s>"
 
     @abstractmethod
-    def acquire(self, blocking: bool = True, timeout: float | None = None) -> Lease | None:  # noqa: FBT001, FBT002 - threading.Lock's own signature
-        """Ask for the lock.
+    def acquire(self, blocking: bool = True, timeout: float | None = None) -> Lease | None:  # noqa: FBT001, FBT002 - the signature of threading.Lock
+        """Acquire the lock.
 
         Args:
-            blocking: wait until it is granted; otherwise ask once.
-            timeout: seconds to wait at most, in all, however often the waiter is woken in between; None: no limit.
+            blocking: whether to wait until the lock is granted; if False, ask once.
+            timeout: total seconds to wait at most; None for no limit.
 
         Returns:
-            The lease, or None when the lock was not granted: held by somebody else for the whole of `timeout`.
+            The lease, or None if another holder had the lock until `timeout` was over.
 
         Raises:
-            LockUnavailable: the server cannot be reached or did not answer.
-            ValueError: `timeout` is negative, or given although `blocking` is False.
+            LockUnavailable: the server could not be reached or did not answer.
+            ValueError: `timeout` is negative, or was given although `blocking` is False.
         """
 
     @contextmanager
     def hold(self, timeout: float | None = None) -> Iterator[Lease]:
-        """Hold the lock for the body of a `with` statement.
+        """Hold the lock for the body of a `with` statement, and release it at the end.
 
-        Leaving the body releases the lock. It raises nothing of its own: a lease that was lost has been reported by
-        `on_lost` and a warning, and a server that cannot be reached frees the lock when the TTL is over, as renewal
-        has stopped. So a body that ends well proves nothing: `lease.check()` and the fence do.
+        Leaving the body raises no lock error. A lost lease has already been reported by a warning and by `on_lost`;
+        a server that cannot be reached frees the lock after the TTL, because renewal has stopped. A body that ends
+        without an exception is therefore no proof that the lock was held throughout: use `lease.check()` and the fence.
 
         Args:
-            timeout: seconds to wait at most; None: no limit.
+            timeout: total seconds to wait at most; None for no limit.
+
+        Yields:
+            The lease.
 
         Raises:
-            LockTimeout: not granted in time.
-            LockUnavailable: the server cannot be reached or did not answer. Raised on entry only.
+            LockTimeout: the lock was not granted in time.
+            LockUnavailable: the server could not be reached or did not answer; raised on entry only.
             ValueError: `timeout` is negative.
         """
         lease = self.acquire(timeout=timeout)
         if lease is None:
             raise LockTimeout(
-                f"Lock {self.name!r} was not granted within {timeout} s: somebody else holds it. Try again later."
+                f"Lock {self.name!r} was not granted within {timeout} s because another holder has it. Try again later."
             )
         try:
             yield lease
@@ -121,35 +124,35 @@ class Lock(ABC):
             try:
                 lease.release()
             except (LockUnavailable, NotOwner) as error:
-                logger.warning("Lock %r was not released on leaving its block: %s", self.name, error)
+                logger.warning("Lock %r was not released at the end of its block: %s", self.name, error)
 
     @abstractmethod
     def _extend(self, lease: Lease, ttl: float) -> bool:
-        """Keep the grant for `ttl` seconds from now and return whether it is still there.
+        """Keep the grant for `ttl` seconds from now, and return whether it still existed.
 
         Raises:
-            LockUnavailable: no answer.
+            LockUnavailable: the server did not answer.
         """
 
     @abstractmethod
     def _release(self, lease: Lease) -> bool:
-        """End the grant and return whether it was still there. From this call on the lease is not renewed.
+        """Stop renewing the lease, end the grant, and return whether it still existed.
 
         Raises:
-            LockUnavailable: no answer. It may be called again.
+            LockUnavailable: the server did not answer. The call may be repeated.
         """
 
 
-def wait_timeout(blocking: bool, timeout: float | None) -> float:  # noqa: FBT001 - threading.Lock's own arguments
-    """Return for how many seconds `acquire(blocking, timeout)` may wait: 0 to ask once, `math.inf` without a limit.
+def wait_timeout(blocking: bool, timeout: float | None) -> float:  # noqa: FBT001 - the arguments of threading.Lock
+    """Return for how many seconds `acquire(blocking, timeout)` may wait: 0 to ask once, `math.inf` for no limit.
 
     Raises:
-        ValueError: `timeout` is negative or not a number, or given although `blocking` is False.
+        ValueError: `timeout` is negative or not a number, or was given although `blocking` is False.
     """
     if timeout is None:
         return math.inf if blocking else 0.0
     if not blocking:
-        raise ValueError("a timeout needs blocking=True: an attempt that does not block does not wait")
+        raise ValueError("timeout needs blocking=True: a non-blocking acquire does not wait")
     if not timeout >= 0:
         raise ValueError(f"timeout must be 0 or more seconds, or None, not {timeout!r}")
     return timeout

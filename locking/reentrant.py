@@ -1,7 +1,7 @@
-"""ReentrantLock: lets whoever holds a lock enter again. Only the outermost release gives the lock back.
+"""ReentrantLock: lets the owner of a lock acquire it again. Only the last release gives the lock back.
 
-Who "whoever" is decides everything. A thread id or the id of an object is given again to the next one when the first
-has ended, so an owner is told by a weak reference, which equals no other once its object is gone.
+An owner must never be confused with a later one. Thread ids and object ids are reused after their thread or object has
+ended, so an owner is identified by a weak reference, which equals no other reference once its object is gone.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from dataclasses import replace
 from typing import cast
 
 from locking.errors import LeaseLost
-from locking.lease import Lease, _State
+from locking.lease import Lease
 from locking.lock import Lock, wait_timeout
 
 
-class _Thread:
-    """Stands for a thread, and ends with it. (`threading.current_thread()` may be the object of an earlier thread.)"""
+class _ThreadIdentity:
+    """Lives as long as its thread. `threading.current_thread()` can return an object of an earlier thread instead."""
 
     __slots__ = ("__weakref__",)
 
 
-class _Call:
-    """Stands for what runs in one thread or greenlet in one context, and ends with either.
+class _Execution:
+    """Identifies code that runs in one thread or greenlet and one context; ends with either.
 
-    The threads of a pool run the calls of many tasks one after the other, each in a context of its own.
+    A thread of a pool runs the calls of many tasks one after the other, each in a context of its own.
     """
 
     __slots__ = ("__weakref__", "place")
@@ -40,62 +40,65 @@ class _Call:
         self.place = weakref.ref(place)
 
 
-_here = threading.local()
-_call: ContextVar[_Call | None] = ContextVar("locking.reentrant", default=None)
+_local = threading.local()
+_execution: ContextVar[_Execution | None] = ContextVar("locking.reentrant", default=None)
 
 
 def current_owner() -> Hashable:
-    """Return who runs this: the asyncio task, else the greenlet, else the thread, and never one that has ended.
+    """Return the identity of the caller: its asyncio task, else its greenlet, else its thread.
 
-    What `asyncio.to_thread` runs is an owner of its own, neither the task that waits for it nor the thread of the pool
-    that happens to run it. Other executors bring no context, so there it is the thread, as for `threading.RLock`.
+    A function run by `asyncio.to_thread` is an owner of its own: it is neither the task that awaits it nor the pool
+    thread that runs it. Other executors set no context, so there the owner is the thread, as with `threading.RLock`.
     """
     try:
         task = asyncio.current_task()
-    except RuntimeError:  # no loop runs in this thread
+    except RuntimeError:  # no event loop runs in this thread
         task = None
     if task is not None:
         return weakref.ref(task)
-    place = _place()
-    call = _call.get()
-    if call is None or call.place() is not place:
-        call = _Call(place)
-        _call.set(call)
-    return weakref.ref(call)
+    place = _current_place()
+    execution = _execution.get()
+    if execution is None or execution.place() is not place:
+        execution = _Execution(place)
+        _execution.set(execution)
+    return weakref.ref(execution)
 
 
-def _place() -> object:
+def _current_place() -> object:
     greenlet = sys.modules.get("greenlet")
     current = greenlet.getcurrent() if greenlet is not None else None
     if current is not None and current.parent is not None:
         return current
-    # The main greenlet is the thread, which must not change when somebody imports greenlet in between.
+    # The main greenlet counts as the thread: the owner must not change when greenlet is imported while a lock is held.
     try:
-        return _here.thread
+        return _local.thread
     except AttributeError:
-        _here.thread = _Thread()
-        return _here.thread
+        _local.thread = _ThreadIdentity()
+        return _local.thread
 
 
 class ReentrantLock(Lock):
-    """Makes any lock re-entrant: who holds it enters again at once, without asking, and the entries are counted.
+    """Wrapper that makes any lock re-entrant.
 
-    Who holds what is known to this object alone. Another ReentrantLock of the same name is another holder, also in the
-    same thread, and waits: share the object. In a forked child it is not held.
+    An owner that holds the lock acquires it again at once, without asking the server. The acquires are counted.
 
-    All leases of one grant have its token, fence, time and loss, and may be passed on: another thread can check, extend
-    and release them, and the last one to be released gives the lock back. When the grant is lost, all its leases are,
-    and entering again asks the lock anew. `on_lost` of the inner lock is given the inner lock's own lease.
+    Ownership is known to this object only. Another ReentrantLock with the same name is another holder and waits, also
+    in the same thread: share the object. A forked child does not hold it.
 
-    A task is an owner of its own, also towards the code that runs its loop and the threads that it waits for: these
-    wait for it, for ever if it waits for them. Where that is not what you mean, say who the owner is, for instance by
-    a context variable that the request has set: `ReentrantLock(lock, owner=request_id.get)`.
+    All leases of one grant share its token, fence, remaining time and loss. They may be passed on: another thread can
+    check, extend and release them. The last release gives the lock back. When the grant is lost, all its leases are
+    lost, and the next acquire asks the wrapped lock again. `on_lost` of the wrapped lock receives the wrapped lock's
+    own lease.
+
+    An asyncio task is an owner of its own, distinct from the code that runs its loop and from the threads that it waits
+    for: these wait for the task, for ever if it waits for them. Where this is wrong, define the owner yourself, for
+    instance by a context variable that each request sets: `ReentrantLock(lock, owner=request_id.get)`.
 
     Args:
-        lock: the lock that is asked. Use it through this object only.
-        owner: tells who asks. Equal owners are one holder; the process need not be part of it. Only who asks while an
-            equal owner holds it enters again. Those who ask together are granted it one after the other, so none of
-            them may wait for the others while he holds it.
+        lock: the lock to wrap. Use it through this object only.
+        owner: returns the identity of the caller; equal values are one owner, within one process. Only an owner that
+            already holds the lock enters at once. Callers with equal owners that acquire it at the same time are
+            granted it one after the other, so none of them may wait for another one while it holds the lock.
     """
 
     def __init__(self, lock: Lock, *, owner: Callable[[], Hashable] = current_owner) -> None:
@@ -103,12 +106,12 @@ class ReentrantLock(Lock):
         self.capabilities = replace(lock.capabilities, reentrant=True)
         self._lock = lock
         self._owner = owner
-        # Weak: a grant is kept by its leases, so it goes with them when their owner has died or forgotten them.
-        self._grants: weakref.WeakValueDictionary[Hashable, Grant] = weakref.WeakValueDictionary()
+        # Weak: leases keep their grant alive, so it is freed with them when their owner has died or dropped them.
+        self._grants: weakref.WeakValueDictionary[Hashable, SharedGrant] = weakref.WeakValueDictionary()
 
     def acquire(self, blocking: bool = True, timeout: float | None = None) -> Lease | None:  # noqa: FBT001, FBT002
-        """See `Lock.acquire`. Entering again neither waits nor asks the server."""
-        wait_timeout(blocking, timeout)  # wrong arguments are wrong for everybody
+        """Acquire the lock as described in `Lock.acquire`. An owner that holds it neither waits nor asks the server."""
+        wait_timeout(blocking, timeout)  # raises ValueError for wrong arguments, also if the caller holds the lock
         key = (os.getpid(), self._owner())
         held = self._grants.get(key)
         if held is not None and (lease := held.enter(self)) is not None:
@@ -116,7 +119,7 @@ class ReentrantLock(Lock):
         inner = self._lock.acquire(blocking, timeout)
         if inner is None:
             return None
-        grant = Grant(key, inner)
+        grant = SharedGrant(key, inner)
         self._grants[key] = grant
         return grant.enter(self, first=True)
 
@@ -128,9 +131,9 @@ class ReentrantLock(Lock):
         return True
 
     def _release(self, lease: Lease) -> bool:
-        mine = cast(ReentrantLease, lease)
-        grant = mine.grant
-        entered, others = grant.leave(mine)
+        reentrant_lease = cast(ReentrantLease, lease)
+        grant = reentrant_lease.grant
+        entered, others = grant.leave(reentrant_lease)
         if others:
             return entered
         if self._grants.get(grant.key) is grant:
@@ -138,12 +141,12 @@ class ReentrantLock(Lock):
         return grant.inner.release()
 
 
-class Grant:
-    """One grant of the inner lock, and how many leases share it.
+class SharedGrant:
+    """One grant of the wrapped lock, and the number of leases that share it.
 
     Args:
-        key: the process and the owner that it was granted to.
-        inner: the lease of the inner lock.
+        key: process id and owner that it was granted to.
+        inner: lease of the wrapped lock.
     """
 
     __slots__ = ("__weakref__", "_entries", "_mutex", "inner", "key")
@@ -152,20 +155,20 @@ class Grant:
         self.key = key
         self.inner = inner
         self._entries = 0
-        # Re-entrant, since the garbage collector may run a finalizer that releases a lease while we are in here.
+        # Re-entrant: the garbage collector may run a finalizer that releases a lease while this thread holds the mutex.
         self._mutex = threading.RLock()
 
     def enter(self, lock: Lock, *, first: bool = False) -> ReentrantLease | None:
-        """Return one more lease, or None when the grant is over. Whoever comes first is not asked: the lock is his."""
+        """Return one more lease, or None if the grant is over. The first lease of a grant is always returned."""
         lease = ReentrantLease(lock, self)
         with self._mutex:
-            self._entries += 1  # before anything else, so that nobody who leaves meanwhile believes to be the last
+            self._entries += 1  # first of all, so that no lease that leaves meanwhile takes itself for the last one
             lease.entered = first or (self._entries > 1 and self.inner.remaining() > 0)
             self._entries -= not lease.entered
         return lease if lease.entered else None
 
     def leave(self, lease: ReentrantLease) -> tuple[bool, int]:
-        """Strike the lease off, and return whether it counted until now, and how many others still do."""
+        """Stop counting the lease. Return whether it was counted until now, and how many leases still are."""
         with self._mutex:
             entered, lease.entered = lease.entered, False
             self._entries -= entered
@@ -173,13 +176,13 @@ class Grant:
 
 
 class ReentrantLease(Lease):
-    """A share of a grant: its own is only whether it was released."""
+    """A share of a grant. Only its release is its own; everything else is that of the grant."""
 
     __slots__ = ("entered", "grant")
 
-    def __init__(self, lock: Lock, grant: Grant) -> None:
+    def __init__(self, lock: Lock, grant: SharedGrant) -> None:
         inner = grant.inner
-        # Its own time never ends: the grant's does.
+        # `started` is infinite because only the grant's own deadline counts.
         super().__init__(
             lock, inner.token, started=math.inf, ttl=inner.ttl, clock=inner._clock, fence=inner.fence, on_lost=None
         )
@@ -187,14 +190,12 @@ class ReentrantLease(Lease):
         self.entered = False
 
     def remaining(self) -> float:
-        """See `Lease.remaining`."""
+        """Return the remaining seconds of the grant, as described in `Lease.remaining`."""
         return min(super().remaining(), self.grant.inner.remaining())
 
     def _ended(self) -> bool:
         return self.grant.inner.lost
 
     def _lose(self) -> None:
-        self.grant.inner._lose()  # which says so, once for all who share it
-        with self._mutex:
-            if self._state is _State.HELD:
-                self._state = _State.LOST
+        self.grant.inner._lose()  # reports the loss once, for all leases of the grant
+        self._mark_lost()

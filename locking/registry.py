@@ -1,7 +1,7 @@
-"""Who holds which `RedisLock` on a server right now, for people to look at, and to end by force.
+"""Registry: list the `RedisLock`s that are held on a server, and release one by force.
 
-What it says may be over when it is read. Locks of other kinds are not seen, Redlock among them: one of its nodes does
-not know whether a majority has granted.
+A listing may be out of date by the time it is read. Only `RedisLock`s are listed: a single node of a `Redlock` does not
+know whether a majority granted the lock, and locks on other servers are not in Redis.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from redis.cluster import RedisCluster
 from redis.exceptions import RedisClusterException, RedisError
 
 from locking.errors import LockUnavailable
-from locking.redis.connection import Call, request
+from locking.redis.connection import ScriptCall, run_script
 
 if TYPE_CHECKING:
     from redis import Redis
@@ -27,25 +27,26 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 KEYS_A_STEP = 1000
-FAILURES = (RedisError, RedisClusterException)
-"""No connection, no answer, an error instead of one, and no node of a cluster that could be asked."""
 
-GONE = -2
-"""What PTTL says of a key that does not exist; -1 is for one that does not expire."""
+FAILURES = (RedisError, RedisClusterException)
+"""redis-py's errors for no connection, no answer, a refused command, or no reachable node of a cluster."""
+
+NO_SUCH_KEY = -2
+"""PTTL of a key that does not exist. PTTL of a key that does not expire is -1."""
 
 
 @dataclass(frozen=True)
 class HeldLock:
-    """One lock that somebody holds.
+    """A lock that is held.
 
     Attributes:
-        name: the name of the lock.
-        owner: host, process and thread that asked for it: a label for people, not an identity. Empty for a waiter
-            that it was handed to, until the lease is renewed for the first time.
-        fence: the fencing token of the grant; None when its key is gone.
+        name: name of the lock.
+        owner: host, process id and thread name of the holder, for display only. Empty for a waiter that was just
+            handed the lock, until its lease is first renewed.
+        fence: fencing token of the grant; None if its key is missing.
         age: seconds since the grant, by the server's clock; None without a fence.
-        ttl: seconds until the grant expires unless it is renewed; None for a key that does not expire.
-        waiters: how many wait for it.
+        ttl: seconds until the grant expires unless it is renewed; None if the key does not expire.
+        waiters: number of waiters.
     """
 
     name: str
@@ -57,18 +58,18 @@ class HeldLock:
 
 
 def held(client: Client, limit: int = 1000, *, scan: int = 1_000_000) -> list[HeldLock]:
-    """Return the `RedisLock`s that are held on this server, by name: no Redlock, and none on other kinds of servers.
+    """Return the `RedisLock`s that are held on a server or cluster, sorted by name.
 
-    It looks through the keys of the server step by step (SCAN), which holds up nobody, and stops at the bounds. A lock
-    that comes or goes meanwhile may be missing.
+    The keys of the server are read in steps (SCAN), which blocks no other client. A lock that is acquired or released
+    meanwhile may be missing.
 
     Args:
-        client: the client of the server, or of a cluster.
-        limit: how many locks to return at most.
-        scan: how many keys of the server to look at, about, at most.
+        client: client of the server or cluster.
+        limit: maximum number of locks to return.
+        scan: approximate maximum number of keys to look at on each server.
 
     Raises:
-        LockUnavailable: the server cannot be reached, or refuses.
+        LockUnavailable: the server could not be reached, or refused a command.
     """
     try:
         locks: list[HeldLock] = []
@@ -77,43 +78,42 @@ def held(client: Client, limit: int = 1000, *, scan: int = 1_000_000) -> list[He
             for at in range(0, len(names), KEYS_A_STEP):
                 locks.extend(_look(node, names[at : at + KEYS_A_STEP]))
     except FAILURES as error:
-        raise LockUnavailable(f"The Redis server cannot be asked for its locks ({error}). Try again.") from error
+        raise LockUnavailable(f"The Redis server could not list its locks ({error}). Try again.") from error
     return sorted(locks, key=lambda lock: lock.name)
 
 
 def force_release(client: Client, name: str, *, by: str) -> bool:
-    """Take a lock from whoever holds it, and hand it to the next in the queue.
+    """Release a `RedisLock` on behalf of its holder, and hand it to the next waiter.
 
-    Who does it is logged before it is done, for the answer may not come; and again when it was.
+    The holder learns of it from its next renewal, or from `check()` once its lifetime is over, and continues to work
+    until then. Use this only if every write is guarded by the fence, or if the holder is known to be dead.
 
-    The holder is told when its lease is renewed next, or by `check()` when its time is over; until then it goes on. So
-    only where its writes are guarded by the fence, or when it is known to be dead, is this safe.
+    The action is logged before the request, since the answer may be lost, and again after it succeeded.
 
     Args:
-        client: the client of the server, or of a cluster.
-        name: the name of the lock.
-        by: who does it, and why: for the log.
+        client: client of the server or cluster.
+        name: name of the lock.
+        by: who releases the lock and why, for the log.
 
     Returns:
-        Whether somebody held it.
+        Whether the lock was held.
 
     Raises:
-        LockUnavailable: the server cannot be reached, did not answer, or refuses.
+        LockUnavailable: the server could not be reached, did not answer, or refused a command.
     """
     key = f"lock:{{{name}}}"
     keys = (key, f"{key}:fence", f"{key}:waiters", f"{key}:wake")
     try:
         token, last, ttl = client.get(key), client.get(keys[1]), client.pttl(key)
     except FAILURES as error:
-        raise LockUnavailable(f"The Redis server cannot be asked for lock {name!r} ({error}). Try again.") from error
+        raise LockUnavailable(f"The Redis server could not look up lock {name!r} ({error}). Try again.") from error
     if token is None:
         return False
-    holder = _text(last or b"").partition(" ")[2] or "somebody without a name"
+    holder = _text(last or b"").partition(" ")[2] or "an unknown holder"
     logger.warning("Lock %r is about to be taken from %s by force, by %s.", name, holder, by)
-    # By its token: a grant made in the meantime is another one, and stays.
-    released = bool(
-        request(client, name, Call("release", keys, (_text(token), "", max(ttl, 1000), token_hex(16))), seconds=5.0)
-    )
+    # The release names the token, so a grant made in the meantime is not affected.
+    call = ScriptCall("release", keys, (_text(token), "", max(ttl, 1000), token_hex(16)))
+    released = bool(run_script(client, name, call, seconds=5.0))
     if released:
         logger.warning("Lock %r was taken from %s by force, by %s.", name, holder, by)
     return released
@@ -126,7 +126,7 @@ def _nodes(client: Client) -> list[Redis]:
 
 
 def _names(client: Redis, scan: int) -> Iterator[str]:
-    """Yield each name once: SCAN may return a key twice."""
+    """Yield the name of each lock once, although SCAN may return a key twice."""
     seen: set[str] = set()
     cursor = 0
     for _ in range(0, scan, KEYS_A_STEP):
@@ -151,8 +151,12 @@ def _look(client: Redis, names: list[str]) -> Iterator[HeldLock]:
         pipeline.zcount(f"{key}:waiters", f"({now // 1000}", "+inf")
     answers: list[Any] = pipeline.execute(raise_on_error=False)
     for name, token, ttl, last, waiters in zip(names, *(answers[part::4] for part in range(4)), strict=True):
-        # No token, or no key any more when its time was asked for: freed since it was found. An error: not a lock.
-        if token is None or ttl == GONE or any(isinstance(answer, Exception) for answer in (token, ttl, last, waiters)):
+        # Skip a lock that was freed since the scan, and a key that is not a lock, which answers with an error.
+        if (
+            token is None
+            or ttl == NO_SUCH_KEY
+            or any(isinstance(answer, Exception) for answer in (token, ttl, last, waiters))
+        ):
             continue
         fence, _, owner = ("" if last is None else _text(last)).partition(" ")
         yield HeldLock(
@@ -161,7 +165,7 @@ def _look(client: Redis, names: list[str]) -> Iterator[HeldLock]:
             fence=int(fence) if fence else None,
             age=max(0.0, (now - int(fence)) / 1_000_000) if fence else None,
             ttl=None if ttl < 0 else ttl / 1000,
-            # Who was handed the lock is on the list of waiters until it is known by name.
+            # A waiter that was just handed the lock stays in the list of waiters until its first renewal.
             waiters=waiters if owner or not waiters else waiters - 1,
         )
 

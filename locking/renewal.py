@@ -1,7 +1,7 @@
-"""The watchdog: one thread of a process that extends every lease that asked, and tells holders whose time is over.
+"""Watchdog: one thread per process that renews leases, and reports those whose lifetime is over.
 
-It is started with the first lease and ends by itself when it wakes and finds none. It holds leases weakly: one that
-nobody refers to any more is not renewed, so a forgotten lease frees its lock after the TTL.
+The thread starts with the first lease and ends when it wakes up and finds none. It references leases weakly: a lease
+that the application has dropped is no longer renewed, so its lock is free again after the TTL.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 RENEWALS_PER_TTL = 3
-"""A lease is renewed when a third of its TTL is over, so that two thirds are left for further tries."""
+"""A lease is renewed after a third of its TTL, which leaves two thirds for further attempts."""
 
 RETRY_SECONDS = 0.05
-"""The shortest pause between two tries to renew a lease, in seconds."""
-
+"""Shortest pause between two attempts to renew a lease, in seconds."""
 
 LOOK_SECONDS = 0.25
-"""How often to look at a lease that does not end by time, but with a connection, say."""
+"""Seconds between two looks at a lease without a TTL, which ends with its connection instead."""
 
 
 class Renewer(Protocol):
-    """How the leases of one server are extended. Equal renewers serve the same server, so one of them does it for all.
+    """Extends the leases of one server.
 
-    A renewer is used by one thread at a time.
+    Renewers that compare equal serve the same server, so the watchdog uses one of them for all their leases. A renewer
+    is used by one thread at a time.
     """
 
     def __hash__(self) -> int: ...
@@ -43,14 +43,18 @@ class Renewer(Protocol):
     def __eq__(self, other: object, /) -> bool: ...
 
     def renew(self, leases: Sequence[Lease], seconds: float) -> Sequence[bool | None]:
-        """Extend each lease by its TTL, in one round trip, in `seconds` at most, whatever the server does.
+        """Extend each lease by its TTL, in one round trip.
+
+        Args:
+            leases: the leases to extend.
+            seconds: total time limit, also if the server hangs.
 
         Returns:
-            For each lease whether the lock was still its own, or None when there was no answer.
+            For each lease, whether it still held the lock, or None if there was no answer.
         """
 
     def close(self) -> None:
-        """Let go of connections. The renewer may be used again."""
+        """Close the connections. The renewer may be used again."""
 
 
 @dataclass
@@ -59,20 +63,20 @@ class _Watched:
     lease: weakref.ref[Lease]
     renewer: Renewer | None
     due: float
-    """When to renew it next, by the lease's own clock; `math.inf`: never, it is only watched for its end."""
+    """When to renew the lease next, on the lease's clock; `math.inf` if it is only watched."""
 
 
 class Watchdog:
-    """Renews and watches the leases of this process."""
+    """Renews and watches the leases of one process."""
 
     def __init__(self) -> None:
         self.reset()
 
     def reset(self) -> None:
-        """Forget everything: what a forked child inherits is its parent's."""
-        # Re-entrant, since the garbage collector may run a finalizer that releases a lease while we are in here.
+        """Forget all leases. A forked child calls this, because inherited leases belong to the parent."""
+        # Re-entrant: the garbage collector may run a finalizer that releases a lease while this thread holds the lock.
         self._condition = threading.Condition(threading.RLock())
-        # Whoever else calls `tick` must not use a renewer's connection while the thread does.
+        # Keeps a caller of `tick` from using a renewer's connection at the same time as the thread.
         self._ticking = threading.RLock()
         self._watched: dict[str, _Watched] = {}
         self._renewers: dict[Renewer, Renewer] = {}
@@ -80,14 +84,14 @@ class Watchdog:
         self._wakes_at = math.inf
 
     def watch(self, lease: Lease, renewer: Renewer | None) -> None:
-        """Renew `lease` until it is forgotten, lost or collected, and tell its holder when its time is over.
+        """Renew `lease` until it is forgotten, lost or collected, and call its `on_lost` when its lifetime is over.
 
         Args:
             lease: a lease that is held.
-            renewer: extends it; None: it is not renewed, only watched.
+            renewer: extends the lease; None to only watch it.
         """
         now = lease._clock()
-        # One that was long in coming may have less than a third left, and half of that leaves time to try again.
+        # After a slow grant, less than a third may be left. Half of the rest leaves time for a second attempt.
         left = lease._deadline - now
         pause = LOOK_SECONDS if lease.ttl == math.inf else min(lease.ttl / RENEWALS_PER_TTL, left / 2)
         due = math.inf if renewer is None else now + pause
@@ -102,16 +106,16 @@ class Watchdog:
             self._watched.pop(lease.token, None)
 
     def tick(self) -> float:
-        """Do what is due now: tell holders whose time is over, renew the leases whose turn it is.
+        """Report the leases whose lifetime is over, and renew those that are due.
 
         Returns:
-            Seconds until there is something to do again; `math.inf` when no lease is left.
+            Seconds until the next tick is due; `math.inf` if no lease is left.
         """
         with self._ticking:
             return self._tick()
 
     def _wake_by(self, moment: float) -> None:
-        """See that the thread runs, and that it wakes by then."""
+        """Make sure that the thread runs, and wakes up at `moment` or earlier."""
         if self._thread is None or not self._thread.is_alive():
             self._wakes_at = moment
             self._thread = threading.Thread(target=self._run, name="lock-renewal", daemon=True)
@@ -125,11 +129,11 @@ class Watchdog:
             self._wakes_at = math.inf
             watched = list(self._watched.values())
         held = self._held(watched)
-        for renewer, turn in self._turns(held):
-            # Half of the least time left, so that a server that hangs delays nobody's signal, and leaves time to renew
-            # the leases of the others and to try again on a new connection.
+        for renewer, batch in self._batches(held):
+            # Half of the shortest remaining time: a server that hangs then delays no report, and leaves time to renew
+            # the other leases and to try again on a new connection.
             seconds = min((lease.remaining() for lease, _ in held if lease.remaining() > 0), default=0.0) / 2
-            self._renew(renewer, turn, seconds)
+            self._renew(renewer, batch, seconds)
         self._close_renewers(keep={entry.renewer for _, entry in held})
         return min(
             (
@@ -140,7 +144,7 @@ class Watchdog:
         )
 
     def _held(self, watched: list[_Watched]) -> list[tuple[Lease, _Watched]]:
-        """Return those that are still held, and drop the others: collected, released, or lost, which it says."""
+        """Return the leases that are still held. Drop the collected and released ones, and report the lost ones."""
         held = []
         for entry in watched:
             lease = entry.lease()
@@ -153,9 +157,9 @@ class Watchdog:
                 self._watched.pop(entry.token, None)
         return held
 
-    def _turns(self, held: list[tuple[Lease, _Watched]]) -> list[tuple[Renewer, list[tuple[Lease, _Watched]]]]:
-        """Return the renewers that have something to do now, and the leases that each of them renews."""
-        turns: dict[Renewer, list[tuple[Lease, _Watched]]] = {}
+    def _batches(self, held: list[tuple[Lease, _Watched]]) -> list[tuple[Renewer, list[tuple[Lease, _Watched]]]]:
+        """Return each renewer with a lease that is due, together with the leases to renew in one batch."""
+        batches: dict[Renewer, list[tuple[Lease, _Watched]]] = {}
         due: set[Renewer] = set()
         for lease, entry in held:
             if entry.renewer is None:
@@ -163,24 +167,24 @@ class Watchdog:
             early = entry.due - lease._clock()
             if early <= 0:
                 due.add(entry.renewer)
-            # Those whose turn is near go along, so that leases that were granted one by one end up in one batch.
+            # Leases that are nearly due join the batch, so that leases granted one by one share their round trips.
             if early <= lease.ttl / RENEWALS_PER_TTL / 2:
-                turns.setdefault(entry.renewer, []).append((lease, entry))
-        return [(self._renewers.setdefault(renewer, renewer), turns[renewer]) for renewer in due]
+                batches.setdefault(entry.renewer, []).append((lease, entry))
+        return [(self._renewers.setdefault(renewer, renewer), batches[renewer]) for renewer in due]
 
-    def _renew(self, renewer: Renewer, turn: list[tuple[Lease, _Watched]], seconds: float) -> None:
-        started = [lease._clock() for lease, _ in turn]
+    def _renew(self, renewer: Renewer, batch: list[tuple[Lease, _Watched]], seconds: float) -> None:
+        started = [lease._clock() for lease, _ in batch]
         answers: Sequence[bool | None]
         try:
-            answers = renewer.renew([lease for lease, _ in turn], seconds)
+            answers = renewer.renew([lease for lease, _ in batch], seconds)
         except Exception:
-            # A fault of one renewer must not cost the leases of the others.
-            logger.exception("%d leases were not renewed; it is tried again.", len(turn))
-            answers = [None] * len(turn)
-        for (lease, entry), start, ours in zip(turn, started, answers, strict=True):
-            if ours is None:
+            # A bug in one renewer must not cost the leases of the others.
+            logger.exception("%d leases were not renewed; the watchdog tries again.", len(batch))
+            answers = [None] * len(batch)
+        for (lease, entry), start, still_held in zip(batch, started, answers, strict=True):
+            if still_held is None:
                 entry.due = lease._clock() + max(RETRY_SECONDS, lease.remaining() / 4)
-            elif ours:
+            elif still_held:
                 lease._prolong(start, lease.ttl)
                 entry.due = start + lease.ttl / RENEWALS_PER_TTL
             else:
@@ -195,16 +199,16 @@ class Watchdog:
             try:
                 pause = self.tick()
             except BaseException:
-                # This thread must not end while somebody relies on it, whatever a server or an `on_lost` does.
-                logger.exception("Renewing leases failed; it is tried again.")
+                # Holders rely on this thread, so no fault of a server or of an `on_lost` callback may end it.
+                logger.exception("Renewing leases failed; the watchdog tries again.")
                 pause = RETRY_SECONDS
             with self._condition:
                 self._wakes_at = min(self._wakes_at, time.monotonic() + pause)
 
     def _sleep(self) -> bool:
-        """Sleep until there may be something to do. Returns False when there is no lease any more.
+        """Sleep until something may be due, and return whether any lease is left.
 
-        It looks when it wakes and not before, so a lease that comes and goes in between never troubles the thread.
+        Leases are counted only after waking up, so that one that comes and goes in between does not wake the thread.
         """
         with self._condition:
             while self._wakes_at < math.inf and (pause := self._wakes_at - time.monotonic()) > 0:
@@ -212,7 +216,7 @@ class Watchdog:
             return bool(self._watched)
 
     def _ends(self) -> bool:
-        """Whether there is still no lease. Then every connection is let go of, and the next lease starts a thread."""
+        """End the thread and close all connections if there is still no lease. The next lease starts a new thread."""
         with self._ticking, self._condition:
             if self._watched:
                 return False

@@ -7,7 +7,7 @@ from django.db import connection, transaction
 from inventory import stock
 from inventory.requests import OrderRequest, Placement, Save, save_one
 from inventory.strategies.base import Strategy
-from locking.postgres.advisory import number
+from locking.postgres.names import advisory_key
 
 # One after the other, in the order of the array.
 LOCK = "SELECT pg_advisory_xact_lock(key) FROM unnest(%s::bigint[]) AS key"
@@ -40,4 +40,4 @@ def key(sku: str) -> int:
 
     A single 64-bit number leaves no room for a class of locks, so the class is in what is hashed.
     """
-    return number(f"advisory-lock:{sku}", 8)
+    return advisory_key(f"advisory-lock:{sku}")

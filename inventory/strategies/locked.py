@@ -15,7 +15,7 @@ from inventory.models import StockItem
 from inventory.requests import OrderRequest, Placement, RequestItem, Save, save_one
 from inventory.strategies.base import Strategy
 from locking import Lease, Lock, LockTimeout, LockUnavailable
-from locking.postgres.tables import NoSuchLock
+from locking.postgres import NoSuchLock
 
 CLAIM = """
     UPDATE inventory_stockitem

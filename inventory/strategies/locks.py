@@ -25,8 +25,7 @@ from redis import Redis
 
 from inventory.strategies.locked import Locked
 from locking import ProcessLock, RedisLock, Redlock
-from locking.postgres.advisory import AdvisoryLock
-from locking.postgres.tables import InsertLock, RowLock
+from locking.postgres import AdvisoryLock, InsertLock, RowLock
 
 if TYPE_CHECKING:
     from etcd3gw import Etcd3Client

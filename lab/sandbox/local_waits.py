@@ -13,7 +13,7 @@ from pathlib import Path
 
 from lab.explorer.actor import Actor
 from lab.explorer.source_line import ROOT
-from locking.local import ProcessLock, Turn
+from locking.local import ProcessLock, QueuePlace
 
 THREADING = threading.__file__
 INVENTORY = str(ROOT / "inventory")
@@ -31,9 +31,9 @@ def waits_for_a_thread(actor: Actor) -> bool:
         caller = frame.f_back and frame.f_back.f_back
         in_inventory = caller is not None and caller.f_code.co_filename.startswith(INVENTORY)
         return in_inventory and waiter is not None and waiter.locked()
-    if code is Turn.comes.__code__:
-        turn = frame.f_locals["self"]
-        return frame.f_locals.get("first") is False and turn._bell.locked()
+    if code is QueuePlace.wait_for_turn.__code__:
+        place = frame.f_locals["self"]
+        return frame.f_locals.get("first") is False and place._wake.locked()
     if code is ProcessLock.acquire.__code__:
         return "pause" in frame.f_locals and _is_locked(frame.f_locals["self"]._path)
     return False

@@ -6,16 +6,17 @@ from typing import TYPE_CHECKING, Any
 
 from lab.explorer.actor import current_actor
 from lab.sandbox.stand_ins import StandIns
-from locking import etcd, zookeeper
-from locking.postgres import advisory, tables
+from locking.etcd import lock as etcd
+from locking.postgres import insert, session_lock
 from locking.redis import lock, redlock
 from locking.renewal import Watchdog, watchdog
+from locking.zookeeper import lock as zookeeper
 
 if TYPE_CHECKING:
     from locking.lease import Lease
     from locking.renewal import Renewer
 
-USERS: tuple[Any, ...] = (lock, redlock, zookeeper, etcd, advisory, tables)
+USERS: tuple[Any, ...] = (lock, redlock, zookeeper, etcd, session_lock, insert)
 """The modules that ask a watchdog to renew their leases."""
 
 

@@ -16,8 +16,10 @@ from lab.sandbox.clock import TTL
 from lab.sandbox.stand_ins import StandIns
 from lab.workloads.counter import sell
 from lab.workloads.line import LINE, RESPONSE_TIMEOUT, LineWorkload, RunningServer
-from locking import LockUnavailable, etcd
-from locking.etcd import Deletions, EtcdLock, Wire, number_of
+from locking import LockUnavailable
+from locking.etcd import EtcdLock, lock, renewal
+from locking.etcd.gateway import EtcdGateway, lease_number
+from locking.etcd.watch import DeletionWatch
 from servers.etcd import Etcd
 
 
@@ -75,7 +77,7 @@ class EtcdLeases:
     """
 
     def __init__(self, client: Etcd3Client, lock: str, clock: Callable[[], float]) -> None:
-        self._wire = Wire(client, lock)
+        self._gateway = EtcdGateway(client, lock)
         self._clock = clock
 
     def pass_time(self, seconds: float) -> None:
@@ -98,10 +100,10 @@ class EtcdLeases:
         for lease in leases:
             del _granted[lease]
             with suppress(LockUnavailable):
-                self._wire.ask("lease/revoke", {"ID": lease}, RESPONSE_TIMEOUT)
+                self._gateway.ask("lease/revoke", {"ID": lease}, RESPONSE_TIMEOUT)
 
 
-class StoppingWire(Wire):
+class StoppingGateway(EtcdGateway):
     """The connection of a lock to etcd: each request is a step."""
 
     def ask(self, path: str, question: dict[str, Any], seconds: float) -> Any:
@@ -118,15 +120,15 @@ class StoppingWire(Wire):
         stop_before(PendingStep("lease keepalive: renews", "etcd", writes=frozenset({LINE})))
         alive = super().keep_alive(tokens, seconds)
         for token, is_there in zip(tokens, alive, strict=True):
-            if is_there and (grant := _granted.get(number_of(token))) is not None:
+            if is_there and (grant := _granted.get(lease_number(token))) is not None:
                 grant.ends = grant.owner.clock() + grant.seconds
         return alive
 
     @contextmanager
-    def deletions(self, key: str, revision: int, seconds: float) -> Iterator[Deletions]:
+    def deletions(self, key: str, revision: int, seconds: float) -> Iterator[DeletionWatch]:
         stop_before(PendingStep("watch: listens for the deletion of the key before", "etcd", reads=frozenset({LINE})))
         with super().deletions(key, revision, seconds) as received:
-            yield cast("Deletions", _Listening(received, self, key))
+            yield cast("DeletionWatch", _Listening(received, self, key))
 
     def is_gone(self, key: str) -> bool:
         """Return whether a key has been deleted, as the server sees it."""
@@ -146,9 +148,9 @@ REQUESTS = {
 class _Listening(hooks.Notification):
     """Deletions that an actor waits for on the schedule's clock."""
 
-    def __init__(self, received: Deletions, wire: StoppingWire, key: str) -> None:
+    def __init__(self, received: DeletionWatch, gateway: StoppingGateway, key: str) -> None:
         self._received = received
-        self._wire = wire
+        self._gateway = gateway
         self._key = key
 
     def wait(self, seconds: float) -> bool:
@@ -159,7 +161,7 @@ class _Listening(hooks.Notification):
         return actor.listen(self, actor.clock() + seconds) and self._received.wait(RESPONSE_TIMEOUT)
 
     def arrived(self) -> bool:
-        return self._wire.is_gone(self._key)
+        return self._gateway.is_gone(self._key)
 
 
-IN_THE_MODULE = StandIns((etcd, "Wire", StoppingWire))
+IN_THE_MODULE = StandIns((lock, "EtcdGateway", StoppingGateway), (renewal, "EtcdGateway", StoppingGateway))

@@ -16,11 +16,10 @@ from lab.sandbox.stand_ins import StandIns
 from lab.workloads.base import sleep
 from lab.workloads.lock import LockWorkload
 from locking import Lock
-from locking.postgres import advisory, tables
-from locking.postgres.tables import InsertLock, create_lock_tables
+from locking.postgres import InsertLock, create_lock_tables, insert, session_lock, tables
 
 NAME = "stock"
-USERS: tuple[Any, ...] = (advisory, tables, insert_without_owner_and_expiry)
+USERS: tuple[Any, ...] = (session_lock, insert, tables, insert_without_owner_and_expiry)
 """The modules that open sessions."""
 
 IN_THE_MODULES = StandIns(*((module, "PostgresSession", StoppingSession) for module in USERS))

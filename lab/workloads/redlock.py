@@ -24,7 +24,8 @@ from lab.workloads.base import sleep
 from lab.workloads.lock import LockWorkload
 from locking import Lock, RedisLock, Redlock
 from locking.redis import redlock
-from locking.redis.redlock import Ballot, node_of
+from locking.redis.ballot import Ballot
+from locking.redis.nodes import node_of
 
 NODE_TIMEOUT = 10.0
 """Seconds: a node that runs answers sooner, and one that does not refuses at once."""

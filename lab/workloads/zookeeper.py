@@ -24,7 +24,7 @@ from lab.sandbox.clock import TTL
 from lab.sandbox.fleet import Missing
 from lab.workloads.counter import sell
 from lab.workloads.line import LINE, RESPONSE_TIMEOUT, LineWorkload, RunningServer
-from locking.zookeeper import CreateContainer
+from locking.zookeeper.protocol import CreateContainer
 from servers import zookeeper
 from servers.zookeeper import ZooKeeper
 

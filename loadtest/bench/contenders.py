@@ -18,13 +18,11 @@ from redis.connection import UnixDomainSocketConnection
 
 from loadtest.bench.etcd3gw_recipe import Etcd3gwLock
 from loadtest.bench.kazoo_recipe import KazooRecipeLock
-from locking import FairRedisLock, Lease, Lock, RedisLock
+from locking import FairRedisLock, Lease, Lock, RedisLock, Redlock
 from locking.etcd import EtcdLock
 from locking.local import ProcessLock, ThreadLock
+from locking.postgres import AdvisoryLock, InsertLock, RowLock, add_row
 from locking.postgres import session as postgres
-from locking.postgres.advisory import AdvisoryLock
-from locking.postgres.tables import InsertLock, RowLock, add_row
-from locking.redis.redlock import Redlock
 from locking.reentrant import ReentrantLock
 from locking.zookeeper import ZooKeeperLock
 from servers import zookeeper

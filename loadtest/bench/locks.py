@@ -23,7 +23,7 @@ from rich.table import Table
 
 from loadtest.arguments import positive, seconds
 from loadtest.bench.contenders import ALL, LOCKS, ON_ZOOKEEPER, PEERS, TTL, Addresses, Take, session
-from locking.postgres.tables import create_lock_tables
+from locking.postgres import create_lock_tables
 from servers.etcd import Etcd
 from servers.folder import RunFolder
 from servers.postgres import Postgres

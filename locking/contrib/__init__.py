@@ -1,1 +1,1 @@
-"""What the locks bring along for frameworks."""
+"""Integrations of the locks with frameworks."""

@@ -1,10 +1,11 @@
-"""A connection to Postgres that belongs to one grant or one wait, and is closed with it.
+"""PostgresSession: a connection that belongs to one grant or one wait, and is closed with it.
 
-Never one of the request's: whoever waits for a lock with a connection from a pool keeps from the pool what the holder
-needs to get on. So allow in `max_connections` for one a holder and one a waiter; opening it takes some milliseconds.
+It is never a connection of the application's pool: a waiter would keep from the pool the connection that the holder
+needs to finish. Allow in `max_connections` for one connection per holder and one per waiter. Opening one takes a few
+milliseconds.
 
-It speaks through libpq's own calls (`psycopg.pq`), because psycopg's `execute` knows no time limit, and wakes ten times
-a second while it waits.
+Statements go through libpq's own calls (`psycopg.pq`), because psycopg's `execute` has no time limit, and wakes up ten
+times a second while it waits.
 """
 
 from __future__ import annotations
@@ -31,25 +32,26 @@ if TYPE_CHECKING:
     from psycopg.pq.abc import PGresult
 
 ANSWER_SECONDS = 10.0
-"""Seconds that a server has to answer, whatever the caller's timeout, which is for the lock."""
+"""Seconds that the server has to answer, independent of the caller's `timeout`, which is for the lock."""
 
 LONGEST_WAIT = 2_000_000.0
-"""Seconds: both ends count milliseconds in 32 bits. A wait of more than 23 days ends after 23 days."""
+"""Seconds (23 days). Client and server count milliseconds in 32 bits, so a longer wait ends after this time."""
 
 APPLICATION_NAME_BYTES = 63
 
 LOCK_NOT_AVAILABLE = "55P03"
-"""The SQLSTATE of a wait that reached `lock_timeout`, and of `NOWAIT`."""
+"""SQLSTATE of a wait that reached `lock_timeout`, and of a refused `NOWAIT`."""
 
 QUERY_CANCELED = "57014"
-"""The SQLSTATE of a statement that reached `statement_timeout`, and of one that somebody has cancelled."""
+"""SQLSTATE of a statement that reached `statement_timeout` or was cancelled."""
 
 IDLE_SESSION_TIMEOUT = "57P05"
-"""The SQLSTATE with which the server ends a session that has asked nothing for as long as `idle`."""
+"""SQLSTATE with which the server ends a session that was idle for `idle_session_timeout`."""
 
-# Our kernel notices a silent network after 15 seconds, the server's after 40: before it gives the lock to others. The
-# user timeout also ends a vain try to connect, so that the next one of several hosts gets its turn.
-CONNECTING = {
+# The client's kernel notices a silent network after 15 seconds, the server's after 40. A holder thus learns of the loss
+# before the server gives the lock away. The user timeout also ends a failed attempt to connect, so that the next one of
+# several hosts is tried.
+CONNECTION_PARAMETERS = {
     "keepalives_idle": "5",
     "keepalives_interval": "5",
     "keepalives_count": "2",
@@ -72,19 +74,21 @@ FROM (VALUES
 ) AS wanted (name, value)
 WHERE current_setting(name, true) IS NOT NULL
 """
-"""No default of the server's may end a grant, or fail for who has waited: a stricter isolation would. Read-only stays
-as it is: who has set a server so means it. Settings that an older server does not know are left out. Returns whether it
-is a standby: libpq's own look may believe what a pooler remembers.
+"""Pin the settings of the session, so that no server default can end a grant or abort a waiter.
 
-$1 `lock_timeout`, $2 `idle_session_timeout`, which Postgres knows from version 14 on.
+A stricter default isolation level would abort waiters. Read-only mode is left alone, because an operator who sets it
+means it. Settings that an older server does not have are skipped. The last column says whether the server is a standby;
+libpq's own check may see an outdated value that a pooler has cached.
+
+$1 `lock_timeout`, $2 `idle_session_timeout` (Postgres 14 or later).
 """
 
 
 class StatementRefused(LockUnavailable):
-    """The server answered with an error.
+    """The server answered a statement with an error.
 
     Attributes:
-        sqlstate: its code, of https://www.postgresql.org/docs/current/errcodes-appendix.html
+        sqlstate: error code, see https://www.postgresql.org/docs/current/errcodes-appendix.html
     """
 
     def __init__(self, message: str, sqlstate: str) -> None:
@@ -92,11 +96,11 @@ class StatementRefused(LockUnavailable):
         self.sqlstate = sqlstate
 
 
-class Ended(LockUnavailable):
-    """The server has ended the session, and said why.
+class SessionEnded(LockUnavailable):
+    """The server ended the session, with a reason.
 
     Attributes:
-        sqlstate: its code, as in `Refused`.
+        sqlstate: error code, as in `StatementRefused`.
     """
 
     def __init__(self, message: str, sqlstate: str) -> None:
@@ -105,85 +109,87 @@ class Ended(LockUnavailable):
 
 
 class PostgresSession:
-    """A connection of one's own, in autocommit, as a context manager that closes it.
+    """A connection in autocommit mode, as a context manager that closes it.
 
     Args:
-        conninfo: where to connect, as libpq's parameters.
-        lock: the name of the lock, for messages and for `application_name`.
-        left: for how many seconds a statement may wait for a lock; 0 for one that does not wait.
-        idle: seconds after which the server ends the session when we ask nothing; `math.inf` for never.
-        answers: seconds that the server has to let us in, and for each answer.
+        conninfo: libpq's connection parameters.
+        lock: name of the lock, for messages and for `application_name`.
+        wait_seconds: for how many seconds a statement may wait for a lock; 0 if it does not wait.
+        idle_timeout: seconds without a statement after which the server ends the session; `math.inf` for never.
+        answer_timeout: seconds that the server has to accept the connection, and to answer each statement.
 
     Attributes:
-        turn: held by whoever asks while others may, too.
+        answer_timeout: as above; may be changed.
+        statement_lock: serializes the statements of threads that share the session.
 
     Raises:
-        LockUnavailable: the server cannot be reached.
+        LockUnavailable: the server could not be reached, or is a standby.
     """
 
     def __init__(
         self,
         conninfo: dict[str, Any],
         lock: str,
-        left: float = 0.0,
+        wait_seconds: float = 0.0,
         *,
-        idle: float = math.inf,
-        answers: float = ANSWER_SECONDS,
+        idle_timeout: float = math.inf,
+        answer_timeout: float = ANSWER_SECONDS,
     ) -> None:
         self._lock = lock
-        self.answers = answers
-        self.turn = threading.RLock()
+        self.answer_timeout = answer_timeout
+        self.statement_lock = threading.RLock()
         self._mutex = threading.RLock()
-        self._over = False
-        until = time.monotonic() + left
+        self._closed = False
+        until = time.monotonic() + wait_seconds
         label = f"lock {lock}".encode("ascii", "backslashreplace")[:APPLICATION_NAME_BYTES].decode()
-        wanted = {**CONNECTING, **conninfo, "application_name": label, "client_encoding": "UTF8"}
+        wanted = {**CONNECTION_PARAMETERS, **conninfo, "application_name": label, "client_encoding": "UTF8"}
         self._pgconn = PGconn.connect_start(make_conninfo("", **wanted).encode())
-        # What the server says to a session that has asked nothing. The handler must not refer to us, or our end would
-        # not close the connection.
-        self._farewell = farewell = list[tuple[str, str]]()
-        self._pgconn.notice_handler = lambda result: farewell.extend(_farewell_in(result))
+        # The reasons with which the server ends an idle session. The handler must not refer to this object: a reference
+        # cycle would keep a dropped session from closing its connection.
+        self._end_reasons = end_reasons = list[tuple[str, str]]()
+        self._pgconn.notice_handler = lambda result: end_reasons.extend(_end_reason_in(result))
         _open.add(self)
         try:
             self._connect()
             # A statement that does not wait for the lock may still wait for another statement to end.
-            patience = until - time.monotonic() if left > 0 else answers
-            row = self.ask(SETTINGS, str(limit(patience)), str(limit(idle)) if idle < math.inf else "0")
+            lock_timeout = until - time.monotonic() if wait_seconds > 0 else answer_timeout
+            idle = str(server_milliseconds(idle_timeout)) if idle_timeout < math.inf else "0"
+            row = self.ask(SETTINGS, str(server_milliseconds(lock_timeout)), idle)
             if row[-1] == "t":
                 raise LockUnavailable(
-                    f"The server asked for lock {lock!r} is a standby, whose locks exclude nobody elsewhere. Name the "
-                    "primary, or several hosts with target_session_attrs=primary."
+                    f"The server of lock {lock!r} is a standby, whose locks exclude no client of the primary. Name the "
+                    "primary in conninfo, or several hosts with target_session_attrs=primary."
                 )
         except (psycopg.Error, TimeoutError) as error:
             self.close()
             raise LockUnavailable(
-                f"Postgres cannot be reached for lock {lock!r} ({str(error).strip()}). Try again; if that does not "
-                "help, see whether the server runs, and whether its max_connections allow for one a holder and one a "
-                "waiter."
+                f"Postgres cannot be reached for lock {lock!r} ({str(error).strip()}). Try again. If that does not "
+                "help, check that the server is running, and that its max_connections allows one connection per holder "
+                "and one per waiter."
             ) from error
         except BaseException:
             self.close()
             raise
 
     def ask(self, statement: str, *values: str, waits: float = 0.0) -> list[str | None]:
-        """Run a statement and return its first row; an empty list when it has none.
+        """Run a statement and return its first row, or an empty list if it returns none.
 
         Args:
-            statement: one with `$1`, `$2` … for the values, or several without.
-            values: what stands for them.
-            waits: for how many seconds it may wait for a lock, until `lock_timeout` ends it.
+            statement: the SQL text. Several statements are allowed if there are no `values`.
+            values: the parameters `$1`, `$2`, … as text.
+            waits: seconds that the statement may wait for a lock, on top of `answer_timeout`.
 
         Raises:
-            Refused: the server answered with an error.
-            Ended: the server has ended the session, and said why. It may have done what it was asked.
-            LockUnavailable: no answer. The session is closed, and the server ends what it did.
+            StatementRefused: the server answered with an error.
+            SessionEnded: the server ended the session, with a reason. The statement may have taken effect.
+            LockUnavailable: the server did not answer. The session is closed, and the server ends what it did.
         """
         try:
             if values:
                 self._pgconn.send_query_params(statement.encode(), [value.encode() for value in values])
             else:
                 self._pgconn.send_query(statement.encode())
-            results = self._results(waits + self.answers)
+            results = self._results(waits + self.answer_timeout)
         except (psycopg.Error, TimeoutError) as error:
             raise self._failed("Postgres did not answer for", error) from error
         except BaseException:
@@ -199,10 +205,10 @@ class PostgresSession:
         return [None if value is None else bytes(value).decode() for value in row]
 
     def sleep(self, seconds: float) -> bool:
-        """Wait for a notification, and return whether one came within `seconds`.
+        """Wait for a notification, and return whether one arrived within `seconds`.
 
         Raises:
-            Ended: the server has ended the session, and said why.
+            SessionEnded: the server ended the session, with a reason.
             LockUnavailable: the connection was cut.
         """
         deadline = time.monotonic() + seconds
@@ -213,26 +219,26 @@ class PostgresSession:
         except TimeoutError:
             return False
         except psycopg.Error as error:
-            raise self._failed("The connection was cut that waits for", error) from error
+            raise self._failed("The connection was cut during the wait for", error) from error
         return True
 
     @property
     def ended(self) -> bool:
-        """Whether the connection is over: a look at the socket, which asks nobody.
+        """Whether the connection has ended. Looks at the socket and sends nothing.
 
-        A server says nothing to a session that asks nothing, so whatever there is to read says that it is over. What a
-        network swallows silently is not seen before the keepalives are.
+        A server sends nothing to an idle session, so anything to read means that it has ended. A network that drops
+        packets silently is noticed only by the keepalives.
         """
-        with self._mutex:  # so that nobody closes the socket while we look, and its number goes to another file
-            self._over = self._over or bool(_ready(self._pgconn.socket, 0.0))
-            return self._over
+        with self._mutex:  # otherwise another thread could close the socket, and its number be reused for another file
+            self._closed = self._closed or bool(_ready(self._pgconn.socket, 0.0))
+            return self._closed
 
     def close(self) -> None:
-        """Close the connection. The server ends what it held, some moments later."""
+        """Close the connection. The server frees its locks a moment later."""
         with self._mutex:
-            self._over = True
+            self._closed = True
             self._pgconn.finish()
-        _open.discard(self)  # last: a child that is forked meanwhile gets a mutex that nobody holds
+        _open.discard(self)  # last, so that a child forked before this line replaces the mutex, which was held
 
     def __enter__(self) -> Self:
         return self
@@ -241,33 +247,34 @@ class PostgresSession:
         self.close()
 
     def disown(self) -> None:
-        """Let go of the parent's connection in a forked child.
+        """Drop the parent's connection in a forked child.
 
-        Closing it properly would tell the server to end the parent's session. Keeping it open would keep the lock from
-        becoming free when the parent dies. The number of the socket stays taken, so that nothing else gets it.
+        A regular close would tell the server to end the parent's session. An open copy would keep the lock from
+        becoming free when the parent dies. The socket is replaced by /dev/null, so that its number is not reused.
         """
-        self.turn, self._mutex = threading.RLock(), threading.RLock()  # a thread of the parent's may have held them
+        # A thread of the parent may have held the old ones.
+        self.statement_lock, self._mutex = threading.RLock(), threading.RLock()
         null = os.open(os.devnull, os.O_RDWR)
         os.dup2(null, self._pgconn.socket, inheritable=False)
         os.close(null)
 
     def _connect(self) -> None:
-        self._carry_on(self._pgconn, self._pgconn.connect_poll)
+        self._poll_until_connected(self._pgconn, self._pgconn.connect_poll)
         self._pgconn.nonblocking = 1
 
     def _abandon(self) -> None:
-        """End the running statement, so that the server does not go on waiting for us, and close."""
+        """Cancel the running statement, so that the server stops waiting for its lock, and close."""
         with suppress(psycopg.Error, TimeoutError):
             if self._pgconn.transaction_status == TransactionStatus.ACTIVE:
                 cancel = self._pgconn.cancel_conn()
                 cancel.start()
-                self._carry_on(cancel, cancel.poll)
-                self._results(self.answers)
+                self._poll_until_connected(cancel, cancel.poll)
+                self._results(self.answer_timeout)
         self.close()
 
-    def _carry_on(self, connection: abc.PGconn | abc.PGcancelConn, poll: Callable[[], int]) -> None:
-        """Do what libpq asks for until it is connected."""
-        deadline = time.monotonic() + self.answers
+    def _poll_until_connected(self, connection: abc.PGconn | abc.PGcancelConn, poll: Callable[[], int]) -> None:
+        """Drive libpq's connection state machine until it is connected."""
+        deadline = time.monotonic() + self.answer_timeout
         state = PollingStatus.WRITING
         while state != PollingStatus.OK:
             if state == PollingStatus.FAILED or connection.status == ConnStatus.BAD:
@@ -277,16 +284,18 @@ class PostgresSession:
             state = PollingStatus(poll())
 
     def _failed(self, what: str, error: Exception) -> LockUnavailable:
-        """Close, and return what to raise: what the server has said, when it has said something."""
+        """Close, and return the exception to raise, with the server's reason if it sent one."""
         self.close()
-        advice = "Try again; if that does not help, see whether the server runs."
-        if self._farewell:
-            state, said = self._farewell[-1]
-            return Ended(f"Postgres ended the session for lock {self._lock!r} ({state}: {said}). {advice}", state)
+        advice = "Try again. If that does not help, check that the server is running."
+        if self._end_reasons:
+            state, message = self._end_reasons[-1]
+            return SessionEnded(
+                f"Postgres ended the session for lock {self._lock!r} ({state}: {message}). {advice}", state
+            )
         return LockUnavailable(f"{what} lock {self._lock!r} ({str(error).strip()}). {advice}")
 
     def _results(self, seconds: float) -> list[PGresult]:
-        """Return what the server answers within `seconds`; TimeoutError when it does not."""
+        """Return the results of the statement, or raise TimeoutError if they do not arrive within `seconds`."""
         deadline = time.monotonic() + seconds
         while self._pgconn.flush():
             _wait(self._pgconn.socket, deadline, select.POLLIN | select.POLLOUT)
@@ -298,57 +307,57 @@ class PostgresSession:
                 try:
                     self._pgconn.consume_input()
                 except psycopg.OperationalError:
-                    # It may have said why before it hung up. Otherwise the result is libpq's, and says the same.
+                    # The server may have sent its reason before it closed. If not, the result is libpq's own error.
                     if not self._pgconn.is_busy() and (last := self._pgconn.get_result()) is not None:
-                        self._farewell += _farewell_in(last)
+                        self._end_reasons += _end_reason_in(last)
                     raise
             result = self._pgconn.get_result()
             if result is None:
                 return results
-            self._farewell += _farewell_in(result)
-            if self._farewell:
-                raise psycopg.OperationalError("the server has ended the session")
+            self._end_reasons += _end_reason_in(result)
+            if self._end_reasons:
+                raise psycopg.OperationalError("the server ended the session")
             results.append(result)
 
     def _notified(self) -> bool:
-        """Whether a notification is here, and forget all that are."""
-        came = False
+        """Consume the notifications that have arrived, and return whether there was one."""
+        notified = False
         while self._pgconn.notifies() is not None:
-            came = True
-        return came
+            notified = True
+        return notified
 
 
 def parameters(conninfo: str) -> dict[str, Any]:
-    """Return the parameters of a connection string.
+    """Return the parameters of a libpq connection string or URL.
 
     Raises:
-        ValueError: it is not one.
+        ValueError: `conninfo` cannot be parsed.
     """
     try:
         return dict(conninfo_to_dict(conninfo))
     except psycopg.ProgrammingError as error:
-        raise ValueError(f"conninfo is not a connection string of libpq: {str(error).strip()}") from error
+        raise ValueError(f"conninfo is not a libpq connection string: {str(error).strip()}") from error
 
 
-def limit(seconds: float) -> int:
-    """Return a time limit as the server counts it, in milliseconds, where 0 would be none."""
+def server_milliseconds(seconds: float) -> int:
+    """Return a time limit in the server's milliseconds; at least 1, because 0 would mean no limit."""
     return max(1, math.ceil(min(seconds, LONGEST_WAIT) * 1000))
 
 
 def _refused(lock: str, result: abc.PGresult) -> StatementRefused:
-    state, said = _said(result)
-    return StatementRefused(f"Postgres refused lock {lock!r} ({state}: {said}). Try again.", state)
+    state, message = _error_in(result)
+    return StatementRefused(f"Postgres refused a statement for lock {lock!r} ({state}: {message}). Try again.", state)
 
 
-def _farewell_in(result: abc.PGresult) -> list[tuple[str, str]]:
-    """Return with which SQLSTATE and words the server ends the session; nothing if it does not."""
-    # A pooler may leave out the severity that is not translated.
+def _end_reason_in(result: abc.PGresult) -> list[tuple[str, str]]:
+    """Return the SQLSTATE and message with which the server ends the session; an empty list if it does not."""
+    # A pooler may omit the untranslated severity.
     severity = result.error_field(DiagnosticField.SEVERITY_NONLOCALIZED) or result.error_field(DiagnosticField.SEVERITY)
-    return [_said(result)] if severity in {b"FATAL", b"PANIC"} else []
+    return [_error_in(result)] if severity in {b"FATAL", b"PANIC"} else []
 
 
-def _said(result: abc.PGresult) -> tuple[str, str]:
-    """Return the SQLSTATE of a result, and what it says."""
+def _error_in(result: abc.PGresult) -> tuple[str, str]:
+    """Return the SQLSTATE and the message of a result."""
     state = (result.error_field(DiagnosticField.SQLSTATE) or b"").decode()
     return state, (result.error_field(DiagnosticField.MESSAGE_PRIMARY) or b"").decode(errors="replace")
 
@@ -365,12 +374,12 @@ def _ready(socket: int, seconds: float, events: int = select.POLLIN) -> list[tup
 
 
 _open: weakref.WeakSet[PostgresSession] = weakref.WeakSet()
-"""The sessions of this process."""
+"""The open sessions of this process."""
 
 
 def _disown_all() -> None:
     for session in _open:
-        with suppress(OSError, psycopg.Error):  # one that had no socket yet
+        with suppress(OSError, psycopg.Error):  # the session had no socket yet
             session.disown()
     _open.clear()
 

@@ -1,12 +1,13 @@
-"""What the Redis locks say to a server: scripts, each within a time limit of its own.
+"""Run the scripts of the Redis locks, each within a time limit.
 
-The client's `execute_command` is not used, because it may try ten times without saying so, and a lock has to know when
-a request was left without an answer: the grant may have been given, the release may have been done.
+redis-py's `execute_command` is not used because it may repeat a command silently. A lock must know when a request was
+left without an answer: the grant or the release may still take effect.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -35,45 +36,56 @@ logger = logging.getLogger(__name__)
 Command = tuple[Any, ...]
 
 NO_ANSWER = (redis.ConnectionError, redis.TimeoutError)
-"""What redis-py raises when there is no connection, or no answer."""
+"""redis-py's errors for no connection and no answer."""
 
-SHORTEST = 0.001
-"""Seconds: no time at all would make a socket non-blocking."""
+SHORTEST_TIMEOUT = 0.001
+"""Seconds. A timeout of 0 would make a socket non-blocking."""
 
 SCRIPTS = Path(__file__).with_name("scripts")
 
 
 @cache
 def script(name: str) -> tuple[str, str]:
-    """Return the text of `scripts/<name>.lua`, and the digest by which a server that has seen it runs it."""
+    """Return the text of `scripts/<name>.lua`, and its SHA-1 digest for EVALSHA."""
     text = (SCRIPTS / f"{name}.lua").read_text(encoding="utf-8")
     return text, sha1(text.encode(), usedforsecurity=False).hexdigest()
 
 
+def milliseconds(seconds: float) -> int:
+    """Return `seconds` in whole milliseconds, rounded up."""
+    return math.ceil(seconds * 1000)
+
+
 class NoNode(LockUnavailable, redis.ConnectionError):
-    """No node of the cluster is known to have a key: for the caller of a lock, and for us, who could not connect."""
+    """The cluster has no known node for a key.
+
+    It is a `LockUnavailable` for the caller of a lock, and a connection error for the code that handles those.
+    """
 
 
 def pool_of(client: Client, key: str) -> ConnectionPool:
-    """Return the connections to the server that has the key: a cluster's client has a pool for each node.
+    """Return the connection pool of the server that has `key`: a cluster client has one pool for each node.
 
     Raises:
-        NoNode: the client knows of none.
+        NoNode: the client knows no node for the key.
     """
     if isinstance(client, RedisCluster):
         try:
             node = cast(Any, client).get_node_from_key(key)
             return client.get_redis_connection(node).connection_pool
-        except RedisClusterException as error:  # which is no RedisError
-            raise NoNode(f"No node of the Redis cluster has {key!r} ({error}). Try again.") from error
+        except RedisClusterException as error:  # not a RedisError
+            raise NoNode(f"No node of the Redis cluster serves the key {key!r} ({error}). Try again.") from error
     return client.connection_pool
 
 
-class Call(NamedTuple):
-    """One run of a script: its name, KEYS and ARGV.
+class ScriptCall(NamedTuple):
+    """One run of a Lua script.
 
-    Args:
-        replicas: how many replicas have to have what it wrote before it counts.
+    Attributes:
+        script: name of the file in `scripts`, without `.lua`.
+        keys: KEYS of the script.
+        args: ARGV of the script.
+        replicas: number of replicas that must have the writes of the script before a grant counts.
     """
 
     script: str
@@ -83,77 +95,78 @@ class Call(NamedTuple):
 
     @property
     def by_digest(self) -> Command:
-        """The command that does it on a server that knows the script."""
+        """EVALSHA command, for a server that has the script cached."""
         return ("EVALSHA", script(self.script)[1], len(self.keys), *self.keys, *self.args)
 
     @property
     def in_full(self) -> Command:
-        """The command that does it on any server, which knows the script from then on."""
+        """EVAL command, for any server; the server then caches the script."""
         return ("EVAL", script(self.script)[0], len(self.keys), *self.keys, *self.args)
 
 
-def request(
+def run_script(
     client: Client,
     lock: str,
-    call: Call,
+    call: ScriptCall,
     *,
     seconds: float,
     on: Any = None,
-    undo: Callable[[], Sequence[Call]] | None = None,
+    undo: Callable[[], Sequence[ScriptCall]] | None = None,
 ) -> Any:
     """Run a script once and return its answer.
 
-    A server that has lost its scripts (SCRIPT FLUSH, restart) is sent the whole text, and a node of a cluster that has
-    handed the key to another one has done nothing, so the other one is asked. Connecting follows the timeouts and
-    retries of the client and is not part of the time limit.
+    If the server no longer has the script cached (SCRIPT FLUSH, restart), the full text is sent. If a cluster node has
+    given the key to another node, it has done nothing, so the other node is asked. Connecting follows the client's own
+    timeouts and retries, and does not count towards the time limit.
 
     Args:
-        client: whose pool the connection comes from.
-        lock: the name of the lock, for messages.
+        client: client whose connection pool is used.
+        lock: name of the lock, for messages.
         call: what to run.
-        seconds: how long to wait for the answer, or the client's own `socket_timeout` when that is shorter.
-        on: an idle connection that the caller has borrowed already.
-        undo: gives what to run behind a request that fails or whose answer does not come. A server that is merely slow
-            gets it after the request, as both travel on one connection; when that was cut, a new one is tried.
+        seconds: time limit for the answer. The client's `socket_timeout` applies if it is shorter.
+        on: an idle connection that the caller has already taken from the pool.
+        undo: returns calls that undo the request. They are sent if the request fails or is not answered, on the same
+            connection, so that a slow server runs them after the request. If that connection is broken, a new one is
+            tried.
 
     Raises:
-        LockUnavailable: no connection, no answer, an error instead of one, or too few replicas.
+        LockUnavailable: no connection, no answer, an error as the answer, or too few replicas.
     """
     try:
         try:
-            return _request(pool_of(client, call.keys[0]), call, seconds, on, undo)
+            return _run_script(pool_of(client, call.keys[0]), call, seconds, on, undo)
         except MovedError as moved:
             cast("RedisCluster", client).nodes_manager.move_slot(moved)
-            return _request(pool_of(client, call.keys[0]), call, seconds, None, undo)
+            return _run_script(pool_of(client, call.keys[0]), call, seconds, None, undo)
     except NO_ANSWER as error:
-        if isinstance(client, RedisCluster):  # whoever has taken over from a dead node is asked next time
+        if isinstance(client, RedisCluster):  # find the node that took over from a dead one, for the next request
             with suppress(redis.RedisError, RedisClusterException):
                 client.nodes_manager.initialize()
         raise LockUnavailable(
-            f"The Redis server did not answer for lock {lock!r} ({error}). Try again; if that does not help, see "
-            "whether it runs, and whether the client's max_connections and socket_timeout are enough."
+            f"The Redis server did not answer for lock {lock!r} ({error}). Try again. If that does not help, check "
+            "that the server is running, and that max_connections and socket_timeout of the client are large enough."
         ) from error
     except redis.RedisError as error:
-        raise LockUnavailable(f"The Redis server refused what lock {lock!r} asked for: {error}") from error
+        raise LockUnavailable(f"The Redis server refused a request for lock {lock!r}: {error}") from error
 
 
-def _request(
-    pool: ConnectionPool, call: Call, seconds: float, on: Any, undo: Callable[[], Sequence[Call]] | None
+def _run_script(
+    pool: ConnectionPool, call: ScriptCall, seconds: float, on: Any, undo: Callable[[], Sequence[ScriptCall]] | None
 ) -> Any:
     connection: Any = pool.get_connection() if on is None else on
     try:
         return _run(connection, call, seconds)
-    except MovedError:  # nothing was done here
+    except MovedError:  # this node has done nothing
         raise
     except BaseException:
         try:
             if undo is not None:
                 steps = connection.pack_commands([step.in_full for step in undo()])
                 with suppress(redis.RedisError):
-                    # Without the client's health check, which would send a PING first and wait for its answer.
+                    # Skip the client's health check, which would send a PING and wait for its answer.
                     connection.send_packed_command(steps, check_health=False)
         finally:
-            # A late answer must not be taken for the answer to the next request on this connection.
+            # A late answer must not be read as the answer to the next request on this connection.
             connection.disconnect()
         raise
     finally:
@@ -161,7 +174,7 @@ def _request(
             pool.release(connection)
 
 
-def _run(connection: Any, call: Call, seconds: float) -> Any:
+def _run(connection: Any, call: ScriptCall, seconds: float) -> Any:
     own = connection.socket_timeout
     limit = {} if own is not None and own <= seconds else {"timeout": seconds}
     connection.send_command(*call.by_digest)
@@ -179,59 +192,60 @@ def _run(connection: Any, call: Call, seconds: float) -> Any:
 
 
 def granted(answer: Any) -> bool:
-    """Whether a script has granted or extended the lock: 1, alone or in front, says so."""
+    """Return whether a script has granted or extended the lock: its answer is 1, or a list that starts with 1."""
     return bool((answer[0] if isinstance(answer, list) else answer) == 1)
 
 
 class TooFewReplicas(redis.RedisError):
-    """What was written is not on as many replicas as it has to be."""
+    """Fewer replicas than required have received a write."""
 
     def __init__(self, acknowledged: int, wanted: int) -> None:
-        super().__init__(f"{acknowledged} of {wanted} replicas have it")
+        super().__init__(f"{acknowledged} of {wanted} replicas have received the write")
 
 
-def connect(pool: ConnectionPool, seconds: float) -> Any:
+def open_connection(pool: ConnectionPool, seconds: float) -> Any:
     """Open a connection to the server of a pool, outside of the pool and without its retries.
 
     Args:
-        seconds: for connecting, and for the first answer of the greeting: a server that hangs keeps us once.
+        pool: supplies the address and the settings.
+        seconds: time limit for connecting, and for each answer of the handshake.
 
     Raises:
-        redis.exceptions.RedisError: no connection in that time.
+        redis.exceptions.RedisError: no connection in time.
     """
     limits = {"socket_timeout": seconds, "socket_connect_timeout": seconds, "retry": Retry(NoBackoff(), 0)}
-    connection = pool.connection_class(**{"driver_info": driver()} | pool.connection_kwargs | limits)
+    connection = pool.connection_class(**{"driver_info": driver_info()} | pool.connection_kwargs | limits)
     connection.connect()
     return connection
 
 
 @cache
-def driver() -> DriverInfo:
-    """Return what redis-py says of itself to a server, and would read from a file for each connection of a URL's."""
+def driver_info() -> DriverInfo:
+    """Return redis-py's description of itself, cached because redis-py reads it from a file for each connection."""
     return DriverInfo()
 
 
-class PinnedConnection:
-    """A connection of our own to the server of a pool, outside of the pool and without its retries.
+class RenewalConnection:
+    """A connection for renewals to the server of a pool, outside of the pool and without its retries.
 
-    An application that has used up its pool must not lose its locks for that, and what is sent here must come to an
-    end in a given time whatever the server does, connecting included.
+    An application that has used up its pool must still renew its locks. Every batch ends within its time limit,
+    connecting included.
     """
 
     def __init__(self, pool: ConnectionPool) -> None:
         self._pool = pool
         self._connection: Any = None
 
-    def run(self, calls: Sequence[Call], seconds: float) -> list[Any]:
+    def run(self, calls: Sequence[ScriptCall], seconds: float) -> list[Any]:
         """Run scripts in one round trip.
 
         Args:
             calls: what to run.
-            seconds: how long this may take in all.
+            seconds: total time limit.
 
         Returns:
-            The answers in the order of `calls`; an exception where the server answered with an error, or where too few
-            replicas have what was written.
+            The answers in the order of `calls`. An answer is an exception if the server answered with an error, or if
+            too few replicas have received the write.
 
         Raises:
             redis.exceptions.RedisError: no connection, or not all answers in time.
@@ -239,9 +253,9 @@ class PinnedConnection:
         until = time.monotonic() + seconds
         try:
             if self._connection is not None and self._connection.pid != os.getpid():
-                self.close()  # after a fork: it is the parent's, who goes on using it
+                self.close()  # after a fork the connection belongs to the parent
             if self._connection is None:
-                self._connection = connect(self._pool, max(seconds / 4, SHORTEST))
+                self._connection = open_connection(self._pool, max(seconds / 4, SHORTEST_TIMEOUT))
             answers = self._exchange([call.by_digest for call in calls], until)
             unknown = [index for index, answer in enumerate(answers) if isinstance(answer, NoScriptError)]
             again = self._exchange([calls[index].in_full for index in unknown], until)
@@ -259,21 +273,21 @@ class PinnedConnection:
         return answers
 
     def close(self) -> None:
-        """Close the connection. The next use opens one again."""
+        """Close the connection. The next use opens a new one."""
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.disconnect()
 
     def _wait(self, replicas: int, until: float) -> int:
-        """Return how many replicas have what was written. Those that want none must not suffer when nobody can say."""
-        milliseconds = round(max(until - time.monotonic(), SHORTEST) * 1000 / 2)
+        """Return how many replicas have received the writes; 0 if unknown, so that leases without replicas go on."""
+        timeout = round(max(until - time.monotonic(), SHORTEST_TIMEOUT) * 1000 / 2)
         try:
-            (acknowledged,) = self._exchange([("WAIT", replicas, milliseconds)], until)
+            (acknowledged,) = self._exchange([("WAIT", replicas, timeout)], until)
         except redis.RedisError as error:
             self.close()
             acknowledged = error
         if isinstance(acknowledged, Exception):
-            logger.warning("It is not known how many replicas have a renewal (%s).", acknowledged)
+            logger.warning("The number of replicas that have received a renewal is unknown (%s).", acknowledged)
             return 0
         return int(acknowledged)
 
@@ -285,7 +299,7 @@ class PinnedConnection:
         answers: list[Any] = []
         for _ in commands:
             try:
-                answers.append(connection.read_response(timeout=max(until - time.monotonic(), SHORTEST)))
+                answers.append(connection.read_response(timeout=max(until - time.monotonic(), SHORTEST_TIMEOUT)))
             except redis.ResponseError as error:
                 answers.append(error)
         return answers

@@ -1,88 +1,85 @@
-"""RedisLock: a lock on one Redis or Valkey server. Two round trips a pair; fence, renewal and hand-over included.
+"""RedisLock: a fair, fenced, renewed lock on one Redis or Valkey server. Acquire and release take a round trip each.
 
-Keys, all under one hash tag, so that they are on one node of a cluster:
+Keys. The braces are a hash tag, which keeps all keys of a lock on one node of a cluster.
 
-    lock:{name}             the holder's token; expires after the TTL
-    lock:{name}:fence       the last fence given, and to whom; expires when nobody has asked for long
-    lock:{name}:waiters     who waits, scored with the time until which he counts as alive
-    lock:{name}:wake        the grant that a release makes to whoever pops it: waiters are blocked on it
-    lock:{name}:bell:<id>   wakes one waiter from its blocked pop when it wants to leave; lives for a moment
+    lock:{name}             token of the holder; expires after the TTL
+    lock:{name}:fence       last fence, and the label of its holder; expires when the lock is unused for long
+    lock:{name}:waiters     sorted set of waiters; the score is the time until which a waiter counts as alive
+    lock:{name}:wake        list with the grant that a release offers; waiters block on it
+    lock:{name}:bell:<id>   list that wakes one waiter from its blocked pop when it leaves; short-lived
 """
 
 from __future__ import annotations
 
-import logging
-import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import redis
-from redis.exceptions import MovedError
 
 from locking._ids import new_token, owner_label
 from locking.errors import LockUnavailable
 from locking.lease import Lease
 from locking.lock import Capabilities, Lock, wait_timeout
-from locking.redis.connection import Call, NoNode, PinnedConnection, pool_of, request
+from locking.redis.connection import ScriptCall, milliseconds, pool_of, run_script
+from locking.redis.lease import RedisLease
+from locking.redis.renewal import RedisRenewer
 from locking.redis.waiting import Waiter
 from locking.renewal import RENEWALS_PER_TTL, watchdog
 
 if TYPE_CHECKING:
-    from redis import ConnectionPool
-    from redis.cluster import RedisCluster
-
     from locking.redis.connection import Client
 
-logger = logging.getLogger(__name__)
-
-SHORTEST_PATIENCE = 1.0
-"""Seconds. A server may take so long to answer although the caller's timeout, which is for the lock, is shorter."""
-
+MIN_ANSWER_TIMEOUT = 1.0
+"""Seconds that the server has to answer at least, even if the caller's `timeout`, which is for the lock, is shorter."""
 
 LONGEST_TTL = 1e9
-"""Seconds: thirty years. The server's milliseconds, ten times as many for a fence, have to fit into its numbers."""
+"""Seconds (30 years). The server counts milliseconds, ten times as many for a fence, in numbers of limited size."""
 
 
 class RedisLock(Lock):
-    """A lock on one server: owner token, fence, renewal, and waiters that sleep until the lock is handed to them.
+    """A lock on one Redis or Valkey server, with owner token, fence, renewal, and direct hand-over to waiters.
 
-    A release with waiters does not free the lock but grants it to the one that has slept for longest, so the wake and
-    the grant are one message, and a quick newcomer cannot overtake whoever sleeps. The order is that of falling asleep:
-    who has asked and sleeps only a round trip later can be overtaken in between. A waiter that nobody wakes looks when
-    the present grant expires, and then once a TTL; who then finds the lock free hands it to whoever has slept for
-    longest. So a try that does not wait may be refused once although holder and waiters have died; the next one within
-    the TTL is granted.
+    Waiting. A release with waiters does not free the lock; it grants the lock to the waiter that has slept longest.
+    Wake-up and grant are one message, so a newcomer cannot overtake a sleeping waiter. The order is that in which
+    waiters fall asleep: a waiter that has asked, but falls asleep only a round trip later, can be overtaken. A waiter
+    that is not woken asks again when the present grant expires, and once per TTL after that; if it then finds the lock
+    free, it hands it to the waiter that has slept longest. A non-blocking attempt may therefore be refused once
+    although holder and waiters have died; another attempt within the TTL is granted.
 
-    A waiter whose connection is gone is passed over. One that is stopped while its connection lives (SIGSTOP, a frozen
-    machine) keeps what is handed to it from the others for the TTL of whoever released, and for up to one more of
-    their own until they look.
+    Dead waiters. A waiter whose connection is gone is skipped. A waiter that is stopped while its connection lives
+    (SIGSTOP, a frozen machine) keeps a lock that is handed to it for the TTL of the releasing client, and for up to one
+    TTL of the other waiters, until they ask again.
 
-    It excludes others for as long as the server keeps its data and nobody sets its clock forward. One that fails over
-    to a replica which has not seen the grant yet may grant the lock twice. The fence, checked where you write, covers
-    that as well as a paused holder. It is the server's clock in microseconds, or the last fence + 1 when that is more:
-    it would fall only with the clock, set back beyond the last grant while the server restarts, or of a promoted
-    replica that lags by more and has not seen the grant.
+    Limits. Mutual exclusion holds as long as the server keeps its data and its clock is not set forward. A failover to
+    a replica that has not received the grant may grant the lock twice. Check the fence where you write: it covers both
+    this case and a paused holder. The fence is the server's time in microseconds, or the last fence + 1 if that is
+    greater. It decreases only if the clock is set back beyond the last grant while the server restarts, or if the
+    clock of a promoted replica that has not received the grant is that far behind.
 
-    A waiter uses one connection of the client's pool and, now and then, a second one: allow for two a waiting thread.
-    Give the client a `socket_timeout`, and few retries: connecting follows them and comes on top of every time limit.
+    Connections. A waiter uses one connection of the client's pool, and sometimes a second one: allow two per waiting
+    thread. Give the client a `socket_timeout` and few retries, because the time to connect comes on top of every time
+    limit.
 
     Args:
-        client: any `redis.Redis`, a Sentinel's too, or a `RedisCluster`; of servers from Redis 7 or Valkey 7.2 on.
-        name: what is locked; no braces.
-        ttl: seconds after which the lock is free again when its holder has died. Several times the longest pause that
-            a holder should survive (garbage collection, network); not the length of the work, which renewal covers.
-        wait_for_replicas: how many replicas must have a grant before it counts (WAIT). It narrows the gap in which a
-            failover forgets a grant, and does not close it: a replica without it may be promoted. One round trip more a
-            grant, and one more a renewal of all leases that are due.
-        renew: let the watchdog of the process extend the lease every third of the TTL while it is held.
+        client: any `redis.Redis`, including one from Sentinel, or a `RedisCluster`. Needs Redis 7 or Valkey 7.2.
+        name: what is locked. May not contain braces.
+        ttl: seconds after which the lock is free again when its holder has died. Use several times the longest pause
+            that a holder should survive (garbage collection, network). Renewal covers the length of the work.
+        wait_for_replicas: number of replicas that must have a grant before it counts (WAIT). It narrows the window in
+            which a failover loses a grant and does not close it: a replica without the grant may be promoted. Costs one
+            more round trip per grant and per batch of renewals.
+        renew: whether the watchdog of the process extends the lease every third of the TTL while it is held.
         on_lost: called once with the lease when it is lost. It must not block.
-        clock: monotonic seconds; for tests.
+        clock: returns monotonic seconds; for tests.
 
     Raises:
-        ValueError: the name is empty or contains braces, `ttl` is not a usable time, `wait_for_replicas` is negative.
+        ValueError: the name is empty or contains braces, `ttl` is out of range, or `wait_for_replicas` is negative.
+
+    Source: redis-py's `Lock` and "Distributed Locks with Redis",
+    https://redis.io/docs/latest/develop/clients/patterns/distributed-locks/
     """
 
     capabilities = Capabilities(
@@ -111,10 +108,11 @@ class RedisLock(Lock):
     ) -> None:
         super().__init__(name, ttl=ttl)
         if "{" in name or "}" in name:
-            raise ValueError(f"the name of a Redis lock may not contain braces, they mark the hash tag: {name!r}")
+            raise ValueError(f"the name of a Redis lock may not contain braces, which mark its hash tag: {name!r}")
         if ttl > LONGEST_TTL:
             raise ValueError(
-                f"a Redis lock needs a finite ttl, {LONGEST_TTL:.0f} s at most: a crashed holder keeps it so long"
+                f"a Redis lock needs a finite ttl of {LONGEST_TTL:.0f} s at most, not {ttl!r}: "
+                "a crashed holder keeps the lock for that long"
             )
         if wait_for_replicas < 0:
             raise ValueError(f"wait_for_replicas must be 0 or more, not {wait_for_replicas!r}")
@@ -127,32 +125,38 @@ class RedisLock(Lock):
         self._key, self._fence, self._waiters, self._wake = key, f"{key}:fence", f"{key}:waiters", f"{key}:wake"
 
     def acquire(self, blocking: bool = True, timeout: float | None = None) -> Lease | None:  # noqa: FBT001, FBT002
-        """See `Lock.acquire`. A server that does not answer is waited for a second, however short `timeout` is."""
-        waits = wait_timeout(blocking, timeout)
-        deadline = self._clock() + waits
+        """Acquire the lock as described in `Lock.acquire`. The server has a second to answer even if `timeout` is less.
+
+        Raises:
+            LockUnavailable: the server could not be reached, did not answer, refused a request, or answered after the
+                TTL; or fewer than `wait_for_replicas` replicas have the grant.
+            ValueError: `timeout` is negative, or was given although `blocking` is False.
+        """
+        wait_seconds = wait_timeout(blocking, timeout)
+        deadline = self._clock() + wait_seconds
         token = new_token()
         try:
-            answer = self._ask(token, deadline, waits=waits > 0)
+            answer = self._ask(token, deadline, waits=wait_seconds > 0)
             if isinstance(answer, Lease):
                 return answer
-            return self._wait(token, deadline, answer) if waits > 0 else None
+            return self._wait(token, deadline, answer) if wait_seconds > 0 else None
         except LockUnavailable:
             raise
         except BaseException:
-            # Interrupted, or out of threads for the renewal: nobody will use what may have been granted.
+            # Interrupted, or no thread left for renewal: a grant that was made would not be used by anybody.
             self._give_up(token)
             raise
 
-    def _ask(self, token: str, deadline: float, *, waits: bool, on: Any = None) -> Lease | Contended:
-        """Ask once and return the lease, or when it was refused."""
+    def _ask(self, token: str, deadline: float, *, waits: bool, on: Any = None) -> Lease | Refusal:
+        """Ask once, and return the lease or the refusal."""
         started = self._clock()
         keys = (self._key, self._fence, self._waiters, self._wake)
-        granted, figure = request(
+        granted, figure = run_script(
             self._client,
             self.name,
-            Call("acquire", keys, (token, milliseconds(self.ttl), int(waits), owner_label()), self._replicas),
-            # A grant that is answered after the TTL is worth nothing.
-            seconds=min(self.ttl, max(deadline - started, SHORTEST_PATIENCE)),
+            ScriptCall("acquire", keys, (token, milliseconds(self.ttl), int(waits), owner_label()), self._replicas),
+            # A grant that is answered after the TTL is already over.
+            seconds=min(self.ttl, max(deadline - started, MIN_ANSWER_TIMEOUT)),
             on=on,
             undo=lambda: (self._release_call(token), self._leave_call(token, blocked=False)),
         )
@@ -162,13 +166,13 @@ class RedisLock(Lock):
             except LockUnavailable:
                 self._give_up(token)
                 raise
-        # A key expires when its last millisecond is over. One that does not expire was not set by a lock.
-        return Contended(started, min((figure + 1) / 1000, self.ttl) if figure >= 0 else self.ttl)
+        # A key expires after its last millisecond. A key without an expiry was not set by a lock.
+        return Refusal(started, min((figure + 1) / 1000, self.ttl) if figure >= 0 else self.ttl)
 
-    def _wait(self, token: str, deadline: float, refused: Contended) -> Lease | None:
+    def _wait(self, token: str, deadline: float, refused: Refusal) -> Lease | None:
         leave, give_up = partial(self._leave, token), partial(self._give_up, waited_as=token)
         pool = pool_of(self._client, self._key)
-        # A grant that is popped is no older than the request before the pop was sent, for somebody held the lock then.
+        # A popped grant is no older than the last refused request before the pop, because the lock was held then.
         asked, pause = refused
         with Waiter(pool, self.name, self._bell(token), self._wake, leave, give_up) as waiter:
             while (left := deadline - self._clock()) > 0:
@@ -181,13 +185,13 @@ class RedisLock(Lock):
                     waiter.grant = None
                 elif left <= pause:
                     break
-                sleeps_on = waiter.idle_connection is None
+                still_blocked = waiter.idle_connection is None
                 answer = self._ask(token, deadline, waits=True, on=waiter.idle_connection)
                 if isinstance(answer, Lease):
                     waiter.granted = True
                     return answer
-                asked = asked if sleeps_on else answer.asked
-                # Nobody woke us and it is still held, so somebody renews it: from now on once a TTL will do.
+                asked = asked if still_blocked else answer.asked
+                # Not woken, and the lock is still held: its holder renews it, so one request per TTL is enough now.
                 pause = self.ttl if grant is None else answer.pause
             grant = waiter.leave()
             lease = None if grant is None else self._accept(grant, token, asked)
@@ -195,18 +199,18 @@ class RedisLock(Lock):
             return lease
 
     def _accept(self, grant: str, waited_as: str, asked: float, on: Any = None) -> Lease | None:
-        """Return the lease of a grant that a release has made to this waiter, or None when its time is over.
+        """Return the lease of a grant that a release has made to this waiter, or None if the grant is over.
 
-        Its time is counted from `asked`. When too much of it may be over, or it is not the TTL of this lock, it is
-        extended first.
+        The lifetime is counted from `asked`. The grant is extended first if too much of it may be over, if it was made
+        with the TTL of another lock, or if replicas must confirm it.
         """
         fence, ttl = (int(part) for part in grant.split()[:2])
         lease = self._lease(grant, fence, asked, waited_as=waited_as)
-        other = ttl != milliseconds(self.ttl)
-        if other or self._replicas or self._clock() - asked > self.ttl / RENEWALS_PER_TTL:
+        other_ttl = ttl != milliseconds(self.ttl)
+        if other_ttl or self._replicas or self._clock() - asked > self.ttl / RENEWALS_PER_TTL:
             started = self._clock()
-            extend = self.extend_call(lease, self.ttl, shorten=other)
-            if not request(self._client, self.name, extend, seconds=SHORTEST_PATIENCE, on=on):
+            extend = lease.extend_call(self.ttl, shorten=other_ttl)
+            if not run_script(self._client, self.name, extend, seconds=MIN_ANSWER_TIMEOUT, on=on):
                 return None
             lease = self._lease(grant, fence, started, waited_as=waited_as)
         return self._watched(lease)
@@ -220,150 +224,63 @@ class RedisLock(Lock):
             fence=fence,
             on_lost=self._on_lost,
             clock=self._clock,
+            keys=(self._key, self._fence, self._waiters),
             holder=owner_label(),
             waited_as=waited_as,
+            replicas=self._replicas,
         )
 
     def _watched(self, lease: Lease) -> Lease:
         if lease._ended():
             raise LockUnavailable(
-                f"Lock {self.name!r} was granted too late: connecting or the answer took longer than the TTL, "
-                f"{self.ttl} s. Try again; if that does not help, see to the server, or let the TTL be longer."
+                f"Lock {self.name!r} was granted too late: connecting and asking took longer than its TTL of "
+                f"{self.ttl} s. Try again. If that does not help, check the load of the server, or use a longer TTL."
             )
         if self._renewer is not None or self._on_lost is not None:
             watchdog.watch(lease, self._renewer)
         return lease
 
     def _leave(self, token: str, blocked: bool) -> None:  # noqa: FBT001 - a callback
-        self._send(self._leave_call(token, blocked=blocked), SHORTEST_PATIENCE)
+        self._send(self._leave_call(token, blocked=blocked), MIN_ANSWER_TIMEOUT)
 
     def _give_up(self, token: str, waited_as: str = "") -> None:
-        """Let go of what may have been granted to us. Without a server it ends by itself."""
+        """Release a grant that may have been made. If the server cannot be reached, the grant expires by itself."""
         with suppress(LockUnavailable, redis.RedisError):
-            self._send(self._release_call(token, waited_as), SHORTEST_PATIENCE)
+            self._send(self._release_call(token, waited_as), MIN_ANSWER_TIMEOUT)
 
     def _extend(self, lease: Lease, ttl: float) -> bool:
-        return bool(self._send(self.extend_call(lease, ttl), max(lease.remaining(), SHORTEST_PATIENCE)))
+        seconds = max(lease.remaining(), MIN_ANSWER_TIMEOUT)
+        return bool(self._send(cast(RedisLease, lease).extend_call(ttl), seconds))
 
     def _release(self, lease: Lease) -> bool:
         watchdog.forget(lease)
         return bool(self._send(self._release_call(lease.token, cast(RedisLease, lease).waited_as), self.ttl))
 
-    def _send(self, call: Call, seconds: float) -> Any:
-        return request(self._client, self.name, call, seconds=seconds)
+    def _send(self, call: ScriptCall, seconds: float) -> Any:
+        return run_script(self._client, self.name, call, seconds=seconds)
 
-    def extend_call(self, lease: Lease, ttl: float, *, shorten: bool = False) -> Call:
-        """Return the call that keeps the lock for `ttl` seconds from now if the lease holds it. For the renewer."""
-        mine = cast(RedisLease, lease)
-        keys = (self._key, self._fence, self._waiters)
-        note = f"{mine.fence} {mine.holder}"
-        return Call("extend", keys, (mine.token, mine.waited_as, milliseconds(ttl), note, int(shorten)), self._replicas)
-
-    def _release_call(self, token: str, waited_as: str = "") -> Call:
+    def _release_call(self, token: str, waited_as: str = "") -> ScriptCall:
         keys = (self._key, self._fence, self._waiters, self._wake)
-        return Call("release", keys, (token, waited_as, milliseconds(self.ttl), new_token()))
+        return ScriptCall("release", keys, (token, waited_as, milliseconds(self.ttl), new_token()))
 
-    def _leave_call(self, token: str, *, blocked: bool) -> Call:
-        return Call("leave", (self._waiters, self._bell(token)), (token, milliseconds(self.ttl), int(blocked)))
+    def _leave_call(self, token: str, *, blocked: bool) -> ScriptCall:
+        return ScriptCall("leave", (self._waiters, self._bell(token)), (token, milliseconds(self.ttl), int(blocked)))
 
     def _bell(self, token: str) -> str:
         return f"{self._key}:bell:{token}"
 
 
 FairRedisLock = RedisLock
-"""The name that others give to a fair lock. Every `RedisLock` is one: a release hands over in order of arrival."""
+"""Alias for readers who look for a fair lock. Every `RedisLock` is fair: a release hands over in order of arrival."""
 
 
-class RedisLease(Lease):
-    """A lease that also knows how its grant is noted on the server.
-
-    Args:
-        holder: who holds it, for people to read.
-        waited_as: the token under which the holder is on the list of waiters, if a release handed it the lock.
-    """
-
-    __slots__ = ("holder", "waited_as")
-
-    def __init__(self, *args: Any, holder: str, waited_as: str, **options: Any) -> None:
-        super().__init__(*args, **options)
-        self.holder = holder
-        self.waited_as = waited_as
-
-
-class Contended(NamedTuple):
-    """Somebody else held the lock.
+class Refusal(NamedTuple):
+    """The answer to a request while another holder had the lock.
 
     Attributes:
-        asked: when the request was about to be sent, on the lock's clock.
-        pause: seconds after which to look again when nobody wakes us.
+        asked: time just before the request was sent, on the lock's clock.
+        pause: seconds after which to ask again if this waiter is not woken.
     """
 
     asked: float
     pause: float
-
-
-class RedisRenewer:
-    """Extends all leases of one client, over lines of its own. See `locking.renewal.Renewer`."""
-
-    def __init__(self, client: Client) -> None:
-        self._client = client
-        self._lines: dict[ConnectionPool, PinnedConnection] = {}
-
-    @property
-    def _servers(self) -> object:
-        """What two clients of the same servers share: a pool, or the client of a cluster itself."""
-        return getattr(self._client, "connection_pool", self._client)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, RedisRenewer) and other._servers is self._servers
-
-    def __hash__(self) -> int:
-        return hash((RedisRenewer, id(self._servers)))
-
-    def renew(self, leases: Sequence[Lease], seconds: float) -> Sequence[bool | None]:
-        """See `Renewer.renew`. The nodes of a cluster are asked one after the other."""
-        until = time.monotonic() + seconds
-        at: dict[ConnectionPool, list[Lease]] = {}
-        answers: dict[str, bool | None] = {}
-        for lease in leases:
-            try:
-                pool = pool_of(self._client, _extension(lease).keys[0])
-            except NoNode as error:
-                logger.warning("A lease was not renewed (%s); it is tried again.", error)
-                answers[lease.token] = None
-            else:
-                at.setdefault(pool, []).append(lease)
-        for pool, mine in at.items():
-            for lease, answer in zip(mine, self._renew(pool, mine, until - time.monotonic()), strict=True):
-                answers[lease.token] = answer
-        return [answers[lease.token] for lease in leases]
-
-    def _renew(self, pool: ConnectionPool, leases: Sequence[Lease], seconds: float) -> Sequence[bool | None]:
-        try:
-            answers = self._lines.setdefault(pool, PinnedConnection(pool)).run(
-                [_extension(lease) for lease in leases], seconds
-            )
-        except redis.RedisError as error:
-            logger.warning("%d leases were not renewed (%s); it is tried again.", len(leases), error)
-            return [None] * len(leases)
-        for answer in answers:
-            if isinstance(answer, MovedError):
-                cast("RedisCluster", self._client).nodes_manager.move_slot(answer)
-            if isinstance(answer, Exception):
-                logger.warning("A lease was not renewed (%s); it is tried again.", answer)
-        return [None if isinstance(answer, Exception) else bool(answer) for answer in answers]
-
-    def close(self) -> None:
-        """See `Renewer.close`."""
-        for line in self._lines.values():
-            line.close()
-        self._lines.clear()
-
-
-def _extension(lease: Lease) -> Call:
-    return cast(RedisLock, lease._lock).extend_call(lease, lease.ttl)
-
-
-def milliseconds(seconds: float) -> int:
-    """Return `seconds` in whole milliseconds, never fewer."""
-    return math.ceil(seconds * 1000)

@@ -1,4 +1,4 @@
-"""How a waiter of a Redis lock sleeps: in a blocked pop on a connection of its own, with a timer of its own."""
+"""Waiter: the sleep of a waiter of a Redis lock, in a blocked pop on a connection of its own."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ if TYPE_CHECKING:
     from redis import ConnectionPool
 
 LONGEST_WAIT = 1e6
-"""Seconds at a time: both ends count milliseconds in an integer of limited size."""
+"""Seconds of one wait. Client and server both count milliseconds in an integer of limited size."""
 
 GRACE = 1.0
-"""Seconds that the server keeps a pop blocked beyond the waiter's deadline, and that it has to end it when asked to."""
+"""Seconds that the server keeps a pop blocked beyond the waiter's deadline, and that it has to end a pop on request."""
 
 
 class Waiter:
     """One wait for one lock, as a context manager.
 
-    The pop stays blocked when the timer ends, so that waiting on costs no command. Leaving ends it for certain before
-    anything else happens: a forgotten pop would swallow a grant that is meant for somebody alive.
+    The pop stays blocked on the server when a local timer ends, so continuing to wait costs no command. Leaving always
+    ends the pop first: an abandoned pop would swallow a grant that is meant for a waiter that is still alive.
 
     Args:
-        pool: where the connection comes from.
-        lock: the name of the lock, for messages.
-        bell: the list that wakes this waiter only.
-        wake: the list from which whoever waits pops a grant.
-        leave: tells the server that this waiter leaves; it is given whether the pop may still be blocked, and rings
-            the bell if so.
-        give_up: gives back a grant that came when nobody wanted it any more.
+        pool: pool that the connection comes from.
+        lock: name of the lock, for messages.
+        bell: key of the list that wakes only this waiter.
+        wake: key of the list from which a waiter pops a grant.
+        leave: tells the server that this waiter leaves. Its argument says whether the pop may still be blocked; if so,
+            it pushes to `bell`.
+        give_up: gives back a grant that arrived too late to be used.
     """
 
     def __init__(
@@ -56,28 +56,28 @@ class Waiter:
         self._blocked = False
         self._left = False
         self.grant: str | None = None
-        """The grant that was popped. Unless the lock is held by it, leaving gives it back, whatever interrupts us."""
+        """The grant that was popped. On exit, it is given back unless the lock is held by it."""
         self.granted = False
-        """Whether the lock was granted in the meantime: then the server has struck us off its list, or soon will."""
+        """Whether the lock was granted meanwhile. The server then removes this waiter from its list by itself."""
 
     @property
     def idle_connection(self) -> Any:
-        """Our connection while nothing is blocked on it, otherwise None."""
+        """The connection, or None while a pop is blocked on it."""
         return None if self._blocked else self._connection
 
     def wait(self, seconds: float, left: float) -> str | None:
         """Sleep until the lock is handed over.
 
         Args:
-            seconds: for how long at most.
-            left: seconds until the waiter gives up; `math.inf`: never.
+            seconds: longest time to sleep.
+            left: seconds until the waiter gives up; `math.inf` for never.
 
         Returns:
             The grant that was popped, or None.
 
         Raises:
-            LockUnavailable: the server cannot be reached, the connection was cut, or the server ended the wait: it has
-                become a replica, or has handed the key to another node.
+            LockUnavailable: the server could not be reached, the connection was cut, or the server ended the wait
+                because it became a replica or gave the key to another node.
         """
         try:
             if self._connection is None:
@@ -86,7 +86,7 @@ class Waiter:
                 self._blocked = True
                 self._connection.send_command("BLPOP", *self._lists, left + GRACE if left < LONGEST_WAIT else 0)
             try:
-                # With a time limit of its own: the client's socket_timeout is for servers that owe an answer.
+                # The client's socket_timeout does not apply: the server owes no answer before the lock is handed over.
                 return self._popped(min(seconds, LONGEST_WAIT))
             except redis.TimeoutError:
                 return None
@@ -95,14 +95,14 @@ class Waiter:
             raise LockUnavailable(f"The Redis server ended the wait for lock {self._lock!r}: {error}") from error
         except NO_ANSWER as error:
             raise LockUnavailable(
-                f"The wait for lock {self._lock!r} was cut ({error}). Try again; if that does not help, see whether "
-                "the server runs, and whether the client's max_connections allow for two a waiting thread."
+                f"The wait for lock {self._lock!r} was cut ({error}). Try again. If that does not help, check that the "
+                "server is running, and that max_connections of the client allows two connections per waiting thread."
             ) from error
 
     def leave(self) -> str | None:
-        """Stop waiting, and return a grant that was popped in the last moment."""
+        """Stop waiting, and return a grant that was popped at the last moment."""
         self._left = True
-        # Without a server there is nobody to tell; it stops counting us when our time is over.
+        # If the server cannot be reached, it drops this waiter when its time in the list is over.
         with suppress(LockUnavailable, redis.RedisError):
             self._leave(self._blocked)
             return self._popped(GRACE) if self._blocked else None
@@ -126,7 +126,7 @@ class Waiter:
     def _popped(self, seconds: float) -> str | None:
         answer = self._connection.read_response(timeout=seconds, disconnect_on_error=False)
         self._blocked = False
-        if answer is None:  # the server's own timer
+        if answer is None:  # the server's own timer ended the pop
             return None
         at, popped = (part if isinstance(part, str) else part.decode() for part in answer)
         if at == self._lists[1]:

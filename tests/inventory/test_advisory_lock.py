@@ -12,7 +12,7 @@ from inventory.errors import SoldOut
 from inventory.models import StockItem
 from inventory.strategies import advisory_lock, registry
 from inventory.strategies.advisory_lock import LOCK, key
-from locking.postgres.advisory import number
+from locking.postgres.names import advisory_key
 from tests.factories import elsewhere, interleaved, meeting_before_the_write, new_request, preheated, tally
 from tests.inventory.conftest import Ledger
 from tests.inventory.test_row_lock import subtract_unguarded
@@ -79,7 +79,7 @@ def test_a_sku_has_the_same_number_in_every_process() -> None:
 
 
 def test_the_number_of_a_sku_is_not_that_of_a_lock_of_the_same_name() -> None:
-    assert key("a") != number("a", 8)
+    assert key("a") != advisory_key("a")
 
 
 def test_a_cart_of_two_skus_of_one_number_is_sold(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -418,7 +418,7 @@ class TestBusyAsSuccess(RungConformance, OneRedisConformance):
     FAILS = frozenset({TOLD})
 
 
-@without("test_a_grant_is_a_lease_that_is_held", "test_125_short_lived_processes_lose_no_update")
+@without("test_a_grant_is_a_lease_that_is_held", "test_125_processes_lose_no_update")
 class TestSetnx(RungConformance, AcrossProcessesConformance, SurvivesHolderCrashConformance):
     """The whole suite, but for a test that wants a lease to be shorter than its TTL, which is infinite here.
 
@@ -453,12 +453,12 @@ class TestTtlHealedInOneScript(RungConformance, ExpiresConformance, SurvivesHold
     FAILS = frozenset({LATE_RELEASE})
 
 
-@without(THREADS, "test_125_short_lived_processes_lose_no_update", "test_greenlets_each_own_a_lease")
+@without(THREADS, "test_125_processes_lose_no_update", "test_greenlets_each_own_a_lease")
 class TestSetNxEx(RungConformance, AcrossProcessesConformance, ExpiresConformance, SurvivesHolderCrashConformance):
     """The whole suite, less what takes long and is the same as with `setnx`."""
 
     SLUG = "set-nx-ex"
-    FAILS = frozenset({LATE_RELEASE, ONLY_THE_OWNER, "test_a_holder_that_was_paused_too_long_is_told"})
+    FAILS = frozenset({LATE_RELEASE, ONLY_THE_OWNER, "test_a_holder_paused_beyond_its_ttl_is_told"})
 
 
 @only(EXCLUDES, HOLD_RELEASES, LATE_RELEASE)

@@ -12,7 +12,7 @@ import pytest
 
 from lab.ladder.locks import LOCKS, SOUND
 from locking import Lease, Lock
-from locking.postgres.tables import NoSuchLock, RowLock, add_row
+from locking.postgres import NoSuchLock, RowLock, add_row
 from servers.postgres import Postgres
 from tests.lab.rung_properties import CRASH, EXCLUDES, HOLD_RELEASES, SERVES_THREADS, FlawedConformance
 from tests.locking import actors

@@ -14,7 +14,7 @@ from kazoo.protocol.states import EventType, KeeperState, WatchedEvent
 
 from lab.ladder.locks import LOCKS, SOUND
 from locking import Lease, Lock
-from locking.zookeeper import ZooKeeperSession
+from locking.zookeeper.session import ZooKeeperSession
 from servers.zookeeper import ZooKeeper
 from tests.lab.rung_properties import EXCLUDES, HOLD_RELEASES, WOKEN, FlawedConformance
 from tests.locking import actors
@@ -91,7 +91,7 @@ def a_waiter_dies_before_another(recipe: LineRecipe, name: str) -> str | None:
         ThreadPoolExecutor(1) as thread,
     ):
         wait_for(lambda: len(line(lock)) == 2)
-        a_node, b_node = (f"{lock._line}/{node}" for node in line(lock))  # type: ignore[attr-defined]
+        a_node, b_node = (f"{lock._queue_path}/{node}" for node in line(lock))  # type: ignore[attr-defined]
         c = thread.submit(lock.acquire, timeout=PATIENCE)
         wait_for(lambda: watched.get(b_node), "C to watch B")
         b.kill()
@@ -108,7 +108,7 @@ def releases_before_the_watch(recipe: LineRecipe, name: str) -> str | None:
     lock = recipe(name)
     lease = lock.acquire()
     assert lease is not None
-    path = f"{lock._line}/{line(lock)[0]}"  # type: ignore[attr-defined]
+    path = f"{lock._queue_path}/{line(lock)[0]}"  # type: ignore[attr-defined]
     client = SteppedClient(recipe.hosts, timeout=LONGEST)
     client.start()
     try:
@@ -122,7 +122,7 @@ def releases_before_the_watch(recipe: LineRecipe, name: str) -> str | None:
                 assert len(line(lock)) == 1  # B, and nobody before him
             finally:
                 # Nothing else would wake him.
-                ZooKeeperSession.of(client, name, PATIENCE).ring(
+                ZooKeeperSession.of(client, name, PATIENCE).notify(
                     WatchedEvent(EventType.NONE, KeeperState.CONNECTED, path)
                 )
             _release(b.result(PATIENCE))

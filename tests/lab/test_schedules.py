@@ -12,7 +12,7 @@ from lab.ladder.catalogue import LADDER
 from lab.sandbox.sandbox import Sandbox
 from lab.workloads import sellers
 from lab.workloads.registry import can_play
-from tests.lab.schedule_support import searched, sandbox
+from tests.lab.schedule_support import sandbox, searched
 
 __all__ = ["sandbox"]
 

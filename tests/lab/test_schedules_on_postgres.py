@@ -21,7 +21,7 @@ from lab.sandbox.sandbox import Sandbox
 from lab.sandbox.watchdogs import SteppedWatchdog
 from lab.workloads.postgres import USERS
 from lab.workloads.registry import can_play, faults_of, new_experiment
-from locking.postgres import tables
+from locking.postgres import AdvisoryLock, insert, row
 from locking.postgres.session import PostgresSession
 from tests.lab.schedule_support import sandbox
 from tests.waiting import wait_for
@@ -65,9 +65,10 @@ def test_schedules_are_as_many_each_time(sandbox: Sandbox) -> None:
 
 
 MUTATIONS = {
-    "lock-table-for-update": ("LOCK_ROW", " FOR UPDATE{nowait}", "", "one holder"),
-    "lock-table-insert": ("INSERT", "expires <= clock_timestamp()", "expires <= 'infinity'", "one holder"),
+    "lock-table-for-update": (row, "LOCK_ROW", " FOR UPDATE{nowait}", "", "one holder"),
+    "lock-table-insert": (insert, "INSERT", "expires <= clock_timestamp()", "expires <= 'infinity'", "one holder"),
     "for-ever": (
+        insert,
         "INSERT",
         "clock_timestamp() + $3 * interval '1 second'",
         "'infinity'::timestamptz + $3 * interval '0'",
@@ -78,12 +79,12 @@ MUTATIONS = {
 
 @pytest.mark.parametrize("name", MUTATIONS)
 def test_a_flaw_in_a_sound_one_is_found(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    statement, part, by, broken = MUTATIONS[name]
-    before: str = getattr(tables, statement)
+    module, statement, part, by, broken = MUTATIONS[name]
+    before: str = getattr(module, statement)
     assert part in before
     # What is granted is looked at before the row is won: without that the conflict alone decides.
     after = before.replace(part, by).replace("AND expires > clock_timestamp())", "AND expires > 'infinity')")
-    monkeypatch.setattr(tables, statement, after if broken == "one holder" else before.replace(part, by))
+    monkeypatch.setattr(module, statement, after if broken == "one holder" else before.replace(part, by))
     entry = LADDER[name if name in LADDER else "lock-table-insert"]
     run = explore(new_experiment(entry, sandbox), Bounds(), faults_of(entry), None).run
     assert run is not None
@@ -92,9 +93,9 @@ def test_a_flaw_in_a_sound_one_is_found(sandbox: Sandbox, monkeypatch: pytest.Mo
 
 def test_a_release_without_its_owner_check_is_found(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
     """It takes a third client: one is late with his release, one holds the lock by now, one gets it too early."""
-    before = tables.DELETE
-    monkeypatch.setattr(tables, "DELETE", before.replace("owner = $2", "$2::text IS NOT NULL"))
-    assert before != tables.DELETE
+    before = insert.DELETE
+    monkeypatch.setattr(insert, "DELETE", before.replace("owner = $2", "$2::text IS NOT NULL"))
+    assert before != insert.DELETE
     entry = LADDER["lock-table-insert"]
     run = explore(new_experiment(entry, sandbox, 3), Bounds(), ("late release",), None).run
     assert run is not None
@@ -142,7 +143,7 @@ def test_sessions_stop_only_while_a_trial_runs(sandbox: Sandbox) -> None:
     trial = new_experiment(LADDER["postgres-advisory-lock"], sandbox)
     trial.begin()
     assert {module.PostgresSession for module in USERS} == {StoppingSession}
-    with tables.AdvisoryLock(sandbox.conninfo, "of nobody").hold() as lease:
+    with AdvisoryLock(sandbox.conninfo, "of nobody").hold() as lease:
         lease.check()
     trial.end()
     assert {module.PostgresSession for module in USERS} == {PostgresSession}

@@ -20,13 +20,14 @@ from lab.explorer.sample import sample
 from lab.explorer.search import Bounds
 from lab.ladder.catalogue import LADDER
 from lab.sandbox import fleet
+from lab.sandbox.fleet import Missing
 from lab.sandbox.restarting import RestartingSandbox, sandbox_for
 from lab.sandbox.sandbox import Kept, Sandbox
-from lab.sandbox.fleet import Missing
 from lab.sandbox.watchdogs import SteppedWatchdog
 from lab.workloads.base import Trial
 from lab.workloads.registry import can_play, faults_of, new_experiment
-from locking import etcd, zookeeper
+from locking import zookeeper
+from locking.etcd.lock import QueueTail
 from locking.redis import redlock
 from servers import zookeeper as zookeeper_server
 from tests.lab.schedule_support import sandbox
@@ -110,7 +111,7 @@ MUTATIONS: dict[str, tuple[Any, str, Any]] = {
     "redlock": (redlock, "majority", lambda nodes: 2),
     "zookeeper": (zookeeper.ZooKeeperLock, "_look", lambda self, deadline: _Everywhere()),
     "kazoo-recipe": (KazooRecipe, "_get_predecessor", lambda self, node: None),
-    "etcd": (etcd._Line, "ahead", None),
+    "etcd": (QueueTail, "ahead", None),
 }
 
 

@@ -32,7 +32,7 @@ from lab.workloads.base import TTL, Broken, Trial
 from lab.workloads.lock import LockTrial
 from lab.workloads.registry import faults_of, new_experiment
 from locking import Lock, RedisLock
-from tests.lab.schedule_support import mutant, searched, sandbox
+from tests.lab.schedule_support import mutant, sandbox, searched
 
 __all__ = ["sandbox"]
 

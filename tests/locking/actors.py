@@ -1,4 +1,4 @@
-"""What other processes do in the tests of locks. Each gets a pipe to the test as its last argument."""
+"""Code that the tests run in other processes. The last argument is a pipe to the test."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ import psycopg
 
 from locking import LeaseLost
 from locking.redis import waiting
-from tests.locking.support import Recipe
+from tests.locking.support import Recipe, acquired
 from tests.waiting import wait_for
 
 
 def pickled(value: Any) -> bytes:
-    """What another process reads from its standard input."""
+    """Return the object that another process wrote to standard input."""
     return pickle.dumps(value)
 
 
 def increment(recipe: Recipe, name: str, options: dict[str, Any], times: int, locked: bool, pipe: Pipe) -> None:
-    """Read, add one and write back, `times` times, when told to start."""
+    """After the start signal, read, add one and write back, `times` times."""
     lock, cell = recipe(name, **options), recipe.cell(name)
     pipe.send("ready")
     pipe.recv()
@@ -35,22 +35,21 @@ def increment(recipe: Recipe, name: str, options: dict[str, Any], times: int, lo
 
 
 def hold(recipe: Recipe, name: str, options: dict[str, Any], pipe: Pipe) -> None:
-    """Take the lock, say so, and keep it until told to release it."""
-    lease = recipe(name, **options).acquire()
-    assert lease is not None
+    """Acquire the lock, report it, and hold it until told to release it."""
+    lease = acquired(recipe(name, **options))
     pipe.send(lease.fence)
     pipe.recv()
     pipe.send(lease.release())
 
 
 def wait_and_hold(recipe: Recipe, name: str, options: dict[str, Any], pipe: Pipe) -> None:
-    """As `hold`, but say first that it is about to wait."""
+    """Like `hold`, but report before the wait."""
     pipe.send("waiting")
     hold(recipe, name, options, pipe)
 
 
 def die_when_woken(recipe: Recipe, name: str, options: dict[str, Any], pipe: Pipe) -> None:
-    """Wait for the lock, and die when it is handed over, before anything is done with it."""
+    """Wait for the lock, and exit as soon as it is handed over."""
     sleep = waiting.Waiter.wait
 
     def wait(self: waiting.Waiter, seconds: float, left: float) -> str | None:
@@ -63,10 +62,9 @@ def die_when_woken(recipe: Recipe, name: str, options: dict[str, Any], pipe: Pip
 
 
 def write_after_a_pause(recipe: Recipe, name: str, options: dict[str, Any], pipe: Pipe) -> None:
-    """Take the lock, sleep until told that the pause is over, and say what the lease says then."""
+    """Acquire the lock, sleep until the pause is over, and report what the lease says."""
     lost: list[int | None] = []
-    lease = recipe(name, on_lost=lambda lease: lost.append(lease.fence), **options).acquire()
-    assert lease is not None
+    lease = acquired(recipe(name, on_lost=lambda lease: lost.append(lease.fence), **options))
     pipe.send(lease.fence)
     pipe.recv()
     try:
@@ -82,10 +80,9 @@ def write_after_a_pause(recipe: Recipe, name: str, options: dict[str, Any], pipe
 def write_with_its_fence(
     recipe: Recipe, name: str, options: dict[str, Any], conninfo: str, statement: str, pipe: Pipe
 ) -> None:
-    """As `write_after_a_pause`, and write to Postgres whatever the lease says: a unit of the sku `a`."""
+    """Like `write_after_a_pause`, and take a unit of sku `a` in Postgres whatever the lease says."""
     lost: list[int | None] = []
-    lease = recipe(name, on_lost=lambda lease: lost.append(lease.fence), **options).acquire()
-    assert lease is not None
+    lease = acquired(recipe(name, on_lost=lambda lease: lost.append(lease.fence), **options))
     pipe.send(lease.fence)
     pipe.recv()
     try:

@@ -1,7 +1,7 @@
-"""What locks promise, one named property each. A lock's own tests subclass `LockConformance`, and with it a class for
-each capability that the lock declares: exactly those, which is a property too.
+"""The conformance suite of the locks: one test per property.
 
-A flawed lock names the properties that it fails in `FAILS`; one that it passes after all fails the run.
+The tests of a lock subclass `LockConformance`, and the class of each capability that the lock declares and of no other.
+A flawed lock lists the tests that it must fail in `FAILS`; passing one of them fails the run.
 """
 
 from __future__ import annotations
@@ -28,7 +28,21 @@ from locking import Lease, LeaseLost, Lock, LockTimeout, LockUnavailable, NotOwn
 from locking.renewal import watchdog
 from tests.locking import actors
 from tests.locking.proxy import Link, linked
-from tests.locking.support import Cell, Recipe, RemoteRecipe, end_of, in_fork, paused, process, renewing, run_threads
+from tests.locking.support import (
+    Cell,
+    Log,
+    MakeLock,
+    Patch,
+    Recipe,
+    RemoteRecipe,
+    acquired,
+    end_of,
+    in_fork,
+    paused,
+    process,
+    renewing,
+    run_threads,
+)
 from tests.waiting import PATIENCE, wait_for
 
 SHORT = 0.5
@@ -48,7 +62,7 @@ Tests = TypeVar("Tests", bound="type[LockConformance]")
 
 
 def without(*names: str) -> Callable[[Tests], Tests]:
-    """Leave tests of the suite out."""
+    """Remove tests from a subclass of the suite."""
 
     def leave_out(tests: Tests) -> Tests:
         for name in names:
@@ -60,7 +74,7 @@ def without(*names: str) -> Callable[[Tests], Tests]:
 
 
 def only(*names: str) -> Callable[[Tests], Tests]:
-    """Leave the other tests of the suite out."""
+    """Remove all other tests from a subclass of the suite."""
 
     def leave_out(tests: Tests) -> Tests:
         assert all(callable(getattr(tests, name)) for name in names)
@@ -69,16 +83,25 @@ def only(*names: str) -> Callable[[Tests], Tests]:
     return leave_out
 
 
+def fails(*names: str) -> Callable[[Tests], Tests]:
+    """Run only these tests of the suite, and require that they fail."""
+
+    def must_fail(tests: Tests) -> Tests:
+        tests.FAILS = frozenset(names)
+        return only(*names)(tests)
+
+    return must_fail
+
+
 class LockConformance(ABC):
-    """What every lock promises. `recipe` is a fixture, in conftest.py or in the subclass.
+    """What every lock guarantees. `recipe` is a fixture in conftest.py or in the subclass.
 
     Attributes:
-        SHORT: longer where a server knows no TTL so short.
-        OPTIONS: what its locks are made with, where a test does not say otherwise.
-        IMPATIENT: with which options a waiter's TTL is short, if it has one.
-        PAIRS: how often it is taken and released before the traces are counted: 10,000, or a tenth of that for a lock
-            whose pair takes over 2 ms.
-        FAILS: the tests that a flawed lock must not pass.
+        SHORT: a TTL that a test waits out, in seconds; longer where the server has a longer minimum.
+        OPTIONS: default options of the locks under test.
+        IMPATIENT: options that give a waiter a short TTL, if it has one.
+        PAIRS: number of acquires and releases before the traces are counted; fewer if a pair takes over 2 ms.
+        FAILS: tests that a flawed lock must fail.
     """
 
     SHORT: ClassVar[float] = SHORT
@@ -89,19 +112,19 @@ class LockConformance(ABC):
 
     @abstractmethod
     def waiters(self, lock: Lock) -> int:
-        """How many are asleep waiting for this lock at the moment."""
+        """Return the number of sleeping waiters of the lock."""
 
     def is_asleep(self, thread: int) -> bool:
-        """Whether a thread that is one of them can be interrupted without its client making something else of it."""
+        """Return whether a waiting thread is at a point where its client handles an interrupt as such."""
         return True
 
     @abstractmethod
     def traces(self, lock: Lock) -> dict[str, int]:
-        """What there is because of this lock, on its server and here, counted by kind: keys, nodes, connections, …"""
+        """Count what exists because of the lock, on its server and here, by kind: keys, connections, …"""
 
     @pytest.fixture(autouse=True)
-    def _impatient(self, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-        """What must not come is not waited for as long as what must."""
+    def _impatient(self, request: pytest.FixtureRequest, monkeypatch: Patch) -> None:
+        """Shorten the waits of tests that must fail."""
         if request.node.originalname in self.FAILS:
             monkeypatch.setattr(sys.modules[__name__], "PATIENCE", 6 * SHORT)
 
@@ -110,19 +133,16 @@ class LockConformance(ABC):
         return f"test {uuid.uuid4()}"
 
     def made(self, recipe: Recipe, name: str, **options: Any) -> Lock:
-        """A lock with the options of these tests, and some of one's own."""
+        """Return a lock with the options of these tests, overridden by `options`."""
         return recipe(name, **{**self.OPTIONS, **options})
 
     @contextmanager
     def clients(self, recipe: Recipe, count: int) -> Iterator[Sequence[Recipe]]:
-        """So many recipes of the same locks, each over a client object of its own.
-
-        They are one and the same by default: for locks that have no client, or that connect anew for each grant.
-        """
+        """Yield `count` recipes of the same lock, each with its own client object if the lock has one."""
         yield [recipe] * count
 
     @pytest.fixture
-    def make_lock(self, recipe: Recipe, name: str) -> Callable[..., Lock]:
+    def make_lock(self, recipe: Recipe, name: str) -> MakeLock:
         def make(**options: Any) -> Lock:
             return self.made(recipe, name, **options)
 
@@ -134,12 +154,12 @@ class LockConformance(ABC):
         yield link
         link.close()
 
-    def test_what_it_declares_is_what_is_tested(self, make_lock: Callable[..., Lock], recipe: Recipe) -> None:
+    def test_what_it_declares_is_what_is_tested(self, make_lock: MakeLock, recipe: Recipe) -> None:
         declared = make_lock().capabilities
         assert {name for name in CONFORMANCE if getattr(declared, name)} == {
             name for name, tests in CONFORMANCE.items() if isinstance(self, tests)
         }
-        # `across_machines` takes a recipe whose servers can be cut off, which those of the lab's rungs cannot.
+        # The tests of `across_machines` need servers that can be cut off, which the lab's recipes do not have.
         remote = declared.across_machines and hasattr(recipe, "servers")
         assert remote is isinstance(self, AcrossMachinesConformance)
         scripted = getattr(recipe, "RELEASE", b"") == b"EVALSHA"
@@ -147,55 +167,48 @@ class LockConformance(ABC):
 
     # Granting and refusing
 
-    def test_a_grant_is_a_lease_that_is_held(self, make_lock: Callable[..., Lock]) -> None:
+    def test_a_grant_is_a_lease_that_is_held(self, make_lock: MakeLock) -> None:
         lock = make_lock()
-        lease = lock.acquire()
-        assert lease is not None
+        lease = acquired(lock)
         lease.check()
         assert (lease.name, lease.lost) == (lock.name, False)
         assert 0 < lease.remaining() <= lock.ttl
         assert lease.release() is True
 
-    def test_it_excludes_others_until_it_is_released(self, make_lock: Callable[..., Lock]) -> None:
+    def test_it_excludes_others_until_it_is_released(self, make_lock: MakeLock) -> None:
         first, second = make_lock(), make_lock()
-        lease = first.acquire()
-        assert lease is not None
+        lease = acquired(first)
         assert second.acquire(blocking=False) is None
         lease.release()
-        again = second.acquire(blocking=False)
-        assert again is not None
+        again = acquired(second, blocking=False)
         again.release()
 
-    def test_only_the_owner_releases(self, make_lock: Callable[..., Lock]) -> None:
-        """A lease that is over does not even ask, so the lock is asked too."""
+    def test_only_the_owner_releases(self, make_lock: MakeLock) -> None:
         lock, other = make_lock(), make_lock()
-        early = lock.acquire()
-        assert early is not None
+        early = acquired(lock)
         assert early.release() is True
-        lease = other.acquire()
-        assert lease is not None
+        lease = acquired(other)
         assert (early.release(), lock._release(early)) == (False, False)
         assert lock.acquire(blocking=False) is None
         lease.check()
         assert lease.release() is True
 
-    def test_another_name_is_another_lock(self, make_lock: Callable[..., Lock], recipe: Recipe, name: str) -> None:
+    def test_another_name_is_another_lock(self, make_lock: MakeLock, recipe: Recipe, name: str) -> None:
         with make_lock().hold(), recipe(f"{name} 2").hold(timeout=0):
             pass
 
-    def test_one_lock_object_serves_many_threads_at_once(self, make_lock: Callable[..., Lock]) -> None:
+    def test_one_lock_object_serves_many_threads_at_once(self, make_lock: MakeLock) -> None:
         lock = make_lock()
         leases = [lease for lease in run_threads(*[lambda: lock.acquire(blocking=False)] * 8) if lease is not None]
         assert len(leases) == 1
         leases[0].release()
 
-    def test_a_lease_may_be_used_by_another_thread(self, make_lock: Callable[..., Lock]) -> None:
-        lease = make_lock().acquire()
-        assert lease is not None
+    def test_a_lease_may_be_used_by_another_thread(self, make_lock: MakeLock) -> None:
+        lease = acquired(make_lock())
         run_threads(lease.check, lease.extend)
         assert run_threads(lease.release) == [True]
 
-    def test_it_enters_again_only_if_it_says_so(self, make_lock: Callable[..., Lock]) -> None:
+    def test_it_enters_again_only_if_it_says_so(self, make_lock: MakeLock) -> None:
         lock = make_lock()
         with lock.hold():
             inner = lock.acquire(blocking=False)
@@ -204,12 +217,12 @@ class LockConformance(ABC):
                 inner.release()
 
     @pytest.mark.parametrize("timeout", [0.0, 5.0])
-    def test_a_timeout_needs_blocking(self, make_lock: Callable[..., Lock], timeout: float) -> None:
+    def test_a_timeout_needs_blocking(self, make_lock: MakeLock, timeout: float) -> None:
         with pytest.raises(ValueError, match="blocking"):
             make_lock().acquire(blocking=False, timeout=timeout)
 
     @pytest.mark.parametrize("timeout", [-1.0, -0.001, math.nan])
-    def test_a_timeout_is_not_negative(self, make_lock: Callable[..., Lock], timeout: float) -> None:
+    def test_a_timeout_is_not_negative(self, make_lock: MakeLock, timeout: float) -> None:
         with pytest.raises(ValueError, match="timeout"):
             make_lock().acquire(timeout=timeout)
         with pytest.raises(ValueError, match="timeout"), make_lock().hold(timeout):
@@ -221,7 +234,7 @@ class LockConformance(ABC):
 
     # hold
 
-    def test_hold_releases_on_leaving(self, make_lock: Callable[..., Lock]) -> None:
+    def test_hold_releases_on_leaving(self, make_lock: MakeLock) -> None:
         lock = make_lock()
         with lock.hold() as lease:
             lease.check()
@@ -230,19 +243,19 @@ class LockConformance(ABC):
         with lock.hold(timeout=0):
             pass
 
-    def test_hold_releases_on_an_error_and_lets_it_through(self, make_lock: Callable[..., Lock]) -> None:
+    def test_hold_releases_on_an_error(self, make_lock: MakeLock) -> None:
         lock = make_lock()
         with pytest.raises(KeyError), lock.hold():
             raise KeyError
         with lock.hold(timeout=0):
             pass
 
-    def test_hold_says_when_it_was_not_granted(self, make_lock: Callable[..., Lock]) -> None:
+    def test_hold_says_when_it_was_not_granted(self, make_lock: MakeLock) -> None:
         lock, other = make_lock(), make_lock()
         with lock.hold(), pytest.raises(LockTimeout, match=lock.name), other.hold(timeout=0.05):
             pytest.fail("two hold it")
 
-    def test_hold_may_be_released_early(self, make_lock: Callable[..., Lock]) -> None:
+    def test_hold_may_be_released_early(self, make_lock: MakeLock) -> None:
         lock = make_lock()
         with lock.hold() as lease:
             assert lease.release() is True
@@ -253,7 +266,6 @@ class LockConformance(ABC):
 
     @pytest.mark.parametrize(("contenders", "times"), [(2, 50), (10, 20), (50, 4), (200, 1)])
     def test_threads_lose_no_update(self, recipe: Recipe, name: str, contenders: int, times: int) -> None:
-        """Each contender is a thread with a lock and a client object of its own: they share nothing but the server."""
         assert self.lost_updates(recipe, name, contenders, times, locked=True) == 0
 
     @pytest.mark.parametrize(("contenders", "times"), [(10, 20), (50, 4), (200, 1)])
@@ -290,7 +302,9 @@ class LockConformance(ABC):
             await asyncio.to_thread(lease.release)
 
         async def all_at_once() -> None:
-            asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(21))  # one that waits for each, and one
+            asyncio.get_running_loop().set_default_executor(
+                ThreadPoolExecutor(21)
+            )  # one thread for each waiter, and one more
             await asyncio.gather(*[add() for _ in range(20)])
 
         asyncio.run(all_at_once())
@@ -298,10 +312,9 @@ class LockConformance(ABC):
 
     # Waiting
 
-    def test_a_waiter_is_woken_by_the_release(self, make_lock: Callable[..., Lock]) -> None:
+    def test_a_waiter_is_woken_by_the_release(self, make_lock: MakeLock) -> None:
         lock = make_lock()
-        lease = lock.acquire()
-        assert lease is not None
+        lease = acquired(lock)
 
         def release() -> None:
             wait_for(lambda: self.waiters(lock) == 1)
@@ -310,17 +323,15 @@ class LockConformance(ABC):
         assert run_threads(lambda: self.woken(lock).release(), release)[0] is True
 
     def woken(self, lock: Lock) -> Lease:
-        """Wait for far less than the TTL: nothing but a release can end the wait before its end."""
+        """Acquire well before the TTL, which proves that a release ended the wait."""
         start = time.monotonic()
-        lease = lock.acquire(timeout=PATIENCE)
-        assert lease is not None
-        assert time.monotonic() - start < PATIENCE / 2, "nobody woke it: it looked when its time was over"
+        lease = acquired(lock, timeout=PATIENCE)
+        assert time.monotonic() - start < PATIENCE / 2, "the waiter was not woken: it looked at the end of its time"
         return lease
 
-    def test_every_waiter_gets_its_turn(self, make_lock: Callable[..., Lock]) -> None:
+    def test_every_waiter_gets_its_turn(self, make_lock: MakeLock) -> None:
         lock = make_lock()
-        lease = lock.acquire()
-        assert lease is not None
+        lease = acquired(lock)
 
         def wait() -> bool:
             got = lock.acquire(timeout=PATIENCE)
@@ -332,7 +343,7 @@ class LockConformance(ABC):
 
         assert run_threads(*[wait] * 12, release)[:12] == [True] * 12
 
-    def test_a_timeout_is_a_total_deadline(self, make_lock: Callable[..., Lock]) -> None:
+    def test_a_timeout_is_a_total_deadline(self, make_lock: MakeLock) -> None:
         lock, other = make_lock(), make_lock()
 
         def late_by() -> float:
@@ -343,19 +354,18 @@ class LockConformance(ABC):
             return late
 
         with lock.hold():
-            # Once is enough: a busy machine takes its time now and then.
+            # One success is enough, because a busy machine is slow now and then.
             wait_for(lambda: late_by() < 0.4)
             assert self.waiters(lock) == 0
 
-    def test_a_timeout_of_nothing_asks_once(self, make_lock: Callable[..., Lock]) -> None:
+    def test_a_timeout_of_nothing_asks_once(self, make_lock: MakeLock) -> None:
         lock, other = make_lock(), make_lock()
         with lock.hold():
             assert other.acquire(timeout=0) is None
-        lease = lock.acquire(timeout=0)
-        assert lease is not None
+        lease = acquired(lock, timeout=0)
         lease.release()
 
-    def test_an_interrupted_waiter_leaves_nothing_behind(self, make_lock: Callable[..., Lock]) -> None:
+    def test_an_interrupted_waiter_leaves_nothing(self, make_lock: MakeLock) -> None:
         lock, other = make_lock(), make_lock()
         main = threading.get_ident()
 
@@ -363,10 +373,10 @@ class LockConformance(ABC):
             wait_for(lambda: self.waiters(lock) == 1 and self.is_asleep(main))
             signal.pthread_kill(main, signal.SIGINT)
 
-        handler = signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in a job in the background
+        handler = signal.signal(signal.SIGINT, signal.default_int_handler)  # background jobs ignore SIGINT
         try:
             with lock.hold():
-                assert other.acquire(timeout=SHORT) is None  # whatever it opens once and keeps is open now
+                assert other.acquire(timeout=SHORT) is None  # open everything that is opened once and kept
                 before = self.all_traces(lock)
                 thread = threading.Thread(target=interrupt)
                 thread.start()
@@ -381,31 +391,31 @@ class LockConformance(ABC):
 
     # Traces
 
-    def test_it_leaves_nothing_behind(self, make_lock: Callable[..., Lock]) -> None:
+    def test_it_leaves_nothing_behind(self, make_lock: MakeLock) -> None:
         lock, other = make_lock(), make_lock()
         with lock.hold():
-            assert other.acquire(timeout=SHORT) is None  # whatever it opens once and keeps is open now
+            assert other.acquire(timeout=SHORT) is None  # open everything that is opened once and kept
         before = self.all_traces(lock)
         for _ in range(self.PAIRS):
-            with lock.hold(timeout=LONG):  # among thousands one answer may be late, on a machine under load
+            with lock.hold(timeout=LONG):  # one of thousands of answers may be late on a loaded machine
                 pass
         self.leaves_only(before, lock)
 
-    def test_100_failed_tries_leave_nothing_behind(self, make_lock: Callable[..., Lock]) -> None:
+    def test_100_failed_tries_leave_nothing_behind(self, make_lock: MakeLock) -> None:
         self.fail_100_tries(make_lock(), make_lock(), blocking=False)
 
-    def test_100_failed_tries_that_wait_leave_nothing_behind(self, make_lock: Callable[..., Lock]) -> None:
+    def test_100_failed_waits_leave_nothing(self, make_lock: MakeLock) -> None:
         self.fail_100_tries(make_lock(), make_lock(), timeout=0.03)
 
     def fail_100_tries(self, lock: Lock, other: Lock, **how: Any) -> None:
-        """Four at a time, so that some wait behind others that wait."""
+        """Try in four threads, so that some waiters queue behind others."""
 
         def try_in_vain(times: int) -> None:
             for _ in range(times):
                 assert other.acquire(**how) is None
 
         with lock.hold():
-            # Whatever so many open once and keep is open now, and what a wait leaves with the holder is there.
+            # Open everything that so many threads open once and keep.
             assert other.acquire(timeout=SHORT) is None
             run_threads(*[partial(try_in_vain, 5)] * 8)
             before = self.all_traces(lock)
@@ -422,20 +432,20 @@ class LockConformance(ABC):
 
     # Fences
 
-    def test_it_gives_a_fence_only_if_it_says_so(self, make_lock: Callable[..., Lock]) -> None:
+    def test_it_gives_a_fence_only_if_it_says_so(self, make_lock: MakeLock) -> None:
         lock = make_lock()
         with lock.hold() as lease:
             assert (lease.fence is not None) is lock.capabilities.fenced
 
 
 class FencedConformance(LockConformance):
-    """Every grant carries a greater number than the one before."""
+    """Every grant carries a number greater than that of any earlier grant."""
 
     @abstractmethod
     def forget(self, lock: Lock) -> None:
-        """Make the server forget the lock, as it does when nobody has asked for long."""
+        """Make the server drop the lock's state, as after long disuse."""
 
-    def test_a_fence_grows_with_every_grant(self, make_lock: Callable[..., Lock]) -> None:
+    def test_a_fence_grows_with_every_grant(self, make_lock: MakeLock) -> None:
         lock = make_lock()
         fences = []
         for _ in range(20):
@@ -443,7 +453,7 @@ class FencedConformance(LockConformance):
                 fences.append(lease.fence)
         assert fences == sorted(set(fences))
 
-    def test_a_fence_grows_when_the_lock_was_forgotten_in_between(self, make_lock: Callable[..., Lock]) -> None:
+    def test_a_fence_grows_after_the_lock_was_forgotten(self, make_lock: MakeLock) -> None:
         lock = make_lock()
         with lock.hold() as lease:
             before = lease.fence
@@ -453,48 +463,28 @@ class FencedConformance(LockConformance):
 
 
 class AcrossProcessesConformance(LockConformance):
-    """It excludes other processes, and a crash of one does not close the door for ever."""
+    """The lock excludes other processes, and survives the crash of one."""
 
     def test_processes_lose_no_update(self, recipe: Recipe, name: str) -> None:
-        assert self.lost_by_processes(recipe, name, locked=True) == 0
+        assert self.lost_by_processes(recipe, name, 4, 25, locked=True) == 0
 
     def test_without_the_lock_processes_lose_updates(self, recipe: Recipe, name: str) -> None:
-        wait_for(lambda: self.lost_by_processes(recipe, name, locked=False) > 0)
+        wait_for(lambda: self.lost_by_processes(recipe, name, 4, 25, locked=False) > 0)
 
-    def lost_by_processes(self, recipe: Recipe, name: str, *, locked: bool) -> int:
-        recipe.cell(name).write(0)
-        with ExitStack() as stack:
-            pipes = [
-                stack.enter_context(process(actors.increment, recipe, name, self.OPTIONS, 25, locked))[1]
-                for _ in range(4)
-            ]
-            self.start_together(pipes)
-            assert [pipe.recv() for pipe in pipes] == ["done"] * 4
-        return 4 * 25 - recipe.cell(name).read()
-
-    def test_125_short_lived_processes_lose_no_update(self, recipe: Recipe, name: str) -> None:
-        recipe.cell(name).write(0)
-        for _ in range(5):
-            self.add_25(recipe, name, locked=True)
-        assert recipe.cell(name).read() == 125
+    def test_125_processes_lose_no_update(self, recipe: Recipe, name: str) -> None:
+        assert [self.lost_by_processes(recipe, name, 25, 1, locked=True) for _ in range(5)] == [0] * 5
 
     def test_without_the_lock_short_lived_processes_lose_updates(self, recipe: Recipe, name: str) -> None:
-        def lost() -> int:
-            recipe.cell(name).write(0)
-            self.add_25(recipe, name, locked=False)
-            return 25 - recipe.cell(name).read()
+        wait_for(lambda: self.lost_by_processes(recipe, name, 25, 1, locked=False) > 0)
 
-        wait_for(lost)
-
-    def add_25(self, recipe: Recipe, name: str, *, locked: bool) -> None:
-        """Add one in each of 25 processes, which end after that."""
+    def lost_by_processes(self, recipe: Recipe, name: str, processes: int, times: int, *, locked: bool) -> int:
+        recipe.cell(name).write(0)
+        adding = (actors.increment, recipe, name, self.OPTIONS, times, locked)
         with ExitStack() as stack:
-            pipes = [
-                stack.enter_context(process(actors.increment, recipe, name, self.OPTIONS, 1, locked))[1]
-                for _ in range(25)
-            ]
+            pipes = [stack.enter_context(process(*adding))[1] for _ in range(processes)]
             self.start_together(pipes)
-            assert [pipe.recv() for pipe in pipes] == ["done"] * 25
+            assert [pipe.recv() for pipe in pipes] == ["done"] * processes
+        return processes * times - recipe.cell(name).read()
 
     @staticmethod
     def start_together(pipes: list[Any]) -> None:
@@ -503,7 +493,7 @@ class AcrossProcessesConformance(LockConformance):
             pipe.send("go")
 
     def test_greenlets_each_own_a_lease(self, recipe: Recipe, name: str, tmp_path: Any) -> None:
-        """In a process of its own: gevent replaces sockets, threads and sleep for the whole of one."""
+        """Runs in a separate process, because gevent patches the whole process."""
         recipe.cell(name).write(0)
         subprocess.run(
             [sys.executable, "-m", "tests.locking.greenlets"],
@@ -515,38 +505,34 @@ class AcrossProcessesConformance(LockConformance):
 
 
 class AcrossMachinesConformance(LockConformance):
-    """It is on a server, whose answers can be lost on the way, and which is started anew now and then."""
+    """The lock is on servers whose answers can be lost, and which can restart."""
 
     RELEASE_WRITES: ClassVar[int] = 1
-    """How many changes it takes to free the lock when nobody waits for it."""
+    """Number of changes that a release without waiters makes."""
 
     @abstractmethod
     def written(self, lock: Lock) -> int:
-        """How many changes the servers have made since some time."""
+        """Return the number of changes that the servers have made."""
 
     @abstractmethod
     def restart(self) -> None:
-        """End all servers and start them again, with what they have on disk."""
+        """Restart all servers with the data that they have on disk."""
 
-    def test_a_release_that_nobody_waits_for_writes_only_that_it_is_free(self, make_lock: Callable[..., Lock]) -> None:
+    def test_a_release_without_waiters_writes_once(self, make_lock: MakeLock) -> None:
         lock = make_lock()
         with lock.hold():
-            assert make_lock().acquire(timeout=0.01) is None  # nor for one who has given up
+            assert make_lock().acquire(timeout=0.01) is None  # a waiter that has given up does not count
             before = self.written(lock)
         assert self.written(lock) - before == self.RELEASE_WRITES
 
-    def test_a_release_whose_answer_was_lost_can_be_repeated_and_was_ours(
-        self, link: Link, make_lock: Callable[..., Lock], name: str
-    ) -> None:
-        """Every server has done its part, and nobody has heard of it."""
+    def test_an_unanswered_release_can_be_repeated(self, link: Link, make_lock: MakeLock, name: str) -> None:
         lock = self.made(link.recipe, name)
-        with lock.hold():  # from now on connections are open, and servers know what they will be asked
+        with lock.hold():  # open connections, and let the servers cache the scripts
             pass
-        lease = lock.acquire()
-        assert lease is not None
+        lease = acquired(lock)
         link.lose_the_answer(link.recipe.RELEASE)
         try:
-            ours = lease.release()  # a lock may repeat it by itself
+            ours = lease.release()  # a lock may repeat the request itself
         except LockUnavailable:
             with make_lock().hold(timeout=PATIENCE) as other:
                 ours = lease.release()
@@ -559,18 +545,17 @@ class AcrossMachinesConformance(LockConformance):
         with make_lock().hold(timeout=PATIENCE):
             pass
 
-    def test_it_works_after_a_restart_of_its_servers(self, link: Link, name: str) -> None:
-        """With the same objects. A lease from before is held, or says that it is lost, as declared: never do two hold.
+    def test_it_works_after_a_restart(self, link: Link, name: str) -> None:
+        """A lease from before the restart is held or lost, as declared; two are never held.
 
-        Who waits meanwhile is served in the end, or told to ask again; his place may stay for his TTL, as nobody can be
-        told that it is given up. Nobody reaches a server before it is ready: some take a question and never answer it.
+        A waiter is granted the lock in the end, or told to ask again; its place may then stay for its TTL. Clients are
+        cut off until the servers are ready, because some servers accept a request earlier and never answer it.
         """
         lock, other, third = (self.made(link.recipe, name, **options) for options in ({}, {}, self.IMPATIENT))
         survives = lock.capabilities.survives_restart
         with ThreadPoolExecutor(1) as threads:
-            lease = lock.acquire()
-            assert lease is not None
-            assert not lock.capabilities.renews or is_renewed(lease)  # from now on all connections are open
+            lease = acquired(lock)
+            assert not lock.capabilities.renews or is_renewed(lease)  # opens the connection for renewals
             waiting = threads.submit(third.acquire, timeout=2 * PATIENCE)
             wait_for(lambda: self.waiters(third) == 1)
             link.refuse()
@@ -579,7 +564,7 @@ class AcrossMachinesConformance(LockConformance):
             early = self.answer(other)
             served = waiting.done() and waiting.exception() is None
             assert lease.lost is not survives
-            assert [not lease.lost, early is not None, served].count(True) == 1, "more than one holds it, or nobody"
+            assert [not lease.lost, early is not None, served].count(True) == 1, "not exactly one client holds the lock"
             if survives and lock.capabilities.renews:
                 wait_for(lambda: is_renewed(lease), "renewal to find the servers again", timeout=PATIENCE)
             if survives:
@@ -589,7 +574,7 @@ class AcrossMachinesConformance(LockConformance):
                 assert lock.acquire(blocking=False) is None
                 assert early.release() is True
             wait([waiting], PATIENCE)
-            assert waiting.done(), "who waited before the restart waits for ever"
+            assert waiting.done(), "a waiter from before the restart still waits"
             if not isinstance(waiting.exception(), LockUnavailable):
                 last = waiting.result()
                 assert last is not None
@@ -600,7 +585,7 @@ class AcrossMachinesConformance(LockConformance):
                 assert not lock.capabilities.fenced or later.fence > lease.fence
 
     def answer(self, lock: Lock) -> Lease | None:
-        """Ask once, and again for as long as there is no server to answer."""
+        """Ask until a server answers."""
 
         def ask() -> list[Lease | None]:
             with suppress(LockUnavailable):
@@ -611,7 +596,7 @@ class AcrossMachinesConformance(LockConformance):
 
 
 def is_renewed(lease: Lease) -> bool:
-    """Do what the watchdog does when it is the lease's turn, and return whether the servers have extended it."""
+    """Renew once, as the watchdog does, and return whether the servers extended the lease."""
     watched = watchdog._watched[lease.token]
     held = watched.lease()
     assert held is not None
@@ -620,17 +605,16 @@ def is_renewed(lease: Lease) -> bool:
 
 
 class ScriptsConformance(LockConformance):
-    """It runs scripts that its servers keep for it, and may lose at any time (SCRIPT FLUSH)."""
+    """The servers cache the lock's scripts, and may lose them at any time (SCRIPT FLUSH)."""
 
     @abstractmethod
     def lose_the_scripts(self) -> None:
-        """Make all servers forget every script."""
+        """Make all servers drop their scripts."""
 
-    def test_it_works_after_its_servers_have_lost_the_scripts(self, make_lock: Callable[..., Lock]) -> None:
+    def test_it_works_after_the_scripts_were_lost(self, make_lock: MakeLock) -> None:
         lock, other = make_lock(), make_lock()
         self.lose_the_scripts()
-        lease = lock.acquire()
-        assert lease is not None
+        lease = acquired(lock)
         self.lose_the_scripts()
         assert other.acquire(blocking=False) is None
         self.lose_the_scripts()
@@ -650,12 +634,12 @@ class SurvivesHolderCrashConformance(LockConformance):
     """When the holder dies, others get the lock in a bounded time."""
 
     CRASH_OPTIONS: ClassVar[dict[str, Any]] = {}
-    """With which options the bound is short: a TTL, unless a server notices by itself that somebody has died."""
+    """Options that make the bound short: a TTL, unless the server itself notices the death of a client."""
 
     CRASH_GRACE: ClassVar[float] = 0.0
-    """Seconds beyond the TTL for which the server may keep the lock of somebody who has died."""
+    """Seconds beyond the TTL for which the server may keep the lock of a dead holder."""
 
-    def test_the_lock_of_a_crashed_holder_becomes_free(self, make_lock: Callable[..., Lock], recipe: Recipe) -> None:
+    def test_the_lock_of_a_crashed_holder_becomes_free(self, make_lock: MakeLock, recipe: Recipe) -> None:
         lock = make_lock(**self.CRASH_OPTIONS)
         with process(actors.hold, recipe, lock.name, {**self.OPTIONS, **self.CRASH_OPTIONS}) as (holder, pipe):
             pipe.recv()
@@ -668,16 +652,16 @@ class SurvivesHolderCrashConformance(LockConformance):
 
 
 class SurvivesNodeLossConformance(LockConformance):
-    """It grants, and excludes others, although a minority of its servers cannot be reached."""
+    """The lock grants, and excludes others, while a minority of its servers is unreachable."""
 
     NODE_LOSS_OPTIONS: ClassVar[dict[str, Any]] = {}
-    """With which options a server that hangs holds nobody up for long."""
+    """Options with which a server that hangs costs little time."""
 
     @abstractmethod
     def without_a_minority(self) -> AbstractContextManager[None]:
-        """For the body, as many of the servers are dead or hang as the lock survives."""
+        """Make as many servers dead or hang as the lock survives."""
 
-    def test_it_is_granted_without_a_minority(self, make_lock: Callable[..., Lock]) -> None:
+    def test_it_is_granted_without_a_minority(self, make_lock: MakeLock) -> None:
         lock, other = make_lock(**self.NODE_LOSS_OPTIONS), make_lock(**self.NODE_LOSS_OPTIONS)
         with self.without_a_minority():
             for one, another in [(lock, other), (other, lock)]:
@@ -686,10 +670,9 @@ class SurvivesNodeLossConformance(LockConformance):
                     lease.extend()
                     assert lease.release() is True
 
-    def test_a_grant_outlives_the_loss_of_a_minority(self, make_lock: Callable[..., Lock]) -> None:
+    def test_a_grant_outlives_the_loss_of_a_minority(self, make_lock: MakeLock) -> None:
         lock, other = make_lock(**self.NODE_LOSS_OPTIONS), make_lock(**self.NODE_LOSS_OPTIONS)
-        lease = lock.acquire()
-        assert lease is not None
+        lease = acquired(lock)
         with self.without_a_minority():
             assert other.acquire(blocking=False) is None
             lease.extend()
@@ -699,19 +682,18 @@ class SurvivesNodeLossConformance(LockConformance):
 
 
 class ForkConformance(LockConformance):
-    """A forked child holds nothing of its parent's, and can lock by itself."""
+    """A forked child does not hold its parent's leases, and can lock by itself."""
 
-    def test_a_forked_child_does_not_hold_what_its_parent_holds(self, make_lock: Callable[..., Lock]) -> None:
+    def test_a_forked_child_does_not_hold_what_its_parent_holds(self, make_lock: MakeLock) -> None:
         lock = make_lock()
-        lease = lock.acquire()
-        assert lease is not None
+        lease = acquired(lock)
         assert in_fork(lambda: str(lease.release())) == "NotOwner"
         if lock.capabilities.across_processes:
             assert in_fork(lambda: str(lock.acquire(blocking=False))) == "None"
         lease.check()
         assert lease.release() is True
 
-    def test_a_forked_child_that_leaves_the_block_releases_nothing(self, make_lock: Callable[..., Lock]) -> None:
+    def test_a_forked_child_releases_nothing(self, make_lock: MakeLock) -> None:
         lock, other = make_lock(), make_lock()
         block = lock.hold()
         lease = block.__enter__()
@@ -721,7 +703,7 @@ class ForkConformance(LockConformance):
         block.__exit__(None, None, None)
         assert other.acquire(blocking=False) is not None
 
-    def test_a_forked_child_can_lock(self, make_lock: Callable[..., Lock]) -> None:
+    def test_a_forked_child_can_lock(self, make_lock: MakeLock) -> None:
         lock = make_lock()
         with lock.hold():
             pass
@@ -734,16 +716,14 @@ class ForkConformance(LockConformance):
 
 
 class ExpiresConformance(LockConformance):
-    """A grant that nobody extends is over after its TTL."""
+    """A grant that is not extended ends after its TTL."""
 
     @pytest.mark.parametrize("ttl", [0.0, -1.0, math.nan])
     def test_a_ttl_is_a_time(self, recipe: Recipe, name: str, ttl: float) -> None:
         with pytest.raises(ValueError, match="ttl"):
             recipe(name, ttl=ttl)
 
-    def test_leaving_hold_with_a_lost_lease_raises_nothing_but_was_reported(
-        self, make_lock: Callable[..., Lock], caplog: pytest.LogCaptureFixture
-    ) -> None:
+    def test_leaving_hold_with_a_lost_lease(self, make_lock: MakeLock, caplog: Log) -> None:
         told: list[Lease] = []
         lock = make_lock(ttl=self.SHORT, renew=False, on_lost=told.append)
         with lock.hold() as lease:
@@ -752,13 +732,12 @@ class ExpiresConformance(LockConformance):
         assert [one.token for one in told] == [lease.token]
         assert lock.name in caplog.text
 
-    def test_a_holder_that_was_paused_too_long_is_told(self, make_lock: Callable[..., Lock], recipe: Recipe) -> None:
+    def test_a_holder_paused_beyond_its_ttl_is_told(self, make_lock: MakeLock, recipe: Recipe) -> None:
         lock = make_lock()
         with process(actors.write_after_a_pause, recipe, lock.name, {"ttl": self.SHORT}) as (holder, pipe):
             fence = pipe.recv()
             with paused(holder.pid):
-                lease = lock.acquire(timeout=PATIENCE)
-                assert lease is not None
+                lease = acquired(lock, timeout=PATIENCE)
                 pipe.send("go on")
             said, told, ours = pipe.recv()
             assert (said, told, ours) == ("lost", 1, False)
@@ -768,39 +747,33 @@ class ExpiresConformance(LockConformance):
                 assert lease.fence > fence
             assert lease.release() is True
 
-    def test_a_holder_that_was_paused_briefly_holds_on(self, recipe: Recipe, name: str) -> None:
+    def test_a_briefly_paused_holder_keeps_it(self, recipe: Recipe, name: str) -> None:
         with process(actors.write_after_a_pause, recipe, name, {"ttl": LONG}) as (holder, pipe):
             pipe.recv()
             with paused(holder.pid):
                 pipe.send("go on")
             assert pipe.recv() == ("held", 0, True)
 
-    def test_who_has_lost_the_lock_cannot_release_it(self, make_lock: Callable[..., Lock]) -> None:
-        late = make_lock(ttl=self.SHORT, renew=False).acquire()
-        assert late is not None
+    def test_a_lost_lease_cannot_be_released(self, make_lock: MakeLock) -> None:
+        late = acquired(make_lock(ttl=self.SHORT, renew=False))
         lock = make_lock()
-        lease = lock.acquire(timeout=PATIENCE)
-        assert lease is not None
+        lease = acquired(lock, timeout=PATIENCE)
         assert late.release() is False
         lease.extend()
         assert make_lock().acquire(blocking=False) is None
         assert lease.release() is True
 
-    def test_who_has_lost_the_lock_cannot_extend_it(self, make_lock: Callable[..., Lock]) -> None:
-        late = make_lock(ttl=self.SHORT, renew=False).acquire()
-        assert late is not None
-        lease = make_lock().acquire(timeout=PATIENCE)
-        assert lease is not None
+    def test_a_lost_lease_cannot_be_extended(self, make_lock: MakeLock) -> None:
+        late = acquired(make_lock(ttl=self.SHORT, renew=False))
+        lease = acquired(make_lock(), timeout=PATIENCE)
         with pytest.raises(LeaseLost):
             late.extend()
         lease.extend()
         lease.release()
 
-    def test_without_renewal_the_lock_is_lost_after_its_ttl(self, make_lock: Callable[..., Lock]) -> None:
-        lease = make_lock(ttl=self.SHORT, renew=False).acquire()
-        assert lease is not None
-        second = make_lock().acquire(timeout=PATIENCE)
-        assert second is not None
+    def test_without_renewal_the_lock_is_lost_after_its_ttl(self, make_lock: MakeLock) -> None:
+        lease = acquired(make_lock(ttl=self.SHORT, renew=False))
+        second = acquired(make_lock(), timeout=PATIENCE)
         assert lease.lost
         second.release()
 
@@ -808,37 +781,34 @@ class ExpiresConformance(LockConformance):
 class RenewsConformance(LockConformance):
     """A watchdog extends the lease while its holder lives."""
 
-    def test_renewal_keeps_the_lock_beyond_its_ttl(self, make_lock: Callable[..., Lock]) -> None:
+    def test_renewal_keeps_the_lock_beyond_its_ttl(self, make_lock: MakeLock) -> None:
         lock = make_lock(ttl=RENEWED)
         assert lock.capabilities.renews
         with lock.hold() as lease:
             assert make_lock(ttl=RENEWED).acquire(timeout=1.5 * RENEWED) is None
-            # The other may have slept through the moment, on a busy machine: by now the TTL is surely over.
+            # Ask again: on a busy machine, the waiter may not have looked at the end of the TTL.
             assert make_lock(ttl=RENEWED).acquire(blocking=False) is None
             lease.check()
 
-    def test_without_renewal_the_lock_is_lost_after_its_ttl(self, make_lock: Callable[..., Lock]) -> None:
-        lease = make_lock(ttl=self.SHORT, renew=False).acquire()
-        assert lease is not None
-        second = make_lock().acquire(timeout=PATIENCE)
-        assert second is not None
+    def test_without_renewal_the_lock_is_lost_after_its_ttl(self, make_lock: MakeLock) -> None:
+        lease = acquired(make_lock(ttl=self.SHORT, renew=False))
+        second = acquired(make_lock(), timeout=PATIENCE)
         assert lease.lost
         second.release()
 
-    def test_the_holder_is_told_within_the_ttl_when_the_server_hangs(self, link: Link, name: str) -> None:
+    def test_the_holder_is_told_when_the_server_hangs(self, link: Link, name: str) -> None:
         self.tell_the_holder(link, name, link.hang)
 
-    def test_the_holder_is_told_within_the_ttl_when_the_server_is_gone(self, link: Link, name: str) -> None:
+    def test_the_holder_is_told_when_the_server_is_gone(self, link: Link, name: str) -> None:
         self.tell_the_holder(link, name, link.refuse)
 
     def tell_the_holder(self, link: Link, name: str, fail: Callable[[], None]) -> None:
-        """Let renewal succeed once, and fail from then on."""
+        """Let renewal succeed once, then fail."""
         told: list[tuple[float, str]] = []
         lock = self.made(
             link.recipe, name, ttl=RENEWED, on_lost=lambda lease: told.append((time.monotonic(), lease.token))
         )
-        lease = lock.acquire()
-        assert lease is not None
+        lease = acquired(lock)
         granted = end_of(lease)
         wait_for(lambda: end_of(lease) > granted + 0.1, "a first renewal, so that there is a connection to hang on")
         fail()
@@ -851,39 +821,32 @@ class RenewsConformance(LockConformance):
             lease.check()
         assert len(told) == 1
 
-    def test_renewal_ends_with_the_release(self, make_lock: Callable[..., Lock]) -> None:
-        lease = make_lock(ttl=self.SHORT).acquire()
-        assert lease is not None
+    def test_renewal_ends_with_the_release(self, make_lock: MakeLock) -> None:
+        lease = acquired(make_lock(ttl=self.SHORT))
         assert renewing()
         lease.release()
         wait_for(lambda: not renewing())
 
-    def test_a_lease_that_nobody_refers_to_is_not_renewed(self, make_lock: Callable[..., Lock]) -> None:
+    def test_a_dropped_lease_is_not_renewed(self, make_lock: MakeLock) -> None:
         lock = make_lock(ttl=self.SHORT)
-        lease = lock.acquire()
-        assert lease is not None
+        lease = acquired(lock)
         del lease
         gc.collect()
-        second = lock.acquire(timeout=PATIENCE)
-        assert second is not None
+        second = acquired(lock, timeout=PATIENCE)
         second.release()
 
-    def test_a_forked_child_does_not_renew_for_its_parent(self, make_lock: Callable[..., Lock]) -> None:
+    def test_a_forked_child_does_not_renew_for_its_parent(self, make_lock: MakeLock) -> None:
         with make_lock(ttl=self.SHORT).hold() as lease:
             assert lease.token in watchdog._watched
-            # Without a thread; but the next lease of the child's own would start one.
+            # The child has no thread yet; its next lease would start one.
             assert in_fork(lambda: f"{renewing()} {[*watchdog._watched]}") == "False []"
 
-    def test_a_forked_child_renews_for_itself_while_its_parent_does(
-        self, make_lock: Callable[..., Lock], recipe: Recipe, name: str
-    ) -> None:
-        """The child renews what it holds, the parent what it has lost: if they shared anything, answers would cross."""
+    def test_a_forked_child_renews_for_itself(self, make_lock: MakeLock, recipe: Recipe, name: str) -> None:
         lock, gone = make_lock(), list[Lease]()
         if not lock.capabilities.forks:
             assert in_fork(lambda: str(lock.acquire(timeout=0))) == "LockUnavailable"
             return
-        lost = self.made(recipe, f"{name} 2", ttl=self.SHORT, renew=False, on_lost=gone.append).acquire()
-        assert lost is not None
+        _lost = acquired(self.made(recipe, f"{name} 2", ttl=self.SHORT, renew=False, on_lost=gone.append))
         with self.made(recipe, f"{name} 2").hold(timeout=PATIENCE), lock.hold() as lease:
             wait_for(lambda: gone)
             renewer = watchdog._watched[lease.token].renewer
@@ -915,16 +878,15 @@ class RenewsConformance(LockConformance):
 
 
 class FairConformance(LockConformance):
-    """Waiters are served in the order in which they came, and one who is gone holds up the others for two TTLs."""
+    """Waiters are served in order of arrival. A dead one delays the others by two TTLs at most."""
 
     def in_line(self, lock: Lock) -> int:
-        """How many wait, those of other processes too."""
+        """Return the number of waiters, including those of other processes."""
         return self.waiters(lock)
 
-    def test_waiters_are_served_in_the_order_in_which_they_came(self, make_lock: Callable[..., Lock]) -> None:
+    def test_waiters_are_served_in_order(self, make_lock: MakeLock) -> None:
         lock = make_lock()
-        lease = lock.acquire()
-        assert lease is not None
+        lease = acquired(lock)
         served: list[int] = []
 
         def wait(place: int) -> None:
@@ -942,7 +904,6 @@ class FairConformance(LockConformance):
         assert served == list(range(10))
 
     def test_greedy_holders_get_equally_many_turns(self, recipe: Recipe, name: str) -> None:
-        """Each asks again as soon as it has released. While all the others wait, each has one turn a round."""
         turns: list[int] = []
         greedy, rounds = 8, 5
 
@@ -957,25 +918,22 @@ class FairConformance(LockConformance):
         run_threads(*[lambda who=who: take_turns(who) for who in range(greedy)])
         assert [sorted(turns[at : at + greedy]) for at in range(0, len(turns), greedy)] == [[*range(greedy)]] * rounds
 
-    def test_the_first_in_line_may_die(self, make_lock: Callable[..., Lock], recipe: Recipe) -> None:
+    def test_the_first_in_line_may_die(self, make_lock: MakeLock, recipe: Recipe) -> None:
         with self.behind_another(make_lock, recipe) as (first, release):
             first.kill()
             release()
 
-    def test_the_first_in_line_may_be_stopped(self, make_lock: Callable[..., Lock], recipe: Recipe) -> None:
+    def test_the_first_in_line_may_be_stopped(self, make_lock: MakeLock, recipe: Recipe) -> None:
         with self.behind_another(make_lock, recipe) as (first, release), paused(first.pid):
             release()
 
     @contextmanager
-    def behind_another(
-        self, make_lock: Callable[..., Lock], recipe: Recipe
-    ) -> Iterator[tuple[Any, Callable[[], None]]]:
-        """Yield a process that waits, and what releases the lock and fails unless who came after it is served."""
+    def behind_another(self, make_lock: MakeLock, recipe: Recipe) -> Iterator[tuple[Any, Callable[[], None]]]:
+        """Yield a waiting process, and a function that releases the lock and checks who is served next."""
         lock = make_lock(**self.IMPATIENT)
-        lease = lock.acquire()
-        assert lease is not None
+        lease = acquired(lock)
         ttl = self.IMPATIENT.get("ttl")
-        bound = 2.9 * ttl if ttl else 2 * BUSY  # two TTLs, and less than a third for a busy machine
+        bound = 2.9 * ttl if ttl else 2 * BUSY  # two TTLs, plus a margin for a busy machine
         with (
             process(actors.wait_and_hold, recipe, lock.name, {**self.OPTIONS, **self.IMPATIENT}) as (first, _),
             ThreadPoolExecutor(1) as threads,
@@ -996,9 +954,9 @@ class FairConformance(LockConformance):
 
 
 class ReentrantConformance(LockConformance):
-    """Who holds it may enter again."""
+    """The holder can acquire the lock again."""
 
-    def test_the_outermost_release_frees_it(self, make_lock: Callable[..., Lock]) -> None:
+    def test_the_outermost_release_frees_it(self, make_lock: MakeLock) -> None:
         lock = make_lock()
         with lock.hold():
             with lock.hold(timeout=0):
@@ -1008,28 +966,28 @@ class ReentrantConformance(LockConformance):
 
 
 class QuietWaitConformance(LockConformance):
-    """A waiter that is not woken asks at most once a TTL."""
+    """A waiter that is not woken asks at most once per TTL."""
 
     @abstractmethod
     def asked(self, lock: Lock) -> int:
-        """How many commands the server has run that waiters of this lock have sent."""
+        """Return how many commands of this lock's waiters the server has run."""
 
     @abstractmethod
     def woken_in_vain(self, lock: Lock) -> AbstractContextManager[Callable[[], object]]:
-        """Hold the lock, and yield what wakes whoever has come to wait since, although it stays held."""
+        """Hold the lock, and yield a function that wakes later waiters while it stays held."""
 
     @abstractmethod
-    def before_sleep(self, monkeypatch: pytest.MonkeyPatch, body: Callable[[], object]) -> None:
-        """Have `body` run when a waiter has seen that the lock is held and is about to sleep."""
+    def before_sleep(self, monkeypatch: Patch, body: Callable[[], object]) -> None:
+        """Run `body` when a waiter has been refused and is about to sleep."""
 
-    def test_a_timeout_is_a_total_deadline_although_wakes_are_in_vain(self, make_lock: Callable[..., Lock]) -> None:
+    def test_wake_ups_do_not_extend_the_timeout(self, make_lock: MakeLock) -> None:
         lock, timeout = make_lock(), 1.0
         with ThreadPoolExecutor(1) as threads, self.woken_in_vain(lock) as wake:
             others = self.waiters(lock)
             start = time.monotonic()
             attempt = threads.submit(make_lock().acquire, timeout=timeout)
             wait_for(lambda: self.waiters(lock) == others + 1)
-            # To the end, so that a wait that begins anew with a wake is too long.
+            # Wake it until the deadline: a wait that restarts with each wake-up would be too long.
             while not attempt.done() and time.monotonic() < start + timeout + BUSY:
                 wake()
             took, served = time.monotonic() - start, attempt.done()
@@ -1039,12 +997,9 @@ class QuietWaitConformance(LockConformance):
         assert (served, lease) == (True, None)
         assert took >= timeout
 
-    def test_a_release_between_the_look_and_the_sleep_is_not_missed(
-        self, make_lock: Callable[..., Lock], monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_a_release_before_the_sleep_is_not_missed(self, make_lock: MakeLock, monkeypatch: Patch) -> None:
         lock = make_lock()
-        lease = lock.acquire()
-        assert lease is not None
+        lease = acquired(lock)
         released: list[bool] = []
 
         def release() -> None:
@@ -1057,8 +1012,7 @@ class QuietWaitConformance(LockConformance):
         assert released
         assert got.release() is True
 
-    def test_an_idle_waiter_is_quiet(self, make_lock: Callable[..., Lock]) -> None:
-        """Over four of its TTLs; without a TTL it says nothing at all, but for the answer to what it has asked."""
+    def test_an_idle_waiter_is_quiet(self, make_lock: MakeLock) -> None:
         holder, lock = make_lock(), make_lock(**self.IMPATIENT)
         seconds, allowed = (2.0, 1) if lock.ttl == math.inf else (4 * lock.ttl, 5)
         with holder.hold():

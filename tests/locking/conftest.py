@@ -1,4 +1,4 @@
-"""A Valkey for the tests of locks, emptied for each, and private ones for tests that disturb their server."""
+"""Fixtures: a Valkey server that is emptied for each test, and private servers for tests that disturb theirs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from locking.redis import connection
 from locking.renewal import watchdog
 from servers.folder import RunFolder
 from servers.valkey import Valkey
-from tests.locking.support import RedisRecipe, client_of, renewing
+from tests.locking.support import Patch, RedisRecipe, client_of, renewing
 from tests.waiting import wait_for
 
 
@@ -43,7 +43,7 @@ def valkey() -> Iterator[Valkey]:
 
 @pytest.fixture
 def own_valkey() -> Iterator[Valkey]:
-    """A server that the test may stop, kill and pause."""
+    """Yield a server that the test may stop, kill and pause."""
     with running_valkey() as running:
         yield running
 
@@ -69,8 +69,8 @@ def client(recipe: RedisRecipe) -> redis.Redis:
 
 
 @pytest.fixture
-def flawed(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str, str], None]:
-    """Replaces a part of a script by another for the rest of the test: the negative control of what the part is for."""
+def flawed(monkeypatch: Patch) -> Callable[[str, str, str], None]:
+    """Return a function that replaces a part of a script: the negative control of that part."""
 
     def replace(name: str, part: str, by: str) -> None:
         text = connection.script(name)[0]
@@ -86,14 +86,14 @@ def flawed(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str, str], None]:
 
 @pytest.fixture(autouse=True)
 def _without_a_watchdog() -> Iterator[None]:
-    """A test starts without the thread that an earlier one has left, and leaves none to the next."""
+    """Start and end each test without a watchdog thread."""
     end_watchdog()
     yield
     end_watchdog()
 
 
 def end_watchdog() -> None:
-    """The thread would see at its next turn that no lease is left; here it is told to look at once."""
+    """Make the watchdog thread look now, and end because no lease is left."""
     with watchdog._condition:
         watchdog._watched.clear()
         watchdog._wakes_at = 0.0

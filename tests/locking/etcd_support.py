@@ -1,4 +1,4 @@
-"""What the tests of the etcd lock share: locks that other processes can make, and what etcd says of them."""
+"""Helpers for the tests of EtcdLock: picklable recipes, and an observer of the server."""
 
 from __future__ import annotations
 
@@ -17,13 +17,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 from urllib.parse import quote
 
 import psutil
-import pytest
 import requests
 from etcd3gw import Etcd3Client
 
 from locking import Lock
-from locking.etcd import Deletions, EtcdLock, Wire, _session
-from tests.locking.support import Address, FileCell, Recipe, clients_apart
+from locking.etcd import EtcdLock
+from locking.etcd.gateway import EtcdGateway, session_of
+from locking.etcd.watch import DeletionWatch
+from tests.locking.support import Address, FileCell, Patch, Recipe, clients_apart
 
 if TYPE_CHECKING:
     from servers.etcd import Etcd
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def running_etcd(*extra: str) -> Iterator[Etcd]:
-    # Not at the top: over a hundred short-lived processes import this file.
+    # Imported late, because more than a hundred short-lived processes import this file.
     from servers.etcd import Etcd
     from servers.folder import RunFolder
 
@@ -55,7 +56,7 @@ def client_of(host: str, port: int, pid: int, own: int = 0) -> Etcd3Client:
 
 @dataclass(frozen=True)
 class EtcdRecipe:
-    """Makes `EtcdLock`s on one server, over the client object number `own` of this process."""
+    """Makes `EtcdLock`s on one server, over client object number `own` of this process."""
 
     RELEASE: ClassVar[bytes] = b"/lease/revoke"
 
@@ -84,11 +85,11 @@ class EtcdRecipe:
         return replace(self, host=host, port=port)
 
     def close(self) -> None:
-        _session(self.client).close()
+        session_of(self.client).close()
 
 
 class Observer:
-    """Asks etcd what there is, over connections of its own."""
+    """Inspects etcd over connections of its own."""
 
     def __init__(self, etcd: Etcd) -> None:
         self.url = etcd.url
@@ -106,7 +107,7 @@ class Observer:
         return {int(lease["ID"]) for lease in self.ask("lease/leases").get("leases", ())}
 
     def clear(self) -> None:
-        """Revoke every etcd lease, and delete every key with that."""
+        """Revoke every etcd lease, which deletes every key."""
         for id_ in self.ids():
             requests.post(f"{self.url}/v3/lease/revoke", data=json.dumps({"ID": str(id_)}), timeout=10.0)
 
@@ -117,31 +118,31 @@ class Observer:
         return int(self.ask("kv/range", key="AA==")["header"]["revision"])
 
     def compact(self) -> None:
-        """Make it forget all that was before now."""
+        """Drop the history before the present revision."""
         self.ask("kv/compaction", revision=str(self.revision()))
 
     def watchers(self) -> int:
         return self.metric(r"etcd_debugging_mvcc_watcher_total (\d+)")
 
     def commands(self) -> int:
-        """How many messages there have been to the services that locks use."""
+        """Return how many messages the services that locks use have received."""
         return self.metric(r'grpc_server_msg_received_total{.*grpc_service="etcdserverpb\.(?:KV|Lease|Watch)".*} (\d+)')
 
     def metric(self, pattern: str) -> int:
         return sum(map(int, re.findall(pattern, requests.get(f"{self.url}/metrics", timeout=10.0).text)))
 
     def connections(self) -> int:
-        """How many connections of this process to the server are open."""
+        """Return how many connections this process has to the server."""
         found = psutil.Process().net_connections("tcp")
         return sum(bool(one.raddr) and one.raddr.port == self.port and one.status == "ESTABLISHED" for one in found)
 
     def asleep(self, lock: Lock) -> int:
-        """Those that are in the line and listen, too."""
+        """Return how many clients are queued and watch a key."""
         return min(max(self.keys(lock) - 1, 0), self.watchers())
 
 
 class EtcdTraces:
-    """What an etcd lock leaves on its server and here, and how its waiters are disturbed."""
+    """Counts what an etcd lock leaves behind, and disturbs its waiters."""
 
     observer: Observer
 
@@ -161,11 +162,7 @@ class EtcdTraces:
         return self.observer.revision()
 
     def forget(self, lock: Lock) -> None:
-        """A lock that nobody holds leaves nothing but history, which goes when it is compacted.
-
-        The revision does not go with it: it counts the changes of the whole store, and so do fences. It falls only with
-        the loss of all data.
-        """
+        """Drop the history. The fence still grows, because it is the revision of the whole store."""
         seen = self.observer
         assert seen.keys(lock) == 0
         gone = seen.revision()
@@ -184,26 +181,26 @@ class EtcdTraces:
 
     @contextmanager
     def woken_in_vain(self, lock: EtcdLock) -> Iterator[Callable[[], object]]:
-        """By those who stand between it and the holder, and leave one after the other."""
+        """Wakes waiters through queued clients before them that leave one after the other."""
         seen = self.observer
         with lock.hold():
-            keys = [b64encode(f"{lock._line}x{place}".encode()).decode() for place in range(100)]
+            keys = [b64encode(f"{lock._prefix}x{place}".encode()).decode() for place in range(100)]
             for key in keys:
                 seen.ask("kv/put", key=key)
             yield lambda: keys and seen.ask("kv/deleterange", key=keys.pop())
             for key in keys:
                 seen.ask("kv/deleterange", key=key)
 
-    def before_sleep(self, monkeypatch: pytest.MonkeyPatch, body: Callable[[], object]) -> None:
-        watch = Wire.deletions
+    def before_sleep(self, monkeypatch: Patch, body: Callable[[], object]) -> None:
+        watch = EtcdGateway.deletions
 
         @contextmanager
-        def deletions(self: Wire, key: str, revision: int, seconds: float) -> Iterator[Deletions]:
+        def deletions(self: EtcdGateway, key: str, revision: int, seconds: float) -> Iterator[DeletionWatch]:
             body()
             with watch(self, key, revision, seconds) as heard:
                 yield heard
 
-        monkeypatch.setattr(Wire, "deletions", deletions)
+        monkeypatch.setattr(EtcdGateway, "deletions", deletions)
 
     def asked(self, lock: Lock) -> int:
         return self.observer.commands()

@@ -1,4 +1,4 @@
-"""Twenty greenlets that add one under a lock: a program of its own, as gevent replaces too much of one."""
+"""Program: twenty greenlets add one under a lock. Separate, because gevent patches the whole process."""
 
 from gevent import monkey
 

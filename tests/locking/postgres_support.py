@@ -1,4 +1,4 @@
-"""A Postgres for the tests of its locks, recipes for them, and what a lock leaves on a server."""
+"""Helpers for the tests of the locks on Postgres: a server, recipes, and counts of what a lock leaves behind."""
 
 from __future__ import annotations
 
@@ -15,19 +15,16 @@ from pathlib import Path
 from typing import Any, Self
 
 import psycopg
-import pytest
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from locking import Lock
-from locking.postgres import session
-from locking.postgres.advisory import AdvisoryLock
-from locking.postgres.tables import InsertLock, RowLock, add_row, create_lock_tables
+from locking.postgres import AdvisoryLock, InsertLock, RowLock, add_row, create_lock_tables, session
 from servers.folder import RunFolder
 from servers.postgres import DATABASE, PORT, USER, Postgres
-from tests.locking.support import Address, FileCell
+from tests.locking.support import Address, FileCell, Patch, acquired
 from tests.waiting import PATIENCE, wait_for
 
-# 200 contenders at once have a connection each. The log says what was asked, and by whom.
+# 200 contenders have a connection each. The log records every statement and its application name.
 EXTRA = ("--max_connections=400", "--log_statement=all", "--log_line_prefix=<%a>", "--deadlock_timeout=100ms")
 
 
@@ -82,14 +79,14 @@ class PostgresRecipe:
         return replace(self, conninfo=make_conninfo(self.conninfo, host=host, port=port, sslmode="disable"))
 
     def close(self) -> None:
-        """There is no client: each grant and each wait has a connection of its own."""
+        """Do nothing: each grant and each wait has its own connection."""
 
 
 RELEASES = {AdvisoryLock: b"pg_advisory_unlock", RowLock: b"COMMIT", InsertLock: b"DELETE FROM lock_grant"}
 
 
 class PostgresTraces:
-    """What a lock leaves on its server, seen over a connection of the test's, and how its waiters are disturbed."""
+    """Counts what a lock leaves on its server, and disturbs its waiters."""
 
     postgres: Postgres
     admin: psycopg.Connection[Any]
@@ -103,7 +100,7 @@ class PostgresTraces:
         return int(self.one("SELECT count(*) FROM pg_stat_activity WHERE application_name = %s", f"lock {name}"))
 
     def locks(self, name: str, *, granted: bool) -> int:
-        """How many locks, or waits for one, the connections of this lock have that last."""
+        """Return how many server locks, granted or waited for, the lock's connections have."""
         return int(
             self.one(
                 "SELECT count(*) FROM pg_locks JOIN pg_stat_activity USING (pid) "
@@ -114,11 +111,7 @@ class PostgresTraces:
         )
 
     def waiters(self, lock: Lock) -> int:
-        """Those who wait for a lock of the server's.
-
-        Of an insert lock those who stand in line, and who is the first in it and sleeps: who waits for its row does not
-        stand in line yet.
-        """
+        """Count the queued waiters and the sleeping first one. A waiter for the row itself is not queued yet."""
         waiting = "SELECT count(*) FROM pg_stat_activity WHERE application_name = %s AND wait_event_type = 'Lock'"
         in_line = """
             SELECT count(*) FROM pg_stat_activity JOIN pg_locks USING (pid)
@@ -128,7 +121,7 @@ class PostgresTraces:
         return int(self.one(in_line if isinstance(lock, InsertLock) else waiting, f"lock {lock.name}"))
 
     def traces(self, lock: Lock) -> dict[str, int]:
-        """The server notices some moments later that a connection was closed here."""
+        """Count after the server has noticed which connections were closed."""
         wait_for(
             lambda: self.connections(lock.name) == sum(opened._lock == lock.name for opened in list(session._open)),
             "the server to notice which connections are closed",
@@ -141,28 +134,25 @@ class PostgresTraces:
         }
 
     def written(self, lock: Lock) -> int:
-        """The rows. What a session has written is counted when it has ended, at the latest."""
+        """Count changed rows. The server adds a session's changes when it ends, at the latest."""
         ours = "SELECT count(*) FROM pg_stat_activity WHERE starts_with(application_name, 'lock ')"
         wait_for(lambda: self.one(ours) <= len(session._open), "the server to notice which connections are closed")
         return int(self.one("SELECT sum(n_tup_ins + n_tup_upd + n_tup_del) FROM pg_stat_user_tables"))
 
     def asked(self, lock: Lock) -> int:
-        """What the server says in its log that it was asked."""
+        """Count statements in the server's log."""
         lines = self.postgres.child.log.read_text(errors="replace").splitlines()
         return sum(line.startswith(f"<lock {lock.name}>") and "LOG:  " in line for line in lines)
 
 
 class SessionWaits:
-    """How those are disturbed who wait in a statement of the server's, for a lock that ends with its connection."""
+    """Disturbs waiters that sleep inside a statement on the server."""
 
     waiters: Callable[[Lock], int]
 
     @contextmanager
     def woken_in_vain(self, lock: Lock) -> Iterator[Callable[[], object]]:
-        """By one who stands before them and becomes the holder.
-
-        The holder before him dies: a release would change the row, and behind a changed row anybody may overtake.
-        """
+        """Wakes waiters by a death of the holder, after which the waiter before them holds the lock."""
         handed, end = threading.Event(), threading.Event()
         lease: Any = lock.acquire()
         assert lease is not None
@@ -186,8 +176,8 @@ class SessionWaits:
             end.set()
             thread.join(PATIENCE)
 
-    def before_sleep(self, monkeypatch: pytest.MonkeyPatch, body: Callable[[], object]) -> None:
-        """The look and the sleep are one statement, so it is before that."""
+    def before_sleep(self, monkeypatch: Patch, body: Callable[[], object]) -> None:
+        """Run `body` before the statement that both asks and sleeps."""
         for kind in (AdvisoryLock, RowLock):
             monkeypatch.setattr(kind, "_take", self._after(body, kind._take))
 
@@ -201,7 +191,7 @@ class SessionWaits:
 
 
 class InsertWaits:
-    """How those are disturbed who wait for a row to go: who is the first in line listens."""
+    """Disturbs waiters of an InsertLock, of which the first one listens."""
 
     admin: psycopg.Connection[Any]
 
@@ -210,22 +200,21 @@ class InsertWaits:
         with lock.hold():
             yield lambda: self.admin.execute(f"NOTIFY {lock._channel}")
 
-    def before_sleep(self, monkeypatch: pytest.MonkeyPatch, body: Callable[[], object]) -> None:
-        sleep = session.Session.sleep
+    def before_sleep(self, monkeypatch: Patch, body: Callable[[], object]) -> None:
+        sleep = session.PostgresSession.sleep
 
-        def later(self: session.Session, seconds: float) -> bool:
+        def later(self: session.PostgresSession, seconds: float) -> bool:
             body()
             return sleep(self, seconds)
 
-        monkeypatch.setattr(session.Session, "sleep", later)
+        monkeypatch.setattr(session.PostgresSession, "sleep", later)
 
 
 def hold_and_fork(recipe: PostgresRecipe, name: str, disown: bool, pipe: Pipe) -> None:
-    """Take the lock, and fork a child that lives on when its parent is killed. Says who the child is."""
+    """Acquire the lock, fork a child that outlives its parent, and report the child's process id."""
     if not disown:
         session._disown_all.__code__ = (lambda: None).__code__
-    lease = recipe(name).acquire()
-    assert lease is not None
+    _held = acquired(recipe(name))
     child = os.fork()
     if child == 0:
         signal.alarm(2 * round(PATIENCE))

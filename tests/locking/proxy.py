@@ -1,4 +1,4 @@
-"""A proxy between clients and a server: it can lose an answer, hold everything up, or be gone."""
+"""Proxy between clients and a server that can drop an answer, hang, or refuse connections."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.locking.support import Address, RemoteRecipe
 
 
 class Proxy:
-    """Passes on what clients and the server at `server` send each other."""
+    """Forwards traffic between clients and the server at `server`."""
 
     def __init__(self, server: Address) -> None:
         self._server = server
@@ -30,7 +30,7 @@ class Proxy:
         threading.Thread(target=self._accept, daemon=True).start()
 
     def hang(self) -> None:
-        """Accept connections and pass nothing on, in either direction."""
+        """Accept connections but forward nothing."""
         self._flows.clear()
 
     def refuse(self) -> None:
@@ -39,7 +39,7 @@ class Proxy:
         self.cut()
 
     def restore(self) -> None:
-        """Go on, also with what was held up."""
+        """Forward again, including what was held back."""
         self.open = True
         self._flows.set()
 
@@ -99,19 +99,19 @@ def _end(end: socket.socket) -> None:
 
 @dataclass(frozen=True)
 class Link:
-    """Locks whose clients reach each of their servers through a proxy."""
+    """Locks whose clients reach each server through a proxy."""
 
     recipe: RemoteRecipe
     proxies: Sequence[Proxy]
 
     def lose_the_answer(self, request: bytes) -> None:
-        """Let every server do what the next request that contains `request` asks for, and nobody hear of it."""
+        """Drop each server's answer to the next request that contains `request`."""
         for proxy in self.proxies:
             proxy.lose = request
 
     @property
     def lost(self) -> int:
-        """How many answers were lost."""
+        """Return how many answers were dropped."""
         return sum(proxy.cuts for proxy in self.proxies)
 
     def hang(self) -> None:
@@ -127,7 +127,7 @@ class Link:
             proxy.restore()
 
     def close(self) -> None:
-        """Let go of the clients, who may want to take their leave, and of the proxies."""
+        """Close the clients first, then the proxies."""
         self.restore()
         self.recipe.close()
         for proxy in self.proxies:
@@ -135,6 +135,6 @@ class Link:
 
 
 def linked(recipe: RemoteRecipe) -> Link:
-    """Return locks of the same servers as the recipe's, through proxies."""
+    """Return the recipe's locks through proxies."""
     proxies = [Proxy(server) for server in recipe.servers]
     return Link(recipe.through([(proxy.host, proxy.port) for proxy in proxies]), proxies)

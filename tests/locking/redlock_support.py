@@ -1,4 +1,4 @@
-"""A recipe for Redlocks, and ways to make a node dead, hanging or refusing."""
+"""Helpers for the tests of Redlock: a recipe, and ways to make a node dead, hanging or refusing."""
 
 from __future__ import annotations
 
@@ -14,15 +14,16 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from locking import Lease
-from locking.redis.redlock import Redlock, node_of
+from locking.redis.nodes import node_of
+from locking.redis.redlock import Redlock
 from tests.locking.support import Address, RedisCell, client_of, paused, socket_of
 
 if TYPE_CHECKING:
-    from servers.valkey import Valkey  # in the tests' many short processes its import would cost more than the test
+    from servers.valkey import Valkey  # for annotations only: many short-lived processes import this file
 
 
 class CountedRedlock(Redlock):
-    """Notes who waits: from the first pause on until it is granted or gives up."""
+    """Records waiters from their first pause until they are granted or give up."""
 
     waiting: ClassVar[dict[str, set[int]]] = {}
 
@@ -39,7 +40,7 @@ class CountedRedlock(Redlock):
 
 @dataclass(frozen=True)
 class RedlockRecipe:
-    """Makes `Redlock`s on the servers at `urls`, over client objects number `own`, that ask often enough for tests."""
+    """Makes `Redlock`s on the servers at `urls`, over client objects number `own`."""
 
     RELEASE: ClassVar[bytes] = b"EVALSHA"
 
@@ -72,13 +73,13 @@ class RedlockRecipe:
 
 
 def admin(node: Valkey) -> redis.Redis:
-    """A client that does not try again."""
+    """Yield a client without retries."""
     return redis.Redis.from_url(node.url, retry=Retry(NoBackoff(), 0))
 
 
 @contextmanager
 def dead(node: Valkey) -> Iterator[None]:
-    """Whoever connects is refused. Afterwards it is back, empty."""
+    """Stop the server for the body, and start it empty afterwards."""
     node.child.kill()
     node.socket.unlink(missing_ok=True)
     try:
@@ -89,14 +90,14 @@ def dead(node: Valkey) -> Iterator[None]:
 
 @contextmanager
 def hanging(node: Valkey) -> Iterator[None]:
-    """It accepts connections and requests, and answers nothing until afterwards."""
+    """Make the server accept requests without answering for the body."""
     with paused(node.child.pid):
         yield
 
 
 @contextmanager
 def refusing(node: Valkey, how: str) -> Iterator[None]:
-    """It answers every write, or every script, with an error."""
+    """Make the server answer every write, or every script, with an error for the body."""
     start, end = REFUSALS[how]
     with admin(node) as client:
         client.execute_command(*start)

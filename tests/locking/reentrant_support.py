@@ -1,4 +1,4 @@
-"""What the tests of re-entrant locks share: a suite for what is made of each other lock."""
+"""Helpers for the tests of ReentrantLock around each other lock."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ from tests.locking.conformance import LockConformance, ReentrantConformance, Tes
 from tests.locking.support import Recipe, ReentrantRecipe
 
 OF_THE_LOCK_WITHIN = (
-    "test_125_short_lived_processes_lose_no_update",
-    "test_a_holder_that_was_paused_briefly_holds_on",
-    "test_a_holder_that_was_paused_too_long_is_told",
-    "test_a_lease_that_nobody_refers_to_is_not_renewed",
+    "test_125_processes_lose_no_update",
+    "test_a_briefly_paused_holder_keeps_it",
+    "test_a_holder_paused_beyond_its_ttl_is_told",
+    "test_a_dropped_lease_is_not_renewed",
     "test_an_idle_waiter_is_quiet",
-    "test_it_works_after_a_restart_of_its_servers",
+    "test_it_works_after_a_restart",
     "test_renewal_keeps_the_lock_beyond_its_ttl",
     "test_the_first_in_line_may_be_stopped",
     "test_the_first_in_line_may_die",
-    "test_the_holder_is_told_within_the_ttl_when_the_server_is_gone",
+    "test_the_holder_is_told_when_the_server_is_gone",
     "test_the_lock_of_a_crashed_holder_becomes_free",
-    "test_who_has_lost_the_lock_cannot_extend_it",
+    "test_a_lost_lease_cannot_be_extended",
     "test_without_renewal_the_lock_is_lost_after_its_ttl",
     "test_without_the_lock_processes_lose_updates",
     "test_without_the_lock_short_lived_processes_lose_updates",
     "test_without_the_lock_threads_lose_updates",
 )
-"""What takes long, and is up to the lock within and its server."""
+"""Slow tests that depend only on the wrapped lock and its server."""
 
 
 def a_tenth(tests: Tests) -> Tests:
-    """For locks that are slow: fewer pairs and clients, and nothing of `OF_THE_LOCK_WITHIN`."""
+    """Run a slow lock with fewer pairs and clients."""
     for name in OF_THE_LOCK_WITHIN:
         if hasattr(tests, name):
             setattr(tests, name, None)
@@ -46,7 +46,7 @@ def ten_threads_lose_no_update(self: LockConformance, recipe: Recipe, name: str)
 
 
 class OfTheLockWithin(ReentrantConformance):
-    """Comes before the tests of a lock, and asks them about that lock when asked about one that is made of it."""
+    """Mix-in for the tests of a lock that runs them on a ReentrantLock around it."""
 
     def waiters(self, lock: Lock) -> int:
         return int(cast(Any, super()).waiters(within(lock)))

@@ -1,4 +1,4 @@
-"""What the tests of locks share: waiting for conditions, other processes, and ways to watch or disturb a server."""
+"""Helpers for the tests of locks: recipes, other processes, threads, and ways to observe or disturb a server."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection as Pipe
@@ -31,8 +32,28 @@ Address = str | tuple[str, int]
 """Where a server listens: the path of a Unix socket, or a host and a port."""
 
 
+MakeLock = Callable[..., Any]
+Patch = pytest.MonkeyPatch
+Log = pytest.LogCaptureFixture
+Flawed = Callable[[str, str, str], None]
+Pool = ThreadPoolExecutor
+
+
+def renew(lease: Lease, seconds: float = 0.5) -> None:
+    """Wait until the watchdog has extended the lease by more than `seconds`."""
+    ends = end_of(lease)
+    wait_for(lambda: end_of(lease) > ends + seconds, "the lease to be renewed")
+
+
+def acquired(lock: Lock, **how: Any) -> Any:
+    """Acquire the lock, and require that it is granted."""
+    lease = lock.acquire(**how)
+    assert lease is not None
+    return lease
+
+
 def end_of(lease: Lease) -> float:
-    """Until when the lease, which must be held, is surely held, in monotonic seconds; each renewal moves it on."""
+    """Return the monotonic time until which the lease is guaranteed. Each renewal moves it."""
     lease.check()
     return time.monotonic() + lease.remaining()
 
@@ -48,7 +69,7 @@ class Clock:
 
 
 class Cell(Protocol):
-    """A number that is read and written in two steps, so that only a lock makes adding to it safe."""
+    """A number whose update is only safe under a lock, because read and write are separate steps."""
 
     def read(self) -> int: ...
 
@@ -56,7 +77,7 @@ class Cell(Protocol):
 
 
 class Recipe(Protocol):
-    """Makes locks that exclude each other, in this process and, being picklable, in others."""
+    """Makes locks that exclude each other; picklable, for other processes."""
 
     def __call__(self, name: str, **options: Any) -> Lock: ...
 
@@ -64,7 +85,7 @@ class Recipe(Protocol):
 
 
 class RemoteRecipe(Recipe, Protocol):
-    """Makes locks on servers that may be reached another way, and says what a release looks like on the wire."""
+    """Makes locks on servers whose addresses can be replaced, and knows the bytes of a release."""
 
     RELEASE: ClassVar[bytes]
     """What the last request of a release contains, and no other one that its holder sends meanwhile."""
@@ -73,10 +94,10 @@ class RemoteRecipe(Recipe, Protocol):
     def servers(self) -> Sequence[Address]: ...
 
     def through(self, addresses: Sequence[tuple[str, int]]) -> Self:
-        """The same, with other addresses of the same servers."""
+        """Return the recipe with other addresses of the same servers."""
 
     def close(self) -> None:
-        """Let go of the clients."""
+        """Close the clients."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +114,7 @@ class RedisCell:
 
 @dataclass(frozen=True)
 class FileCell:
-    """A number in a file: for locks whose server keeps no numbers."""
+    """A number in a file, for locks whose server stores no numbers."""
 
     path: Path
 
@@ -102,7 +123,7 @@ class FileCell:
 
     def write(self, value: int) -> None:
         file = os.open(self.path, os.O_WRONLY | os.O_CREAT)
-        os.pwrite(file, f"{value:020d}".encode(), 0)  # one write, so that no reader sees half a number
+        os.pwrite(file, f"{value:020d}".encode(), 0)  # a single write, so that no reader sees half of a number
         os.close(file)
 
 
@@ -113,7 +134,7 @@ def client_of(url: str, pid: int, own: int = 0) -> redis.Redis:
 
 @dataclass(frozen=True)
 class RedisRecipe:
-    """Makes `RedisLock`s on the server at `url`, over the client object number `own` of this process."""
+    """Makes `RedisLock`s on the server at `url`, over client object number `own` of this process."""
 
     RELEASE: ClassVar[bytes] = b"EVALSHA"
 
@@ -142,13 +163,13 @@ class RedisRecipe:
 
 
 def socket_of(url: str) -> str:
-    """The path of the Unix socket that an address of a Valkey of ours names."""
+    """Return the path of the Unix socket in a Valkey URL."""
     return unquote(url.removeprefix("unix://"))
 
 
 @dataclass(frozen=True)
 class ReentrantRecipe:
-    """Makes re-entrant locks of what another recipe makes."""
+    """Makes re-entrant locks around those of another recipe."""
 
     inner: Any
 
@@ -175,7 +196,7 @@ class ReentrantRecipe:
 
 @contextmanager
 def clients_apart(recipe: Any, count: int) -> Iterator[list[Any]]:
-    """So many recipes of the same locks, each with a client object that no other one uses."""
+    """Yield `count` recipes of the same lock with separate client objects."""
     apart = [replace(recipe, own=place) for place in range(1, count + 1)]
     try:
         yield apart
@@ -190,9 +211,9 @@ RECIPES = [f"tests.locking.{server}_support" for server in ("etcd", "postgres", 
 
 @contextmanager
 def process(target: Callable[..., None], *args: Any) -> Iterator[tuple[Any, Pipe]]:
-    """Run `target(*args, pipe)` in a process of its own, and yield it and the other end of the pipe."""
+    """Run `target(*args, pipe)` in another process, and yield it with the other end of the pipe."""
     context = multiprocessing.get_context("forkserver")
-    # Whatever a child needs is imported once: 125 of them would spend their short lives importing.
+    # Import what children need once, in the fork server; 125 short-lived children would spend their time importing.
     context.set_forkserver_preload(["pytest", "tests.locking.actors", *RECIPES])
     ours, theirs = context.Pipe()
     child = context.Process(target=target, args=(*args, theirs))
@@ -207,7 +228,7 @@ def process(target: Callable[..., None], *args: Any) -> Iterator[tuple[Any, Pipe
 
 
 def in_fork(body: Callable[[], str]) -> str:
-    """Run `body` in a forked child and return what it returns, or the name of what it raised."""
+    """Run `body` in a forked child, and return its result or the name of its exception."""
     read, write = os.pipe()
     child = os.fork()
     if child == 0:
@@ -229,7 +250,7 @@ def in_fork(body: Callable[[], str]) -> str:
 
 
 def run_threads(*bodies: Callable[[], Any]) -> list[Any]:
-    """Run each body in a thread of its own, all at once, and return what they returned; raise what one raised."""
+    """Run each body in its own thread, and return the results; raise an exception of any."""
     results: list[Any] = [None] * len(bodies)
     errors: list[BaseException] = []
     start = threading.Barrier(len(bodies))
@@ -254,10 +275,10 @@ def run_threads(*bodies: Callable[[], Any]) -> list[Any]:
 
 @contextmanager
 def paused(pid: int) -> Iterator[None]:
-    """Stop a process for the body: it lives, holds its sockets and answers nothing."""
+    """Stop a process for the body. Its sockets stay open but it answers nothing."""
     os.kill(pid, signal.SIGSTOP)
     try:
-        # Each of its threads stops for itself, and one that runs on another core may answer until then.
+        # Threads stop one by one, and one that runs on another core may still answer.
         wait_for(lambda: all(_is_stopped(thread) for thread in Path(f"/proc/{pid}/task").iterdir()))
         yield
     finally:
@@ -267,17 +288,17 @@ def paused(pid: int) -> Iterator[None]:
 def _is_stopped(thread: Path) -> bool:
     try:
         return (thread / "stat").read_text().rpartition(")")[2].split()[0] in "TtZX"
-    except FileNotFoundError:  # it has ended meanwhile
+    except FileNotFoundError:  # the process has ended
         return True
 
 
 def renewing() -> bool:
-    """Whether this process has a thread that renews leases."""
+    """Return whether this process has a watchdog thread."""
     return any(thread.name == "lock-renewal" for thread in threading.enumerate())
 
 
 class CountedConnection(UnixDomainSocketConnection):
-    """Counts what is sent after the greeting, one for each round trip. Subclass it to count apart."""
+    """Counts sends after the greeting, one per round trip. Subclass it for a separate count."""
 
     sent = 0
     greeting = False
@@ -293,7 +314,7 @@ class CountedConnection(UnixDomainSocketConnection):
 
 
 class CutConnection(UnixDomainSocketConnection):
-    """Loses the answer to the next script when told to: the server has done its work, and nobody hears of it."""
+    """Drops the server's answer to the next script on request."""
 
     cut_next = False
     cuts = 0
@@ -313,24 +334,21 @@ class CutConnection(UnixDomainSocketConnection):
 
 
 def stack_of(thread: int) -> list[str]:
-    """The functions that a thread is in, the innermost first."""
+    """Return the functions that a thread is in, innermost first."""
     return [frame.f_code.co_name for frame, _ in traceback.walk_stack(sys._current_frames()[thread])]
 
 
 class RedisTraces:
-    """What a Redis lock leaves on its server and here, and how its waiters are disturbed."""
+    """Counts what a Redis lock leaves behind, and disturbs its waiters."""
 
     client: redis.Redis
 
     def waiters(self, lock: Lock) -> int:
-        """Those that are on the list and asleep, too."""
+        """Count the waiters that are listed and blocked."""
         return min(self.client.zcard(f"lock:{{{lock.name}}}:waiters"), self.client.info("clients")["blocked_clients"])
 
     def is_asleep(self, thread: int) -> bool:
-        """It has sent its pop: redis-py closes a connection on which it is interrupted while it sends.
-
-        Then the bell that is rung for the server, which may not have noticed yet, stays until it is forgotten.
-        """
+        """Return whether the pop was sent: redis-py closes a connection that is interrupted while sending."""
         return "send_packed_command" not in stack_of(thread)
 
     @contextmanager
@@ -340,12 +358,12 @@ class RedisTraces:
 
     @contextmanager
     def woken_in_vain(self, lock: Lock) -> Iterator[Callable[[], object]]:
-        """By grants whose time is over: of a millisecond, long ago."""
+        """Wakes waiters by grants that have long expired."""
         wake = f"lock:{{{lock.name}}}:wake"
         with lock.hold():
             yield lambda: self.client.exists(wake) or self.client.rpush(wake, "1 1 over")
 
-    def before_sleep(self, monkeypatch: pytest.MonkeyPatch, body: Callable[[], object]) -> None:
+    def before_sleep(self, monkeypatch: Patch, body: Callable[[], object]) -> None:
         sleep = Waiter.wait
 
         def wait(self: Waiter, seconds: float, left: float) -> str | None:
@@ -355,7 +373,7 @@ class RedisTraces:
         monkeypatch.setattr(Waiter, "wait", wait)
 
     def traces(self, lock: Lock) -> dict[str, int]:
-        fence = f"lock:{{{lock.name}}}:fence".encode()  # expires by itself, and must outlast the grants
+        fence = f"lock:{{{lock.name}}}:fence".encode()  # expires by itself
         keys = {key for key in self.client.scan_iter(f"lock:{{{lock.name}}}*") if key != fence}
         pool = self.client.connection_pool
         return {
@@ -380,7 +398,7 @@ class RedisTraces:
 
 
 class CommandStats:
-    """The commands that a server has run, scripts' own included, since this was made."""
+    """Counts the commands that a server has run since this was created, including those of scripts."""
 
     IGNORED = ("info", "config|resetstat", "client|setinfo", "hello", "client|list")
 

@@ -1,4 +1,4 @@
-"""The suite finds what it looks for: a lock with one fault fails the property that the fault breaks.
+"""Negative controls of the conformance suite: a lock with one fault fails the test for that fault.
 
 Others are with their servers: kazoo's recipe, the etcd, ZooKeeper and insert locks; and the rungs of the lab.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import shutil
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -17,24 +17,24 @@ import redis
 from locking import Lease, LockUnavailable, RedisLock
 from locking.redis import connection
 from tests.locking import test_redis
-from tests.locking.conformance import SHORT, only
-from tests.locking.support import RedisRecipe
+from tests.locking.conformance import SHORT, fails
+from tests.locking.support import Flawed, Patch, RedisRecipe
 
 DECLARED = "test_what_it_declares_is_what_is_tested"
 PAIRS_LEAK = "test_it_leaves_nothing_behind"
-TRIES_LEAK = "test_100_failed_tries_that_wait_leave_nothing_behind"
-WRITES = "test_a_release_that_nobody_waits_for_writes_only_that_it_is_free"
+TRIES_LEAK = "test_100_failed_waits_leave_nothing"
+WRITES = "test_a_release_without_waiters_writes_once"
 CRASH = "test_the_lock_of_a_crashed_holder_becomes_free"
-REPEATED = "test_a_release_whose_answer_was_lost_can_be_repeated_and_was_ours"
-TOLD_WHILE_IT_HANGS = "test_the_holder_is_told_within_the_ttl_when_the_server_hangs"
-MISSED = "test_a_release_between_the_look_and_the_sleep_is_not_missed"
-RESTARTED = "test_it_works_after_a_restart_of_its_servers"
-SCRIPTS_LOST = "test_it_works_after_its_servers_have_lost_the_scripts"
+REPEATED = "test_an_unanswered_release_can_be_repeated"
+TOLD_WHILE_IT_HANGS = "test_the_holder_is_told_when_the_server_hangs"
+MISSED = "test_a_release_before_the_sleep_is_not_missed"
+RESTARTED = "test_it_works_after_a_restart"
+SCRIPTS_LOST = "test_it_works_after_the_scripts_were_lost"
 
 
 @dataclass(frozen=True)
 class FaultyRecipe(RedisRecipe):
-    """Makes locks of a kind of its own."""
+    """Makes locks of a given class."""
 
     kind: type[RedisLock] = RedisLock
 
@@ -57,10 +57,9 @@ class LeavesAKey(RedisLock):
         return super()._release(lease)
 
 
-@only(PAIRS_LEAK, WRITES)
+@fails(PAIRS_LEAK, WRITES)
 class TestLeavesAKey(Faulty):
     KIND = LeavesAKey
-    FAILS = frozenset({PAIRS_LEAK, WRITES})
 
 
 class LeavesAConnection(RedisLock):
@@ -69,10 +68,9 @@ class LeavesAConnection(RedisLock):
         return super()._release(lease)
 
 
-@only(PAIRS_LEAK)
+@fails(PAIRS_LEAK)
 class TestLeavesAConnection(Faulty):
     KIND = LeavesAConnection
-    FAILS = frozenset({PAIRS_LEAK})
 
 
 class LeavesAThread(RedisLock):
@@ -83,10 +81,9 @@ class LeavesAThread(RedisLock):
         return super()._release(lease)
 
 
-@only(PAIRS_LEAK)
+@fails(PAIRS_LEAK)
 class TestLeavesAThread(Faulty):
     KIND = LeavesAThread
-    FAILS = frozenset({PAIRS_LEAK})
 
     @pytest.fixture(autouse=True)
     def _threads_end(self) -> Iterator[None]:
@@ -96,68 +93,60 @@ class TestLeavesAThread(Faulty):
 
 
 class StaysInLine(RedisLock):
-    """Whoever gives up is still on the list of those who wait."""
+    """Flawed: a waiter that gives up stays in the list of waiters."""
 
-    def _leave_call(self, token: str, *, blocked: bool) -> connection.Call:
-        return super()._leave_call("somebody else", blocked=blocked)._replace(keys=(self._waiters, self._bell(token)))
+    def _leave_call(self, token: str, *, blocked: bool) -> connection.ScriptCall:
+        return super()._leave_call("another token", blocked=blocked)._replace(keys=(self._waiters, self._bell(token)))
 
 
-@only(TRIES_LEAK)
+@fails(TRIES_LEAK)
 class TestStaysInLine(Faulty):
     KIND = StaysInLine
-    FAILS = frozenset({TRIES_LEAK})
 
 
 class LastsTooLong(RedisLock):
-    """The server keeps it for eight times as long as it was told."""
+    """Flawed: the server keeps a grant for eight times its TTL."""
 
     def __init__(self, client: Any, name: str, *, ttl: float = 10.0, **options: Any) -> None:
         super().__init__(client, name, ttl=8 * ttl, **options)
 
 
-@only(CRASH)
+@fails(CRASH)
 class TestLastsTooLong(Faulty):
     KIND = LastsTooLong
-    FAILS = frozenset({CRASH})
 
 
-@only(REPEATED)
+@fails(REPEATED)
 class TestForgetsThatItHasAsked(Faulty):
-    """A release that finds nothing says that it was not ours, whatever was asked before."""
-
-    FAILS = frozenset({REPEATED})
+    """Flawed: a release after an unanswered one reports that the lock was not held."""
 
     @pytest.fixture(autouse=True)
-    def _forgets(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def _forgets(self, monkeypatch: Patch) -> None:
         monkeypatch.setattr(Lease, "_unanswered", property(lambda lease: False, lambda lease, value: None))
 
 
-@only(TOLD_WHILE_IT_HANGS)
+@fails(TOLD_WHILE_IT_HANGS)
 class TestWaitsForRenewal(Faulty):
-    """The watchdog waits for an answer for as long as a client would."""
-
-    FAILS = frozenset({TOLD_WHILE_IT_HANGS})
+    """Flawed: the watchdog waits as long as a client would."""
 
     @pytest.fixture(autouse=True)
-    def _waits(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        run = connection.Line.run
-        monkeypatch.setattr(connection.Line, "run", lambda line, calls, seconds: run(line, calls, 20 * SHORT))
+    def _waits(self, monkeypatch: Patch) -> None:
+        run = connection.RenewalConnection.run
+        monkeypatch.setattr(
+            connection.RenewalConnection, "run", lambda line, calls, seconds: run(line, calls, 20 * SHORT)
+        )
 
 
-@only(MISSED)
+@fails(MISSED)
 class TestWakesNobody(Faulty):
-    FAILS = frozenset({MISSED})
-
     @pytest.fixture(autouse=True)
-    def _wakes_nobody(self, flawed: Callable[[str, str, str], None]) -> None:
+    def _wakes_nobody(self, flawed: Flawed) -> None:
         flawed("release", "redis.call('RPUSH', KEYS[4], grant)", "")
 
 
-@only(RESTARTED)
+@fails(RESTARTED)
 class TestForgetsWhatItGranted(Faulty):
-    """Its server has nothing on disk, so that who comes after the restart holds the lock beside him from before."""
-
-    FAILS = frozenset({RESTARTED})
+    """Flawed: the server restarts without data and grants the lock twice."""
 
     def restart(self) -> None:
         self.valkey.child.kill()
@@ -165,15 +154,13 @@ class TestForgetsWhatItGranted(Faulty):
         self.valkey.start()
 
 
-@only(RESTARTED)
+@fails(RESTARTED)
 class TestRenewsOverItsFirstConnection(Faulty):
-    """It never opens another one."""
-
-    FAILS = frozenset({RESTARTED})
+    """Flawed: renewal never opens a second connection."""
 
     @pytest.fixture(autouse=True)
-    def _opens_one(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        connect, opened = connection.connect, list[Any]()
+    def _opens_one(self, monkeypatch: Patch) -> None:
+        connect, opened = connection.open_connection, list[Any]()
 
         def once(pool: Any, seconds: float) -> Any:
             if opened:
@@ -181,16 +168,15 @@ class TestRenewsOverItsFirstConnection(Faulty):
             opened.append(connect(pool, seconds))
             return opened[0]
 
-        monkeypatch.setattr(connection, "connect", once)
+        monkeypatch.setattr(connection, "open_connection", once)
 
 
-@only(SCRIPTS_LOST)
+@fails(SCRIPTS_LOST)
 class TestBelievesThatItsScriptsAreKept(Faulty):
-    FAILS = frozenset({SCRIPTS_LOST})
     FAILS_WITH = LockUnavailable
 
     @pytest.fixture(autouse=True)
-    def _believes(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def _believes(self, monkeypatch: Patch) -> None:
         monkeypatch.setattr(connection, "NoScriptError", type("NeverRaised", (Exception,), {}))
 
 
@@ -198,17 +184,15 @@ class ClaimsMore(RedisLock):
     capabilities = replace(RedisLock.capabilities, reentrant=True)
 
 
-@only(DECLARED)
+@fails(DECLARED)
 class TestClaimsMore(Faulty):
     KIND = ClaimsMore
-    FAILS = frozenset({DECLARED})
 
 
 class ClaimsLess(RedisLock):
     capabilities = replace(RedisLock.capabilities, across_machines=False)
 
 
-@only(DECLARED)
+@fails(DECLARED)
 class TestClaimsLess(Faulty):
     KIND = ClaimsLess
-    FAILS = frozenset({DECLARED})

@@ -1,10 +1,9 @@
-"""EtcdLock keeps the promises of every lock, and those that it declares; and what is special about a line of keys."""
+"""Tests of EtcdLock: conformance, and its queue of keys."""
 
 from __future__ import annotations
 
 import multiprocessing
 import os
-import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -18,25 +17,17 @@ import pytest
 import requests
 
 from locking import LockUnavailable
-from locking.etcd import Deletions, EtcdLock, Wire, _Key, _Line, _session
+from locking.etcd import EtcdLock
+from locking.etcd.gateway import EtcdGateway, session_of
+from locking.etcd.lock import QueueKey, QueueTail
+from locking.etcd.watch import DeletionWatch
 from servers.etcd import Etcd
 from tests.locking import actors
-from tests.locking.conformance import (
-    LONG,
-    AcrossMachinesConformance,
-    AcrossProcessesConformance,
-    ExpiresConformance,
-    FairConformance,
-    FencedConformance,
-    ForkConformance,
-    QuietWaitConformance,
-    RenewsConformance,
-    SurvivesHolderCrashConformance,
-    only,
-)
+from tests.locking import conformance as suite
+from tests.locking.conformance import LONG, fails
 from tests.locking.etcd_support import EtcdRecipe, EtcdTraces, Observer, client_of, running_etcd
 from tests.locking.reentrant_support import OfTheLockWithin, a_tenth
-from tests.locking.support import ReentrantRecipe, in_fork, paused, process
+from tests.locking.support import Patch, Pool, ReentrantRecipe, acquired, in_fork, paused, process
 from tests.waiting import PATIENCE, wait_for
 
 pytestmark = pytest.mark.slow
@@ -47,7 +38,7 @@ SHORTEST = 1
 
 @pytest.fixture(scope="module", autouse=True)
 def _other_processes_start_quickly() -> None:
-    """What they need is imported once for all, unless tests of another lock have started the fork server before."""
+    """Preload imports in the fork server."""
     modules = ["pytest", "tests.locking.actors", "tests.locking.etcd_support"]
     multiprocessing.get_context("forkserver").set_forkserver_preload(modules)
     forkserver.ensure_running()
@@ -61,7 +52,7 @@ def etcd() -> Iterator[Etcd]:
 
 @pytest.fixture
 def own_etcd() -> Iterator[Etcd]:
-    """A server that the test may stop, kill and pause."""
+    """Yield a server that the test may stop, kill and pause."""
     with running_etcd() as running:
         yield running
 
@@ -72,7 +63,7 @@ def made_on(etcd: Etcd, folder: Path) -> EtcdRecipe:
 
 @pytest.fixture
 def recipe(etcd: Etcd, observer: Observer, tmp_path: Path) -> Iterator[EtcdRecipe]:
-    observer.clear()  # of those that died on purpose
+    observer.clear()  # leases of processes that the test has killed
     yield made_on(etcd, tmp_path)
     client_of.cache_clear()
 
@@ -95,20 +86,20 @@ def threads() -> Iterator[ThreadPoolExecutor]:
 
 class TestEtcdLock(
     EtcdTraces,
-    AcrossMachinesConformance,
-    AcrossProcessesConformance,
-    ExpiresConformance,
-    FairConformance,
-    FencedConformance,
-    ForkConformance,
-    QuietWaitConformance,
-    RenewsConformance,
-    SurvivesHolderCrashConformance,
+    suite.AcrossMachinesConformance,
+    suite.AcrossProcessesConformance,
+    suite.ExpiresConformance,
+    suite.FairConformance,
+    suite.FencedConformance,
+    suite.ForkConformance,
+    suite.QuietWaitConformance,
+    suite.RenewsConformance,
+    suite.SurvivesHolderCrashConformance,
 ):
     SHORT = SHORTEST
     OPTIONS = {"ttl": LONG}
     CRASH_OPTIONS = {"ttl": SHORTEST}
-    CRASH_GRACE = 1.5  # etcd keeps a place for a second more, and looks twice a second for those that are over
+    CRASH_GRACE = 1.5  # etcd keeps a place a second longer, and looks for expired leases twice a second
     IMPATIENT = {"ttl": SHORTEST}
     PAIRS = 1000
 
@@ -132,20 +123,18 @@ class TestReentrantEtcdLock(OfTheLockWithin, TestEtcdLock):
         return ReentrantRecipe(recipe)
 
 
-@only("test_100_failed_tries_that_wait_leave_nothing_behind")
+@fails("test_100_failed_waits_leave_nothing")
 class TestEtcdLockThatStaysInLine(TestEtcdLock):
-    FAILS = frozenset({"test_100_failed_tries_that_wait_leave_nothing_behind"})
-
     @pytest.fixture(autouse=True)
-    def _revokes_nothing(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def _revokes_nothing(self, monkeypatch: Patch) -> None:
         monkeypatch.setattr(EtcdLock, "_revoke", lambda *args: True)
 
 
 class Trusting(EtcdLock):
-    """Takes its wake for the lock, and looks no more."""
+    """Flawed: takes the lock when woken, without looking again."""
 
-    def _look(self, seconds: float, *, until: int | None = None) -> _Line:
-        return super()._look(seconds) if until is None else _Line([_Key("", until)], 0)
+    def _look(self, seconds: float, *, until: int | None = None) -> QueueTail:
+        return super()._look(seconds) if until is None else QueueTail([QueueKey("", until)], 0)
 
 
 class TestTtl:
@@ -154,8 +143,8 @@ class TestTtl:
         with pytest.raises(ValueError, match="ttl"):
             recipe("a", ttl=ttl)
 
-    def test_a_server_that_keeps_leases_for_longer_is_refused(self, tmp_path: Path) -> None:
-        with running_etcd("--election-timeout=2000") as slow:  # its shortest lease: one and a half of that
+    def test_a_server_with_longer_leases_is_refused(self, tmp_path: Path) -> None:
+        with running_etcd("--election-timeout=2000") as slow:  # its shortest lease is 1.5 times as long
             recipe = made_on(slow, tmp_path)
             with pytest.raises(ValueError, match=r"ttl.* 3 s"):
                 recipe("a", ttl=1).acquire()
@@ -177,18 +166,18 @@ class TestName:
         with recipe("a/b").hold(), recipe("a").hold(timeout=0), recipe("ä{} b").hold(timeout=0):
             pass
 
-    def test_with_the_name_as_it_is_they_are_one(self, recipe: EtcdRecipe, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("locking.etcd.quote", lambda name, **options: name)
+    def test_with_the_name_as_it_is_they_are_one(self, recipe: EtcdRecipe, monkeypatch: Patch) -> None:
+        monkeypatch.setattr("locking.etcd.lock.quote", lambda name, **options: name)
         with recipe("a/b").hold():
             assert recipe("a").acquire(timeout=0) is None
 
 
 class TestWatch:
-    """The holder leaves after the waiter has seen it, and before the waiter listens."""
+    """The holder leaves after the waiter has looked and before it watches."""
 
     @pytest.mark.parametrize("compacted", [False, True])
-    def test_a_deletion_between_the_look_and_the_watch_is_heard(
-        self, recipe: EtcdRecipe, observer: Observer, monkeypatch: pytest.MonkeyPatch, compacted: bool
+    def test_a_deletion_before_the_watch_is_seen(
+        self, recipe: EtcdRecipe, observer: Observer, monkeypatch: Patch, compacted: bool
     ) -> None:
         lock, between = recipe("a", ttl=60), recipe("a", ttl=60).acquire()
         assert between is not None
@@ -196,42 +185,31 @@ class TestWatch:
         def leave() -> None:
             between.release()
             if compacted:
-                with recipe("another", ttl=60).hold():  # a later revision
+                with recipe("another", ttl=60).hold():  # creates a later revision
                     pass
                 observer.compact()
 
         self.interpose(monkeypatch, leave)
-        lease = lock.acquire(timeout=PATIENCE)
-        assert lease is not None
+        lease = acquired(lock, timeout=PATIENCE)
         lease.release()
 
-    def test_a_watch_from_now_on_misses_it(self, recipe: EtcdRecipe, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_watch_from_now_on_misses_it(self, recipe: EtcdRecipe, monkeypatch: Patch) -> None:
         lock, between = recipe("a", ttl=60), recipe("a", ttl=60).acquire()
         assert between is not None
         self.interpose(monkeypatch, between.release, since=0)
         assert lock.acquire(timeout=0.5) is None
 
     @staticmethod
-    def interpose(monkeypatch: pytest.MonkeyPatch, leave: Callable[[], object], since: int | None = None) -> None:
-        watch = Wire.deletions
+    def interpose(monkeypatch: Patch, leave: Callable[[], object], since: int | None = None) -> None:
+        watch = EtcdGateway.deletions
 
         @contextmanager
-        def deletions(self: Wire, key: str, revision: int, seconds: float) -> Iterator[Deletions]:
+        def deletions(self: EtcdGateway, key: str, revision: int, seconds: float) -> Iterator[DeletionWatch]:
             leave()
             with watch(self, key, revision if since is None else since, seconds) as heard:
                 yield heard
 
-        monkeypatch.setattr(Wire, "deletions", deletions)
-
-    def test_a_wait_ends_with_its_connection(self, recipe: EtcdRecipe, observer: Observer) -> None:
-        lock = recipe("a", ttl=60)
-        with lock.hold():
-            before = observer.connections()
-            for _ in range(10):
-                assert lock.acquire(timeout=0.01) is None
-            assert observer.connections() == before
-            wait_for(lambda: (observer.watchers(), observer.leases()) == (0, 1))
-        assert observer.leases() == 0
+        monkeypatch.setattr(EtcdGateway, "deletions", deletions)
 
     def test_a_forked_child_does_not_keep_it_open(self, recipe: EtcdRecipe, observer: Observer) -> None:
         lock = recipe("a", ttl=60)
@@ -254,19 +232,18 @@ class TestWatch:
                 os.close(write)
 
     def test_a_forked_child_has_connections_of_its_own(self, recipe: EtcdRecipe) -> None:
-        client, ours = recipe.client, _session(recipe.client)
-        assert _session(client) is ours
-        assert in_fork(lambda: str(_session(client) is ours)) == "False"
+        client, ours = recipe.client, session_of(recipe.client)
+        assert session_of(client) is ours
+        assert in_fork(lambda: str(session_of(client) is ours)) == "False"
 
 
 class TestLine:
     @pytest.mark.parametrize("kind", [EtcdLock, Trusting])
-    def test_a_waiter_that_dies_wakes_the_next_but_does_not_make_it_the_holder(
-        self, recipe: EtcdRecipe, observer: Observer, threads: ThreadPoolExecutor, kind: type[EtcdLock]
+    def test_a_dying_waiter_does_not_grant_the_lock(
+        self, recipe: EtcdRecipe, observer: Observer, threads: Pool, kind: type[EtcdLock]
     ) -> None:
         lock = kind(recipe.client, "a", ttl=60)
-        lease = lock.acquire()
-        assert lease is not None
+        lease = acquired(lock)
         with process(actors.wait_and_hold, recipe, "a", {"ttl": SHORTEST}) as (waiter, pipe):
             pipe.recv()
             wait_for(lambda: observer.asleep(lock) == 1)
@@ -286,9 +263,7 @@ class TestLine:
         got.release()
         assert observer.leases() == 0
 
-    def test_a_waiter_whose_place_is_gone_lines_up_again(
-        self, recipe: EtcdRecipe, observer: Observer, threads: ThreadPoolExecutor
-    ) -> None:
+    def test_a_waiter_without_a_place_queues_again(self, recipe: EtcdRecipe, observer: Observer, threads: Pool) -> None:
         lock, lease, waiter = self.without_a_place(recipe, observer, threads, EtcdLock)
         lease.release()
         got = waiter.result(PATIENCE)
@@ -298,9 +273,7 @@ class TestLine:
         assert got.release() is True
         assert observer.leases() == 0
 
-    def test_one_that_does_not_look_for_its_own_place_holds_it_with_others(
-        self, recipe: EtcdRecipe, observer: Observer, threads: ThreadPoolExecutor
-    ) -> None:
+    def test_without_the_look_two_hold_it(self, recipe: EtcdRecipe, observer: Observer, threads: Pool) -> None:
         lock, lease, waiter = self.without_a_place(recipe, observer, threads, Trusting)
         lease.release()
         got = waiter.result(PATIENCE)
@@ -310,12 +283,11 @@ class TestLine:
 
     @staticmethod
     def without_a_place(
-        recipe: EtcdRecipe, observer: Observer, threads: ThreadPoolExecutor, kind: type[EtcdLock]
+        recipe: EtcdRecipe, observer: Observer, threads: Pool, kind: type[EtcdLock]
     ) -> tuple[EtcdLock, Any, Any]:
-        """A holder and a waiter whose etcd lease is revoked, as it is when the waiter is paused for too long."""
+        """Yield a holder and a waiter whose etcd lease was revoked, as after a long pause."""
         lock = kind(recipe.client, "a", ttl=60)
-        lease = lock.acquire()
-        assert lease is not None
+        lease = acquired(lock)
         waiter = threads.submit(lock.acquire, timeout=PATIENCE)
         wait_for(lambda: observer.asleep(lock) == 1)
         ids = observer.ids() - {int(lease.token, 16)}
@@ -323,12 +295,11 @@ class TestLine:
         observer.ask("lease/revoke", ID=str(ids.pop()))
         return lock, lease, waiter
 
-    def test_a_waiter_that_was_paused_too_long_is_served_after_those_who_came_meanwhile(
-        self, recipe: EtcdRecipe, observer: Observer, threads: ThreadPoolExecutor
+    def test_a_waiter_paused_too_long_loses_its_place(
+        self, recipe: EtcdRecipe, observer: Observer, threads: Pool
     ) -> None:
         lock = recipe("a", ttl=60)
-        lease = lock.acquire()
-        assert lease is not None
+        lease = acquired(lock)
         with process(actors.wait_and_hold, recipe, "a", {"ttl": SHORTEST}) as (waiter, pipe):
             pipe.recv()
             wait_for(lambda: observer.asleep(lock) == 1)
@@ -347,52 +318,11 @@ class TestLine:
             assert pipe.recv() is True
         assert observer.leases() == 0
 
-    def test_one_that_is_killed_while_it_waits_leaves_nothing_for_long(
-        self, recipe: EtcdRecipe, observer: Observer
-    ) -> None:
-        lock = recipe("a", ttl=60)
-        with lock.hold(), process(actors.wait_and_hold, recipe, "a", {"ttl": SHORTEST}) as (waiter, pipe):
-            pipe.recv()
-            wait_for(lambda: observer.asleep(lock) == 1)
-            os.kill(waiter.pid, signal.SIGKILL)
-            wait_for(lambda: (observer.keys(lock), observer.watchers(), observer.leases()) == (1, 0, 1))
-
-
-class TestQuiet:
-    def test_an_idle_waiter_keeps_its_place_with_one_command_a_ttl(
-        self, recipe: EtcdRecipe, observer: Observer
-    ) -> None:
-        with recipe("a", ttl=60).hold():
-            lock = recipe("a", ttl=SHORTEST)
-            waiter = threading.Thread(target=lambda: lock.acquire(timeout=PATIENCE).release())  # type: ignore[union-attr]
-            waiter.start()
-            wait_for(lambda: observer.asleep(lock) == 1)
-            place, start = self.places(observer, lock), self.next_command(observer)
-            before = observer.commands()
-            wait_for(lambda: time.monotonic() - start > 3 * SHORTEST)
-            assert observer.commands() - before <= 3
-            assert self.places(observer, lock) == place
-        waiter.join()
-
-    @staticmethod
-    def next_command(observer: Observer) -> float:
-        """Watch from one command on, so that no fraction of a TTL counts."""
-        before = observer.commands()
-        wait_for(lambda: observer.commands() > before)
-        return time.monotonic()
-
-    @staticmethod
-    def places(observer: Observer, lock: EtcdLock) -> list[str]:
-        return [key["key"] for key in observer.ask("kv/range", **lock._range())["kvs"]]
-
 
 class TestServer:
-    def test_who_asks_while_the_server_is_gone_is_told_and_leaves_nothing(
-        self, own: EtcdRecipe, own_etcd: Etcd
-    ) -> None:
+    def test_an_acquire_without_a_server_leaves_nothing(self, own: EtcdRecipe, own_etcd: Etcd) -> None:
         lock = own("a", ttl=60)
-        lease = lock.acquire()
-        assert lease is not None
+        lease = acquired(lock)
         own_etcd.kill()
         with pytest.raises(LockUnavailable, match="Try again"):
             lock.acquire(blocking=False)
@@ -406,19 +336,16 @@ class TestServer:
 
     @pytest.mark.parametrize("end", [Etcd.stop, Etcd.kill])
     def test_a_waiter_is_told_that_the_server_is_gone(
-        self, own: EtcdRecipe, own_etcd: Etcd, threads: ThreadPoolExecutor, end: Callable[[Etcd], None]
+        self, own: EtcdRecipe, own_etcd: Etcd, threads: Pool, end: Callable[[Etcd], None]
     ) -> None:
         lock, observer = own("a", ttl=60), Observer(own_etcd)
-        lease = lock.acquire()
-        assert lease is not None
+        _held = acquired(lock)
         waiter = threads.submit(lock.acquire)
         wait_for(lambda: observer.asleep(lock) == 1)
         end(own_etcd)
         assert isinstance(waiter.exception(PATIENCE), LockUnavailable)
 
-    def test_a_server_that_hangs_holds_nobody_up(
-        self, own: EtcdRecipe, own_etcd: Etcd, threads: ThreadPoolExecutor
-    ) -> None:
+    def test_a_server_that_hangs_holds_nobody_up(self, own: EtcdRecipe, own_etcd: Etcd, threads: Pool) -> None:
         lock, observer = own("a", ttl=2, renew=False), Observer(own_etcd)
         with own("a", ttl=60).hold() as holder:
             waiter = threads.submit(lock.acquire)
@@ -442,7 +369,6 @@ class TestServer:
                 EtcdLock(client, "a", ttl=60).acquire()
 
     def test_the_settings_of_the_session_are_kept(self, recipe: EtcdRecipe) -> None:
-        """A hook sees each request, those of the copy too; the session itself opens no connection."""
         seen: list[int] = []
         session = requests.Session()
         session.hooks["response"].append(lambda answer, **options: seen.append(answer.status_code))

@@ -1,4 +1,4 @@
-"""docs/locks.md says what the locks declare, of every lock that there is."""
+"""docs/choose-lock.md is complete and up to date, and its samples run."""
 
 from __future__ import annotations
 
@@ -18,22 +18,23 @@ from locking import Lock, RedisLock, guide
 from servers.valkey import Valkey
 from tests.locking.etcd_support import running_etcd
 from tests.locking.postgres_support import conninfo_of, running_postgres
+from tests.locking.support import Patch
 from tests.locking.zookeeper_support import running_zookeeper
 
 
 def shipped() -> set[type[Lock]]:
-    """Every lock of the package that can be made."""
+    """Return every concrete lock of the package."""
     found = set()
-    for module in pkgutil.iter_modules(locking.__path__, "locking."):
-        if module.name != "locking.contrib.django.admin":
+    for module in pkgutil.walk_packages(locking.__path__, "locking."):
+        if not module.name.startswith("locking.contrib"):
             members = vars(importlib.import_module(module.name)).values()
             found |= {one for one in members if inspect.isclass(one) and issubclass(one, Lock)}
     return {lock for lock in found if not inspect.isabstract(lock)}
 
 
 def test_the_document_is_what_the_locks_declare() -> None:
-    written = (Path(__file__).parents[2] / "docs" / "locks.md").read_text(encoding="utf-8")
-    assert written == guide.markdown(), "make it again: python -m locking.guide > docs/locks.md"
+    written = (Path(__file__).parents[2] / "docs" / "choose-lock.md").read_text(encoding="utf-8")
+    assert written == guide.markdown(), "make it again: python -m locking.guide > docs/choose-lock.md"
 
 
 def test_every_lock_is_in_it() -> None:
@@ -47,7 +48,7 @@ def test_every_name_of_a_lock_is_in_it() -> None:
     assert [name for name in exported if name not in text] == []
 
 
-def test_what_a_lock_declares_shows(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_lock_declares_shows(monkeypatch: Patch) -> None:
     before = guide.markdown()
     monkeypatch.setattr(RedisLock, "capabilities", locking.Capabilities())
     assert guide.markdown() != before
@@ -55,7 +56,7 @@ def test_what_a_lock_declares_shows(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def addresses(valkey: Valkey, tmp_path: Path) -> Iterator[Callable[[type[Lock]], Mapping[str, str]]]:
-    """By what to replace the addresses that the document gives to a lock's servers, which run."""
+    """Return the replacements of the document's addresses by those of running servers."""
     with ExitStack() as running:
 
         def of(lock: type[Lock]) -> Mapping[str, str]:
@@ -83,10 +84,10 @@ def addresses(valkey: Valkey, tmp_path: Path) -> Iterator[Callable[[type[Lock]],
 
 @pytest.mark.parametrize("entry", guide.ENTRIES, ids=lambda entry: entry.lock.__name__)
 def test_the_lines_that_make_a_lock_make_one(
-    entry: guide.Entry, addresses: Callable[[type[Lock]], Mapping[str, str]]
+    entry: guide.GuideEntry, addresses: Callable[[type[Lock]], Mapping[str, str]]
 ) -> None:
     made: dict[str, Any] = {}
-    lines = entry.made
+    lines = entry.example
     for written, running in addresses(entry.lock).items():
         assert written in lines
         lines = lines.replace(written, running)

@@ -1,4 +1,4 @@
-"""What kazoo's own lock keeps of the promises of every lock: for comparison with `ZooKeeperLock`."""
+"""The conformance suite on kazoo's own lock, for comparison with `ZooKeeperLock`."""
 
 from __future__ import annotations
 
@@ -12,14 +12,8 @@ import pytest
 from loadtest.bench.kazoo_recipe import KazooRecipeLock
 from locking import Lock
 from servers.zookeeper import ZooKeeper
-from tests.locking.conformance import (
-    LONG,
-    AcrossMachinesConformance,
-    AcrossProcessesConformance,
-    FairConformance,
-    QuietWaitConformance,
-    SurvivesHolderCrashConformance,
-)
+from tests.locking import conformance as suite
+from tests.locking.conformance import LONG
 from tests.locking.zookeeper_support import (
     LONGEST,
     SHORTEST,
@@ -41,7 +35,7 @@ def zookeeper() -> Iterator[ZooKeeper]:
 
 @dataclass(frozen=True)
 class KazooRecipe(ZooKeeperRecipe):
-    """Makes kazoo's own locks. They know no option."""
+    """Makes kazoo's own locks, which take no options."""
 
     def __call__(self, name: str, *, ttl: float = LONGEST, **options: Any) -> Lock:
         return KazooRecipeLock(self.client(ttl), name)
@@ -49,33 +43,30 @@ class KazooRecipe(ZooKeeperRecipe):
 
 class TestKazooRecipeLock(
     ZooKeeperTraces,
-    AcrossMachinesConformance,
-    AcrossProcessesConformance,
-    FairConformance,
-    QuietWaitConformance,
-    SurvivesHolderCrashConformance,
+    suite.AcrossMachinesConformance,
+    suite.AcrossProcessesConformance,
+    suite.FairConformance,
+    suite.QuietWaitConformance,
+    suite.SurvivesHolderCrashConformance,
 ):
     OPTIONS = {"ttl": LONG}
     CRASH_OPTIONS = {"ttl": SHORTEST}
-    CRASH_GRACE = 0.4  # the server ends sessions at every other of its ticks of 0.2 s
+    CRASH_GRACE = 0.4  # the server ends sessions at every second tick of 0.2 s
     IMPATIENT = {"ttl": SHORTEST}
     PAIRS = 1000
     FAILS = frozenset(
         {
-            # It cleans up after kazoo's errors, not after KeyboardInterrupt.
-            "test_an_interrupted_waiter_leaves_nothing_behind",
-            # Each leaves a watch behind, as long as the same one holds it.
-            "test_100_failed_tries_that_wait_leave_nothing_behind",
-            # Its wait begins anew with each wake.
-            "test_a_timeout_is_a_total_deadline_although_wakes_are_in_vain",
+            # kazoo cleans up after its own errors but not after KeyboardInterrupt.
+            "test_an_interrupted_waiter_leaves_nothing",
+            # Each failed wait leaves a watch until the holder changes.
+            "test_100_failed_waits_leave_nothing",
+            # Each wake-up restarts the timeout.
+            "test_wake_ups_do_not_extend_the_timeout",
         }
     )
 
     def waiters(self, lock: Lock) -> int:
-        """Those that stand in line behind somebody, and watch him; who has given up has left his watch, and no node.
-
-        Who is interrupted while he still asks never learns of it: kazoo takes it for a connection that is closed.
-        """
+        """Count queued clients that watch the node before theirs."""
         client, path = parts(lock)
         *before, _ = line = self.line(lock) or [""]
         watching = {watch.__self__.node for node in before for watch in client._data_watchers.get(f"{path}/{node}", ())}

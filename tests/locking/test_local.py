@@ -1,4 +1,4 @@
-"""ThreadLock and ProcessLock keep the promises of every lock, and those that they declare."""
+"""Tests of ThreadLock and ProcessLock."""
 
 from __future__ import annotations
 
@@ -20,16 +20,10 @@ from typing import Any
 import pytest
 
 from locking import Lease, Lock, LockUnavailable, NotOwner, local
-from locking.local import ProcessLock, ThreadLock, Turn
-from tests.locking.conformance import (
-    AcrossProcessesConformance,
-    FairConformance,
-    ForkConformance,
-    QuietWaitConformance,
-    SurvivesHolderCrashConformance,
-    without,
-)
-from tests.locking.support import FileCell, in_fork, process, run_threads
+from locking.local import ProcessLock, QueuePlace, ThreadLock
+from tests.locking import conformance as suite
+from tests.locking.conformance import without
+from tests.locking.support import FileCell, Log, MakeLock, Patch, acquired, in_fork, process
 from tests.waiting import PATIENCE, wait_for
 
 
@@ -56,30 +50,30 @@ class ProcessRecipe:
 
 
 def in_line(name: str) -> int:
-    return len(local._lines.get(name, ()))
+    return len(local._queues.get(name, ()))
 
 
 def openings(path: Path) -> list[int]:
-    """The file descriptors of this process on which the file is open."""
+    """Return the file descriptors of this process for the file."""
     found = []
     for link in Path("/proc/self/fd").iterdir():
-        with suppress(FileNotFoundError):  # closed since
+        with suppress(FileNotFoundError):  # closed meanwhile
             if link.readlink() == path:
                 found.append(int(link.name))
     return found
 
 
 def tasks() -> set[str]:
-    """The threads of this process, by the number that the kernel knows them by."""
+    """Return the kernel ids of this process's threads."""
     return {task.name for task in Path("/proc/self/task").iterdir()}
 
 
 def switches(but: Collection[str]) -> int:
-    """How often the threads of this process have gone to sleep, but for these, which are not of the test."""
+    """Return how often the process's other threads have gone to sleep."""
     total = 0
     for task in Path("/proc/self/task").iterdir():
         if task.name not in but:
-            with suppress(FileNotFoundError, ProcessLookupError):  # ended since
+            with suppress(FileNotFoundError, ProcessLookupError):  # ended meanwhile
                 lines = (task / "status").read_text().splitlines()
                 total += sum(int(line.split()[1]) for line in lines if line.startswith("voluntary_ctxt_switches"))
     return total
@@ -87,7 +81,7 @@ def switches(but: Collection[str]) -> int:
 
 @dataclass(frozen=True)
 class Bell:
-    """A bell that does something before anybody sleeps on it."""
+    """Runs a function before a thread sleeps on it."""
 
     bell: Any
     before: Callable[[], object]
@@ -104,8 +98,8 @@ class Bell:
 
 
 @without("test_the_first_in_line_may_die", "test_the_first_in_line_may_be_stopped")
-class TestThreadLock(FairConformance, ForkConformance, QuietWaitConformance):
-    """Those who wait die and stop together, with their process."""
+class TestThreadLock(suite.FairConformance, suite.ForkConformance, suite.QuietWaitConformance):
+    """Waiters die and stop with their process."""
 
     @pytest.fixture
     def recipe(self, tmp_path: Path) -> ThreadRecipe:
@@ -115,11 +109,11 @@ class TestThreadLock(FairConformance, ForkConformance, QuietWaitConformance):
         return max(0, in_line(lock.name) - 1)
 
     def traces(self, lock: Lock) -> dict[str, int]:
-        return {"lines": len(local._lines)}
+        return {"lines": len(local._queues)}
 
     @pytest.fixture(autouse=True)
     def threads_of_others(self) -> None:
-        """Those that are there before the test: of other tests, and its own, which asks."""
+        """Return the threads that are not of this test."""
         self.others = tasks()
 
     def asked(self, lock: Lock) -> int:
@@ -127,30 +121,27 @@ class TestThreadLock(FairConformance, ForkConformance, QuietWaitConformance):
 
     @contextmanager
     def woken_in_vain(self, lock: Lock) -> Iterator[Callable[[], object]]:
-        """Not at all: who leaves the line rings for the first in it, who is the holder here."""
+        """Yield a no-op: a thread that leaves the queue only wakes the holder here."""
         with lock.hold():
             yield lambda: lock.acquire(timeout=0)
 
-    def before_sleep(self, monkeypatch: pytest.MonkeyPatch, body: Callable[[], object]) -> None:
-        made = Turn.__init__
+    def before_sleep(self, monkeypatch: Patch, body: Callable[[], object]) -> None:
+        made = QueuePlace.__init__
 
-        def make(self: Turn, name: str) -> None:
+        def make(self: QueuePlace, name: str) -> None:
             made(self, name)
-            self._bell = Bell(self._bell, body)  # type: ignore[assignment]
+            self._wake = Bell(self._wake, body)  # type: ignore[assignment]
 
-        monkeypatch.setattr(Turn, "__init__", make)
+        monkeypatch.setattr(QueuePlace, "__init__", make)
 
-    def test_a_forked_child_does_not_hold_what_its_parent_holds(self, make_lock: Callable[..., Lock]) -> None:
-        """And its own locks are free: they do not reach beyond a process."""
+    def test_a_forked_child_does_not_hold_what_its_parent_holds(self, make_lock: MakeLock) -> None:
         lock = make_lock()
-        lease = lock.acquire()
-        assert lease is not None
+        lease = acquired(lock)
         for use in (lease.release, lease.check, lease.extend, lease.remaining):
             assert in_fork(lambda use=use: str(use())) == "NotOwner"
 
         def lock_and_exclude() -> str:
-            mine = lock.acquire(blocking=False)
-            assert mine is not None
+            mine = acquired(lock, blocking=False)
             return str([lock.acquire(blocking=False), mine.release(), in_line(lock.name)])
 
         assert in_fork(lock_and_exclude) == "[None, True, 0]"
@@ -158,13 +149,13 @@ class TestThreadLock(FairConformance, ForkConformance, QuietWaitConformance):
         assert lease.release() is True
 
 
-class TestProcessLock(AcrossProcessesConformance, ForkConformance, SurvivesHolderCrashConformance):
+class TestProcessLock(suite.AcrossProcessesConformance, suite.ForkConformance, suite.SurvivesHolderCrashConformance):
     @pytest.fixture
     def recipe(self, tmp_path: Path) -> ProcessRecipe:
         return ProcessRecipe(tmp_path)
 
     def waiters(self, lock: Lock) -> int:
-        """Those of this process: they have the file open, but not locked."""
+        """Count the threads that have the file open but not locked."""
         assert isinstance(lock, ProcessLock)
         count = 0
         for file in openings(lock._path):
@@ -186,37 +177,11 @@ def name() -> str:
 # ThreadLock
 
 
-def test_a_waiter_of_a_thread_lock_that_gives_up_leaves_the_line_to_the_others(name: str) -> None:
-    lock, served = ThreadLock(name), list[str]()
-    lease = lock.acquire()
-    assert lease is not None
-
-    def wait() -> None:
-        with lock.hold(timeout=PATIENCE):
-            served.append("behind him")
-
-    def give_up() -> None:
-        assert lock.acquire(timeout=0.2) is None
-        served.append("gave up")
-
-    threads = []
-    for place, body in enumerate((give_up, wait)):
-        threads.append(threading.Thread(target=body))
-        threads[-1].start()
-        wait_for(lambda place=place: in_line(name) == place + 2)
-    wait_for(lambda: served == ["gave up"])
-    lease.release()
-    for thread in threads:
-        thread.join(PATIENCE)
-    assert served == ["gave up", "behind him"]
-    assert in_line(name) == 0
-
-
-def test_a_release_that_is_interrupted_wakes_the_next_all_the_same(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_release_wakes_the_next(name: str, monkeypatch: Patch) -> None:
     class Interrupted(deque):  # type: ignore[type-arg]
         def remove(self, turn: object) -> None:
             super().remove(turn)
-            if self:  # somebody waits behind
+            if self:  # there is a waiter behind
                 raise KeyboardInterrupt
 
     lock, served = ThreadLock(name), list[bool]()
@@ -225,9 +190,8 @@ def test_a_release_that_is_interrupted_wakes_the_next_all_the_same(name: str, mo
         with lock.hold(timeout=PATIENCE):
             served.append(True)
 
-    monkeypatch.setitem(local._lines, name, Interrupted())
-    lease = lock.acquire()
-    assert lease is not None
+    monkeypatch.setitem(local._queues, name, Interrupted())
+    lease = acquired(lock)
     thread = threading.Thread(target=wait)
     thread.start()
     wait_for(lambda: in_line(name) == 2)
@@ -238,8 +202,8 @@ def test_a_release_that_is_interrupted_wakes_the_next_all_the_same(name: str, mo
 
 
 @pytest.mark.parametrize("recipe", [ThreadRecipe, ProcessRecipe])
-def test_a_lease_that_nobody_refers_to_frees_the_lock_and_says_so(
-    recipe: Callable[[Path], Any], tmp_path: Path, name: str, caplog: pytest.LogCaptureFixture
+def test_a_dropped_lease_frees_the_lock_and_is_logged(
+    recipe: Callable[[Path], Any], tmp_path: Path, name: str, caplog: Log
 ) -> None:
     lock = recipe(tmp_path)(name)
     lease = lock.acquire()
@@ -256,18 +220,7 @@ def test_a_lease_that_nobody_refers_to_frees_the_lock_and_says_so(
     assert not caplog.text, "a lease that was released was not dropped"
 
 
-@pytest.mark.parametrize("recipe", [ThreadRecipe, ProcessRecipe])
-def test_a_release_by_several_threads_at_once_counts_once(
-    recipe: Callable[[Path], Any], tmp_path: Path, name: str
-) -> None:
-    for _ in range(50):
-        lock = recipe(tmp_path)(name)
-        lease = lock.acquire(timeout=PATIENCE)
-        assert sorted(run_threads(*[lease.release] * 4)) == [False, False, False, True]
-
-
-def test_a_finalizer_may_release_a_lease_whatever_its_thread_is_doing(name: str) -> None:
-    """Lease and lock die in a cycle, so the collector ends the lease, in the middle of other locks' business."""
+def test_a_finalizer_may_release_at_any_time(name: str) -> None:
 
     class Knot:
         def __init__(self, number: int) -> None:
@@ -284,7 +237,7 @@ def test_a_finalizer_may_release_a_lease_whatever_its_thread_is_doing(name: str)
     finally:
         gc.set_threshold(*before)
     gc.collect()
-    assert not [held for held in local._lines if held.startswith(name)]
+    assert not [held for held in local._queues if held.startswith(name)]
 
 
 GREENLETS = """
@@ -329,7 +282,7 @@ def test_greenlets_exclude_each_other(kind: str, tmp_path: Path) -> None:
     assert at_once("unlocked") > 1
 
 
-def test_a_lease_that_is_held_at_exit_is_not_complained_about(tmp_path: Path) -> None:
+def test_a_lease_held_at_exit_is_not_logged(tmp_path: Path) -> None:
     script = (
         "import sys; from locking.local import ProcessLock, ThreadLock;"
         "leases = [ThreadLock('x').acquire(), ProcessLock(sys.argv[1], 'x').acquire()]"
@@ -343,14 +296,14 @@ def test_a_lease_that_is_held_at_exit_is_not_complained_about(tmp_path: Path) ->
 # ProcessLock
 
 
-def test_the_file_of_a_process_lock_is_named_after_it_and_stays(tmp_path: Path) -> None:
+def test_the_file_stays(tmp_path: Path) -> None:
     with ProcessLock(tmp_path, "../stock:sku/ü 1").hold():
         pass
     assert [file.name for file in tmp_path.iterdir()] == ["..%2Fstock%3Asku%2F%C3%BC%201.lock"]
     assert [file.stat().st_size for file in tmp_path.iterdir()] == [0]
 
 
-def test_the_name_of_a_process_lock_must_fit_into_a_file_name(tmp_path: Path) -> None:
+def test_the_name_must_fit_into_a_file_name(tmp_path: Path) -> None:
     with ProcessLock(tmp_path, "x" * 250).hold():
         pass
     with pytest.raises(ValueError, match="name"):
@@ -377,7 +330,7 @@ def test_without_its_folder_a_process_lock_is_unavailable(tmp_path: Path, name: 
 
 @pytest.fixture
 def living_child() -> Iterator[Callable[[], int]]:
-    """Forks a child that does nothing but live on, until the test is over; returns when its fork hooks are done."""
+    """Fork a child that stays alive until the end of the test."""
     children = []
 
     def fork() -> int:
@@ -402,22 +355,21 @@ def living_child() -> Iterator[Callable[[], int]]:
 
 def opened_by(child: int, path: Path) -> bool:
     for link in Path(f"/proc/{child}/fd").iterdir():
-        with suppress(FileNotFoundError):  # closed since the folder was listed, by a child that is still starting
+        with suppress(FileNotFoundError):  # a child that is still starting has closed it
             if link.readlink() == path:
                 return True
     return False
 
 
 @pytest.mark.parametrize("unlocks", [True, False])
-def test_a_release_unlocks_a_file_that_a_child_has_open_too(
-    living_child: Callable[[], int], tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch, unlocks: bool
+def test_a_release_unlocks_a_file_open_in_a_child(
+    living_child: Callable[[], int], tmp_path: Path, name: str, monkeypatch: Patch, unlocks: bool
 ) -> None:
-    """Such a child was forked past Python's hooks. Without LOCK_UN it keeps the lock of a parent that has closed."""
+    """The child was forked without Python's hooks. Without LOCK_UN it would keep the lock."""
     if not unlocks:
         monkeypatch.setattr(local, "_unlock", lambda file: None)
     lock = ProcessLock(tmp_path, name)
-    lease = lock.acquire()
-    assert lease is not None
+    lease = acquired(lock)
     hidden, local._files = local._files, set()
     child = living_child()
     local._files = hidden
@@ -430,7 +382,7 @@ def test_a_release_unlocks_a_file_that_a_child_has_open_too(
 
 
 def hold_and_fork(folder: Path, name: str, closes: bool, pipe: Pipe) -> None:
-    """Take the lock, fork a child that lives on, say who it is, and wait to be killed."""
+    """Acquire the lock, fork a child that lives on, report its process id, and wait."""
     lease = ProcessLock(folder, name).acquire()
     if not closes:
         local._files = set()
@@ -445,9 +397,7 @@ def hold_and_fork(folder: Path, name: str, closes: bool, pipe: Pipe) -> None:
 
 
 @pytest.mark.parametrize("closes", [True, False])
-def test_the_lock_of_a_crashed_parent_becomes_free_while_its_child_lives_on(
-    tmp_path: Path, name: str, closes: bool
-) -> None:
+def test_the_lock_of_a_crashed_parent_becomes_free(tmp_path: Path, name: str, closes: bool) -> None:
     lock = ProcessLock(tmp_path, name)
     with process(hold_and_fork, tmp_path, name, closes) as (parent, pipe):
         child = pipe.recv()
@@ -465,7 +415,7 @@ def test_the_lock_of_a_crashed_parent_becomes_free_while_its_child_lives_on(
             os.kill(child, signal.SIGKILL)
 
 
-def test_a_child_that_drops_an_inherited_lease_does_not_unlock_its_parents_file(tmp_path: Path, name: str) -> None:
+def test_a_child_does_not_unlock_its_parents_file(tmp_path: Path, name: str) -> None:
     lock = ProcessLock(tmp_path, name)
     leases: list[Lease | None] = [lock.acquire()]
 
@@ -481,9 +431,7 @@ def test_a_child_that_drops_an_inherited_lease_does_not_unlock_its_parents_file(
 
 
 @pytest.mark.parametrize("recipe", [ThreadRecipe, ProcessRecipe])
-def test_a_child_can_lock_although_it_was_forked_while_other_threads_were_locking(
-    recipe: Callable[[Path], Any], tmp_path: Path, name: str
-) -> None:
+def test_a_child_forked_while_threads_lock_can_lock(recipe: Callable[[Path], Any], tmp_path: Path, name: str) -> None:
     stop = threading.Event()
 
     def take_turns() -> None:
@@ -506,8 +454,7 @@ def test_a_child_can_lock_although_it_was_forked_while_other_threads_were_lockin
 
 
 def test_a_released_lease_says_so(tmp_path: Path, name: str) -> None:
-    lease = ProcessLock(tmp_path, name).acquire()
-    assert lease is not None
+    lease = acquired(ProcessLock(tmp_path, name))
     lease.release()
     with pytest.raises(NotOwner, match="released"):
         lease.extend()

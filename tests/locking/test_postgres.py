@@ -1,4 +1,4 @@
-"""The locks on Postgres keep the promises of every lock, those that they declare, and some of their own."""
+"""Tests of the locks on Postgres."""
 
 from __future__ import annotations
 
@@ -20,28 +20,25 @@ import psycopg
 import pytest
 
 from locking import Lease, LeaseLost, Lock, LockUnavailable
-from locking.postgres import advisory, session, tables
-from locking.postgres.advisory import AdvisoryLock
+from locking.postgres import (
+    AdvisoryLock,
+    InsertLock,
+    NoSuchLock,
+    RowLock,
+    add_row,
+    advisory,
+    create_lock_tables,
+    insert,
+    row,
+    session,
+)
+from locking.postgres.insert import InsertRenewer
+from locking.postgres.names import advisory_key
 from locking.postgres.session import PostgresSession, parameters
-from locking.postgres.tables import InsertLock, InsertRenewer, NoSuchLock, RowLock, add_row, create_lock_tables
 from servers.postgres import Postgres, connect
 from tests.locking import actors
-from tests.locking.conformance import (
-    BUSY,
-    LONG,
-    RENEWED,
-    SHORT,
-    AcrossMachinesConformance,
-    AcrossProcessesConformance,
-    ExpiresConformance,
-    FairConformance,
-    FencedConformance,
-    ForkConformance,
-    QuietWaitConformance,
-    RenewsConformance,
-    SurvivesHolderCrashConformance,
-    only,
-)
+from tests.locking import conformance as suite
+from tests.locking.conformance import BUSY, LONG, RENEWED, SHORT, fails, only
 from tests.locking.postgres_support import (
     InsertWaits,
     PostgresRecipe,
@@ -52,7 +49,7 @@ from tests.locking.postgres_support import (
     running_postgres,
 )
 from tests.locking.reentrant_support import OfTheLockWithin, a_tenth
-from tests.locking.support import ReentrantRecipe, end_of, in_fork, paused, process, run_threads
+from tests.locking.support import Patch, ReentrantRecipe, acquired, end_of, in_fork, paused, process, run_threads
 from tests.waiting import PATIENCE, wait_for
 
 Admin = psycopg.Connection[Any]
@@ -60,7 +57,7 @@ Admin = psycopg.Connection[Any]
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Postgres]:
-    # Unless another file's tests came first: so that not each of the many short-lived processes imports psycopg anew.
+    # Preload psycopg in the fork server, unless another test file has started it: many short-lived processes need it.
     multiprocessing.set_forkserver_preload(["pytest", "tests.locking.actors", "tests.locking.postgres_support"])
     forkserver.ensure_running()
     with running_postgres() as running:
@@ -69,7 +66,7 @@ def server() -> Iterator[Postgres]:
 
 @pytest.fixture
 def own_server() -> Iterator[Postgres]:
-    """A server that the test may stop and pause."""
+    """Yield a server that the test may stop and pause."""
     with running_postgres() as running:
         yield running
 
@@ -85,8 +82,11 @@ def admin(server: Postgres) -> Iterator[Admin]:
         yield connection
 
 
+Default = Callable[[str, str], None]
+
+
 class OnPostgres(PostgresTraces):
-    """The fixtures of the tests of one kind of lock, and of all kinds."""
+    """Fixtures for the tests of one kind of lock, and of all kinds."""
 
     KIND: Any = AdvisoryLock
     PAIRS = 1000
@@ -106,7 +106,7 @@ class OnPostgres(PostgresTraces):
 
     @pytest.fixture
     def default(self, server: Postgres, admin: Admin) -> Iterator[Callable[[str, str], None]]:
-        """Sets a default of the server's for new connections, until the test is over."""
+        """Return a function that sets a default of the server until the end of the test."""
 
         def change(name: str, value: str) -> None:
             admin.execute(f"ALTER DATABASE {server.database} SET {name} = '{value}'")
@@ -118,14 +118,14 @@ class OnPostgres(PostgresTraces):
 class TestAdvisoryLock(
     SessionWaits,
     OnPostgres,
-    AcrossMachinesConformance,
-    AcrossProcessesConformance,
-    FairConformance,
-    ForkConformance,
-    QuietWaitConformance,
-    SurvivesHolderCrashConformance,
+    suite.AcrossMachinesConformance,
+    suite.AcrossProcessesConformance,
+    suite.FairConformance,
+    suite.ForkConformance,
+    suite.QuietWaitConformance,
+    suite.SurvivesHolderCrashConformance,
 ):
-    # The server gives it the lock when its turn has come, and it keeps it for as long as its connection lives.
+    # The server grants the lock to a stopped waiter, which keeps it while its connection lives.
     FAILS = frozenset({"test_the_first_in_line_may_be_stopped"})
     RELEASE_WRITES = 0
 
@@ -133,12 +133,12 @@ class TestAdvisoryLock(
 class TestRowLock(
     SessionWaits,
     OnPostgres,
-    AcrossMachinesConformance,
-    AcrossProcessesConformance,
-    FencedConformance,
-    ForkConformance,
-    QuietWaitConformance,
-    SurvivesHolderCrashConformance,
+    suite.AcrossMachinesConformance,
+    suite.AcrossProcessesConformance,
+    suite.FencedConformance,
+    suite.ForkConformance,
+    suite.QuietWaitConformance,
+    suite.SurvivesHolderCrashConformance,
 ):
     KIND = RowLock
 
@@ -149,15 +149,15 @@ class TestRowLock(
 class TestInsertLock(
     InsertWaits,
     OnPostgres,
-    AcrossMachinesConformance,
-    AcrossProcessesConformance,
-    ExpiresConformance,
-    FairConformance,
-    FencedConformance,
-    ForkConformance,
-    QuietWaitConformance,
-    RenewsConformance,
-    SurvivesHolderCrashConformance,
+    suite.AcrossMachinesConformance,
+    suite.AcrossProcessesConformance,
+    suite.ExpiresConformance,
+    suite.FairConformance,
+    suite.FencedConformance,
+    suite.ForkConformance,
+    suite.QuietWaitConformance,
+    suite.RenewsConformance,
+    suite.SurvivesHolderCrashConformance,
 ):
     KIND = InsertLock
     OPTIONS = {"ttl": LONG}
@@ -168,12 +168,10 @@ class TestInsertLock(
         self.admin.execute("DELETE FROM lock_grant WHERE name = %s", [lock.name])
 
 
-@only("test_100_failed_tries_that_wait_leave_nothing_behind")
+@fails("test_100_failed_waits_leave_nothing")
 class TestAdvisoryLockThatKeepsItsConnections(TestAdvisoryLock):
-    FAILS = frozenset({"test_100_failed_tries_that_wait_leave_nothing_behind"})
-
     @pytest.fixture(autouse=True)
-    def _keeps(self, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    def _keeps(self, monkeypatch: Patch) -> Iterator[None]:
         kept: list[PostgresSession] = []
         with monkeypatch.context() as patch:
             patch.setattr(PostgresSession, "close", lambda session: kept.append(session))
@@ -182,12 +180,10 @@ class TestAdvisoryLockThatKeepsItsConnections(TestAdvisoryLock):
             one.close()
 
 
-@only("test_a_release_between_the_look_and_the_sleep_is_not_missed")
+@fails("test_a_release_before_the_sleep_is_not_missed")
 class TestInsertLockThatDoesNotListen(TestInsertLock):
-    FAILS = frozenset({"test_a_release_between_the_look_and_the_sleep_is_not_missed"})
-
     @pytest.fixture(autouse=True)
-    def _is_deaf(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def _is_deaf(self, monkeypatch: Patch) -> None:
         ask = PostgresSession.ask
 
         def deaf(self: PostgresSession, statement: str, *values: str, **options: Any) -> list[str | None]:
@@ -198,10 +194,10 @@ class TestInsertLockThatDoesNotListen(TestInsertLock):
 
 @dataclass(frozen=True)
 class PatientRecipe(PostgresRecipe):
-    """In whatever process it is used, the server takes no waiter for stopped."""
+    """Makes locks whose waiters never reach the idle timeout, in any process."""
 
     def __call__(self, name: str, **options: Any) -> Lock:
-        tables.PAUSE_IN_TTLS = 1000
+        insert.PAUSE_IN_TTLS = 1000
         return super().__call__(name, **options)
 
 
@@ -210,8 +206,8 @@ class TestInsertLockWhoseTurnEndsWithItsConnection(TestInsertLock):
     FAILS = frozenset({"test_the_first_in_line_may_be_stopped"})
 
     @pytest.fixture
-    def recipe(self, conninfo: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PostgresRecipe:
-        monkeypatch.setattr(tables, "PAUSE_IN_TTLS", 1000)
+    def recipe(self, conninfo: str, tmp_path: Path, monkeypatch: Patch) -> PostgresRecipe:
+        monkeypatch.setattr(insert, "PAUSE_IN_TTLS", 1000)
         return PatientRecipe(self.KIND, conninfo, tmp_path)
 
 
@@ -249,9 +245,7 @@ def session_recipe(request: pytest.FixtureRequest, conninfo: str, tmp_path: Path
 
 
 def held(lock: Lock) -> Lease:
-    lease = lock.acquire(timeout=PATIENCE)
-    assert lease is not None
-    return lease
+    return acquired(lock, timeout=PATIENCE)
 
 
 def turn(lock: Lock) -> int | None:
@@ -263,7 +257,7 @@ class TestLostConnection(OnPostgres):
     def terminate(self, name: str) -> None:
         self.admin.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = %s", [name])
 
-    def test_the_lease_says_so_and_the_holder_is_told_once(self, session_recipe: PostgresRecipe) -> None:
+    def test_the_holder_is_told_once(self, session_recipe: PostgresRecipe) -> None:
         told: list[Lease] = []
         lease = held(session_recipe("cut", on_lost=told.append))
         lease.check()
@@ -278,26 +272,22 @@ class TestLostConnection(OnPostgres):
         assert told == [lease]
         turn(session_recipe("cut"))
 
-    def test_check_sees_it_without_a_watchdog(self, session_recipe: PostgresRecipe) -> None:
-        lease = held(session_recipe("cut"))
-        self.terminate("lock cut")
-        wait_for(lambda: lease.lost)
-        with pytest.raises(LeaseLost):
-            lease.check()
-
-    def test_without_the_look_at_the_socket_it_would_not(
-        self, session_recipe: PostgresRecipe, monkeypatch: pytest.MonkeyPatch
+    @pytest.mark.parametrize("looks", [True, False])
+    def test_check_sees_it_without_a_watchdog(
+        self, session_recipe: PostgresRecipe, monkeypatch: Patch, looks: bool
     ) -> None:
         lease = held(session_recipe("cut"))
-        monkeypatch.setattr(PostgresSession, "ended", False)
+        if not looks:
+            monkeypatch.setattr(PostgresSession, "ended", False)
         self.terminate("lock cut")
-        wait_for(lambda: self.connections("cut") == 0)
-        lease.check()
+        wait_for(lambda: lease.lost if looks else self.connections("cut") == 0)
+        with pytest.raises(LeaseLost) if looks else nullcontext():
+            lease.check()
         monkeypatch.undo()
         assert lease.release() is False
 
     def test_what_does_not_end_a_session_does_not_lose_the_lease(
-        self, session_recipe: PostgresRecipe, default: Callable[[str, str], None]
+        self, session_recipe: PostgresRecipe, default: Default
     ) -> None:
         told: list[Lease] = []
         lease = held(session_recipe("kept", on_lost=told.append))
@@ -307,7 +297,7 @@ class TestLostConnection(OnPostgres):
         self.admin.execute(
             "SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE application_name = %s", ["lock kept"]
         )
-        turn(session_recipe("another"))  # long enough for the backend to say something
+        turn(session_recipe("another"))  # gives the backend time to send something
         lease.check()
         lease.extend()
         assert (lease.release(), told) == (True, [])
@@ -336,37 +326,17 @@ class TestLostConnection(OnPostgres):
         assert "lock 'cut wait'" in str(errors[0])
         assert lease.release() is True
 
-    def test_a_lease_that_nobody_refers_to_frees_its_lock(self, session_recipe: PostgresRecipe) -> None:
+    def test_a_dropped_lease_frees_its_lock(self, session_recipe: PostgresRecipe) -> None:
         lease = held(session_recipe("forgotten"))
         del lease
         gc.collect()
         turn(session_recipe("forgotten"))
 
-    def test_an_insert_lock_needs_no_connection_while_it_is_held(self, conninfo: str) -> None:
+    def test_an_insert_lock_holds_no_connection(self, conninfo: str) -> None:
         lease = held(InsertLock(conninfo, "afar", ttl=LONG))
         wait_for(lambda: self.connections("afar") == 0)
         lease.check()
         assert lease.release() is True
-
-
-class TestLeavingNothing(OnPostgres):
-    def test_a_wait_in_vain_leaves_no_connection_and_no_lock(self, any_recipe: PostgresRecipe) -> None:
-        lock = any_recipe("vain")
-        wait_for(lambda: self.connections("vain") == 0)
-        before = self.traces(lock)
-        with lock.hold():
-            assert run_threads(*[lambda: lock.acquire(timeout=0.1)] * 8) == [None] * 8
-            assert [lock.acquire(blocking=False) for _ in range(8)] == [None] * 8
-            assert self.locks("vain", granted=False) == 0
-            wait_for(lambda: self.connections("vain") <= 1)  # the holder's own, if it needs one
-        wait_for(lambda: self.traces(lock) == before)
-
-    def test_two_who_wait_for_each_other_need_a_timeout(self, session_recipe: PostgresRecipe) -> None:
-        """Each grant has a session of its own, so the server sees no cycle."""
-        with session_recipe("one").hold(), session_recipe("two").hold():
-            assert run_threads(
-                lambda: session_recipe("two").acquire(timeout=0.5), lambda: session_recipe("one").acquire(timeout=0.5)
-            ) == [None, None]
 
 
 class TestServerGone:
@@ -387,18 +357,9 @@ class TestServerGone:
                     lease.extend()
         finally:
             own_server.start()
-        assert lease.release() is (kind is InsertLock)  # what is committed stays
+        assert lease.release() is (kind is InsertLock)  # a committed row stays
 
-    def test_a_release_without_an_answer_may_be_repeated(self, own_server: Postgres) -> None:
-        lease = held(InsertLock(conninfo_of(own_server), "again", ttl=LONG))
-        own_server.stop()
-        with pytest.raises(LockUnavailable):
-            lease.release()
-        own_server.start()
-        assert lease.release() is True
-        turn(InsertLock(conninfo_of(own_server), "again"))
-
-    def test_a_server_that_hangs_holds_up_a_renewal_no_longer_than_it_may(self, own_server: Postgres) -> None:
+    def test_a_renewal_ends_in_time(self, own_server: Postgres) -> None:
         lease = held(InsertLock(conninfo_of(own_server), "hangs", ttl=LONG))
         renewer = InsertRenewer(conninfo_of(own_server))
         with paused(own_server.child.pid):
@@ -406,7 +367,7 @@ class TestServerGone:
             assert renewer.renew([lease], 0.3) == [None]
             assert time.monotonic() - began < 0.3 + BUSY
             with pytest.raises(LockUnavailable, match="no answer in time"):
-                PostgresSession(parameters(conninfo_of(own_server)), "hangs", answers=0.1)
+                PostgresSession(parameters(conninfo_of(own_server)), "hangs", answer_timeout=0.1)
         wait_for(lambda: renewer.renew([lease], 5.0) == [True])
         renewer.close()
 
@@ -414,44 +375,39 @@ class TestServerGone:
 class TestServersTimeouts(OnPostgres):
     TIMEOUTS = ("idle_in_transaction_session_timeout", "idle_session_timeout", "transaction_timeout")
 
-    def lost(self, recipe: PostgresRecipe, name: str, default: Callable[[str, str], None], timeout: str) -> bool:
+    def lost(self, recipe: PostgresRecipe, name: str, default: Default, timeout: str) -> bool:
         default(timeout, "50ms")
         lease = held(recipe(name))
         with psycopg.connect(recipe.conninfo, autocommit=True) as other:
             if timeout != "idle_session_timeout":
                 other.execute("BEGIN")
-            wait_for(lambda: session._ready(other.pgconn.socket, 0.0))  # it ends anybody else's
+            wait_for(lambda: session._ready(other.pgconn.socket, 0.0))  # the timeout ends any other session
             other.close()
         lost = lease.lost
         assert lease.release() is not lost
         return lost
 
     @pytest.mark.parametrize("timeout", TIMEOUTS)
-    def test_they_do_not_end_a_grant(
-        self, session_recipe: PostgresRecipe, default: Callable[[str, str], None], timeout: str
-    ) -> None:
+    def test_they_do_not_end_a_grant(self, session_recipe: PostgresRecipe, default: Default, timeout: str) -> None:
         assert not self.lost(session_recipe, timeout, default, timeout)
 
     def test_without_setting_them_off_they_do(
-        self, conninfo: str, tmp_path: Path, default: Callable[[str, str], None], monkeypatch: pytest.MonkeyPatch
+        self, conninfo: str, tmp_path: Path, default: Default, monkeypatch: Patch
     ) -> None:
         only_ours = "SELECT set_config('lock_timeout', $1, false), set_config('idle_session_timeout', $2, false)"
         monkeypatch.setattr(session, "SETTINGS", only_ours)
         timeout = "idle_in_transaction_session_timeout"
         assert self.lost(PostgresRecipe(RowLock, conninfo, tmp_path), "not off", default, timeout)
 
-    def test_a_statement_timeout_does_not_end_a_wait(
-        self, any_recipe: PostgresRecipe, default: Callable[[str, str], None]
-    ) -> None:
-        """Two wait, for the first in line at an insert lock sleeps on our side."""
+    def test_a_statement_timeout_does_not_end_a_wait(self, any_recipe: PostgresRecipe, default: Default) -> None:
         lock = any_recipe("statement")
-        default("statement_timeout", "500ms")  # also for what sets it off, on a machine that stands still
+        default("statement_timeout", "500ms")  # not too short for the statement that pins the setting
         with lock.hold():
             assert run_threads(*[lambda: lock.acquire(timeout=1.0)] * 2) == [None] * 2
 
 
 class TestServersTransactions(OnPostgres):
-    """A stricter isolation, as the server's default, does not count; that it is read-only does."""
+    """A stricter default isolation has no effect; read-only mode has."""
 
     WRITES = {
         RowLock: "UPDATE lock_row SET fence = 7 WHERE name = %s",
@@ -462,30 +418,23 @@ class TestServersTransactions(OnPostgres):
     def recipe(self, request: pytest.FixtureRequest, conninfo: str, tmp_path: Path) -> PostgresRecipe:
         return PostgresRecipe(request.param, conninfo, tmp_path)
 
-    def test_a_server_that_somebody_has_set_read_only_grants_nothing(
-        self, recipe: PostgresRecipe, default: Callable[[str, str], None]
-    ) -> None:
-        """It may be the one that was fenced off, and another one grants the lock."""
-        lock = recipe(f"read only {recipe.kind}")
+    def test_a_read_only_server_grants_nothing(self, recipe: PostgresRecipe, default: Default) -> None:
+        lock = recipe(f"read only {recipe.kind.__name__}")
         turn(lock)
         default("default_transaction_read_only", "on")
         with pytest.raises(LockUnavailable, match="25006"):
             turn(lock)
 
     @pytest.mark.parametrize("pinned", [True, False])
-    def test_a_stricter_isolation_refuses_nobody_who_has_waited_for_a_row_that_was_being_written(
-        self,
-        recipe: PostgresRecipe,
-        default: Callable[[str, str], None],
-        monkeypatch: pytest.MonkeyPatch,
-        pinned: bool,
+    def test_a_stricter_isolation_refuses_no_waiter(
+        self, recipe: PostgresRecipe, default: Default, monkeypatch: Patch, pinned: bool
     ) -> None:
         default("default_transaction_isolation", "repeatable read")
         if not pinned:
             ours = [line for line in session.SETTINGS.splitlines() if "'default_transaction_isolation'" not in line]
             assert len(ours) == len(session.SETTINGS.splitlines()) - 1
             monkeypatch.setattr(session, "SETTINGS", "\n".join(ours))
-        lock = recipe(f"isolated {recipe.kind} {pinned}")
+        lock = recipe(f"isolated {recipe.kind.__name__} {pinned}")
 
         def take() -> str:
             try:
@@ -511,7 +460,6 @@ class TestServersTransactions(OnPostgres):
 
 class TestStandby:
     def test_the_locks_of_a_standby_are_refused(self, own_server: Postgres) -> None:
-        """They exclude nobody elsewhere."""
         turn(AdvisoryLock(conninfo_of(own_server), "standby"))
         own_server.stop()
         (own_server.data / "standby.signal").touch()
@@ -521,20 +469,17 @@ class TestStandby:
 
 
 class TestRelease(OnPostgres):
-    def test_a_session_that_has_not_the_lock_any_more_says_so(self, conninfo: str) -> None:
-        """As behind a pooler that has given our transaction to another session."""
+    def test_a_session_without_the_lock_says_so(self, conninfo: str) -> None:
         lease = held(AdvisoryLock(conninfo, "elsewhere"))
         lease.session.ask("SELECT pg_advisory_unlock_all()")  # type: ignore[attr-defined]
         assert lease.release() is False
 
     @pytest.mark.parametrize("guarded", [True, False])
-    def test_of_two_threads_one_asks(
-        self, session_recipe: PostgresRecipe, monkeypatch: pytest.MonkeyPatch, guarded: bool
-    ) -> None:
-        """Two that speak over one connection at once take each other's answers, or worse."""
+    def test_of_two_threads_one_asks(self, session_recipe: PostgresRecipe, monkeypatch: Patch, guarded: bool) -> None:
+        """Two threads that use one connection at once would mix up their answers."""
         lease = held(session_recipe("two threads"))
         if not guarded:
-            lease.session.turn = nullcontext()  # type: ignore[attr-defined]
+            lease.session.statement_lock = nullcontext()  # type: ignore[attr-defined]
         both, met = threading.Barrier(2), list[bool]()
 
         def slow(self: PostgresSession, statement: str, *values: str) -> list[str | None]:
@@ -550,7 +495,7 @@ class TestRelease(OnPostgres):
 
 
 class TestFork(OnPostgres):
-    def test_a_child_that_collects_the_lease_does_not_end_its_session(self, session_recipe: PostgresRecipe) -> None:
+    def test_a_child_does_not_end_the_session(self, session_recipe: PostgresRecipe) -> None:
         holder = [held(session_recipe("fork"))]
 
         def collect() -> str:
@@ -565,25 +510,21 @@ class TestFork(OnPostgres):
         assert holder[0].release() is True
 
     def test_without_letting_go_of_the_socket_it_would(
-        self, session_recipe: PostgresRecipe, monkeypatch: pytest.MonkeyPatch
+        self, session_recipe: PostgresRecipe, monkeypatch: Patch
     ) -> None:
         monkeypatch.setattr(PostgresSession, "disown", lambda self: None)
         lease = held(session_recipe("fork"))
         in_fork(lambda: str(lease.session.close()))  # type: ignore[attr-defined]
         wait_for(lambda: lease.lost)
 
-    def test_a_child_forked_while_a_thread_looks_at_a_session_does_not_wait_for_that_thread(
-        self, session_recipe: PostgresRecipe
-    ) -> None:
+    def test_a_fork_during_a_look_does_not_block(self, session_recipe: PostgresRecipe) -> None:
         lease = held(session_recipe("fork"))
         with lease.session._mutex:  # type: ignore[attr-defined]
             assert run_threads(lambda: in_fork(lambda: str(lease.session.ended))) == ["True"]  # type: ignore[attr-defined]
         assert lease.release() is True
 
     @pytest.mark.parametrize("disown", [True, False])
-    def test_a_child_that_lives_on_does_not_keep_the_lock_of_its_dead_parent(
-        self, conninfo: str, tmp_path: Path, disown: bool
-    ) -> None:
+    def test_a_child_does_not_keep_its_dead_parents_lock(self, conninfo: str, tmp_path: Path, disown: bool) -> None:
         recipe = PostgresRecipe(AdvisoryLock, conninfo, tmp_path)
         with process(hold_and_fork, recipe, f"orphan {disown}", disown) as (parent, pipe):
             child = pipe.recv()
@@ -596,8 +537,7 @@ class TestFork(OnPostgres):
             lease.release()
         turn(recipe(f"orphan {disown}"))
 
-    def test_a_child_renews_although_its_parent_was_looking_at_its_session(self, conninfo: str) -> None:
-        """The parent still holds another lock, so its renewer's session is open."""
+    def test_a_child_renews_after_a_fork_during_a_look(self, conninfo: str) -> None:
         lock, renewer = InsertLock(conninfo, "child's", ttl=RENEWED), InsertRenewer(conninfo)
         lock._renewer = renewer
         with InsertLock(conninfo, "parent's", ttl=LONG).hold() as kept:
@@ -611,7 +551,7 @@ class TestFork(OnPostgres):
                     wait_for(lambda: end_of(mine) > granted + SHORT)
                     return "renewed"
 
-            with inherited._mutex:  # as `ended` does: in the child nobody ever leaves it
+            with inherited._mutex:  # as `ended` does; in the child it would stay locked
                 assert in_fork(renewed) == "renewed"
             assert renewer.renew([kept], LONG) == [True]
             assert renewer._session is inherited
@@ -619,10 +559,10 @@ class TestFork(OnPostgres):
 
 
 class TestNames(OnPostgres):
-    def test_names_of_one_hash_exclude_each_other(self, conninfo: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_names_of_one_hash_exclude_each_other(self, conninfo: str, monkeypatch: Patch) -> None:
         with AdvisoryLock(conninfo, "a").hold(), AdvisoryLock(conninfo, "b").hold(timeout=0):
             pass
-        monkeypatch.setattr(advisory, "number", lambda name, size: 42)
+        monkeypatch.setattr(advisory, "advisory_key", lambda name: 42)
         with AdvisoryLock(conninfo, "a").hold():
             assert AdvisoryLock(conninfo, "b").acquire(blocking=False) is None
 
@@ -639,7 +579,7 @@ class TestNames(OnPostgres):
             any_recipe.kind(any_recipe.conninfo, name)
 
     @pytest.mark.parametrize("name", ["", "zero \0 byte", "\ud800"])
-    def test_no_row_is_made_for_a_name_that_no_lock_can_have(self, conninfo: str, name: str) -> None:
+    def test_add_row_refuses_wrong_names(self, conninfo: str, name: str) -> None:
         with pytest.raises(ValueError, match=r"name|zero byte|surrogates"):
             add_row(conninfo, name)
 
@@ -654,7 +594,7 @@ class TestNames(OnPostgres):
 
 
 class TestTables(OnPostgres):
-    def test_a_missing_row_is_an_error_and_never_no_lock(self, conninfo: str) -> None:
+    def test_a_missing_row_is_an_error(self, conninfo: str) -> None:
         lock = RowLock(conninfo, "no row")
         for attempt in (lock.acquire, lambda: lock.acquire(blocking=False), lambda: lock.acquire(timeout=1.0)):
             with pytest.raises(NoSuchLock, match=r"no row 'no row'.*add_row"):
@@ -663,7 +603,7 @@ class TestTables(OnPostgres):
         add_row(conninfo, "no row")
         turn(lock)
 
-    def test_a_row_that_is_deleted_under_a_waiter_is_an_error(self, conninfo: str) -> None:
+    def test_a_row_deleted_under_a_waiter_is_an_error(self, conninfo: str) -> None:
         add_row(conninfo, "deleted")
         lock = RowLock(conninfo, "deleted")
         with self.admin.transaction():
@@ -683,7 +623,7 @@ class TestTables(OnPostgres):
         assert "add_row" in errors[0]
 
     @pytest.mark.parametrize("kind", [RowLock, InsertLock])
-    def test_a_missing_table_is_an_error_that_says_how_to_make_it(self, conninfo: str, kind: Any) -> None:
+    def test_a_missing_table_is_an_error(self, conninfo: str, kind: Any) -> None:
         empty = conninfo.replace(self.postgres.database, "postgres")
         with pytest.raises(NoSuchLock, match="create_lock_tables"):
             kind(empty, "x").acquire(blocking=False)
@@ -699,12 +639,9 @@ class TestRowTimeout(SessionWaits, OnPostgres):
     KIND = RowLock
 
     @pytest.mark.parametrize("limited", [True, False])
-    def test_a_timeout_is_for_all_that_one_waits_for(
-        self, recipe: PostgresRecipe, monkeypatch: pytest.MonkeyPatch, limited: bool
-    ) -> None:
-        """First for one's turn at the row, and then for whoever had the turn before."""
+    def test_a_timeout_covers_both_waits(self, recipe: PostgresRecipe, monkeypatch: Patch, limited: bool) -> None:
         if not limited:
-            monkeypatch.setattr(tables, "BEGIN", "BEGIN")
+            monkeypatch.setattr(row, "BEGIN", "BEGIN")
         lock, took, timeout = recipe(f"total {limited}"), list[float](), 2.0
 
         def wait() -> None:
@@ -722,7 +659,7 @@ class TestRowTimeout(SessionWaits, OnPostgres):
             thread.join(PATIENCE)
         assert (took[0] < 1.5 * timeout) is limited
 
-    def test_a_wait_that_somebody_cancels_is_not_a_wait_in_vain(self, recipe: PostgresRecipe) -> None:
+    def test_a_cancelled_wait_is_an_error(self, recipe: PostgresRecipe) -> None:
         lock = recipe("cancelled")
         errors: list[str] = []
 
@@ -741,8 +678,7 @@ class TestRowTimeout(SessionWaits, OnPostgres):
 
     def test_the_limit_of_the_wait_is_none_for_the_holder(self, recipe: PostgresRecipe) -> None:
         lock = recipe("unlimited")
-        lease = lock.acquire(timeout=0.2)
-        assert lease is not None
+        lease = acquired(lock, timeout=0.2)
         assert lease.session.ask("SHOW statement_timeout") == ["0"]  # type: ignore[attr-defined]
         lease.session.ask("SELECT pg_sleep(0.3)")  # type: ignore[attr-defined]
         assert lease.release() is True
@@ -762,16 +698,14 @@ class TestRowFence(OnPostgres):
         assert after is not None
         return lease.fence, after
 
-    def test_it_grows_when_a_holder_died(self, recipe: PostgresRecipe) -> None:
-        before, after = self.fences_around_a_death(recipe, "died")
-        assert after > before
-
-    def test_without_the_clock_it_would_not(self, recipe: PostgresRecipe, monkeypatch: pytest.MonkeyPatch) -> None:
-        clock = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
-        assert clock in tables.LOCK_ROW
-        monkeypatch.setattr(tables, "LOCK_ROW", tables.LOCK_ROW.replace(clock, "0"))
-        before, after = self.fences_around_a_death(recipe, "died without")
-        assert after == before
+    @pytest.mark.parametrize("clocked", [True, False])
+    def test_it_grows_when_a_holder_died(self, recipe: PostgresRecipe, monkeypatch: Patch, clocked: bool) -> None:
+        if not clocked:
+            clock = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
+            assert clock in row.LOCK_ROW
+            monkeypatch.setattr(row, "LOCK_ROW", row.LOCK_ROW.replace(clock, "0"))
+        before, after = self.fences_around_a_death(recipe, f"died {clocked}")
+        assert after > before if clocked else after == before
 
     def test_it_grows_when_the_clock_was_set_back(self, recipe: PostgresRecipe) -> None:
         lock = recipe("clock")
@@ -783,18 +717,6 @@ class TestRowFence(OnPostgres):
 class TestInsert(OnPostgres):
     KIND = InsertLock
 
-    def test_fences_grow_in_the_order_of_the_grants(self, recipe: PostgresRecipe) -> None:
-        fences: list[int | None] = []
-
-        def take() -> None:
-            for _ in range(10):
-                with recipe("order").hold(timeout=PATIENCE) as lease:
-                    fences.append(lease.fence)
-
-        run_threads(*[take] * 8)
-        assert fences == sorted(fences)  # type: ignore[type-var]
-        assert len(set(fences)) == 80
-
     def test_an_expired_grant_is_taken_over_by_one(self, recipe: PostgresRecipe) -> None:
         for round_ in range(5):
             name = f"expired {round_}"
@@ -802,28 +724,22 @@ class TestInsert(OnPostgres):
             leases = run_threads(*[lambda name=name: recipe(name, ttl=LONG).acquire(blocking=False)] * 8)
             assert len([lease for lease in leases if lease is not None]) == 1
 
-    def test_without_the_guard_it_would_be_taken_from_who_holds_it(
-        self, recipe: PostgresRecipe, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_without_the_guard_it_is_taken_from_its_holder(self, recipe: PostgresRecipe, monkeypatch: Patch) -> None:
         with recipe("guard").hold() as lease:
             assert recipe("guard").acquire(blocking=False) is None
-            unguarded = tables.INSERT
+            unguarded = insert.INSERT
             for guard, none in (
                 ("WHERE present.expires <= clock_timestamp()", ""),
                 ("expires > clock_timestamp())", "false)"),
             ):
                 assert guard in unguarded
                 unguarded = unguarded.replace(guard, none)
-            monkeypatch.setattr(tables, "INSERT", unguarded)
-            thief = recipe("guard").acquire(blocking=False)
-            assert thief is not None
+            monkeypatch.setattr(insert, "INSERT", unguarded)
+            thief = acquired(recipe("guard"), blocking=False)
             assert lease.release() is False
             thief.release()
 
-    def test_a_release_before_a_waiter_stands_in_line_is_not_missed(
-        self, recipe: PostgresRecipe, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """Nobody is notified, as nobody is in line: whoever comes into it looks before he sleeps."""
+    def test_a_release_before_queueing_is_not_missed(self, recipe: PostgresRecipe, monkeypatch: Patch) -> None:
         lock = recipe("before the line", ttl=LONG)
         lease, ask = held(lock), PostgresSession.ask
 
@@ -835,7 +751,7 @@ class TestInsert(OnPostgres):
         monkeypatch.setattr(PostgresSession, "ask", release_first)
         turn(lock)
 
-    def test_a_release_that_nobody_waits_for_notifies_nobody(self, recipe: PostgresRecipe) -> None:
+    def test_a_release_without_waiters_notifies_nobody(self, recipe: PostgresRecipe) -> None:
         lock = recipe("quiet")
         assert isinstance(lock, InsertLock)
         self.admin.execute(f"LISTEN {lock._channel}")
@@ -866,7 +782,7 @@ class TestInsert(OnPostgres):
         lease.release()
         wait_for(lambda: second)
         wait_for(lambda: self.waiters(lock) == 5)
-        # The release connects and deletes; who is granted inserts and leaves the line; the next one listens and looks.
+        # Two statements of the release, two of the waiter that is granted the lock, two of the next waiter.
         assert self.asked(lock) - before <= 6
         for served in range(1, 7):
             wait_for(lambda count=served: len(second) == count)
@@ -874,18 +790,18 @@ class TestInsert(OnPostgres):
         for thread in threads:
             thread.join(PATIENCE)
 
-    def test_a_newcomer_does_not_overtake_who_stands_in_line(self, recipe: PostgresRecipe) -> None:
+    def test_a_newcomer_does_not_overtake(self, recipe: PostgresRecipe) -> None:
         lock = recipe("line")
         assert isinstance(lock, InsertLock)
-        self.admin.execute("SELECT pg_advisory_lock(%s::bigint)", [lock._line])
+        self.admin.execute("SELECT pg_advisory_lock(%s::bigint)", [lock._queue_key])
         assert lock.acquire(blocking=False) is None
         assert lock.acquire(timeout=0.1) is None
-        self.admin.execute("SELECT pg_advisory_unlock(%s::bigint)", [lock._line])
+        self.admin.execute("SELECT pg_advisory_unlock(%s::bigint)", [lock._queue_key])
         turn(lock)
 
-    def test_names_that_are_alike_in_32_bits_of_their_hash_do_not_share_a_line(self, recipe: PostgresRecipe) -> None:
+    def test_names_alike_in_32_bits_do_not_share_a_queue(self, recipe: PostgresRecipe) -> None:
         waited_for, free = "product 40779", "product 104238"
-        assert advisory.number(waited_for, 4) == advisory.number(free, 4)
+        assert advisory_key(waited_for, 4) == advisory_key(free, 4)
         lock = recipe(waited_for, ttl=LONG)
         waiter = threading.Thread(target=lambda: turn(lock))
         with lock.hold():
@@ -896,7 +812,7 @@ class TestInsert(OnPostgres):
         assert other is not None
         assert other.release() is True
 
-    def test_the_line_is_at_no_number_that_an_advisory_lock_of_the_name_is_on(self, recipe: PostgresRecipe) -> None:
+    def test_the_queue_key_differs_from_the_advisory_key(self, recipe: PostgresRecipe) -> None:
         lock = recipe("both kinds", ttl=LONG)
         waiter = threading.Thread(target=lambda: turn(lock))
         with lock.hold():
@@ -907,7 +823,7 @@ class TestInsert(OnPostgres):
         assert of_the_name is not None
         assert of_the_name.release() is True
 
-    def test_a_waiter_that_was_stopped_for_too_long_lines_up_again(self, recipe: PostgresRecipe) -> None:
+    def test_a_waiter_stopped_too_long_queues_again(self, recipe: PostgresRecipe) -> None:
         lock = recipe("stopped", ttl=LONG)
         lease = held(lock)
         with process(actors.wait_and_hold, recipe, lock.name, {"ttl": SHORT}) as (waiter, pipe):
@@ -921,10 +837,7 @@ class TestInsert(OnPostgres):
             pipe.send("release")
             assert pipe.recv() is True
 
-    def test_a_grant_whose_answer_was_lost_is_given_back(
-        self, recipe: PostgresRecipe, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """It is committed, and the connection is cut before the answer is here."""
+    def test_an_unanswered_grant_is_given_back(self, recipe: PostgresRecipe, monkeypatch: Patch) -> None:
         lock, ask, results = recipe("lost answer", ttl=LONG), PostgresSession.ask, PostgresSession._results
         grants = "SELECT count(*) FROM lock_grant WHERE name = %s"
 
@@ -937,19 +850,19 @@ class TestInsert(OnPostgres):
                 end.shutdown(socket.SHUT_RDWR)
             return results(broken, seconds)
 
-        def insert(first: PostgresSession, statement: str, *values: str, **options: Any) -> list[str | None]:
-            if statement == tables.INSERT:
+        def ask_and_lose(first: PostgresSession, statement: str, *values: str, **options: Any) -> list[str | None]:
+            if statement == insert.INSERT:
                 monkeypatch.setattr(PostgresSession, "_results", lose_the_answer)
             return ask(first, statement, *values, **options)
 
-        monkeypatch.setattr(PostgresSession, "ask", insert)
+        monkeypatch.setattr(PostgresSession, "ask", ask_and_lose)
         with pytest.raises(LockUnavailable, match="did not answer"):
             lock.acquire(blocking=False)
         assert self.one(grants, lock.name) == 0
 
     @pytest.mark.parametrize("place", [1, 2, 3, 4], ids=["asks", "lines up", "listens", "asks in its turn"])
-    def test_a_waiter_that_was_stopped_before_a_question_lines_up_again(
-        self, recipe: PostgresRecipe, monkeypatch: pytest.MonkeyPatch, place: int
+    def test_a_waiter_stopped_before_a_request_queues_again(
+        self, recipe: PostgresRecipe, monkeypatch: Patch, place: int
     ) -> None:
         lock, ask = recipe("before a question", ttl=SHORT), PostgresSession.ask
         lease = held(recipe(lock.name, ttl=LONG))
@@ -958,7 +871,7 @@ class TestInsert(OnPostgres):
         def stand_still(self: PostgresSession, statement: str, *values: str, **options: Any) -> list[str | None]:
             if not of_the_first or self is of_the_first[0]:
                 of_the_first.append(self)
-                if len(of_the_first) == place + 1:  # it begins with its settings
+                if len(of_the_first) == place + 1:  # the first statement pins the settings
                     wait_for(lambda: session._ready(self._pgconn.socket, 0.0), "the server to end the session")
                     monkeypatch.undo()
                     assert lease.release() is True
@@ -970,9 +883,7 @@ class TestInsert(OnPostgres):
         assert len(of_the_first) == place + 1
         mine.release()
 
-    def test_a_waiter_whose_time_is_over_when_it_goes_on_is_not_granted_it(
-        self, recipe: PostgresRecipe, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_a_waiter_past_its_deadline_is_not_granted(self, recipe: PostgresRecipe, monkeypatch: Patch) -> None:
         lock = recipe("in vain", ttl=SHORT)
         holder, sleep = held(recipe("in vain", ttl=LONG)), PostgresSession.sleep
 
@@ -1018,9 +929,7 @@ class TestInsert(OnPostgres):
         assert lease.remaining() > 50
         lease.release()
 
-    def test_a_waiter_that_looks_all_the_time_is_not_quiet(
-        self, recipe: PostgresRecipe, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_a_polling_waiter_is_not_quiet(self, recipe: PostgresRecipe, monkeypatch: Patch) -> None:
         sleep = PostgresSession.sleep
         monkeypatch.setattr(PostgresSession, "sleep", lambda self, seconds: sleep(self, min(seconds, 0.05)))
         lock = recipe("noisy", ttl=LONG)

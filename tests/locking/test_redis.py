@@ -1,4 +1,4 @@
-"""RedisLock keeps the promises of every lock, and those that it declares."""
+"""Conformance of RedisLock."""
 
 from __future__ import annotations
 
@@ -6,36 +6,23 @@ import pytest
 import redis
 
 from servers.valkey import Valkey
-from tests.locking.conformance import (
-    LONG,
-    RENEWED,
-    SHORT,
-    AcrossMachinesConformance,
-    AcrossProcessesConformance,
-    ExpiresConformance,
-    FairConformance,
-    FencedConformance,
-    ForkConformance,
-    QuietWaitConformance,
-    RenewsConformance,
-    ScriptsConformance,
-    SurvivesHolderCrashConformance,
-)
+from tests.locking import conformance as suite
+from tests.locking.conformance import LONG, RENEWED, SHORT
 from tests.locking.support import RedisTraces
 
 
 class TestRedisLock(
     RedisTraces,
-    AcrossMachinesConformance,
-    AcrossProcessesConformance,
-    ExpiresConformance,
-    FairConformance,
-    FencedConformance,
-    ForkConformance,
-    QuietWaitConformance,
-    RenewsConformance,
-    ScriptsConformance,
-    SurvivesHolderCrashConformance,
+    suite.AcrossMachinesConformance,
+    suite.AcrossProcessesConformance,
+    suite.ExpiresConformance,
+    suite.FairConformance,
+    suite.FencedConformance,
+    suite.ForkConformance,
+    suite.QuietWaitConformance,
+    suite.RenewsConformance,
+    suite.ScriptsConformance,
+    suite.SurvivesHolderCrashConformance,
 ):
     OPTIONS = {"ttl": LONG}
     CRASH_OPTIONS = {"ttl": RENEWED}

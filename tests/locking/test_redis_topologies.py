@@ -1,4 +1,4 @@
-"""RedisLock on more than one server: replicas, Sentinel, a cluster. Real ones, on the loopback."""
+"""Tests of RedisLock with replicas, Sentinel and a cluster, on real servers."""
 
 from __future__ import annotations
 
@@ -21,16 +21,18 @@ from servers.folder import RunFolder, private_subfolder, unprivileged_user
 from servers.process import Child
 from servers.valkey import WHEEL, Valkey
 from tests.locking.conformance import LONG, RENEWED
-from tests.locking.support import CommandStats, end_of, paused, run_threads
+from tests.locking.support import CommandStats, Patch, end_of, paused, renew, run_threads
 from tests.locking.valkey_support import HOST, client_of, free_port, synced, valkeys
 from tests.waiting import PATIENCE, wait_for
 
 pytestmark = pytest.mark.slow
 
+Pair = tuple[tuple[Valkey, int], tuple[Valkey, int]]
+
 
 @pytest.fixture(scope="module")
 def pair() -> Iterator[tuple[tuple[Valkey, int], tuple[Valkey, int]]]:
-    """A primary and its replica."""
+    """Yield a primary and its replica."""
     with valkeys(2, "--repl-diskless-sync-delay", "0") as (primary, replica):
         client_of(replica[1]).replicaof(HOST, primary[1])
         wait_for(lambda: synced(client_of(primary[1])), "the replica")
@@ -39,36 +41,31 @@ def pair() -> Iterator[tuple[tuple[Valkey, int], tuple[Valkey, int]]]:
 
 class TestReplicas:
     @pytest.fixture(autouse=True)
-    def _in_step(self, pair: tuple[tuple[Valkey, int], tuple[Valkey, int]]) -> None:
-        """The replica may have been paused by the test before."""
+    def _in_step(self, pair: Pair) -> None:
+        """Wait for the replica, which an earlier test may have paused."""
         (_, primary), _ = pair
         wait_for(lambda: synced(client_of(primary)), "the replica")
 
-    def test_a_grant_is_on_the_replica(self, pair: tuple[tuple[Valkey, int], tuple[Valkey, int]]) -> None:
+    def test_a_grant_is_on_the_replica(self, pair: Pair) -> None:
         (_, primary), (_, replica) = pair
         lock = RedisLock(client_of(primary), "copied", wait_for_replicas=1)
         with lock.hold() as lease:
             assert client_of(replica).get("lock:{copied}").decode() == lease.token
             lease.extend()
 
-    def test_a_grant_that_no_replica_has_does_not_count(
-        self, pair: tuple[tuple[Valkey, int], tuple[Valkey, int]]
-    ) -> None:
+    def test_a_grant_that_no_replica_has_does_not_count(self, pair: Pair) -> None:
         (_, primary), (replica, _) = pair
         client = client_of(primary)
         with paused(replica.child.pid):
             with pytest.raises(LockUnavailable, match="0 of 1 replicas"):
                 RedisLock(client, "copied", ttl=LONG, wait_for_replicas=1).acquire(timeout=1.0)
             wait_for(lambda: not client.exists("lock:{copied}"), "the grant to be taken back")
-            with RedisLock(client, "copied").hold(timeout=0):  # who does not ask for replicas gets it
+            with RedisLock(client, "copied").hold(timeout=0):  # granted without replicas
                 pass
         wait_for(lambda: synced(client), "the replica")
 
     @pytest.mark.parametrize("ttl", [2.0, 6.0])
-    def test_a_renewal_that_no_replica_has_costs_nobody_else_his_lock(
-        self, pair: tuple[tuple[Valkey, int], tuple[Valkey, int]], ttl: float
-    ) -> None:
-        """Those that are renewed in the same round trip, whether theirs is the shorter TTL or not."""
+    def test_a_renewal_without_a_replica_does_not_affect_others(self, pair: Pair, ttl: float) -> None:
         (_, primary), (replica, _) = pair
         client = client_of(primary)
         with (
@@ -80,9 +77,7 @@ class TestReplicas:
             plain.check()
         wait_for(lambda: synced(client), "the replica")
 
-    def test_a_grant_whose_wait_is_refused_is_taken_back(
-        self, pair: tuple[tuple[Valkey, int], tuple[Valkey, int]]
-    ) -> None:
+    def test_a_grant_with_a_refused_wait_is_taken_back(self, pair: Pair) -> None:
         (_, primary), _ = pair
         client = client_of(primary)
         client.acl_setuser("hasty", enabled=True, nopass=True, keys="*", commands=["+@all", "-wait"])
@@ -92,9 +87,7 @@ class TestReplicas:
         wait_for(lambda: client.exists("lock:{refused}:fence"))
         wait_for(lambda: not client.exists("lock:{refused}"), "the grant to be taken back")
 
-    def test_a_renewal_whose_wait_is_refused_costs_nobody_else_his_lock(
-        self, pair: tuple[tuple[Valkey, int], tuple[Valkey, int]]
-    ) -> None:
+    def test_a_renewal_with_a_refused_wait_does_not_affect_others(self, pair: Pair) -> None:
         (_, primary), _ = pair
         client = client_of(primary)
         client.acl_setuser("revoked", enabled=True, nopass=True, keys="*", commands=["+@all"])
@@ -107,7 +100,7 @@ class TestReplicas:
             wait_for(lambda: strict.lost)
             plain.check()
 
-    def test_only_a_grant_waits_for_a_replica(self, pair: tuple[tuple[Valkey, int], tuple[Valkey, int]]) -> None:
+    def test_only_a_grant_waits_for_a_replica(self, pair: Pair) -> None:
         (_, primary), (replica, _) = pair
         client = client_of(primary)
         strict = RedisLock(client, "strict", ttl=0.5, wait_for_replicas=1)
@@ -125,14 +118,12 @@ class TestReplicas:
         counts = stats()
         assert (counts["evalsha"], counts["wait"]) == (2, 1)
 
-    def test_a_number_of_replicas_is_not_negative(self, pair: tuple[tuple[Valkey, int], tuple[Valkey, int]]) -> None:
+    def test_a_number_of_replicas_is_not_negative(self, pair: Pair) -> None:
         (_, primary), _ = pair
         with pytest.raises(ValueError, match="wait_for_replicas"):
             RedisLock(client_of(primary), "copied", wait_for_replicas=-1)
 
-    def test_a_grant_that_was_handed_over_and_that_no_replica_has_does_not_count(
-        self, pair: tuple[tuple[Valkey, int], tuple[Valkey, int]]
-    ) -> None:
+    def test_a_handed_over_grant_without_a_replica_does_not_count(self, pair: Pair) -> None:
         (_, primary), (replica, _) = pair
         client = client_of(primary)
         lock = RedisLock(client, "copied", ttl=LONG, wait_for_replicas=1)
@@ -151,13 +142,12 @@ class TestReplicas:
         run_threads(wait, release)
         wait_for(lambda: synced(client), "the replica")
 
-    def test_a_replica_grants_nothing(self, pair: tuple[tuple[Valkey, int], tuple[Valkey, int]]) -> None:
+    def test_a_replica_grants_nothing(self, pair: Pair) -> None:
         (_, _), (_, replica) = pair
         with pytest.raises(LockUnavailable, match="read only"):
             RedisLock(client_of(replica), "copied").acquire()
 
     def test_without_waiting_a_failover_forgets_the_grant(self) -> None:
-        """The rung "one primary with replicas", and why `survives_node_loss` is not declared."""
         with valkeys(2, "--repl-diskless-sync-delay", "0") as ((_, first), (replica, second)):
             client_of(second).replicaof(HOST, first)
             wait_for(lambda: synced(client_of(first)), "the replica")
@@ -173,7 +163,7 @@ class TestReplicas:
 
 
 class TestSentinel:
-    def test_a_sentinels_client_works_as_it_is_and_finds_the_new_primary(self) -> None:
+    def test_a_sentinel_client_finds_the_new_primary(self) -> None:
         with (
             valkeys(2, "--repl-diskless-sync-delay", "0") as ((first, port), (_, second)),
             valkeys_sentinel(port) as at,
@@ -186,8 +176,7 @@ class TestSentinel:
             lock = RedisLock(client, "watched", ttl=2.0, wait_for_replicas=1)
             with lock.hold() as lease:
                 before = lease.fence
-                ends = end_of(lease)
-                wait_for(lambda: end_of(lease) > ends + 0.5, "the watchdog to renew it")
+                renew(lease)
             first.child.kill()
 
             def granted() -> int:
@@ -203,7 +192,7 @@ class TestSentinel:
 
 @contextmanager
 def valkeys_sentinel(primary: int) -> Iterator[int]:
-    """A sentinel that watches the server at that port, with a mind of its own after half a second."""
+    """Run a sentinel that fails over after half a second."""
     outer = Path(tempfile.mkdtemp(prefix="lu-"))
     outer.chmod(0o755)
     folder = RunFolder(outer / "run")
@@ -216,7 +205,7 @@ def valkeys_sentinel(primary: int) -> Iterator[int]:
         f"port {port}\nbind {HOST}\ndir {folder.valkey}\nsentinel monitor shop {HOST} {primary} 1\n"
         "sentinel down-after-milliseconds shop 500\nsentinel failover-timeout shop 2000\n"
     )
-    settings.chmod(0o666)  # it writes down there what it finds out, under whatever user it runs
+    settings.chmod(0o666)  # the sentinel rewrites it, as any user
     sentinel = Child(
         "sentinel",
         [str(WHEEL.path(folder.path)), str(settings), "--sentinel"],
@@ -243,14 +232,14 @@ def answers(port: int) -> bool:
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[list[int]]:
-    """The ports of three nodes that share the slots."""
+    """Yield the ports of three nodes that share the slots."""
     with running_cluster() as nodes:
         yield [port for _, port in nodes]
 
 
 @contextmanager
 def running_cluster() -> Iterator[list[tuple[Valkey, int]]]:
-    """Three nodes that share the slots, each with its port."""
+    """Run three nodes that share the slots, each with its port."""
     with valkeys(3, "--cluster-enabled", "yes", "--cluster-node-timeout", "2000") as nodes:
         ports = [port for _, port in nodes]
         bounds = [0, 5461, 10923, 16384]
@@ -304,9 +293,7 @@ class TestCluster:
         run_threads(*[add] * 8)
         assert total == [160]
 
-    def test_a_client_that_does_not_know_that_a_slot_has_moved_finds_the_lock(
-        self, clustered: RedisCluster, cluster: list[int]
-    ) -> None:
+    def test_a_moved_slot_is_found(self, clustered: RedisCluster, cluster: list[int]) -> None:
         lock = RedisLock(clustered, "moved")
         with lock.hold() as lease:
             slot = clustered.keyslot("lock:{moved}")
@@ -318,8 +305,7 @@ class TestCluster:
             slots[slot] = next(nodes for nodes in slots.values() if nodes != right)
             assert lock.acquire(timeout=0.01) is None
 
-    def test_a_slot_without_a_node_is_said_to_be_and_is_looked_for(self, clustered: RedisCluster) -> None:
-        """As a client sees it that has learned where the slots are while one of them had no node."""
+    def test_a_slot_without_a_node_is_reported(self, clustered: RedisCluster) -> None:
         lock = RedisLock(clustered, "nowhere")
         slot = clustered.keyslot("lock:{nowhere}")
         lease = lock.acquire()
@@ -330,7 +316,7 @@ class TestCluster:
             assert slot in clustered.nodes_manager.slots_cache
         assert lease.release() is True
 
-    def test_a_slot_that_loses_its_node_costs_only_its_own_locks(self, clustered: RedisCluster) -> None:
+    def test_a_lost_slot_does_not_affect_others(self, clustered: RedisCluster) -> None:
         with (
             RedisLock(clustered, "uncovered", ttl=RENEWED).hold() as uncovered,
             RedisLock(clustered, "covered", ttl=RENEWED).hold() as covered,
@@ -342,9 +328,7 @@ class TestCluster:
             wait_for(lambda: uncovered.lost)
         wait_for(lambda: held(clustered) == [])
 
-    def test_a_waiter_whose_slot_loses_its_node_is_told(
-        self, clustered: RedisCluster, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_a_waiter_of_a_lost_slot_is_told(self, clustered: RedisCluster, monkeypatch: Patch) -> None:
         lock, other = [RedisLock(clustered, "lost on the way", ttl=0.5) for _ in range(2)]
         slot = clustered.keyslot("lock:{lost on the way}")
         ask = other._ask

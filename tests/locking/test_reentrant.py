@@ -1,4 +1,4 @@
-"""ReentrantLock keeps the promises of the lock within, those of every lock, and lets its holder enter again."""
+"""Tests of ReentrantLock."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import sys
 import threading
 import uuid
 import weakref
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from contextlib import ExitStack
 from pathlib import Path
@@ -26,7 +26,17 @@ from locking.reentrant import ReentrantLock
 from tests.locking import test_local, test_redis
 from tests.locking.conformance import LONG, SHORT
 from tests.locking.reentrant_support import OfTheLockWithin
-from tests.locking.support import Clock, RedisRecipe, ReentrantRecipe, in_fork, run_threads
+from tests.locking.support import (
+    Clock,
+    Log,
+    MakeLock,
+    Patch,
+    RedisRecipe,
+    ReentrantRecipe,
+    acquired,
+    in_fork,
+    run_threads,
+)
 from tests.locking.test_local import ProcessRecipe, ThreadRecipe, in_line
 from tests.waiting import PATIENCE, wait_for
 
@@ -40,10 +50,7 @@ class TestReentrantRedisLock(OfTheLockWithin, test_redis.TestRedisLock):
     def _client(self, recipe: ReentrantRecipe) -> None:
         self.client = recipe.inner.client
 
-    def test_leaving_hold_with_a_lost_lease_raises_nothing_but_was_reported(
-        self, make_lock: Callable[..., Lock], caplog: pytest.LogCaptureFixture
-    ) -> None:
-        """Once for all who share the grant, with the lease of the lock within, which has the same token."""
+    def test_leaving_hold_with_a_lost_lease(self, make_lock: MakeLock, caplog: Log) -> None:
         told: list[Lease] = []
         lock = make_lock(ttl=SHORT, renew=False, on_lost=told.append)
         with lock.hold() as outer, lock.hold() as inner:
@@ -60,8 +67,7 @@ class TestReentrantThreadLock(OfTheLockWithin, test_local.TestThreadLock):
     def recipe(self, tmp_path: Path) -> ReentrantRecipe:
         return ReentrantRecipe(ThreadRecipe(tmp_path))
 
-    def test_a_forked_child_does_not_hold_what_its_parent_holds(self, make_lock: Callable[..., Lock]) -> None:
-        """It holds nothing, although the thread is the same, so it asks: and a child's thread locks are free."""
+    def test_a_forked_child_does_not_hold_what_its_parent_holds(self, make_lock: MakeLock) -> None:
         lock = make_lock()
         with lock.hold() as lease:
             assert in_fork(lambda: str(lease.release())) == "NotOwner"
@@ -86,9 +92,7 @@ def lock(name: str) -> ReentrantLock:
 
 
 def held(lock: Lock) -> Lease:
-    lease = lock.acquire(blocking=False)
-    assert lease is not None
-    return lease
+    return acquired(lock, blocking=False)
 
 
 def free_for_others(lock: Lock) -> bool:
@@ -99,7 +103,7 @@ def free_for_others(lock: Lock) -> bool:
 # Counting
 
 
-def test_what_it_can_do_is_what_the_lock_within_can_and_entering_again(name: str, tmp_path: Path) -> None:
+def test_its_capabilities_add_reentrant(name: str, tmp_path: Path) -> None:
     for inner in (ThreadLock(name), ProcessLock(tmp_path, name)):
         declared = ReentrantLock(inner).capabilities
         assert declared.reentrant
@@ -119,18 +123,8 @@ def test_the_last_release_frees_it_in_whatever_order(lock: ReentrantLock, order:
     assert free_for_others(lock)
 
 
-def test_releasing_one_lease_twice_counts_once(lock: ReentrantLock) -> None:
-    outer, inner = held(lock), held(lock)
-    assert sorted(run_threads(*[inner.release] * 4)) == [False, False, False, True]
-    outer.check()
-    assert not free_for_others(lock)
-    outer.release()
-
-
-def test_without_the_count_an_inner_release_frees_the_outer_lease(
-    lock: ReentrantLock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(reentrant.Grant, "leave", lambda self, lease: (True, 0))
+def test_without_the_count_an_inner_release_frees_it(lock: ReentrantLock, monkeypatch: Patch) -> None:
+    monkeypatch.setattr(reentrant.SharedGrant, "leave", lambda self, lease: (True, 0))
     with lock.hold():
         held(lock).release()
         assert free_for_others(lock)
@@ -164,7 +158,7 @@ def test_another_object_of_the_name_is_another_holder(lock: ReentrantLock) -> No
 # One grant, many leases
 
 
-def test_all_leases_of_a_grant_are_one_in_fence_token_and_time(client: redis.Redis, name: str) -> None:
+def test_all_leases_of_a_grant_agree(client: redis.Redis, name: str) -> None:
     lock = ReentrantLock(RedisLock(client, name, ttl=LONG, renew=False))
     with lock.hold() as outer:
         client.config_resetstat()
@@ -178,7 +172,7 @@ def test_all_leases_of_a_grant_are_one_in_fence_token_and_time(client: redis.Red
             assert outer.remaining() > before + LONG / 2
 
 
-def test_a_lease_that_was_passed_on_works_without_its_owner(client: redis.Redis, name: str) -> None:
+def test_a_passed_on_lease_works(client: redis.Redis, name: str) -> None:
     lock = ReentrantLock(RedisLock(client, name, ttl=LONG))
     [(outer, inner)] = run_threads(lambda: (held(lock), held(lock)))
     assert outer.release() is True
@@ -199,8 +193,7 @@ def test_a_lost_grant_is_not_entered_again(client: redis.Redis, name: str) -> No
     lock = ReentrantLock(RedisLock(client, name, ttl=LONG))
     outer, inner = held(lock), held(lock)
     client.delete(f"lock:{{{name}}}")
-    other = RedisLock(client, name, ttl=LONG).acquire(blocking=False)
-    assert other is not None
+    other = acquired(RedisLock(client, name, ttl=LONG), blocking=False)
     with pytest.raises(LeaseLost):
         inner.extend()
     assert outer.lost
@@ -218,11 +211,9 @@ def test_a_lost_grant_is_not_entered_again(client: redis.Redis, name: str) -> No
     again.release()
 
 
-def test_without_looking_at_the_grant_a_lost_one_is_entered_again(
-    client: redis.Redis, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    enter = reentrant.Grant.enter
-    monkeypatch.setattr(reentrant.Grant, "enter", lambda self, lock, first=False: enter(self, lock, first=True))
+def test_without_the_check_a_lost_grant_is_entered(client: redis.Redis, name: str, monkeypatch: Patch) -> None:
+    enter = reentrant.SharedGrant.enter
+    monkeypatch.setattr(reentrant.SharedGrant, "enter", lambda self, lock, first=False: enter(self, lock, first=True))
     lock = ReentrantLock(RedisLock(client, name, ttl=LONG))
     outer = held(lock)
     client.delete(f"lock:{{{name}}}")
@@ -250,7 +241,7 @@ def test_lost_leases_leave_no_state(client: redis.Redis, name: str) -> None:
 # Owners
 
 
-def test_a_dead_thread_that_forgot_to_release_leaves_no_state(lock: ReentrantLock) -> None:
+def test_a_dead_thread_leaves_no_state(lock: ReentrantLock) -> None:
     def forget() -> None:
         held(lock)
         held(lock)
@@ -262,8 +253,7 @@ def test_a_dead_thread_that_forgot_to_release_leaves_no_state(lock: ReentrantLoc
     held(lock).release()
 
 
-def test_a_thread_with_the_id_of_a_dead_holder_is_not_the_holder(lock: ReentrantLock) -> None:
-    """Nor is one that the threading module knows under the object of an earlier one."""
+def test_a_reused_thread_id_is_not_the_holder(lock: ReentrantLock) -> None:
     leases: list[tuple[int, threading.Thread, Lease | None]] = []
 
     def enter() -> None:
@@ -281,11 +271,11 @@ def test_a_thread_with_the_id_of_a_dead_holder_is_not_the_holder(lock: Reentrant
         assert leases[0][2] is None
         return leases[0][0] == ident and leases[0][1] is thread
 
-    wait_for(reused)  # the negative control: id and Thread object do come back
+    wait_for(reused)  # negative control: the thread id and the Thread object are reused
     lease.release()
 
 
-def test_an_owner_is_not_kept_alive_by_what_he_holds(lock: ReentrantLock) -> None:
+def test_an_owner_is_not_kept_alive(lock: ReentrantLock) -> None:
     async def run() -> tuple[Lease, weakref.ref[Any]]:
         async def enter() -> Lease:
             return held(lock)
@@ -314,8 +304,7 @@ def test_the_owner_may_be_whatever_the_caller_says(name: str) -> None:
     held(lock).release()
 
 
-def test_equal_owners_who_ask_together_are_granted_it_one_after_the_other(name: str) -> None:
-    """The limit that the docstring states."""
+def test_equal_owners_that_ask_together_take_turns(name: str) -> None:
     lock = ReentrantLock(ThreadLock(name), owner=lambda: "me")
     other = held(ThreadLock(name))
     with ThreadPoolExecutor(2) as threads:
@@ -325,7 +314,7 @@ def test_equal_owners_who_ask_together_are_granted_it_one_after_the_other(name: 
         first = wait(asked, PATIENCE, FIRST_COMPLETED).done.pop()
         lease = first.result()
         assert lease is not None
-        held(lock).release()  # who asks now enters again
+        held(lock).release()  # the owner enters again
         assert in_line(name) == 2
         assert lease.release() is True
         (second,) = {*asked} - {first}
@@ -359,7 +348,7 @@ def test_two_tasks_of_one_thread_exclude_each_other(lock: ReentrantLock) -> None
 
 
 async def both_by_thread(lock: ReentrantLock) -> bool:
-    """Whether a task enters what another one of its thread holds."""
+    """Return whether a task enters what another task of its thread holds."""
 
     async def enter() -> bool:
         lease = lock.acquire(blocking=False)
@@ -370,8 +359,7 @@ async def both_by_thread(lock: ReentrantLock) -> bool:
 
 
 @pytest.mark.parametrize("owner", ["current_owner", "thread"])
-def test_a_thread_of_a_pool_does_not_carry_one_tasks_hold_to_another(name: str, owner: str) -> None:
-    """`asyncio.to_thread` runs the calls of all tasks in the same few threads: here in one."""
+def test_a_pool_thread_does_not_mix_tasks(name: str, owner: str) -> None:
     options: dict[str, Any] = {} if owner == "current_owner" else {"owner": threading.get_ident}
     lock = ReentrantLock(ThreadLock(name), **options)
 
@@ -413,7 +401,7 @@ def test_two_greenlets_of_one_thread_exclude_each_other(lock: ReentrantLock) -> 
     second = greenlet.greenlet(lambda: lock.acquire(blocking=False))
     assert first.switch() == "inside"
     assert second.switch() is None
-    # Not even one that runs in a copy of the holder's context, as some frameworks arrange.
+    # Some frameworks run a greenlet in a copy of another one's context.
     third = greenlet.greenlet(lambda: lock.acquire(blocking=False))
     third.gr_context = first.gr_context.copy()
     assert third.switch() is None
@@ -429,7 +417,7 @@ import gevent, threading, sys
 from locking.local import ThreadLock
 from locking.reentrant import ReentrantLock
 
-# By the thread that they all run in, for the negative control.
+# Negative control: one owner for all.
 options = {} if sys.argv[1] == "greenlets" else {"owner": lambda: 1}
 lock = ReentrantLock(ThreadLock("x"), **options)
 inside, most = 0, 0
@@ -452,13 +440,13 @@ print(most)
 
 
 @pytest.mark.parametrize("owner", ["greenlets", "thread"])
-def test_greenlets_exclude_each_other_and_enter_again(owner: str) -> None:
+def test_greenlets_are_owners(owner: str) -> None:
     run = subprocess.run([sys.executable, "-c", GREENLETS, owner], capture_output=True, text=True, timeout=2 * PATIENCE)
     assert run.returncode == 0, run.stderr
     assert (int(run.stdout) == 1) is (owner == "greenlets")
 
 
-def test_a_thread_stays_itself_when_greenlet_is_imported_while_it_holds() -> None:
+def test_importing_greenlet_keeps_the_owner() -> None:
     script = (
         "import sys; from locking.local import ThreadLock; from locking.reentrant import ReentrantLock;"
         "assert 'greenlet' not in sys.modules;"
@@ -470,23 +458,22 @@ def test_a_thread_stays_itself_when_greenlet_is_imported_while_it_holds() -> Non
 
 
 @pytest.mark.parametrize("guarded", [True, False])
-def test_a_grant_that_is_being_given_back_is_not_entered(
-    lock: ReentrantLock, monkeypatch: pytest.MonkeyPatch, guarded: bool
-) -> None:
-    """The last release, by another thread, has struck its lease off and is about to free the lock."""
-    leave, enter = reentrant.Grant.leave, reentrant.Grant.enter
+def test_a_grant_being_released_is_not_entered(lock: ReentrantLock, monkeypatch: Patch, guarded: bool) -> None:
+    leave, enter = reentrant.SharedGrant.leave, reentrant.SharedGrant.enter
     left, tried = threading.Event(), threading.Event()
 
-    def leave_slowly(self: reentrant.Grant, lease: reentrant.ReentrantLease) -> tuple[bool, int]:
+    def leave_slowly(self: reentrant.SharedGrant, lease: reentrant.ReentrantLease) -> tuple[bool, int]:
         answer = leave(self, lease)
         left.set()
         tried.wait(PATIENCE)
         return answer
 
     lease = held(lock)
-    monkeypatch.setattr(reentrant.Grant, "leave", leave_slowly)
+    monkeypatch.setattr(reentrant.SharedGrant, "leave", leave_slowly)
     if not guarded:
-        monkeypatch.setattr(reentrant.Grant, "enter", lambda self, lock, first=False: enter(self, lock, first=True))
+        monkeypatch.setattr(
+            reentrant.SharedGrant, "enter", lambda self, lock, first=False: enter(self, lock, first=True)
+        )
     thread = threading.Thread(target=lease.release)
     thread.start()
     left.wait(PATIENCE)
@@ -495,7 +482,7 @@ def test_a_grant_that_is_being_given_back_is_not_entered(
     thread.join(PATIENCE)
     assert (again is None) is guarded
     if again is not None:
-        assert again.remaining() == 0.0, "it was entered, and given back under whoever entered"
+        assert again.remaining() == 0.0, "it was entered while it was being released"
 
 
 def test_check_tells_of_the_loss_once_for_all(client: redis.Redis, name: str) -> None:

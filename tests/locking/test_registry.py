@@ -1,4 +1,4 @@
-"""held: who holds which lock."""
+"""Tests of held and force_release."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from redis.cluster import RedisCluster
 from redis.retry import Retry
 
 from locking import HeldLock, Lease, LockUnavailable, RedisLock, force_release, held
-from tests.locking.support import CommandStats, CutConnection, RedisRecipe, run_threads, socket_of
+from tests.locking.support import CommandStats, CutConnection, Log, Patch, RedisRecipe, run_threads, socket_of
 from tests.locking.valkey_support import HOST, client_of, valkeys
 from tests.waiting import PATIENCE, wait_for
 
@@ -23,7 +23,7 @@ def test_nothing_is_held(client: redis.Redis) -> None:
     assert held(client) == []
 
 
-def test_it_shows_owner_fence_age_ttl_and_waiters(client: redis.Redis) -> None:
+def test_it_shows_every_column(client: redis.Redis) -> None:
     lock = RedisLock(client, "stock:sku-42", ttl=30.0)
     lease = lock.acquire()
 
@@ -43,7 +43,7 @@ def test_it_shows_owner_fence_age_ttl_and_waiters(client: redis.Redis) -> None:
     thread.join()
 
 
-def test_who_was_handed_the_lock_waits_no_longer_and_has_a_name_once_it_is_renewed(client: redis.Redis) -> None:
+def test_a_handed_over_lock_is_listed(client: redis.Redis) -> None:
     lock = RedisLock(client, "handed over")
     lease = lock.acquire()
     handed: list[Lease] = []
@@ -81,11 +81,11 @@ def test_it_looks_at_no_more_keys_than_told(client: redis.Redis) -> None:
 
 def test_waiters_that_are_gone_do_not_count(client: redis.Redis) -> None:
     with RedisLock(client, "waited for").hold():
-        client.zadd("lock:{waited for}:waiters", {"somebody who is gone": 1})
+        client.zadd("lock:{waited for}:waiters", {"a dead waiter": 1})
         assert [lock.waiters for lock in held(client)] == [0]
 
 
-def test_a_lock_that_is_freed_meanwhile_is_left_out(client: redis.Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_freed_lock_is_left_out(client: redis.Redis, monkeypatch: Patch) -> None:
     RedisLock(client, "gone").acquire().release()
     with RedisLock(client, "kept").hold():
         scan = client.scan
@@ -96,9 +96,7 @@ def test_a_lock_that_is_freed_meanwhile_is_left_out(client: redis.Redis, monkeyp
 
 
 @pytest.mark.parametrize("answers", [[None, 5000, None, 0], [b"a token", -2, None, 0]])
-def test_a_lock_that_comes_or_goes_between_two_questions_is_left_out(
-    client: redis.Redis, monkeypatch: pytest.MonkeyPatch, answers: list[object]
-) -> None:
+def test_a_changing_lock_is_left_out(client: redis.Redis, monkeypatch: Patch, answers: list[object]) -> None:
     with RedisLock(client, "fleeting").hold():
         pipeline = client.pipeline(transaction=False)
         monkeypatch.setattr(pipeline, "execute", lambda raise_on_error: answers)
@@ -106,7 +104,7 @@ def test_a_lock_that_comes_or_goes_between_two_questions_is_left_out(
         assert held(client) == []
 
 
-def test_keys_that_are_no_locks_of_ours_do_no_harm(client: redis.Redis) -> None:
+def test_other_keys_do_no_harm(client: redis.Redis) -> None:
     client.lpush("lock:{list}", "x")
     client.set("lock:{without time}", "no token")
     client.set(b"lock:{bytes \\xff}" + b"\xff", "x")
@@ -129,7 +127,7 @@ def test_a_server_that_is_gone_is_said_to_be() -> None:
 
 @pytest.fixture
 def forbidden(client: redis.Redis) -> Iterator[Callable[[str], None]]:
-    """Makes the server refuse a command to everybody, until the test is over."""
+    """Return a function that makes the server refuse a command until the end of the test."""
 
     def forbid(command: str) -> None:
         client.execute_command("ACL", "SETUSER", "default", f"-{command}")
@@ -149,7 +147,6 @@ def test_a_server_that_refuses_is_said_to_be(
 
 
 def test_a_cluster_that_is_gone_is_said_to_be() -> None:
-    """What redis-py raises then is no RedisError."""
     with valkeys(1, "--cluster-enabled", "yes") as [(node, port)]:
         client_of(port).execute_command("CLUSTER", "ADDSLOTSRANGE", 0, 16383)
         wait_for(lambda: "cluster_state:ok" in str(client_of(port).execute_command("CLUSTER", "INFO")))
@@ -164,9 +161,7 @@ def test_a_cluster_that_is_gone_is_said_to_be() -> None:
 # By force
 
 
-def test_a_lock_taken_by_force_is_free_and_its_holder_is_told(
-    client: redis.Redis, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_force_release_frees_and_tells(client: redis.Redis, caplog: Log) -> None:
     lock = RedisLock(client, "stuck", ttl=0.5)
     lease = lock.acquire()
     assert force_release(client, "stuck", by="admin: the worker is gone") is True
@@ -177,8 +172,8 @@ def test_a_lock_taken_by_force_is_free_and_its_holder_is_told(
     assert lease.release() is False
 
 
-def test_by_force_it_goes_to_the_next_in_the_queue(client: redis.Redis) -> None:
-    lock = RedisLock(client, "stuck", ttl=60.0)  # so long that who is not woken waits in vain
+def test_force_release_hands_over(client: redis.Redis) -> None:
+    lock = RedisLock(client, "stuck", ttl=60.0)  # so long that only a wake-up ends the wait
     lease = lock.acquire()
 
     def force() -> None:
@@ -189,7 +184,7 @@ def test_by_force_it_goes_to_the_next_in_the_queue(client: redis.Redis) -> None:
     assert lease.release() is False
 
 
-def test_a_grant_made_meanwhile_is_not_taken(client: redis.Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_grant_made_meanwhile_is_not_taken(client: redis.Redis, monkeypatch: Patch) -> None:
     lock = RedisLock(client, "moving")
     first = lock.acquire()
     leases: list[Lease] = []
@@ -207,7 +202,7 @@ def test_a_grant_made_meanwhile_is_not_taken(client: redis.Redis, monkeypatch: p
 
 
 @pytest.mark.parametrize("command", ["get", "pttl", "evalsha"])
-def test_a_server_that_refuses_to_be_forced_is_said_to(
+def test_a_refused_force_release_is_reported(
     client: redis.Redis, forbidden: Callable[[str], None], command: str
 ) -> None:
     lease = RedisLock(client, "kept", ttl=30.0).acquire()
@@ -225,10 +220,7 @@ def test_what_is_no_lock_is_not_released(client: redis.Redis) -> None:
     assert client.llen("lock:{list}") == 1
 
 
-def test_who_forces_is_logged_although_no_answer_comes(
-    recipe: RedisRecipe, client: redis.Redis, caplog: pytest.LogCaptureFixture
-) -> None:
-    """The server has done its work, and nobody hears of it."""
+def test_force_release_is_logged_without_an_answer(recipe: RedisRecipe, client: redis.Redis, caplog: Log) -> None:
     lease = RedisLock(client, "stuck").acquire()
     cut = type("Cut", (CutConnection,), {"cut_next": True})
     pool = redis.ConnectionPool(connection_class=cut, path=socket_of(recipe.url))

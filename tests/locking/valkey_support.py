@@ -1,4 +1,4 @@
-"""Servers that other servers can reach: primaries, replicas, nodes."""
+"""Servers that can reach each other: primaries, replicas, cluster nodes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ HOST = "127.0.0.1"
 
 
 def free_port() -> int:
-    """A port that nobody listens on, nor on the one 10,000 above, which a cluster's nodes talk on."""
+    """Return a port that is free, as is the cluster bus port 10,000 above it."""
     while True:
         with socket.socket() as probe, socket.socket() as bus:
             probe.bind((HOST, 0))
@@ -35,7 +35,7 @@ def free_port() -> int:
 
 @contextmanager
 def valkeys(count: int, *extra: str) -> Iterator[list[tuple[Valkey, int]]]:
-    """So many servers, each with its port, which listen on the loopback."""
+    """Yield `count` servers with their ports on the loopback interface."""
     outer = Path(tempfile.mkdtemp(prefix="lu-"))
     outer.chmod(0o755)
     with ExitStack() as stack:
@@ -57,5 +57,5 @@ def client_of(port: int) -> redis.Redis:
 
 
 def synced(primary: redis.Redis) -> bool:
-    """Whether the first replica gets what is written."""
+    """Return whether the first replica receives writes."""
     return int(primary.wait(1, 100)) == 1

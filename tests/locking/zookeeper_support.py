@@ -1,4 +1,4 @@
-"""What the tests of the ZooKeeper locks, ours and kazoo's, share: servers, and locks that other processes can make."""
+"""Helpers for the tests of ZooKeeperLock and kazoo's lock: servers and picklable recipes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from kazoo.protocol.serialization import Delete, int_struct
 
 from locking import Lock
 from locking.zookeeper import ZooKeeperLock
-from tests.locking.support import Address, FileCell, Recipe, clients_apart, stack_of
+from tests.locking.support import Address, FileCell, Patch, Recipe, clients_apart, stack_of
 
 if TYPE_CHECKING:
     from servers.zookeeper import ZooKeeper
@@ -32,7 +32,7 @@ LONGEST = 60.0
 
 @contextmanager
 def running_zookeeper(*java: str) -> Iterator[ZooKeeper]:
-    # Not at the top: over a hundred short-lived processes import this file.
+    # Imported late, because more than a hundred short-lived processes import this file.
     from servers.folder import RunFolder
     from servers.zookeeper import ZooKeeper, available
 
@@ -53,7 +53,7 @@ def running_zookeeper(*java: str) -> Iterator[ZooKeeper]:
 
 
 class CountingClient(KazooClient):
-    """Counts what is asked, but for the renewals of leases."""
+    """Counts requests, except renewals of leases."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         self.asked: Counter[str] = Counter()
@@ -66,7 +66,7 @@ class CountingClient(KazooClient):
 
 
 class Clients:
-    """The clients of this process, one for each server, session timeout and number."""
+    """The clients of this process, one per server, session timeout and number."""
 
     def __init__(self) -> None:
         self._mutex = threading.Lock()
@@ -92,13 +92,13 @@ clients = Clients()
 
 
 def request_of(kind: type) -> bytes:
-    """What a request of this kind contains: its number, and the beginning of the length of a path."""
+    """Return the bytes that identify a request of this kind."""
     return bytes(int_struct.pack(kind.type)) + b"\0\0"  # type: ignore[attr-defined]
 
 
 @dataclass(frozen=True)
 class ZooKeeperRecipe:
-    """Makes `ZooKeeperLock`s on one server. Their TTL is the session timeout of a client that all of that TTL share."""
+    """Makes `ZooKeeperLock`s on one server. Locks of one TTL share a client with that session timeout."""
 
     RELEASE: ClassVar[bytes] = request_of(Delete)
 
@@ -129,12 +129,12 @@ class ZooKeeperRecipe:
 
 
 def parts(lock: Any) -> tuple[CountingClient, str]:
-    """The client of a lock, ours or kazoo's, and the path of its line."""
-    return lock._client, lock._line
+    """Return the client of a lock, ours or kazoo's, and the path of its queue."""
+    return lock._client, lock._queue_path
 
 
 class ZooKeeperTraces:
-    """What a ZooKeeper lock, ours or kazoo's, leaves on its server and here, and how its waiters are disturbed."""
+    """Counts what a ZooKeeper lock, ours or kazoo's, leaves behind, and disturbs its waiters."""
 
     zookeeper: ZooKeeper
 
@@ -158,15 +158,13 @@ class ZooKeeperTraces:
         }
 
     def waiters(self, lock: Lock) -> int:
-        """Those that stand in line behind somebody, and watch him."""
+        """Count queued clients that watch the node before theirs."""
         client, line = parts(lock)
         *before, _ = self.line(lock) or [""]
         return sum(f"{line}/{node}" in client._data_watchers for node in before)
 
     def is_asleep(self, thread: int) -> bool:
-        """Neither does it send anything nor wait for an answer: whatever interrupts it while it sends, kazoo swallows,
-        and says that the connection is closed. The watch of an earlier wait may still be there.
-        """
+        """Return whether no request is under way: kazoo reports an interrupt during one as a closed connection."""
         stack = stack_of(thread)
         return stack[0] == "wait" and "get" not in stack
 
@@ -174,7 +172,7 @@ class ZooKeeperTraces:
         return len(self.line(lock)) - 1
 
     def written(self, lock: Lock) -> int:
-        """Of the line: who came and who went."""
+        """Return the changes of the queue."""
         client, line = parts(lock)
         seen = client.exists(line)
         return int(seen.version + seen.cversion)
@@ -193,14 +191,14 @@ class ZooKeeperTraces:
 
     @contextmanager
     def woken_in_vain(self, lock: Lock) -> Iterator[Callable[[], object]]:
-        """By changes of the node that they watch, which is that of the holder."""
+        """Wakes waiters by changes of the holder's node."""
         client, path = parts(lock)
         with lock.hold():
             (holder,) = self.line(lock)
             yield lambda: client.set(f"{path}/{holder}", b"")
 
-    def before_sleep(self, monkeypatch: pytest.MonkeyPatch, body: Callable[[], object]) -> None:
-        """Whoever sleeps has set a watch on the node before his, by a `get`."""
+    def before_sleep(self, monkeypatch: Patch, body: Callable[[], object]) -> None:
+        """Run `body` before the watch on the node ahead is set."""
         get = KazooClient.get_async
 
         def get_async(self: KazooClient, path: str, watch: Any = None) -> Any:

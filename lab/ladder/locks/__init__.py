@@ -44,8 +44,7 @@ from lab.ladder.locks.wrong_argument import WrongArgument
 from lab.ladder.locks.wrong_key_expires import WrongKeyExpires
 from locking import FairRedisLock, RedisLock, Redlock, ReentrantLock
 from locking.etcd import EtcdLock
-from locking.postgres.advisory import AdvisoryLock
-from locking.postgres.tables import InsertLock, RowLock
+from locking.postgres import AdvisoryLock, InsertLock, RowLock
 from locking.zookeeper import ZooKeeperLock
 
 __all__ = ["LOCKS", "SOUND", "FaultRung", "LockRung", "Rung"]

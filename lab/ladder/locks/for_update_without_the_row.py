@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from lab.ladder.locks.rung import Rung
-from locking.postgres.advisory import Grant
+from locking.postgres import RowLock
 from locking.postgres.session import PostgresSession
-from locking.postgres.tables import RowLock
+from locking.postgres.session_lock import SessionGrant
 
 LOCK_ROW = "SELECT FROM lock_row WHERE name = $1 FOR UPDATE"
 
@@ -30,10 +30,10 @@ class ForUpdateWithoutTheRow(Rung, RowLock):
     source = "002"
     capabilities = replace(RowLock.capabilities, fenced=False)
 
-    def _take(self, session: PostgresSession, left: float) -> Grant | None:
+    def _take(self, session: PostgresSession, left: float) -> SessionGrant | None:
         session.ask("BEGIN")
         session.ask(LOCK_ROW if left > 0 else f"{LOCK_ROW} NOWAIT", self.name, waits=left)
-        return Grant(None)
+        return SessionGrant(None)
 
     def _free(self, session: PostgresSession, fence: int | None) -> bool:
         session.ask("COMMIT")

@@ -18,8 +18,7 @@ from lab.explorer.terms import Fault, Invariant
 from locking.errors import LockUnavailable
 from locking.lease import Lease
 from locking.lock import Capabilities, Lock, wait_timeout
-from locking.redis.connection import NO_ANSWER
-from locking.redis.lock import milliseconds
+from locking.redis.connection import NO_ANSWER, milliseconds
 
 if TYPE_CHECKING:
     from redis import Redis

@@ -5,7 +5,8 @@ from __future__ import annotations
 import threading
 
 from lab.ladder.locks.rung import Rung
-from locking.zookeeper import ZooKeeperLock, ZooKeeperSession
+from locking.zookeeper import ZooKeeperLock
+from locking.zookeeper.session import ZooKeeperSession
 
 
 class WatchSetTooLate(Rung, ZooKeeperLock):
@@ -28,8 +29,8 @@ class WatchSetTooLate(Rung, ZooKeeperLock):
     source = "002"
 
     def _sleep(self, session: ZooKeeperSession, before: str, deadline: float) -> None:
-        path = f"{self._line}/{before}"
-        bell = self._client.handler.event_object()
-        with session.ringing(bell, path):
-            self._answer(self._client.exists_async(path, session.ring), deadline)
-            bell.wait(min(deadline - self._clock(), threading.TIMEOUT_MAX))
+        path = f"{self._queue_path}/{before}"
+        event = self._client.handler.event_object()
+        with session.notifying(event, path):
+            self._answer(self._client.exists_async(path, session.notify), deadline)
+            event.wait(min(deadline - self._clock(), threading.TIMEOUT_MAX))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from lab.ladder.locks.rung import Rung
 from locking.lease import Lease
-from locking.zookeeper import ZooKeeperLock, ZooKeeperSession
+from locking.zookeeper import ZooKeeperLock
+from locking.zookeeper.session import ZooKeeperSession
 
 
 class WokenMeansMine(Rung, ZooKeeperLock):

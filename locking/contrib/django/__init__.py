@@ -1,1 +1,1 @@
-"""The page of held locks in Django's admin."""
+"""Django app with an admin page of the locks that are held."""

@@ -1,4 +1,4 @@
-"""The admin's page of locks that are held right now."""
+"""Admin pages: list the `RedisLock`s that are held, and release one by force."""
 
 from __future__ import annotations
 
@@ -16,14 +16,13 @@ from locking import LockUnavailable, registry
 from locking.registry import HeldLock
 
 MOST = 100
-"""Locks on the page. The most wanted come first, so nothing is missed that anybody waits for."""
+"""Maximum number of locks on the page. Those with the most waiters come first."""
 
 PERMISSION = "inventory.view_stockitem"
-"""A lock is no model and has no permission of its own: who may see the stock may see who holds it."""
-
+"""Permission to see the page. A lock is not a model and has no permission of its own."""
 
 FORCE = "inventory.change_stockitem"
-"""Who may correct the stock may take a lock from its holder, which risks it."""
+"""Permission to release a lock by force, which puts the stock at risk."""
 
 
 def may_see_locks(request: HttpRequest) -> bool:
@@ -31,7 +30,7 @@ def may_see_locks(request: HttpRequest) -> bool:
 
 
 def most_wanted() -> tuple[list[HeldLock], str]:
-    """The locks that are held, those that most wait for first, then the oldest; and why there are none to show."""
+    """Return the held locks, those with the most waiters first, then the oldest; and an error message if any."""
     try:
         locks = registry.held(get_redis_connection("default"))
     except LockUnavailable as error:
@@ -41,7 +40,7 @@ def most_wanted() -> tuple[list[HeldLock], str]:
 
 @permission_required(PERMISSION, raise_exception=True)
 def held_locks(request: HttpRequest) -> HttpResponse:
-    """Who holds which lock, since when and until when, and how many wait."""
+    """Show each held lock with its owner, age, TTL, fence and number of waiters."""
     locks, error = most_wanted()
     may_force = request.user.has_perm(FORCE)
     table = {
@@ -62,7 +61,7 @@ def held_locks(request: HttpRequest) -> HttpResponse:
 
 @permission_required(FORCE, raise_exception=True)
 def release_by_force(request: HttpRequest) -> HttpResponse:
-    """Ask for the reason, and take a lock from whoever holds it."""
+    """Ask for the reason, and release a lock on behalf of its holder."""
     name = request.GET.get("name", "")
     if request.method == "POST":
         why = request.POST.get("why", "").strip() or "no reason given"
@@ -74,15 +73,16 @@ def release_by_force(request: HttpRequest) -> HttpResponse:
             messages.error(request, str(error))
         else:
             if released:
-                messages.success(request, f"Lock {name} was taken from its holder. Who and why is in the log.")
+                messages.success(request, f"Lock {name} was taken from its holder. The log has your name and reason.")
             else:
-                messages.warning(request, f"Nobody held lock {name} any more; nothing was done.")
+                messages.warning(request, f"Lock {name} was already free. Nothing was changed.")
         return redirect("admin_locks")
     context = {**admin.site.each_context(request), "title": f"Release lock {name} by force", "name": name}
     return render(request, "locking/release.html", context)
 
 
 def row(lock: HeldLock, *, may_force: bool) -> list[Any]:
+    """Return the cells of a lock's row in the table."""
     force = format_html('<a href="release/?name={}" class="text-link">Release…</a>', quote(lock.name))
     return [
         lock.name,

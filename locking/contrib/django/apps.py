@@ -1,4 +1,4 @@
-"""The Django app that adds the page of held locks to the admin."""
+"""Configuration of the Django app."""
 
 from django.apps import AppConfig
 

@@ -1,10 +1,10 @@
--- Ends a wait.
+-- End a wait.
 --
--- KEYS[1]  waiters: token, scored with the server's ms until which it counts
--- KEYS[2]  bell: the list that only this waiter is blocked on
+-- KEYS[1]  waiters: sorted set of tokens; the score is the server time in ms until which a waiter counts as alive
+-- KEYS[2]  bell: list that only this waiter is blocked on
 -- ARGV[1]  token
--- ARGV[2]  ms after which a bell that nobody took is forgotten
--- ARGV[3]  1 when the waiter may still be blocked, otherwise 0
+-- ARGV[2]  ms after which an unused bell expires
+-- ARGV[3]  1 if the waiter may still be blocked, otherwise 0
 --
 -- Returns nothing.
 

@@ -1,16 +1,16 @@
--- Frees the lock if the token holds it or, when somebody waits, grants it to the waiter that has slept for longest.
--- Without waiters it only deletes.
+-- Free the lock if the token holds it. With waiters, grant it to the waiter that has slept longest instead.
+-- Without waiters, only delete the key.
 --
--- KEYS[1]  the lock: the holder's token
--- KEYS[2]  the last grant: its fence and, for people to read, its holder
--- KEYS[3]  waiters: token, scored with the server's ms until which it counts
--- KEYS[4]  wake: the list that waiters are blocked on
+-- KEYS[1]  lock: token of the holder
+-- KEYS[2]  last grant: its fence and the label of its holder, for display
+-- KEYS[3]  waiters: sorted set of tokens; the score is the server time in ms until which a waiter counts as alive
+-- KEYS[4]  wake: list that waiters are blocked on
 -- ARGV[1]  token
--- ARGV[2]  the token under which the holder has waited, if it has
+-- ARGV[2]  token under which the holder waited; empty if it did not wait
 -- ARGV[3]  TTL in ms
--- ARGV[4]  random, for the token of the grant
+-- ARGV[4]  random text for the token of the grant
 --
--- Returns 1 when the token held the lock, 0 when not.
+-- Returns 1 if the token held the lock, 0 if not.
 
 if redis.call('GET', KEYS[1]) ~= ARGV[1] then
     return 0
@@ -23,7 +23,7 @@ if redis.call('EXISTS', KEYS[3]) == 1 then
     if redis.call('ZCOUNT', KEYS[3], '(' .. math.floor(now_us / 1000), '+inf') > 0 then
         local last = tonumber(string.match(redis.call('GET', KEYS[2]) or '0', '^%d+'))
         local fence = string.format('%.0f', math.max(now_us, last + 1))
-        -- Its token says all that the one who pops it has to know. Until somebody does, whoever asks may have it.
+        -- The token of the grant gives its fence and TTL to the waiter that pops it. Until then, any client may claim it.
         local grant = fence .. ' ' .. ARGV[3] .. ' ' .. ARGV[4]
         redis.call('SET', KEYS[1], grant, 'PX', ttl)
         redis.call('SET', KEYS[2], fence, 'PX', math.max(10 * ttl, 60000))

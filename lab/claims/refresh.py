@@ -1,0 +1,125 @@
+"""Measure stored results again when the behaviour that they were measured on has changed.
+
+Each result is stored as soon as it is measured, so that an interrupted refresh goes on where it stopped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Literal, get_args
+
+from lab.claims import comparisons, servers, verify, witness
+from lab.claims.measuring import machine, measure
+from lab.claims.processes import in_processes
+from lab.ladder.catalogue import LADDER
+
+Kind = Literal["verdict", "stress", "comparison"]
+KINDS: Sequence[Kind] = get_args(Kind)
+
+
+@dataclass(frozen=True)
+class Result:
+    """A stored result.
+
+    Attributes:
+        kind: `verdict`, how a rung's claim was checked; `stress`, how often chance broke it; `comparison`, a benchmark.
+        name: the slug of the rung, or the part of the comparison.
+    """
+
+    kind: Kind
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.name}"
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A result that was measured again.
+
+    Attributes:
+        problem: why it was not stored; empty when it was.
+    """
+
+    result: Result
+    problem: str = ""
+
+
+def out_of_date(kinds: Sequence[Kind] = KINDS) -> list[Result]:
+    """Return the results that are missing, or whose code behaves differently now."""
+    found = []
+    for slug in LADDER:
+        for kind, stored in (("verdict", witness.verdict(slug)), ("stress", witness.control(slug))):
+            if stored is None or stored["outdated"]:
+                found.append(Result(kind, slug))  # type: ignore[arg-type]
+    for part in comparisons.PARTS:
+        stored_part = comparisons.load(part)
+        if stored_part is None or stored_part.stale or stored_part.short:
+            found.append(Result("comparison", part))
+    return [result for kind in KINDS for result in found if result.kind == kind and kind in kinds]
+
+
+def refresh(results: Sequence[Result], *, processes: int) -> Iterator[Measured]:
+    """Measure results again and store them.
+
+    Args:
+        processes: how many rungs at a time. Comparisons run alone.
+
+    Yields:
+        Each result as soon as it is stored, or cannot be.
+
+    Raises:
+        ServerError: a server does not answer.
+        BenchmarkFailed: a comparison has ended with an error.
+    """
+    yield from _check([result.name for result in results if result.kind == "verdict"], processes)
+    yield from _stress([result.name for result in results if result.kind == "stress"], processes)
+    for result in results:
+        if result.kind == "comparison":
+            _compare(result.name)
+            yield Measured(result)
+
+
+def _check(slugs: Sequence[str], processes: int) -> Iterator[Measured]:
+    if not slugs:
+        return
+    with servers.running(), closing(in_processes("check", slugs, processes)) as lines:
+        for line in lines:
+            slug, problem = line["rung"], ""
+            if "missing" in line:
+                problem = line["missing"]
+            elif not verify.reproduced(line):
+                problem = f"The claim was not reproduced: {line.get('why', line['verdict'])}"
+            else:
+                verify.keep(line)
+            yield Measured(Result("verdict", slug), problem)
+
+
+def _stress(slugs: Sequence[str], processes: int) -> Iterator[Measured]:
+    if not slugs:
+        return
+    with servers.running(), closing(in_processes("stress", slugs, processes)) as lines:
+        for line in lines:
+            slug, problem = line["rung"], ""
+            if "missing" in line:
+                problem = line["missing"]
+            elif line["claim"] == "sound" and line["broken"]:
+                problem = f"A sound rung was broken: {line['why']}"
+            else:
+                witness.store_control(LADDER[slug], line)
+            yield Measured(Result("stress", slug), problem)
+
+
+def _compare(part: str) -> None:
+    report = measure(part, short=False)
+    result = {
+        "made": datetime.now(tz=UTC).date().isoformat(),
+        "short": False,
+        "source": comparisons.source_hash(part),
+        "machine": machine(),
+        "report": report,
+    }
+    comparisons.store(part, result)

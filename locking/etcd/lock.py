@@ -1,0 +1,258 @@
+"""EtcdLock: a lock on etcd. Clients queue with one key each, and the key that was created first holds the lock.
+
+Each client has its own key, `lock/<name>/<id>`, bound to its own etcd lease, so that the key disappears with the
+client. The revision at which etcd created the key is the client's place in the queue, and the fence once the client
+holds the lock. A waiter watches only the key right before its own, so a deletion wakes one waiter. It then looks at the
+queue again, because the client before it may have left without ever holding the lock. The watch starts at the revision
+after the one that the waiter has seen, so no deletion is missed in between.
+
+Source: https://github.com/etcd-io/etcd/blob/main/client/v3/concurrency/mutex.go
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import secrets
+import time
+from base64 import b64encode
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import quote
+
+from locking._ids import owner_label
+from locking.errors import LockUnavailable
+from locking.etcd.gateway import EtcdGateway, lease_number
+from locking.etcd.renewal import EtcdRenewer
+from locking.lease import Lease
+from locking.lock import Capabilities, Lock, wait_timeout
+from locking.renewal import RENEWALS_PER_TTL, watchdog
+
+if TYPE_CHECKING:
+    from etcd3gw import Etcd3Client
+
+logger = logging.getLogger(__name__)
+
+MIN_ANSWER_TIMEOUT = 1.0
+"""Seconds that the server has to answer at least, even if the caller's `timeout`, which is for the lock, is shorter."""
+
+
+class EtcdLock(Lock):
+    """A fair, fenced lock on an etcd server or cluster (etcd 3.4 or later).
+
+    etcd keeps the place of a client for a quarter longer than the TTL, and at least a second longer, so that one
+    command per TTL is enough for a waiter to keep its place. The place of a crashed holder or waiter is free after that
+    time.
+
+    To take the lock from its holder, revoke the holder's etcd lease. Deleting the key alone grants the lock to the next
+    client before the holder is told.
+
+    A grant and its release take three requests, each of which etcd writes to disk. Each waiter has a connection of its
+    own for its watch. If more threads ask at the same time than the `pool_maxsize` of the client's session allows (10
+    by default), the additional ones open a connection for each request.
+
+    Args:
+        client: an `etcd3gw.Etcd3Client`. Its session, with all settings, is copied for each process. Its own timeout is
+            not used, because each request has a time limit of its own.
+        name: what is locked.
+        ttl: whole seconds after which a grant that is not extended ends.
+        renew: whether the watchdog of the process extends the lease every third of the TTL while it is held.
+        on_lost: called once with the lease when it is lost. It must not block.
+        clock: returns monotonic seconds; for tests.
+
+    Raises:
+        ValueError: the name is empty, or `ttl` is not a whole number of seconds of at least 1.
+    """
+
+    capabilities = Capabilities(
+        across_processes=True,
+        across_machines=True,
+        fenced=True,
+        fair=True,
+        expires=True,
+        renews=True,
+        quiet_wait=True,
+        forks=True,
+        survives_holder_crash=True,
+        survives_restart=True,
+    )
+
+    def __init__(
+        self,
+        client: Etcd3Client,
+        name: str,
+        *,
+        ttl: float = 10.0,
+        renew: bool = True,
+        on_lost: Callable[[Lease], object] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        super().__init__(name, ttl=ttl)
+        if ttl % 1 != 0:
+            raise ValueError(f"the ttl of an etcd lock must be a whole number of seconds of at least 1, not {ttl!r}")
+        self._gateway = EtcdGateway(client, name)
+        self._on_lost = on_lost
+        self._clock = clock
+        self._renewer = EtcdRenewer(client) if renew else None
+        # Slashes in the name are quoted: the queue of "a" must not contain the keys of "a/b".
+        self._prefix = f"lock/{quote(name, safe=':')}/"
+
+    def acquire(self, blocking: bool = True, timeout: float | None = None) -> Lease | None:  # noqa: FBT001, FBT002
+        """Acquire the lock as described in `Lock.acquire`. The server has a second to answer even if `timeout` is less.
+
+        Raises:
+            LockUnavailable: the server could not be reached or did not answer.
+            ValueError: `timeout` is negative, or was given although `blocking` is False; or this etcd keeps every lease
+                for longer than the TTL of this lock allows.
+        """
+        wait_seconds = wait_timeout(blocking, timeout)
+        deadline = self._clock() + wait_seconds
+        if not wait_seconds and self._look(self._limit(deadline)).keys:
+            return None  # refused without a write
+        while True:
+            token = f"{secrets.randbits(62) + 1:016x}"
+            lease = None
+            try:
+                lease = self._contend(token, deadline, alone=not wait_seconds)
+                return lease
+            except _PlaceLost:
+                logger.warning("A waiter of lock %r was paused for too long, and joins the queue again.", self.name)
+            finally:
+                if lease is None:
+                    with suppress(LockUnavailable):  # if etcd cannot be reached, the place ends by itself
+                        self._revoke(token, MIN_ANSWER_TIMEOUT)
+
+    def _contend(self, token: str, deadline: float, *, alone: bool) -> Lease | None:
+        """Queue until the lock is granted, and return the lease, or None if the deadline passes first.
+
+        Args:
+            token: id of the etcd lease. Chosen here, so that the lease can be revoked even if etcd's answer is lost.
+            deadline: when to give up, on the lock's clock.
+            alone: join the queue only if it is empty.
+
+        Raises:
+            _PlaceLost: etcd has ended the lease of this place.
+        """
+        kept = self._clock()
+        self._grant(token, self._limit(deadline))
+        tail = self._join(token, self._limit(deadline), alone=alone)
+        if tail is None:
+            return None
+        fence = tail.keys[0].created
+        while tail.ahead is not None:
+            with self._gateway.deletions(tail.ahead, tail.revision + 1, self._limit(deadline)) as deletions:
+                while not deletions.wait(min(deadline, kept + self.ttl) - self._clock()):
+                    if self._clock() >= deadline:
+                        return None
+                    kept = self._keep(token, deadline)
+            tail = self._look(self._limit(deadline), until=fence)
+            if not tail.keys or tail.keys[0].created != fence:
+                raise _PlaceLost
+        if self._clock() - kept > self.ttl / RENEWALS_PER_TTL:
+            kept = self._keep(token, deadline)
+        lease = Lease(self, token, started=kept, ttl=self.ttl, fence=fence, on_lost=self._on_lost, clock=self._clock)
+        if self._renewer is not None or self._on_lost is not None:
+            watchdog.watch(lease, self._renewer)
+        return lease
+
+    def _limit(self, deadline: float) -> float:
+        """Return for how many seconds etcd may take to answer. An answer after the TTL would be useless."""
+        return min(self.ttl, max(deadline - self._clock(), MIN_ANSWER_TIMEOUT))
+
+    def _grant(self, token: str, seconds: float) -> None:
+        """Create the etcd lease."""
+        wanted = self.ttl + max(1, math.ceil(self.ttl / 4))
+        answer = self._gateway.ask("lease/grant", {"ID": lease_number(token), "TTL": str(int(wanted))}, seconds)
+        if int(answer["TTL"]) > wanted:
+            raise ValueError(
+                f"the ttl of lock {self.name!r} is too short for this etcd, which keeps every lease for at least "
+                f"{answer['TTL']} s. Use a ttl of that length, or lower etcd's election timeout."
+            )
+
+    def _join(self, token: str, seconds: float, *, alone: bool) -> QueueTail | None:
+        """Put a key at the end of the queue, and return the tail at that revision.
+
+        Returns None if `alone` was demanded and the queue was not empty.
+        """
+        key = _base64(self._prefix + token)
+        guard = self._range() if alone else {"key": key}
+        answer = self._gateway.ask(
+            "kv/txn",
+            {
+                "compare": [{**guard, "target": "CREATE", "result": "EQUAL", "create_revision": "0"}],
+                "success": [
+                    {"request_put": {"key": key, "value": _base64(owner_label()), "lease": lease_number(token)}},
+                    {"request_range": self._last_two()},
+                ],
+            },
+            seconds,
+        )
+        if answer is None:  # the etcd lease has ended
+            raise _PlaceLost
+        return _queue_tail(answer["responses"][1]["response_range"], answer) if answer.get("succeeded") else None
+
+    def _look(self, seconds: float, *, until: int | None = None) -> QueueTail:
+        """Return the present tail of the queue, or of the part that ends with the key created at revision `until`."""
+        upto = {} if until is None else {"max_create_revision": str(until)}
+        answer = self._gateway.ask("kv/range", {**self._last_two(), **upto}, seconds)
+        return _queue_tail(answer, answer)
+
+    def _range(self) -> dict[str, str]:
+        return {"key": _base64(self._prefix), "range_end": _base64(self._prefix[:-1] + chr(ord("/") + 1))}
+
+    def _last_two(self) -> dict[str, object]:
+        order = {"sort_target": "CREATE", "sort_order": "DESCEND"}
+        return {**self._range(), **order, "limit": "2", "keys_only": True}
+
+    def _keep(self, token: str, deadline: float) -> float:
+        """Keep the place for another TTL, and return the time from which that counts."""
+        started = self._clock()
+        if self._gateway.keep_alive([token], self._limit(deadline)) != [True]:
+            raise _PlaceLost
+        return started
+
+    def _revoke(self, token: str, seconds: float) -> bool:
+        """Give up the place and its key, and return whether it still existed."""
+        return bool(self._gateway.ask("lease/revoke", {"ID": lease_number(token)}, seconds))
+
+    def _extend(self, lease: Lease, ttl: float) -> bool:
+        if ttl > self.ttl:
+            raise ValueError(f"etcd extends a lease by its own ttl of {self.ttl} s, and cannot extend it by {ttl!r} s")
+        return self._gateway.keep_alive([lease.token], max(lease.remaining(), MIN_ANSWER_TIMEOUT)) == [True]
+
+    def _release(self, lease: Lease) -> bool:
+        watchdog.forget(lease)
+        return self._revoke(lease.token, self.ttl)
+
+
+class _PlaceLost(Exception):
+    """The etcd lease of a waiter has ended, and with it its place in the queue."""
+
+
+class QueueKey(NamedTuple):
+    """A key in the queue, and the revision at which it was created."""
+
+    key: str
+    created: int
+
+
+class QueueTail(NamedTuple):
+    """The last two keys of a queue, the last one first, at a revision."""
+
+    keys: list[QueueKey]
+    revision: int
+
+    @property
+    def ahead(self) -> str | None:
+        """The key right before the last one."""
+        return self.keys[1].key if len(self.keys) > 1 else None
+
+
+def _queue_tail(found: dict[str, Any], answer: dict[str, Any]) -> QueueTail:
+    keys = [QueueKey(key["key"], int(key["create_revision"])) for key in found.get("kvs", ())]
+    return QueueTail(keys, int(answer["header"]["revision"]))
+
+
+def _base64(text: str) -> str:
+    return b64encode(text.encode()).decode()

@@ -1,0 +1,47 @@
+"""DeletionWatch: wait until etcd reports the deletion of a key."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Callable
+
+from locking.errors import LockUnavailable
+
+LONGEST_WAIT = 1e6
+"""Seconds of one wait. A socket counts milliseconds in an integer of limited size."""
+
+
+class DeletionWatch:
+    """The stream of a watch, of which only one thing is read: whether a deletion was reported.
+
+    Args:
+        sock: socket of the stream, positioned at the head of the HTTP response.
+        unavailable: makes the exception for a stream that ends.
+    """
+
+    def __init__(self, sock: socket.socket, unavailable: Callable[[object], LockUnavailable]) -> None:
+        self._sock = sock
+        self._unavailable = unavailable
+        self._received = b""
+
+    def wait(self, seconds: float) -> bool:
+        """Sleep for up to `seconds`, and return whether there was, or may have been, a deletion.
+
+        Raises:
+            LockUnavailable: the stream was cut, or contains an error.
+        """
+        until = time.monotonic() + seconds
+        # "compact_revision": etcd no longer knows the events of the revision, so there may have been a deletion.
+        while b'"events"' not in self._received and b'"compact_revision"' not in self._received:
+            try:
+                self._sock.settimeout(min(max(until - time.monotonic(), 0.001), LONGEST_WAIT))
+                data = self._sock.recv(65536)
+            except TimeoutError:
+                return False
+            except OSError as error:
+                raise self._unavailable(error) from error
+            self._received += data
+            if not data or b'"error"' in self._received:
+                raise self._unavailable(f"the wait was cut: {self._received[-200:]!r}")
+        return True

@@ -1,0 +1,296 @@
+"""InsertLock: a row that only one client can insert. The client that inserts it holds the lock until it deletes it."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import secrets
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import NamedTuple, cast
+
+from locking.errors import LockError, LockUnavailable
+from locking.lease import Lease
+from locking.lock import Capabilities, Lock, wait_timeout
+from locking.postgres.names import advisory_key, require_name
+from locking.postgres.session import (
+    IDLE_SESSION_TIMEOUT,
+    LOCK_NOT_AVAILABLE,
+    PostgresSession,
+    SessionEnded,
+    StatementRefused,
+    parameters,
+)
+from locking.postgres.tables import NoSuchLock, ask_table
+from locking.renewal import watchdog
+
+logger = logging.getLogger(__name__)
+
+INSERT = """
+WITH won AS (
+    INSERT INTO lock_grant AS present (name, owner, expires)
+    SELECT $1, $2, clock_timestamp() + $3 * interval '1 second'
+    WHERE NOT EXISTS (SELECT FROM lock_grant WHERE name = $1 AND expires > clock_timestamp())
+        AND ($4::boolean OR pg_try_advisory_xact_lock_shared($5))
+    ON CONFLICT (name) DO UPDATE
+    SET owner = excluded.owner, expires = clock_timestamp() + $3 * interval '1 second'
+    WHERE present.expires <= clock_timestamp()
+    RETURNING name
+)
+SELECT
+    (SELECT nextval('lock_fence') FROM won),
+    (SELECT extract(epoch FROM expires - clock_timestamp()) FROM lock_grant WHERE name = $1)
+"""
+"""Take the lock if it is free, and if the caller is first in the queue or the queue is empty.
+
+$1 name, $2 owner, $3 TTL in seconds, $4 whether the caller is first in the queue, $5 advisory lock of the queue.
+
+Returns the fence, drawn after the row was won, or null if it was not; and for how many more seconds the lock is held,
+or null if unknown. NOT EXISTS only saves refused callers a write; the conflict decides.
+"""
+
+EXTEND = """
+WITH extended AS (
+    UPDATE lock_grant AS present
+    SET expires = greatest(expires, clock_timestamp() + mine.ttl * interval '1 second')
+    FROM json_to_recordset($1) AS mine (name text, owner text, ttl double precision)
+    WHERE present.name = mine.name AND present.owner = mine.owner AND expires > clock_timestamp()
+    RETURNING present.owner
+)
+SELECT coalesce(json_agg(owner), '[]') FROM extended
+"""
+"""Extend the grants in $1, and return the owners of those that still existed."""
+
+DELETE = """
+WITH freed AS (DELETE FROM lock_grant WHERE name = $1 AND owner = $2 RETURNING name)
+SELECT CASE WHEN pg_try_advisory_xact_lock($3) THEN '' ELSE pg_notify($4, '')::text END FROM freed
+"""
+"""Free the lock. If the advisory lock of the queue is taken, a waiter holds it: notify that waiter."""
+
+PAUSE_IN_TTLS = 2
+"""Number of its own TTLs for which a waiter may be idle before it loses its place. It asks once per TTL."""
+
+
+class InsertLock(Lock):
+    """A row of the table `lock_grant` that only one client can insert, and deletes to free the lock.
+
+    The lock holds no connection, so it outlives connections and even a restart of the server. The row contains the time
+    until which the grant is valid, by the server's clock; after that, the next client takes the row over. The fence
+    comes from a sequence, and is drawn and committed together with the row.
+
+    Waiters queue for an advisory lock on the server. The first of them listens for the release (NOTIFY), looks when the
+    present grant expires, and then, if that was renewed, once per TTL of its own: it may notice that late that the
+    holder has died. The others sleep. A non-blocking attempt does not overtake them. A waiter that is stopped (SIGSTOP,
+    a suspended machine) and becomes first holds up the others for two of its TTLs; then the server ends its session,
+    and it queues again when it continues. Postgres 13 and older do not have this timeout: there, the others wait for as
+    long as it is stopped.
+
+    The server identifies advisory locks by 64-bit numbers, so the queue is at a hash of the name. Two names may have
+    the same hash (for a million names, the probability that any two do is 3 in 100 million). They then share a queue,
+    which is safe; but a waiter for one name, even if it is free, waits behind the waiters for the other, and a
+    non-blocking attempt is refused. The same is true of any other application that takes an advisory lock on that
+    number.
+
+    Mutual exclusion holds as long as the server keeps its data and its clock is not set forward.
+
+    Args:
+        conninfo: where to connect, as for `psycopg.connect`: to the server itself, or through a pooler that keeps
+            sessions. Its `application_name` is replaced by the lock's name.
+        name: what is locked.
+        ttl: seconds after which the lock is free again when its holder has died. Use several times the longest pause
+            that a holder should survive. Renewal covers the length of the work.
+        renew: whether the watchdog of the process extends the lease every third of the TTL while it is held.
+        on_lost: called once with the lease when it is lost. It must not block.
+        clock: returns monotonic seconds; for tests.
+
+    Raises:
+        ValueError: the name is empty or not valid text for Postgres, `ttl` is out of range, or `conninfo` cannot be
+            parsed.
+    """
+
+    capabilities = Capabilities(
+        across_processes=True,
+        across_machines=True,
+        fenced=True,
+        fair=True,
+        expires=True,
+        renews=True,
+        quiet_wait=True,
+        forks=True,
+        survives_holder_crash=True,
+        survives_restart=True,
+    )
+
+    def __init__(
+        self,
+        conninfo: str,
+        name: str,
+        *,
+        ttl: float = 10.0,
+        renew: bool = True,
+        on_lost: Callable[[Lease], object] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        super().__init__(name, ttl=ttl)
+        require_name(name)
+        if ttl == math.inf:
+            raise ValueError("an insert lock needs a finite ttl: otherwise a crashed holder would keep it for ever")
+        self._conninfo = parameters(conninfo)
+        self._on_lost = on_lost
+        self._clock = clock
+        self._renewer = InsertRenewer(conninfo) if renew else None
+        # No AdvisoryLock has this number by its name, because names may not contain a zero byte.
+        self._queue_key = str(advisory_key(f"line\0{name}"))
+        self._channel = f"lock_{advisory_key(name) & 0xFFFF_FFFF_FFFF_FFFF:016x}"
+
+    def acquire(self, blocking: bool = True, timeout: float | None = None) -> Lease | None:  # noqa: FBT001, FBT002
+        """Acquire the lock as described in `Lock.acquire`.
+
+        The server has ten seconds to accept the connection and for each answer, even if `timeout` is shorter.
+
+        Raises:
+            NoSuchLock: the table does not exist.
+            LockUnavailable: the server could not be reached or did not answer.
+            ValueError: `timeout` is negative, or was given although `blocking` is False.
+        """
+        wait_seconds = wait_timeout(blocking, timeout)
+        deadline = self._clock() + wait_seconds
+        while True:
+            try:
+                return self._try(deadline, wait_seconds)
+            except StatementRefused as refused:
+                if refused.sqlstate != LOCK_NOT_AVAILABLE:
+                    raise
+                return None
+            except SessionEnded as ended:
+                if ended.sqlstate != IDLE_SESSION_TIMEOUT:
+                    raise
+                # This process was stopped for so long that the server gave its place to the next waiter.
+                wait_seconds = deadline - self._clock()
+                if wait_seconds <= 0:
+                    return None
+
+    def _try(self, deadline: float, wait_seconds: float) -> Lease | None:
+        """Ask, and queue if `wait_seconds` is not 0.
+
+        Raises:
+            SessionEnded: with IDLE_SESSION_TIMEOUT, the place in the queue is lost.
+        """
+        token = secrets.token_hex(16)  # new for each attempt, so that a late undo of one does not end the next
+        idle_timeout = PAUSE_IN_TTLS * self.ttl
+        with PostgresSession(self._conninfo, self.name, wait_seconds, idle_timeout=idle_timeout) as session:
+            try:
+                answer = self._insert(session, token, first_in_queue=False)
+                if isinstance(answer, Lease):
+                    return answer
+                return self._wait(session, token, deadline) if wait_seconds > 0 else None
+            except (StatementRefused, NoSuchLock):
+                raise
+            except BaseException:
+                # Interrupted or not answered: a grant that was made would not be used by anybody.
+                with suppress(LockError):
+                    self._delete(token)
+                raise
+
+    def _insert(self, session: PostgresSession, token: str, *, first_in_queue: bool) -> Lease | HeldElsewhere:
+        """Ask once, and return the lease, or for how long another holder has the lock."""
+        started = self._clock()
+        values = (self.name, token, str(self.ttl), str(first_in_queue), self._queue_key)
+        fence, left = ask_table(session, self.name, INSERT, *values)
+        if fence is None:
+            return HeldElsewhere(self.ttl if left is None else max(0.0, float(left)))
+        lease = Lease(
+            self,
+            token,
+            started=started,
+            ttl=self.ttl,
+            fence=int(fence),
+            on_lost=self._on_lost,
+            clock=self._clock,
+        )
+        if self._renewer is not None or self._on_lost is not None:
+            watchdog.watch(lease, self._renewer)
+        return lease
+
+    def _wait(self, session: PostgresSession, token: str, deadline: float) -> Lease | None:
+        session.ask("SELECT pg_advisory_lock($1)", self._queue_key, waits=max(0.0, deadline - self._clock()))
+        try:
+            session.ask(f"LISTEN {self._channel}")
+            shortest = 0.0
+            while (left := deadline - self._clock()) > 0:
+                answer = self._insert(session, token, first_in_queue=True)
+                if isinstance(answer, Lease):
+                    return answer
+                # Not notified, and the lock is still held: its holder renews it, so asking once per TTL is enough. A
+                # longer sleep could reach the idle timeout of the session.
+                notified = session.sleep(min(max(answer.left, shortest), self.ttl, left))
+                shortest = 0.0 if notified else self.ttl
+            return None
+        finally:
+            # Let the next waiter proceed at once, instead of when the server notices the end of the session.
+            with suppress(LockUnavailable):
+                session.ask("SELECT pg_advisory_unlock($1)", self._queue_key)
+
+    def _extend(self, lease: Lease, ttl: float) -> bool:
+        with PostgresSession(self._conninfo, self.name) as session:
+            return lease.token in _extended(session, [(lease, ttl)])
+
+    def _release(self, lease: Lease) -> bool:
+        watchdog.forget(lease)
+        return self._delete(lease.token)
+
+    def _delete(self, token: str) -> bool:
+        with PostgresSession(self._conninfo, self.name) as session:
+            return bool(session.ask(DELETE, self.name, token, self._queue_key, self._channel))
+
+
+class HeldElsewhere(NamedTuple):
+    """The answer to an attempt while another holder had the lock.
+
+    Attributes:
+        left: seconds until its grant expires unless it is renewed.
+    """
+
+    left: float
+
+
+class InsertRenewer:
+    """Extends all leases on the server of one `conninfo`, over one session. Implements `locking.renewal.Renewer`."""
+
+    def __init__(self, conninfo: str) -> None:
+        self._conninfo = conninfo
+        self._session: PostgresSession | None = None
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, InsertRenewer) and other._conninfo == self._conninfo
+
+    def __hash__(self) -> int:
+        return hash((InsertRenewer, self._conninfo))
+
+    def renew(self, leases: Sequence[Lease], seconds: float) -> Sequence[bool | None]:
+        """Extend the leases as described in `Renewer.renew`."""
+        try:
+            if self._session is None or self._session.ended:
+                self._session = PostgresSession(parameters(self._conninfo), "renewal", answer_timeout=seconds / 3)
+            self._session.answer_timeout = seconds / 3
+            extended = _extended(self._session, [(lease, lease.ttl) for lease in leases])
+        except LockUnavailable as error:
+            logger.warning("%d leases were not renewed (%s); the watchdog tries again.", len(leases), error)
+            self.close()
+            return [None] * len(leases)
+        return [lease.token in extended for lease in leases]
+
+    def close(self) -> None:
+        """Close the session. The renewer may be used again."""
+        if self._session is not None:
+            self._session.close()
+            self._session = None
+
+
+def _extended(session: PostgresSession, wanted: Sequence[tuple[Lease, float]]) -> set[str]:
+    """Keep each lease for its number of seconds from now, and return the tokens of those that still existed."""
+    grants = [{"name": lease.name, "owner": lease.token, "ttl": ttl} for lease, ttl in wanted]
+    (owners,) = session.ask(EXTEND, json.dumps(grants))
+    return set(json.loads(cast(str, owners)))

@@ -1,0 +1,153 @@
+"""SessionLock: base class of the locks that last as long as a connection, and SessionLease, their lease.
+
+The server keeps such a lock while its connection is open. There is no TTL and no renewal, and the lock is free as soon
+as the connection of a crashed holder has ended. In return, the lock is gone when the connection ends, whatever its
+holder is doing. The lease looks at the connection's socket on every use, and the watchdog does so for `on_lost`.
+
+Connect to the server directly, or through a pooler that keeps sessions. A pooler that shares sessions between
+transactions (PgBouncer's `pool_mode = transaction`) would give the lock to another client's session. The server must be
+the primary: a standby has locks of its own, which exclude no client of the primary, so it is refused.
+"""
+
+from __future__ import annotations
+
+import math
+import secrets
+import time
+from abc import abstractmethod
+from collections.abc import Callable
+from typing import Any, NamedTuple, cast
+
+from locking.lease import Lease
+from locking.lock import Lock, wait_timeout
+from locking.postgres.names import require_name
+from locking.postgres.session import LOCK_NOT_AVAILABLE, PostgresSession, StatementRefused, parameters
+from locking.renewal import watchdog
+
+
+class SessionGrant(NamedTuple):
+    """A grant of the server to a session.
+
+    Attributes:
+        fence: fencing token, or None if the lock has none.
+    """
+
+    fence: int | None
+
+
+class SessionLock(Lock):
+    """A lock held by a connection that is opened for each grant and closed with it.
+
+    A lease is lost when its connection ends, for instance because the backend was terminated or the server stopped.
+    `lost`, `check()` and `remaining()` see this at once; `on_lost` is called within a fraction of a second. A network
+    that drops packets silently is noticed by the client's TCP keepalives after 11 to 16 seconds, well before the
+    server's own keepalives give the lock away. Until then, and while this machine is suspended, the lease counts as
+    held. `extend` only checks the connection, since there is no TTL to extend.
+
+    A process that is stopped (SIGSTOP) keeps its connection, because its kernel answers the keepalives. A stopped
+    holder thus keeps the lock for as long as it is stopped, and so does a stopped waiter once it is granted the lock.
+
+    A lease that is dropped without `release()` closes its connection, which frees the lock.
+
+    Args:
+        conninfo: where to connect, as for `psycopg.connect`. Its `application_name` is replaced by the lock's name.
+        name: what is locked.
+        on_lost: called once with the lease when it is lost. It must not block.
+        clock: returns monotonic seconds; for tests.
+
+    Raises:
+        ValueError: the name is empty or not valid text for Postgres, or `conninfo` cannot be parsed.
+    """
+
+    def __init__(
+        self,
+        conninfo: str,
+        name: str,
+        *,
+        on_lost: Callable[[Lease], object] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        super().__init__(name, ttl=math.inf)
+        require_name(name)
+        self._conninfo = parameters(conninfo)
+        self._on_lost = on_lost
+        self._clock = clock
+
+    def acquire(self, blocking: bool = True, timeout: float | None = None) -> Lease | None:  # noqa: FBT001, FBT002
+        """Acquire the lock as described in `Lock.acquire`.
+
+        The server has ten seconds to accept the connection and for each answer, even if `timeout` is shorter.
+        """
+        wait_seconds = wait_timeout(blocking, timeout)
+        started = self._clock()
+        lease = None
+        session = PostgresSession(self._conninfo, self.name, wait_seconds)
+        try:
+            grant = self._take(session, max(0.0, started + wait_seconds - self._clock()))
+            if grant is not None:
+                lease = self._watched(session, grant.fence, started)
+        except StatementRefused as refused:
+            if refused.sqlstate != LOCK_NOT_AVAILABLE:
+                raise
+        finally:
+            if lease is None:
+                session.close()
+        return lease
+
+    @abstractmethod
+    def _take(self, session: PostgresSession, left: float) -> SessionGrant | None:
+        """Ask for the lock, and wait for up to `left` seconds (0: do not wait). `lock_timeout` ends the wait.
+
+        Returns:
+            The grant, or None if the lock was not granted.
+
+        Raises:
+            StatementRefused: with LOCK_NOT_AVAILABLE, the lock was not granted.
+        """
+
+    @abstractmethod
+    def _free(self, session: PostgresSession, fence: int | None) -> bool:
+        """Give the lock back, and return whether the session had it."""
+
+    def _watched(self, session: PostgresSession, fence: int | None, started: float) -> Lease:
+        lease = SessionLease(
+            self,
+            secrets.token_hex(16),
+            started=started,
+            ttl=math.inf,
+            fence=fence,
+            on_lost=self._on_lost,
+            clock=self._clock,
+            session=session,
+        )
+        if self._on_lost is not None:
+            watchdog.watch(lease, None)
+        return lease
+
+    def _extend(self, lease: Lease, ttl: float) -> bool:
+        return not cast(SessionLease, lease).session.ended
+
+    def _release(self, lease: Lease) -> bool:
+        watchdog.forget(lease)
+        session = cast(SessionLease, lease).session
+        # The session is closed in any case, which frees the lock. Of two threads that release the lease at the same
+        # time, one sends the statement; the other one then sees that the session has ended.
+        with session.statement_lock, session:
+            return not session.ended and self._free(session, lease.fence)
+
+
+class SessionLease(Lease):
+    """A lease that lasts as long as a connection.
+
+    Args:
+        session: the connection.
+    """
+
+    __slots__ = ("session",)
+
+    def __init__(self, *args: Any, session: PostgresSession, **options: Any) -> None:
+        self.session = session
+        super().__init__(*args, **options)
+
+    def _ended(self) -> bool:
+        return self.session.ended

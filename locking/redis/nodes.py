@@ -1,0 +1,183 @@
+"""RedlockNode: one server of a Redlock, with its idle connections.
+
+Connections are opened in threads, because name resolution, TLS and the handshake block and redis-py offers no other
+way. They are kept outside of the clients' pools for as long as these pools live. An open connection needs no thread.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Sequence
+from concurrent.futures import Future
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary, ref
+
+import redis
+
+from locking.redis.connection import SHORTEST_TIMEOUT, Command, ScriptCall, open_connection
+
+if TYPE_CHECKING:
+    from redis import ConnectionPool
+
+OPENINGS = 8
+"""Number of connections to a node that are opened at once. More threads that connect together only slow each other."""
+
+
+class RedlockNode:
+    """One server: its idle connections, and whether it answered last time.
+
+    Args:
+        pool: supplies the address and the settings. The node does not keep it alive.
+
+    Attributes:
+        silent: whether the node could not be reached, or did not answer in time, and has not answered since.
+    """
+
+    def __init__(self, pool: ConnectionPool) -> None:
+        self._pool = ref(pool)
+        self._reset()
+
+    def _reset(self) -> None:
+        self.silent = False
+        self._idle: list[Any] = []
+        self._opening: Future[None] | None = None
+        self._opening_slots = threading.BoundedSemaphore(OPENINGS)
+        self._pid = os.getpid()
+
+    def take(self) -> Any:
+        """Return an idle connection that owes no answer, or None if there is none."""
+        if self._pid != os.getpid():
+            self._reset()  # after a fork the connections belong to the parent
+        while self._idle:
+            try:
+                connection = self._idle.pop()
+            except IndexError:  # another thread took the last one
+                break
+            with suppress(redis.RedisError):
+                if not connection.can_read():
+                    return connection
+            connection.disconnect()
+        return None
+
+    def put(self, connection: Any) -> None:
+        """Give back a connection that owes no answer."""
+        self._idle.append(connection)
+
+    def open(self, seconds: float) -> Future[None]:
+        """Start to open one more connection, for `take` to find. A silent node has one attempt at a time.
+
+        Args:
+            seconds: time limit for each step of connecting.
+
+        Returns:
+            A future that ends when the connection is open, with the error if it could not be opened.
+
+        Raises:
+            RuntimeError: no thread could be started.
+        """
+        if self.silent and self._opening is not None and not self._opening.done():
+            return self._opening
+        opening = self._opening = Future()
+        arguments = (opening, seconds, self.silent)
+        try:
+            threading.Thread(target=self._open, args=arguments, name="redlock-open", daemon=True).start()
+        except BaseException:
+            self._opening = None  # no thread will end this attempt, and a silent node would never be tried again
+            raise
+        return opening
+
+    def _open(self, opening: Future[None], seconds: float, probe: bool) -> None:  # noqa: FBT001 - target of a thread
+        try:
+            self.put(self._connect(seconds, probe))
+        except Exception as error:
+            self.silent = True
+            opening.set_exception(error)
+        else:
+            self.silent = False
+            opening.set_result(None)
+
+    def _connect(self, seconds: float, probe: bool) -> Any:  # noqa: FBT001 - see `_open`
+        """Return a new connection, once a slot is free.
+
+        Args:
+            seconds: time limit for each step of connecting.
+            probe: whether to try although the node is silent.
+
+        Raises:
+            redis.exceptions.RedisError: no connection in time.
+        """
+        pool = self._pool()
+        if pool is None:
+            raise redis.ConnectionError("the client was closed")
+        with self._opening_slots:
+            if self.silent and not probe:
+                raise redis.TimeoutError("the node did not answer earlier attempts in time")
+            return open_connection(pool, seconds)
+
+    def abandon(self, connection: Any, calls: Sequence[ScriptCall]) -> None:
+        """Send calls behind the unanswered request, and close the connection without waiting for answers.
+
+        A server that is merely slow still receives everything that was sent, and runs it in this order.
+        """
+        self.silent = True
+        try:
+            if calls:
+                with suppress(redis.RedisError):
+                    send(connection, [call.in_full for call in calls])
+        finally:
+            connection.disconnect()
+
+    def run_late(self, calls: Sequence[ScriptCall], seconds: float, opening: Future[None]) -> None:
+        """Run calls once the node can be reached, for a vote that has already ended.
+
+        Args:
+            calls: what to run.
+            seconds: time limit for the answers, and for each step of connecting if another thread took the connection.
+            opening: a finished attempt to connect. Nothing is run if it failed.
+        """
+        if opening.exception() is not None:
+            return
+        connection = self.take()
+        try:
+            if connection is None:
+                # Not put into the idle list first: no other request may overtake these calls.
+                connection = self._connect(seconds, probe=True)
+            send(connection, [call.in_full for call in calls])
+            read(connection, len(calls), time.monotonic() + seconds)
+        except redis.RedisError:
+            if connection is not None:
+                connection.disconnect()
+        else:
+            self.put(connection)
+
+
+_nodes: WeakKeyDictionary[ConnectionPool, RedlockNode] = WeakKeyDictionary()
+
+
+def node_of(pool: ConnectionPool) -> RedlockNode:
+    """Return the node of a client's pool: the same object for all locks, so that they share its connections."""
+    return _nodes.setdefault(pool, RedlockNode(pool))
+
+
+def send(connection: Any, commands: Sequence[Command]) -> None:
+    """Send commands without waiting for any answer, not even to redis-py's health check."""
+    connection.send_packed_command(connection.pack_commands(commands), check_health=False)
+
+
+def read(connection: Any, count: int, until: float) -> list[Any]:
+    """Read `count` answers until a monotonic time. An error that the server answers is returned as an exception.
+
+    Raises:
+        redis.exceptions.RedisError: not all answers in time. The connection stays open.
+    """
+    answers: list[Any] = []
+    for _ in range(count):
+        limit = max(until - time.monotonic(), SHORTEST_TIMEOUT)
+        try:
+            answers.append(connection.read_response(timeout=limit, disconnect_on_error=False))
+        except redis.ResponseError as error:
+            answers.append(error)
+    return answers

@@ -1,0 +1,57 @@
+"""Remove a node from the queue of a lock, even while its creation is still unanswered."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from kazoo.exceptions import ConnectionLoss, KazooException
+
+if TYPE_CHECKING:
+    from kazoo.client import KazooClient
+    from kazoo.interfaces import IAsyncResult
+
+
+def leave_queue(client: KazooClient, queue: str, token: str) -> Any:
+    """Remove the node of `token` from the queue, also if it is still being created, and retry after lost connections.
+
+    Returns at once. The server runs the requests of a session in order, so the look at the queue sees the result of an
+    earlier, unanswered create.
+
+    Args:
+        client: the client that created the node.
+        queue: path of the queue.
+        token: start of the node's name.
+
+    Returns:
+        An event that is set when the node is gone. If the session ends first, the node is gone with it.
+    """
+    gone = client.handler.event_object()
+
+    def look() -> None:
+        if client.handler.running:
+            client.sync_async(queue)
+            client.get_children_async(queue).rawlink(found)
+        else:  # the client was stopped, which ended its session
+            gone.set()
+
+    def found(result: IAsyncResult) -> None:
+        try:
+            nodes = [node for node in result.get_nowait() if node.startswith(token)]
+        except ConnectionLoss:
+            look()
+        except KazooException:
+            gone.set()
+        else:
+            if nodes:
+                client.delete_async(f"{queue}/{nodes[0]}").rawlink(deleted)
+            else:
+                gone.set()
+
+    def deleted(result: IAsyncResult) -> None:
+        if isinstance(result.exception, ConnectionLoss):
+            look()
+        else:
+            gone.set()
+
+    look()
+    return gone
