@@ -1,4 +1,4 @@
-"""Django's entry to the room."""
+"""Django app configuration of the load test."""
 
 from django.apps import AppConfig
 

@@ -1,4 +1,4 @@
-"""For `type` of a command's argument."""
+"""Argument types for `argparse`: they reject values that cannot be measured or run."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import argparse
 
 MOST = 1_000_000
 MOST_CLIENTS = 20_000
-"""Connections at a time to one address, which has some 28,000 ports to give to one machine by default."""
+"""Concurrent connections to one address. A machine has about 28,000 client ports for one address by default."""
 
 
 def positive(text: str) -> int:
-    """A whole number from 1 to `MOST`."""
+    """Parse an integer from 1 to `MOST`."""
     number = int(text)
     if not 1 <= number <= MOST:
         raise ValueError
@@ -18,17 +18,18 @@ def positive(text: str) -> int:
 
 
 def clients(text: str) -> int:
-    """As many buyers at the same time as one machine can play."""
+    """Parse a number of concurrent buyers, from 1 to `MOST_CLIENTS`."""
     number = positive(text)
     if number > MOST_CLIENTS:
         raise argparse.ArgumentTypeError(
-            f"one machine plays at most {MOST_CLIENTS:,} at the same time; --attempts says how many come in all"
+            f"one machine can run at most {MOST_CLIENTS:,} buyers at the same time; --attempts sets the total number "
+            "of orders"
         )
     return number
 
 
 def seconds(text: str) -> float:
-    """More than none, and no more than an hour."""
+    """Parse a duration in seconds: more than 0, at most 3600."""
     number = float(text)
     if not 0 < number <= 3600:
         raise ValueError

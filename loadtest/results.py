@@ -1,4 +1,4 @@
-"""What the buyers of one process were told. Locust's workers send it to the master, who adds it up."""
+"""What the buyers of one process were answered. Locust workers send it to the master, which adds it up."""
 
 from __future__ import annotations
 
@@ -9,36 +9,37 @@ from typing import Any
 
 
 class Attempt:
-    """One buyer's wish, from the first request to the last answer."""
+    """One order of one buyer, from the first request to the final answer."""
 
-    def __init__(self, tally: Results) -> None:
-        self.tally = tally
-        self.begun = time.time()
+    def __init__(self, results: Results) -> None:
+        self.results = results
+        self.started = time.time()
         self.answered = False
 
     def sold(self, order: str) -> None:
-        self.tally.orders.append(order)
-        self.tally.last_sold = time.time()
-        self._answer()
+        self.results.orders.append(order)
+        self.results.last_sold = time.time()
+        self._finish()
 
     def refused(self, cart: Mapping[str, int]) -> None:
-        """Sold out, for a cart of so many units by sku."""
-        self.tally.refused += 1
-        self.tally.refused_carts.append(dict(cart))
-        self.tally.first_refused = min(self.tally.first_refused or self.begun, self.begun)
-        self.tally.last_refused = time.time()
-        self._answer()
+        """Record that a cart, as units by sku, was refused as sold out."""
+        self.results.refused += 1
+        self.results.refused_carts.append(dict(cart))
+        self.results.first_refused = min(self.results.first_refused or self.started, self.started)
+        self.results.last_refused = time.time()
+        self._finish()
 
     def busy(self) -> None:
-        self.tally.busy += 1
+        """Record that the shop asked the buyer to retry."""
+        self.results.busy += 1
 
-    def _answer(self) -> None:
+    def _finish(self) -> None:
         self.answered = True
-        self.tally.waits.append(round((time.time() - self.begun) * 1000, 2))
+        self.results.waits.append(round((time.time() - self.started) * 1000, 2))
 
 
 class Results:
-    """Counts, and the moments between which they were counted. Times are seconds since 1970, waits milliseconds."""
+    """Counts, and the moments that rates are computed from: Unix time in seconds. Waits are in milliseconds."""
 
     def __init__(self) -> None:
         self.attempted = 0
@@ -57,21 +58,21 @@ class Results:
     def attempt(self) -> Iterator[Attempt]:
         self.attempted += 1
         attempt = Attempt(self)
-        self.began = min(self.began or attempt.begun, attempt.begun)
+        self.began = min(self.began or attempt.started, attempt.started)
         try:
             yield attempt
         finally:
             if not attempt.answered:
                 self.errors += 1
 
-    def hand_over(self) -> dict[str, Any]:
-        """Everything since the last call, as plain values; the tally is empty afterwards."""
+    def take(self) -> dict[str, Any]:
+        """Return everything since the last call as plain values, and start again from zero."""
         values = dict(self.__dict__)
         self.__init__()  # type: ignore[misc]
         return values
 
     def add(self, values: dict[str, Any]) -> None:
-        """Take over what another process has handed over."""
+        """Add the values that another process took."""
         for name in ("attempted", "refused", "refused_carts", "busy", "errors", "orders", "waits"):
             setattr(self, name, getattr(self, name) + values[name])
         for name, pick in (("began", min), ("first_refused", min), ("last_sold", max), ("last_refused", max)):
@@ -79,10 +80,9 @@ class Results:
             setattr(self, name, pick(both) if both else None)
 
     def rates(self) -> dict[str, float]:
-        """Orders and refusals per second, each over its own part of the burst; waits in milliseconds.
+        """Return orders and refusals per second, each over its own part of the burst, and percentiles of the wait.
 
-        A wait is what a buyer waits: from the first request to the answer that counts, being told to try again
-        included.
+        A wait lasts from the first request to the final answer, retries included.
         """
         return {
             "orders_per_s": _rate(len(self.orders), self.began, self.last_sold),
@@ -92,7 +92,7 @@ class Results:
 
 
 def percentiles(waits: list[float]) -> dict[str, float]:
-    """How long half of them, and all but one in a hundred, waited; zero where nobody did."""
+    """Return the median and the 99th percentile of waits in milliseconds; 0 without waits."""
     ordered = sorted(waits)
     return {"p50_ms": _percentile(ordered, 50), "p99_ms": _percentile(ordered, 99)}
 

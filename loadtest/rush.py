@@ -1,4 +1,4 @@
-"""One strategy, one burst, one verdict. Locust makes the load, in a process of its own."""
+"""Running one burst against a shop. Locust generates the load in a process of its own."""
 
 from __future__ import annotations
 
@@ -14,29 +14,33 @@ from typing import Any
 from django.conf import settings
 
 from inventory.strategies import registry
+from loadtest.verdict import Verdict
 from shop.management.commands import serve
 
 LOCUSTFILE = Path(__file__).parent / "locustfile.py"
-FILES = 256
-"""What Locust has open beside its buyers' connections, at most."""
+LOCUST_FILES = 256
+"""Files that Locust has open besides its buyers' connections, at most."""
+
+OnProgress = Callable[[dict[str, Any]], None]
 
 
 class RushError(Exception):
-    """The burst did not come to a verdict."""
+    """The burst ended without a verdict."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Rush:
-    """A burst to come.
+    """The options of one burst.
 
     Args:
-        strategy: how the shop takes stock; ignored where `rung` names a flawed rung of the lab.
-        stock: units there are of each sku.
-        skus: how many there are. Of several, each order is a cart of 1 to 3 units.
-        clients: buyers who ask at the same time, each one order after another.
-        quantity: units in an order of a single sku.
-        attempts: orders that are tried; 0 for twice what there is, at least one a client.
-        seconds: after which nobody comes or asks again; 0 for never.
+        strategy: how the shop takes stock; ignored when `rung` is set.
+        rung: a flawed rung of the lab to sell with; empty for a strategy.
+        stock: units of each sku.
+        skus: number of skus. With several, each order has 1 to 3 units.
+        clients: buyers that order at the same time, each one order after another.
+        quantity: units in each order of a single sku.
+        attempts: number of orders; 0 for twice what the stock can serve, at least one per client.
+        seconds: duration after which no order is started or retried; 0 for no limit.
     """
 
     strategy: str = "guarded-update"
@@ -54,61 +58,64 @@ class Rush:
 
     @property
     def needs_workers(self) -> bool:
-        """Whether orders are queued, and somebody has to save them."""
+        """Whether the strategy queues orders, which Celery's worker has to save."""
         return not self.rung and registry.get(self.strategy).queues
 
     @property
     def wanted(self) -> int:
-        """Orders that will be tried."""
+        """Number of orders that the burst attempts."""
         return self.attempts or max(self.clients, 2 * self.stock * self.skus // self.quantity)
 
-    def run(self, url: str, *, progress: Callable[[dict[str, Any]], None] = lambda _: None) -> dict[str, Any]:
-        """Let the burst come.
+    def run(self, url: str, *, progress: OnProgress = lambda _: None) -> Verdict:
+        """Run the burst and return its verdict; see `loadtest.verdict.compute_verdict`.
 
         Args:
-            url: of the shop.
-            progress: called now and then with what has been answered so far.
-
-        Returns:
-            The verdict; see `loadtest.audit.verdict`.
+            url: address of the shop.
+            progress: called several times a second with the counts so far.
 
         Raises:
-            RushError: Locust ended without one, or could not have played so many buyers: they would have complained of
-                the shop.
+            RushError: Locust ended without a verdict, nobody was served, or this process may not open enough files.
         """
-        if (allowed := serve.allow_files(self.clients + FILES)) < self.clients + FILES:
+        self._allow_files()
+        settings.RUN_FOLDER.create()
+        log = settings.RUN_FOLDER.path / f"locust-{os.getpid()}.log"
+        with (
+            log.open("w") as errors,
+            # Locust exits when its standard input closes, so the burst cannot outlive this process.
+            subprocess.Popen(
+                self._locust_command(url), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True
+            ) as locust,
+        ):
+            verdict, reason = None, "Locust reported no verdict"
+            try:
+                for line in locust.stdout or ():
+                    if line.startswith("{"):
+                        message = json.loads(line)
+                        verdict, reason = message.get("result", verdict), message.get("error", reason)
+                        progress(message)
+            except BaseException:
+                locust.terminate()
+                raise
+        if verdict and not verdict["answered"]:
+            verdict, reason = None, f"nobody was served (does {url} use our DATABASE_URL and SECRET_KEY?)"
+        if not verdict:
+            raise RushError(f"The burst ended without a verdict: {reason}. Locust's messages are in {log}.")
+        return verdict
+
+    def _allow_files(self) -> None:
+        """Raise the limit of open files: without it, buyers would fail and the shop would be blamed."""
+        wanted = self.clients + LOCUST_FILES
+        if (allowed := serve.allow_files(wanted)) < wanted:
             raise RushError(
-                f"One process may open {allowed:,} files here, too few for {self.clients:,} buyers at once and Locust "
-                f"itself. `ulimit -n` sets how many; --clients {max(1, allowed - FILES)} would do."
+                f"This process may open {allowed:,} files, too few for {self.clients:,} buyers and Locust itself. "
+                f"Raise the limit with `ulimit -n`, or use --clients {max(1, allowed - LOCUST_FILES)}."
             )
-        command = [
+
+    def _locust_command(self, url: str) -> list[str]:
+        return [
             *(sys.executable, "-m", "locust", "-f", str(LOCUSTFILE), "--headless", "--only-summary"),
             *("--loglevel", "ERROR", "--host", url, "--users", str(self.clients), "--strategy", self.strategy),
             *("--rung", self.rung, "--stock", str(self.stock), "--skus", str(self.skus)),
             *("--quantity", str(self.quantity)),
             *("--attempts", str(self.wanted), "--seconds", str(self.seconds), "--json-lines"),
         ]
-        settings.RUN_FOLDER.create()
-        log = settings.RUN_FOLDER.path / f"locust-{os.getpid()}.log"
-        with (
-            log.open("w") as complaints,
-            # It ends when its standard input does: a burst must not outlive us, however we end.
-            subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=complaints, text=True
-            ) as locust,
-        ):
-            result, reason = None, "no verdict was said"
-            try:
-                for line in locust.stdout or ():
-                    if line.startswith("{"):
-                        said = json.loads(line)
-                        result, reason = said.get("result", result), said.get("error", reason)
-                        progress(said)
-            except BaseException:
-                locust.terminate()
-                raise
-        if result and not result["answered"]:
-            result, reason = None, f"nobody was served (does {url} use our DATABASE_URL and SECRET_KEY?)"
-        if not result:
-            raise RushError(f"The burst came to no verdict: {reason}. What Locust said is in {log}.")
-        return result

@@ -1,4 +1,4 @@
-"""Real Postgres and Valkey from PyPI wheels, as child processes in a private run folder."""
+"""Run a real Postgres and Valkey from PyPI wheels, as child processes in a private run folder."""
 
 from servers.errors import ServerError
 from servers.folder import RunFolder

@@ -1,13 +1,13 @@
-"""`python -m servers FOLDER [postgres] [valkey]`: the keeper, which `manage.py servers start` starts."""
+"""Run the supervisor: `python -m servers FOLDER [postgres] [valkey]`. `manage.py servers start` calls it."""
 
 import sys
 from pathlib import Path
 
 from servers.errors import ServerError
-from servers.supervisor import keep
+from servers.supervisor import supervise
 
 if __name__ == "__main__":
     try:
-        keep(Path(sys.argv[1]), sys.argv[2:])
+        supervise(Path(sys.argv[1]), sys.argv[2:])
     except ServerError as error:
         sys.exit(str(error))

@@ -1,5 +1,5 @@
-"""What goes wrong with servers, in one word."""
+"""The exception of this package."""
 
 
 class ServerError(Exception):
-    """A server or its run folder cannot be used; the message says why and what to do next."""
+    """A server or its run folder cannot be used. The message says why and what to do next."""

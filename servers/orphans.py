@@ -1,4 +1,4 @@
-"""The end of servers that a crash left behind, and who of them is really still alive."""
+"""Finding and ending server processes that a crash left behind."""
 
 import signal
 import time
@@ -10,17 +10,19 @@ import psutil
 
 from servers.errors import ServerError
 
-PATIENCE = 5.0  # seconds between asking and killing, and between killing and giving up
+GRACE = 5.0  # seconds from the stop signal to SIGKILL, and from SIGKILL to giving up
 
 
-def end_orphans(ours: Callable[[list[str]], bool], folder: Path, stop_signal: signal.Signals) -> bool:
-    """End the processes whose command line `ours` recognises and whose user owns `folder`; return when they are gone.
+def end_orphans(is_ours: Callable[[list[str]], bool], folder: Path, stop_signal: signal.Signals) -> bool:
+    """End the orphans of `folder` and return when they are gone.
+
+    A process is an orphan when `is_ours` accepts its command line and its user owns `folder`.
 
     Returns:
         Whether there were any.
 
     Raises:
-        ServerError: one of them survived SIGKILL.
+        ServerError: a process survived SIGKILL.
     """
     if not folder.exists():
         return False
@@ -29,7 +31,7 @@ def end_orphans(ours: Callable[[list[str]], bool], folder: Path, stop_signal: si
     for process in psutil.process_iter():
         with suppress(psutil.Error):
             command = process.cmdline()
-            if command and ours(command) and process.uids().real == owner:
+            if command and is_ours(command) and process.uids().real == owner:
                 found.append(process)
     left = found
     for number in (stop_signal, signal.SIGKILL):
@@ -38,14 +40,14 @@ def end_orphans(ours: Callable[[list[str]], bool], folder: Path, stop_signal: si
                 process.send_signal(number)
         left = _still_alive(left)
     if left:
-        raise ServerError(f"Process {left[0].pid} of an earlier run does not end: end it, then start again.")
+        raise ServerError(f"Process {left[0].pid} of an earlier run survived SIGKILL. End it, then start again.")
     return bool(found)
 
 
-def forget_the_dead(lock_file: Path, program: str) -> None:
-    """Remove a lock file that names a process which is not a live `program` any more.
+def remove_stale_lock_file(lock_file: Path, program: str) -> None:
+    """Remove `lock_file` unless the process that it names is a live `program`.
 
-    Postgres takes the number for itself alive while a zombie has it, or another program that got it since.
+    Postgres refuses to start while any process has that id, even a zombie or an unrelated program that reused it.
     """
     with suppress(OSError, ValueError, IndexError):
         pid = int(lock_file.read_text().split()[0])
@@ -60,8 +62,8 @@ def forget_the_dead(lock_file: Path, program: str) -> None:
 
 
 def _still_alive(processes: Sequence[psutil.Process]) -> list[psutil.Process]:
-    """Those that have not ended after a while. A zombie has: in a container nobody may ever reap it."""
-    deadline = time.monotonic() + PATIENCE
+    """Return the processes still alive after `GRACE`. A zombie counts as ended: a container may never reap it."""
+    deadline = time.monotonic() + GRACE
     left = list(processes)
     while left and time.monotonic() < deadline:
         time.sleep(0.01)

@@ -1,4 +1,4 @@
-"""A Postgres 18 of our own: durable, on a Unix socket only."""
+"""A Postgres 18 child process: durable, and reachable over a Unix socket only."""
 
 import hashlib
 import os
@@ -15,7 +15,7 @@ from psycopg.conninfo import make_conninfo
 
 from servers.errors import ServerError
 from servers.folder import private_subfolder, unprivileged_user
-from servers.orphans import end_orphans, forget_the_dead
+from servers.orphans import end_orphans, remove_stale_lock_file
 from servers.process import Child
 from servers.status import Status
 from servers.wheel import Wheel
@@ -42,7 +42,7 @@ SETTINGS = {
     "timezone": "UTC",
     "log_timezone": "UTC",
 }
-# What PG* variables of the environment must not change when we connect to our own server.
+# Connection parameters that PG* environment variables must not override for our own server.
 LOCAL = {
     "hostaddr": "",
     "port": str(PORT),
@@ -62,19 +62,19 @@ INITDB = (
     f"--username={USER}",
     "--encoding=UTF8",
     "--locale=C",
-    "--locale-provider=builtin",  # sorts and folds Unicode the same everywhere, whatever locales the system has
+    "--locale-provider=builtin",  # same collation and case folding on every system, whatever locales are installed
     "--builtin-locale=C.UTF-8",
 )
 
 
 class Postgres:
-    """One Postgres, its data and its socket in `folder`.
+    """A Postgres with its data and socket in `folder`.
 
-    Its superuser has no password: whoever may enter the folder (mode 0700) may do everything.
+    The superuser has no password: access to the folder (mode 0700) is access to the server.
 
     Args:
-        folder: its own folder, directly inside the run folder.
-        database: made when it is missing.
+        folder: the folder of this server, directly inside the run folder.
+        database: name of the database; created when it is missing.
     """
 
     def __init__(self, folder: Path, *, database: str = DATABASE) -> None:
@@ -82,44 +82,44 @@ class Postgres:
         self.data = folder / "data"
         self.database = database
         self.url = url(folder, database)
-        # Every process of the server shows this name in its title.
+        # Every process of this server shows this name in its title, which is how orphans are recognised.
         self.cluster = f"last-unit-{hashlib.sha256(os.fsencode(folder)).hexdigest()[:16]}"
         settings = SETTINGS | {"unix_socket_directories": f'"{folder}"', "cluster_name": self.cluster}
         options = [f"--{name}={value}" for name, value in settings.items()]
         self.child = self._child("postgres", "-D", str(self.data), *options)
 
     def start(self) -> None:
-        """Start it, with whatever data the folder has, and return once it answers.
+        """Start on the data in the folder, and return once the server answers.
 
         Raises:
-            ServerError: it does not start; with the last lines of its log.
+            ServerError: the server does not start; the message has the last lines of its log.
         """
         private_subfolder(self.folder)
         WHEEL.unpack(self.folder.parent)
         self.end_orphans()
         if not self.data.exists():
-            self._make_data()
+            self._create_data()
         self.child.start()
         try:
             self.child.wait_until(self._is_ready, 60.0)
-            self._make_database()
+            self._create_database()
         except BaseException:
             self.stop()
             raise
 
     def stop(self) -> None:
-        """Stop it: clients are cut off, everything committed is on disk."""
+        """Stop the server and disconnect its clients. Every commit is on disk."""
         self.child.stop(30.0)
         self.end_orphans()
 
     def end_orphans(self) -> bool:
-        """End what an earlier run left behind; return whether there was any.
+        """End processes that an earlier run left behind; return whether there were any.
 
-        A backend that was busy when its postmaster was killed lives on, and keeps a new one from starting.
+        A busy backend outlives its killed postmaster and prevents the next one from starting.
         """
         found = end_orphans(self._is_ours, self.folder, signal.SIGQUIT)
         for lock_file in (self.data / "postmaster.pid", self.folder / f".s.PGSQL.{PORT}.lock"):
-            forget_the_dead(lock_file, "postgres")
+            remove_stale_lock_file(lock_file, "postgres")
         return found
 
     def _child(self, program: str, *args: str) -> Child:
@@ -130,11 +130,11 @@ class Postgres:
             env={"PATH": os.defpath, "LC_ALL": "C"},
             cwd=self.folder,
             user=unprivileged_user(),
-            stop_signal=signal.SIGINT,  # "fast": SIGTERM would wait for the clients to leave
+            stop_signal=signal.SIGINT,  # fast shutdown: SIGTERM would wait for clients to disconnect
         )
 
-    def _make_data(self) -> None:
-        """Fill the data folder, whole or not at all."""
+    def _create_data(self) -> None:
+        """Create the data folder with initdb, completely or not at all."""
         unfinished = self.folder / "unfinished"
         shutil.rmtree(unfinished, ignore_errors=True)
         initdb = self._child("initdb", *INITDB, "-D", str(unfinished))
@@ -148,20 +148,20 @@ class Postgres:
         unfinished.rename(self.data)
 
     def _is_ready(self) -> bool:
-        """Whether the server says so in its pid file, where pg_ctl looks too."""
+        """Whether the server reports ready in its pid file, as pg_ctl checks it."""
         with suppress(FileNotFoundError):
             lines = (self.data / "postmaster.pid").read_text().splitlines()
             return len(lines) > 7 and lines[0] == str(self.child.pid) and lines[7].strip() == "ready"
         return False
 
-    def _make_database(self) -> None:
+    def _create_database(self) -> None:
         try:
             with connect(self.folder) as connection:
-                known = connection.execute("SELECT FROM pg_database WHERE datname = %s", [self.database]).fetchone()
-                if known is None:
+                existing = connection.execute("SELECT FROM pg_database WHERE datname = %s", [self.database]).fetchone()
+                if existing is None:
                     connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(self.database)))
         except psycopg.Error as error:
-            raise ServerError(f"Postgres runs, but database {self.database} cannot be made: {error}") from error
+            raise ServerError(f"Postgres runs, but database {self.database} cannot be created: {error}") from error
 
     def _is_ours(self, command: list[str]) -> bool:
         postmaster = Path(command[0]).name == "postgres" and f"--cluster_name={self.cluster}" in command
@@ -169,18 +169,18 @@ class Postgres:
 
 
 def connect(folder: Path, *, database: str = "postgres") -> psycopg.Connection[Any]:
-    """Connect to the Postgres of `folder` as its superuser, in autocommit."""
+    """Connect to the Postgres in `folder` as its superuser, in autocommit mode."""
     conninfo = make_conninfo(**LOCAL, host=str(folder), dbname=database, connect_timeout=5)
     return psycopg.connect(conninfo, autocommit=True)
 
 
 def url(folder: Path, database: str = DATABASE) -> str:
-    """Where a database of the Postgres of `folder` is, for whoever connects."""
+    """Return the URL of a database of the Postgres in `folder`."""
     return f"postgresql://{USER}@/{database}?host={quote(str(folder))}&port={PORT}"
 
 
 def status(folder: Path) -> Status:
-    """How the Postgres of `folder` is."""
+    """Query the Postgres in `folder`."""
     address = url(folder)
     try:
         with connect(folder) as connection:

@@ -1,4 +1,4 @@
-"""A process that ends when we end."""
+"""A child process that ends with its parent."""
 
 import ctypes
 import os
@@ -19,19 +19,20 @@ LOG_LINES_SHOWN = 12
 
 
 class Child:
-    """A command run as the leader of a session of its own.
+    """A command that runs as the leader of its own session.
 
-    A terminal's Ctrl-C therefore reaches us alone, and we stop our children in order. When we are killed instead, Linux
-    sends the child its stop signal (``PR_SET_PDEATHSIG``, see prctl(2)); elsewhere it stays until the next start.
+    Ctrl-C in the terminal therefore reaches only the parent, which stops its children in order. When the parent is
+    killed, Linux sends the child its stop signal (``PR_SET_PDEATHSIG``, see prctl(2)). On other systems the child runs
+    until the next start.
 
     Args:
-        name: what messages call it.
+        name: name in messages.
         args: the command and its arguments.
-        log: the file that its output is appended to.
-        env: its whole environment; ours when None.
-        cwd: where it runs; our own folder when None.
-        user: the name of the user that it runs as; needs root. Ourselves when None.
-        stop_signal: asks it to end in good order.
+        log: file that the output is appended to.
+        env: the complete environment; the parent's when None.
+        cwd: working directory; the parent's when None.
+        user: user name to run as, which needs root; the current user when None.
+        stop_signal: signal that asks the command to shut down cleanly.
     """
 
     def __init__(
@@ -57,34 +58,36 @@ class Child:
 
     @property
     def pid(self) -> int:
-        """The number of the process, also after it ended; ServerError before the first start."""
+        """The process id, also after the process ended. Raises ServerError before the first start."""
         if self._process is None:
             raise ServerError(f"{self.name} was not started.")
         return self._process.pid
 
     @property
     def alive(self) -> bool:
-        """Whether it runs. Seeing that it ended also ends what it left of its process group."""
+        """Whether the process runs. Noticing its end also kills the rest of its process group."""
         return self._process is not None and self.returncode is None
 
     @property
     def returncode(self) -> int | None:
-        """Its exit status, negative for a signal; None while it runs and before the first start."""
+        """The exit status, negative for a signal; None while the process runs and before the first start."""
         if self._process is None:
             return None
         if self._process.returncode is None and self._process.poll() is not None:
-            # At once and only once: when its last member is gone, a group's number may be given to somebody else.
+            # Kill the group now and only once: after its last member is gone, the kernel may reuse its id.
             self._kill_group(self._process.pid)
         return self._process.returncode
 
     def start(self) -> None:
-        """Start it, or start it again.
+        """Start the command, for the first time or again.
 
         Raises:
-            ServerError: it runs already, the command cannot be run, or this is not the main thread.
+            ServerError: it runs already, it cannot be run, or this is not the main thread.
         """
         if sys.platform == "linux" and threading.get_native_id() != os.getpid():
-            raise ServerError(f"Start {self.name} from the main thread: Linux ends it with the thread that started it.")
+            raise ServerError(
+                f"Start {self.name} from the main thread: Linux ends a child with the thread that started it."
+            )
         if self.alive:
             raise ServerError(f"{self.name} runs already, as process {self.pid}.")
         try:
@@ -102,28 +105,29 @@ class Child:
                     user=account.pw_uid if account else None,
                     group=account.pw_gid if account else None,
                     extra_groups=[] if account else None,
-                    # After the change of user, which would clear the request.
-                    preexec_fn=_end_with_parent(self.stop_signal),
+                    # Runs after the change of user, which would clear the request.
+                    preexec_fn=_request_death_signal(self.stop_signal),
                 )
         except (OSError, KeyError, subprocess.SubprocessError) as error:
             raise ServerError(f"{self.name} cannot be run ({self.args[0]}): {error}") from error
 
     def wait_until(self, ready: Callable[[], bool], timeout: float) -> None:
-        """Return once `ready` says so, asking it every 10 ms.
+        """Return once `ready()` is true; check every 10 ms.
 
         Raises:
-            ServerError: it ended, or was not ready within `timeout` seconds; with the last lines of its log.
+            ServerError: the process ended, or was not ready within `timeout` seconds; the message has the last lines of
+                its log.
         """
         deadline = time.monotonic() + timeout
         while not ready():
-            if not self.alive and not ready():  # asked again: to have ended may be what is waited for
+            if not self.alive and not ready():  # checked again: `ready` may wait for the end
                 raise ServerError(f"{self.name} ended with status {self.returncode}.{self.last_lines()}")
             if time.monotonic() > deadline:
                 raise ServerError(f"{self.name} was not ready within {timeout:.0f} s.{self.last_lines()}")
             time.sleep(0.01)
 
     def stop(self, timeout: float = 10.0) -> None:
-        """Ask it to end, and after `timeout` seconds end it and what is left of its process group."""
+        """Send the stop signal; kill the process group after `timeout` seconds."""
         if self._process is not None and self.alive:
             self._process.send_signal(self.stop_signal)
             deadline = time.monotonic() + timeout
@@ -132,13 +136,13 @@ class Child:
             self.kill()
 
     def kill(self) -> None:
-        """End its whole process group at once (SIGKILL), as a crash would."""
+        """Kill the whole process group (SIGKILL), as a crash would."""
         if self._process is not None and self.alive:
             self._kill_group(self._process.pid)
             self._process.wait()
 
     def last_lines(self) -> str:
-        """What it wrote last since its start, each line on a new one; empty when it wrote nothing."""
+        """Return the last lines that the process wrote since its start, each after a line break."""
         with self.log.open(errors="replace") as log:
             log.seek(self._log_start)
             lines = log.read().splitlines()[-LOG_LINES_SHOWN:]
@@ -151,20 +155,20 @@ class Child:
 
 
 def _private(path: str, flags: int) -> int:
-    """Open a file that only we may read, and never one that a link points to."""
+    """Open a file that only its owner may read; do not follow a symbolic link."""
     return os.open(path, flags | os.O_NOFOLLOW, 0o600)
 
 
-def _end_with_parent(stop_signal: signal.Signals) -> Callable[[], None] | None:
-    """What the child runs before its command, so that the kernel sends it `stop_signal` when we end."""
+def _request_death_signal(stop_signal: signal.Signals) -> Callable[[], None] | None:
+    """Return a function for the child to run before its command: the kernel then sends `stop_signal` when we end."""
     if sys.platform != "linux":
         return None
     libc = ctypes.CDLL(None)
     parent = os.getpid()
 
-    def ask() -> None:
+    def request() -> None:
         libc.prctl(PR_SET_PDEATHSIG, stop_signal)
-        if os.getppid() != parent:  # it ended before we asked
+        if os.getppid() != parent:  # the parent ended before the request
             os._exit(1)
 
-    return ask
+    return request

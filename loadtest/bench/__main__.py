@@ -1,4 +1,4 @@
-"""`python -m loadtest.bench WHAT`: strategies or locks side by side with what people use today, as ratios."""
+"""Command line of the benchmarks: `python -m loadtest.bench strategies|locks`."""
 
 from __future__ import annotations
 
@@ -18,10 +18,14 @@ from servers.errors import ServerError  # noqa: E402
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m loadtest.bench", description=__doc__)
-    what = parser.add_subparsers(required=True, metavar="WHAT")
-    strategies.add_arguments(what.add_parser("strategies", help="orders per second of each strategy through REST"))
-    locks.add_arguments(what.add_parser("locks", help="each lock, uncontended, handed over, fought for and waited for"))
+    parser = argparse.ArgumentParser(
+        prog="python -m loadtest.bench",
+        description="Measure strategies or locks side by side with widely used alternatives. Everything runs on this "
+        "machine, so compare ratios within one run, not absolute figures of two runs.",
+    )
+    subjects = parser.add_subparsers(required=True, metavar="SUBJECT")
+    strategies.add_arguments(subjects.add_parser("strategies", help="orders per second of each strategy, over HTTP"))
+    locks.add_arguments(subjects.add_parser("locks", help="latency, hand-over, fairness and waiting cost of each lock"))
     options = parser.parse_args()
     try:
         return int(options.run(options))
@@ -29,7 +33,7 @@ def main() -> int:
         print(error, file=sys.stderr)  # noqa: T201
         return 2
     except KeyboardInterrupt:
-        return 130  # as shells count it
+        return 130  # the shell convention for SIGINT
 
 
 raise SystemExit(main())

@@ -1,8 +1,8 @@
-"""The lock that comes with etcd3gw, behind the contract of ours, to be compared with it.
+"""The lock of the package etcd3gw, wrapped in our `Lock` contract for comparison.
 
-It is taken in one try, so waiting is asking again. Each try makes an etcd lease, and neither a failed try nor a
-release revokes it: they add up on the server until their TTL is over. It gives no fence, and forked children share the
-connections of their parent.
+It has no queue, so a waiter polls. Each attempt creates an etcd lease that neither a failed attempt nor a release
+revokes; leases pile up on the server until they expire. There is no fence, and forked children share their parent's
+connections.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ if TYPE_CHECKING:
     from etcd3gw.lock import Lock as Recipe
 
 PAUSE = 0.05
-"""Seconds between two tries."""
+"""Seconds between two attempts."""
 
 
 class Etcd3gwLock(Lock):
     """etcd3gw's `Lock`.
 
     Args:
-        client: its own timeout limits every request, if it has one.
-        name: what is locked; Latin-1.
-        ttl: whole seconds; etcd may keep it for longer, two seconds at least by default.
+        client: its timeout limits every request.
+        name: lock name, in Latin-1 characters.
+        ttl: whole seconds. etcd may extend it; its default minimum is two seconds.
         on_lost: called once with the lease when it is lost. It must not block.
-        clock: monotonic seconds; for tests.
+        clock: returns monotonic seconds; for tests.
     """
 
     capabilities = Capabilities(across_processes=True, across_machines=True, expires=True, survives_holder_crash=True)
@@ -98,7 +98,7 @@ class Etcd3gwLock(Lock):
 
 
 class Etcd3gwLease(Lease):
-    """A lease that also knows etcd3gw's lock, which is one for each grant."""
+    """A lease with its etcd3gw lock object, of which each grant has its own."""
 
     __slots__ = ("recipe",)
 

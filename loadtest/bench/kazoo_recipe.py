@@ -1,6 +1,7 @@
-"""KazooRecipeLock: kazoo's own lock behind our contract, to compare `ZooKeeperLock` with. Not to be shipped.
+"""The lock of the package kazoo, wrapped in our `Lock` contract for comparison with `ZooKeeperLock`.
 
-It has no fence and no time: a lease says that it is held until it is released, whatever became of the session.
+Do not use it in production: it has no fence and no TTL, and a lease reports that it is held until it is released, even
+when its session has ended.
 
 Source: https://kazoo.readthedocs.io/en/latest/api/recipe/lock.html
 """
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import quote
 
 from kazoo.exceptions import KazooException
-from kazoo.exceptions import LockTimeout as NotInTime
+from kazoo.exceptions import LockTimeout as KazooLockTimeout
 
 from locking.errors import LockUnavailable
 from locking.lease import Lease
@@ -27,11 +28,11 @@ ROOT = "/kazoo"
 
 
 class KazooRecipeLock(Lock):
-    """kazoo's recipe, a new one for each try, as it is the holder's state too.
+    """kazoo's `Lock`. Each attempt creates a new one, because the object holds the state of one grant.
 
     Args:
         client: a started client.
-        name: what is locked.
+        name: lock name.
     """
 
     capabilities = Capabilities(
@@ -46,20 +47,20 @@ class KazooRecipeLock(Lock):
     def __init__(self, client: KazooClient, name: str) -> None:
         super().__init__(name, ttl=math.inf)
         self._client = client
-        self._line = f"{ROOT}/{quote(name, safe='').replace('.', '%2E')}"
+        self._path = f"{ROOT}/{quote(name, safe='').replace('.', '%2E')}"
 
     def acquire(self, blocking: bool = True, timeout: float | None = None) -> Lease | None:  # noqa: FBT001, FBT002
         """See `Lock.acquire`."""
         wait_timeout(blocking, timeout)
-        recipe = self._client.Lock(self._line)
+        recipe = self._client.Lock(self._path)
         started = time.monotonic()
         try:
             if not recipe.acquire(blocking=blocking, timeout=timeout):
                 return None
-        except NotInTime:
+        except KazooLockTimeout:
             return None
         except KazooException as error:
-            raise LockUnavailable(f"ZooKeeper gave no answer for lock {self.name!r}. Try again.") from error
+            raise LockUnavailable(f"ZooKeeper did not answer for lock {self.name!r}. Try again.") from error
         return RecipeLease(self, recipe.prefix, started=started, ttl=math.inf, clock=time.monotonic, recipe=recipe)
 
     def _extend(self, lease: Lease, ttl: float) -> bool:
@@ -69,11 +70,13 @@ class KazooRecipeLock(Lock):
         try:
             return bool(cast(RecipeLease, lease).recipe.release())
         except KazooException as error:
-            raise LockUnavailable(f"ZooKeeper did not confirm the release of lock {self.name!r}.") from error
+            raise LockUnavailable(
+                f"ZooKeeper did not confirm the release of lock {self.name!r}. Release again."
+            ) from error
 
 
 class RecipeLease(Lease):
-    """A lease that knows the recipe's object, which holds the lock."""
+    """A lease with its kazoo lock object."""
 
     __slots__ = ("recipe",)
 

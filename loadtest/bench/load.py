@@ -1,7 +1,7 @@
-"""The benchmark's load: so many connections, each asking again as soon as it was answered, for so many seconds.
+"""The load generator of the strategy benchmark: `python -m loadtest.bench.load < plan.json` prints one JSON object.
 
-A process of its own, lighter than Locust, so that the generator is not what is measured:
-`python -m loadtest.bench.load < plan.json` prints one JSON object.
+Each connection sends its next request as soon as it is answered. The generator is a process of its own and lighter than
+Locust, so that the benchmark measures the shop and not the generator.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from geventhttpclient import HTTPClient
 
 
 def run(plan: dict[str, Any]) -> dict[str, Any]:
-    """Ask `plan["path"]` of `plan["url"]` with `plan["body"]` over `plan["clients"]` connections.
+    """Post `body` to `path` of `url` over `clients` connections for `seconds`, with the `tokens` in turn.
 
-    The tokens are used in turn. Seconds throughout; waits are milliseconds. `client_min` and `client_max` are the
-    answers of the unluckiest and of the luckiest connection.
+    `client_min` and `client_max` are the number of responses on the least and the most lucky connection.
+    `generator_cpu` is the CPU time of this process per second.
     """
-    answers: Counter[int] = Counter()
+    statuses: Counter[int] = Counter()
     waits: list[float] = []
-    turns: list[int] = []
+    responses: list[int] = []
     tokens = itertools.cycle(plan["tokens"])
-    begun = time.monotonic()
-    end = begun + plan["seconds"]
+    started = time.monotonic()
+    end = started + plan["seconds"]
 
     def client() -> None:
-        mine = 0
+        own = 0
         connection = HTTPClient.from_url(plan["url"], connection_timeout=10, network_timeout=30)
-        while (asked := time.monotonic()) < end:
+        while (sent := time.monotonic()) < end:
             headers = {
                 "Authorization": f"Bearer {next(tokens)}",
                 "Content-Type": "application/json",
@@ -43,24 +43,24 @@ def run(plan: dict[str, Any]) -> dict[str, Any]:
             }
             response = connection.post(plan["path"], body=plan["body"], headers=headers)
             response.read()
-            answers[response.status_code] += 1
-            waits.append((time.monotonic() - asked) * 1000)
-            mine += 1
-        turns.append(mine)
+            statuses[response.status_code] += 1
+            waits.append((time.monotonic() - sent) * 1000)
+            own += 1
+        responses.append(own)
         connection.close()
 
     gevent.joinall([gevent.spawn(client) for _ in range(plan["clients"])], raise_error=True)
-    took = time.monotonic() - begun
+    took = time.monotonic() - started
     used = resource.getrusage(resource.RUSAGE_SELF)
     waits.sort()
     return {
-        "answers": {str(status): count for status, count in answers.items()},
+        "answers": {str(status): count for status, count in statuses.items()},
         "seconds": took,
         "p50_ms": waits[len(waits) // 2],
         "p95_ms": waits[len(waits) * 95 // 100],
         "p99_ms": waits[len(waits) * 99 // 100],
-        "client_min": min(turns),
-        "client_max": max(turns),
+        "client_min": min(responses),
+        "client_max": max(responses),
         "generator_cpu": (used.ru_utime + used.ru_stime) / took,
     }
 

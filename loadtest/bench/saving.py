@@ -1,4 +1,4 @@
-"""What a worker saves of the queue in a second, beside COPY of the same rows: the least that Postgres asks for."""
+"""How fast a worker saves queued orders, compared with COPY of the same rows, the fastest way into Postgres."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from django.db import connection
 
 from inventory.requests import OrderRequest
 from inventory.strategies import registry
-from loadtest import burst as bursts
+from loadtest import outcome, preparation
+from loadtest.burst import Burst
 from shop.orders.place import make_request
 from shop.orders.queued import save_queued
 from shop.sales import offers
@@ -22,68 +23,59 @@ TABLES = ("shop_order", "shop_orderitem")
 
 
 def measure(*, customers: Sequence[int], rounds: int) -> dict[str, float]:
-    """Orders saved per second by one worker, and by COPY. Medians over the rounds, interleaved.
+    """Return orders per second saved by one worker, and by COPY: medians of interleaved rounds.
 
     Raises:
-        RuntimeError: the law was broken, and such a run has no throughput.
+        RuntimeError: orders were lost, so the run has no valid throughput.
     """
     saved, copied = [], []
     for _ in range(rounds):
-        burst = bursts.prepare(
-            host="",
-            strategy="lua-queue",
-            rung="",
-            units=ORDERS,
-            skus=1,
-            quantity=1,
-            limit=ORDERS,
-            customers=[*customers],
-        )
-        requests = [request(burst, customers[number % len(customers)]) for number in range(ORDERS)]
+        burst = preparation.prepare(strategy="lua-queue", units=ORDERS, limit=ORDERS, customers=[*customers])
+        requests = [order_request(burst, customers[number % len(customers)]) for number in range(ORDERS)]
         queue = registry.queue()
         for each in requests:
             queue.put(each)
-        begun = time.monotonic()
+        started = time.monotonic()
         save_queued()
-        saved.append(ORDERS / (time.monotonic() - begun))
-        (figures,) = bursts.figures(burst, host="")
+        saved.append(ORDERS / (time.monotonic() - started))
+        (figures,) = outcome.stock_figures(burst)
         if not figures.conserved or figures.sold != ORDERS:
-            raise RuntimeError(f"{ORDERS} were queued, but the tables say {figures}.")
+            raise RuntimeError(f"{ORDERS} orders were queued, but the tables hold {figures}.")
         copied.append(ORDERS / copy([each.id for each in requests]))
-        bursts.finish(burst)
+        outcome.close_sale(burst)
     return {"queue_saved_per_s": round(median(saved), 1), "copy_per_s": round(median(copied), 1)}
 
 
-def request(burst: bursts.Burst, customer: int) -> OrderRequest:
+def order_request(burst: Burst, customer: int) -> OrderRequest:
     offer = offers.read(burst.sale)
     if offer is None:
-        raise RuntimeError("The sale of the benchmark is gone.")
+        raise RuntimeError("The benchmark's sale was deleted while it ran.")
     quantities = dict.fromkeys(burst.products.values(), 1)
     return make_request(offer, customer=customer, quantities=quantities, key=str(uuid_utils.compat.uuid7()))
 
 
 def copy(orders: Sequence[UUID]) -> float:
-    """Seconds that COPY takes for the rows of orders, into tables with the same indexes, committed."""
+    """Return the seconds that COPY takes to commit the rows of orders into tables with the same indexes."""
     with connection.cursor() as cursor:
         for table in TABLES:
             cursor.execute(f"CREATE TABLE bench_{table} (LIKE {table} INCLUDING ALL)")
         try:
             rows = {
-                table: fetched(f"SELECT * FROM {table} WHERE {key} = ANY(%s)", [list(orders)])
+                table: fetch(f"SELECT * FROM {table} WHERE {key} = ANY(%s)", [list(orders)])
                 for table, key in zip(TABLES, ("id", "order_id"), strict=True)
             }
-            begun = time.monotonic()
-            for table, found in rows.items():
-                with cursor.copy(f"COPY bench_{table} FROM STDIN") as written:
-                    for row in found:
-                        written.write_row(row)
-            return time.monotonic() - begun
+            started = time.monotonic()
+            for table, table_rows in rows.items():
+                with cursor.copy(f"COPY bench_{table} FROM STDIN") as copying:
+                    for row in table_rows:
+                        copying.write_row(row)
+            return time.monotonic() - started
         finally:
             for table in TABLES:
                 cursor.execute(f"DROP TABLE bench_{table}")
 
 
-def fetched(statement: str, values: list[list[UUID]]) -> list[tuple[object, ...]]:
+def fetch(statement: str, values: list[list[UUID]]) -> list[tuple[object, ...]]:
     with connection.cursor() as cursor:
         cursor.execute(statement, values)
         return list(cursor.fetchall())

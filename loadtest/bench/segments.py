@@ -1,7 +1,7 @@
-"""Orders per second of one segment and of five, with work in the critical section: in-process, without HTTP.
+"""Orders per second with one and with five stock segments, in this process and without HTTP.
 
-What is measured is how many sections run at the same time. The work is a pause, as of a call to another service, made
-while the lock is held.
+Each order pauses while it holds the lock, as a call to another service would. The figures show how many critical
+sections run at the same time.
 """
 
 from __future__ import annotations
@@ -24,71 +24,62 @@ from inventory.errors import Refusal, TryAgain
 from inventory.requests import OrderRequest, RequestItem
 from inventory.strategies.registry import stock_lock
 from inventory.strategies.segmented_lock import SegmentedLock
-from loadtest import burst as bursts
+from loadtest import outcome, preparation
+from loadtest.burst import Burst
 from shop.orders.saving import save
 
 WORK = 0.005
-"""Seconds of work under the lock."""
+"""Seconds of work while the lock is held."""
 
-NUMBERS = (1, 5)
-"""How many segments are held against each other."""
+SEGMENT_COUNTS = (1, 5)
+"""The numbers of segments to compare."""
 
 STOCK = 1_000_000
 
 
 def measure(*, customers: Sequence[int], buyers: int = 32, rounds: int = 5, seconds: float = 3.0) -> dict[str, float]:
-    """Orders per second by number of segments: medians of rounds in turn, after one that warms up.
-
-    Postgres and Redis run. Each buyer is a thread that orders again as soon as he was answered.
+    """Return orders per second by number of segments: medians of interleaved rounds, after a warm-up round.
 
     Args:
-        customers: ids of users; those who buy.
-        seconds: of each measurement.
+        customers: user ids that order.
+        buyers: number of threads; each orders again as soon as it is answered.
+        seconds: duration of each measurement.
 
     Raises:
-        RuntimeError: the law was broken, and such a run has no throughput.
+        RuntimeError: orders were lost, so the run has no valid throughput.
     """
-    figures: dict[int, list[float]] = {number: [] for number in NUMBERS}
-    for turn in range(rounds + 1):
-        for number in NUMBERS:
-            per_s = orders_per_s(number, customers[:buyers], seconds)
-            if turn:
-                figures[number].append(per_s)
-    return {str(number): round(median(each), 1) for number, each in figures.items()}
+    figures: dict[int, list[float]] = {segments: [] for segments in SEGMENT_COUNTS}
+    for number in range(rounds + 1):
+        for segments in SEGMENT_COUNTS:
+            per_s = orders_per_s(segments, customers[:buyers], seconds)
+            if number:
+                figures[segments].append(per_s)
+    return {str(segments): round(median(each), 1) for segments, each in figures.items()}
 
 
 def orders_per_s(segments: int, customers: Sequence[int], seconds: float) -> float:
-    """One measurement on a product of its own."""
-    burst = bursts.prepare(
-        host="",
-        strategy=SegmentedLock.name,
-        rung="",
-        units=STOCK,
-        skus=1,
-        quantity=1,
-        limit=STOCK,
-        customers=list(customers),
-    )
+    """Measure once, on a new product."""
+    burst = preparation.prepare(strategy=SegmentedLock.name, units=STOCK, limit=STOCK, customers=list(customers))
     strategy = SegmentedLock(stock_lock, wait=settings.STOCK_LOCK_WAIT, segments=segments)
     strategy.preheat(list(burst.products), lambda requests: set())
-    go = threading.Barrier(len(customers) + 1)
+    start = threading.Barrier(len(customers) + 1)
     with ThreadPoolExecutor(len(customers)) as pool:
-        answers = pool.map(partial(_buy, strategy, burst, go, seconds), customers)
-        go.wait()
-        begun = time.monotonic()
+        answers = pool.map(partial(_buy, strategy, burst, start, seconds), customers)
+        start.wait()
+        started = time.monotonic()
         placed = list(answers)
-    took = time.monotonic() - begun
-    (figures,) = bursts.figures(burst, host="")
-    bursts.finish(burst)
+    took = time.monotonic() - started
+    (figures,) = outcome.stock_figures(burst)
+    outcome.close_sale(burst)
     if not figures.conserved or figures.sold != sum(placed):
-        raise RuntimeError(f"{segments} segments: {sum(placed)} placed, but the tables say {figures}.")
+        raise RuntimeError(f"{segments} segments: {sum(placed)} orders were placed, but the tables hold {figures}.")
     return sum(placed) / took
 
 
-def _buy(strategy: SegmentedLock, burst: bursts.Burst, go: threading.Barrier, seconds: float, customer: int) -> int:
+def _buy(strategy: SegmentedLock, burst: Burst, start: threading.Barrier, seconds: float, customer: int) -> int:
     placed = 0
     try:
-        go.wait()
+        start.wait()
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             try:
@@ -106,7 +97,7 @@ def _work_and_save(requests: Sequence[OrderRequest]) -> Mapping[UUID, Refusal]:
     return save(requests)
 
 
-def _request(burst: bursts.Burst, customer: int) -> OrderRequest:
+def _request(burst: Burst, customer: int) -> OrderRequest:
     identity = uuid_utils.compat.uuid7()
     return OrderRequest(
         id=identity,

@@ -1,4 +1,4 @@
-"""The shop's settings, with the benchmark's endpoints beside its own."""
+"""The shop's settings with the benchmark's endpoints."""
 
 from shop.runtime.settings import *  # noqa: F403
 

@@ -1,4 +1,4 @@
-"""The shop's addresses, and those that only the benchmark has."""
+"""The shop's URLs and the benchmark's endpoints."""
 
 from django.urls import include, path
 

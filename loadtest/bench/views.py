@@ -1,11 +1,11 @@
-"""What the shop is measured against: an endpoint that does nothing, and a peer's lock in the same view."""
+"""Endpoints to compare the shop with: one that does nothing, and one that uses redis-py's lock."""
 
 from __future__ import annotations
 
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from loadtest.bench.peers import RedisPyLock
+from loadtest.bench.peer_strategy import RedisPyLock
 from shop.api.serializers import shown
 from shop.api.views import Orders, customer_of, idempotency_key, new_order
 from shop.orders.errors import UnknownSale
@@ -16,7 +16,7 @@ PEER = RedisPyLock()
 
 
 class Empty(Orders):
-    """The order endpoint without the order: same authentication, throttling, parsing and validation."""
+    """The order endpoint without an order: the same authentication, throttling, parsing and validation."""
 
     def post(self, request: Request) -> Response:
         idempotency_key(request)

@@ -1,4 +1,4 @@
-"""The shop with the benchmark's endpoints."""
+"""WSGI application: the shop with the benchmark's endpoints."""
 
 import os
 

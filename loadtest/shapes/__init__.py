@@ -1,5 +1,5 @@
-"""How load comes over time."""
+"""Load shapes: how many buyers come over time."""
 
-from loadtest.shapes.burst import Burst
+from loadtest.shapes.all_at_once import AllAtOnce
 
-__all__ = ["Burst"]
+__all__ = ["AllAtOnce"]

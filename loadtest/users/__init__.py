@@ -1,4 +1,4 @@
-"""The people of a load test."""
+"""The simulated users of a load test."""
 
 from loadtest.users.buyer import Buyer
 

@@ -1,6 +1,6 @@
-"""Plays rounds on one running shop: a line of JSON in, a line of JSON out, until there is no more to read.
+"""Play rounds on one running shop: each line of JSON on standard input is a round, and is answered with its report.
 
-A process of its own, since pytest's has other settings, and other servers, than a shop that is killed.
+It runs in a process of its own, because pytest's process uses other settings and servers than the shop under test.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ django.setup()
 
 from django.conf import settings  # noqa: E402
 
-from tests.faults.parts import running  # noqa: E402
+from tests.faults.parts import running_parts  # noqa: E402
 from tests.faults.rounds import play  # noqa: E402
 from tests.waiting import PATIENCE  # noqa: E402
 
-# Who looks on is more patient than the shop: a disk may stand still for seconds, and Redis with it.
+# Wait longer for Redis than the shop does: a slow disk may stop it for seconds.
 settings.CACHES["default"]["OPTIONS"]["CONNECTION_POOL_KWARGS"]["socket_timeout"] = PATIENCE
 
 
 def main() -> None:
-    answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")
+    reports = os.fdopen(os.dup(sys.stdout.fileno()), "w")
     sys.stdout = sys.stderr
-    with running() as parts:
+    with running_parts() as parts:
         for line in sys.stdin:
-            answers.write(json.dumps(play(parts, **json.loads(line))) + "\n")
-            answers.flush()
+            reports.write(json.dumps(play(parts, **json.loads(line))) + "\n")
+            reports.flush()
     settings.RUN_FOLDER.delete()
 
 

@@ -1,4 +1,4 @@
-"""A burst of patient buyers over HTTP, who ask again with the same key until they have an answer."""
+"""Buyers over HTTP that retry with the same idempotency key until they have an answer."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from http.client import HTTPConnection, HTTPException
 from types import TracebackType
 from typing import Any, Self
 
-from loadtest import burst as bursts
+from loadtest.tokens import access_token
 from tests.waiting import PATIENCE
 
 BUYERS = 16
-AGAIN = {0, 429, 502, 503, 504}  # 500 is an answer that no fault excuses
-PAUSE = 0.05  # seconds; sooner than the shop asks for, so that a round is short and the shop is never left alone
-ANSWER = 15.0  # seconds until a buyer hangs up
+RETRY = {0, 429, 502, 503, 504}  # not 500: no fault excuses an internal error
+PAUSE = 0.05  # seconds between retries; shorter than the shop asks for, to keep it busy
+RESPONSE_TIMEOUT = 15.0  # seconds
 
 
 @dataclass
-class Wish:
-    """An order that somebody wants, and everything that the shop has said to it.
+class Purchase:
+    """An order that a customer wants, and all answers to it.
 
     Args:
-        cart: pairs of product and units, in the customer's order.
+        cart: pairs of product id and units, in the customer's order.
     """
 
     customer: int
@@ -38,27 +38,27 @@ class Wish:
     requests: int = 0
     queued: bool = False
     answered: bool = False
-    put_off: bool = False
+    postponed: bool = False
     gave_up: bool = False
 
 
-class Burst:
-    """Buyers who take wishes from one list until it is empty. The block ends when everybody has an answer or gave up.
+class Crowd:
+    """Concurrent buyers that work through a list of purchases. The block ends when each is answered or given up.
 
     Args:
-        port: of the shop.
-        busy: seconds in which nobody has had an answer, after which whoever hears that the shop is busy is put off: he
-            wants to come again later, and has not given up.
+        port: port of the shop.
+        busy: seconds without any answer after which a purchase that is answered with `busy` is postponed. A postponed
+            purchase is tried again later, and is not given up.
     """
 
-    def __init__(self, port: int, wishes: Sequence[Wish], *, busy: float = PATIENCE) -> None:
-        self.wishes = wishes
+    def __init__(self, port: int, purchases: Sequence[Purchase], *, busy: float = PATIENCE) -> None:
+        self.purchases = purchases
         self.answered = 0
         self._busy = busy
         self._answered_at = time.monotonic()
         self._port = port
-        self._left = list(reversed(wishes))
-        self._more = threading.Condition()
+        self._left = list(reversed(purchases))
+        self._changed = threading.Condition()
         self._pool = ThreadPoolExecutor(BUYERS)
         self._buyers: list[Future[None]] = []
 
@@ -72,88 +72,87 @@ class Burst:
             buyer.result()
 
     def wait_until(self, answered: int) -> None:
-        """Return when so many wishes have been answered."""
-        with self._more:
-            assert self._more.wait_for(lambda: self.answered >= answered, PATIENCE), f"only {self.answered} answered"
+        """Return when `answered` purchases have been answered."""
+        with self._changed:
+            assert self._changed.wait_for(lambda: self.answered >= answered, PATIENCE), f"only {self.answered} answered"
 
     @property
-    def over(self) -> bool:
-        """Whether nobody asks any more."""
+    def done(self) -> bool:
         return all(buyer.done() for buyer in self._buyers)
 
     def _buy(self) -> None:
-        client = Client(self._port)
-        while wish := self._next():
-            client.buy(wish, lambda: time.monotonic() > self._answered_at + self._busy)
-            wish.gave_up |= not wish.answered and not wish.put_off
-            with self._more:
-                if wish.answered:
+        client = ShopClient(self._port)
+        while purchase := self._next():
+            client.buy(purchase, lambda: time.monotonic() > self._answered_at + self._busy)
+            purchase.gave_up |= not purchase.answered and not purchase.postponed
+            with self._changed:
+                if purchase.answered:
                     self.answered += 1
                     self._answered_at = time.monotonic()
-                self._more.notify_all()
-        client.hang_up()
+                self._changed.notify_all()
+        client.close()
 
-    def _next(self) -> Wish | None:
-        with self._more:
+    def _next(self) -> Purchase | None:
+        with self._changed:
             return self._left.pop() if self._left else None
 
 
-class Client:
-    """One buyer's connection to the shop, made anew when it breaks."""
+class ShopClient:
+    """One buyer's connection to the shop; reconnects when it breaks."""
 
     def __init__(self, port: int) -> None:
-        self._connection = HTTPConnection("127.0.0.1", port, timeout=ANSWER)
+        self._connection = HTTPConnection("127.0.0.1", port, timeout=RESPONSE_TIMEOUT)
 
-    def hang_up(self) -> None:
+    def close(self) -> None:
         self._connection.close()
 
-    def buy(self, wish: Wish, later: Callable[[], bool]) -> None:
-        """Ask until the answer is an order or a refusal, with the same key.
+    def buy(self, purchase: Purchase, postpone: Callable[[], bool]) -> None:
+        """Order until the answer is an order or a refusal, always with the same key.
 
         Args:
-            later: whether to come again later, if the shop is busy.
+            postpone: whether to stop, and try again later, when the answer is `busy`.
         """
-        body = {"sale": wish.sale, "items": [{"product": product, "quantity": n} for product, n in wish.cart]}
-        headers = {"Idempotency-Key": wish.key}
-        wish.answered = wish.put_off = False
+        body = {"sale": purchase.sale, "items": [{"product": product, "quantity": n} for product, n in purchase.cart]}
+        headers = {"Idempotency-Key": purchase.key}
+        purchase.answered = purchase.postponed = False
         deadline = time.monotonic() + PATIENCE
-        while not wish.answered and not wish.put_off and time.monotonic() < deadline:
-            wish.requests += 1
-            status, said, location = self._ask("POST", "/api/orders/", wish.customer, headers, body)
-            problem = str(said.get("type", "")).strip("/").rpartition("/")[2]
+        while not purchase.answered and not purchase.postponed and time.monotonic() < deadline:
+            purchase.requests += 1
+            status, answer, location = self._send("POST", "/api/orders/", purchase.customer, headers, body)
+            problem = str(answer.get("type", "")).strip("/").rpartition("/")[2]
             if status == 201:
-                wish.orders.add(said["id"])
-                wish.answered = True
+                purchase.orders.add(answer["id"])
+                purchase.answered = True
             elif status == 202:
-                wish.queued = True
-                self._follow(wish, location, deadline)
-            elif problem == "busy" and later():
-                wish.put_off = True
-            elif status in AGAIN or problem == "still-running":
+                purchase.queued = True
+                self._follow(purchase, location, deadline)
+            elif problem == "busy" and postpone():
+                purchase.postponed = True
+            elif status in RETRY or problem == "still-running":
                 time.sleep(PAUSE)
             else:
-                wish.refusals.add(problem or str(status))
-                wish.answered = True
+                purchase.refusals.add(problem or str(status))
+                purchase.answered = True
 
-    def _follow(self, wish: Wish, location: str, deadline: float) -> None:
-        """Look after a queued order until it has an outcome."""
+    def _follow(self, purchase: Purchase, location: str, deadline: float) -> None:
+        """Poll a queued order until it has an outcome."""
         while time.monotonic() < deadline:
-            status, said, _ = self._ask("GET", location, wish.customer, {}, None)
-            if status == 200 and said["state"] != "queued":
-                wish.orders.add(said["id"])
-                wish.answered = True
+            status, answer, _ = self._send("GET", location, purchase.customer, {}, None)
+            if status == 200 and answer["state"] != "queued":
+                purchase.orders.add(answer["id"])
+                purchase.answered = True
                 return
             time.sleep(PAUSE)
 
-    def _ask(
+    def _send(
         self, method: str, path: str, customer: int, headers: dict[str, str], body: Any
     ) -> tuple[int, dict[str, Any], str]:
-        """Status, body and Location of an answer; status 0 when none came, or not all of it."""
-        headers = {**headers, "Authorization": f"Bearer {bursts.token(customer)}", "Content-Type": "application/json"}
+        """Return status, body and Location of the response; status 0 when it is missing or incomplete."""
+        headers = {**headers, "Authorization": f"Bearer {access_token(customer)}", "Content-Type": "application/json"}
         try:
             self._connection.request(method, path, None if body is None else json.dumps(body), headers)
-            answer = self._connection.getresponse()
-            return answer.status, json.loads(answer.read()), answer.headers.get("Location", "")
+            response = self._connection.getresponse()
+            return response.status, json.loads(response.read()), response.headers.get("Location", "")
         except (OSError, HTTPException, ValueError):
             self._connection.close()
             return 0, {}, ""

@@ -1,4 +1,4 @@
-"""What happens to the shop in the middle of a burst, by name."""
+"""The faults, by name: each happens to the shop in the middle of a burst."""
 
 from __future__ import annotations
 
@@ -8,101 +8,91 @@ from random import Random
 
 from django_redis import get_redis_connection
 
-from loadtest.stack import answers
-from tests.faults.buyers import Burst
+from loadtest.local_shop import is_healthy
+from tests.faults.buyers import Crowd
 from tests.faults.parts import Parts
-from tests.faults.proxy import Line, Way
+from tests.faults.proxy import CuttableProxy, Direction
 from tests.waiting import wait_for
 
 CUTS = 4
-GONE = 0.2  # seconds for which a server is away, at most
+DOWNTIME = 0.2  # seconds until a killed server is started again, at most
 
-Fault = Callable[[Parts, Burst, Random], int]
-"""Does it at a random moment, and returns how often."""
+InjectFault = Callable[[Parts, Crowd, Random], int]
+"""Causes the fault, and returns how many times."""
 
 
-def kill_web_process(parts: Parts, burst: Burst, random: Random) -> int:
+def kill_web_process(parts: Parts, crowd: Crowd, random: Random) -> int:
     parts.kill_a_web_process()
     return 1
 
 
-def kill_web(parts: Parts, burst: Burst, random: Random) -> int:
-    parts.stack.web.kill()
-    parts.stack.web.start()
-    parts.stack.web.wait_until(lambda: answers(parts.stack.url), timeout=30)
+def kill_web(parts: Parts, crowd: Crowd, random: Random) -> int:
+    parts.shop.web.kill()
+    parts.shop.web.start()
+    parts.shop.web.wait_until(lambda: is_healthy(parts.shop.url), timeout=30)
     return 1
 
 
-def kill_worker(parts: Parts, burst: Burst, random: Random) -> int:
+def kill_worker(parts: Parts, crowd: Crowd, random: Random) -> int:
     parts.worker.kill()
     parts.worker.start()
     return 1
 
 
-def kill_valkey(parts: Parts, burst: Burst, random: Random) -> int:
+def kill_valkey(parts: Parts, crowd: Crowd, random: Random) -> int:
     parts.valkey.child.kill()
-    time.sleep(random.uniform(0, GONE))
+    time.sleep(random.uniform(0, DOWNTIME))
     parts.valkey.start()
     return 1
 
 
-def kill_valkey_without_its_log(parts: Parts, burst: Burst, random: Random) -> int:
-    """It comes back as it was when it stopped logging, and somebody has been told since that he is queued."""
+def kill_valkey_without_aof(parts: Parts, crowd: Crowd, random: Random) -> int:
+    """Stop logging writes, wait until one more order is queued, then kill Valkey: it restarts without that order."""
     get_redis_connection("default").config_set("appendonly", "no")
-    before = {wish.key for wish in burst.wishes if wish.queued}
-    wait_for(
-        lambda: burst.over or any(wish.queued and not wish.answered for wish in burst.wishes if wish.key not in before)
-    )
-    return kill_valkey(parts, burst, random)
+    before = {purchase.key for purchase in crowd.purchases if purchase.queued}
+
+    def queued_since() -> bool:
+        since = (purchase for purchase in crowd.purchases if purchase.key not in before)
+        return any(purchase.queued and not purchase.answered for purchase in since)
+
+    wait_for(lambda: crowd.done or queued_since())
+    return kill_valkey(parts, crowd, random)
 
 
-def kill_postgres(parts: Parts, burst: Burst, random: Random) -> int:
+def kill_postgres(parts: Parts, crowd: Crowd, random: Random) -> int:
     parts.kill_postgres()
-    time.sleep(random.uniform(0, GONE))
+    time.sleep(random.uniform(0, DOWNTIME))
     parts.postgres.start()
     return 1
 
 
-def cut_redis(parts: Parts, burst: Burst, random: Random) -> int:
-    return cut(parts.to_redis, burst, random, {"there": 300, "back": 20})
-
-
-def cut_postgres(parts: Parts, burst: Burst, random: Random) -> int:
-    return cut(parts.to_postgres, burst, random, {"there": 3000, "back": 800})
-
-
-def cut(line: Line, burst: Burst, random: Random, within: Mapping[Way, int]) -> int:
+def cut(proxy: CuttableProxy, crowd: Crowd, random: Random, within: Mapping[Direction, int]) -> int:
     """Cut one connection after the other, each in the middle of a call, until the burst is over.
 
     Args:
-        within: so many bytes, a few orders' worth of those who need the line least.
+        within: the most bytes before a cut: a few orders of the strategy that sends least.
     """
-    before = line.cuts
+    before = proxy.cuts
     for number in range(before + 1, before + CUTS + 1):
-        way = random.choice(tuple(within))
-        line.cut_after(random.randrange(within[way]), way)
-        wait_for(lambda wanted=number: line.cuts >= wanted or burst.over)  # type: ignore[misc]
-    line.leave_alone()
-    return line.cuts - before
+        direction = random.choice(tuple(within))
+        proxy.cut_after(random.randrange(within[direction]), direction)
+        wait_for(lambda wanted=number: proxy.cuts >= wanted or crowd.done)  # type: ignore[misc]
+    proxy.stop_cutting()
+    return proxy.cuts - before
 
 
-def nothing(parts: Parts, burst: Burst, random: Random) -> int:
-    """What only a fault should break must hold without one."""
-    return 0
-
-
-FAULTS: Mapping[str, Fault] = {
+FAULTS: Mapping[str, InjectFault] = {
     "kill-web-process": kill_web_process,
     "kill-web": kill_web,
     "kill-worker": kill_worker,
     "kill-valkey": kill_valkey,
     "kill-postgres": kill_postgres,
-    "cut-redis": cut_redis,
-    "cut-postgres": cut_postgres,
+    "cut-redis": lambda parts, *rest: cut(parts.to_redis, *rest, {"request": 300, "response": 20}),
+    "cut-postgres": lambda parts, *rest: cut(parts.to_postgres, *rest, {"request": 3000, "response": 800}),
 }
 
-CONTROLS: Mapping[str, Fault] = {
-    "kill-valkey-without-its-log": kill_valkey_without_its_log,
-    "nothing": nothing,
+CONTROLS: Mapping[str, InjectFault] = {
+    "kill-valkey-without-aof": kill_valkey_without_aof,
+    "nothing": lambda *_: 0,
 }
-"""What a shop need not survive, and what it must."""
+"""For negative controls: a fault that no shop survives, and none at all."""

@@ -1,4 +1,4 @@
-"""Strategies that lose something when a part of the shop is killed: negative controls of the rounds."""
+"""Flawed strategies that lose something when a part of the shop is killed: negative controls of the rounds."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from inventory.strategies.lua import Lua
 from inventory.strategies.lua_queue import LuaQueue
 from shop.models import Sale
 
-BEHIND = 0.1  # seconds for which a flaw is open: before the commit, or in doubt after it
+WINDOW = 0.1  # seconds for which a flaw is open: before the commit, or before its outcome is known
 
 
 class AnswersEarly(Strategy):
-    """Answers before the commit."""
+    """Confirms the order before the commit."""
 
     name = "answers-early"
 
     def _place(self, order: OrderRequest, save: Save) -> Placement:
-        answer = threading.Event()
+        answered = threading.Event()
         refused: list[BaseException] = []
 
         def write() -> None:
@@ -41,17 +41,17 @@ class AnswersEarly(Strategy):
                     for item in order.items:
                         stock.take(item.sku, item.quantity)
                     save_one(order, save)
-                    answer.set()
-                    time.sleep(BEHIND)
+                    answered.set()
+                    time.sleep(WINDOW)
             except BaseException as error:
                 refused.append(error)
             finally:
-                answer.set()
+                answered.set()
                 connections.close_all()
 
-        connections.close_all()  # the writer needs one of the pool too
+        connections.close_all()  # the writer needs a connection of the pool too
         threading.Thread(target=write).start()
-        answer.wait()
+        answered.wait()
         if refused:
             raise refused[0]
         return Placement.COMMITTED
@@ -72,7 +72,7 @@ return {0, 0}
 
 
 class AsksNobody(Lua):
-    """Believes Redis when it says "sold out": what is taken without a note would look lost to who asks Postgres."""
+    """Trusts "sold out" from Redis, without asking Postgres, where units taken without a note would look lost."""
 
     @contextmanager
     def agreed(self) -> Iterator[None]:
@@ -80,7 +80,7 @@ class AsksNobody(Lua):
 
 
 class NotesInMemory(Counters):
-    """Remembers what it has taken for whom, instead of noting it in Redis."""
+    """Keeps reservations in memory, not in Redis."""
 
     def take(self, request: OrderRequest) -> None:
         self.items = request.items
@@ -102,7 +102,7 @@ class NotesInMemory(Counters):
 
 
 class LuaWithoutNotes(AsksNobody):
-    """Takes units in Redis, and nobody else can tell whose they are."""
+    """Takes units in Redis without a note of who reserved them."""
 
     name = "lua-without-notes"
 
@@ -111,7 +111,7 @@ class LuaWithoutNotes(AsksNobody):
 
 
 class GivesBackWhenInDoubt(Lua):
-    """Takes an answer that does not come for a failure, although the COMMIT may have succeeded."""
+    """Treats a missing answer to COMMIT as a failure, although the COMMIT may have succeeded."""
 
     name = "gives-back-when-in-doubt"
 
@@ -123,7 +123,7 @@ class GivesBackWhenInDoubt(Lua):
                 for item in order.items:
                     stock.take(item.sku, item.quantity)
                 save_one(order, save)
-            time.sleep(BEHIND)
+            time.sleep(WINDOW)
             for sku in order.skus:
                 stock.on_hand(sku)
         except BaseException:
@@ -134,35 +134,35 @@ class GivesBackWhenInDoubt(Lua):
 
 
 class AcknowledgesEarly(AsksNobody, LuaQueue):
-    """Takes what it saves off the queue before the commit; what other sales have queued, after it.
+    """Acknowledges queue entries of its own sales before the commit.
 
-    In the same transaction: as long as it has the rows of the stock, nobody counts them and finds units without an
-    owner. So only a crash shows it.
+    The transaction still holds the rows of the stock, so no check sees units without an owner: only a crash shows the
+    flaw. Entries of other sales are acknowledged after the commit.
     """
 
     name = "acknowledges-early"
 
     def _save(self, entries: Sequence[QueueEntry], save: Save, reject: Reject, saved: Saved) -> None:
-        mine = set(Sale.objects.filter(strategy=self.name).values_list("pk", flat=True))
-        early = {entry.id: entry for entry in entries if entry.request and entry.request.sale in mine}
+        own = set(Sale.objects.filter(strategy=self.name).values_list("pk", flat=True))
+        early = {entry.id: entry for entry in entries if entry.request and entry.request.sale in own}
 
-        def save_and_take_off(requests: Sequence[OrderRequest]) -> Mapping[UUID, InventoryError]:
+        def save_and_acknowledge(requests: Sequence[OrderRequest]) -> Mapping[UUID, InventoryError]:
             refusals = save(requests)
             if written := [
                 early[request.id] for request in requests if request.id in early and request.id not in refusals
             ]:
                 self.queue().done(written)
-                time.sleep(BEHIND)
+                time.sleep(WINDOW)
             return refusals
 
-        super()._save(entries, save_and_take_off, reject, saved)
+        super()._save(entries, save_and_acknowledge, reject, saved)
 
 
 def register(*, worker: bool = False) -> None:
-    """Let a sale choose them, in this process.
+    """Register the flawed strategies in this process.
 
     Args:
-        worker: this process saves what is queued.
+        worker: whether this process saves queued orders; then `lua-queue` is flawed too.
     """
     known = registry._strategies()
     assert isinstance(known, dict)

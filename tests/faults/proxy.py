@@ -1,4 +1,4 @@
-"""A line between the shop and one of its servers, which can be cut in the middle of a call."""
+"""A proxy between the shop and a server that can cut connections in the middle of a call."""
 
 from __future__ import annotations
 
@@ -9,30 +9,30 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 
-Way = Literal["there", "back"]
+Direction = Literal["request", "response"]
 CHUNK = 65536  # bytes
 
 
-class Line:
-    """Passes on what comes to a TCP port of the loopback to a server's Unix socket, and back.
+class CuttableProxy:
+    """Forwards a TCP port of the loopback interface to a server's Unix socket.
 
-    Where no server listens, whoever connects is cut off at once.
+    It closes a new connection at once when no server listens.
     """
 
     def __init__(self, server: Path) -> None:
         self.cuts = 0
         self._server = server
-        self._left: dict[Way, int] = {}
+        self._left: dict[Direction, int] = {}
         listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = listener.getsockname()[1]
-        threading.Thread(target=asyncio.run, args=(self._serve(listener),), name="line", daemon=True).start()
+        threading.Thread(target=asyncio.run, args=(self._serve(listener),), name="proxy", daemon=True).start()
 
-    def cut_after(self, count: int, way: Way) -> None:
-        """Let so many more bytes pass this way, over all connections, and cut the one that carries the next."""
-        self._left = {way: count}
+    def cut_after(self, count: int, direction: Direction) -> None:
+        """Forward `count` more bytes in one direction, over all connections; cut the one that carries the next byte."""
+        self._left = {direction: count}
 
-    def leave_alone(self) -> None:
-        """Cut nothing that is not cut yet."""
+    def stop_cutting(self) -> None:
+        """Cancel a cut that has not happened yet."""
         self._left = {}
 
     async def _serve(self, listener: socket.socket) -> None:
@@ -41,31 +41,31 @@ class Line:
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            answers, questions = await asyncio.open_unix_connection(self._server)
+            from_server, to_server = await asyncio.open_unix_connection(self._server)
         except OSError:
             writer.transport.abort()
             return
         try:
-            there = asyncio.ensure_future(self._pass(reader, questions, "there"))
-            back = asyncio.ensure_future(self._pass(answers, writer, "back"))
-            _, other = await asyncio.wait({there, back}, return_when=asyncio.FIRST_COMPLETED)
+            requests = asyncio.ensure_future(self._forward(reader, to_server, "request"))
+            responses = asyncio.ensure_future(self._forward(from_server, writer, "response"))
+            _, other = await asyncio.wait({requests, responses}, return_when=asyncio.FIRST_COMPLETED)
             for task in other:
                 task.cancel()
         finally:
             writer.transport.abort()
-            questions.transport.abort()
+            to_server.transport.abort()
 
-    async def _pass(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter, way: Way) -> None:
-        """Return when the source has ended, or the line is cut."""
+    async def _forward(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter, direction: Direction) -> None:
+        """Return when the source has ended, or the connection is cut."""
         with suppress(OSError):
             while chunk := await source.read(CHUNK):
-                left = self._left.get(way)
+                left = self._left.get(direction)
                 if left is not None and len(chunk) > left:
                     self._left = {}
                     sink.write(chunk[:left])
                     self.cuts += 1
                     return
                 if left is not None:
-                    self._left = {way: left - len(chunk)}
+                    self._left = {direction: left - len(chunk)}
                 sink.write(chunk)
                 await sink.drain()

@@ -1,4 +1,4 @@
-"""A round: a fresh sale, a burst, a fault in the middle of it, and what the tables say when all is at rest."""
+"""A round: a new sale, a burst, a fault in the middle of it, and a comparison of the answers with the tables."""
 
 from __future__ import annotations
 
@@ -18,93 +18,92 @@ from django.utils import timezone
 from inventory import stock
 from inventory.models import StockItem
 from inventory.strategies import registry
-from loadtest import burst as bursts
+from loadtest.preparation import create_customers
 from shop import conservation
 from shop.models import Order, Product, Sale, SaleItem
 from shop.orders.saving import saved
 from shop.sales import lifecycle
-from tests.faults.buyers import BUYERS, Burst, Wish
+from tests.faults.buyers import BUYERS, Crowd, Purchase
 from tests.faults.faults import CONTROLS, FAULTS
-from tests.faults.parts import Parts, rest
+from tests.faults.parts import Parts, wait_until_idle
 from tests.waiting import PATIENCE
 
 UNITS = 20  # of each sku
 SKUS = 3
-WISHES = 3 * BUYERS  # about twice what there is
-LATEST = WISHES // 2  # answers before the fault, at most
-MOMENT = 2.0  # seconds for which the shop may still say "sold out" of what has come back
-BUSY = 0.5  # seconds without an answer for anybody after which who is told to come later does
-SETTLED = 3.0  # seconds in which what was being written in Redis and Postgres is written in both
+PURCHASES = 3 * BUYERS  # about twice what the stock can serve
+LATEST = PURCHASES // 2  # answers before the fault, at most
+SOLD_OUT_CACHED = 2.0  # seconds for which the shop may still answer "sold out" after units were returned
+BUSY = 0.5  # seconds without any answer after which a purchase may be postponed
+WRITTEN = 3.0  # seconds until a write in progress has reached both Redis and Postgres
 
 
 def play(parts: Parts, *, strategy: str, fault: str, seed: str) -> dict[str, Any]:
-    """Let a burst come, do the fault in the middle of it, and look at what is left.
+    """Run a burst, cause the fault in the middle of it, and look for losses.
 
     Args:
-        seed: decides the carts, and the moment and the kind of the fault.
+        seed: decides the carts, and the moment and details of the fault.
 
     Returns:
-        `faults`; `wishes`, and how many of them were `answered_before` the first fault; `orders`; `retries`; and in
-        `losses` what went wrong, by name: nothing, in a sound shop.
+        `faults`; `purchases`, and how many were `answered_before` the fault; `orders`; `retries`; and `losses` by name,
+        which is empty for a sound shop.
     """
-    random = Random(seed)  # noqa: S311 - it is there to be repeated
-    moment, later = random.randint(1, LATEST), random.uniform(0, 0.01)
-    *customers, last = bursts.make_customers(WISHES + 1)
+    random = Random(seed)  # noqa: S311 - a repeatable sequence
+    moment, pause = random.randint(1, LATEST), random.uniform(0, 0.01)
+    *customers, last = create_customers(PURCHASES + 1)
     sale, products = open_sale(strategy)
-    wishes = [wish_of(customer, sale, cart(list(products.values()), random), random) for customer in customers]
+    purchases = [purchase_of(each, sale, random_cart(list(products.values()), random), random) for each in customers]
 
     parts.ended.clear()
-    # What a process that is dead has reserved keeps those busy who want it, until it is reconciled.
-    with Burst(parts.stack.port, wishes, busy=BUSY) as burst:
-        burst.wait_until(moment)
-        time.sleep(later)  # into the middle of some call
-        answered_before = burst.answered
-        faults = {**FAULTS, **CONTROLS}[fault](parts, burst, random)
-        parts.supervise(lambda: burst.over, "the buyers to be answered")
-    retries = sum(wish.requests for wish in wishes) - len(wishes)
+    # Units that a dead process reserved keep buyers busy until they are reconciled, so let purchases be postponed.
+    with Crowd(parts.shop.port, purchases, busy=BUSY) as crowd:
+        crowd.wait_until(moment)
+        time.sleep(pause)  # into the middle of a call
+        answered_before = crowd.answered
+        faults = {**FAULTS, **CONTROLS}[fault](parts, crowd, random)
+        parts.restart_until(lambda: crowd.done, "the buyers to be answered")
+    retries = sum(purchase.requests for purchase in purchases) - len(purchases)
     parts.recover()
-    # Before it is reconciled: what is reserved may be somebody's who is dead, but every unit is somebody's.
-    ownerless = drift_at_rest(products)
-    # Nobody is on his way any more: what is reserved and no order is nobody's.
+    # Before reconciling, units may be reserved for a dead process, but every unit has an owner.
+    ownerless = lasting_drift(products)
+    # No order is in progress any more, so a reservation without an order belongs to nobody.
     call_command("reconcile", grace=0.0)
 
-    # Everybody asks once more with the same key: who has an order finds it, and who has none may try.
-    ask(parts, wishes)
+    # Repeat every purchase with its key: it finds its order, or tries again.
+    repeat(parts, purchases)
     left = {product: units for sku, product in products.items() if (units := stock.on_hand(sku))}
     if left:
-        wishes.append(wish_of(last, sale, sorted(left.items()), random))
-        until = time.monotonic() + MOMENT
-        while not wishes[-1].orders and time.monotonic() < until:
-            ask(parts, wishes[-1:])
-    rest()
+        purchases.append(purchase_of(last, sale, sorted(left.items()), random))
+        deadline = time.monotonic() + SOLD_OUT_CACHED
+        while not purchases[-1].orders and time.monotonic() < deadline:
+            repeat(parts, purchases[-1:])
+    wait_until_idle()
     losses = {
-        **losses_of(wishes),
-        **losses_in_tables(sale, products, wishes),
-        "reserved": reserved_for_ever(products),
-        "ownerless": ownerless + drift_at_rest(products),
+        **losses_in_answers(purchases),
+        **losses_in_tables(sale, products, purchases),
+        "reserved": lasting_reservations(products),
+        "ownerless": ownerless + lasting_drift(products),
         "unsellable": sum(stock.on_hand(sku) for sku in products),
-        # Celery's worker may, with the connection that it loses: https://github.com/celery/kombu/issues/582
+        # Celery's worker may end with its connection: https://github.com/celery/kombu/issues/582
         "ended by itself": sorted(set(parts.ended) - {"worker"}),
     }
     lifecycle.close(sale)
     return {
         "faults": faults,
-        "wishes": WISHES,
+        "purchases": PURCHASES,
         "answered_before": answered_before,
-        "orders": sum(bool(wish.orders) for wish in wishes),
+        "orders": sum(bool(purchase.orders) for purchase in purchases),
         "retries": retries,
         "losses": {name: loss for name, loss in losses.items() if loss},
     }
 
 
-def ask(parts: Parts, wishes: Sequence[Wish]) -> None:
-    """A burst in which nothing happens."""
-    with Burst(parts.stack.port, wishes) as burst:
-        parts.supervise(lambda: burst.over, "the buyers to be answered")
+def repeat(parts: Parts, purchases: Sequence[Purchase]) -> None:
+    with Crowd(parts.shop.port, purchases) as crowd:
+        parts.restart_until(lambda: crowd.done, "the buyers to be answered")
 
 
 def open_sale(strategy: str) -> tuple[int, dict[str, int]]:
-    """A sale of its own, open and preheated: its id, and its products by their sku."""
+    """Open and preheat a new sale; return its id, and its product ids by sku."""
     now = timezone.now()
     products = {}
     with transaction.atomic():
@@ -120,41 +119,40 @@ def open_sale(strategy: str) -> tuple[int, dict[str, int]]:
     return sale.pk, products
 
 
-def cart(products: Sequence[int], random: Random) -> list[tuple[int, int]]:
-    """One product, or several in a random order; one unit or two of each."""
+def random_cart(products: Sequence[int], random: Random) -> list[tuple[int, int]]:
+    """Return one or several products in random order, with one or two units of each."""
     wanted = random.sample(products, random.choice((1, 1, 2, SKUS)))
     return [(product, random.randint(1, 2)) for product in wanted]
 
 
-def wish_of(customer: int, sale: int, wanted: Sequence[tuple[int, int]], random: Random) -> Wish:
-    return Wish(customer, str(UUID(int=random.getrandbits(128))), sale, wanted)
+def purchase_of(customer: int, sale: int, cart: Sequence[tuple[int, int]], random: Random) -> Purchase:
+    return Purchase(customer, str(UUID(int=random.getrandbits(128))), sale, cart)
 
 
-def losses_of(wishes: Sequence[Wish]) -> dict[str, Any]:
-    """What the buyers saw go wrong."""
+def losses_in_answers(purchases: Sequence[Purchase]) -> dict[str, Any]:
     return {
-        "unanswered": sum(wish.gave_up for wish in wishes),
-        "queued for ever": sum(wish.gave_up and wish.queued for wish in wishes),
-        "wrong answers": sorted(set().union(*(wish.refusals for wish in wishes)) - {"sold-out"}),
-        "two answers for one key": sum(len(wish.orders) > 1 for wish in wishes),
+        "unanswered": sum(purchase.gave_up for purchase in purchases),
+        "queued for ever": sum(purchase.gave_up and purchase.queued for purchase in purchases),
+        "wrong answers": sorted(set().union(*(purchase.refusals for purchase in purchases)) - {"sold-out"}),
+        "two answers for one key": sum(len(purchase.orders) > 1 for purchase in purchases),
     }
 
 
-def losses_in_tables(sale: int, skus: Mapping[str, int], wishes: Sequence[Wish]) -> dict[str, Any]:
-    """What the tables hold against what the buyers were told."""
+def losses_in_tables(sale: int, skus: Mapping[str, int], purchases: Sequence[Purchase]) -> dict[str, Any]:
+    """Compare the tables with the answers."""
     rows = Order.objects.filter(sale=sale).values_list("pk", "customer")
-    there = {str(order) for order, _ in rows}
-    told = set().union(*(wish.orders for wish in wishes))
+    in_tables = {str(order) for order, _ in rows}
+    answered = set().union(*(purchase.orders for purchase in purchases))
     return {
-        "missing": len(told - there),
-        "untold": len(there - told),
+        "missing": len(answered - in_tables),
+        "untold": len(in_tables - answered),
         "two orders for one key": sum(count > 1 for count in Counter(customer for _, customer in rows).values()),
         "unconserved": [str(figures) for figures in conservation.figures(skus) if not figures.conserved],
     }
 
 
-def reserved_for_ever(skus: Mapping[str, int]) -> int:
-    """Units that stay noted in Redis, for nobody. What a worker has left on a queue is taken over after a while."""
+def lasting_reservations(skus: Mapping[str, int]) -> int:
+    """Return the units that stay reserved in Redis. A worker takes over an abandoned queue entry after a while."""
     deadline = time.monotonic() + PATIENCE
     while (units := units_reserved(skus)) and time.monotonic() < deadline:
         time.sleep(0.05)
@@ -166,23 +164,23 @@ def units_reserved(skus: Mapping[str, int]) -> int:
     return sum(units for name, units in reserved.items() if sku_of(name) in skus)
 
 
-def sku_of(name: str) -> str:
-    """The sku of a counter: its own name, or what that of a segment begins with."""
-    return name.partition("\0")[0]
+def sku_of(counter: str) -> str:
+    """Return the sku of a counter; the name of a segment's counter begins with it."""
+    return counter.partition("\0")[0]
 
 
-def drift_at_rest(skus: Mapping[str, int]) -> int:
-    """The drift that stays: Redis and Postgres are read one after the other, and a worker may be between them."""
-    until = time.monotonic() + SETTLED
-    while (drift := drift_in_redis(skus)) and time.monotonic() < until:
+def lasting_drift(skus: Mapping[str, int]) -> int:
+    """Return the drift that stays: a worker may write between our reads of Redis and Postgres."""
+    deadline = time.monotonic() + WRITTEN
+    while (drift := drift_in_redis(skus)) and time.monotonic() < deadline:
         time.sleep(0.05)
     return drift
 
 
 def drift_in_redis(skus: Mapping[str, int]) -> int:
-    """Units that Redis keeps from everybody and has reserved for nobody, or admits though they are gone.
+    """Return how many units Redis withholds without a reservation, or offers although they are gone.
 
-    What is noted for a request that has become an order is sold.
+    A reservation whose order is saved is a sale.
     """
     counters = registry.counters()
     notes = counters.notes()
@@ -193,6 +191,6 @@ def drift_in_redis(skus: Mapping[str, int]) -> int:
             for name, units in note.items:
                 reserved[sku_of(name)] += units
     on_hand = dict(StockItem.objects.filter(sku__in=skus).values_list("sku", stock.all_on_hand()))
-    left = {sku: admits for sku, admits in counters.left(list(skus)).items() if admits is not None}
+    left = {sku: offered for sku, offered in counters.left(list(skus)).items() if offered is not None}
     left.update({sku: units for sku, (units, _) in registry.segment_counters().sums(list(skus)).items()})
-    return sum(abs(on_hand[sku] - admits - reserved[sku]) for sku, admits in left.items())
+    return sum(abs(on_hand[sku] - offered - reserved[sku]) for sku, offered in left.items())

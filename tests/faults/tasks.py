@@ -1,4 +1,4 @@
-"""The shop as Celery's worker runs it, with the negative controls beside its strategies."""
+"""The Celery application of the worker, with the flawed strategies registered."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""The same faults, while the shop's locks are on servers of their own: others get them, and nothing is lost."""
+"""The same faults for strategies whose locks are on servers of their own."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.faults.conftest import Shop, Survives, running_shop
+from tests.faults.conftest import RoundPlayer, Survives, round_player
 from tests.faults.faults import FAULTS
 from tests.lock_servers import SERVERS
 
@@ -19,14 +19,12 @@ def strategy(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture(scope="module")
-def shop(strategy: str) -> Iterator[Shop]:
+def player(strategy: str) -> Iterator[RoundPlayer]:
     setting, server = SERVERS[strategy]
-    with server() as address, running_shop(**{setting: address}) as running:
+    with server() as address, round_player(**{setting: address}) as running:
         yield running
 
 
 @pytest.mark.parametrize("fault", sorted(FAULTS))
-def test_what_was_answered_is_there_and_every_unit_is_somebodys(
-    survives: Survives, strategy: str, fault: str, number: int
-) -> None:
+def test_nothing_is_lost(survives: Survives, strategy: str, fault: str, number: int) -> None:
     survives(strategy, fault, number)

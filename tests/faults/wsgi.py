@@ -1,4 +1,4 @@
-"""The shop as its web server runs it, with the negative controls beside its strategies."""
+"""The WSGI application of the web server, with the flawed strategies registered."""
 
 from shop.runtime.wsgi import application
 

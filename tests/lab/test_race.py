@@ -217,20 +217,20 @@ def test_a_child_that_is_killed_leaves_nothing_once_its_servers_have_ended(
 def test_a_folder_is_removed_when_its_servers_have_ended_and_not_before(monkeypatch: pytest.MonkeyPatch) -> None:
     own, servers = isolation.folder("removed"), isolation.folder("removed")
     own.create()
-    assert servers.claim.take()
+    assert servers.ownership.take()
     removal = threading.Thread(target=isolation.remove, args=(own,))
     removal.start()
     removal.join(0.3)
     assert removal.is_alive()
-    servers.claim.release()
+    servers.ownership.release()
     wait_for(lambda: not own.path.exists(), "its removal")
     removal.join()
     own.create()
-    assert servers.claim.take()
+    assert servers.ownership.take()
     monkeypatch.setattr(isolation, "PATIENCE", 0.0)
     with pytest.raises(ServerError, match="its servers run"):
         isolation.remove(own)
-    servers.claim.release()
+    servers.ownership.release()
     own.delete()
 
 

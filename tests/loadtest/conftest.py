@@ -1,4 +1,4 @@
-"""A run folder of its own for whole shops, so that they share nothing with the tests of the other rooms."""
+"""Whole shops under load, in a run folder of their own."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from typing import Any
 
 import pytest
 
-from loadtest.stack import free_port
+from loadtest.local_shop import free_port
 from servers import RunFolder, Servers
 from tests.waiting import wait_for
 
 CHECKOUT = Path(__file__).resolve().parent.parent.parent
 Manage = Callable[..., subprocess.CompletedProcess[str]]
 Verdicts = tuple[int, dict[str, dict[str, Any]]]
-"""The exit status of a command, and its verdict on each that sold."""
+"""The exit status of `manage.py rush`, and its verdicts by seller."""
 
 
 @pytest.fixture(scope="session")
 def folder() -> Iterator[Path]:
-    """The run folder of the shops under load. Its servers run once for all tests, since starting them is slow."""
+    """The run folder. Its servers run for the whole session, because starting them is slow."""
     path = Path(tempfile.mkdtemp(prefix="lu-load-"))
     with Servers(RunFolder(path)):
         yield path
@@ -43,7 +43,7 @@ def environment(folder: Path) -> dict[str, str]:
 
 @pytest.fixture(scope="session")
 def manage(environment: dict[str, str]) -> Manage:
-    """Run a command as a person would; returns when it has ended."""
+    """Run a management command and return when it has ended."""
 
     def run(*arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
@@ -60,10 +60,7 @@ def manage(environment: dict[str, str]) -> Manage:
 
 @pytest.fixture(scope="module")
 def shop(environment: dict[str, str]) -> Iterator[str]:
-    """A shop with the lab, and without a worker, as `manage.py serve` starts it.
-
-    Nobody waits in it for longer than two TTLs of a lock that is not freed.
-    """
+    """A shop with the lab and without a worker. Waiting for a lock ends after two TTLs."""
     port = free_port()
     command = [sys.executable, "manage.py", "serve", "--port", str(port)]
     subprocess.run([sys.executable, "manage.py", "migrate", "-v", "0"], cwd=CHECKOUT, env=environment, check=True)
@@ -83,7 +80,7 @@ def running(command: list[str], environment: dict[str, str]) -> Iterator[subproc
 
 
 def status(url: str) -> int:
-    """The HTTP status that an address answers with; 0 when nobody does."""
+    """Return the HTTP status of an address; 0 without a response."""
     try:
         with urllib.request.urlopen(url, timeout=5) as response:
             return response.status
@@ -91,8 +88,8 @@ def status(url: str) -> int:
         return 0
 
 
-def rush_of_all(manage: Manage, *arguments: str) -> Verdicts:
-    """Let a burst come to each of those who are named. One command for all: starting one takes longer than a burst."""
+def rush_all(manage: Manage, *arguments: str) -> Verdicts:
+    """Run a burst for each seller in one command, because starting a command takes longer than a burst."""
     done = manage("rush", *arguments, "--json")
     assert done.returncode < 2, done.stderr
     results = [json.loads(line) for line in done.stdout.splitlines()]

@@ -1,4 +1,4 @@
-"""The bursts of `test_rush`, sold by the strategies whose locks are on servers that a shop need not have."""
+"""The bursts of `test_rush` with strategies whose locks are on servers of their own."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from functools import partial
 
 import pytest
 
-from tests.loadtest.conftest import Manage, rush_of_all
+from tests.loadtest.conftest import Manage, rush_all
 from tests.lock_servers import SERVERS
 
 pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module", params=SERVERS)
-def there(manage: Manage, request: pytest.FixtureRequest) -> Iterator[tuple[str, Manage]]:
-    """A strategy, and commands of a shop that knows its server."""
+def seller(manage: Manage, request: pytest.FixtureRequest) -> Iterator[tuple[str, Manage]]:
+    """A strategy, and a `manage` whose environment names its server."""
     setting, server = SERVERS[request.param]
-    with server() as where:
-        yield request.param, partial(manage, **{setting: where})
+    with server() as address:
+        yield request.param, partial(manage, **{setting: address})
 
 
 @pytest.mark.parametrize(
@@ -29,9 +29,9 @@ def there(manage: Manage, request: pytest.FixtureRequest) -> Iterator[tuple[str,
         pytest.param(["--stock", "20", "--skus", "3", "--attempts", "300"], 60, id="carts"),
     ],
 )
-def test_two_hundred_buyers_get_every_unit_once(there: tuple[str, Manage], burst: list[str], stock: int) -> None:
-    strategy, manage = there
-    status, results = rush_of_all(manage, "--strategy", strategy, "--clients", "200", *burst)
+def test_every_unit_is_sold_once(seller: tuple[str, Manage], burst: list[str], stock: int) -> None:
+    strategy, manage = seller
+    status, results = rush_all(manage, "--strategy", strategy, "--clients", "200", *burst)
     result = results[strategy]
     assert status == 0, result
     assert (result["stock"], result["sold"], result["on_hand"]) == (stock, stock, 0), result

@@ -1,4 +1,4 @@
-"""A run folder for each test, and nothing left of it afterwards."""
+"""Run folders that are removed after each test, with all processes that name them."""
 
 import shutil
 import tempfile
@@ -13,17 +13,17 @@ from tests.servers.support import kill, processes_naming, server_processes
 
 @pytest.fixture
 def outer() -> Iterator[Path]:
-    """A folder that others may pass through, with a path short enough for sockets in it."""
+    """A folder that other users may enter, with a path short enough for sockets in it."""
     path = Path(tempfile.mkdtemp(prefix="lu-"))
     path.chmod(0o755)
     yield path
-    kill(processes_naming(path))  # parents and keepers of a test that failed
+    kill(processes_naming(path))  # left by a failed test
     shutil.rmtree(path, ignore_errors=True)
 
 
 @pytest.fixture
 def folder(outer: Path) -> Iterator[RunFolder]:
-    """A run folder, not made yet."""
+    """A run folder that does not exist yet."""
     folder = RunFolder(outer / "run")
     yield folder
     kill(server_processes(folder))
@@ -31,7 +31,6 @@ def folder(outer: Path) -> Iterator[RunFolder]:
 
 @pytest.fixture
 def other_folder(outer: Path) -> Iterator[RunFolder]:
-    """A second one."""
     folder = RunFolder(outer / "other")
     yield folder
     kill(server_processes(folder))

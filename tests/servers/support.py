@@ -1,4 +1,4 @@
-"""What the tests of the servers share: waiting, looking at processes, and parents to kill."""
+"""Helpers: scripts that run servers, and looking at processes."""
 
 import subprocess
 import sys
@@ -16,7 +16,6 @@ from servers.postgres import Postgres, connect
 
 Answer = TypeVar("Answer")
 CHECKOUT = Path(__file__).resolve().parents[2]
-# Runs the servers of a folder, says which processes they are, and waits for a signal.
 PARENT = """
 import signal, sys
 from pathlib import Path
@@ -25,15 +24,17 @@ with Servers(RunFolder(Path(sys.argv[1]))) as servers:
     print("running", flush=True)
     signal.pause()
 """
-# The same where the kernel does not tell children that their parent died.
-PARENT_WITHOUT_DEATH_SIGNAL = "import servers.process; servers.process._end_with_parent = lambda number: None" + PARENT
+# As on a system whose kernel does not tell children that their parent died.
+PARENT_WITHOUT_DEATH_SIGNAL = (
+    "import servers.process; servers.process._request_death_signal = lambda number: None" + PARENT
+)
 
 
 def run_python(code: str, *args: object) -> "subprocess.Popen[str]":
-    """Run a script that may import the project; its output is a pipe, and it leads a session of its own."""
-    # A shell starts what it puts in the background, the tests maybe, with Ctrl-C ignored.
-    listening = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
-    command = [sys.executable, "-c", listening + code, *map(str, args)]
+    """Run a script that may import the project, in its own session and with a pipe as its output."""
+    # A shell makes background jobs ignore Ctrl-C, and the tests may be one.
+    prologue = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+    command = [sys.executable, "-c", prologue + code, *map(str, args)]
     return subprocess.Popen(command, cwd=CHECKOUT, stdout=subprocess.PIPE, text=True, start_new_session=True)
 
 
@@ -46,12 +47,11 @@ def start_parent(folder: RunFolder, code: str = PARENT) -> "subprocess.Popen[str
 
 
 def server_processes(folder: RunFolder) -> list[psutil.Process]:
-    """Every process of the folder's Postgres and Valkey."""
     return processes_naming(f"{folder.path}/", Postgres(folder.postgres).cluster)
 
 
 def processes_naming(*marks: object) -> list[psutil.Process]:
-    """The live processes that have one of the marks in their command line."""
+    """Return the live processes that have one of the marks in their command line."""
     found = []
     for process in psutil.process_iter():
         with suppress(psutil.Error):
@@ -61,7 +61,7 @@ def processes_naming(*marks: object) -> list[psutil.Process]:
 
 
 def of_each(ask: Callable[[psutil.Process], Answer], processes: Iterable[psutil.Process]) -> list[Answer]:
-    """What those say that have not ended since they were listed: a backend comes and goes with its client."""
+    """Return the answers of the processes that are still there: a Postgres backend ends with its client."""
     answers = []
     for process in processes:
         with suppress(psutil.NoSuchProcess):
@@ -70,12 +70,11 @@ def of_each(ask: Callable[[psutil.Process], Answer], processes: Iterable[psutil.
 
 
 def kill(processes: Iterable[psutil.Process]) -> None:
-    """Kill those that have not ended since they were listed."""
     of_each(psutil.Process.kill, processes)
 
 
 def gone(process: psutil.Process) -> bool:
-    """Whether it ended, be it that nobody has reaped it yet."""
+    """Whether the process ended, even when its parent has not reaped it."""
     try:
         return bool(process.status() == psutil.STATUS_ZOMBIE)
     except psutil.NoSuchProcess:
@@ -83,12 +82,11 @@ def gone(process: psutil.Process) -> bool:
 
 
 def sockets(folder: RunFolder) -> list[Path]:
-    """The sockets that are left in the folder."""
     return [path for path in folder.path.rglob("*") if path.is_socket()]
 
 
 def sql(folder: RunFolder, statement: str) -> str:
-    """The first value that a statement returns from our database, as text."""
+    """Return the first value that a statement returns, as text."""
     with connect(folder.postgres, database="last_unit") as connection:
         cursor: psycopg.Cursor[tuple[object, ...]] = connection.execute(statement)  # type: ignore[arg-type]
         row = cursor.fetchone() if cursor.description else None
@@ -97,3 +95,12 @@ def sql(folder: RunFolder, statement: str) -> str:
 
 def valkey_client(folder: RunFolder) -> "redis.Redis":
     return redis.Redis.from_url(folder.valkey_url, decode_responses=True)
+
+
+def write_one(folder: RunFolder) -> None:
+    sql(folder, "CREATE TABLE kept AS SELECT 7 AS n")
+    valkey_client(folder).set("kept", "7")
+
+
+def read_one(folder: RunFolder) -> tuple[str, str]:
+    return sql(folder, "SELECT n FROM kept"), valkey_client(folder).get("kept")

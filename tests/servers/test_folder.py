@@ -1,4 +1,4 @@
-"""The run folder refuses what servers or other users could turn against us."""
+"""The run folder: where it is, what it refuses, who owns it, and its removal."""
 
 import fcntl
 import os
@@ -9,14 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from servers import RunFolder, ServerError, etcd, postgres, valkey
-from servers import ownership as claim_module
+from servers import RunFolder, ServerError, etcd, ownership, postgres, valkey
 from servers.folder import CHECKOUT
 from tests.servers.support import run_python
 from tests.waiting import wait_for
 
 ROOT = os.geteuid() == 0
-as_root = pytest.mark.skipif(not ROOT, reason="needs root")
 SECRET = """
 import sys
 from pathlib import Path
@@ -28,7 +26,7 @@ import signal, sys
 from pathlib import Path
 from servers import RunFolder
 folder = RunFolder(Path(sys.argv[1]))
-assert folder.claim.take(["valkey"])
+assert folder.ownership.take(["valkey"])
 print("held", flush=True)
 signal.pause()
 """
@@ -38,9 +36,7 @@ def mode(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
 
 
-def test_the_default_is_one_folder_for_each_user_and_checkout_and_naming_it_makes_nothing(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_default_is_one_folder_per_user_and_checkout(monkeypatch: pytest.MonkeyPatch, folder: RunFolder) -> None:
     monkeypatch.delenv("RUN_FOLDER", raising=False)
     monkeypatch.setattr(tempfile, "tempdir", "/tmp/lu-nowhere")  # noqa: S108
     here = RunFolder.default().path
@@ -49,26 +45,20 @@ def test_the_default_is_one_folder_for_each_user_and_checkout_and_naming_it_make
     assert here.name.startswith(f"last-unit-{os.geteuid()}-")
     assert RunFolder.default().path != here
     assert not here.parent.exists()
-
-
-def test_run_folder_in_the_environment_wins(monkeypatch: pytest.MonkeyPatch, folder: RunFolder) -> None:
     monkeypatch.setenv("RUN_FOLDER", str(folder.path))
     assert RunFolder.default().path == folder.path
 
 
-def test_a_folder_that_is_made_lets_nobody_list_it(folder: RunFolder) -> None:
+@pytest.mark.parametrize("exists", [False, True])
+def test_other_users_cannot_list_it(folder: RunFolder, exists: bool) -> None:
+    if exists:
+        folder.path.mkdir()
+        folder.path.chmod(0o777)
     folder.create()
     assert mode(folder.path) == (0o711 if ROOT else 0o700)
 
 
-def test_an_empty_folder_of_ours_will_do_and_is_closed(folder: RunFolder) -> None:
-    folder.path.mkdir()
-    folder.path.chmod(0o777)
-    folder.create()
-    assert mode(folder.path) == (0o711 if ROOT else 0o700)
-
-
-def test_a_path_too_long_for_a_socket_is_refused_and_one_byte_less_is_not(outer: Path) -> None:
+def test_a_path_too_long_for_a_socket_is_refused(outer: Path) -> None:
     longest = outer / ("x" * (107 - len("/postgres/.s.PGSQL.5432") - len(str(outer)) - 1))
     with pytest.raises(ServerError, match=r"1 bytes too long for a socket.*RUN_FOLDER"):
         RunFolder(longest.with_name(longest.name + "x")).create()
@@ -77,13 +67,13 @@ def test_a_path_too_long_for_a_socket_is_refused_and_one_byte_less_is_not(outer:
 
 
 @pytest.mark.parametrize("name", ["a,b", "$(touch x)", 'a"b', "`a`", "a\\b"])
-def test_a_path_that_postgres_or_its_clients_would_misread_is_refused(outer: Path, name: str) -> None:
+def test_a_path_that_postgres_would_misread_is_refused(outer: Path, name: str) -> None:
     with pytest.raises(ServerError, match="in a path"):
         RunFolder(outer / name).create()
     assert list(outer.iterdir()) == []
 
 
-def test_a_symbolic_link_is_refused_and_not_followed(outer: Path) -> None:
+def test_a_symbolic_link_is_refused(outer: Path) -> None:
     target, link = outer / "target", outer / "link"
     target.mkdir()
     link.symlink_to(target)
@@ -93,18 +83,14 @@ def test_a_symbolic_link_is_refused_and_not_followed(outer: Path) -> None:
     assert list(target.iterdir()) == []
 
 
-def test_a_file_in_its_place_is_refused(folder: RunFolder) -> None:
+def test_a_file_or_a_missing_parent_is_refused(folder: RunFolder) -> None:
     folder.path.touch()
-    with pytest.raises(ServerError, match="not a folder"):
-        folder.create()
+    for path, reason in ((folder.path, "not a folder"), (folder.path / "missing" / "run", "cannot be created")):
+        with pytest.raises(ServerError, match=reason):
+            RunFolder(path).create()
 
 
-def test_a_missing_parent_is_a_clear_error(outer: Path) -> None:
-    with pytest.raises(ServerError, match="No such file or directory"):
-        RunFolder(outer / "missing" / "run").create()
-
-
-def test_somebody_elses_folder_is_refused_and_left_as_it_is(folder: RunFolder) -> None:
+def test_the_folder_of_another_user_is_refused(folder: RunFolder) -> None:
     theirs = folder.path if ROOT else Path("/usr")
     if ROOT:
         theirs.mkdir(mode=0o755)
@@ -116,37 +102,39 @@ def test_somebody_elses_folder_is_refused_and_left_as_it_is(folder: RunFolder) -
     assert mode(theirs) == before
 
 
-def test_a_folder_in_use_for_something_else_is_refused_and_never_deleted(folder: RunFolder) -> None:
+def test_a_folder_with_other_files_is_refused(folder: RunFolder) -> None:
     folder.path.mkdir()
     thesis = folder.path / "thesis.tex"
     thesis.touch()
     for action in (folder.create, folder.delete):
         with pytest.raises(ServerError, match="in use for something else"):
             action()
-    assert thesis.exists()
+    with pytest.raises(FileNotFoundError):
+        folder.ownership.take()
+    assert list(folder.path.iterdir()) == [thesis]
 
 
-@as_root
-def test_as_root_a_parent_that_the_servers_user_cannot_pass_is_refused_and_left_as_it_is(
-    folder: RunFolder, outer: Path
-) -> None:
+@pytest.mark.skipif(not ROOT, reason="needs root")
+def test_a_parent_that_the_servers_user_cannot_enter_is_refused(folder: RunFolder, outer: Path) -> None:
     outer.chmod(0o700)
-    with pytest.raises(ServerError, match=f"nobody, who cannot pass through {outer}"):
+    with pytest.raises(ServerError, match=f"nobody, who cannot enter {outer}"):
         folder.create()
     assert not folder.path.exists()
     assert mode(outer) == 0o700
 
 
-def test_delete_removes_everything_and_says_nothing_when_there_is_nothing(folder: RunFolder) -> None:
+def test_delete_removes_everything(folder: RunFolder) -> None:
     folder.secret_key()
     (folder.path / "postgres").mkdir()
+    for wheel in (postgres.WHEEL, valkey.WHEEL, etcd.WHEEL):
+        wheel._copy(folder.path).mkdir()
     folder.delete()
     assert not folder.path.exists()
     folder.delete()
 
 
 @pytest.mark.parametrize(
-    ("theirs", "named"),
+    ("foreign", "named"),
     [
         (["thesis.tex"], "thesis.tex in it"),
         (["a", "b", "c", "d", "e"], "a, b, c and 2 more in it"),
@@ -154,134 +142,104 @@ def test_delete_removes_everything_and_says_nothing_when_there_is_nothing(folder
         (["web-8000.log/"], "web-8000.log in it"),
         (["postgres-backup.sql"], "postgres-backup.sql in it"),
     ],
-    ids=["a file", "several", "a folder", "a folder with the name of a file of ours", "almost ours"],
+    ids=["a file", "several", "a folder", "a folder with the name of our file", "a similar name"],
 )
-def test_delete_leaves_what_somebody_else_has_put_there(folder: RunFolder, theirs: list[str], named: str) -> None:
+def test_delete_keeps_other_files(folder: RunFolder, foreign: list[str], named: str) -> None:
     folder.secret_key()
-    ours = ("keeper.log", "web-8001.log", "beat-schedule.db", "locust-17.log")
-    for name in (*ours, *theirs):
+    for name in ("supervisor.log", "web-8001.log", "beat-schedule.db", "locust-17.log", *foreign):
         (folder.path / name).mkdir() if name.endswith("/") else (folder.path / name).touch()
     (folder.path / "postgres" / "data").mkdir(parents=True)
     with pytest.raises(ServerError, match=named):
         folder.delete()
     left = {entry.name for entry in folder.path.iterdir()}
-    assert left == {name.rstrip("/") for name in theirs} | {folder.claim.note.name}
+    assert left == {name.rstrip("/") for name in foreign} | {folder.ownership.owner_file.name}
 
-    for name in theirs:
+    for name in foreign:
         (folder.path / name).rmdir() if name.endswith("/") else (folder.path / name).unlink()
     folder.delete()
     assert not folder.path.exists()
 
 
-def test_delete_knows_the_copies_of_every_program(folder: RunFolder) -> None:
+def test_delete_is_refused_while_the_servers_run(folder: RunFolder) -> None:
     folder.create()
-    for wheel in (postgres.WHEEL, valkey.WHEEL, etcd.WHEEL):
-        wheel._copy(folder.path).mkdir()
-    folder.delete()
-    assert not folder.path.exists()
-
-
-def test_delete_is_refused_while_somebody_runs_the_servers(folder: RunFolder) -> None:
-    folder.create()
-    assert folder.claim.take()
+    assert folder.ownership.take()
     with pytest.raises(ServerError, match="stop them first"):
         RunFolder(folder.path).delete()
     assert folder.path.exists()
 
 
-def test_the_secret_key_stays_the_same_and_only_its_owner_may_read_it(folder: RunFolder) -> None:
-    key = folder.secret_key()
-    assert len(key) >= 50
-    assert RunFolder(folder.path).secret_key() == key
-    assert mode(folder.path / "secret-key") == 0o600
-
-
-def test_who_makes_it_between_two_of_our_looks_is_no_stranger(
+def test_a_folder_that_another_process_creates_at_the_same_time_is_ours(
     folder: RunFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder.path.mkdir(mode=0o700)
     exists = Path.exists
 
-    def slowly(path: Path) -> bool:
-        said = exists(path)
-        if path == folder.claim.note:
+    def created_just_now(path: Path) -> bool:
+        found = exists(path)
+        if path == folder.ownership.owner_file:
             path.touch()
-        return said
+        return found
 
-    monkeypatch.setattr(Path, "exists", slowly)
+    monkeypatch.setattr(Path, "exists", created_just_now)
     folder.create()
 
 
-def test_another_folder_has_another_secret_key(folder: RunFolder, other_folder: RunFolder) -> None:
-    assert folder.secret_key() != other_folder.secret_key()
+def test_the_secret_key_is_private_and_lasts(folder: RunFolder, other_folder: RunFolder) -> None:
+    key = folder.secret_key()
+    assert len(key) >= 50
+    assert RunFolder(folder.path).secret_key() == key != other_folder.secret_key()
+    assert mode(folder.path / "secret-key") == 0o600
 
 
-def test_processes_that_ask_at_once_get_the_same_secret_key(folder: RunFolder) -> None:
-    askers = [run_python(SECRET, folder.path) for _ in range(4)]
-    assert len({asker.communicate()[0] for asker in askers}) == 1
+def test_concurrent_processes_get_the_same_secret_key(folder: RunFolder) -> None:
+    readers = [run_python(SECRET, folder.path) for _ in range(4)]
+    assert len({reader.communicate()[0] for reader in readers}) == 1
 
 
 @pytest.mark.skipif(not Path("/proc/locks").exists(), reason="needs Linux to see who waits for a lock")
-def test_who_asks_while_the_secret_key_is_being_made_waits_for_it(folder: RunFolder) -> None:
+def test_a_process_waits_for_a_secret_key_that_is_being_written(folder: RunFolder) -> None:
     folder.create()
-    with (folder.path / "secret-key").open("w") as being_made:
-        fcntl.flock(being_made, fcntl.LOCK_EX)
-        asker = run_python(SECRET, folder.path)
-        wait_for(lambda: f"-> FLOCK  ADVISORY  WRITE {asker.pid} " in Path("/proc/locks").read_text())
-        being_made.write("made by the first")
-    assert asker.communicate()[0] == "made by the first\n"
+    with (folder.path / "secret-key").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        reader = run_python(SECRET, folder.path)
+        wait_for(lambda: f"-> FLOCK  ADVISORY  WRITE {reader.pid} " in Path("/proc/locks").read_text())
+        file.write("written by the first")
+    assert reader.communicate()[0] == "written by the first\n"
 
 
-def test_a_claim_belongs_to_one_process_until_it_ends_however_it_ends(folder: RunFolder) -> None:
+def test_ownership_ends_with_its_process(folder: RunFolder) -> None:
     folder.create()
     holder = run_python(HOLD, folder.path)
     assert holder.stdout is not None
     assert holder.stdout.readline() == "held\n"
-    assert not folder.claim.take()
-    assert folder.claim.owner() == claim_module.Owner(holder.pid, ("valkey",))
+    assert not folder.ownership.take()
+    assert folder.ownership.owner() == ownership.Owner(holder.pid, ("valkey",))
     holder.kill()
     holder.wait()
-    assert folder.claim.owner() is None
-    assert folder.claim.take()
+    assert folder.ownership.owner() is None
+    assert folder.ownership.take()
+    folder.ownership.release()
+    assert folder.ownership.owner() is None
 
 
-def test_a_claim_makes_no_run_folder_of_a_strangers(folder: RunFolder) -> None:
-    folder.path.mkdir()
-    with pytest.raises(FileNotFoundError):
-        folder.claim.take()
-    assert list(folder.path.iterdir()) == []
+def test_a_reused_process_id_is_not_the_owner(folder: RunFolder) -> None:
     folder.create()
-    assert folder.claim.take()
+    assert folder.ownership.take(["postgres"])
+    folder.ownership.owner_file.write_text(f"{os.getpid()} 1 postgres\n")
+    assert folder.ownership.owner() == ownership.Owner(None, ())
 
 
-def test_looking_for_the_owner_leaves_the_claim_free(folder: RunFolder) -> None:
+def test_ownership_of_a_deleted_folder_does_not_count(folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     folder.create()
-    assert folder.claim.owner() is None
-    assert folder.claim.take()
-    folder.claim.release()
-    assert folder.claim.owner() is None
+    flock = fcntl.flock
 
-
-def test_a_process_that_got_the_number_of_an_earlier_owner_is_not_taken_for_it(folder: RunFolder) -> None:
-    folder.create()
-    assert folder.claim.take(["postgres"])
-    folder.claim.note.write_text(f"{os.getpid()} 1 postgres\n")
-    assert folder.claim.owner() == claim_module.Owner(None, ())
-
-
-def test_a_claim_on_a_folder_that_was_deleted_meanwhile_does_not_count(
-    folder: RunFolder, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder.create()
-    lock = fcntl.flock
-
-    def lock_after_somebody_replaced_the_folder(file: int, kind: int) -> None:
+    def replace_folder_first(file: int, kind: int) -> None:
         folder.path.rename(f"{folder.path}-old")
         folder.create()
-        lock(file, kind)
+        flock(file, kind)
 
-    monkeypatch.setattr(claim_module.fcntl, "flock", lock_after_somebody_replaced_the_folder)
-    assert not folder.claim.take()
+    monkeypatch.setattr(ownership.fcntl, "flock", replace_folder_first)
+    assert not folder.ownership.take()
     monkeypatch.undo()
-    assert folder.claim.take()
+    assert folder.ownership.take()
     RunFolder(Path(f"{folder.path}-old")).delete()

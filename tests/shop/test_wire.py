@@ -15,8 +15,8 @@ import psycopg
 import pytest
 from django.conf import settings
 
-from loadtest.burst import token
-from loadtest.stack import free_port
+from loadtest.local_shop import free_port
+from loadtest.tokens import access_token
 from tests.factories import new_customer, on_sale
 from tests.waiting import wait_for
 
@@ -64,7 +64,7 @@ def ask(port: int, method: str, path: str, body: Any = None, **headers: str) -> 
 
 def test_what_only_a_web_server_shows(port: int) -> None:
     offer = on_sale({"a": 3})
-    headers = {"Authorization": f"Bearer {token(new_customer())}", "Content_Type": "application/json"}
+    headers = {"Authorization": f"Bearer {access_token(new_customer())}", "Content_Type": "application/json"}
     order = json.dumps({"sale": offer.sale, "items": [{"product": offer.products["a"], "quantity": 1}]}).encode()
 
     def place(key: str, body: Any = order, path: str = "/api/orders/", **more: str) -> tuple[int, str, Any]:
@@ -105,7 +105,7 @@ def test_a_row_that_somebody_else_holds_for_long_is_answered_with_503(port: int)
             "POST",
             "/api/orders/",
             json.dumps({"sale": offer.sale, "items": [{"product": offer.products["a"], "quantity": 1}]}),
-            Authorization=f"Bearer {token(new_customer())}",
+            Authorization=f"Bearer {access_token(new_customer())}",
             Content_Type="application/json",
             Idempotency_Key="one",
         )
@@ -123,7 +123,7 @@ def test_the_collector_passes_by_what_the_web_server_has_loaded() -> None:
 
 @pytest.mark.parametrize("authorized", [True, False], ids=["too large", "without a token"])
 def test_a_body_of_10_mb_is_answered_to_who_sends_all_of_it_before_he_listens(port: int, authorized: bool) -> None:
-    headers = {"Authorization": f"Bearer {token(new_customer())}"} if authorized else {}
+    headers = {"Authorization": f"Bearer {access_token(new_customer())}"} if authorized else {}
     body = b'{"sale": "' + b"a" * 10 * 1024 * 1024 + b'"}'
     for _ in range(10):
         answer = ask(

@@ -1,4 +1,4 @@
-"""`manage.py rush`: one burst, one verdict; or several, one after the other."""
+"""`manage.py rush`: send bursts of orders to a shop, and print a verdict on each."""
 
 from __future__ import annotations
 
@@ -12,49 +12,65 @@ from contextlib import ExitStack
 from typing import Any
 
 from django.conf import settings
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import BaseCommand, CommandError, CommandParser, DjangoHelpFormatter
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.table import Table
 
 from inventory.strategies import registry
-from loadtest import audit
 from loadtest.arguments import clients, positive
+from loadtest.local_shop import LocalShop, is_healthy
+from loadtest.report import print_verdict, progress_bar
 from loadtest.rush import Rush, RushError
-from loadtest.stack import Stack, answers
+from loadtest.verdict import holds, summarize
 from servers import ServerError
 from shop.management.commands.serve import allowed_connections
 from shop.management.commands.servers import line_of
+
+EXAMPLES = """\
+examples:
+  manage.py rush --strategy lua --clients 200        one burst, one verdict
+  manage.py rush --strategy lua --strategy row-lock  two strategies, one after the other
+  manage.py rush --rung compute-and-overwrite        flawed code of the lab: it oversells
+  manage.py rush --skus 3 --stock 20                 carts with several products
+  manage.py rush --json | jq .p99_ms                 figures for a script
+"""
+
+
+class HelpFormatter(DjangoHelpFormatter, argparse.RawDescriptionHelpFormatter):
+    """Keeps the line breaks of description and examples."""
 
 
 def strategy(text: str) -> dict[str, str]:
     if text not in registry.NAMES:
         raise argparse.ArgumentTypeError(
-            f"there is no {text}; there are {', '.join(registry.NAMES)}; redlock, etcd-lock and zookeeper-lock once "
-            "REDLOCK_URLS, ETCD_URL or ZOOKEEPER_HOSTS is set. A flawed rung of the lab is named with --rung"
+            f"there is no strategy {text}; choose one of {', '.join(registry.NAMES)}. redlock, etcd-lock and "
+            "zookeeper-lock need REDLOCK_URLS, ETCD_URL or ZOOKEEPER_HOSTS. A flawed rung of the lab needs --rung"
         )
     return {"strategy": text}
 
 
 def rung(text: str) -> dict[str, str]:
     if text in registry.NAMES:
-        raise argparse.ArgumentTypeError(f"{text} is a strategy: --strategy {text}")
+        raise argparse.ArgumentTypeError(f"{text} is a strategy: use --strategy {text}")
     return {"rung": text}
 
 
 class Command(BaseCommand):
-    help = (
-        "Lets a burst of buyers loose on a strategy, or on a flawed rung of the lab, and counts from the tables what "
-        "was sold; on several, one after the other. Starts a shop of its own, unless --url names one that runs with "
-        "the same settings. "
-        "Exit status 0 when nothing was sold twice or lost, 1 when something was, or when somebody was refused with "
-        "units left for him, 2 when there is no verdict."
-    )
+    help = """\
+Send a burst of orders over HTTP to a shop and count from the tables whether every
+unit was sold at most once. Without --url the command starts a shop and stops it.
+
+Exit status 0 when no unit was sold twice and no order was lost, 1 when a verdict is
+BROKEN (a buyer who is refused although enough units are left counts too), 2 when
+there is no verdict."""
+
+    def create_parser(self, prog_name: str, subcommand: str, **options: Any) -> CommandParser:
+        options |= {"formatter_class": HelpFormatter, "epilog": EXAMPLES}
+        return super().create_parser(prog_name, subcommand, **options)
 
     def add_arguments(self, parser: CommandParser) -> None:
         for kind, explained in (
-            (strategy, f"how stock is taken (guarded-update): {', '.join(registry.NAMES)}; may be repeated"),
-            (rung, "a flawed rung of the lab, such as compute-and-overwrite; may be repeated"),
+            (strategy, f"how the shop takes stock (default: guarded-update): {', '.join(registry.NAMES)}; repeatable"),
+            (rung, "a flawed rung of the lab, such as compute-and-overwrite; repeatable"),
         ):
             parser.add_argument(
                 f"--{kind.__name__}",
@@ -64,28 +80,31 @@ class Command(BaseCommand):
                 metavar=kind.__name__.upper(),
                 help=explained,
             )
-        parser.add_argument("--stock", type=positive, default=100, help="units there are of each sku (100)")
+        parser.add_argument("--stock", type=positive, default=100, help="units of each sku (default: 100)")
         parser.add_argument(
-            "--skus", type=positive, default=1, help="of several, each order is a cart of 1 to 3 units (1)"
-        )
-        parser.add_argument("--clients", type=clients, default=50, help="buyers who ask at the same time (50)")
-        parser.add_argument("--quantity", type=positive, default=1, help="units in an order (1), at most 1000")
-        parser.add_argument(
-            "--attempts",
-            type=positive,
-            default=0,
-            help="orders that are tried (twice what there is)",
+            "--skus", type=positive, default=1, help="number of skus; with several, an order has 1 to 3 units"
         )
         parser.add_argument(
-            "--seconds", type=positive, default=0, help="after which nobody comes or asks again (until all have come)"
+            "--clients", type=clients, default=50, help="buyers that order at the same time (default: 50)"
         )
-        parser.add_argument("--url", default="", help="a running shop; without it one is started and stopped again")
-        said = parser.add_mutually_exclusive_group()
-        said.add_argument("--json", action="store_true", help="end with one JSON object a burst in place of the table")
-        said.add_argument(
+        parser.add_argument(
+            "--quantity", type=positive, default=1, help="units in each order of a single sku, at most 1000"
+        )
+        parser.add_argument(
+            "--attempts", type=positive, default=0, help="number of orders (default: twice what the stock can serve)"
+        )
+        parser.add_argument(
+            "--seconds", type=positive, default=0, help="stop starting and retrying orders after this time"
+        )
+        parser.add_argument(
+            "--url", default="", help="a running shop with the same settings (default: start one for this command)"
+        )
+        output = parser.add_mutually_exclusive_group()
+        output.add_argument("--json", action="store_true", help="print one JSON object per burst, not a table")
+        output.add_argument(
             "--json-lines",
             action="store_true",
-            help="progress and verdicts as lines of JSON, for a program; ends when its standard input is closed",
+            help="print progress and verdicts as lines of JSON, for programs; exit when standard input is closed",
         )
 
     def handle(self, *args: Any, **options: Any) -> None:
@@ -93,27 +112,20 @@ class Command(BaseCommand):
         burst = {name: options[name] for name in names}
         rushes = [Rush(**seller, **burst) for seller in options["sellers"] or [{"strategy": "guarded-update"}]]
         if options["json_lines"]:
-            end_with_the_reader()
+            interrupt_when_input_closes()
         console = Console(stderr=True)
-        statuses = [2]
         try:
             with ExitStack() as running:
                 url = options["url"].rstrip("/")
                 if not url:
-                    lab, background = any(rush.rung for rush in rushes), any(rush.needs_workers for rush in rushes)
-                    with console.status("Starting the shop …"):
-                        stack = running.enter_context(Stack(lab=lab, background=background))
-                    console.print(*map(line_of, stack.in_use), sep="\n", style="dim", soft_wrap=True, highlight=False)
-                    url = stack.url
-                    if crowd := too_many(options["clients"]):
-                        console.print(crowd, soft_wrap=True, highlight=False)
-                elif not answers(url):
+                    url = self.start_shop(rushes, running, console)
+                elif not is_healthy(url):
                     raise CommandError(
-                        f"No healthy shop answers at {url}. `make demo` or `manage.py serve` starts one; what one that "
-                        f"is there lacks is said at {url}/health/.",
+                        f"No healthy shop answers at {url}. Start one with `make demo` or `manage.py serve`. If it "
+                        f"runs, {url}/health/ tells what it lacks.",
                         returncode=2,
                     )
-                statuses = [self.judge(rush, url, console, options) for rush in rushes]
+                statuses = [self.run_one(rush, url, console, options) for rush in rushes]
         except ServerError as error:
             raise CommandError(str(error), returncode=2) from error
         except KeyboardInterrupt:
@@ -121,48 +133,60 @@ class Command(BaseCommand):
         if any(statuses):
             raise SystemExit(max(statuses))
 
-    def judge(self, rush: Rush, url: str, console: Console, options: dict[str, Any]) -> int:
-        """Let one burst come, say what became of it, and return its exit status."""
+    def start_shop(self, rushes: list[Rush], running: ExitStack, console: Console) -> str:
+        """Start a shop that `running` stops again, and return its address."""
+        lab, background = any(rush.rung for rush in rushes), any(rush.needs_workers for rush in rushes)
+        with console.status("Starting the shop …"):
+            shop = running.enter_context(LocalShop(lab=lab, background=background))
+        console.print(*map(line_of, shop.statuses), sep="\n", style="dim", soft_wrap=True, highlight=False)
+        if warning := connection_warning(rushes[0].clients):
+            console.print(warning, soft_wrap=True, highlight=False)
+        return shop.url
 
-        def say(values: dict[str, Any]) -> None:
+    def run_one(self, rush: Rush, url: str, console: Console, options: dict[str, Any]) -> int:
+        """Run one burst, print its verdict and return the exit status."""
+
+        def write_line(values: dict[str, Any]) -> None:
             self.stdout.write(json.dumps({"name": rush.name, **values}))
             self.stdout.flush()
 
         try:
             if options["json_lines"]:
-                say({"wanted": rush.wanted})
-                result = rush.run(url, progress=lambda said: say(said) if "answered" in said else None)
+                write_line({"wanted": rush.wanted})
+                verdict = rush.run(url, progress=lambda counts: write_line(counts) if "answered" in counts else None)
             else:
-                result = run_with_progress(rush, url, console)
+                with progress_bar(rush, console) as show:
+                    verdict = rush.run(url, progress=show)
         except RushError as error:
             if options["json_lines"]:
-                say({"error": str(error)})
+                write_line({"error": str(error)})
             self.stderr.write(str(error))
             return 2
         if options["json_lines"]:
-            say({"result": result, "holds": audit.holds(result), "sentence": audit.sentence(result)})
+            write_line({"result": verdict, "holds": holds(verdict), "sentence": summarize(verdict)})
         elif options["json"]:
-            self.stdout.write(json.dumps(result))
+            self.stdout.write(json.dumps(verdict))
         else:
-            colour = "green" if audit.holds(result) else "red"
-            verdict = f"[bold {colour}]{result['strategy']}: {audit.sentence(result)}[/]"
-            Console().print(sheet(result), verdict, sep="\n")
-        return 0 if audit.holds(result) else 1
+            print_verdict(verdict)
+        return 0 if holds(verdict) else 1
 
 
-def too_many(buyers: int) -> str:
-    """What to know of so many buyers at once at a shop with our settings; nothing where it has room for them."""
+def connection_warning(buyers: int) -> str:
+    """Return a warning when a shop with our settings accepts fewer connections than there are buyers, else ""."""
     accepted = allowed_connections() * settings.WEB_PROCESSES
     if buyers <= accepted:
         return ""
     return (
-        f"{buyers:,} buyers at once are more than the {accepted:,} connections that the shop accepts (WEB_CONNECTIONS "
-        "of each process): some may give up before they are answered. Set it higher, or WEB_PROCESSES."
+        f"The shop accepts {accepted:,} connections (WEB_CONNECTIONS of each web process), fewer than the {buyers:,} "
+        "buyers: some may time out before they are answered. Raise WEB_CONNECTIONS or WEB_PROCESSES."
     )
 
 
-def end_with_the_reader() -> None:
-    """Whoever reads our lines holds the other end of our standard input. When it is gone we stop what we started."""
+def interrupt_when_input_closes() -> None:
+    """Raise KeyboardInterrupt in the main thread when the program that reads our lines is gone.
+
+    That program holds the other end of standard input. The interrupt stops everything that this command started.
+    """
     signal.signal(signal.SIGINT, signal.default_int_handler)
     main = threading.main_thread()
 
@@ -171,42 +195,4 @@ def end_with_the_reader() -> None:
         if main.ident is not None:
             signal.pthread_kill(main.ident, signal.SIGINT)
 
-    threading.Thread(target=wait, name="reader", daemon=True).start()
-
-
-def run_with_progress(rush: Rush, url: str, console: Console) -> dict[str, Any]:
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, TextColumn("{task.fields[said]}"), console=console, transient=True) as bar:
-        task = bar.add_task(rush.name, total=rush.wanted, said="")
-
-        def show(said: dict[str, Any]) -> None:
-            if "answered" in said:
-                answered = said["answered"] + said["refused"]
-                told = f"{said['answered']} sold, {said['refused']} refused, {said['busy']} told to try again"
-                bar.update(task, completed=answered, said=told)
-
-        return rush.run(url, progress=show)
-
-
-def sheet(result: dict[str, Any]) -> Table:
-    """One verdict, a figure a line."""
-    made = Table(show_header=False, box=None)
-    made.add_column(justify="right", style="bold")
-    for name, unit in SHEET:
-        made.add_row(f"{result[name]:,}", unit)
-    return made
-
-
-SHEET = (
-    ("sold", "units sold, counted from the tables"),
-    ("oversold", "units sold that never existed"),
-    ("refused", "buyers told that it is sold out"),
-    ("rejected", "buyers whose order was queued, and then sold nothing"),
-    ("unserved", "of both for whom there was enough"),
-    ("errors", "buyers without an answer that counts"),
-    ("busy", "times a buyer was told to try again"),
-    ("orders_per_s", "orders a second"),
-    ("refusals_per_s", "refusals a second"),
-    ("p50_ms", "ms until half of the buyers had their answer"),
-    ("p99_ms", "ms until all but one in a hundred had"),
-)
+    threading.Thread(target=wait, name="wait for the reader", daemon=True).start()

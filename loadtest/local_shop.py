@@ -1,4 +1,4 @@
-"""The whole shop as child processes: servers, web, worker and beat, started in order and stopped in reverse."""
+"""A whole shop on this machine: servers, web, worker and beat as child processes."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ CHECKOUT = Path(settings.BASE_DIR)
 CELERY = (sys.executable, "-m", "celery", "--app")
 
 
-class Stack:
-    """A running shop on this machine. As a context manager it runs inside the block.
+class LocalShop:
+    """A running shop. As a context manager, it starts its parts in order and stops them in reverse.
 
     Args:
-        port: of the web server; 0 for any that is free.
-        lab: whether the lab's endpoints are there.
-        background: whether Celery's worker and beat run too.
-        application: what the web server runs.
-        tasks: what Celery's worker runs.
-        environment: what web, worker and beat find in their environment beside ours.
+        port: port of the web server; 0 for a free one.
+        lab: whether to enable the lab's endpoints.
+        background: whether to run Celery's worker and beat too.
+        application: WSGI application of the web server.
+        tasks: Celery application of the worker.
+        environment: variables for web, worker and beat, added to those of this process.
     """
 
     def __init__(
@@ -56,35 +56,35 @@ class Stack:
         web = serve.granian_arguments("127.0.0.1", self.port, application)
         self.web = self._child("web", web, **serve.environment())
         self.servers: Servers | None = None
-        self.in_use: list[Status] = []
+        self.statuses: list[Status] = []
         self.children: list[Child] = []
         self._running = ExitStack()
 
     def __enter__(self) -> Self:
-        """Return once the shop answers.
+        """Start everything, and return once the shop answers.
 
         Raises:
-            ServerError, CommandError: a part does not start; those that did are stopped again.
+            ServerError, CommandError: a part does not start. Parts that did start are stopped again.
         """
         serve.refuse_busy_port("127.0.0.1", self.port)
         settings.RUN_FOLDER.create()
         with ExitStack() as starting:
-            wanted = [
+            own_servers = [
                 name
                 for name, ours in (("postgres", settings.DATABASE_IS_OURS), ("valkey", settings.REDIS_IS_OURS))
                 if ours
             ]
-            if wanted:
-                self.servers = starting.enter_context(Servers(settings.RUN_FOLDER, runs=tuple(wanted)))
-            self.in_use = found = servers.statuses(settings.RUN_FOLDER)
-            servers.refuse_the_dead(found)
+            if own_servers:
+                self.servers = starting.enter_context(Servers(settings.RUN_FOLDER, runs=own_servers))
+            self.statuses = servers.statuses(settings.RUN_FOLDER)
+            servers.refuse_the_dead(self.statuses)
             starting.callback(connections.close_all)
             call_command("migrate", verbosity=0, interactive=False)
             self._start(starting, self.web)
             if self.background:
                 self._start(starting, self._child("worker", worker_command(self.tasks)))
                 self._start(starting, self._child("beat", beat_command()))
-            self.web.wait_until(lambda: answers(self.url), timeout=60)
+            self.web.wait_until(lambda: is_healthy(self.url), timeout=60)
             self._running = starting.pop_all()
         return self
 
@@ -92,19 +92,19 @@ class Stack:
         self._running.close()
 
     def wait(self) -> None:
-        """Wait until a part of it ends by itself.
+        """Wait until a part ends by itself.
 
         Raises:
-            ServerError: that part, with the end of its log.
+            ServerError: names that part and its log.
         """
         while all(child.alive for child in self.children):
             time.sleep(0.5)
         ended = next(child for child in self.children if not child.alive)
-        raise ServerError(f"{ended.name} has ended. Its log: {ended.log}")
+        raise ServerError(f"{ended.name} has ended. Read its log to find out why: {ended.log}")
 
-    def _child(self, name: str, command: Sequence[str], **more: str) -> Child:
+    def _child(self, name: str, command: Sequence[str], **variables: str) -> Child:
         log = settings.RUN_FOLDER.path / f"{name}-{self.port}.log"
-        return Child(name, command, log=log, env={**self.environment, **more}, cwd=CHECKOUT)
+        return Child(name, command, log=log, env={**self.environment, **variables}, cwd=CHECKOUT)
 
     def _start(self, starting: ExitStack, child: Child) -> None:
         child.start()
@@ -122,14 +122,14 @@ def beat_command() -> tuple[str, ...]:
 
 
 def free_port() -> int:
-    """A port of the loopback that nobody uses right now."""
+    """Return a port of the loopback interface that is free at the moment."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
 
 
-def answers(url: str) -> bool:
-    """Whether a healthy shop is at an address."""
+def is_healthy(url: str) -> bool:
+    """Whether a healthy shop answers at `url`."""
     try:
         with urllib.request.urlopen(f"{url}/health/", timeout=5) as response:  # noqa: S310
             return bool(response.status == 200)

@@ -1,4 +1,4 @@
-"""The locks that people use today, where ours would stand."""
+"""A strategy that uses redis-py's lock, for comparison."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from inventory.strategies.base import Strategy
 
 
 class RedisPyLock(Strategy):
-    """redis-py's `Lock` around check, decrement and commit, in the same place as ours."""
+    """redis-py's `Lock` around check, decrement and commit, where `redis-lock` has ours."""
 
     name = "peer:redis-py-lock"
 

@@ -1,0 +1,222 @@
+"""Measurements of one lock: latency, hand-over, fairness, the cost of waiting, and recovery from a killed holder."""
+
+from __future__ import annotations
+
+import multiprocessing
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from multiprocessing.connection import Connection as Pipe
+from statistics import median, quantiles
+from typing import Any
+
+from loadtest.bench.addresses import Addresses
+from loadtest.bench.contenders import session
+from loadtest.bench.lock_sessions import Acquire
+
+GREEDY = 8
+"""Processes that take the lock again as soon as they have released it."""
+
+MAX_HOLD = 0.12
+"""Longest hold in seconds. It exceeds every waiter's polling pause, so that the phase of a poll has no effect."""
+
+
+def contended(name: str, lock: str, at: Addresses, *, count: int, seconds: float) -> dict[str, float | None]:
+    """Measure one round of hand-overs and of greedy processes on a lock.
+
+    Args:
+        name: the contender.
+        lock: name of the lock to contend for.
+        count: number of hand-overs.
+        seconds: duration of the greedy processes.
+    """
+    waits = handoffs(name, lock, at, count)
+    turns = greedy(name, lock, at, seconds)
+    percentiles = [each * 1000 for each in quantiles(waits, n=100, method="inclusive")]
+    return {
+        "handoff_p50_ms": median(waits) * 1000,
+        "handoff_p95_ms": percentiles[94],
+        "handoff_p99_ms": percentiles[98],
+        "greedy_min": min(turns),
+        "greedy_max": max(turns),
+    }
+
+
+def pairs(names: Sequence[str], at: Addresses, count: int) -> dict[str, dict[str, float | None]]:
+    """Measure the microseconds and the commands of an uncontended acquire and release, for each contender.
+
+    Each pass measures every contender once in a new random order, since a contender is slower after one that idles.
+    """
+    with ExitStack() as stack:
+        sessions = {name: stack.enter_context(session(name, at)) for name in names}
+        locks = {name: opened.make(f"{name} pair") for name, opened in sessions.items()}
+        for acquire in locks.values():
+            for _ in range(20):
+                acquire()()
+        times: dict[str, list[float]] = {name: [] for name in names}
+        for _ in range(count):
+            for name in random.sample(list(names), len(names)):
+                acquire = locks[name]
+                start = time.perf_counter()
+                acquire()()
+                times[name].append(time.perf_counter() - start)
+        return {
+            name: {
+                "pair_us": median(times[name]) * 1e6,
+                "commands_per_pair": commands_per_pair(locks[name], sessions[name].sent),
+            }
+            for name in names
+        }
+
+
+def commands_per_pair(acquire: Acquire, sent: Callable[[], int] | None) -> float | None:
+    if sent is None:
+        return None
+    before = sent()
+    for _ in range(50):
+        acquire()()
+    return round((sent() - before) / 50, 1)
+
+
+def handoffs(name: str, lock: str, at: Addresses, count: int) -> list[float]:
+    """Return the seconds from just before each release until the waiter holds the lock.
+
+    The waiter is another process, or another thread for a lock of threads.
+    """
+    with worker(name, _take_turns, name, lock, at) as pipe, session(name, at) as own:
+        acquire = own.make(lock)
+        pipe.recv()
+        waits = []
+        for _ in range(count):
+            release = acquire()
+            pipe.send("wait")
+            time.sleep(random.uniform(MAX_HOLD / 4, MAX_HOLD))  # noqa: S311
+            start = time.monotonic()
+            release()
+            waits.append(pipe.recv() - start)
+        pipe.send("end")
+        return waits
+
+
+def _take_turns(name: str, lock: str, at: Addresses, pipe: Pipe) -> None:
+    with session(name, at) as own:
+        acquire = own.make(lock)
+        own.make(f"{lock} warm-up")()()
+        pipe.send("ready")
+        while pipe.recv() == "wait":
+            release = acquire()
+            now = time.monotonic()
+            release()
+            pipe.send(now)
+
+
+def greedy(name: str, lock: str, at: Addresses, seconds: float) -> list[int]:
+    """Return how many turns each of `GREEDY` processes gets; threads, for a lock of threads."""
+    with ExitStack() as stack:
+        pipes = [stack.enter_context(worker(name, _be_greedy, name, lock, at, seconds)) for _ in range(GREEDY)]
+        for pipe in pipes:
+            pipe.recv()
+        for pipe in pipes:
+            pipe.send("go")
+        return [pipe.recv() for pipe in pipes]
+
+
+def _be_greedy(name: str, lock: str, at: Addresses, seconds: float, pipe: Pipe) -> None:
+    with session(name, at) as own:
+        acquire = own.make(lock)
+        own.make(f"{lock} warm-up of {multiprocessing.current_process().name}")()()
+        pipe.send("ready")
+        pipe.recv()
+        # Skip the first quarter: some processes may still be starting.
+        counts_from = time.monotonic() + seconds / 4
+        until = counts_from + seconds
+        turns = 0
+        while (now := time.monotonic()) < until:
+            acquire()()
+            turns += now > counts_from
+        pipe.send(turns)
+
+
+def idle_commands(name: str, at: Addresses, seconds: float) -> float | None:
+    """Return the commands per second of a waiter while nothing happens, without those of the holder.
+
+    Holder and waiter have a session each. Redis and etcd: commands that the waiter's client sends. ZooKeeper: packets
+    that the server receives on the waiter's connection, so pings count. Postgres: all statements of this process except
+    renewals, since a holder sends nothing else.
+    """
+    with session(name, at) as holder, session(name, at) as own:
+        if own.sent is None:
+            return None
+        release = holder.make(f"{name} idle")()
+        waiter = threading.Thread(target=lambda: own.make(f"{name} idle")()())
+        waiter.start()
+        time.sleep(1.0)  # until the waiter has asked, and sleeps or polls
+        before = own.sent()
+        time.sleep(seconds)
+        sent = own.sent() - before
+        release()
+        waiter.join()
+        return round(sent / seconds, 3)
+
+
+def recovery(name: str, at: Addresses) -> float | None:
+    """Return the seconds from the death of a holder process until a waiter in another process has the lock.
+
+    None for a lock of threads, which ends with its process.
+    """
+    if name == "thread":
+        return None
+    context = multiprocessing.get_context("spawn")
+    pipe, their_pipe = context.Pipe()
+    holder = context.Process(target=_hold, args=(name, f"{name} death", at, their_pipe), daemon=True)
+    with session(name, at) as own:
+        acquire = own.make(f"{name} death")
+        holder.start()
+        try:
+            pipe.recv()
+        finally:
+            holder.kill()
+        died = time.monotonic()
+        acquire()()
+        took = time.monotonic() - died
+    holder.join()
+    return round(took, 3)
+
+
+def _hold(name: str, lock: str, at: Addresses, pipe: Pipe) -> None:
+    with session(name, at) as own:
+        release = own.make(lock)()
+        pipe.send("held")
+        threading.Event().wait()
+        release()  # never reached, but some locks release a lease that is garbage collected
+
+
+@contextmanager
+def worker(name: str, target: Any, *args: Any) -> Iterator[Pipe]:
+    """Run `target(*args, pipe)` for a contender in a new process, or a thread for a lock of threads.
+
+    Yields the other end of the pipe.
+    """
+    if name == "thread":
+        pipe, their_pipe = multiprocessing.Pipe()
+        thread = threading.Thread(target=target, args=(*args, their_pipe))
+        thread.start()
+        yield pipe
+        thread.join()
+        return
+    # Fork from a process that has only imported this module, so that the child inherits no connection and no thread.
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([__name__])
+    pipe, their_pipe = context.Pipe()
+    child = context.Process(target=target, args=(*args, their_pipe), daemon=True)
+    child.start()
+    their_pipe.close()
+    try:
+        yield pipe
+        child.join(10)
+    finally:
+        child.kill()
+        child.join()
+        pipe.close()

@@ -1,0 +1,117 @@
+"""Measurements of one strategy: throughput and latency over HTTP, and commands per order."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import uuid
+from statistics import median
+from typing import Any
+from unittest import mock
+
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
+from redis.connection import AbstractConnection
+
+from inventory.strategies import registry
+from loadtest import outcome, preparation
+from loadtest.tokens import access_token
+from shop.orders.place import place_order
+from shop.orders.queued import save_queued
+
+PEER = "peer:redis-py-lock"
+EMPTY = "empty"
+PATHS = {EMPTY: "/bench/empty/", PEER: "/bench/redis-py-lock/"}
+STOCK = 1_000_000
+
+
+def measure(name: str, url: str, customers: list[int], *, clients: int, seconds: float) -> dict[str, Any]:
+    """Measure orders with ample stock and, for a strategy, refusals with too little stock."""
+    selling = measure_burst(name, url, customers, clients=clients, seconds=seconds, units=STOCK, quantity=1)
+    if name in PATHS:
+        return {**selling, "refusals_per_s": 0.0}
+    refusing = measure_burst(name, url, customers, clients=clients, seconds=seconds, units=1, quantity=2)
+    return {
+        **selling,
+        "refusals_per_s": refusing["refused_per_s"],
+        "conserved": selling["conserved"] and refusing["conserved"],
+    }
+
+
+def measure_burst(
+    name: str, url: str, customers: list[int], *, clients: int, seconds: float, units: int, quantity: int
+) -> dict[str, Any]:
+    """Run one burst, and check the tables afterwards."""
+    burst = preparation.prepare(
+        strategy=name if name in registry.NAMES else "guarded-update",
+        units=units,
+        quantity=quantity,
+        limit=STOCK,
+        customers=customers,
+    )
+    plan = {
+        "url": url,
+        "path": PATHS.get(name, burst.path),
+        "body": json.dumps(burst.body(burst.cart())),
+        "tokens": [access_token(customer) for customer in customers],
+        "clients": clients,
+        "seconds": seconds,
+    }
+    done = subprocess.run(
+        [sys.executable, "-m", "loadtest.bench.load"],
+        input=json.dumps(plan),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    load = json.loads(done.stdout)
+    outcome.wait_for_queue(burst)
+    (figures,) = outcome.stock_figures(burst)
+    outcome.close_sale(burst)
+    placed = load["answers"].get("201", 0) + load["answers"].get("202", 0)
+    refused = load["answers"].get("409", 0)
+    return {
+        "per_s": placed / load["seconds"],
+        "refused_per_s": refused / load["seconds"],
+        "others": sum(load["answers"].values()) - placed - refused,
+        **{name: load[name] for name in ("p50_ms", "p95_ms", "p99_ms", "client_min", "client_max", "generator_cpu")},
+        # A run that oversold or lost a confirmed order has no valid throughput.
+        "conserved": figures.conserved and (name == EMPTY or figures.sold == placed),
+    }
+
+
+def commands_per_order(name: str, customers: list[int]) -> dict[str, float]:
+    """Return SQL statements and Redis round trips of one order, once all caches are filled."""
+    burst = preparation.prepare(strategy=name, units=STOCK, limit=STOCK, customers=customers)
+    sent: list[int] = []
+    send = AbstractConnection.send_packed_command
+
+    def count(self: AbstractConnection, *args: Any, **options: Any) -> Any:
+        sent.append(1)
+        return send(self, *args, **options)
+
+    def buy(customer: int) -> None:
+        place_order(customer=customer, sale=burst.sale, quantities={product: 1}, key=uuid.uuid4().hex)
+
+    (product,) = burst.products.values()
+    for customer in customers[:2]:
+        buy(customer)
+    with mock.patch.object(AbstractConnection, "send_packed_command", count), CaptureQueriesContext(connection) as sql:
+        buy(customers[2])
+    save_queued()
+    outcome.close_sale(burst)
+    return {"sql_per_order": len(sql), "redis_per_order": len(sent)}
+
+
+def summarize_rounds(rounds: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return medians over the rounds, and least and most orders per second."""
+    latencies, clients = ("p50_ms", "p95_ms", "p99_ms"), ("client_min", "client_max")
+    names = ("per_s", "refusals_per_s", *latencies, *clients, "generator_cpu")
+    return {
+        **{name: median(row[name] for row in rounds) for name in names},
+        "least": min(row["per_s"] for row in rounds),
+        "most": max(row["per_s"] for row in rounds),
+        "others": sum(row["others"] for row in rounds),
+        "conserved": all(row["conserved"] for row in rounds),
+    }

@@ -1,0 +1,81 @@
+"""The demo: the same burst with flawed and sound ways of taking stock, one after the other."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich.console import Console
+from rich.live import Live
+
+from loadtest.report import comparison_table
+from loadtest.rush import OnProgress, Rush
+from loadtest.verdict import Verdict, holds
+
+# From the code that most people write first to the code that holds.
+PROGRESSION = (
+    Rush(rung="compute-and-overwrite"),
+    Rush(rung="subtract-in-sql"),
+    Rush(strategy="redis-lock"),
+    Rush(strategy="optimistic"),
+    Rush(strategy="guarded-update"),
+    Rush(strategy="lua"),
+)
+
+MAX_BURSTS = 5
+"""Bursts for a flawed rung. It oversells only when it loses a race, which one burst may miss on a busy machine."""
+
+
+def run_progression(url: str, console: Console) -> list[Verdict]:
+    """Run all bursts in a table that grows, and return the verdicts."""
+    verdicts: list[Verdict] = []
+    first = PROGRESSION[0]
+    console.print(
+        f"\n{first.stock} units, {first.clients} concurrent buyers, {first.wanted} attempted orders, over HTTP:\n"
+    )
+    with Live(console=console, auto_refresh=False) as live:
+        for rush in PROGRESSION:
+
+            def show(counts: dict[str, Any], name: str = rush.name) -> None:
+                live.update(comparison_table(verdicts, running=(name, counts)), refresh=True)
+
+            show({})
+            verdicts.append(run_until_broken(rush, url, progress=show))
+            live.update(comparison_table(verdicts), refresh=True)
+    for rush, verdict in zip(PROGRESSION, verdicts, strict=True):
+        if rush.rung and holds(verdict):
+            console.print(
+                f"\n{rush.name} was not broken in {MAX_BURSTS} bursts. It is flawed, but needs an unlucky moment: "
+                "run the demo again."
+            )
+        elif verdict["bursts"] > 1:
+            console.print(f"\n{rush.name} was broken by burst {verdict['bursts']}; the table shows that burst.")
+    console.print("\nThe flawed ones sell from tables of the lab, which the shop's admin and audit do not show.")
+    return verdicts
+
+
+def run_until_broken(rush: Rush, url: str, *, progress: OnProgress) -> Verdict:
+    """Run a burst; repeat it for a flawed rung until one breaks it, at most `MAX_BURSTS` times.
+
+    Returns:
+        The last verdict, with the number of bursts under `bursts`.
+    """
+    verdict: Verdict = {}
+    for bursts in range(1, MAX_BURSTS + 1 if rush.rung else 2):
+        verdict = {**rush.run(url, progress=progress), "bursts": bursts}
+        if not holds(verdict):
+            break
+    return verdict
+
+
+def welcome(url: str, password: str) -> str:
+    """Return what to try in the shop that keeps running."""
+    return f"""
+
+The shop keeps running. Stop it with Ctrl-C.
+
+  API            {url}/api/docs/
+  admin          {url}/admin/          stock, locks, orders
+  lab            {url}/lab/            watch flawed code break
+  log in as      admin or buyer, password {password}
+  another burst  make rush ARGS="--strategy lua --clients 200 --url {url}"
+"""

@@ -1,0 +1,56 @@
+"""Reading the outcome of a burst from the tables."""
+
+from __future__ import annotations
+
+import logging
+import time
+
+from redis import RedisError
+
+from inventory.audit import Figures
+from inventory.strategies import registry
+from loadtest.burst import Burst
+from loadtest.lab_api import call_lab
+from shop import conservation
+from shop.models import Order
+from shop.sales import lifecycle
+
+logger = logging.getLogger(__name__)
+
+
+def close_sale(burst: Burst) -> None:
+    """Close the burst's sale. When Redis does not answer, its counters stay there and a warning is logged."""
+    try:
+        lifecycle.close(burst.sale)
+    except RedisError as error:
+        logger.warning("The counters of the burst stay in Redis: %s", error)
+
+
+def wait_for_queue(burst: Burst, *, timeout: float = 60.0) -> None:
+    """Return when the queue of orders is empty, or after `timeout` seconds."""
+    if burst.rung or not registry.get(burst.strategy).queues:
+        return
+    deadline = time.monotonic() + timeout
+    while len(registry.queue()) and time.monotonic() < deadline:
+        time.sleep(0.05)
+
+
+def stock_figures(burst: Burst, *, host: str = "") -> list[Figures]:
+    """Return received, on-hand and sold units of each sku: from the lab's tables for a rung, else from the shop's."""
+    if burst.rung:
+        rows = [call_lab(host, "GET", f"/lab/stock/{sku}/", burst.customers[0]) for sku in burst.products]
+        return [Figures(row["sku"], row["received"], row["on_hand"], row["sold"]) for row in rows]
+    return conservation.figures(burst.products)
+
+
+def count_missing(burst: Burst, orders: list[str]) -> int:
+    """Return how many confirmed order ids (answered with 201 or 202) are not in the shop's tables."""
+    return 0 if burst.rung else len(orders) - Order.objects.filter(pk__in=orders).count()
+
+
+def rejected_carts(burst: Burst) -> list[dict[str, int]]:
+    """Return the carts, as units by sku, of orders that were queued and then rejected."""
+    if burst.rung:
+        return []
+    orders = Order.objects.filter(sale=burst.sale, state=Order.State.REJECTED).prefetch_related("items")
+    return [{item.product_id: item.quantity for item in order.items.all()} for order in orders]

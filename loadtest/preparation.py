@@ -1,0 +1,121 @@
+"""Preparing a burst: products, stock, an open sale and customers."""
+
+from __future__ import annotations
+
+import urllib.error
+import urllib.request
+import uuid
+from datetime import timedelta
+from decimal import Decimal
+
+from django.contrib.auth.hashers import UNUSABLE_PASSWORD_PREFIX
+from django.contrib.auth.models import User
+from django.utils import timezone
+
+from inventory import stock
+from inventory.strategies import registry
+from loadtest.burst import Burst
+from loadtest.lab_api import LabError, call_lab
+from shop.models import Product, Sale, SaleItem
+from shop.sales import lifecycle
+
+
+class ShopNotFound(Exception):
+    """No shop answers at the target address."""
+
+
+def require_shop(host: str | None) -> None:
+    """Return when a web server answers at `host`, even with an error: buyers retry when a shop is in trouble.
+
+    Raises:
+        ShopNotFound: nothing answers, so every buyer would retry in vain.
+    """
+    if not host:
+        raise ShopNotFound("name the shop with --host: http://127.0.0.1:8000 is the address of `make demo`")
+    try:
+        urllib.request.urlopen(host, timeout=10).close()  # noqa: S310 - the host is the load test's own target
+    except urllib.error.HTTPError:
+        return
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "reason", error)
+        raise ShopNotFound(
+            f"no shop answers at {host} ({reason}); start one with `make demo` or `manage.py serve`"
+        ) from error
+
+
+def create_customers(count: int) -> list[int]:
+    """Return the ids of `count` customers, the same ones for every burst. They have no usable password."""
+    names = [f"buyer-{number:06}" for number in range(1, count + 1)]
+    users = (User(username=name, password=UNUSABLE_PASSWORD_PREFIX) for name in names)
+    User.objects.bulk_create(users, ignore_conflicts=True, batch_size=10_000)
+    ids: list[int] = []
+    for first in range(0, count, 10_000):  # a statement has at most 65,535 parameters
+        users_in_batch = User.objects.filter(username__in=names[first : first + 10_000])
+        ids.extend(users_in_batch.order_by("username").values_list("pk", flat=True))
+    return ids
+
+
+def prepare(
+    *,
+    strategy: str,
+    units: int,
+    customers: list[int],
+    limit: int,
+    host: str = "",
+    rung: str = "",
+    skus: int = 1,
+    quantity: int = 1,
+    seconds: float = 0.0,
+) -> Burst:
+    """Create products, their stock and an open sale, and preheat it.
+
+    Args:
+        strategy: how the shop takes stock; ignored when `rung` is set.
+        units: stock of each product.
+        customers: ids of the users who order; see `create_customers`.
+        limit: maximum units per customer and product.
+        host: address of the shop; needed for a rung, whose stock is created over HTTP.
+        rung: a flawed rung of the lab; empty for a strategy of the shop.
+        skus: number of products.
+        quantity: units in each order, when there is one product.
+        seconds: duration after which no order is started or retried; 0 for no limit.
+
+    Raises:
+        UnknownStrategy: there is no such strategy.
+        LabError: the lab has no such rung, or does not answer.
+    """
+    if rung:
+        rungs = call_lab(host, "GET", "/lab/rungs/", customers[0])["rungs"]
+        if rung not in rungs:
+            raise LabError(f"the lab has no rung {rung}; it has {', '.join(rungs)}")
+    else:
+        registry.get(strategy)
+    name = f"burst-{uuid.uuid4().hex[:10]}"
+    title = f"Burst: {rung}, on the lab's own tables" if rung else f"Burst: {strategy}"
+    names = [name] if skus == 1 else [f"{name}-{number}" for number in range(1, skus + 1)]
+    products = {sku: Product.objects.create(sku=sku, name=title) for sku in names}
+    now = timezone.now()
+    sale = Sale.objects.create(
+        name=title,
+        opens_at=now,
+        closes_at=now + timedelta(hours=1),
+        strategy=registry.NAMES[0] if rung else strategy,
+    )
+    for sku, product in products.items():
+        SaleItem.objects.create(sale=sale, product=product, price=Decimal("9.90"), limit=limit)
+        if rung:
+            call_lab(host, "PUT", f"/lab/stock/{sku}/", customers[0], {"received": units})
+        else:
+            stock.deliver(sku, units)
+    if not rung:
+        lifecycle.preheat(sale.pk)
+    return Burst(
+        strategy=strategy,
+        rung=rung,
+        sale=sale.pk,
+        products={sku: product.pk for sku, product in products.items()},
+        stock=units,
+        quantity=quantity,
+        customers=customers,
+        seconds=seconds,
+    )

@@ -1,0 +1,21 @@
+"""A load shape that starts all buyers at once."""
+
+from __future__ import annotations
+
+from locust import LoadTestShape
+
+
+class AllAtOnce(LoadTestShape):
+    """Starts all `--users` within the first second, and ends the test when every buyer is done."""
+
+    use_common_options = True
+
+    def tick(self) -> tuple[int, float] | None:
+        if self.runner is None or self.runner.environment.parsed_options is None:
+            return None
+        # Locust may never count a user in a very short burst, so look at the attempts instead.
+        started = self.runner.environment.burst_results.attempted > 0
+        if started and self.runner.user_count == 0:
+            return None
+        users = self.runner.environment.parsed_options.num_users or 50
+        return users, users

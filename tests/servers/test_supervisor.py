@@ -1,0 +1,164 @@
+"""The supervisor: servers in the background until they are stopped."""
+
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from servers import RunFolder, ServerError, Servers, supervisor
+from tests.servers.support import gone, read_one, run_python, server_processes, sockets, start_parent, write_one
+from tests.waiting import wait_for
+
+pytestmark = pytest.mark.slow
+
+START = """
+import sys
+from pathlib import Path
+from servers import RunFolder, supervisor
+print(supervisor.start(RunFolder(Path(sys.argv[1]))))
+"""
+
+
+@pytest.fixture
+def supervised(folder: RunFolder) -> Iterator[psutil.Process]:
+    """The supervisor of running servers."""
+    assert supervisor.start(folder)
+    owner = folder.ownership.owner()
+    assert owner is not None
+    process = psutil.Process(owner.pid)
+    yield process
+    supervisor.stop(folder)
+    wait_for(lambda: gone(process))
+
+
+def assert_all_gone(folder: RunFolder) -> None:
+    assert (server_processes(folder), sockets(folder)) == ([], [])
+
+
+def test_of_two_concurrent_starts_one_starts_and_both_return_once_the_servers_answer(folder: RunFolder) -> None:
+    starters = [run_python(START, folder.path) for _ in range(2)]
+    assert sorted(starter.communicate()[0] for starter in starters) == ["False\n", "True\n"]
+    assert all(server.up for server in supervisor.status(folder))
+    assert supervisor.stop(folder)
+
+
+def test_status_and_a_second_start(folder: RunFolder, supervised: psutil.Process) -> None:
+    assert os.getsid(supervised.pid) == supervised.pid  # out of reach of the terminal's Ctrl-C
+    postgres, valkey = before = supervisor.status(folder)
+    assert (postgres.name, valkey.name) == ("postgres", "valkey")
+    assert str(postgres.version).startswith("18.")
+    assert str(valkey.version).startswith("9.")
+    assert str(folder.postgres_socket) in postgres.address
+    assert valkey.address == folder.valkey_url
+    assert {postgres.pid, valkey.pid} == {child.pid for child in supervised.children()}
+    assert supervisor.start(folder) is False
+    assert supervisor.status(folder) == before
+
+
+def test_status_and_stop_without_servers(folder: RunFolder) -> None:
+    assert [server.up for server in supervisor.status(folder)] == [False, False]
+    assert [supervisor.stop(folder, delete=delete) for delete in (False, True)] == [False, False]
+    assert not folder.path.exists()
+
+
+def test_stop_keeps_the_data_unless_told_to_delete_it(folder: RunFolder, supervised: psutil.Process) -> None:
+    write_one(folder)
+    assert supervisor.stop(folder)
+    assert_all_gone(folder)
+    assert folder.ownership.owner() is None
+    assert supervisor.start(folder)
+    assert read_one(folder) == ("7", "7")
+    assert supervisor.stop(folder, delete=True)
+    assert server_processes(folder) == []
+    assert not folder.path.exists()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_stops_both_cleanly(folder: RunFolder, supervised: psutil.Process, number: signal.Signals) -> None:
+    supervised.send_signal(number)
+    wait_for(lambda: gone(supervised))
+    assert_all_gone(folder)
+    assert "database system is shut down" in (folder.path / "postgres.log").read_text()
+    assert "ready to exit" in (folder.path / "valkey.log").read_text()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs Linux to see which signals a process ignores")
+def test_a_second_signal_does_not_interrupt_the_shutdown(folder: RunFolder, supervised: psutil.Process) -> None:
+    valkey = psutil.Process(supervisor.status(folder)[1].pid)
+    valkey.suspend()
+    supervised.terminate()
+    wait_for(lambda: {signal.SIGTERM, signal.SIGINT} <= ignored_signals(supervised.pid))
+    supervised.send_signal(signal.SIGINT)
+    assert not gone(supervised)
+    valkey.resume()
+    wait_for(lambda: gone(supervised))
+    assert server_processes(folder) == []
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the servers stay until the next start")
+@pytest.mark.parametrize("at_once", [False, True])
+def test_the_next_start_takes_over_from_a_killed_supervisor(
+    folder: RunFolder, supervised: psutil.Process, at_once: bool
+) -> None:
+    write_one(folder)
+    supervised.kill()
+    if not at_once:
+        wait_for(lambda: server_processes(folder) == [])
+        assert sockets(folder) == []
+    assert supervisor.start(folder)
+    assert read_one(folder) == ("7", "7")
+
+
+def test_a_dead_server_is_restarted(folder: RunFolder, supervised: psutil.Process) -> None:
+    write_one(folder)
+    for index in (0, 1):
+        before = supervisor.status(folder)[index].pid
+        assert before is not None
+        os.kill(before, signal.SIGKILL)
+        wait_for(lambda: supervisor.status(folder)[index].pid not in (None, before))  # noqa: B023
+    assert read_one(folder) == ("7", "7")
+    assert (folder.path / "supervisor.log").read_text().count("restarting it") == 2
+
+
+def test_stop_ends_orphans(folder: RunFolder) -> None:
+    folder.create()
+    with Servers(folder) as servers:
+        folder.ownership.release()  # as if the owner had died, and the servers had not
+        assert supervisor.stop(folder)
+        assert server_processes(folder) == []
+        assert servers.valkey is not None
+        assert not servers.valkey.child.alive
+
+
+def test_stop_ends_an_owner_that_is_no_supervisor(folder: RunFolder) -> None:
+    parent = start_parent(folder)
+    assert supervisor.stop(folder)
+    assert parent.wait() == -signal.SIGTERM
+    assert_all_gone(folder)
+
+
+def test_a_failed_start_says_why(folder: RunFolder, outer: Path) -> None:
+    with Servers(folder):
+        pass
+    settings = folder.postgres / "data" / "postgresql.conf"
+    settings.write_text("nonsense\n")
+    with pytest.raises(ServerError, match=r"(?s)postgres ended with status 1.*syntax error.*postgresql\.conf"):
+        supervisor.start(folder)
+    assert server_processes(folder) == []
+    assert folder.ownership.owner() is None
+    settings.write_text("")
+    assert supervisor.start(folder)
+    assert supervisor.stop(folder)
+    with pytest.raises(ServerError, match="too long for a socket") as error:
+        supervisor.start(RunFolder(outer / ("x" * 100)))
+    assert "Traceback" not in str(error.value)
+
+
+def ignored_signals(pid: int) -> set[int]:
+    status = Path(f"/proc/{pid}/status").read_text()
+    [mask] = [int(line.split()[1], 16) for line in status.splitlines() if line.startswith("SigIgn:")]
+    return {number for number in range(1, 65) if mask & 1 << (number - 1)}
