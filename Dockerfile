@@ -2,11 +2,11 @@ FROM python:3.13-slim
 
 ENV PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
 
-# A fixed number, so that a host or a cluster can tell who it is. It owns nothing: the shop writes to /tmp alone.
+# A fixed user id, so that a host or a cluster can set permissions for it. It owns no files: the shop writes only to /tmp.
 RUN useradd --uid 10001 --user-group --no-create-home --shell /usr/sbin/nologin shop
 
 WORKDIR /app
-# Wheels only: the image has no compiler, and a missing wheel should say so instead of failing in one.
+# Wheels only: the image has no compiler, so a missing wheel should be reported as such.
 COPY requirements.txt .
 RUN pip install --no-cache-dir --disable-pip-version-check --root-user-action=ignore \
     --only-binary=:all: --require-hashes -r requirements.txt

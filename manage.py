@@ -7,21 +7,18 @@ import sys
 import traceback
 from typing import NoReturn
 
-HELP = (
-    "manage.py servers status says where it should be, and whether it is ours or given. "
-    "Start our own with: manage.py servers start"
-)
+HELP = "Show the address with manage.py servers status. Start the project's own servers with manage.py servers start."
 
 
-def give_up(why: str) -> NoReturn:
-    """End with a status that is nobody's verdict: 1 is what `audit` and `rush` say of broken stock."""
-    sys.stderr.write(why + "\n")
+def fail(message: str) -> NoReturn:
+    """Exit with status 2. Status 1 means broken stock in `audit` and `rush`."""
+    sys.stderr.write(message + "\n")
     sys.exit(2)
 
 
-def end_unheard() -> NoReturn:
-    """Nobody reads on: `| head`, say. The status is that of who is ended by SIGPIPE, and no verdict either."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else Python trips over it once more
+def exit_on_broken_pipe() -> NoReturn:
+    """Exit as SIGPIPE would end the process, for example when the output is piped into `head`."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Otherwise Python fails when it flushes.
     sys.exit(128 + signal.SIGPIPE)
 
 
@@ -33,22 +30,22 @@ def main() -> None:
         from django.db import InterfaceError, InternalError, OperationalError, ProgrammingError
         from redis import ConnectionError as RedisConnectionError
     except ImportError:
-        give_up("Django is not installed for this Python. Use .venv/bin/python, which `make demo` makes.")
+        fail("Django is not installed for this Python. Run `make demo` once, then use .venv/bin/python.")
     try:
         execute_from_command_line(sys.argv)
         sys.stdout.flush()
     except BrokenPipeError:
-        end_unheard()
+        exit_on_broken_pipe()
     except ImproperlyConfigured as error:
-        give_up(str(error))
+        fail(str(error))
     except (OperationalError, InterfaceError, InternalError) as error:
-        give_up(f"Postgres does not answer, or not as it should: {error}\n{HELP}")
+        fail(f"Postgres does not answer, or reports an error: {error}\n{HELP}")
     except ProgrammingError as error:
-        give_up(f"The tables are not as they should be: {error}\nMake them with: manage.py migrate")
+        fail(f"The tables do not match the code: {error}\nApply the migrations with manage.py migrate.")
     except RedisConnectionError as error:
-        give_up(f"Redis does not answer: {error}\n{HELP}")
+        fail(f"Redis does not answer: {error}\n{HELP}")
     except Exception:
-        give_up(traceback.format_exc().rstrip())
+        fail(traceback.format_exc().rstrip())
 
 
 if __name__ == "__main__":

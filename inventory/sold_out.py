@@ -1,83 +1,79 @@
-"""What was found sold out a moment ago, so that those who come too late cost next to nothing.
+"""Remember for a moment what is sold out, so that late requests cost almost nothing.
 
-Each process remembers for itself, and not for long: units that come back in another one are sold again a moment later.
-When the moment is over one asks again, and the others are refused meanwhile: if all asked at once they would stand in
-item at the lock or the row, several times a second, for nothing. While he has no answer another one asks each time that
-a moment is over.
+Each process remembers for itself and only for `SOLD_OUT_TTL` seconds: units that are returned in another process can be
+sold again soon. After that time one request probes the stock while the others are still refused. If all of them asked
+at once, they would queue at the lock or the row several times a second, for nothing.
 """
 
 from __future__ import annotations
 
-import threading
+import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 
 from django.conf import settings
 
+from inventory.caching import Cache, CacheEntry
 from inventory.errors import SoldOut
 from inventory.requests import OrderRequest
 
-Memory = tuple[float, int]
-"""Until when on the monotonic clock, and how many units were left."""
-
-_left: dict[str, Memory] = {}
-_mutex = threading.Lock()
+units_left: Cache[str, int] = Cache()
+"""The units that were left when a request was last refused, by sku. An entry whose refresh is due allows one probe."""
 
 
 @contextmanager
 def remembered(request: OrderRequest) -> Iterator[None]:
-    """Refuse a request that wants more units than were left a moment ago, before the block runs.
+    """Refuse a request that wants more units than were left a moment ago; otherwise run the block.
 
-    Who is let in after that moment asks for all others. What he is told is remembered for `SOLD_OUT_TTL` seconds; when
-    he is sold his units everybody may ask; and if he is refused for anything else the next one asks.
+    A request that runs after `SOLD_OUT_TTL` seconds is a probe. If it is sold out as well, that is remembered again.
+    If it is sold its units, what was remembered is dropped and every request may try. If it fails in another way, the
+    next request becomes the probe. A probe without an answer is followed by another one every `SOLD_OUT_TTL` seconds.
 
     Raises:
-        SoldOut: fewer units were left, or are.
+        SoldOut: too few units are left, or were left a moment ago.
     """
-    asked = _begin(request)
+    probes = _begin(request)
     try:
         yield
     except SoldOut as refused:
-        _end({sku: memory for sku, memory in asked.items() if sku != refused.sku}, to_ask=True)
-        _left[refused.sku] = (time.monotonic() + settings.SOLD_OUT_TTL, refused.left)
+        _probe_again(probes, but=refused.sku)
+        units_left.put(refused.sku, refused.left, refresh_at=time.monotonic() + settings.SOLD_OUT_TTL)
         raise
     except BaseException:
-        _end(asked, to_ask=True)
+        _probe_again(probes)
         raise
-    _end(asked, to_ask=False)
+    for sku, entry in probes.items():
+        units_left.replace(sku, entry, CacheEntry())
 
 
 def forget() -> None:
-    """Units have come back, or a sale begins."""
-    with _mutex:
-        _left.clear()
+    """Let every request try again, because units have been returned or a sale begins."""
+    units_left.clear()
 
 
-def _begin(request: OrderRequest) -> dict[str, Memory]:
-    """What the request asks for, for all others."""
-    now, asked = time.monotonic(), {}
-    with _mutex:
-        for item in request.items:
-            until, left = _left.get(item.sku, (now, item.quantity))
-            if item.quantity > left:
-                if now < until:
-                    raise SoldOut(item.sku, wanted=item.quantity, left=left)
-                asked[item.sku] = (now + settings.SOLD_OUT_TTL, left)
-        _left.update(asked)  # only now: who is refused for another item asks for nobody
-    return asked
+def _begin(request: OrderRequest) -> Mapping[str, CacheEntry[int]]:
+    """Return what the request probes, by sku.
 
-
-def _end(asked: dict[str, Memory], *, to_ask: bool) -> None:
-    """Forget what the others were refused by, unless somebody knows better by now.
-
-    Args:
-        to_ask: there was no answer, so one of them asks; otherwise all may.
+    Raises:
+        SoldOut: too few units were left a moment ago. Then the request probes nothing, not even its other items.
     """
-    with _mutex:
-        for sku, memory in asked.items():
-            if _left.get(sku) is memory:
-                if to_ask:
-                    _left[sku] = (0.0, memory[1])
-                else:
-                    del _left[sku]
+    while True:
+        now, due = time.monotonic(), {}
+        for item in request.items:
+            entry = units_left.get(item.sku)
+            if entry.value is not None and item.quantity > entry.value:
+                if now < entry.refresh_at:
+                    raise SoldOut(item.sku, wanted=item.quantity, left=entry.value)
+                due[item.sku] = entry
+        probes = units_left.claim(due, until=now + settings.SOLD_OUT_TTL)
+        if probes is not None:
+            return probes
+
+
+def _probe_again(probes: Mapping[str, CacheEntry[int]], *, but: str = "") -> None:
+    """Let the next request probe what this one got no answer for."""
+    for sku, entry in probes.items():
+        if sku != but:
+            units_left.replace(sku, entry, replace(entry, refresh_at=-math.inf))

@@ -20,7 +20,7 @@ from django.db import connections
 
 from servers import Child, ServerError, Servers
 from servers.status import Status
-from shop.management.commands import serve, servers
+from shop.runtime import serve, servers
 
 CHECKOUT = Path(settings.BASE_DIR)
 CELERY = (sys.executable, "-m", "celery", "--app")
@@ -54,7 +54,7 @@ class LocalShop:
         self.tasks = tasks
         self.environment = {**os.environ, "LAB_ENABLED": "1" if lab else "0", **(environment or {})}
         web = serve.granian_arguments("127.0.0.1", self.port, application)
-        self.web = self._child("web", web, **serve.environment())
+        self.web = self._child("web", web, **serve.web_environment())
         self.servers: Servers | None = None
         self.statuses: list[Status] = []
         self.children: list[Child] = []
@@ -77,7 +77,7 @@ class LocalShop:
             if own_servers:
                 self.servers = starting.enter_context(Servers(settings.RUN_FOLDER, runs=own_servers))
             self.statuses = servers.statuses(settings.RUN_FOLDER)
-            servers.refuse_the_dead(self.statuses)
+            servers.require_answers(self.statuses)
             starting.callback(connections.close_all)
             call_command("migrate", verbosity=0, interactive=False)
             self._start(starting, self.web)

@@ -17,7 +17,7 @@ from inventory.strategies import registry
 from loadtest.burst import Burst
 from loadtest.lab_api import LabError, call_lab
 from shop.models import Product, Sale, SaleItem
-from shop.sales import lifecycle
+from shop.sales.preheat import preheat_sale
 
 
 class ShopNotFound(Exception):
@@ -108,7 +108,7 @@ def prepare(
         else:
             stock.deliver(sku, units)
     if not rung:
-        lifecycle.preheat(sale.pk)
+        preheat_sale(sale.pk)
     return Burst(
         strategy=strategy,
         rung=rung,

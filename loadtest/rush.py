@@ -15,7 +15,7 @@ from django.conf import settings
 
 from inventory.strategies import registry
 from loadtest.verdict import Verdict
-from shop.management.commands import serve
+from shop.runtime import serve
 
 LOCUSTFILE = Path(__file__).parent / "locustfile.py"
 LOCUST_FILES = 256

@@ -1,4 +1,4 @@
-"""Django's entry to the room."""
+"""Django app configuration of the shop."""
 
 from django.apps import AppConfig
 
@@ -8,7 +8,7 @@ class ShopConfig(AppConfig):
     verbose_name = "Shop"
 
     def ready(self) -> None:
-        """Have a worker come when orders are queued."""
+        """Wake a Celery worker whenever an order is queued."""
         from inventory.strategies.registry import queued
         from shop.runtime.tasks import wake_worker
 

@@ -1,4 +1,4 @@
-"""The audit of the shop: what the tables say was sold, held against what the tables say is on hand."""
+"""The conservation law for the shop: compare what was sold with what is on hand, in the tables alone."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from shop.models import Order, OrderItem
 
 
 def figures(skus: Iterable[str] | None = None) -> list[audit.Figures]:
-    """The conservation law for some skus or all, from one snapshot of the tables, also while the shop is selling.
+    """Return the figures of some skus or of all, from one snapshot of the tables. Safe while the shop is selling.
 
     Raises:
         RuntimeError: called inside a transaction, whose snapshot may be old.
@@ -35,3 +35,8 @@ def figures(skus: Iterable[str] | None = None) -> list[audit.Figures]:
             dict(items.values_list("product").annotate(Sum("quantity"))),
             dict(movements.values_list("item").annotate(Sum("units"))),
         )
+
+
+def broken() -> list[str]:
+    """Return the skus for which the law is broken."""
+    return [row.sku for row in figures() if not row.conserved]

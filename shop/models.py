@@ -1,4 +1,4 @@
-"""What is offered, to whom, and what was ordered."""
+"""Products, sales, orders and payments."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from inventory.strategies import registry
 
 
 def strategy_choices() -> list[tuple[str, str]]:
-    """The strategies by name. A function, so that a new strategy needs no migration."""
+    """Return the names of the strategies. This is a function so that a new strategy needs no migration."""
     return [(name, name) for name in registry.NAMES]
 
 
 class Product(models.Model):
-    """A thing to sell. Its units are in the stock of its sku."""
+    """A product. Its units are in the stock of its sku."""
 
     sku = models.CharField(max_length=64, unique=True)
     name = models.CharField(max_length=200)
@@ -33,7 +33,7 @@ class Product(models.Model):
 
 
 class Sale(models.Model):
-    """A window in which products are sold, and the way in which their stock is taken."""
+    """A time window in which products are sold, and the strategy that takes their stock."""
 
     name = models.CharField(max_length=200)
     opens_at = models.DateTimeField(db_index=True)
@@ -57,32 +57,37 @@ class Sale(models.Model):
         return self.name
 
     def save(self, *args: Any, **options: Any) -> None:
-        """Write what may change of a sale: not when it was preheated, which `sales` alone writes.
+        """Save a sale, except for `preheated_at` and `unloaded_at`, which only `shop.sales` writes.
 
         Raises:
-            ValidationError: the strategy would change, and stock may have been taken by the old one already.
+            ValidationError: the strategy has changed, and the old one may have taken stock already.
         """
         with transaction.atomic():
             before = Sale.objects.select_for_update(no_key=True).filter(pk=self.pk).first()
             if before is not None:
                 if before.strategy != self.strategy and before.strategy_is_fixed:
-                    raise ValidationError({"strategy": f"“{before}” sells by {before.strategy} already."})
+                    raise ValidationError({"strategy": f"“{before}” already sells with {before.strategy}."})
                 self.preheated_at, self.unloaded_at = before.preheated_at, before.unloaded_at
             super().save(*args, **options)
 
     @property
     def strategy_is_fixed(self) -> bool:
-        """Whether stock may have been taken the sale's way already."""
+        """Whether the strategy may have taken stock already."""
         return self.preheated_at is not None or self.orders.exists()
 
     @property
+    def skus(self) -> list[str]:
+        """The skus of the sale in sorted order."""
+        return sorted(self.items.values_list("product__sku", flat=True))
+
+    @property
     def is_loaded(self) -> bool:
-        """Whether the stock is where the strategy takes it from: it was copied there, and not removed since."""
+        """Whether the stock is loaded: it was preheated, and not unloaded since."""
         return self.preheated_at is not None and self.unloaded_at is None
 
 
 class SaleItem(models.Model):
-    """A product in a sale, at a price, with a limit per customer."""
+    """A product in a sale, with its price and a limit for each customer."""
 
     sale = models.ForeignKey(Sale, on_delete=models.CASCADE, related_name="items")
     product = models.ForeignKey(Product, on_delete=models.PROTECT)
@@ -91,7 +96,7 @@ class SaleItem(models.Model):
         null=True,
         blank=True,
         validators=[MinValueValidator(1)],
-        help_text="Units a customer may have in this sale; empty for any number.",
+        help_text="Units that a customer may buy in this sale. Leave empty for no limit.",
     )
 
     class Meta:
@@ -102,7 +107,7 @@ class SaleItem(models.Model):
 
 
 class Order(models.Model):
-    """What a customer has bought. Only `checkout` and `payments` change it, each time by one guarded update."""
+    """An order of a customer. Only `shop.orders` changes it, and its state by one guarded update each time."""
 
     class State(models.TextChoices):
         PENDING = "pending"
@@ -118,11 +123,11 @@ class Order(models.Model):
     customer = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.PROTECT, related_name="orders")
     sale = models.ForeignKey(Sale, on_delete=models.PROTECT, related_name="orders")
     state = models.CharField(max_length=20, choices=State, default=State.PENDING)
-    key = models.CharField(max_length=128, help_text="The customer's idempotency key.")
+    key = models.CharField(max_length=128, help_text="Idempotency key of the customer.")
     body_hash = models.CharField(max_length=64, editable=False)
     created_at = models.DateTimeField()
-    payable_from = models.DateTimeField(help_text="When it was placed; one that was queued, when it was saved.")
-    reason = models.CharField(max_length=200, blank=True, default="", db_default="", help_text="Why it was rejected.")
+    payable_from = models.DateTimeField(help_text="When the order was placed, or saved if it was queued.")
+    reason = models.CharField(max_length=200, blank=True, default="", db_default="", help_text="Reason of a rejection.")
 
     class Meta:
         ordering = ["-id"]
@@ -134,12 +139,11 @@ class Order(models.Model):
 
     @property
     def total(self) -> Decimal:
-        """What it costs."""
         return sum((item.price * item.quantity for item in self.items.all()), Decimal())
 
 
 class OrderItem(models.Model):
-    """So many units of one sku in an order, at the price of the moment."""
+    """Units of one sku in an order, at the price when it was placed."""
 
     order = models.ForeignKey(Order, on_delete=models.CASCADE, related_name="items")
     product = models.ForeignKey(Product, to_field="sku", db_column="sku", on_delete=models.PROTECT)
@@ -154,18 +158,18 @@ class OrderItem(models.Model):
 
 
 class Payment(models.Model):
-    """Money that has come for an order, and what became of it. Written once; only a refund is noted later."""
+    """A payment for an order and its outcome. The row is written once; later only a refund is recorded."""
 
     class Outcome(models.TextChoices):
         PAID = "paid"
         REFUND_DUE = "refund_due", "Refund due"
 
-    reference = models.CharField(max_length=128, unique=True, help_text="Under which the provider knows it.")
+    reference = models.CharField(max_length=128, unique=True, help_text="Reference of the payment provider.")
     order = models.ForeignKey(Order, on_delete=models.PROTECT, related_name="payments")
     amount = models.DecimalField(max_digits=16, decimal_places=2)
     received_at = models.DateTimeField(auto_now_add=True)
     outcome = models.CharField(max_length=20, choices=Outcome)
-    note = models.CharField(max_length=200, blank=True, help_text="What there is to know of the outcome.")
+    note = models.CharField(max_length=200, blank=True, help_text="Why the payment has this outcome.")
     refunded_at = models.DateTimeField(null=True, blank=True)
     refunded_by = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.PROTECT, null=True, blank=True)
 
@@ -190,7 +194,7 @@ class Payment(models.Model):
 
 
 class Allowance(models.Model):
-    """How many units of a sku a customer has in a sale, whether or not it sets a limit: it may set one later."""
+    """The units of a sku that a customer has bought in a sale. Counted without a limit too: one may be set later."""
 
     sale = models.ForeignKey(Sale, on_delete=models.CASCADE)
     customer = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE)

@@ -1,4 +1,4 @@
-"""What the shop knows and reconciling needs: what is on sale, and which requests are orders."""
+"""Reconcile Redis with Postgres: repair what a process that died has left behind."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from redis import RedisError
 
 from inventory import reconcile as inventory
 from inventory.reconcile import Repair
-from shop import conservation
+from shop.conservation import broken
 from shop.models import SaleItem
 from shop.orders.queued import SHIFT, save_queued
 from shop.orders.saving import reject, saved, taken
@@ -22,8 +22,8 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Audited:
-    """What was repaired, and the skus for which the tables broke the conservation law before and after."""
+class Reconciled:
+    """The repairs, and the skus for which the conservation law was broken before and after them."""
 
     before: list[str]
     repairs: list[Repair]
@@ -31,44 +31,41 @@ class Audited:
 
 
 def reconcile(*, grace: float | None = None) -> list[Repair]:
-    """Save what is queued, and put right what processes that died have left between Redis and Postgres.
+    """Save queued orders, and repair what processes that died have left between Redis and Postgres.
 
     Args:
-        grace: seconds after which a reservation that became no order is nobody's; None: `RECONCILE_GRACE`.
+        grace: age in seconds from which a reservation without an order is released; None means `RECONCILE_GRACE`.
 
     Raises:
-        RedisError, django.db.Error: a server did not answer. What was repaired until then stays so.
+        RedisError, django.db.Error: a server does not answer. Repairs made before that stay.
     """
     try:
         save_queued(shift=SHIFT)
     except (Error, RedisError):
-        # The units of processes that died are others' too: they come back all the same, if Postgres lets them. And what
-        # Redis refuses may be mended below.
-        logger.exception("What is queued cannot be saved now, and stays queued.")
-    allowed = settings.RECONCILE_GRACE if grace is None else grace
-    return inventory.reconcile(sellers, saved, reject, taken, grace=allowed)
+        # Go on: reservations can be released even when queued orders cannot be saved, and the repairs below may remove
+        # the cause of a Redis error.
+        logger.exception("Queued orders were not saved. They stay queued.")
+    seconds = settings.RECONCILE_GRACE if grace is None else grace
+    return inventory.reconcile(sellers, saved, reject, taken, grace=seconds)
 
 
-def reconcile_audited(*, grace: float | None = None) -> Audited:
-    """Reconcile between two audits, and say so in the log where the law is broken. See `reconcile`."""
+def reconcile_and_audit(*, grace: float | None = None) -> Reconciled:
+    """Reconcile, and check the conservation law before and after. A broken law is logged. See `reconcile`."""
     before = broken()
     repairs = reconcile(grace=grace)
-    audited = Audited(before, repairs, broken())
-    if audited.before or audited.after:
-        logger.error("The conservation law is broken for %s, and after reconciling for %s.", before, audited.after)
-    return audited
-
-
-def broken() -> list[str]:
-    """The skus for which the tables break the law."""
-    return [figures.sku for figures in conservation.figures() if not figures.conserved]
+    result = Reconciled(before, repairs, broken())
+    if result.before or result.after:
+        logger.error(
+            "The conservation law is broken. Skus before reconciling: %s. Skus after: %s.", result.before, result.after
+        )
+    return result
 
 
 def sellers() -> dict[str, str]:
-    """The strategy of each sku that is in a sale which is open or preheated, and not over."""
+    """Return the strategy that sells each sku, for sales that are open, or preheated and not over."""
     now = timezone.now()
     preheated = Q(sale__preheated_at__isnull=False, sale__unloaded_at=None)
     selling = Q(sale__closes_at__gt=now) & (Q(sale__opens_at__lte=now) | preheated)
-    # The sale that opens first comes last, and wins: the other one is still to come.
+    # When two sales have a sku, the one that opens first sells it: it comes last here and overwrites the other.
     items = SaleItem.objects.filter(selling).order_by("-sale__opens_at", "-sale")
     return dict(items.values_list("product__sku", "sale__strategy"))

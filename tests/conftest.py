@@ -66,7 +66,7 @@ def redis(servers: Servers) -> Redis:
     """The shop's Redis, emptied."""
     client = get_redis_connection("default")
     client.flushall()
-    offers._remembered.clear()
+    offers.cache.clear()
     sold_out.forget()
     return client
 

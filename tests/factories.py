@@ -28,7 +28,8 @@ from inventory.requests import OrderRequest, Placement, RequestItem, Save
 from inventory.strategies import registry
 from inventory.strategies.base import Strategy
 from shop.models import Order, Product, Sale, SaleItem
-from shop.sales import lifecycle, offers
+from shop.sales import offers
+from shop.sales.preheat import preheat_sale
 from tests.waiting import PATIENCE, wait_for
 
 T = TypeVar("T")
@@ -103,7 +104,7 @@ def on_sale(
         SaleItem.objects.create(sale=sale, product=product, price=Decimal(price), limit=limit)
         products[sku] = product.pk
     if preheat and opens < timedelta() < closes:
-        lifecycle.preheat(sale.pk)
+        preheat_sale(sale.pk)
     return OnSale(sale.pk, products)
 
 
@@ -111,7 +112,7 @@ def close_now(offer: OnSale) -> None:
     """End the window of a sale, without waiting for what a process remembers of it."""
     now = timezone.now()
     Sale.objects.filter(pk=offer.sale).update(opens_at=now - timedelta(hours=2), closes_at=now - timedelta(hours=1))
-    offers._remembered.clear()
+    offers.cache.clear()
 
 
 def orders_in(*states: str) -> int:

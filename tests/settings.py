@@ -1,4 +1,4 @@
-"""The settings of a test run: servers of its own in a folder of its own, so that no test touches anybody's data."""
+"""Settings for tests: servers of their own in a temporary run folder, so that no test touches other data."""
 
 import atexit
 import os
@@ -35,9 +35,9 @@ from shop.runtime.settings import *  # noqa: E402, F403
 from shop.runtime.settings import DATABASES  # noqa: E402
 from tests.waiting import PATIENCE  # noqa: E402
 
-# A thread that waits in Postgres for a lock that nobody gives back would outlive the test, and the run its time limit.
+# Without this, a thread that waits in Postgres for a lock that is never released would outlive its test.
 DATABASES["default"]["OPTIONS"]["options"] = f"-c lock_timeout={3 * PATIENCE:.0f}s"
 
 PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
-# A client of a test need not look for the static files: they are looked for when they are asked for.
+# Look for static files when they are requested, not each time that a test makes a client.
 WHITENOISE_AUTOREFRESH = True

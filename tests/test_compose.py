@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 import pytest
 import yaml
 from check_jsonschema.builtin_schemas import get_builtin_schema
-from jsonschema import Request202012Validator
+from jsonschema import Draft202012Validator
 
 from servers import postgres, valkey
 
@@ -53,7 +53,7 @@ with celery.make_context("celery", sys.argv[1:]) as context:
 """
 SETTINGS = """
 import json
-from shop import settings
+from shop.runtime import settings
 names = "DATABASES CACHES CELERY_BROKER_URL SECRET_KEY ALLOWED_HOSTS LAB_ENABLED DEBUG"
 names += " WEB_PROCESSES WEB_DATABASE_CONNECTIONS"
 print(json.dumps({name: getattr(settings, name) for name in names.split()}))
@@ -168,7 +168,7 @@ def understood(command: list[str], service: str) -> subprocess.CompletedProcess[
 
 def errors(compose: dict[str, Any]) -> list[str]:
     schema = get_builtin_schema("vendor.compose-spec")
-    return [error.message for error in Request202012Validator(schema).iter_errors(compose)]
+    return [error.message for error in Draft202012Validator(schema).iter_errors(compose)]
 
 
 def unmet(compose: dict[str, Any]) -> list[str]:

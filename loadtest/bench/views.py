@@ -6,7 +6,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from loadtest.bench.peer_strategy import RedisPyLock
-from shop.api.serializers import shown
+from shop.api.serializers import order_json
 from shop.api.views import Orders, customer_of, idempotency_key, new_order
 from shop.orders.errors import UnknownSale
 from shop.orders.place import make_request, place_request
@@ -34,4 +34,4 @@ class RedisPyLockOrders(Orders):
             raise UnknownSale(f"There is no sale {body['sale']}.")
         order_request = make_request(offer, customer=customer_of(request), quantities=body["quantities"], key=key)
         placed = place_request(order_request, offer, PEER)
-        return Response(shown(placed.order), status=201)
+        return Response(order_json(placed.order), status=201)

@@ -1,4 +1,4 @@
-"""The admin, for the people who run a sale: one file a page or two."""
+"""The admin, for operators. Each file has one or two pages."""
 
 from shop.admin import dashboard, movements, orders, payments, people, sales, stock
 

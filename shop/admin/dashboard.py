@@ -1,4 +1,4 @@
-"""What the operator sees first: the verdict, the sales, the orders and the locks."""
+"""The overview, the first page of the admin: verdict, sales, orders, refunds and locks."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from redis import RedisError
 from inventory.models import StockItem
 from inventory.strategies import registry
 from locking.contrib.django.admin import may_see_locks, most_wanted
-from shop.admin.audit import audit
+from shop.admin.stock_report import stock_report
 from shop.models import Order, Payment, Sale
 from shop.orders import payments
 
 SALES = 10
-ASIDE = 10
+DEAD_LETTERS = 10
 
 admin.site.index_template = "shop/dashboard.html"
 
 
 def context(request: HttpRequest, context: dict[str, Any]) -> dict[str, Any]:
-    """Add what the person may see, and leave out the rest."""
+    """Add to the template context what this user may see. `UNFOLD` in the settings names this function."""
 
     def may_see(model: type) -> bool:
         return admin.site.get_model_admin(model).has_view_permission(request)
 
     context["title"] = "Overview"
     if may_see(StockItem):
-        context["audit"] = audit()
+        context["report"] = stock_report()
     if may_see(Sale):
         context["sales"] = Sale.objects.filter(closes_at__gt=timezone.now()).order_by("opens_at")[:SALES]
         context["now"] = timezone.now()
@@ -40,7 +40,7 @@ def context(request: HttpRequest, context: dict[str, Any]) -> dict[str, Any]:
         context["orders"] = [(state, counted.get(state, 0)) for state in Order.State.values]
         context["queue"] = read_queue()
     if may_see(Payment):
-        context["refunds"] = payments.due(Payment.objects.all()).count()
+        context["refunds"] = payments.refunds_due(Payment.objects.all()).count()
     if may_see_locks(request):
         context["locks"], context["locks_error"] = most_wanted()
         context["waiters"] = sum(lock.waiters for lock in context["locks"])
@@ -48,9 +48,9 @@ def context(request: HttpRequest, context: dict[str, Any]) -> dict[str, Any]:
 
 
 def read_queue() -> dict[str, Any]:
-    """How many orders are queued, and which were set aside because they cannot be saved."""
+    """Return the number of queued orders and the latest dead letters: queued orders that cannot be saved."""
     queue = registry.queue()
     try:
-        return {"length": len(queue), "aside": queue.aside(ASIDE)}
+        return {"length": len(queue), "dead_letters": queue.aside(DEAD_LETTERS)}
     except RedisError as error:
-        return {"error": f"Redis did not answer: {error}"}
+        return {"error": f"Redis does not answer: {error}"}

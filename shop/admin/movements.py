@@ -1,4 +1,4 @@
-"""Movements of stock, to look at: who brought or took what, and why. The page of a sku makes them."""
+"""The list of stock movements. A movement is made on the page of its sku."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ from django.contrib import admin
 from unfold.decorators import display
 
 from inventory.models import StockMovement
-from shop.admin.shown import Shown, to_the_second
+from shop.admin.read_only import ReadOnlyAdmin, to_the_second
 
 KIND_COLOURS = {"delivered": "success", "corrected": "warning", "returned": "info"}
 
 
 @admin.register(StockMovement)
-class MovementAdmin(Shown):
+class MovementAdmin(ReadOnlyAdmin):
     list_display = ("sku", "signed", "kind_label", "why", "by", "moment")
     list_filter = ("kind", "at", ("who", admin.RelatedOnlyFieldListFilter))
     list_select_related = ("who",)
     search_fields = ("item__sku", "why", "who__username")
-    search_help_text = "Sku, reason or who"
+    search_help_text = "Sku, reason or user"
     fields = ("item", "signed", "kind_label", "why", "by", "moment")
 
     @display(description="Sku", ordering="item")
@@ -32,7 +32,7 @@ class MovementAdmin(Shown):
     def kind_label(self, movement: StockMovement) -> str:
         return movement.kind
 
-    @display(description="Who", ordering="who__username")
+    @display(description="By", ordering="who__username")
     def by(self, movement: StockMovement) -> str:
         return "a program" if movement.who is None else str(movement.who)
 

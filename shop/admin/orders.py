@@ -1,4 +1,4 @@
-"""Orders, to find, to look at and to cancel."""
+"""Orders: find them, look at them, cancel them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from django.http import HttpRequest
 from unfold.admin import TabularInline
 from unfold.decorators import display
 
-from shop.admin.shown import Shown, to_the_second
+from shop.admin.read_only import ReadOnlyAdmin, to_the_second
 from shop.models import Order, OrderItem, Payment
 from shop.orders import payments
 from shop.orders.customer_changes import cancel_order
@@ -24,7 +24,7 @@ STATE_COLOURS = {
     "expired": "warning",
     "rejected": "danger",
 }
-REFUND_DUE = Exists(payments.due(Payment.objects.filter(order=OuterRef("pk"))))
+REFUND_DUE = Exists(payments.refunds_due(Payment.objects.filter(order=OuterRef("pk"))))
 
 
 class OrderItemInline(TabularInline):
@@ -54,8 +54,8 @@ class PaymentInline(TabularInline):
         return False
 
 
-class RefundFilter(admin.SimpleListFilter):
-    """Orders with money that has to go back."""
+class OrderRefundFilter(admin.SimpleListFilter):
+    """Orders with a payment that is to be refunded."""
 
     title = "refund"
     parameter_name = "refund"
@@ -68,9 +68,9 @@ class RefundFilter(admin.SimpleListFilter):
 
 
 @admin.register(Order)
-class OrderAdmin(Shown):
+class OrderAdmin(ReadOnlyAdmin):
     list_display = ("id", "customer", "ordered", "state_label", "refund", "placed")
-    list_filter = ("state", RefundFilter, "sale")
+    list_filter = ("state", OrderRefundFilter, "sale")
     list_select_related = ("customer",)
     search_fields = ("id", "customer__username", "key")
     search_help_text = "Id, customer or idempotency key"
@@ -84,17 +84,19 @@ class OrderAdmin(Shown):
     def has_cancel_permission(self, request: HttpRequest) -> bool:
         return request.user.has_perm("shop.change_order")
 
-    @admin.action(permissions=["cancel"], description="Cancel: end pending orders, their units come back")
+    @admin.action(permissions=["cancel"], description="Cancel pending orders and return their units")
     def cancel(self, request: HttpRequest, queryset: QuerySet[Order]) -> None:
         for order in queryset:
             try:
-                ended = cancel_order(order.pk, customer=order.customer_id)
+                cancelled = cancel_order(order.pk, customer=order.customer_id)
             except NotCancellable as refused:
                 self.message_user(request, f"{order} was not cancelled: {refused}", messages.WARNING)
             except DatabaseError as error:
-                self.message_user(request, f"{order} was not cancelled, try again: {error}", messages.ERROR)
+                self.message_user(
+                    request, f"{order} was not cancelled. Try again. Postgres reports: {error}", messages.ERROR
+                )
             else:
-                if not ended.replayed:
+                if not cancelled.replayed:
                     self.log_change(request, order, "Cancelled.")
                 self.message_user(request, f"{order} is cancelled.", messages.SUCCESS)
 

@@ -1,4 +1,4 @@
-"""Payments, and those whose money has to go back: an operator works them off."""
+"""Payments. An operator marks those that were refunded."""
 
 from __future__ import annotations
 
@@ -9,16 +9,14 @@ from django.db.models import QuerySet
 from django.http import HttpRequest
 from unfold.decorators import display
 
-from shop.admin.shown import Shown, to_the_second
+from shop.admin.read_only import ReadOnlyAdmin, to_the_second
 from shop.models import Payment
 from shop.orders import payments
 
 OUTCOME_COLOURS = {"paid": "success", "refund due": "danger", "refunded": "info"}
 
 
-class RefundFilter(admin.SimpleListFilter):
-    """What there is to do."""
-
+class PaymentRefundFilter(admin.SimpleListFilter):
     title = "refund"
     parameter_name = "refund"
 
@@ -28,16 +26,16 @@ class RefundFilter(admin.SimpleListFilter):
     def queryset(self, request: HttpRequest, queryset: QuerySet[Payment]) -> QuerySet[Payment]:
         match self.value():
             case "due":
-                return payments.due(queryset)
+                return payments.refunds_due(queryset)
             case "done":
                 return queryset.filter(refunded_at__isnull=False)
         return queryset
 
 
 @admin.register(Payment)
-class PaymentAdmin(Shown):
-    list_display = ("reference", "its_order", "amount", "result", "note", "received", "refunded")
-    list_filter = (RefundFilter, "outcome")
+class PaymentAdmin(ReadOnlyAdmin):
+    list_display = ("reference", "order_id_label", "amount", "result", "note", "received", "refunded")
+    list_filter = (PaymentRefundFilter, "outcome")
     list_select_related = ("refunded_by",)
     search_fields = ("reference", "order__id", "order__customer__username")
     search_help_text = "Reference, order or customer"
@@ -47,17 +45,17 @@ class PaymentAdmin(Shown):
     def has_refund_permission(self, request: HttpRequest) -> bool:
         return request.user.has_perm("shop.change_payment")
 
-    @admin.action(permissions=["refund"], description="Refunded: the money of these has gone back")
+    @admin.action(permissions=["refund"], description="Mark as refunded: the money was sent back")
     def refund(self, request: HttpRequest, queryset: QuerySet[Payment]) -> None:
         for payment in queryset:
-            if payments.refund(payment.pk, by=int(str(request.user.pk))):
-                self.log_change(request, payment, "Refunded.")
-                self.message_user(request, f"{payment} is refunded.", messages.SUCCESS)
+            if payments.mark_refunded(payment.pk, by=int(str(request.user.pk))):
+                self.log_change(request, payment, "Marked as refunded.")
+                self.message_user(request, f"{payment} is marked as refunded.", messages.SUCCESS)
             else:
-                self.message_user(request, f"{payment} is not due for refund.", messages.WARNING)
+                self.message_user(request, f"{payment} was not changed: no refund is due.", messages.WARNING)
 
     @display(description="Order", ordering="order")
-    def its_order(self, payment: Payment) -> str:
+    def order_id_label(self, payment: Payment) -> str:
         return str(payment.order_id)
 
     @display(description="Outcome", ordering="outcome", label=OUTCOME_COLOURS)

@@ -1,4 +1,4 @@
-"""Accounts of the staff and the buyers, and the groups that give the staff their permissions."""
+"""Accounts of staff and customers, and the groups that give staff their permissions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class UserAdmin(auth.UserAdmin, ModelAdmin):
     form = UserChangeForm
     add_form = UserCreationForm
     change_password_form = AdminPasswordChangeForm
-    # Labels above the fields: two lists of permissions side by side are wide. Only older unfolds know this.
+    # Put labels above the fields, because two lists of permissions need the width. Newer versions ignore this.
     compressed_fields = False
 
 

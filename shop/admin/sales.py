@@ -20,6 +20,7 @@ from unfold.decorators import display
 from inventory.models import StockItem
 from shop.models import Product, Sale, SaleItem
 from shop.sales import lifecycle
+from shop.sales.preheat import CannotPreheat, preheat_sale
 
 
 @admin.register(Product)
@@ -32,12 +33,12 @@ class ProductAdmin(ModelAdmin):
 
 
 class SaleItemFormSet(BaseInlineFormSet):
-    """The items of a sale, held against the other sales."""
+    """Check that no product of the sale is in another sale at the same time."""
 
     def clean(self) -> None:
         super().clean()
         if self.instance.opens_at is None or self.instance.closes_at is None:
-            return  # the sale's own form says so
+            return  # The form of the sale reports this.
         kept = [form.cleaned_data for form in self.forms if not form.cleaned_data.get(DELETION_FIELD_NAME)]
         products = [item["product"] for item in kept if item.get("product")]
         if problems := list(lifecycle.overlaps(self.instance, products)):
@@ -62,44 +63,45 @@ class SaleAdmin(ModelAdmin):
     fields = ("name", ("opens_at", "closes_at"), ("strategy", "preheated_at"))
     inlines = (SaleItemInline,)
     actions = ("preheat", "close")
-    # Labels above the fields: an item is one line on a desk, and readable on a phone. Only older unfolds know this.
+    # Put labels above the fields, so that an item is one line on a wide screen and readable on a phone. Newer versions
+    # of unfold ignore this.
     compressed_fields = False
 
     def get_readonly_fields(self, request: HttpRequest, obj: Sale | None = None) -> tuple[str, ...]:
         return ("preheated_at", "strategy") if obj and obj.strategy_is_fixed else ("preheated_at",)
 
     def has_delete_permission(self, request: HttpRequest, obj: Sale | None = None) -> bool:
-        """A sale that has begun in any way is closed, not deleted: Redis may hold copies of its stock."""
+        """Do not delete a sale that was preheated or has orders: Redis may hold its stock. Close it instead."""
         return super().has_delete_permission(request, obj) and not (obj and obj.strategy_is_fixed)
 
     def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Sale | None:
-        """The sale; locked when it is about to change, so that nobody preheats it between the look and the change."""
+        """Return the sale, locked if the request may change it, so that it is not preheated before the change."""
         sale = super().get_object(request, object_id, from_field)
         if sale is None or request.method != "POST":
             return sale
         return Sale.objects.select_for_update(no_key=True).filter(pk=sale.pk).first()
 
     def save_related(self, request: HttpRequest, form: Any, formsets: Any, change: bool) -> None:  # noqa: FBT001
-        """Load what a sale that is loaded offers now: another one may have split the stock, or have no copy of it."""
+        """Preheat a loaded sale again when its items change: the stock of a new item may be split or not loaded."""
         super().save_related(request, form, formsets, change)
         stocked = StockItem.objects.values("sku")
         for item in form.instance.items.exclude(product__sku__in=stocked).select_related("product"):
-            missing = f"There is no stock of {item.product.sku}: nobody can buy it before some is delivered."
+            missing = f"There is no stock of {item.product.sku}. Add a delivery before the sale opens."
             self.message_user(request, missing, messages.WARNING)
-        again = Sale.objects.filter(pk=form.instance.pk, closes_at__gt=timezone.now())
+        this_sale = Sale.objects.filter(pk=form.instance.pk, closes_at__gt=timezone.now())
         if form.instance.is_loaded and any(items.has_changed() for items in formsets):
             states = ("to come", "open")
-            transaction.on_commit(lambda: self.do(request, again, lifecycle.preheat, "preheated", states=states))
+            transaction.on_commit(lambda: self.run_on(request, this_sale, preheat_sale, "preheated", states=states))
 
-    @admin.action(permissions=["change"], description="Preheat: copy the stock to where the strategy takes it from")
+    @admin.action(permissions=["change"], description="Preheat: load the stock for the strategy")
     def preheat(self, request: HttpRequest, queryset: QuerySet[Sale]) -> None:
-        self.do(request, queryset, lifecycle.preheat, "preheated", states=("to come", "open"))
+        self.run_on(request, queryset, preheat_sale, "preheated", states=("to come", "open"))
 
-    @admin.action(permissions=["change"], description="Close now: take no more orders, remove the copies")
+    @admin.action(permissions=["change"], description="Close now: take no more orders, unload the stock")
     def close(self, request: HttpRequest, queryset: QuerySet[Sale]) -> None:
-        self.do(request, queryset, lifecycle.close, "closed", states=("open",))
+        self.run_on(request, queryset, lifecycle.close, "closed", states=("open",))
 
-    def do(
+    def run_on(
         self,
         request: HttpRequest,
         queryset: QuerySet[Sale],
@@ -108,17 +110,22 @@ class SaleAdmin(ModelAdmin):
         *,
         states: Sequence[str],
     ) -> None:
-        """Act on the sales that are in one of the states: the copies of one that is over may be the next one's."""
+        """Run an action on the sales that are in one of the states. The stock of a sale that is over may be loaded for
+        the next one."""
         for sale in queryset:
             if self.state(sale) not in states:
-                self.message_user(request, f"{sale} is {self.state(sale)}: it was not {done}.", messages.WARNING)
+                self.message_user(
+                    request, f"{sale} was not {done}, because it is {self.state(sale)}.", messages.WARNING
+                )
                 continue
             try:
                 act(sale.pk)
             except RedisError as error:
-                self.message_user(request, f"{sale}: Redis did not answer: {error}", messages.ERROR)
-            except lifecycle.NotNow as wait:
-                self.message_user(request, f"{sale} was not {done}: {wait}", messages.WARNING)
+                self.message_user(
+                    request, f"{sale} was not {done} completely. Redis does not answer: {error}", messages.ERROR
+                )
+            except CannotPreheat as reason:
+                self.message_user(request, f"{sale} was not {done}. {reason}", messages.WARNING)
             else:
                 self.message_user(request, f"{sale} is {done}.", messages.SUCCESS)
 

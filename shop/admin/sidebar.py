@@ -1,4 +1,4 @@
-"""What the sidebar leads to. Each person sees what they may open."""
+"""The sidebar of the admin. Users see the entries that they may open."""
 
 from __future__ import annotations
 
@@ -14,39 +14,39 @@ from inventory.models import StockItem, StockMovement
 from locking.contrib.django.admin import may_see_locks
 from shop.models import Order, Payment, Product, Sale
 
-Entry = dict[str, Any]
+SidebarItem = dict[str, Any]
 
 
-def navigation(request: HttpRequest) -> list[Entry]:
-    """The groups of the sidebar. Settings name this function."""
+def navigation(request: HttpRequest) -> list[SidebarItem]:
+    """Return the groups of the sidebar. `UNFOLD` in the settings names this function."""
     return [
         {
-            "title": "Tonight",
+            "title": "Operations",
             "items": [
                 {"title": "Overview", "icon": "speed", "link": reverse("admin:index")},
-                listed(StockItem, "Stock", "inventory_2"),
-                listed(StockMovement, "Movements", "swap_vert"),
+                list_of(StockItem, "Stock", "inventory_2"),
+                list_of(StockMovement, "Movements", "swap_vert"),
                 {"title": "Locks", "icon": "lock", "link": reverse("admin_locks"), "permission": may_see_locks},
-                listed(Order, "Orders", "receipt_long"),
-                listed(Payment, "Payments", "payments"),
+                list_of(Order, "Orders", "receipt_long"),
+                list_of(Payment, "Payments", "payments"),
             ],
         },
         {
-            "title": "What is offered",
-            "items": [listed(Sale, "Sales", "bolt"), listed(Product, "Products", "sell")],
+            "title": "Catalogue",
+            "items": [list_of(Sale, "Sales", "bolt"), list_of(Product, "Products", "sell")],
         },
         {
             "title": "People",
-            "items": [listed(User, "Users", "person"), listed(Group, "Groups", "group")],
+            "items": [list_of(User, "Users", "person"), list_of(Group, "Groups", "group")],
         },
     ]
 
 
-def listed(model: type[Model], title: str, icon: str) -> Entry:
-    """The way to the list of a model, for those who may see it."""
+def list_of(model: type[Model], title: str, icon: str) -> SidebarItem:
+    """Return the link to the list of a model, shown to users who may view it."""
     link = reverse(f"admin:{model._meta.app_label}_{model._meta.model_name}_changelist")
     its_admin = admin.site.get_model_admin(model)
-    # A function, not the bound method: unfold copies the navigation, and with a method the whole admin.
+    # Pass a function instead of the bound method: unfold copies the navigation, and would copy the whole admin with it.
     return {
         "title": title,
         "icon": icon,

@@ -1,4 +1,4 @@
-"""Stock: each sku as the tables and Redis have it, and the movements that change it."""
+"""Stock: the figures of each sku in the tables and in Redis, and the form that adds movements."""
 
 from __future__ import annotations
 
@@ -21,37 +21,35 @@ from inventory.audit import Figures
 from inventory.models import StockItem, StockMovement
 from inventory.stock import all_on_hand
 from inventory.strategies import registry
-from shop.admin.audit import audit
+from shop.admin.stock_report import stock_report
 from shop.models import Order, OrderItem, Product
 from shop.orders.saving import saved
-
-Kind = StockMovement.Kind
 
 MAX_UNITS = 1_000_000
 LATEST = 20
 
 
 class MovementForm(forms.ModelForm):
-    """Stock is not overwritten: what moves is added or taken away, also while it is being sold."""
+    """Add a movement to the stock of a sku. Figures are never overwritten, so stock can change while it is sold."""
 
     kind = forms.ChoiceField(
-        choices=Kind.choices,
-        initial=Kind.DELIVERED,
+        choices=StockMovement.Kind.choices,
+        initial=StockMovement.Kind.DELIVERED,
         widget=UnfoldAdminSelectWidget,
-        help_text="A correction makes the figures agree with what was counted.",
+        help_text="Use a correction to make the figures agree with a count.",
     )
     units = forms.IntegerField(
         min_value=-MAX_UNITS,
         max_value=MAX_UNITS,
         required=False,
         widget=UnfoldAdminIntegerFieldWidget,
-        help_text="Added to what is received and on hand; a correction may be negative. Empty for no movement.",
+        help_text="Added to received and on hand. A correction may be negative. Leave empty for no movement.",
     )
     why = forms.CharField(
         max_length=200,
         required=False,
         widget=UnfoldAdminTextInputWidget,
-        help_text="Needed with every movement: the delivery note's number, say.",
+        help_text="Required for every movement, for example the number of the delivery note.",
     )
     received_before = forms.IntegerField(required=False, widget=forms.HiddenInput)
 
@@ -65,39 +63,39 @@ class MovementForm(forms.ModelForm):
             self.fields["received_before"].initial = self.instance.received
 
     def clean(self) -> dict[str, Any]:
-        """Refuse what `stock.move` would, and a form that was sent twice or filled in before another movement."""
+        """Refuse what `stock.move` would refuse, and a form that was sent twice or is older than the last movement."""
         cleaned = super().clean() or {}
         if self.errors:
             return cleaned
         units, kind = cleaned.get("units"), cleaned["kind"]
         if units is None:
             if cleaned.get("why"):
-                self.add_error("units", "Say how many units.")
+                self.add_error("units", "Enter the number of units.")
             return cleaned
-        if units == 0 or (units < 0 and kind != Kind.CORRECTED):
-            self.add_error("units", "Only a correction takes units away, and none moves nothing.")
+        if units == 0 or (units < 0 and kind != StockMovement.Kind.CORRECTED):
+            self.add_error("units", "Enter a number other than 0. Only a correction may be negative.")
         if not cleaned.get("why"):
-            self.add_error("why", "Say why.")
-        # The row is locked until the movement is committed: of two equal forms only one finds what it expects.
+            self.add_error("why", "Enter a reason.")
+        # Lock the row until the movement is committed, so that of two identical forms the second is refused.
         stock.gather(self.instance.pk, -units)
         row = StockItem.objects.select_for_update().filter(pk=self.instance.pk).first()
         self.refuse_if_moved_since(row, cleaned.get("received_before"))
         if units < -(free := row.on_hand if row else 0):
-            self.add_error("units", f"Only {free} on hand can be taken away.")
+            self.add_error("units", f"Only {free} on hand. A correction cannot remove more.")
         return cleaned
 
     def refuse_if_moved_since(self, row: StockItem | None, before: int | None) -> None:
         if row is not None and before is not None and row.received != before:
             self.data = {**self.data.dict(), "received_before": row.received}  # type: ignore[attr-defined]
             raise forms.ValidationError(
-                "Something was moved since this page was opened, perhaps by sending it twice. Nothing was moved now: "
-                "look at the figures, and save again what is still missing."
+                "The stock has changed since this page was opened; perhaps the form was sent twice. Nothing was moved "
+                "now. Check the figures and save again if a movement is still missing."
             )
 
 
 @admin.register(StockItem)
 class StockAdmin(ModelAdmin):
-    """Each sku as the tables and Redis have it: received = on hand + sold, or there is drift."""
+    """The figures of each sku. Drift is received - on hand - sold, and must be 0."""
 
     form = MovementForm
     list_display = ("sku", "all_received", "all_on_hand", "in_redis", "sold", "drift", "verdict")
@@ -106,7 +104,7 @@ class StockAdmin(ModelAdmin):
     search_fields = ("sku",)
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[StockItem]:
-        # One statement, so on hand and sold are of one moment, also while the shop is selling.
+        # Use one statement, so that on hand and sold belong to the same moment while the shop is selling.
         sold = OrderItem.objects.filter(product=OuterRef("pk"), order__state__in=Order.STANDING)
         units = sold.order_by().values("product").annotate(units=Sum("quantity")).values("units")
         moved = StockMovement.objects.filter(item=OuterRef("pk")).order_by().values("item").annotate(sum=Sum("units"))
@@ -122,9 +120,9 @@ class StockAdmin(ModelAdmin):
 
     def get_changelist_instance(self, request: HttpRequest) -> ChangeList:
         changelist: Any = super().get_changelist_instance(request)
-        changelist.audit = audit()
+        changelist.report = stock_report()
         for item in changelist.result_list:
-            item.counter = changelist.audit.counters.get(item.sku)
+            item.counter = changelist.report.counters.get(item.sku)
         return changelist
 
     def get_fields(self, request: HttpRequest, obj: StockItem | None = None) -> tuple[str, ...]:
@@ -140,25 +138,25 @@ class StockAdmin(ModelAdmin):
 
     def save_model(self, request: HttpRequest, obj: StockItem, form: Any, change: bool) -> None:  # noqa: FBT001
         if form.cleaned_data.get("units"):
-            said = form.cleaned_data
-            stock.move(obj.sku, Kind(said["kind"]), said["units"], who=request.user.pk, why=said["why"])
-            transaction.on_commit(lambda: self.tell_redis(request, obj.sku))
+            data = form.cleaned_data
+            stock.move(obj.sku, StockMovement.Kind(data["kind"]), data["units"], who=request.user.pk, why=data["why"])
+            transaction.on_commit(lambda: self.refresh_redis(request, obj.sku))
         elif not change:
             StockItem.objects.get_or_create(sku=obj.sku)
         if not Product.objects.filter(sku=obj.sku).exists():
-            unknown = f"No product has the sku {obj.sku}: nobody can buy of this stock before one has."
-            self.message_user(request, unknown, messages.WARNING)
+            warning = f"No product has the sku {obj.sku}. Add one, or this stock cannot be sold."
+            self.message_user(request, warning, messages.WARNING)
 
-    def tell_redis(self, request: HttpRequest, sku: str) -> None:
+    def refresh_redis(self, request: HttpRequest, sku: str) -> None:
         try:
             registry.refresh([sku], saved)
         except RedisError as error:
-            warning = f"It is in the tables. Redis did not answer, so the counter of {sku} may be wrong: {error}"
+            warning = f"The movement is saved, but Redis does not answer, so the counter of {sku} may be wrong: {error}"
             self.message_user(request, warning, messages.WARNING)
 
     def construct_change_message(self, request: HttpRequest, form: Any, formsets: Any, add: bool = False) -> Any:  # noqa: FBT001, FBT002
         if units := form.cleaned_data.get("units"):
-            return f"{Kind(form.cleaned_data['kind']).label} {units}."
+            return f"{StockMovement.Kind(form.cleaned_data['kind']).label} {units}."
         return super().construct_change_message(request, form, formsets, add)
 
     def render_change_form(self, request: HttpRequest, context: dict[str, Any], *args: Any, **kwargs: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Pages of a growing list."""
+"""Pagination of lists that grow while they are read."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rest_framework.request import Request
 
 
 class NewestFirst(CursorPagination):
-    """By id: an order's id is a UUIDv7, which grows with time."""
+    """Pages in descending order of ids. Order ids are UUIDv7, which grow with time."""
 
     ordering = "-id"
     page_size = 50

@@ -1,4 +1,4 @@
-"""Reads JSON bodies, fast and with a bound."""
+"""Parse JSON bodies of limited size."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from rest_framework.parsers import BaseParser
 
 from shop.api.problems import BodyTooLarge
 
-# The largest cart is far below. Without a bound of its own the framework reads whatever is sent into memory.
 MAX_BODY = 64 * 1024
+"""Bytes. No order comes near it. Without a limit, Django REST framework would read any body into memory."""
 
 
-class Json(BaseParser):
+class JsonParser(BaseParser):
     """UTF-8 JSON of at most `MAX_BODY` bytes."""
 
     media_type = "application/json"
@@ -25,8 +25,8 @@ class Json(BaseParser):
     ) -> Any:
         body = stream.read(MAX_BODY + 1)
         if len(body) > MAX_BODY:
-            raise BodyTooLarge(f"A body has at most {MAX_BODY} bytes.")
+            raise BodyTooLarge(f"The body is longer than {MAX_BODY} bytes.")
         try:
             return orjson.loads(body)
         except orjson.JSONDecodeError as error:
-            raise ParseError(f"The body is not JSON: {error}") from error
+            raise ParseError(f"The body is not valid JSON: {error}") from error

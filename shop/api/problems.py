@@ -1,4 +1,4 @@
-"""Errors as RFC 9457 problem documents: one table of what can go wrong, and one handler that answers with it."""
+"""Problem documents (RFC 9457): the table of all problems, and the handler that maps exceptions to them."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ CONTENT_TYPE = "application/problem+json"
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """A kind of error.
+    """A type of problem.
 
     Args:
-        slug: the last part of its type, which is an address that explains it.
-        advice: what the caller may do.
-        retry_after: seconds to wait before trying again; None where trying again does not help.
+        slug: the last part of the URL that is its type and explains it.
+        advice: what the caller can do.
+        retry_after: seconds to wait before the next attempt; None when another attempt does not help.
     """
 
     slug: str
@@ -57,61 +57,64 @@ class Problem:
         return f"/api/problems/{self.slug}/"
 
 
-INVALID = Problem("invalid", 400, "The request is not valid", "Correct what `errors` points at.")
+INVALID = Problem("invalid", 400, "The request is not valid", "Correct the fields that `errors` lists.")
 KEY_INVALID = Problem(
     "idempotency-key",
     400,
     "The Idempotency-Key is missing or malformed",
-    "Send a new random key, such as a UUID, with each new order, and the same key when you repeat one.",
+    "Send a new random key, such as a UUID, with each new order, and the same key when you repeat a request.",
 )
-KEY_REUSED = Problem("key-reused", 422, "The key belongs to another order", "Make a new key for a new order.")
+KEY_REUSED = Problem("key-reused", 422, "The key belongs to another order", "Use a new key for a new order.")
 STILL_RUNNING = Problem(
-    "still-running", 409, "The same order is being placed right now", "Ask again with the same key.", 1
+    "still-running", 409, "The same order is being placed", "Repeat the request with the same key.", 1
 )
-STILL_QUEUED = Problem("still-queued", 409, "The order is queued", "Ask again when it is saved.", 1)
-SOLD_OUT = Problem("sold-out", 409, "Sold out", "Units of orders that are not paid in time come back.")
+STILL_QUEUED = Problem("still-queued", 409, "The order is queued", "Try again when it is saved.", 1)
+SOLD_OUT = Problem("sold-out", 409, "Sold out", "Units of orders that are not paid in time are sold again.")
 OVER_LIMIT = Problem("over-limit", 409, "Over the limit per customer", "Order fewer units.")
-SALE_NOT_OPEN = Problem("sale-not-open", 409, "The sale is not open", "Look at the sale's window.")
-NOT_BELIEVED = Problem(
+SALE_NOT_OPEN = Problem("sale-not-open", 409, "The sale is not open", "Check when the sale opens and closes.")
+PROVIDER_DECIDES = Problem(
     "not-believed",
     403,
-    "The payment provider says what is paid",
-    "Pay there, and look at the order: its state is `paid` when the provider has said so.",
+    "Only the payment provider reports payments",
+    "Pay at the provider. The state of the order is `paid` once the provider has reported the payment.",
 )
 NOT_PAYABLE = Problem("not-payable", 409, "The order cannot be paid any more", "Place a new order.")
 NOT_CANCELLABLE = Problem(
-    "not-cancellable", 409, "The order cannot be cancelled any more", "Look at the order's state."
+    "not-cancellable", 409, "The order cannot be cancelled any more", "Check the state of the order."
 )
 SIGNATURE = Problem(
     "signature",
     403,
     "The message is not signed by the payment provider",
-    "Sign `<seconds since 1970>.<body>` with HMAC-SHA256 and the shared secret, each time that it is sent.",
+    "Sign `<seconds since 1970>.<body>` with HMAC-SHA256 and the shared secret, again for each attempt.",
 )
-UNKNOWN_ORDER = Problem("unknown-order", 404, "No such order yet", "Deliver the payment again later.", 5)
-WRONG_AMOUNT = Problem("wrong-amount", 422, "The order costs something else", "Look at the order's total.")
+UNKNOWN_ORDER = Problem("unknown-order", 404, "No such order yet", "Report the payment again later.", 5)
+WRONG_AMOUNT = Problem("wrong-amount", 422, "The amount is not the total of the order", "Check the total of the order.")
 REFERENCE_REUSED = Problem(
     "reference-reused", 422, "The reference belongs to another payment", "Use a new reference for a new payment."
 )
-BUSY = Problem("busy", 503, "Too many buyers at once", "Nothing was sold. Try again with the same key.", 1)
+BUSY = Problem("busy", 503, "Too many customers at once", "Nothing was sold. Try again with the same key.", 1)
 NOT_LOADED = Problem("not-loaded", 503, "The stock is not loaded yet", "Try again with the same key.", 5)
 UNAVAILABLE = Problem(
     "unavailable", 503, "A server that the shop needs does not answer", "Try again with the same key.", 2
 )
-TOO_FAST = Problem("too-fast", 429, "Too many requests", "Slow down.", 1)
+TOO_FAST = Problem("too-fast", 429, "Too many requests", "Send fewer requests.", 1)
 UNAUTHENTICATED = Problem(
     "unauthenticated", 401, "No valid token", "Get a token at /api/token/ and send it as `Authorization: Bearer …`."
 )
-FORBIDDEN = Problem("forbidden", 403, "Not allowed", "Use an account that may do this.")
-NOT_FOUND = Problem("not-found", 404, "Not found", "Look at /api/docs/.")
-NOT_ALLOWED = Problem("method-not-allowed", 405, "The method is not allowed here", "Look at /api/docs/.")
-NOT_ACCEPTABLE = Problem("not-acceptable", 406, "There is no such format", "Ask with `Accept: */*`.")
+FORBIDDEN = Problem("forbidden", 403, "Not allowed", "Use an account that has this permission.")
+NOT_FOUND = Problem("not-found", 404, "Not found", "See /api/docs/ for the URLs.")
+NOT_ALLOWED = Problem("method-not-allowed", 405, "The method is not allowed here", "See /api/docs/ for the methods.")
+NOT_ACCEPTABLE = Problem("not-acceptable", 406, "The format is not available", "Send `Accept: */*`.")
 LENGTH_REQUIRED = Problem(
-    "length-required", 411, "The length of the body is not given", "Send a Content-Length, not a chunked body."
+    "length-required",
+    411,
+    "The length of the body is missing",
+    "Send a Content-Length, not a chunked body.",
 )
 UNSUPPORTED = Problem("unsupported-media-type", 415, "The body is not JSON", "Send `Content-Type: application/json`.")
-TOO_LARGE = Problem("too-large", 413, "The body is too large", "Order in several requests.")
-INTERNAL = Problem("internal", 500, "The shop made a mistake", "Ask again with the same key: it is safe.")
+TOO_LARGE = Problem("too-large", 413, "The body is too large", "Split the order into several requests.")
+INTERNAL = Problem("internal", 500, "Internal error", "Try again with the same key. The order is placed only once.")
 
 PROBLEMS = {problem.slug: problem for problem in list(globals().values()) if isinstance(problem, Problem)}
 
@@ -128,15 +131,15 @@ BY_EXCEPTION: tuple[tuple[type[Exception], Problem], ...] = (
     (StillRunning, STILL_RUNNING),
     (StillQueued, STILL_QUEUED),
     (KeyReused, KEY_REUSED),
-    (ProviderDecides, NOT_BELIEVED),
+    (ProviderDecides, PROVIDER_DECIDES),
     (NotPayable, NOT_PAYABLE),
     (NotCancellable, NOT_CANCELLABLE),
-    (states.Overtaken, BUSY),
+    (states.StateConflict, BUSY),
     (payments.UnknownOrder, UNKNOWN_ORDER),
     (payments.WrongAmount, WRONG_AMOUNT),
     (payments.ReferenceReused, REFERENCE_REUSED),
     (Order.DoesNotExist, NOT_FOUND),
-    # A refresh token outlives the account that it was made for.
+    # A refresh token may outlive its account.
     (get_user_model().DoesNotExist, UNAUTHENTICATED),
     (Http404, NOT_FOUND),
     (exceptions.NotFound, NOT_FOUND),
@@ -154,14 +157,14 @@ BY_EXCEPTION: tuple[tuple[type[Exception], Problem], ...] = (
 
 
 class BodyTooLarge(exceptions.APIException):
-    """The body is larger than any order."""
+    """The body is larger than `MAX_BODY`."""
 
     status_code = 413
     default_detail = "The body is too large."
 
 
 class LengthRequired(exceptions.APIException):
-    """The body comes in chunks, which WSGI does not hand on."""
+    """The body is chunked. WSGI does not pass on such bodies."""
 
     status_code = 411
 
@@ -172,8 +175,11 @@ class BadKey(exceptions.APIException):
     status_code = 400
 
 
-def answer(error: Exception, context: Mapping[str, Any]) -> HttpResponse | None:
-    """Django REST framework's exception handler: the problem document of an exception, None where we made a mistake."""
+def handle_exception(error: Exception, context: Mapping[str, Any]) -> HttpResponse | None:
+    """Answer an exception with a problem document. Return None for one that is a bug of the shop.
+
+    This is the exception handler of Django REST framework.
+    """
     if isinstance(error, BodyTooLarge):
         return response(TOO_LARGE, str(error))
     if isinstance(error, LengthRequired):
@@ -186,15 +192,15 @@ def answer(error: Exception, context: Mapping[str, Any]) -> HttpResponse | None:
         return response(INVALID, errors=[{"pointer": "#/sale", "detail": str(error)}])
     if isinstance(error, UnknownProduct):
         return response(INVALID, errors=[{"pointer": "#/items", "detail": str(error)}])
-    # InternalError: the transaction has lasted for too long, or the server only reads, as a standby does.
+    # InternalError: the transaction has reached its time limit, or the server is read-only, such as a standby.
     if isinstance(error, (OperationalError, InterfaceError, InternalError)):
-        # The commit may or may not have happened; the key finds out.
-        logger.warning("Postgres cannot be used now: %s", error)
-        return response(UNAVAILABLE, "The database cannot be used now. Ask again with the same key.")
+        # It is unknown whether the transaction was committed. A request with the same key finds out.
+        logger.warning("Postgres does not answer or is read-only: %s", error)
+        return response(UNAVAILABLE, "The database cannot be used now. Try again with the same key.")
     if isinstance(error, IntegrityError):
-        # A row that the order refers to went away while it was written: what is offered has changed since it was read.
-        logger.warning("Postgres refused: %s", error)
-        return response(BUSY, "What is offered has just changed. Ask again with the same key.")
+        # A row that the order refers to was deleted after the offer was read.
+        logger.warning("The sale has changed while an order was saved: %s", error)
+        return response(BUSY, "The sale has just changed. Try again with the same key.")
     for kind, problem in BY_EXCEPTION:
         if isinstance(error, kind):
             return _response_to(error, problem)
@@ -209,9 +215,10 @@ def _response_to(error: Exception, problem: Problem) -> HttpResponse:
         case errors.SoldOut():
             members = {"sku": error.sku, "wanted": error.wanted, "left": error.left}
         case errors.TryAgain():
-            # The cause names our servers and keys: it is for the log, not for the buyer.
-            ours = isinstance(error, errors.UnknownStrategy)  # and stays until somebody mends the settings
-            logger.log(logging.ERROR if ours else logging.INFO, "%s: %s", problem.slug, error)
+            # Log the cause instead of sending it: it contains names of servers and keys. An unknown strategy is an
+            # error, because it stays until an operator corrects the settings.
+            level = logging.ERROR if isinstance(error, errors.UnknownStrategy) else logging.INFO
+            logger.log(level, "%s: %s", problem.slug, error)
             detail = ""
         case errors.OverLimit():
             members = {"sku": error.sku, "limit": error.limit, "taken": error.taken}
@@ -230,7 +237,7 @@ def _response_to(error: Exception, problem: Problem) -> HttpResponse:
 
 
 def document(problem: Problem, detail: str = "", **members: Any) -> dict[str, Any]:
-    """The problem as RFC 9457 has it. Where there is no more to say, its `detail` is what the caller may do."""
+    """Return the problem document. Its `detail` is the advice if there is nothing more specific."""
     return {
         "type": problem.type,
         "title": problem.title,
@@ -243,7 +250,7 @@ def document(problem: Problem, detail: str = "", **members: Any) -> dict[str, An
 def response(
     problem: Problem, detail: str = "", *, headers: Mapping[str, str] | None = None, **members: Any
 ) -> HttpResponse:
-    """The answer of an API view: JSON, whatever format the view was asked for."""
+    """Return the HTTP response for a problem. It is always JSON."""
     all_headers = {"Retry-After": str(problem.retry_after)} if problem.retry_after else {}
     return HttpResponse(
         orjson.dumps(document(problem, detail, **members), default=str),
@@ -254,7 +261,7 @@ def response(
 
 
 def pointers(detail: Any, path: str = "#") -> Any:
-    """The errors of a serializer as JSON pointers into the body."""
+    """Yield the errors of a serializer with JSON pointers into the body."""
     if isinstance(detail, dict):
         for name, inner in detail.items():
             yield from pointers(inner, path if name == "non_field_errors" else f"{path}/{name}")
@@ -269,21 +276,22 @@ def pointers(detail: Any, path: str = "#") -> Any:
 
 
 def not_found(request: HttpRequest, exception: Exception) -> HttpResponse:
-    """Django's 404: a problem document below /api/ and /lab/, Django's page elsewhere."""
+    """Answer a request for an unknown URL. See `_page`."""
     return _page(request, NOT_FOUND, f"There is nothing at {request.path}.")
 
 
 def bad_request(request: HttpRequest, exception: Exception) -> HttpResponse:
-    """Django's 400, such as a Host that is not ours: a problem document below /api/ and /lab/."""
+    """Answer a bad request, such as one for an unknown host. See `_page`."""
     return _page(request, INVALID)
 
 
 def internal(request: HttpRequest) -> HttpResponse:
-    """Django's 500: a problem document below /api/ and /lab/, Django's page elsewhere."""
+    """Answer a request that has failed with an exception. See `_page`."""
     return _page(request, INTERNAL)
 
 
 def _page(request: HttpRequest, problem: Problem, detail: str = "") -> HttpResponse:
+    """Return a problem document below /api/ and /lab/, and a short HTML page elsewhere."""
     if f"{request.path}/".startswith(("/api/", "/lab/")):
         return response(problem, detail)
     return HttpResponse(f"<!doctype html><title>{problem.title}</title><h1>{problem.title}</h1>", status=problem.status)

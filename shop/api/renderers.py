@@ -1,4 +1,4 @@
-"""Writes JSON, whatever the client says that it accepts."""
+"""Render JSON, whatever the Accept header says."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rest_framework.renderers import BaseRenderer
 from rest_framework.request import Request
 
 
-class Json(BaseRenderer):
+class JsonRenderer(BaseRenderer):
     """JSON in UTF-8."""
 
     media_type = "application/json"
@@ -26,7 +26,7 @@ class Json(BaseRenderer):
 
 
 class OneFormat(BaseContentNegotiation):
-    """The API speaks one format, so there is nothing to negotiate: a strange Accept header is not an error."""
+    """Use the only format that there is. An unknown Accept header is not an error."""
 
     def select_parser(self, request: Request, parsers: Iterable[BaseParser]) -> BaseParser | None:
         media_type = request.content_type.partition(";")[0].strip().lower()

@@ -1,4 +1,4 @@
-"""What the OpenAPI schema says of errors: every operation may answer with problem documents."""
+"""Add the problem documents to the OpenAPI schema."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ BY_OPERATION = {
     ("/api/orders/", "get"): (problems.NOT_FOUND,),
     ("/api/orders/{order}/", "get"): (problems.NOT_FOUND,),
     ("/api/orders/{order}/pay/", "post"): (
-        problems.NOT_BELIEVED,
+        problems.PROVIDER_DECIDES,
         problems.NOT_FOUND,
         problems.STILL_QUEUED,
         problems.NOT_PAYABLE,
@@ -52,10 +52,10 @@ BY_OPERATION = {
 }
 PROBLEM = {
     "type": "object",
-    "description": "RFC 9457",
+    "description": "Problem document (RFC 9457)",
     "required": ["type", "title", "status"],
     "properties": {
-        "type": {"type": "string", "description": "An address that explains the problem."},
+        "type": {"type": "string", "description": "URL that explains the problem."},
         "title": {"type": "string"},
         "status": {"type": "integer"},
         "detail": {"type": "string"},
@@ -71,7 +71,7 @@ PROBLEM = {
 
 
 def describe_problems(result: dict[str, Any], **_: Any) -> dict[str, Any]:
-    """drf-spectacular's post-processing hook: adds the problem documents to every operation."""
+    """Add the problems to every operation. This is a post-processing hook of drf-spectacular."""
     result["components"].setdefault("schemas", {})["Problem"] = PROBLEM
     for path, operations in result["paths"].items():
         for method, operation in operations.items():

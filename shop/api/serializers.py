@@ -1,4 +1,4 @@
-"""What goes in and out, by field."""
+"""Serializers of the REST API."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from shop.orders import receipts
 from shop.orders.receipts import Receipt
 
 MAX_ID = 2**63 - 1
-MAX_LINES = 20
+MAX_ITEMS = 20
 MAX_QUANTITY = 1000
 
 
 class StrictInteger(serializers.IntegerField):
-    """An integer as JSON has it: "1", 1.0 and true are mistakes of the caller, not numbers."""
+    """A JSON integer. Refuse "1", 1.0 and true, which Django REST framework would accept."""
 
     def to_internal_value(self, data: Any) -> int:
         if type(data) is not int:
@@ -30,23 +30,23 @@ class StrictInteger(serializers.IntegerField):
         return super().to_internal_value(data)
 
 
-class LineSerializer(serializers.Serializer[Any]):
+class NewOrderItemSerializer(serializers.Serializer[Any]):
     product = StrictInteger(min_value=1, max_value=MAX_ID)
     quantity = StrictInteger(min_value=1, max_value=MAX_QUANTITY)
 
 
 class NewOrderSerializer(serializers.Serializer[Any]):
-    """The body of an order. `validated_data["quantities"]` has the units by product."""
+    """The body of an order request. `validated_data["quantities"]` maps product ids to units."""
 
     sale = StrictInteger(min_value=1, max_value=MAX_ID)
     items: serializers.ListSerializer[Any] = serializers.ListSerializer(
-        child=LineSerializer(), min_length=1, max_length=MAX_LINES
+        child=NewOrderItemSerializer(), min_length=1, max_length=MAX_ITEMS
     )
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
-        quantities = {line["product"]: line["quantity"] for line in attrs["items"]}
+        quantities = {item["product"]: item["quantity"] for item in attrs["items"]}
         if len(quantities) != len(attrs["items"]):
-            raise serializers.ValidationError({"items": ["Name each product once."]})
+            raise serializers.ValidationError({"items": ["List each product only once."]})
         return {"sale": attrs["sale"], "quantities": quantities}
 
 
@@ -59,27 +59,28 @@ class OrderItemSerializer(serializers.Serializer[Any]):
 
 
 class OrderSerializer(serializers.Serializer[Any]):
-    # The fields are for the schema, where a docstring would stand too: asked one by one they cost more than the order.
+    # The fields only describe the schema, in which a docstring would appear too. Rendering through them takes longer
+    # than placing the order.
     id = serializers.UUIDField()
     sale = serializers.IntegerField()
     state = serializers.ChoiceField(choices=[("queued", "Queued"), *Order.State.choices])
-    place = serializers.IntegerField(required=False, allow_null=True, default=None, help_text="In the queue, from 1.")
-    reason = serializers.CharField(help_text="Why it was rejected.")
+    place = serializers.IntegerField(required=False, allow_null=True, default=None, help_text="Queue place, from 1.")
+    reason = serializers.CharField(help_text="Why the order was rejected; empty otherwise.")
     items = OrderItemSerializer(many=True)
     total = serializers.DecimalField(max_digits=14, decimal_places=2)
     created_at = serializers.DateTimeField()
-    pay_by = serializers.DateTimeField(allow_null=True, help_text="Null while it is queued: nobody can pay it yet.")
+    pay_by = serializers.DateTimeField(allow_null=True, help_text="Null while the order is queued and cannot be paid.")
 
     def to_representation(self, order: Order) -> dict[str, Any]:
-        return shown(receipts.of_row(order))
+        return order_json(receipts.of_row(order))
 
 
-def shown(order: Receipt, *, queued: bool = False, place: int | None = None) -> dict[str, Any]:
-    """An order as the API shows it.
+def order_json(order: Receipt, *, queued: bool = False, place: int | None = None) -> dict[str, Any]:
+    """Return the JSON of an order.
 
     Args:
-        queued: it has no state of its own yet.
-        place: in the queue, from 1.
+        queued: the order is not saved yet, so its state is `queued`.
+        place: place in the queue, from 1.
     """
     payable_from = order.payable_from
     return {
@@ -105,7 +106,7 @@ def shown(order: Receipt, *, queued: bool = False, place: int | None = None) -> 
 
 
 def moment(at: datetime) -> str:
-    """A moment as the API writes it: in UTC."""
+    """Format a time in UTC."""
     return at.astimezone(UTC).isoformat().replace("+00:00", "Z")
 
 
@@ -115,7 +116,7 @@ REFERENCE = r"[A-Za-z0-9._~:-]{1,128}"
 
 @extend_schema_field({"type": "string", "pattern": f"^{AMOUNT}$"})
 class AmountField(serializers.DecimalField):
-    """An amount as the API writes it: a text with two decimals. A JSON number may have lost a cent on its way."""
+    """A string with two decimals. Refuse JSON numbers: as floating-point numbers they may be off by a cent."""
 
     def to_internal_value(self, data: Any) -> Decimal:
         if not isinstance(data, str) or not re.fullmatch(AMOUNT, data):
@@ -125,7 +126,7 @@ class AmountField(serializers.DecimalField):
 
 @extend_schema_field({"type": "string", "pattern": f"^{REFERENCE}$"})
 class ReferenceField(serializers.CharField):
-    """A payment provider's own name of a payment."""
+    """The reference that a payment provider gives to a payment."""
 
     def to_internal_value(self, data: Any) -> str:
         if not isinstance(data, str) or not re.fullmatch(REFERENCE, data):
@@ -134,7 +135,7 @@ class ReferenceField(serializers.CharField):
 
 
 class WrittenUUIDField(serializers.UUIDField):
-    """A UUID as a text: a number is a mistake of the caller."""
+    """A UUID as a string. Refuse numbers, which Django REST framework would accept."""
 
     def to_internal_value(self, data: Any) -> UUID:
         if not isinstance(data, str):
@@ -143,11 +144,11 @@ class WrittenUUIDField(serializers.UUIDField):
 
 
 class NewPaymentSerializer(serializers.Serializer[Any]):
-    """What a payment provider says of a payment."""
+    """A payment as the payment provider reports it."""
 
-    reference = ReferenceField(help_text="The provider's own, a new one for each payment.")
+    reference = ReferenceField(help_text="Reference of the provider, a new one for each payment.")
     order = WrittenUUIDField()
-    amount = AmountField(max_digits=16, decimal_places=2, help_text="All that the order costs.")
+    amount = AmountField(max_digits=16, decimal_places=2, help_text="Total of the order.")
 
 
 class PaymentSerializer(serializers.Serializer[Any]):
@@ -156,18 +157,18 @@ class PaymentSerializer(serializers.Serializer[Any]):
     amount = serializers.DecimalField(max_digits=16, decimal_places=2)
     outcome = serializers.ChoiceField(
         choices=Payment.Outcome.choices,
-        help_text="`refund_due`: the money goes back; the order is as it was.",
+        help_text="`refund_due`: the payment is to be refunded; the order is unchanged.",
     )
-    note = serializers.CharField(help_text="Why it is to be refunded, or that the units were taken again.")
+    note = serializers.CharField(help_text="Why the payment is to be refunded, or that the units were taken again.")
     received_at = serializers.DateTimeField()
 
 
-class OfferedSerializer(serializers.Serializer[Any]):
+class OfferItemSerializer(serializers.Serializer[Any]):
     product = serializers.IntegerField()
     sku = serializers.CharField()
     name = serializers.CharField()
     price = serializers.DecimalField(max_digits=10, decimal_places=2)
-    limit = serializers.IntegerField(allow_null=True, help_text="Units a customer may have; null for any number.")
+    limit = serializers.IntegerField(allow_null=True, help_text="Units that a customer may buy; null for no limit.")
 
 
 class OfferSerializer(serializers.Serializer[Any]):
@@ -177,11 +178,11 @@ class OfferSerializer(serializers.Serializer[Any]):
     closes_at = serializers.DateTimeField()
     items = serializers.SerializerMethodField()
 
-    @extend_schema_field(OfferedSerializer(many=True))
+    @extend_schema_field(OfferItemSerializer(many=True))
     def get_items(self, offer: Any) -> Any:
-        return OfferedSerializer(offer.products.values(), many=True).data
+        return OfferItemSerializer(offer.products.values(), many=True).data
 
 
-# Making a serializer copies all its fields, which costs more than it then does. Validating keeps nothing in it, so on
-# the way of an order this one serves all requests and threads.
 NEW_ORDER = NewOrderSerializer()
+"""Validates all order requests. Making a serializer copies its fields, which takes longer than validating. Validation
+stores nothing in the serializer, so threads can share it."""

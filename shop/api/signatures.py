@@ -1,4 +1,4 @@
-"""Who signs with the shared secret is the payment provider: HMAC-SHA256 over the moment and the body."""
+"""Signatures of the payment provider: HMAC-SHA256 of time and body, with the shared secret."""
 
 from __future__ import annotations
 
@@ -12,42 +12,42 @@ from rest_framework.exceptions import APIException
 
 HEADER = "Payment-Signature"
 FORM = re.compile(r"t=([0-9]{1,12}),v1=([0-9a-f]{64})")
-# Seconds that a signature is good for, either way, since clocks differ. A message that is sent again is signed anew.
 TOLERANCE = 300
+"""Seconds by which the time of a signature may differ from ours. The provider signs again when it sends again."""
 
 
 class BadSignature(APIException):
-    """The message is not the provider's, or not of now."""
+    """The message is not signed by the provider, or not now."""
 
     status_code = 403
 
 
 def sign(body: bytes, *, at: int | None = None) -> str:
-    """The header's value for a body.
+    """Return the value of the header for a body.
 
     Args:
-        at: seconds since 1970; now if absent.
+        at: seconds since 1970; None means now.
     """
     moment = int(time.time()) if at is None else at
     return f"t={moment},v1={_digest(body, moment)}"
 
 
 def verify(header: str, body: bytes) -> None:
-    """Believe a message.
+    """Check the signature of a message.
 
     Raises:
-        BadSignature: why not.
+        BadSignature: the header is malformed, the signature does not match, or it is too old.
     """
     if not settings.PAYMENT_SECRET:
-        raise BadSignature("The shop knows no secret: set PAYMENT_SECRET.")
-    said = FORM.fullmatch(header)
-    if said is None:
+        raise BadSignature("This shop accepts no payments from a provider: PAYMENT_SECRET is not set.")
+    match = FORM.fullmatch(header)
+    if match is None:
         raise BadSignature(f"Send a {HEADER} header that matches {FORM.pattern}.")
-    moment = int(said[1])
-    if not hmac.compare_digest(_digest(body, moment), said[2]):
-        raise BadSignature("The signature is not that of this body.")
+    moment = int(match[1])
+    if not hmac.compare_digest(_digest(body, moment), match[2]):
+        raise BadSignature("The signature does not match the body.")
     if abs(time.time() - moment) > TOLERANCE:
-        raise BadSignature(f"It was signed more than {TOLERANCE} seconds ago, or by a clock that is wrong.")
+        raise BadSignature(f"The signature is more than {TOLERANCE} seconds old, or the clock that made it is wrong.")
 
 
 def _digest(body: bytes, moment: int) -> str:

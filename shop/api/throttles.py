@@ -1,4 +1,4 @@
-"""How fast one customer may try."""
+"""Limit the order requests of a customer."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from rest_framework.views import APIView
 
 logger = logging.getLogger(__name__)
 
-# One script: a crash between the two would leave a key that never ends. A server that has lost its data may lose the
-# counts of a second too, so they are not written to its log, where each would cost a wait for the disk.
+# A script, because a crash between INCR and EXPIRE would leave a key that never expires. The counts are not written to
+# the append-only file, where each would wait for the disk; losing the counts of a second does no harm.
 COUNT = """
     redis.set_repl(redis.REPL_NONE)
     local tries = redis.call('INCR', KEYS[1])
@@ -27,9 +27,9 @@ COUNT = """
 
 
 class OrderRate(BaseThrottle):
-    """At most `ORDER_RATE` tries a customer and second, counted in Redis for all processes, in one round trip.
+    """Allow a customer `ORDER_RATE` requests in a second, counted in Redis for all processes in one round trip.
 
-    Without Redis nobody is slowed down: a throttle protects the shop, it must not close it.
+    If Redis does not answer, all requests are allowed: the limit protects the shop and must not close it.
     """
 
     def allow_request(self, request: Request, view: APIView) -> bool:
@@ -38,7 +38,7 @@ class OrderRate(BaseThrottle):
         try:
             tries = get_redis_connection("default").eval(COUNT, 1, key)
         except RedisError as error:
-            logger.warning("Nobody is throttled: %s", error)
+            logger.warning("Order requests are not limited, because Redis does not answer: %s", error)
             return True
         return bool(tries <= settings.ORDER_RATE)
 

@@ -1,4 +1,4 @@
-"""The addresses below /api/."""
+"""The URLs below /api/."""
 
 from django.urls import path
 from drf_spectacular.renderers import OpenApiJsonRenderer, OpenApiYamlRenderer

@@ -1,4 +1,4 @@
-"""The REST API. A view parses and answers; `checkout` decides."""
+"""Views of the REST API. They parse requests and format answers; `shop.orders` decides."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from shop.api.serializers import (
     OfferSerializer,
     OrderSerializer,
     PaymentSerializer,
-    shown,
+    order_json,
 )
 from shop.api.throttles import OrderRate
 from shop.models import Order, Sale
@@ -48,7 +48,7 @@ KEY_PARAMETER = OpenApiParameter(
     location=OpenApiParameter.HEADER,
     required=True,
     type={"type": "string", "pattern": f"^{KEY.pattern}$"},
-    description="A new random key for a new order; the same key and body again is the same order.",
+    description="A new random key for each new order. Repeating the same key and body returns the same order.",
     examples=[OpenApiExample("A UUID", value="0199c2ba-6f2e-7c3a-a1de-2f9a3c4b5d6e")],
 )
 EXAMPLE_ORDER = OpenApiExample(
@@ -60,8 +60,8 @@ SIGNATURE_PARAMETER = OpenApiParameter(
     required=True,
     type={"type": "string", "pattern": f"^{signatures.FORM.pattern}$"},
     description=(
-        "`t` is the moment of sending, in seconds since 1970; `v1` the HMAC-SHA256, in hex, of `t`, a full stop and "
-        f"the body, with the secret that provider and shop share. It is good for {signatures.TOLERANCE} seconds."
+        "`t` is the time of sending in seconds since 1970. `v1` is the HMAC-SHA256, in hexadecimal, of `t`, a full "
+        f"stop and the body, with the shared secret. The signature is valid for {signatures.TOLERANCE} seconds."
     ),
 )
 EXAMPLE_PAYMENT = OpenApiExample(
@@ -72,7 +72,7 @@ EXAMPLE_PAYMENT = OpenApiExample(
 
 
 def customer_of(request: Request) -> int:
-    """The id of the user whose token came with the request."""
+    """Return the user id in the token of the request."""
     try:
         return int(str(request.user.pk))
     except ValueError as error:
@@ -80,10 +80,12 @@ def customer_of(request: Request) -> int:
 
 
 def account_of(request: Request) -> int:
-    """The id of the caller, whose account is still open. Where an order is placed, saving it asks that.
+    """Return the user id in the token, after checking that the account is active.
+
+    Placing an order uses `customer_of` instead: the check happens when the order is saved.
 
     Raises:
-        AuthenticationFailed: the token is good, and the account is closed or deleted since it was made.
+        AuthenticationFailed: the token is valid, but the account was closed or deleted.
     """
     customer = customer_of(request)
     if not get_user_model().objects.filter(pk=customer, is_active=True).exists():
@@ -92,32 +94,33 @@ def account_of(request: Request) -> int:
 
 
 def idempotency_key(request: Request) -> str:
-    """The key of a request, with or without the quotes that the IETF draft puts around it.
+    """Return the idempotency key of a request. The quotes that the IETF draft puts around it are optional.
 
     Raises:
-        BadKey: it is missing or malformed.
+        BadKey: the key is missing or malformed.
     """
     key = request.headers.get("Idempotency-Key", "").strip()
     if len(key) > 1 and key[0] == key[-1] == '"':
         key = key[1:-1]
     if not KEY.fullmatch(key):
         raise BadKey(
-            f"Send an Idempotency-Key header that matches {KEY.pattern}, such as a UUID: a new one with each new order."
+            f"Send an Idempotency-Key header that matches {KEY.pattern}, such as a UUID, and a new one for each order."
         )
     return key
 
 
 def require_length(request: Request) -> None:
-    """Refuse a body that comes in chunks: it would look like none."""
+    """Refuse a chunked body, which would be read as an empty one."""
     if "Content-Length" not in request.headers and "Transfer-Encoding" in request.headers:
         raise LengthRequired
 
 
 def json_object(request: Request) -> dict[str, Any]:
-    """The body of a request.
+    """Return the body of a request.
 
     Raises:
-        LengthRequired, ValidationError: it cannot be read, or is something else.
+        LengthRequired: the body is chunked.
+        ValidationError: the body is not a JSON object.
     """
     require_length(request)
     if not isinstance(request.data, dict):
@@ -126,28 +129,28 @@ def json_object(request: Request) -> dict[str, Any]:
 
 
 def raw_body(request: Request) -> bytes:
-    """The bytes of the body as they were sent; `request.data` can still be read.
+    """Return the body as bytes. `request.data` can still be read afterwards.
 
     Raises:
-        LengthRequired, BodyTooLarge: they cannot be read, or are more than a body has.
+        LengthRequired, BodyTooLarge: the body is refused.
     """
     require_length(request)
     if int(request.META.get("CONTENT_LENGTH") or 0) > MAX_BODY:
-        raise BodyTooLarge(f"A body has at most {MAX_BODY} bytes.")
+        raise BodyTooLarge(f"The body is longer than {MAX_BODY} bytes.")
     return bytes(request._request.body)
 
 
 def new_order(request: Request) -> dict[str, Any]:
-    """What an order's body says: `sale`, and `quantities` by product.
+    """Return the content of an order request: `sale`, and `quantities` by product id.
 
     Raises:
-        ValidationError: the body is not an order.
+        ValidationError: the body is not valid.
     """
     return dict(NEW_ORDER.run_validation(json_object(request)))
 
 
 def replay_header(*, replayed: bool) -> dict[str, str]:
-    """Return the header that marks an answer to an earlier request, which this request did not repeat."""
+    """Return the header that marks a repeated request, which has changed nothing."""
     return {"Idempotent-Replayed": "true"} if replayed else {}
 
 
@@ -167,55 +170,55 @@ class Orders(ListAPIView[Order]):
         parameters=[KEY_PARAMETER],
         examples=[EXAMPLE_ORDER],
         responses={
-            201: OpenApiResponse(OrderSerializer, description="The order, committed."),
-            202: OpenApiResponse(OrderSerializer, description="The order is queued; see Location."),
+            201: OpenApiResponse(OrderSerializer, description="The order is saved."),
+            202: OpenApiResponse(OrderSerializer, description="The order is queued. Location is its URL."),
         },
     )
     def post(self, request: Request) -> Response:
         """Place an order."""
         key = idempotency_key(request)
         placed = place_order(customer=customer_of(request), key=key, **new_order(request))
-        # One that is rejected was queued first: its key has the same answer as before, and that is not "created".
+        # A rejected order was queued and answered with 202. Its key gets the same status again.
         accepted = placed.queued or placed.order.state == Order.State.REJECTED
         return Response(
-            shown(placed.order, queued=placed.queued, place=placed.place),
+            order_json(placed.order, queued=placed.queued, place=placed.place),
             status=202 if accepted else 201,
             headers={"Location": f"{request.path}{placed.order.pk}/", **replay_header(replayed=placed.replayed)},
         )
 
 
 class OneOrder(APIView):
-    """An order of the caller."""
+    """One order of the caller."""
 
     @extend_schema(responses=OrderSerializer)
     def get(self, request: Request, order: UUID) -> Response:
-        """Look at an order."""
+        """Get an order."""
         found = find_order(order, customer=account_of(request))
-        return Response(shown(found.order, queued=found.queued, place=found.place))
+        return Response(order_json(found.order, queued=found.queued, place=found.place))
 
 
 class PayOrder(APIView):
-    """The payment of an order at its customer's word, in a shop without a payment provider."""
+    """Payment of an order in a shop without a payment provider."""
 
     @extend_schema(request=None, responses=OrderSerializer)
     def post(self, request: Request, order: UUID) -> Response:
-        """Say that an order is paid, where no payment provider does. Paying twice is paying once."""
+        """Mark an order as paid. Only in a shop without a payment provider. Repeating this changes nothing."""
         paid = pay_order(order, customer=account_of(request))
         return Response(OrderSerializer(paid.order).data, headers=replay_header(replayed=paid.replayed))
 
 
 class CancelOrder(APIView):
-    """The end of an order that is not paid."""
+    """Cancellation of an order."""
 
     @extend_schema(request=None, responses=OrderSerializer)
     def post(self, request: Request, order: UUID) -> Response:
-        """Cancel a pending order. Cancelling twice is cancelling once."""
+        """Cancel a pending order. Repeating this changes nothing."""
         cancelled = cancel_order(order, customer=account_of(request))
         return Response(OrderSerializer(cancelled.order).data, headers=replay_header(replayed=cancelled.replayed))
 
 
 class Payments(APIView):
-    """What the payment provider says."""
+    """Payments that the payment provider reports."""
 
     authentication_classes = ()
     permission_classes = (AllowAny,)
@@ -225,17 +228,15 @@ class Payments(APIView):
         parameters=[SIGNATURE_PARAMETER],
         examples=[EXAMPLE_PAYMENT],
         responses={
-            200: OpenApiResponse(
-                PaymentSerializer, description="The payment, as it was first received, and what became of it."
-            )
+            200: OpenApiResponse(PaymentSerializer, description="The payment as first received, and its outcome.")
         },
     )
     def post(self, request: Request) -> Response:
-        """Say that an order was paid for. Of each reference the first message counts, and all have its answer."""
+        """Report a payment. Repeating the same reference returns the first answer."""
         signatures.verify(request.headers.get(signatures.HEADER, ""), raw_body(request))
         body = NewPaymentSerializer(data=json_object(request))
         body.is_valid(raise_exception=True)
-        received = payments.receive(**body.validated_data)
+        received = payments.receive_payment(**body.validated_data)
         return Response(
             PaymentSerializer(received.payment).data,
             headers=replay_header(replayed=received.replayed),
@@ -243,28 +244,28 @@ class Payments(APIView):
 
 
 class Sales(APIView):
-    """The sales that are open or will be."""
+    """Open and coming sales."""
 
     authentication_classes = ()
     permission_classes = (AllowAny,)
 
     @extend_schema(responses=OfferSerializer(many=True))
     def get(self, request: Request) -> Response:
-        """List the sales that are open or will be, the next to open first."""
+        """List open and coming sales, sorted by opening time."""
         sales = Sale.objects.filter(closes_at__gt=timezone.now()).prefetch_related("items__product")
         sales = sales.order_by("opens_at", "pk")[:100]
         return Response(OfferSerializer([offers.offer_of(sale) for sale in sales], many=True).data)
 
 
 class OneSale(APIView):
-    """A sale."""
+    """One sale."""
 
     authentication_classes = ()
     permission_classes = (AllowAny,)
 
     @extend_schema(responses=OfferSerializer)
     def get(self, request: Request, sale: int) -> Response:
-        """Look at a sale: its window, products, prices and limits."""
+        """Get a sale with its times, products, prices and limits."""
         offer = offers.get(sale)
         if offer is None:
             raise Http404(f"There is no sale {sale}.")
@@ -272,7 +273,7 @@ class OneSale(APIView):
 
 
 class Problems(APIView):
-    """What a problem type means."""
+    """Explanation of a problem type."""
 
     authentication_classes = ()
     permission_classes = (AllowAny,)
@@ -288,14 +289,14 @@ class Problems(APIView):
 
 
 class Health(APIView):
-    """Whether the shop can sell: Postgres lets it in to write and Redis answers, each within `PATIENCE`.
+    """Health check: Postgres accepts a connection that can write, and Redis answers, each within `TIMEOUT`.
 
-    Postgres is asked on a connection of its own. A request may wait longer for one of the pool, which says less: all
-    may be at work, or still be connected to a server that does not answer any more.
+    The check opens its own connection to Postgres. One from the pool would say less: all of them may be busy, or still
+    be connected to a server that no longer answers.
     """
 
-    PATIENCE = 2
-    """Seconds: no less can be asked of a client of Postgres, and Redis has as many (see CACHES)."""
+    TIMEOUT = 2
+    """Seconds. libpq does not accept less, and `CACHES` gives Redis the same."""
 
     authentication_classes = ()
     permission_classes = (AllowAny,)
@@ -304,7 +305,7 @@ class Health(APIView):
     def get(self, request: Request) -> Response:
         health = {"postgres": True, "redis": True}
         try:
-            writing = {"connect_timeout": self.PATIENCE, "target_session_attrs": "read-write"}
+            writing = {"connect_timeout": self.TIMEOUT, "target_session_attrs": "read-write"}
             psycopg.connect(**{**connection.get_connection_params(), **writing}).close()
         except psycopg.Error:
             health["postgres"] = False

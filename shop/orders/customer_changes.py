@@ -42,7 +42,7 @@ def pay_order(order: UUID, *, customer: int) -> Changed:
         mine = lock_order(order, customer=customer)
         replayed = mine.state == Order.State.PAID
         if mine.state == Order.State.PENDING:
-            payments.record(mine, reference=f"{payments.BY_CUSTOMER}{mine.pk}", amount=mine.total)
+            payments.record_payment(mine, reference=f"{payments.BY_CUSTOMER}{mine.pk}", amount=mine.total)
         elif not replayed:
             raise NotPayable(f"The order is {mine.state}.")
     return Changed(mine, replayed)

@@ -1,4 +1,4 @@
-"""Money that comes for orders: twice, late or out of order. It pays an order once, or has to go back."""
+"""Payments for orders. They may come twice, late or out of order; each pays its order once or is to be refunded."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from django.utils import timezone
 from inventory.errors import OverLimit, SoldOut
 from shop.models import Order, Payment
 from shop.orders import states
-from shop.orders.saving import take_again
+from shop.orders.saving import retake_units
 
 logger = logging.getLogger(__name__)
 
 BY_CUSTOMER = "customer/"
-"""Begins the reference of what no provider reports: the customer's own word. Providers' references have no slash."""
+"""Prefix of the references of payments that a customer reports. References of a provider contain no slash."""
 
 
 class PaymentError(Exception):
@@ -27,15 +27,15 @@ class PaymentError(Exception):
 
 
 class UnknownOrder(PaymentError):
-    """There is no such order, or it is still queued: the provider asks again later."""
+    """There is no such order, or it is still queued. The provider should report the payment again later."""
 
 
 class ReferenceReused(PaymentError):
-    """The reference belongs to a payment of another order or amount."""
+    """The reference belongs to a payment for another order or of another amount."""
 
 
 class WrongAmount(PaymentError):
-    """The order costs something else."""
+    """The amount is not the total of the order."""
 
     def __init__(self, *, expected: Decimal, received: Decimal) -> None:
         super().__init__(f"The order costs {expected:.2f}, not {received:.2f}.")
@@ -44,64 +44,64 @@ class WrongAmount(PaymentError):
 
 
 @dataclass(frozen=True, slots=True)
-class Received:
-    """What became of a payment.
+class ReceivedPayment:
+    """A payment and its outcome.
 
     Args:
-        replayed: it was received by an earlier call, which had the same answer.
+        replayed: an earlier call has received it. The answer is the same.
     """
 
     payment: Payment
     replayed: bool
 
 
-def receive(reference: str, *, order: UUID, amount: Decimal) -> Received:
-    """Take note of a payment, once for its reference, and mark the order as paid, or the payment as due for refund.
+def receive_payment(reference: str, *, order: UUID, amount: Decimal) -> ReceivedPayment:
+    """Record a payment that the provider reports. Mark the order as paid, or the payment as due for refund.
 
     Args:
-        reference: the provider's; the same reference is the same payment, however often it is sent.
+        reference: the provider's reference. Repeated calls with the same reference return the same payment.
 
     Raises:
-        PaymentError: nothing was changed.
+        PaymentError: the payment is refused. Nothing was changed.
     """
     with transaction.atomic(durable=True):
         try:
             found = states.locked(order)
         except Order.DoesNotExist as error:
-            raise UnknownOrder(f"There is no order {order}. A queued one comes later.") from error
+            raise UnknownOrder(f"There is no order {order}, or it is still queued.") from error
         before = Payment.objects.filter(reference=reference).first()
         if before is not None:
             if (before.order_id, before.amount) != (order, amount):
-                raise ReferenceReused(f"Reference {reference} belongs to another payment.")
-            return Received(before, replayed=True)
+                raise ReferenceReused(f"The reference {reference} belongs to another payment.")
+            return ReceivedPayment(before, replayed=True)
         if amount != found.total:
-            logger.warning("Payment %s of %s for order %s, which costs %s.", reference, amount, order, found.total)
+            logger.warning("Payment %s of %s was refused: order %s costs %s.", reference, amount, order, found.total)
             raise WrongAmount(expected=found.total, received=amount)
-        return Received(record(found, reference=reference, amount=amount), replayed=False)
+        return ReceivedPayment(record_payment(found, reference=reference, amount=amount), replayed=False)
 
 
-def record(order: Order, *, reference: str, amount: Decimal) -> Payment:
-    """Write down a payment of the whole order, and mark the order as paid if it can be, in the open transaction.
+def record_payment(order: Order, *, reference: str, amount: Decimal) -> Payment:
+    """Record a payment of the whole order in the open transaction, and mark the order as paid if possible.
 
-    An order that was cancelled or has expired takes its units again, and stands, if nobody has bought them since.
+    If the order was cancelled or has expired, its units are taken again. If they were sold meanwhile, a refund is due.
 
     Args:
-        order: `states.locked`.
+        order: as `states.locked` returns it.
     """
     note, outcome = "", Payment.Outcome.REFUND_DUE
     match order.state:
         case Order.State.PENDING:
             outcome = Payment.Outcome.PAID
         case Order.State.PAID:
-            note = "The order was paid already."
+            note = "The order is already paid."
         case Order.State.CANCELLED | Order.State.EXPIRED:
             try:
                 with transaction.atomic():
-                    take_again(order)
+                    retake_units(order)
             except (SoldOut, OverLimit) as refused:
-                note = f"The order is {order.state}; {refused}"
+                note = f"The order is {order.state}. {refused}"
             else:
-                note, outcome = f"The order was {order.state}; its units were taken again.", Payment.Outcome.PAID
+                note, outcome = f"The order was {order.state}. Its units were taken again.", Payment.Outcome.PAID
         case _:
             note = f"The order is {order.state}."
     if outcome == Payment.Outcome.PAID:
@@ -109,19 +109,19 @@ def record(order: Order, *, reference: str, amount: Decimal) -> Payment:
     return Payment.objects.create(order=order, reference=reference, amount=amount, outcome=outcome, note=note[:200])
 
 
-def due(some: QuerySet[Payment]) -> QuerySet[Payment]:
-    """Those whose money has to go back, and has not yet."""
-    return some.filter(outcome=Payment.Outcome.REFUND_DUE, refunded_at=None)
+def refunds_due(payments: QuerySet[Payment]) -> QuerySet[Payment]:
+    """Return those of the payments that are to be refunded and have not been."""
+    return payments.filter(outcome=Payment.Outcome.REFUND_DUE, refunded_at=None)
 
 
-def refund(payment: int, *, by: int) -> bool:
-    """Note that the money of a payment has gone back: who says so, and when.
+def mark_refunded(payment: int, *, by: int) -> bool:
+    """Record that a payment was refunded, when and by whom.
 
     Args:
-        by: the id of the person.
+        by: id of the user who has refunded it.
 
     Returns:
-        False when it was not due, or somebody has said so before.
+        False when no refund was due, for example because it was recorded before.
     """
-    one = due(Payment.objects.filter(pk=payment))
-    return bool(one.update(refunded_at=timezone.now(), refunded_by=by))
+    due = refunds_due(Payment.objects.filter(pk=payment))
+    return bool(due.update(refunded_at=timezone.now(), refunded_by=by))

@@ -26,9 +26,9 @@ from shop.orders.errors import OrderError, SaleNotOpen, StillRunning, UnknownPro
 from shop.orders.lookup import order_under_key
 from shop.orders.receipts import Placed, RequestKey
 from shop.orders.saving import save
-from shop.sales import lifecycle, offers
-from shop.sales.lifecycle import IsOver, NotNow
+from shop.sales import offers
 from shop.sales.offers import Offer
+from shop.sales.preheat import CannotPreheat, SaleOver, preheat_sale
 
 NEVER = datetime.min.replace(tzinfo=UTC)
 
@@ -86,7 +86,7 @@ def place_request(request: OrderRequest, offer: Offer, strategy: Strategy) -> Pl
     finally:
         del _running[running]
     queued = placement.place is not None
-    order = receipts.of_request(request, offer.rows, queued=queued)
+    order = receipts.of_request(request, offer.products_by_sku, queued=queued)
     return Placed(order, replayed=False, queued=queued, place=placement.place)
 
 
@@ -138,10 +138,10 @@ def _load_again(sale: int, missed_at: datetime) -> bool:
         False when the sale is over: it was closed after this process cached the offer.
     """
     try:
-        lifecycle.preheat(sale, wait=False, missed_at=missed_at)
-    except IsOver:
+        preheat_sale(sale, wait=False, missed_at=missed_at)
+    except SaleOver:
         offers.forget(sale)
         return False
-    except (RedisError, NotNow):
+    except (RedisError, CannotPreheat):
         pass
     return True

@@ -1,4 +1,4 @@
-"""What a customer is told of an order, whether it is a row by now or is still on its way to be one."""
+"""Receipts: what a customer sees of an order, from its row or from the request that is to become one."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ RequestKey = tuple[int, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Item:
-    """So many units of one sku, at the price of the moment."""
+class ReceiptItem:
+    """Units of one sku, at the price when the order was placed."""
 
     product: int
     sku: str
@@ -28,13 +28,13 @@ class Item:
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """An order as its customer sees it. A value: an order that was just saved is told without asking for it again.
+    """An order as its customer sees it. For an order that was just saved it is made without a query.
 
     Args:
-        pk: the order's, which is its request's.
-        reason: why it was rejected.
-        items: in the order of their skus.
-        payable_from: None for one that is queued: nobody can pay it yet.
+        pk: id of the order and of its request.
+        reason: why it was rejected; empty otherwise.
+        items: sorted by sku.
+        payable_from: None while the order is queued and cannot be paid.
     """
 
     pk: UUID
@@ -42,25 +42,24 @@ class Receipt:
     state: str
     reason: str
     body_hash: str
-    items: tuple[Item, ...]
+    items: tuple[ReceiptItem, ...]
     created_at: datetime
     payable_from: datetime | None
 
     @property
     def total(self) -> Decimal:
-        """What it costs."""
         return sum((item.price * item.quantity for item in self.items), Decimal())
 
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """The order that a request key stands for.
+    """The order that a request has placed, or that an earlier request with the same key has.
 
     Args:
-        order: as it was saved, or will be.
-        replayed: an earlier request with the same key placed it.
-        queued: a worker has yet to save its row.
-        place: its place in the queue, from 1.
+        order: as it was saved, or will be saved by a worker.
+        replayed: an earlier request has placed it.
+        queued: a worker has not saved it yet.
+        place: place in the queue, from 1.
     """
 
     order: Receipt
@@ -70,9 +69,9 @@ class Placed:
 
 
 def of_row(order: Order) -> Receipt:
-    """The receipt of an order that is saved. Its items and their products are at hand, or are asked for."""
+    """Return the receipt of a saved order. Prefetch its items and their products to avoid a query."""
     items = (
-        Item(item.product.pk, item.product_id, item.product.name, item.quantity, item.price)
+        ReceiptItem(item.product.pk, item.product_id, item.product.name, item.quantity, item.price)
         for item in order.items.all()
     )
     return Receipt(
@@ -88,10 +87,10 @@ def of_row(order: Order) -> Receipt:
 
 
 def of_request(request: OrderRequest, products: Mapping[str, Product], *, queued: bool) -> Receipt:
-    """The receipt of an order as it was saved or will be.
+    """Return the receipt of a request that was saved or is queued.
 
     Args:
-        products: by sku.
+        products: products by sku.
     """
     return Receipt(
         request.id,
@@ -101,7 +100,7 @@ def of_request(request: OrderRequest, products: Mapping[str, Product], *, queued
         request.body_hash,
         tuple(
             [
-                Item((product := products[item.sku]).pk, item.sku, product.name, item.quantity, item.price)
+                ReceiptItem((product := products[item.sku]).pk, item.sku, product.name, item.quantity, item.price)
                 for item in request.items
             ]
         ),

@@ -1,4 +1,4 @@
-"""The Save that strategies are given, its undoing, and its refusals as rows: many orders in few statements."""
+"""Write many orders in few statements: save them, reject them, return their units or take those again."""
 
 from __future__ import annotations
 
@@ -18,11 +18,12 @@ from inventory.requests import Buyer, OrderRequest, RequestItem, Returned
 from inventory.strategies import registry
 from shop.models import Allowance, Order, OrderItem
 
-# In one order for everybody, so that batches cannot wait for each other in a circle; of twins the first comes first.
-# A key that the customer has used before makes the row, and so its items, not appear. A twin that is still being
-# written is waited for: the unique index is the truth, in every process and after every crash. A token outlives the
-# account that it was made for, and a sale is closed or postponed after an offer was read, so both are looked at here.
-# Counting the allowances locks them until the commit; what goes beyond a limit is undone before that.
+# Rows are written in the order of customer, key and id, so that two batches cannot deadlock, and so that the first of
+# two requests with the same key is the one that is saved.
+# A key that the customer has used before conflicts, so neither the order nor its items are written. If the other order
+# is not committed yet, this statement waits for it: the unique index decides in every process and after every crash.
+# Accounts and sales are checked here again, because a token outlives its account and a sale may be closed or postponed
+# after its offer was read. Counting the allowances locks them until the commit; what exceeds a limit is undone first.
 INSERT = """
     WITH request AS (
         SELECT *
@@ -59,8 +60,8 @@ INSERT = """
       FROM placed JOIN item ON request = id JOIN counted USING (sale_id, customer_id, sku)
 """
 
-# A customer who asks for the order finds it under its own id also when another order has its key. Nobody is left to ask
-# where the customer or the sale is gone, and then there is no row.
+# If another order has the key, the rejected order gets its own id as its key, so that the customer can still find it by
+# its id. There is no row if the customer or the sale was deleted.
 REJECT = """
     WITH request AS (
         SELECT *
@@ -129,7 +130,7 @@ RETURN_ALLOWANCES = """
     UPDATE shop_allowance SET taken = taken - units FROM locked WHERE shop_allowance.id = locked.id
 """
 
-# The limit is the sale's of today. What goes beyond it is undone by whoever asked.
+# This counts against the present limit of the sale. If a limit is exceeded, the caller rolls back.
 COUNT_AGAIN = """
     WITH wanted AS (
         SELECT shop_order.sale_id, customer_id, item.sku, quantity, "limit"
@@ -150,17 +151,19 @@ COUNT_AGAIN = """
 
 
 def save(requests: Sequence[OrderRequest], *, payable_from: datetime | None = None) -> Mapping[UUID, Refusal]:
-    """Write orders, their items and the customers' allowances inside the transaction that is open.
+    """Write orders, their items and the customers' allowances inside the open transaction.
 
-    One statement however many requests; two more to say why one was not written, and two to undo those that a limit
-    refuses. Allowances are counted without a limit too: one that is set in the middle of a sale then knows what was
+    This takes one statement for any number of requests, two more if some were not written, and two more if some exceed
+    a limit. Allowances are counted even without a limit, so that a limit set in the middle of a sale includes what was
     bought before.
 
     Args:
-        payable_from: of orders that were queued: until they are saved nobody can pay them. None: from their placing.
+        payable_from: when the orders can be paid, for queued orders: now that they are saved. None means from the
+            time when each was placed.
 
     Returns:
-        Why a request was not written, by its id. `Duplicate` comes before `OverLimit`: a retry is not a new order.
+        Why requests were not written, by request id. `Duplicate` wins over `OverLimit`, because a retry is not a new
+        order.
     """
     with connection.cursor() as cursor:
         cursor.execute(INSERT, {"requests": orjson.dumps(requests, default=str).decode(), "payable_from": payable_from})
@@ -168,7 +171,7 @@ def save(requests: Sequence[OrderRequest], *, payable_from: datetime | None = No
         placed = {request for request, _ in counted}
         refusals: dict[UUID, Refusal] = {}
         if missing := [request for request in requests if request.id not in placed]:
-            refusals.update(_why(cursor, missing))
+            refusals.update(_reasons(cursor, missing))
         written = [request for request in requests if request.id in placed]
         if any(
             item.limit is not None and counted[request.id, item.sku] > item.limit
@@ -179,8 +182,8 @@ def save(requests: Sequence[OrderRequest], *, payable_from: datetime | None = No
     return refusals
 
 
-def _why(cursor: CursorWrapper, requests: Sequence[OrderRequest]) -> dict[UUID, Refusal]:
-    """Why the requests were not placed."""
+def _reasons(cursor: CursorWrapper, requests: Sequence[OrderRequest]) -> dict[UUID, Refusal]:
+    """Return why requests were not written, by request id."""
     customers = [request.customer for request in requests]
     cursor.execute(
         EXISTING,
@@ -195,22 +198,22 @@ def _why(cursor: CursorWrapper, requests: Sequence[OrderRequest]) -> dict[UUID, 
     cursor.execute(ACTIVE, {"customers": customers})
     active = {row[0] for row in cursor.fetchall()}
 
-    def why(request: OrderRequest) -> Refusal:
+    def reason(request: OrderRequest) -> Refusal:
         if request.id in existing:
             order, same = existing[request.id]
             return Duplicate(order, same=same)
         return SaleClosed(request.sale) if request.customer in active else UnknownCustomer(request.customer)
 
-    return {request.id: why(request) for request in requests}
+    return {request.id: reason(request) for request in requests}
 
 
 def _undo_over_limit(
     cursor: CursorWrapper, placed: Sequence[OrderRequest], counted: Mapping[tuple[UUID, str], int]
 ) -> dict[UUID, Refusal]:
-    """Go through the orders again in order of arrival, and undo those that go beyond a limit.
+    """Go through the orders in order of arrival, and undo those that exceed a limit.
 
     Args:
-        counted: what the customer has taken of the sku with this batch, by request and sku.
+        counted: the units of the sku that the customer has, including this whole batch, by request id and sku.
     """
     items = [
         ((request.sale, request.customer, item.sku), request, item) for request in placed for item in request.items
@@ -240,13 +243,13 @@ def _undo_over_limit(
 
 
 def reject(refused: Mapping[OrderRequest, str]) -> None:
-    """Write what Redis has admitted and Postgres refuses as rejected orders, inside the transaction that is open.
+    """Write requests that Redis has accepted and Postgres refuses as rejected orders, inside the open transaction.
 
-    They hold no stock and no allowance. One statement however many, and one more where somebody was faster; a request
-    that is an order by now stays what it is.
+    Rejected orders hold no stock and no allowance. This takes one statement for any number of requests, and one more
+    if another transaction has used one of the keys. A request that was saved in the meantime is left as it is.
 
     Args:
-        refused: the reason of each, in words for the customer.
+        refused: the reason of each request, in words for the customer.
     """
     if refused:
         requests = [{**asdict(request), "reason": reason} for request, reason in refused.items()]
@@ -254,12 +257,13 @@ def reject(refused: Mapping[OrderRequest, str]) -> None:
         with connection.cursor() as cursor:
             cursor.execute(REJECT, arguments)
             if cursor.fetchone()[0] < len(requests):
-                # An order under the same key may have been committed while this waited for it: by now it is seen.
+                # The statement may have waited for an order with the same key to be committed, which it cannot see.
+                # The second statement sees it.
                 cursor.execute(REJECT, arguments)
 
 
 def return_units(orders: Sequence[UUID]) -> None:
-    """Give back the units and allowances of orders that stand no longer, in the transaction that ends them."""
+    """Return the units and allowances of orders, in the transaction that cancels or expires them."""
     if not orders:
         return
     items = OrderItem.objects.filter(order__in=orders).select_related("order")
@@ -275,19 +279,18 @@ def return_units(orders: Sequence[UUID]) -> None:
     transaction.on_commit(lambda: registry.given_back(returned, saved), robust=True)
 
 
-def take_again(order: Order) -> None:
-    """Take the units and allowances of an order that had given them back, in the transaction that makes it stand again.
+def retake_units(order: Order) -> None:
+    """Take the units and allowances of a cancelled or expired order again, in the transaction that marks it as paid.
+
+    The caller rolls back when this raises: some of the units may have been taken.
 
     Raises:
-        SoldOut: somebody else has bought them.
-        OverLimit: the customer has bought as many by another order.
-            The caller rolls back what was taken by then.
+        SoldOut: the units were sold to other customers.
+        OverLimit: the customer has reached the limit with other orders.
     """
-    items = [
-        RequestItem(str(stock_item.product_id), stock_item.quantity, stock_item.price)
-        for stock_item in order.items.all()
-    ]
-    # All of them before any segment, as a cart that gathers does, and whoever preheats the sale or ends it.
+    items = [RequestItem(str(item.product_id), item.quantity, item.price) for item in order.items.all()]
+    # Lock all stock rows before any segment. Segmented strategies, preheating and closing keep the same order, so none
+    # of them can deadlock with this.
     stock.lock([item.sku for item in items])
     for item in sorted(items, key=lambda item: item.sku):
         stock.take_from_all(item)
@@ -300,13 +303,13 @@ def take_again(order: Order) -> None:
 
 
 def taken(sku: str, sales: Collection[int]) -> Mapping[Buyer, int]:
-    """How many units of a sku each customer of these sales has by orders that stand."""
+    """Return how many units of a sku each customer of these sales holds, in orders that are pending or paid."""
     allowances = Allowance.objects.filter(sale__in=sales, sku=sku).values_list("sale", "customer", "taken")
     return {(sale, customer): units for sale, customer, units in allowances}
 
 
 def saved(requests: Collection[UUID]) -> set[UUID]:
-    """Which of these requests were sold, in whatever state their orders are now; one that was rejected never was."""
+    """Return which of these requests were sold at some time: they have an order, and it was not rejected."""
     if not requests:
         return set()
     return set(Order.objects.filter(pk__in=requests).exclude(state=Order.State.REJECTED).values_list("pk", flat=True))

@@ -1,4 +1,4 @@
-"""How the state of an order changes: its row is locked, looked at, and written by one guarded update."""
+"""Change the state of an order: lock its row, check its state, and write the new one by a guarded update."""
 
 from __future__ import annotations
 
@@ -8,32 +8,33 @@ from uuid import UUID
 from shop.models import Order
 
 
-class Overtaken(Exception):
-    """Somebody has changed the order since it was read. Nothing was changed now; ask again."""
+class StateConflict(Exception):
+    """Another transaction has changed the order since it was read. Nothing was changed; try again."""
 
 
-def locked(order: UUID, **whose: Any) -> Order:
-    """The order with its items, in the open transaction: nobody changes its state before that ends.
+def locked(order: UUID, **filters: Any) -> Order:
+    """Return an order with its items, locked: its state cannot change before the open transaction ends.
 
-    The lock may come before those of the stock rows, the new state may not: an order that is placed holds the stock and
-    waits for whoever has written the order of its key. A lock alone it does not wait for.
+    Lock the order before the stock rows if you like, but write its new state after them. An order that is being placed
+    holds the stock row and waits for a transaction that has written the order with the same key. It does not wait for a
+    transaction that has only locked that order.
 
     Args:
-        whose: what else must be true of it.
+        filters: further conditions on the order.
 
     Raises:
-        Order.DoesNotExist: there is none.
+        Order.DoesNotExist: there is no such order.
     """
     orders = Order.objects.select_for_update(no_key=True).prefetch_related("items__product")
-    return orders.get(pk=order, **whose)
+    return orders.get(pk=order, **filters)
 
 
 def change(order: Order, state: Order.State) -> None:
-    """Write the new state in the open transaction, if the order still has the one that was read.
+    """Write the new state of an order in the open transaction, if its state is still the one that was read.
 
     Raises:
-        Overtaken: it has not, so it was read without its lock. The caller's transaction rolls back.
+        StateConflict: it is not, because the order was read without a lock. The caller rolls back.
     """
     if not Order.objects.filter(pk=order.pk, state=order.state).update(state=state):
-        raise Overtaken(f"Order {order.pk} is not {order.state} any more.")
+        raise StateConflict(f"Order {order.pk} is not {order.state} any more.")
     order.state = state

@@ -1,1 +1,1 @@
-"""What runs the shop: settings, URLs, the WSGI and Celery applications, and tasks."""
+"""Settings, URLs, the WSGI and Celery applications, tasks and the web server."""

@@ -1,6 +1,6 @@
-"""The settings, each read from the environment under its own name. Nothing is started here.
+"""Django settings. Each is read from the environment variable of the same name. Nothing is started here.
 
-Without DATABASE_URL and REDIS_URL the project's own servers are meant, in the run folder (see `manage.py servers`).
+Without DATABASE_URL and REDIS_URL the project uses its own servers in the run folder (see `manage.py servers`).
 """
 
 from datetime import timedelta
@@ -18,84 +18,96 @@ env = environ.Env()
 BASE_DIR = Path(__file__).resolve().parent.parent.parent
 RUN_FOLDER = RunFolder.default()
 
-# Where the truth is: postgres://user:password@host:5432/name
+# Servers
+
+# Postgres: postgres://user:password@host:5432/name
 DATABASE_URL = env.str("DATABASE_URL", default="")
-# Cache, locks, counters and Celery's queue: redis://host:6379/0
+# Valkey or Redis for the cache, locks, counters and Celery: redis://host:6379/0
 REDIS_URL = environment.redis_url("REDIS_URL", default="")
 DATABASE_IS_OURS = not DATABASE_URL
 REDIS_IS_OURS = not REDIS_URL
 
-# Signs tokens and sessions. Kept in the run folder while both servers are the project's own.
+# Secrets
+
+# Signs tokens and sessions. While both servers are the project's own, it is generated and kept in the run folder.
 SECRET_KEY = env.str("SECRET_KEY", default="")
 if not SECRET_KEY:
     if not (DATABASE_IS_OURS and REDIS_IS_OURS):
-        raise ImproperlyConfigured("Set SECRET_KEY to a long random text: it signs the tokens of the buyers.")
+        raise ImproperlyConfigured("Set SECRET_KEY to a long random text. It signs the tokens of the customers.")
     try:
         SECRET_KEY = RUN_FOLDER.secret_key()
     except ServerError as error:
         raise ImproperlyConfigured(str(error)) from error
-
-# Shared with the payment provider, who signs with it what it says of payments: its word counts then, and no customer's.
-# Empty: no such message is believed, and an order is paid when its customer says so.
+# Shared with the payment provider, which signs its messages. If empty, customers mark their own orders as paid.
 PAYMENT_SECRET = env.str("PAYMENT_SECRET", default="")
 
-# Errors with all their details in the browser: for a machine of your own only.
-DEBUG = environment.flag("DEBUG", default=False)
+# Web
+
+# Show errors with all details in the browser. Use it only on your own machine.
+DEBUG = environment.boolean("DEBUG", default=False)
 # Host names that the shop answers to, separated by commas.
 ALLOWED_HOSTS = env.list("ALLOWED_HOSTS", default=["localhost", "127.0.0.1", "[::1]"])
 # Origins of the admin behind a proxy, separated by commas: https://shop.example
 CSRF_TRUSTED_ORIGINS = env.list("CSRF_TRUSTED_ORIGINS", default=[])
-# Reverse proxies in front of the shop. By their X-Forwarded-For a visitor of the lab is known, who may race for half of
-# each hour; without any, by the connection.
-NUM_PROXIES = environment.whole("NUM_PROXIES", default=0, least=0)
-# The lab's endpoints: strategies that are wrong on purpose, on tables of their own.
-LAB_ENABLED = environment.flag("LAB_ENABLED", default=False)
-# Schedules of the lab that may run at the same time, each in a Redis and a Postgres database of its own.
-LAB_SANDBOXES = environment.whole("LAB_SANDBOXES", default=2, least=1)
+# Number of reverse proxies in front of the shop. The lab limits visitors by IP address, which it takes from the
+# X-Forwarded-For header that they set, or from the connection if there is none.
+NUM_PROXIES = environment.integer("NUM_PROXIES", default=0, minimum=0)
+# Threads of a web process.
+WEB_THREADS = environment.integer("WEB_THREADS", default=16, minimum=1)
+# Web processes.
+WEB_PROCESSES = environment.integer("WEB_PROCESSES", default=2, minimum=1)
+# Open connections that a web process accepts, including idle ones. Further clients wait until one is closed.
+WEB_CONNECTIONS = environment.integer("WEB_CONNECTIONS", default=8192, minimum=1)
+# Connections to Postgres that the threads of a web process share. Waiting for one of these is cheaper than waiting for
+# a row in Postgres: with 4 for 16 threads the shop sells more, and the slowest answers take less than half the time.
+WEB_DATABASE_CONNECTIONS = environment.integer("WEB_DATABASE_CONNECTIONS", default=4, minimum=1)
+# Connections in the pool of a process; 0 for no pool. `manage.py serve` sets it. Commands use one connection at a time,
+# and Celery closes a pool after every task, so neither has use for one.
+DATABASE_POOL = environment.integer("DATABASE_POOL", default=0, minimum=0)
 
-# Threads of one web process, and how many processes there are.
-WEB_THREADS = environment.whole("WEB_THREADS", default=16, least=1)
-WEB_PROCESSES = environment.whole("WEB_PROCESSES", default=2, least=1)
-# Connections that one web process accepts: with two processes ten thousand buyers have one each. It counts open
-# connections, idle ones too, not requests. Whoever gets none waits outside, and may give up.
-WEB_CONNECTIONS = environment.whole("WEB_CONNECTIONS", default=8192, least=1)
-# Connections to Postgres of one web process, which its threads share. Who waits for a row waits cheaper for one of
-# these than in Postgres: with 4 for 16 threads more is sold, and the slowest answers come in less than half the time.
-WEB_DATABASE_CONNECTIONS = environment.whole("WEB_DATABASE_CONNECTIONS", default=4, least=1)
-# Connections in the pool of a process; 0 for none. `manage.py serve` sets it. Commands use one connection at a time,
-# and Celery closes a pool after every task.
-DATABASE_POOL = environment.whole("DATABASE_POOL", default=0, least=0)
+# Lab
 
-# Seconds that a stock lock outlives a holder who died. Living holders renew it.
-STOCK_LOCK_TTL = environment.seconds("STOCK_LOCK_TTL", default=3.0, least=0.1)
-# Seconds that a buyer waits for a stock lock before the answer is 503.
-STOCK_LOCK_WAIT = environment.seconds("STOCK_LOCK_WAIT", default=5.0, least=0)
-# Segments into which `segmented-lock` and `segmented-redis` split the stock of a sku: so many buyers at the same time.
-# It may be changed while a sale runs: restart the web processes one after the other, and preheat the sale again.
-STOCK_SEGMENTS = environment.whole("STOCK_SEGMENTS", default=5, least=1)
-# A strategy on each of these can be chosen when it is set.
-# `redlock`: independent primaries, separated by commas: redis://one:6379/0,redis://two:6379/0,redis://three:6379/0
+# Serve the lab: wrong and right ways of taking stock, on tables of their own.
+LAB_ENABLED = environment.boolean("LAB_ENABLED", default=False)
+# Schedules of the lab that run at the same time, each with a Redis database and a Postgres database of its own.
+LAB_SANDBOXES = environment.integer("LAB_SANDBOXES", default=2, minimum=1)
+
+# Orders
+
+# Seconds in which an order must be paid.
+ORDER_TTL = environment.integer("ORDER_TTL", default=900, minimum=1)
+# Order requests that a customer may send in a second.
+ORDER_RATE = environment.integer("ORDER_RATE", default=10, minimum=1)
+# Seconds for which a web process caches a sale.
+OFFER_TTL = environment.seconds("OFFER_TTL", default=1.0, minimum=0)
+# Seconds for which a web process refuses orders for a sku that was sold out, before it asks again.
+SOLD_OUT_TTL = environment.seconds("SOLD_OUT_TTL", default=0.25, minimum=0)
+# Seconds before a sale opens at which its stock is preheated.
+PREHEAT_LEAD = environment.seconds("PREHEAT_LEAD", default=60.0, minimum=0)
+# Seconds after which units reserved for an order that was never saved are released. Longer than any request takes.
+RECONCILE_GRACE = environment.seconds("RECONCILE_GRACE", default=60.0, minimum=0)
+
+# Strategies
+
+# Seconds after which the stock lock of a dead holder expires. Living holders renew it.
+STOCK_LOCK_TTL = environment.seconds("STOCK_LOCK_TTL", default=3.0, minimum=0.1)
+# Seconds that an order waits for a stock lock before it is answered with 503.
+STOCK_LOCK_WAIT = environment.seconds("STOCK_LOCK_WAIT", default=5.0, minimum=0)
+# Segments into which `segmented-lock` and `segmented-redis` split the stock of a sku; so many orders run at the same
+# time. To change it during a sale, restart the web processes one after the other, then preheat the sale again.
+STOCK_SEGMENTS = environment.integer("STOCK_SEGMENTS", default=5, minimum=1)
+# The strategies below can be chosen when their setting is not empty.
+# `redlock`: independent servers, separated by commas: redis://one:6379/0,redis://two:6379/0,redis://three:6379/0
 REDLOCK_URLS = environment.redis_urls("REDLOCK_URLS", default=[])
 # `etcd-lock`: http://host:2379
 ETCD_URL = env.str("ETCD_URL", default="")
 # `zookeeper-lock`: host:2181,host:2181/path
 ZOOKEEPER_HOSTS = env.str("ZOOKEEPER_HOSTS", default="")
-# `file-lock`, for a shop on one machine: a folder that nobody tidies, which is made when its parent is there. In
-# the run folder while the database is the project's own.
+# `file-lock`, for a shop on one machine: a folder from which no other program deletes files. It is created if its
+# parent exists. The default is in the run folder while the database is the project's own, and empty otherwise.
 LOCK_FOLDER = env.str("LOCK_FOLDER", default="") or (str(RUN_FOLDER.path / "locks") if DATABASE_IS_OURS else "")
-# Seconds in which an order has to be paid.
-ORDER_TTL = environment.whole("ORDER_TTL", default=900, least=1)
-# Orders that one customer may try to place in a second.
-ORDER_RATE = environment.whole("ORDER_RATE", default=10, least=1)
-# Seconds for which a web process refuses who wants what it has just found sold out, without asking again.
-SOLD_OUT_TTL = environment.seconds("SOLD_OUT_TTL", default=0.25, least=0)
-# Seconds for which a web process trusts what it has read of a sale.
-OFFER_TTL = environment.seconds("OFFER_TTL", default=1.0, least=0)
 
-# Seconds before a sale opens in which its stock is preheated.
-PREHEAT_LEAD = environment.seconds("PREHEAT_LEAD", default=60.0, least=0)
-# Seconds after which units that are reserved for an order that never came go back. Longer than any request takes.
-RECONCILE_GRACE = environment.seconds("RECONCILE_GRACE", default=60.0, least=0)
+# Django: apps, middleware, templates
 
 INSTALLED_APPS = [
     "unfold",
@@ -124,7 +136,7 @@ MIDDLEWARE = [
     "django.contrib.messages.middleware.MessageMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
 ]
-# A redirect would turn an order that was posted without the last slash into a look at the list.
+# No redirects: an order that is posted without the last slash would become a GET of the list.
 APPEND_SLASH = False
 ROOT_URLCONF = "shop.runtime.urls"
 WSGI_APPLICATION = "shop.runtime.wsgi.application"
@@ -142,6 +154,7 @@ TEMPLATES = [
     }
 ]
 
+# Django: servers
 
 DATABASES: dict[str, dict[str, Any]] = {
     "default": environment.database("DATABASE_URL", DATABASE_URL)
@@ -157,17 +170,16 @@ DATABASES: dict[str, dict[str, Any]] = {
 }
 DATABASES["default"]["OPTIONS"] = {
     **DATABASES["default"].get("OPTIONS", {}),
-    # Statements are prepared by the server once they come again, and their values are sent apart from them.
+    # Let Postgres prepare repeated statements. Values are sent separately.
     "server_side_binding": True,
     "prepare_threshold": 3,
-    # All connections are opened early: a sale's first second is no time for it. `timeout`: seconds that a request waits
-    # for a connection before it is answered with 503.
+    # Open all connections at the start, not in the first second of a sale. `timeout`: seconds that a request waits for
+    # a connection before it is answered with 503.
     "pool": {"min_size": DATABASE_POOL, "max_size": DATABASE_POOL, "timeout": 10} if DATABASE_POOL else False,
 }
 
 if DATABASE_POOL:
-    # In the web server no request waits without end: what takes longer is answered with 503. Seconds; `options` of a
-    # DATABASE_URL come later, and win.
+    # Limits in seconds, after which the web server answers a request with 503. `options` in DATABASE_URL override them.
     LIMITS = {"lock_timeout": 5, "statement_timeout": 10, "idle_in_transaction_session_timeout": 10}
     DATABASES["default"]["OPTIONS"]["options"] = " ".join(
         [
@@ -181,7 +193,7 @@ CACHES = {
     "default": {
         "BACKEND": "django_redis.cache.RedisCache",
         "LOCATION": REDIS_LOCATION,
-        # No retries: a script that was sent and not answered may have run. Who calls it knows how to ask again.
+        # No retries: a script that was sent and not answered may have run. Its caller decides how to ask again.
         "OPTIONS": {"CONNECTION_POOL_KWARGS": {"retry": None, "socket_timeout": 2, "socket_connect_timeout": 2}},
     },
 }
@@ -189,8 +201,8 @@ CACHES = {
 CELERY_BROKER_URL = REDIS_LOCATION.replace("unix://", "redis+socket://")
 CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
 CELERY_TASK_IGNORE_RESULT = True
-# Saving has a queue of its own, and what comes from beat does not stand in line behind its wake-ups: a worker takes
-# from both in turns, and no more than its threads can begin with at once.
+# Saving has a queue of its own, so that the tasks of beat do not wait behind its wake-ups: a worker takes from both
+# queues in turn. It fetches only as many tasks as it has free threads.
 CELERY_TASK_QUEUES: dict[str, dict[str, str]] = {"celery": {}, "saving": {}}
 CELERY_TASK_ROUTES = {"shop.runtime.tasks.save_queued_orders": {"queue": "saving"}}
 CELERY_WORKER_PREFETCH_MULTIPLIER = 1
@@ -198,7 +210,7 @@ CELERY_BEAT_SCHEDULE = {
     "expire-unpaid-orders": {
         "task": "shop.runtime.tasks.expire_unpaid_orders",
         "schedule": timedelta(seconds=10),
-        # A beat that nobody worked on is not worth keeping: the next one does the same.
+        # A task that no worker has started in time is dropped: the next one does the same.
         "options": {"expires": 10},
     },
     "reconcile": {
@@ -219,15 +231,17 @@ CELERY_BEAT_SCHEDULE = {
 }
 CELERY_TIMEZONE = "UTC"
 
+# REST API
+
 REST_FRAMEWORK = {
     "DEFAULT_AUTHENTICATION_CLASSES": ["rest_framework_simplejwt.authentication.JWTStatelessUserAuthentication"],
     "DEFAULT_PERMISSION_CLASSES": ["rest_framework.permissions.IsAuthenticated"],
-    "DEFAULT_PARSER_CLASSES": ["shop.api.parsers.Json"],
-    "DEFAULT_RENDERER_CLASSES": ["shop.api.renderers.Json"],
+    "DEFAULT_PARSER_CLASSES": ["shop.api.parsers.JsonParser"],
+    "DEFAULT_RENDERER_CLASSES": ["shop.api.renderers.JsonRenderer"],
     "DEFAULT_CONTENT_NEGOTIATION_CLASS": "shop.api.renderers.OneFormat",
     "DEFAULT_PAGINATION_CLASS": "shop.api.pagination.NewestFirst",
     "DEFAULT_SCHEMA_CLASS": "drf_spectacular.openapi.AutoSchema",
-    "EXCEPTION_HANDLER": "shop.api.problems.answer",
+    "EXCEPTION_HANDLER": "shop.api.problems.handle_exception",
     "UNAUTHENTICATED_USER": None,
     "NUM_PROXIES": NUM_PROXIES,
 }
@@ -251,27 +265,32 @@ SPECTACULAR_SETTINGS = {
     ],
 }
 
-PASSWORD_HASHERS = ["shop.hashers.Hasher"]
+# Accounts, language, static files
+
+PASSWORD_HASHERS = ["shop.hashers.PasswordHasher"]
 AUTH_PASSWORD_VALIDATORS = [
     {"NAME": "django.contrib.auth.password_validation.MinimumLengthValidator"},
     {"NAME": "django.contrib.auth.password_validation.CommonPasswordValidator"},
 ]
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 LANGUAGE_CODE = "en"
-# The lab's pages speak them, and choose by themselves: no middleware does, so that every answer of the API is the same.
+# Languages of the lab's pages, which choose one themselves. There is no middleware for it, so that the answers of the
+# API do not depend on the language.
 LANGUAGES = [("en", "English"), ("zh-hans", "简体中文")]
 TIME_ZONE = "UTC"
 USE_TZ = True
 STATIC_URL = "static/"
-# The apps' own files are served as they are: there is no build step, and nothing to collect before a start.
+# Serve the files of the apps directly, without a build step and without `collectstatic`.
 WHITENOISE_USE_FINDERS = True
+
+# Admin and logging
 
 UNFOLD = {
     "SITE_TITLE": "Last Unit",
     "SITE_HEADER": "Last Unit",
     "SITE_SUBHEADER": "All times in UTC",
     "SITE_SYMBOL": "inventory_2",
-    # In the page itself, so that no browser asks for a /favicon.ico that is not there.
+    # The icon is in the page itself, so that browsers do not ask for /favicon.ico, which does not exist.
     "SITE_FAVICONS": [
         {
             "rel": "icon",
@@ -287,8 +306,8 @@ LOGGING = {
     "version": 1,
     "disable_existing_loggers": False,
     "handlers": {"console": {"class": "logging.StreamHandler"}},
-    # A refusal is an answer, not an event: ten thousand of them a second would drown what matters.
+    # Do not log refused requests: there may be ten thousand a second.
     "loggers": {"django.request": {"level": "ERROR"}, "django.security.DisallowedHost": {"level": "CRITICAL"}},
-    # What is said beside that: DEBUG, INFO, WARNING, ERROR or CRITICAL.
+    # LOG_LEVEL: DEBUG, INFO, WARNING, ERROR or CRITICAL.
     "root": {"handlers": ["console"], "level": environment.log_level("LOG_LEVEL", default="WARNING")},
 }

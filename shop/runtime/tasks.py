@@ -1,4 +1,4 @@
-"""What Celery runs. A task is a wake-up: the truth is in the tables, so one lost or run twice does no harm."""
+"""Celery tasks. Their work is read from the tables and the queue, so a lost or repeated task does no harm."""
 
 import logging
 from typing import Any
@@ -9,9 +9,9 @@ from django.db import Error
 from kombu.exceptions import KombuError, OperationalError
 from redis import RedisError
 
-from shop import reconcile as reconciling
 from shop.orders.expiry import expire_unpaid
 from shop.orders.queued import SHIFT, save_queued
+from shop.reconcile import reconcile_and_audit
 from shop.sales import lifecycle
 
 logger = logging.getLogger(__name__)
@@ -19,40 +19,40 @@ logger = logging.getLogger(__name__)
 
 @shared_task
 def expire_unpaid_orders() -> int:
-    """Return the units of orders that nobody paid for in time."""
+    """Expire orders that were not paid in time, and return their units."""
     return expire_unpaid()
 
 
 @shared_task
 def advance_sales() -> None:
-    """Preheat the sales that open soon, and clear away those that are over."""
-    lifecycle.tend()
+    """Preheat sales that open soon, and unload those that are over."""
+    lifecycle.advance()
 
 
 @shared_task(autoretry_for=(Error, RedisError), default_retry_delay=1, max_retries=8)
 def save_queued_orders() -> int:
-    """Save the orders that are queued. Beat starts it too, for the orders whose wake-up was lost."""
+    """Save queued orders. Beat also starts this task, for orders whose wake-up was lost."""
     return save_queued(shift=SHIFT)
 
 
 @shared_task
 def reconcile() -> int:
-    """Put right what processes that died have left between Redis and Postgres, between two audits.
+    """Repair what processes that died have left between Redis and Postgres, and audit before and after.
 
-    Each repair is logged, and so is what the audits find.
+    Repairs and the results of the audits are logged.
     """
-    return len(reconciling.reconcile_audited().repairs)
+    return len(reconcile_and_audit().repairs)
 
 
 @worker_ready.connect
 def look_for_queued_orders(**_: Any) -> None:
-    """Save what a worker that died has left, without waiting for beat."""
+    """Save orders that a dead worker has left in the queue, without waiting for beat."""
     save_queued_orders.delay()
 
 
 def wake_worker(**_: Any) -> None:
-    """Tell Celery that orders are queued. If it does not listen, or has no time, beat's next round sees them."""
+    """Tell Celery that orders are queued. If that fails, beat starts the task within seconds."""
     try:
         save_queued_orders.apply_async(retry=False, expires=10)
     except (KombuError, OperationalError, OSError) as error:
-        logger.warning("No worker was told that orders are queued: %s", error)
+        logger.warning("No worker was woken for queued orders; beat will start one. %s", error)

@@ -1,4 +1,4 @@
-"""The addresses of the shop. The upper rooms are named by string."""
+"""The URLs of the whole project. The lab is named by string, because the shop must not import it."""
 
 from django.conf import settings
 from django.contrib import admin

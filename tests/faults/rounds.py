@@ -23,6 +23,7 @@ from shop import conservation
 from shop.models import Order, Product, Sale, SaleItem
 from shop.orders.saving import saved
 from shop.sales import lifecycle
+from shop.sales.preheat import preheat_sale
 from tests.faults.buyers import BUYERS, Crowd, Purchase
 from tests.faults.faults import CONTROLS, FAULTS
 from tests.faults.parts import Parts, wait_until_idle
@@ -115,7 +116,7 @@ def open_sale(strategy: str) -> tuple[int, dict[str, int]]:
             stock.deliver(product.sku, UNITS)
             SaleItem.objects.create(sale=sale, product=product, price=Decimal("9.90"), limit=SKUS * UNITS)
             products[product.sku] = product.pk
-    lifecycle.preheat(sale.pk)
+    preheat_sale(sale.pk)
     return sale.pk, products
 
 

@@ -122,7 +122,9 @@ def test_a_lock_that_nobody_is_ever_granted_is_found(
     assert_found(slug, sandbox, "could have bought, and got nothing")
 
 
-def test_a_release_without_its_owner_check_is_found_by_verify(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_release_without_its_owner_check_is_found_by_verify(
+    sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It takes a third client: one is late with his release, one holds the lock by now, one gets it too early."""
     mutant("release", "if redis.call('GET', KEYS[1]) ~= ARGV[1] then", "if false then", sandbox, monkeypatch)
     assert_found("renewal", sandbox, "are inside at the same time")

@@ -361,7 +361,11 @@ def test_a_stage_is_opened_for_one_and_is_free_as_soon_as_it_is_closed() -> None
 def test_commands_and_visitors_use_different_stages(settings: Any) -> None:
     settings.LAB_SANDBOXES = 1
     with borrowed() as visitors, for_a_command() as first, somebody(2), for_a_command() as second:
-        assert [sandbox.database["NAME"][-6:] for sandbox in (visitors, first, second)] == ["_lab_0", "_lab_1", "_lab_3"]
+        assert [sandbox.database["NAME"][-6:] for sandbox in (visitors, first, second)] == [
+            "_lab_0",
+            "_lab_1",
+            "_lab_3",
+        ]
 
 
 def test_a_command_without_a_free_stage_says_who_has_them(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:

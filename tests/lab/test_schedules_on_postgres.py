@@ -44,7 +44,12 @@ def test_the_search_finds_a_schedule_that_breaks_it_each_time(sandbox: Sandbox, 
     assert {replay(slug, found[0].run.schedule, sandbox).broken for _ in range(20)} == {entry.breaks}
     assert entry.fixed_by is not None
     fixed = replay(
-        entry.fixed_by, found[0].run.schedule, sandbox, faults=faults_of(entry), to_the_end=True, as_far_as_possible=True
+        entry.fixed_by,
+        found[0].run.schedule,
+        sandbox,
+        faults=faults_of(entry),
+        to_the_end=True,
+        as_far_as_possible=True,
     )
     assert fixed.broken is None
 

@@ -176,7 +176,9 @@ def test_where_a_search_in_order_gives_up_a_random_one_goes_on(sandbox: Sandbox)
     found = find(entry, sandbox, Bounds(preemptions=2, faults=1, schedules=20), lambda done: None, 3)
     assert found.run is None
     assert (found.schedules, found.sampled, found.completed) == (25, 5, 1)
-    beyond = sample(new_experiment(entry, sandbox, 3), Bounds(preemptions=2, faults=1), faults_of(entry), entry.breaks, 1000)
+    beyond = sample(
+        new_experiment(entry, sandbox, 3), Bounds(preemptions=2, faults=1), faults_of(entry), entry.breaks, 1000
+    )
     assert beyond.run is not None
     assert beyond.run.broken == entry.breaks
 

@@ -113,7 +113,9 @@ def test_who_crashes_leaves_the_others_a_lock_that_frees_itself(sandbox: Sandbox
     assert crashed > 20
 
 
-def test_who_dies_while_he_waits_does_so_at_a_step_of_another(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_dies_while_he_waits_does_so_at_a_step_of_another(
+    sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """He takes no step himself."""
     seen, real = set(), Try._crash
 

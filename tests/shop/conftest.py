@@ -1,27 +1,37 @@
-"""What the tests of the shop share: buyers with tokens, and a shop whose Redis or Postgres is gone."""
+"""Fixtures and helpers of the shop's tests: customers, orders, and servers that do not answer."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
+from datetime import timedelta
 from pathlib import Path
-from typing import Any
-from uuid import uuid4
+from typing import Any, NoReturn
+from uuid import UUID, uuid4
 
 import pytest
 from django.conf import settings
 from django.db import connections
 from django.test import override_settings
+from django.utils import timezone
 from redis import Redis
 from rest_framework.test import APIClient
 from rest_framework_simplejwt.tokens import AccessToken
 
-from tests.factories import OnSale, new_customer
+from inventory import stock
+from inventory.strategies import registry
+from shop import conservation
+from shop.models import Allowance, Order
+from shop.orders.place import place_order
+from shop.orders.receipts import Placed
+from tests.factories import OnSale, begin, interleaved, new_customer
+from tests.waiting import PATIENCE
 
 
 class Buyer(APIClient):
-    """A customer with a token, at the API as it is served."""
+    """An API client with the token of a customer."""
 
     def __init__(self, customer: int) -> None:
         self.customer = customer
@@ -30,14 +40,13 @@ class Buyer(APIClient):
         super().__init__(HTTP_AUTHORIZATION=f"Bearer {self.token}", raise_request_exception=False)
 
     def order(self, body: Any, key: str | None = None, **options: Any) -> Any:
-        """POST an order, of a new key unless there is one; `None` as the body is no body."""
+        """POST an order under a new key, unless one is given."""
         headers = {"Idempotency-Key": str(uuid4()) if key is None else key, **options.pop("headers", {})}
         return self.post("/api/orders/", body, format="json", headers=headers, **options)
 
 
 @pytest.fixture
 def visitor(db: None, redis: Redis) -> APIClient:
-    """Somebody without a token."""
     return APIClient(raise_request_exception=False)
 
 
@@ -51,12 +60,17 @@ def other_buyer(db: None, redis: Redis) -> Buyer:
     return Buyer(new_customer())
 
 
+@pytest.fixture
+def customer(db: None) -> int:
+    return new_customer()
+
+
 Gone = Callable[[], AbstractContextManager[None]]
 
 
 @pytest.fixture
 def redis_gone(redis: Redis, tmp_path: Path) -> Gone:
-    """Inside the context nobody answers where the shop looks for Redis."""
+    """A context in which Redis does not answer."""
 
     @contextmanager
     def gone() -> Iterator[None]:
@@ -69,7 +83,7 @@ def redis_gone(redis: Redis, tmp_path: Path) -> Gone:
 
 @pytest.fixture
 def postgres_gone(tmp_path: Path) -> Gone:
-    """Inside the context nobody answers where this thread looks for Postgres."""
+    """A context in which Postgres does not answer this thread."""
 
     @contextmanager
     def gone() -> Iterator[None]:
@@ -88,10 +102,10 @@ ADVISES_TO_WAIT = {"still-queued", "still-running", "busy", "not-loaded", "unava
 
 
 def assert_problem(response: Any, status: int, slug: str, *, pointers: Sequence[str] | None = None) -> dict[str, Any]:
-    """The answer is this problem document, complete, and its type is an address that explains it.
+    """Check that the response is a complete problem document whose type is a URL that explains it.
 
     Args:
-        pointers: what its `errors` point at, in order; None where it does not matter.
+        pointers: the pointers of its `errors` in order; None for any.
     """
     assert (response.status_code, response.headers["Content-Type"]) == (status, "application/problem+json")
     document: dict[str, Any] = json.loads(response.content)
@@ -113,6 +127,60 @@ def assert_problem(response: Any, status: int, slug: str, *, pointers: Sequence[
 
 
 def order_body(offer: OnSale, **units: int) -> dict[str, Any]:
-    """The JSON of an order."""
+    """Return the JSON of an order request."""
     items = [{"product": product, "quantity": quantity} for product, quantity in offer.cart(**units).items()]
     return {"sale": offer.sale, "items": items}
+
+
+def buy(offer: OnSale, customer: int | None = None, key: str = "", **units: int) -> Placed:
+    """Place an order of a customer, a new one if none is given, under a key, a new one if none is given."""
+    customer = new_customer() if customer is None else customer
+    return place_order(customer=customer, sale=offer.sale, quantities=offer.cart(**units), key=key or str(uuid4()))
+
+
+def make_due(*orders: UUID) -> None:
+    """End the time in which the orders, or all orders, must be paid."""
+    due = timezone.now() - timedelta(seconds=settings.ORDER_TTL)
+    Order.objects.filter(**({"pk__in": orders} if orders else {})).update(payable_from=due)
+
+
+def state(order: UUID) -> str:
+    return Order.objects.get(pk=order).state
+
+
+def on_hand(sku: str = "a") -> tuple[int, int | None]:
+    """Return the units of a sku in Postgres and in Redis."""
+    return stock.on_hand(sku), registry.counters().left([sku])[sku]
+
+
+def taken() -> dict[str, int]:
+    """Return what one customer has bought in one sale, by sku."""
+    return dict(Allowance.objects.values_list("sku", "taken"))
+
+
+def assert_conserved() -> None:
+    assert all(row.conserved for row in conservation.figures())
+
+
+def raising(error: BaseException) -> Callable[..., NoReturn]:
+    """Return a function that raises the error."""
+
+    def fail(*_: Any, **__: Any) -> NoReturn:
+        raise error
+
+    return fail
+
+
+def race(first: Callable[[], Any], second: Callable[[], Any], **at: str) -> tuple[Any, Any]:
+    """Run `second` in another thread from a statement of `first` on, and return both results.
+
+    The first one continues when the second is done or waits for a lock in Postgres.
+
+    Args:
+        at: the statement, as `before` or `after`; see `interleaved`.
+    """
+    started: list[Future[Any]] = []
+    with ThreadPoolExecutor(1) as pool:
+        with interleaved(lambda: started.append(begin(pool, second)), **at):
+            answer = first()
+        return answer, started[0].result(PATIENCE)

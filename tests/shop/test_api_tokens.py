@@ -1,4 +1,4 @@
-"""Who may ask: who shows a token that this shop signed, for access, that is not over, of a customer who is there."""
+"""Tokens: only a valid access token of an active account is accepted."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from shop import conservation
 from tests.factories import OnSale, on_sale, orders_in
 from tests.shop.conftest import Buyer, assert_problem, order_body
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("redis")]
 
 PASSWORD = "the right one"
 
@@ -65,27 +65,26 @@ BAD: dict[str, Callable[[User], str]] = {
     "NUL": lambda user: "Bearer \x00",
     "enormous": lambda user: f"Bearer {'a' * 100_000}",
     "expired": lambda user: f"Bearer {expired(user)}",
-    "signed by somebody else": lambda user: f"Bearer {signed(claims(user), 'x' * 50)}",
-    "signed by nobody": lambda user: f"Bearer {signed(claims(user), None, 'none')}",
+    "signed with another key": lambda user: f"Bearer {signed(claims(user), 'x' * 50)}",
+    "not signed": lambda user: f"Bearer {signed(claims(user), None, 'none')}",
     "another algorithm": lambda user: f"Bearer {signed(claims(user), algorithm='HS512')}",
     "signature cut off": lambda user: f"Bearer {str(AccessToken.for_user(user)).rpartition('.')[0]}.",
     "changed": lambda user: f"Bearer {changed(user)}",
-    "for refreshing": lambda user: f"Bearer {RefreshToken.for_user(user)}",
-    "of no type": lambda user: f"Bearer {without(user, 'token_type')}",
-    "of nobody": lambda user: f"Bearer {without(user, 'user_id')}",
-    "for ever": lambda user: f"Bearer {without(user, 'exp')}",
+    "a refresh token": lambda user: f"Bearer {RefreshToken.for_user(user)}",
+    "without a type": lambda user: f"Bearer {without(user, 'token_type')}",
+    "without a user": lambda user: f"Bearer {without(user, 'user_id')}",
+    "without an end": lambda user: f"Bearer {without(user, 'exp')}",
 }
 
 
 def changed(user: User) -> str:
-    """Another customer's id under the first one's signature."""
     head, _, signature = signed(claims(user)).split(".")
     payload = signed({**claims(user), "user_id": str(user.pk + 1)}).split(".")[1]
     return f"{head}.{payload}.{signature}"
 
 
 @pytest.mark.parametrize("bad", BAD)
-def test_a_token_that_is_not_good_is_401_and_no_order_is_made(user: User, offer: OnSale, bad: str) -> None:
+def test_a_bad_token_is_401(user: User, offer: OnSale, bad: str) -> None:
     client = APIClient(raise_request_exception=False)
     headers = {"Authorization": BAD[bad](user), "Idempotency-Key": "mine"}
     for answer in (
@@ -101,28 +100,33 @@ def test_a_token_that_is_not_good_is_401_and_no_order_is_made(user: User, offer:
 
 
 def test_a_good_token_buys(user: User, offer: OnSale) -> None:
-    """The negative control."""
     headers = {"Authorization": f"Bearer {AccessToken.for_user(user)}", "Idempotency-Key": "mine"}
     answer = APIClient().post("/api/orders/", order_body(offer, a=1), format="json", headers=headers)
     assert answer.status_code == 201
     assert orders_in() == 1
 
 
-@pytest.mark.parametrize("since", ["deleted", "deactivated"])
-def test_the_token_of_an_account_that_is_closed_since_buys_nothing(buyer: Buyer, offer: OnSale, since: str) -> None:
-    if since == "deleted":
-        User.objects.filter(pk=buyer.customer).delete()
-    else:
-        User.objects.filter(pk=buyer.customer).update(is_active=False)
+def close(user: User, how: str) -> None:
+    if how == "deleted":
+        user.delete()
+    elif how == "deactivated":
+        User.objects.filter(pk=user.pk).update(is_active=False)
+
+
+@pytest.mark.parametrize("how", ["deleted", "deactivated"])
+def test_a_closed_account_gets_and_uses_no_tokens(visitor: APIClient, user: User, offer: OnSale, how: str) -> None:
+    buyer, refresh = Buyer(user.pk), str(RefreshToken.for_user(user))
+    close(user, how)
     assert_problem(buyer.order(order_body(offer, a=1)), 401, "unauthenticated")
+    assert_problem(ask(visitor, username="ada", password=PASSWORD), 401, "unauthenticated")
+    answer = visitor.post("/api/token/refresh/", {"refresh": refresh}, format="json")
+    assert_problem(answer, 401, "unauthenticated")
     assert orders_in() == 0
     assert all(row.conserved and row.sold == 0 for row in conservation.figures())
 
 
 @pytest.mark.parametrize("since", ["open", "deactivated"])
-def test_the_token_of_an_account_that_is_closed_since_shows_and_changes_nothing(
-    buyer: Buyer, offer: OnSale, since: str
-) -> None:
+def test_the_token_of_a_closed_account_shows_and_changes_nothing(buyer: Buyer, offer: OnSale, since: str) -> None:
     location = buyer.order(order_body(offer, a=1)).headers["Location"]
     User.objects.filter(pk=buyer.customer).update(is_active=since == "open")
     for method, path, status in (
@@ -139,14 +143,11 @@ def test_the_token_of_an_account_that_is_closed_since_shows_and_changes_nothing(
     assert orders_in("paid") == (since == "open")
 
 
-# Getting a token
-
-
 def ask(client: APIClient, **body: Any) -> Any:
     return client.post("/api/token/", body, format="json")
 
 
-def test_name_and_password_get_a_token_that_buys(visitor: APIClient, user: User, offer: OnSale) -> None:
+def test_name_and_password_get_tokens(visitor: APIClient, user: User, offer: OnSale) -> None:
     tokens = ask(visitor, username="ada", password=PASSWORD)
     assert (tokens.status_code, set(tokens.json())) == (200, {"access", "refresh"})
     refreshed = visitor.post("/api/token/refresh/", {"refresh": tokens.json()["refresh"]}, format="json")
@@ -159,69 +160,44 @@ def test_name_and_password_get_a_token_that_buys(visitor: APIClient, user: User,
 
 
 @pytest.mark.parametrize("wrong", [{"password": "wrong"}, {"username": "nobody"}, {"username": "a" * 10_000}])
-def test_a_wrong_name_or_password_gets_none(visitor: APIClient, user: User, wrong: dict[str, str]) -> None:
+def test_a_wrong_name_or_password_is_401(visitor: APIClient, user: User, wrong: dict[str, str]) -> None:
     answer = ask(visitor, **{"username": "ada", "password": PASSWORD, **wrong})
     assert_problem(answer, 401, "unauthenticated")
 
 
-def test_an_account_that_is_closed_gets_none(visitor: APIClient, user: User) -> None:
-    User.objects.update(is_active=False)
-    assert_problem(ask(visitor, username="ada", password=PASSWORD), 401, "unauthenticated")
-
-
 @pytest.mark.parametrize(
-    ("body", "pointers"),
+    ("path", "body", "pointers"),
     [
-        ({}, ["#/username", "#/password"]),
-        ({"username": "ada"}, ["#/password"]),
-        ({"username": None, "password": {}}, ["#/username", "#/password"]),
-        ({"username": True, "password": ["x"]}, ["#/username", "#/password"]),
-        ({"username": "", "password": PASSWORD}, ["#/username"]),
-        ({"username": "a\x00da", "password": "\x00"}, ["#/username", "#/password"]),
-        ([], ["#"]),
-        ("text", ["#"]),
+        ("", {}, "username password"),
+        ("", {"username": "ada"}, "password"),
+        ("", {"username": None, "password": {}}, "username password"),
+        ("", {"username": True, "password": ["x"]}, "username password"),
+        ("", {"username": "", "password": PASSWORD}, "username"),
+        ("", {"username": "a\x00da", "password": "\x00"}, "username password"),
+        *[("refresh/", {"refresh": refresh}, "refresh") for refresh in (None, "\x00", [], "")],
+        ("refresh/", {}, "refresh"),
+        *[(path, body, "") for path in ("", "refresh/") for body in ([], "text")],
     ],
-    ids=repr,
 )
-def test_a_question_of_another_form_is_400(visitor: APIClient, body: Any, pointers: list[str]) -> None:
-    assert_problem(visitor.post("/api/token/", body, format="json"), 400, "invalid", pointers=pointers)
+def test_an_invalid_token_request_is_400(visitor: APIClient, path: str, body: Any, pointers: str) -> None:
+    answer = visitor.post(f"/api/token/{path}", body, format="json")
+    assert_problem(answer, 400, "invalid", pointers=[f"#/{name}" for name in pointers.split()] or ["#"])
 
 
 REFRESHES: dict[str, Callable[[User], str]] = {
     "garbage": lambda user: "garbage",
-    "for access": lambda user: str(AccessToken.for_user(user)),
-    "signed by somebody else": lambda user: signed(dict(RefreshToken.for_user(user).payload), "x" * 50),
-    "signed by nobody": lambda user: signed(dict(RefreshToken.for_user(user).payload), None, "none"),
+    "an access token": lambda user: str(AccessToken.for_user(user)),
+    "signed with another key": lambda user: signed(dict(RefreshToken.for_user(user).payload), "x" * 50),
+    "not signed": lambda user: signed(dict(RefreshToken.for_user(user).payload), None, "none"),
 }
 
 
 @pytest.mark.parametrize("bad", REFRESHES)
-def test_a_bad_refresh_token_refreshes_nothing(visitor: APIClient, user: User, bad: str) -> None:
+def test_a_bad_refresh_token_is_401(visitor: APIClient, user: User, bad: str) -> None:
     answer = visitor.post("/api/token/refresh/", {"refresh": REFRESHES[bad](user)}, format="json")
     assert_problem(answer, 401, "unauthenticated")
 
 
-@pytest.mark.parametrize("since", ["deleted", "deactivated"])
-def test_the_refresh_token_of_an_account_that_is_closed_since_refreshes_nothing(
-    visitor: APIClient, user: User, since: str
-) -> None:
-    refresh = str(RefreshToken.for_user(user))
-    if since == "deleted":
-        user.delete()
-    else:
-        User.objects.update(is_active=False)
-    answer = visitor.post("/api/token/refresh/", {"refresh": refresh}, format="json")
-    assert_problem(answer, 401, "unauthenticated")
-
-
-@pytest.mark.parametrize(
-    "body", [{}, {"refresh": None}, {"refresh": "\x00"}, {"refresh": []}, {"refresh": ""}], ids=repr
-)
-def test_a_refresh_of_another_form_is_400(visitor: APIClient, body: Any) -> None:
-    answer = visitor.post("/api/token/refresh/", body, format="json")
-    assert_problem(answer, 400, "invalid", pointers=["#/refresh"])
-
-
-def test_what_needs_no_token_takes_no_notice_of_a_bad_one(visitor: APIClient, offer: OnSale) -> None:
+def test_public_urls_ignore_a_bad_token(visitor: APIClient, offer: OnSale) -> None:
     for path in ("/api/sales/", f"/api/sales/{offer.sale}/", "/api/problems/invalid/", "/api/schema/", "/health/"):
         assert visitor.get(path, headers={"Authorization": "Bearer garbage"}).status_code == 200

@@ -1,9 +1,10 @@
-"""When Redis or Postgres is gone: 503 and a time to wait where it is needed, and selling goes on where it is not."""
+"""Without Redis or Postgres: 503 with Retry-After where the server is needed; otherwise the shop goes on selling."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 from uuid import uuid4
 
@@ -14,58 +15,55 @@ from django.db import InternalError, OperationalError, connection, connections, 
 from redis import Redis
 from rest_framework.test import APIClient
 
-from inventory.requests import OrderRequest, Placement, Save
 from inventory.strategies import registry
-from inventory.strategies.base import Strategy
 from shop import conservation
 from shop.api import signatures
+from shop.orders import place
 from shop.orders.queued import save_queued
+from shop.orders.saving import save
 from shop.sales import offers
-from tests.factories import SAVING, elsewhere, on_sale, orders_in
+from tests.factories import SAVING, OnSale, elsewhere, on_sale, orders_in
 from tests.locking.proxy import Proxy
-from tests.shop.conftest import Buyer, Gone, assert_problem, order_body
+from tests.shop.conftest import Buyer, Gone, assert_problem, order_body, raising
 from tests.waiting import wait_for
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("redis")]
 
 NEEDS_REDIS = {"lua", "redis-lock", "segmented-redis", "segmented-lock"}
 
 
+@contextmanager
+def read_only(redis: Redis) -> Iterator[None]:
+    """Let Redis refuse writes, as a replica or a server without memory does."""
+    redis.config_set("maxmemory", "1")
+    try:
+        yield
+    finally:
+        redis.config_set("maxmemory", "0")
+
+
+@pytest.mark.parametrize("refuses_writes", [False, True], ids=["no answer", "read-only"])
 @pytest.mark.parametrize("name", SAVING)
-def test_without_redis_an_order_is_503_or_sold_as_its_strategy_needs_it_and_counts_once(
-    buyer: Buyer, redis_gone: Gone, name: str
+def test_without_redis_strategies_that_need_it_answer_503(
+    buyer: Buyer, redis: Redis, redis_gone: Gone, name: str, refuses_writes: bool
 ) -> None:
     offer = on_sale({"a": 2}, strategy=name)
-    with redis_gone():
+    with read_only(redis) if refuses_writes else redis_gone():
         answer = buyer.order(order_body(offer, a=1), key="mine")
         if name in NEEDS_REDIS:
             assert_problem(answer, 503, "unavailable")
             assert orders_in() == 0
         else:
             assert answer.status_code == 201
+    assert_bought_once(buyer, offer)
+
+
+def assert_bought_once(buyer: Buyer, offer: OnSale) -> None:
     assert buyer.order(order_body(offer, a=1), key="mine").status_code == 201
     assert [(row.sold, row.conserved) for row in conservation.figures()] == [(1, True)]
 
 
-@pytest.mark.parametrize("name", SAVING)
-def test_a_redis_that_refuses_to_write_is_as_good_as_none(buyer: Buyer, redis: Redis, name: str) -> None:
-    """A replica that was not promoted, or a server that is out of memory: it answers, with an error."""
-    offer = on_sale({"a": 2}, strategy=name)
-    redis.config_set("maxmemory", "1")
-    try:
-        answer = buyer.order(order_body(offer, a=1), key="mine")
-    finally:
-        redis.config_set("maxmemory", "0")
-    if name in NEEDS_REDIS:
-        assert_problem(answer, 503, "unavailable")
-        assert orders_in() == 0
-    else:
-        assert answer.status_code == 201
-    assert buyer.order(order_body(offer, a=1), key="mine").status_code == 201
-    assert [(row.sold, row.conserved) for row in conservation.figures()] == [(1, True)]
-
-
-def test_without_redis_nobody_is_slowed_down_and_reading_goes_on(buyer: Buyer, redis_gone: Gone) -> None:
+def test_without_redis_there_is_no_rate_limit(buyer: Buyer, redis_gone: Gone) -> None:
     offer = on_sale({"a": 100})
     with redis_gone():
         answers = [buyer.order(order_body(offer, a=1)).status_code for _ in range(settings.ORDER_RATE + 2)]
@@ -75,7 +73,7 @@ def test_without_redis_nobody_is_slowed_down_and_reading_goes_on(buyer: Buyer, r
 
 
 def report(payment: dict[str, str]) -> Any:
-    """What the payment provider is answered."""
+    """Report a payment as the provider does."""
     body = json.dumps(payment).encode()
     headers = {signatures.HEADER: signatures.sign(body)}
     return APIClient().generic("POST", "/api/payments/", body, content_type="application/json", headers=headers)
@@ -96,7 +94,7 @@ CALLS: dict[str, Callable[[Buyer, dict[str, Any]], Any]] = {
 
 @pytest.mark.parametrize("call", CALLS)
 def test_without_postgres_every_answer_is_503(buyer: Buyer, postgres_gone: Gone, settings: Any, call: str) -> None:
-    settings.PAYMENT_SECRET = "known to two" if call == "payment" else ""
+    settings.PAYMENT_SECRET = "shared" if call == "payment" else ""
     body = order_body(on_sale({"a": 1}), a=1)
     with postgres_gone():
         assert_problem(CALLS[call](buyer, body), 503, "unavailable")
@@ -105,7 +103,7 @@ def test_without_postgres_every_answer_is_503(buyer: Buyer, postgres_gone: Gone,
 
 @pytest.fixture
 def postgres_only_reads(db: None) -> Iterator[None]:
-    """A standby that nobody has promoted, or a server whose disk is full and that was told to write no more."""
+    """Make Postgres read-only, like a standby or a server whose disk is full."""
     with connection.cursor() as cursor:
         cursor.execute("SELECT current_database()")
         database = connection.ops.quote_name(cursor.fetchone()[0])
@@ -118,7 +116,7 @@ def postgres_only_reads(db: None) -> Iterator[None]:
         cursor.execute(f"ALTER DATABASE {database} RESET default_transaction_read_only")
 
 
-def test_a_postgres_that_only_reads_takes_no_order_and_loses_none(
+def test_a_read_only_postgres_takes_no_orders_and_loses_none(
     buyer: Buyer, request: pytest.FixtureRequest, settings: Any
 ) -> None:
     settings.OFFER_TTL, settings.ORDER_RATE = 60, 100
@@ -150,38 +148,26 @@ def test_without_postgres_nothing_is_taken_in_redis(buyer: Buyer, postgres_gone:
 
 
 @pytest.mark.parametrize("name", SAVING)
-def test_when_the_answer_of_the_commit_is_lost_it_is_503_and_the_retry_finds_the_order(
+def test_a_lost_commit_answer_is_503_and_a_retry_finds_the_order(
     buyer: Buyer, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     offer = on_sale({"a": 2}, strategy=name)
-    strategy = registry.get(name)
 
-    class AnswerLost(Strategy):
-        name = "answer-lost"
-
-        def _place(self, order: OrderRequest, save: Save) -> Placement:
-            def lose() -> None:
-                raise OperationalError("the answer was lost")
-
-            def save_and_lose(order_requests: Any) -> Any:
-                transaction.on_commit(lose)
-                return save(order_requests)
-
-            return strategy.place(order, save_and_lose)
+    def save_and_lose(requests: Any) -> Any:
+        transaction.on_commit(raising(OperationalError("the answer was lost")))
+        return save(requests)
 
     with monkeypatch.context() as patch:
-        patch.setattr(registry, "get", lambda name: AnswerLost())
+        patch.setattr(place, "save", save_and_lose)
         assert_problem(buyer.order(order_body(offer, a=1), key="mine"), 503, "unavailable")
     again = buyer.order(order_body(offer, a=1), key="mine")
     assert (again.status_code, again.headers["Idempotent-Replayed"]) == (201, "true")
-    assert [(row.sold, row.conserved) for row in conservation.figures()] == [(1, True)]
+    assert_bought_once(buyer, offer)
 
 
 @pytest.mark.parametrize("name", SAVING)
-def test_an_order_that_paused_for_longer_than_postgres_waits_is_503_and_its_retry_counts_once(
-    buyer: Buyer, name: str
-) -> None:
-    """Postgres has ended the transaction of a request that was paused in the middle, and its connection with it."""
+def test_a_request_that_exceeds_a_postgres_limit_is_503(buyer: Buyer, name: str) -> None:
+    """Postgres ends a transaction that is idle for too long, and its connection."""
     offer = on_sale({"a": 2}, strategy=name)
 
     def pause(execute: Callable[..., Any], sql: str, params: Any, many: bool, context: Any) -> Any:
@@ -190,15 +176,14 @@ def test_an_order_that_paused_for_longer_than_postgres_waits_is_503_and_its_retr
                 cursor.execute("SELECT pg_backend_pid()")
                 mine = cursor.fetchone()[0]
                 cursor.execute("SET LOCAL idle_in_transaction_session_timeout = '10ms'")
-            wait_for(lambda: not elsewhere(lambda: is_there(mine)), "Postgres to lose its patience")
+            wait_for(lambda: not elsewhere(lambda: is_there(mine)), "Postgres to end the connection")
         return execute(sql, params, many, context)
 
     with connection.execute_wrapper(pause):
         answer = buyer.order(order_body(offer, a=1), key="mine")
     assert_problem(answer, 503, "unavailable")
     assert orders_in() == 0
-    assert buyer.order(order_body(offer, a=1), key="mine").status_code == 201
-    assert [(row.sold, row.conserved) for row in conservation.figures()] == [(1, True)]
+    assert_bought_once(buyer, offer)
 
 
 def is_there(backend: int) -> bool:
@@ -207,7 +192,9 @@ def is_there(backend: int) -> bool:
         return cursor.fetchone() is not None
 
 
-def test_health_names_who_is_gone(visitor: APIClient, redis_gone: Gone, postgres_gone: Gone) -> None:
+def test_health_names_the_server_that_does_not_answer(
+    visitor: APIClient, redis_gone: Gone, postgres_gone: Gone
+) -> None:
     def ask() -> tuple[int, dict[str, bool]]:
         answer = visitor.get("/health/")
         return answer.status_code, answer.json()
@@ -221,7 +208,7 @@ def test_health_names_who_is_gone(visitor: APIClient, redis_gone: Gone, postgres
 
 @pytest.fixture
 def pooled() -> Iterator[Proxy]:
-    """What this thread's connections to Postgres go through. They are a pool's, for which a request waits a minute."""
+    """A proxy through which this thread connects to Postgres, with a pool whose timeout is a minute."""
     there = connections["default"]
     host, port = there.settings_dict["HOST"], there.settings_dict["PORT"]
     proxy = Proxy(f"{host}/.s.PGSQL.{port}")
@@ -240,8 +227,8 @@ def pooled() -> Iterator[Proxy]:
 @pytest.mark.timeout(30)
 @pytest.mark.parametrize("away", [Proxy.refuse, Proxy.hang], ids=["refuses", "hangs"])
 @pytest.mark.parametrize("before", [True, False], ids=["connected before", "never connected"])
-def test_health_does_not_wait_for_a_postgres_that_is_away_as_long_as_a_request_does(
-    visitor: APIClient, redis: Redis, pooled: Proxy, away: Callable[[Proxy], None], before: bool
+def test_health_does_not_wait_for_the_pool(
+    visitor: APIClient, pooled: Proxy, away: Callable[[Proxy], None], before: bool
 ) -> None:
     if before:
         with connection.cursor() as cursor:

@@ -1,4 +1,4 @@
-"""The shop's commands: a sample that can be made again, a port that is not shared, and migrations that are complete."""
+"""Commands: migrations, `sample`, `serve`, and errors of `manage.py`."""
 
 from __future__ import annotations
 
@@ -31,19 +31,18 @@ from inventory.strategies import registry
 from inventory.strategies.registry import NAMES
 from servers import RunFolder
 from shop import conservation
-from shop.management.commands.serve import environment, granian_arguments, refuse_busy_port
 from shop.models import Order, Product, Sale, SaleItem
 from shop.orders.place import place_order
+from shop.runtime.serve import granian_arguments, refuse_busy_port, web_environment
 
 # Migrations
 
 
-@pytest.mark.django_db
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
 def test_the_migrations_are_complete() -> None:
     call_command("makemigrations", "--check", "--dry-run", verbosity=0)
-
-
-# sample
 
 
 def run_sample(*arguments: str) -> str:
@@ -52,18 +51,14 @@ def run_sample(*arguments: str) -> str:
     return out.getvalue()
 
 
-@pytest.mark.django_db(transaction=True)
-def test_the_sample_can_be_made_again_and_leaves_what_is_there(redis: Redis) -> None:
+def test_the_sample_can_be_repeated_and_keeps_existing_data(redis: Redis) -> None:
     run_sample("--password", "first")
     sale = Sale.objects.get()
     poster = Product.objects.get(sku="poster")
-    place_order(
-        customer=User.objects.get(username="buyer").pk, sale=sale.pk, quantities={poster.pk: 1}, key="the last one"
-    )
+    customer = User.objects.get(username="buyer").pk
+    place_order(customer=customer, sale=sale.pk, quantities={poster.pk: 1}, key="the last one")
     said = run_sample("--password", "second")
-    numbers = {product.sku: product.pk for product in Product.objects.all()}
-    assert f"product {numbers['poster']}: Signed poster" in said
-
+    assert f"product {poster.pk}: Signed poster" in said
     assert (Product.objects.count(), Sale.objects.count(), SaleItem.objects.count()) == (3, 1, 3)
     assert dict(StockItem.objects.values_list("sku", "received")) == {"headphones": 100, "keyboard": 40, "poster": 1}
     assert StockItem.objects.get(sku="poster").on_hand == 0
@@ -78,28 +73,25 @@ def test_the_sample_can_be_made_again_and_leaves_what_is_there(redis: Redis) -> 
     assert User.objects.count() == 2
 
 
-@pytest.mark.django_db(transaction=True)
-def test_the_sample_opens_a_sale_before_one_that_is_to_come(redis: Redis) -> None:
-    """A sale of one's own, as the README has it."""
+def test_the_sample_opens_a_sale_until_the_next_one(redis: Redis) -> None:
     run_sample()
-    now, tonight = timezone.now(), Sale.objects.get()
+    now, today = timezone.now(), Sale.objects.get()
     keyboard = Product.objects.get(sku="keyboard")
-    mine = Sale.objects.create(name="Mine", opens_at=tonight.closes_at, closes_at=now + timedelta(days=3))
+    mine = Sale.objects.create(name="Mine", opens_at=today.closes_at, closes_at=now + timedelta(days=3))
     SaleItem.objects.create(sale=mine, product=keyboard, price=1)
-    assert f"Sale {tonight.pk}, “Tonight only”, is open until" in run_sample()
+    assert f"Sale {today.pk}, “Tonight only”, is open until" in run_sample()
 
-    Sale.objects.filter(pk=tonight.pk).update(closes_at=now)
+    Sale.objects.filter(pk=today.pk).update(closes_at=now)
     Sale.objects.filter(pk=mine.pk).update(opens_at=now + timedelta(hours=2))
     run_sample()
-    another = Sale.objects.exclude(pk__in=(tonight.pk, mine.pk)).get()
+    another = Sale.objects.exclude(pk__in=(today.pk, mine.pk)).get()
     assert another.closes_at == now + timedelta(hours=2)
     assert another.is_loaded
     assert not Sale.objects.get(pk=mine.pk).is_loaded
 
 
-@pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize("name", NAMES)
-def test_the_sample_sells_by_any_strategy_and_is_ready_to(redis: Redis, name: str) -> None:
+def test_the_sample_sells_with_any_strategy(redis: Redis, name: str) -> None:
     run_sample("--strategy", name)
     sale = Sale.objects.get()
     assert (sale.strategy, sale.preheated_at is not None) == (name, True)
@@ -108,24 +100,19 @@ def test_the_sample_sells_by_any_strategy_and_is_ready_to(redis: Redis, name: st
     assert not place_order(customer=customer, sale=sale.pk, quantities={poster.pk: 1}, key="mine").replayed
 
 
-@pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize("name", ["compute-and-overwrite", "no-such-strategy"])
-def test_the_sample_does_not_sell_by_a_strategy_that_does_not_ship(redis: Redis, name: str) -> None:
+def test_the_sample_refuses_unknown_strategies(redis: Redis, name: str) -> None:
     with pytest.raises(CommandError, match=name):
         run_sample("--strategy", name)
     assert not Sale.objects.exists()
     assert not Product.objects.exists()
 
 
-@pytest.mark.django_db(transaction=True)
-def test_the_sample_makes_up_a_password_and_says_it(redis: Redis) -> None:
+def test_the_sample_prints_a_random_password(redis: Redis) -> None:
     password = run_sample().split()[-1]
     assert len(password) >= 12
     assert authenticate(username="buyer", password=password) is not None
     assert registry.counters().left(["poster"]) == {"poster": None}
-
-
-# serve
 
 
 @pytest.fixture
@@ -134,30 +121,23 @@ def busy() -> Iterator[socket.socket]:
         yield listening
 
 
-def test_a_busy_port_is_refused_by_its_number_and_says_what_to_do(busy: socket.socket) -> None:
+def test_serve_refuses_a_busy_port_but_not_a_free_one(busy: socket.socket) -> None:
     port = busy.getsockname()[1]
     with pytest.raises(CommandError, match=rf"Port {port} is in use.*ss -ltnp.*{port}.*--port") as refused:
         call_command("serve", "--port", str(port))
-    # `demo` passes it on, whose status 1 is a verdict.
-    assert refused.value.returncode == 2
-
-
-def test_a_free_port_is_not_refused_and_stays_free(busy: socket.socket) -> None:
-    port = busy.getsockname()[1]
+    assert refused.value.returncode == 2, "1 would mean broken stock"
     busy.close()
-    refuse_busy_port("127.0.0.1", port)
-    refuse_busy_port("127.0.0.1", port)
+    for _ in range(2):
+        refuse_busy_port("127.0.0.1", port)
 
 
-def test_an_address_of_another_machine_is_refused_by_its_name() -> None:
-    with pytest.raises(CommandError, match=r"Cannot listen on 192\.0\.2\.1:8000") as refused:
-        refuse_busy_port("192.0.2.1", 8000)
-    assert refused.value.returncode == 2
-
-
-def test_a_port_that_there_is_none_of_is_refused() -> None:
-    with pytest.raises(CommandError, match="There is no port 65536") as refused:
-        refuse_busy_port("127.0.0.1", 65536)
+@pytest.mark.parametrize(
+    ("host", "port", "message"),
+    [("192.0.2.1", 8000, r"Cannot listen on 192\.0\.2\.1:8000"), ("127.0.0.1", 65536, "There is no port 65536")],
+)
+def test_serve_refuses_an_address_that_it_cannot_use(host: str, port: int, message: str) -> None:
+    with pytest.raises(CommandError, match=message) as refused:
+        refuse_busy_port(host, port)
     assert refused.value.returncode == 2
 
 
@@ -168,25 +148,22 @@ Serve = Callable[[], list[str]]
 def serve(
     redis: Redis, busy: socket.socket, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Serve:
-    """What `serve` says before the web server takes its place, but for the last line: where the shop is."""
+    """Run `serve` without granian, and return its warnings."""
     monkeypatch.setattr(settings, "PAYMENT_SECRET", "shared")
     monkeypatch.setattr("os.execve", lambda *command: None)
     port = busy.getsockname()[1]
     busy.close()
 
-    def said() -> list[str]:
+    def warnings_of_serve() -> list[str]:
         call_command("serve", "--port", str(port))
         *warnings, address = capsys.readouterr().err.splitlines()
         assert f"http://127.0.0.1:{port}/" in address
         return warnings
 
-    return said
+    return warnings_of_serve
 
 
-@pytest.mark.django_db(transaction=True)
-def test_who_serves_is_told_which_server_does_not_answer(
-    serve: Serve, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_serve_names_servers_that_do_not_answer(serve: Serve, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert serve() == []
 
     monkeypatch.setattr(RunFolder, "default", lambda: RunFolder(tmp_path))
@@ -194,23 +171,19 @@ def test_who_serves_is_told_which_server_does_not_answer(
     assert warning.startswith("No answer from postgres and valkey")
 
 
-@pytest.mark.django_db(transaction=True)
-def test_who_serves_before_the_migrations_are_applied_is_told_to_apply_them(serve: Serve) -> None:
+def test_serve_warns_of_missing_migrations(serve: Serve) -> None:
     newest = MigrationRecorder.Migration.objects.filter(app="shop").latest("pk")
     newest.delete()
     try:
         (warning,) = serve()
     finally:
         newest.save(force_insert=True)
-    assert warning.startswith("Not all migrations are applied")
+    assert warning.startswith("Some migrations are not applied")
     assert "manage.py migrate" in warning
     assert serve() == []
 
 
-@pytest.mark.django_db(transaction=True)
-def test_who_serves_leaves_no_connection_to_postgres_to_the_web_server(
-    serve: Serve, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_serve_closes_its_connection_to_postgres(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[BaseDatabaseWrapper] = []
     create = connections.create_connection
 
@@ -223,32 +196,29 @@ def test_who_serves_leaves_no_connection_to_postgres_to_the_web_server(
     assert [connection.connection for connection in made] == [None]
 
 
-@pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize(("secret", "lines"), [("", 1), ("shared", 0)])
-def test_who_serves_without_a_payment_secret_is_told_whose_word_counts(
+def test_serve_warns_without_a_payment_secret(
     serve: Serve, monkeypatch: pytest.MonkeyPatch, *, secret: str, lines: int
 ) -> None:
     monkeypatch.setattr(settings, "PAYMENT_SECRET", secret)
-    warnings = serve()
-    assert len(warnings) == lines
-    assert all("at their customers' word" in line and "set PAYMENT_SECRET" in line for line in warnings)
+    assert [line.split(",")[0] for line in serve()] == ["PAYMENT_SECRET is not set"] * lines
 
 
 @pytest.mark.parametrize(
     ("soft", "hard", "allowed", "accepted"),
     [
-        pytest.param(256, 2000, 1512, 1000, id="as many as it wants"),
-        pytest.param(256, 1200, 1200, 688, id="as many as it may have: fewer buyers"),
-        pytest.param(256, 600, 600, 300, id="very few: half are the buyers'"),
-        pytest.param(1800, 2000, 1800, 1000, id="it has enough"),
+        pytest.param(256, 2000, 1512, 1000, id="raised as needed"),
+        pytest.param(256, 1200, 1200, 688, id="hard limit: fewer connections"),
+        pytest.param(256, 600, 600, 300, id="very low: half for connections"),
+        pytest.param(1800, 2000, 1800, 1000, id="high enough"),
     ],
 )
 def test_the_web_server_may_open_a_file_for_each_connection(soft: int, hard: int, allowed: int, accepted: int) -> None:
-    """In a process of its own: who has given up a limit does not get it back."""
+    """This runs in another process, because a lowered limit cannot be raised again."""
     code = (
         f"import resource; resource.setrlimit(resource.RLIMIT_NOFILE, ({soft}, {hard}))\n"
         "import django; django.setup()\n"
-        "from shop.management.commands.serve import granian_arguments\n"
+        "from shop.runtime.serve import granian_arguments\n"
         "arguments = granian_arguments('127.0.0.1', 8000)\n"
         "print(*resource.getrlimit(resource.RLIMIT_NOFILE), arguments[arguments.index('--backpressure') + 1])"
     )
@@ -264,8 +234,8 @@ def test_the_web_server_may_open_a_file_for_each_connection(soft: int, hard: int
     assert done.stdout.split() == [str(allowed), str(hard), str(accepted)]
 
 
-def test_the_web_server_has_a_pool_and_the_size_that_is_set() -> None:
-    assert environment() == {"DATABASE_POOL": str(settings.WEB_DATABASE_CONNECTIONS)}
+def test_granian_gets_the_size_from_the_settings() -> None:
+    assert web_environment() == {"DATABASE_POOL": str(settings.WEB_DATABASE_CONNECTIONS)}
     arguments = granian_arguments("127.0.0.1", 8000)
     for flag, value in {
         "--interface": "wsgi",
@@ -278,7 +248,7 @@ def test_the_web_server_has_a_pool_and_the_size_that_is_set() -> None:
 
 
 @pytest.mark.parametrize("unbuffered", ["", "1"], ids=["at its end", "while it writes"])
-def test_a_command_that_nobody_reads_on_ends_quietly_with_a_status_that_is_no_verdict(unbuffered: str) -> None:
+def test_a_broken_pipe_is_not_a_verdict(unbuffered: str) -> None:
     command = [sys.executable, "manage.py", "help", "--commands"]
     there = {**os.environ, "DJANGO_SETTINGS_MODULE": "shop.runtime.settings", "PYTHONUNBUFFERED": unbuffered}
     pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
@@ -288,9 +258,7 @@ def test_a_command_that_nobody_reads_on_ends_quietly_with_a_status_that_is_no_ve
     assert (process.returncode, said) == (128 + signal.SIGPIPE, "")
 
 
-def test_a_command_that_fails_by_a_mistake_of_ours_gives_no_verdict(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_unexpected_error_is_status_2(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     def fail(arguments: list[str]) -> None:
         raise KeyError("ours")
 

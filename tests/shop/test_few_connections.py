@@ -1,4 +1,4 @@
-"""The threads of the web server share fewer connections: nobody may wait, with one in hand, for who waits for it."""
+"""Threads share few connections: none may hold one while it waits for a thread that needs one."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ BUYERS, UNITS = 12, 8
 
 @pytest.fixture
 def one_connection(db: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """All threads but this one share it, and the time in which they read the offer of a sale is always over."""
+    """Let all threads except this one share a connection."""
     mine = connections.settings["default"]
     options = {**mine["OPTIONS"], "pool": {"min_size": 1, "max_size": 1, "timeout": 4}}
     monkeypatch.setitem(connections.settings, "default", {**mine, "OPTIONS": options})
@@ -37,9 +37,7 @@ def one_connection(db: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("name", registry.NAMES)
-def test_threads_that_share_a_connection_sell_everything_and_wait_for_nobody_in_vain(
-    one_connection: None, settings: Any, name: str
-) -> None:
+def test_threads_that_share_a_connection_sell_everything(one_connection: None, settings: Any, name: str) -> None:
     settings.OFFER_TTL = 0
     sale = on_sale({"a": UNITS}, strategy=name)
     customers = [new_customer() for _ in range(BUYERS)]
@@ -48,7 +46,7 @@ def test_threads_that_share_a_connection_sell_everything_and_wait_for_nobody_in_
     start = threading.Barrier(BUYERS)
 
     def buy(turn: int) -> Placed:
-        """Every other one comes to the stock with the connection in hand, as he has had to read the offer."""
+        """Every other request holds the connection when it takes stock, because it has read the offer."""
         if turn % 2:
             return place_order(customer=customers[turn], sale=sale.sale, quantities=sale.cart(a=1), key=str(uuid4()))
         request = make_request(offer, customer=customers[turn], quantities=sale.cart(a=1), key=str(uuid4()))
@@ -77,15 +75,15 @@ def test_threads_that_share_a_connection_sell_everything_and_wait_for_nobody_in_
 @pytest.mark.parametrize("name", ["known", "unknown"])
 @pytest.mark.parametrize(
     ("hasher", "kept"),
-    [("shop.hashers.Hasher", False), ("django.contrib.auth.hashers.PBKDF2PasswordHasher", True)],
+    [("shop.hashers.PasswordHasher", False), ("django.contrib.auth.hashers.PBKDF2PasswordHasher", True)],
     ids=["ours", "Django's"],
 )
-def test_who_waits_for_the_hash_of_a_password_has_given_the_connection_back(
+def test_hashing_a_password_holds_no_connection(
     visitor: APIClient, monkeypatch: pytest.MonkeyPatch, settings: Any, hasher: str, kept: bool, name: str
 ) -> None:
     settings.PASSWORD_HASHERS = [hasher]
     monkeypatch.setattr(PBKDF2PasswordHasher, "iterations", 1)
-    User.objects.create_user("known", password="aPasswordOfHis")
+    User.objects.create_user("known", password="aPassword")
     encode, seen = PBKDF2PasswordHasher.encode, []
 
     def look(*args: Any) -> str:
@@ -93,6 +91,6 @@ def test_who_waits_for_the_hash_of_a_password_has_given_the_connection_back(
         return encode(*args)
 
     monkeypatch.setattr(PBKDF2PasswordHasher, "encode", look)
-    answer = visitor.post("/api/token/", {"username": name, "password": "aPasswordOfHis"}, format="json")
+    answer = visitor.post("/api/token/", {"username": name, "password": "aPassword"}, format="json")
     assert answer.status_code == (200 if name == "known" else 401)
     assert seen == [kept]

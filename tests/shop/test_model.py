@@ -1,4 +1,4 @@
-"""A model of the shop, driven in random orders beside it: after every step both say the same, and the law holds."""
+"""A model of the shop runs random steps beside it: after every step both agree, and the law holds."""
 
 from __future__ import annotations
 
@@ -24,7 +24,6 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
-from redis import Redis
 
 from inventory import stock
 from inventory.counters.segmented import name_of
@@ -33,7 +32,7 @@ from inventory.errors import OverLimit, SoldOut, StockNotLoaded
 from inventory.models import StockItem
 from inventory.strategies import registry
 from shop import conservation
-from shop.admin.audit import read_counters
+from shop.admin.stock_report import read_counters
 from shop.models import Order, Payment
 from shop.orders import payments
 from shop.orders.customer_changes import cancel_order, pay_order
@@ -46,9 +45,10 @@ from shop.orders.receipts import Placed
 from shop.orders.saving import saved
 from shop.reconcile import reconcile
 from shop.sales import lifecycle
+from shop.sales.preheat import CannotPreheat, preheat_sale
 from tests.factories import DISTINCT, OnSale, new_customer, on_sale
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("redis")]
 
 LIMIT = 4
 NEXT = ("guarded-update", "group-commit", "lua", "lua-queue", "segmented-lock", "segmented-redis", "unit-rows")
@@ -56,7 +56,7 @@ CARTS = given.dictionaries(given.sampled_from("ab"), given.integers(1, 3), min_s
 
 
 class Shop(RuleBasedStateMachine):
-    """What should be: who has which units, by a few dictionaries. What is: the shop."""
+    """The model: a few dictionaries say which units each customer should have."""
 
     strategy = ""
 
@@ -70,7 +70,7 @@ class Shop(RuleBasedStateMachine):
         self.placed: dict[tuple[int, str], tuple[UUID, dict[str, int], int]] = {}
         self.ended: set[UUID] = set()
         self.paid: set[UUID] = set()
-        # Keys that Postgres alone knows: who queues does not ask it.
+        # Keys that only Postgres knows. Queueing does not read it.
         self.forgotten: set[tuple[int, str]] = set()
 
     def teardown(self) -> None:
@@ -78,10 +78,8 @@ class Shop(RuleBasedStateMachine):
             save_queued()
             lifecycle.close(self.offer.sale)
 
-    # What should be
-
     def taken(self, customer: int | None = None, sale: int | None = None) -> Counter[str]:
-        """Units in orders that stand, of one customer in a sale or of all in all."""
+        """Return the units in pending and paid orders, of one customer in one sale or of all."""
         units: Counter[str] = Counter()
         for (who, _), (order, cart, where) in self.placed.items():
             if order not in self.ended and customer in (None, who) and sale in (None, where):
@@ -91,17 +89,15 @@ class Shop(RuleBasedStateMachine):
     def left(self, sku: str) -> int:
         return self.received[sku] - self.taken()[sku]
 
-    # What happens
-
     def buy(self, customer: int, cart: dict[str, int], key: str) -> Placed:
-        """As a patient buyer does: stock that is not loaded is there the next time, or when what is queued is saved."""
+        """Buy, and try again while the stock is not loaded or queued orders have to be saved first."""
         for attempt in range(4):
             try:
                 return place_order(customer=customer, sale=self.offer.sale, quantities=self.offer.cart(**cart), key=key)
             except StockNotLoaded:
                 if attempt == 1:
                     save_queued()
-        raise AssertionError("nobody loads the stock")
+        raise AssertionError("the stock is not loaded")
 
     @rule(who=given.integers(0, 2), wanted=CARTS, key=given.sampled_from("xyz"), fresh=given.booleans())
     def place(self, who: int, wanted: dict[str, int], key: str, fresh: bool) -> None:
@@ -125,10 +121,10 @@ class Shop(RuleBasedStateMachine):
             assert (replay.order.pk, replay.replayed) == (order, True)
 
     def accepted_again(self, customer: int, order: UUID, before: UUID | None) -> None:
-        """The queue takes a key that Redis has forgotten, and Postgres tells the worker whose it is.
+        """Check an order that was queued under a key that only Postgres knew.
 
         Args:
-            before: the order that says the same; None where it says something else.
+            before: the first order under the key; None when its content differs.
         """
         save_queued()
         stands = find_order(order, customer=customer).order
@@ -154,7 +150,7 @@ class Shop(RuleBasedStateMachine):
         if not registry.get(self.strategy).queues:
             self.forgotten.add((customer, key))
         if short or over:
-            # Redis has forgotten what the customer has. Postgres has not.
+            # Redis has lost the counts of the customer. Postgres has not.
             save_queued()
             assert Order.objects.get(pk=order).state == Order.State.REJECTED
             self.ended.add(order)
@@ -196,14 +192,15 @@ class Shop(RuleBasedStateMachine):
     @precondition(lambda self: self.ended)
     @rule(data=given.data())
     def pay_late(self, data: Any) -> None:
-        """The units are taken again if they are still there and the limit allows it, or the money goes back."""
+        """Take the units again if stock and limit allow it; otherwise a refund is due."""
         save_queued()
         order = data.draw(given.sampled_from(sorted(self.ended)))
         (customer, _), (_, cart, sale) = next(item for item in self.placed.items() if item[1][0] == order)
         was_one = Order.objects.get(pk=order).state != Order.State.REJECTED
         mine = self.taken(customer, sale)
         fits = all(self.left(sku) >= units and mine[sku] + units <= LIMIT for sku, units in cart.items())
-        payment = payments.receive(reference=uuid4().hex, order=order, amount=Order.objects.get(pk=order).total).payment
+        total = Order.objects.get(pk=order).total
+        payment = payments.receive_payment(uuid4().hex, order=order, amount=total).payment
         taken = payment.outcome == Payment.Outcome.PAID
         assert taken == (was_one and fits)
         if taken:
@@ -220,21 +217,21 @@ class Shop(RuleBasedStateMachine):
 
     @rule()
     def lose_redis(self) -> None:
-        """What is queued in Redis alone is gone with it, so that is saved before."""
+        """Lose all data in Redis, after queued orders were saved."""
         save_queued()
         get_redis_connection("default").flushall()
         self.forgotten = set(self.placed)
 
     @rule(name=given.sampled_from("ab"), wrong=given.integers(-2, 2), who=given.integers(0, 2), wanted=CARTS)
     def redis_is_wrong(self, name: str, wrong: int, who: int, wanted: dict[str, int]) -> None:
-        """It has come back older than the truth, or was meddled with; somebody buys before reconciling finds it."""
+        """Make a counter wrong, and place an order before it is reconciled."""
         self.meddle(name, wrong)
         cart = {self.names[name]: units for name, units in wanted.items()}
         self.place_new(self.customers[who], cart, uuid4().hex)
         reconcile(grace=0)
 
     def meddle(self, name: str, wrong: int) -> None:
-        """Let the first of a sku's counters be wrong, if it has any."""
+        """Change the first counter of a sku, if it has one."""
         redis, sku = get_redis_connection("default"), self.names[name]
         for key in (counter_key(sku), counter_key(name_of(sku, 0))):
             if redis.exists(key):
@@ -242,22 +239,20 @@ class Shop(RuleBasedStateMachine):
 
     @rule()
     def preheat(self) -> None:
-        with suppress(lifecycle.NotNow):  # what is queued for the sale before is saved first
-            lifecycle.preheat(self.offer.sale)
+        with suppress(CannotPreheat):  # Orders of the earlier sale are still queued.
+            preheat_sale(self.offer.sale)
 
     @rule(strategy=given.sampled_from(NEXT))
     def next_sale(self, strategy: str) -> None:
-        """The sale is over, with whatever is queued, and the next one of the same products begins."""
+        """Close the sale, also with queued orders, and open the next one of the same products."""
         lifecycle.close(self.offer.sale)
         self.strategy = strategy
         self.offer = on_sale(dict.fromkeys(self.received, 0), strategy=strategy, limit=LIMIT, preheat=False)
-        lifecycle.tend()
+        lifecycle.advance()
 
     @rule()
     def reconcile(self) -> None:
         reconcile(grace=0)
-
-    # The law
 
     @invariant()
     def the_law_holds(self) -> None:
@@ -275,7 +270,7 @@ class Shop(RuleBasedStateMachine):
 
 
 @pytest.mark.parametrize("strategy", ["lua", "lua-queue", "segmented-redis"])
-def test_a_counter_that_is_wrong_breaks_the_law_until_it_is_reconciled(redis: Redis, strategy: str) -> None:
+def test_a_wrong_counter_breaks_the_law_until_it_is_reconciled(strategy: str) -> None:
     """The negative control of the invariant."""
     shop = type(f"Shop by {strategy}", (Shop,), {"strategy": strategy})()
     shop.open((3, 3))
@@ -288,8 +283,8 @@ def test_a_counter_that_is_wrong_breaks_the_law_until_it_is_reconciled(redis: Re
 
 
 @pytest.mark.parametrize("wanted", [{"a": 2}, {"b": 1}], ids=["the same", "something else"])
-def test_a_key_that_is_forgotten_with_redis_is_still_its_orders(redis: Redis, wanted: dict[str, int]) -> None:
-    """What random steps seldom find: the stock is loaded again, and nobody had to ask Postgres for it."""
+def test_a_key_that_redis_has_lost_still_has_its_order(wanted: dict[str, int]) -> None:
+    """Random steps seldom find this: the stock is loaded again without a read of the key in Postgres."""
     shop = type("Shop by lua-queue", (Shop,), {"strategy": "lua-queue"})()
     shop.open((4, 1))
     shop.place(who=0, wanted={"a": 2}, key="y", fresh=False)
@@ -302,8 +297,8 @@ def test_a_key_that_is_forgotten_with_redis_is_still_its_orders(redis: Redis, wa
 
 
 @pytest.mark.parametrize("second", NEXT)
-def test_what_is_queued_when_the_next_sale_begins_is_still_sold(redis: Redis, second: str) -> None:
-    """What random steps seldom find, too: nothing comes between."""
+def test_queued_orders_are_sold_when_the_next_sale_begins(second: str) -> None:
+    """Random steps seldom find this: there is no other step in between."""
     shop = type("Shop by lua-queue", (Shop,), {"strategy": "lua-queue"})()
     shop.open((4, 1))
     shop.place(who=0, wanted={"a": 3, "b": 1}, key="y", fresh=False)
@@ -317,16 +312,16 @@ def test_what_is_queued_when_the_next_sale_begins_is_still_sold(redis: Redis, se
 
 
 @pytest.mark.parametrize("name", registry.NAMES)
-def test_whatever_happens_in_whatever_order_the_law_holds(redis: Redis, name: str) -> None:
+def test_the_law_holds_after_any_steps(name: str) -> None:
     machine = type(f"Shop by {name}", (Shop,), {"strategy": name})
     run_state_machine_as_test(
         machine,
         settings=settings(
-            # Those that differ from `redis-lock` in their lock alone have fewer lives.
+            # Strategies that differ from `redis-lock` only in the lock get fewer examples.
             max_examples=8 if name in DISTINCT else 2,
             stateful_step_count=25,
             deadline=None,
-            # Shrinking would take minutes, as each step is real: the steps are few enough to read as they are.
+            # Shrinking would take minutes, because each step runs the real shop.
             phases=[Phase.generate],
             suppress_health_check=list(HealthCheck),
             database=None,

@@ -1,16 +1,14 @@
-"""An order is paid once by its customer, or expires once; what comes back comes back once, wherever it was taken."""
+"""Orders are paid once by their customers, or expire once, and their units are returned once."""
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
+from functools import partial
 from uuid import UUID, uuid4
 
 import pytest
-from django.conf import settings
-from django.db import connection, connections, transaction
-from django.utils import timezone
-from redis import Redis
+from django.db import transaction
+from django.db.models import F
 
 from inventory import stock
 from inventory.models import StockItem
@@ -20,50 +18,20 @@ from shop.models import Allowance, Order
 from shop.orders.customer_changes import pay_order
 from shop.orders.errors import NotPayable
 from shop.orders.expiry import expire_unpaid
-from shop.orders.place import place_order
 from shop.orders.saving import return_units
 from shop.runtime.celery import app
 from shop.runtime.tasks import advance_sales, expire_unpaid_orders, reconcile, save_queued_orders
 from tests.factories import SAVING, OnSale, close_now, interleaved, new_customer, on_sale, orders_in
-from tests.shop.conftest import Gone
-from tests.waiting import PATIENCE, wait_for
+from tests.shop.conftest import Gone, assert_conserved, buy, make_due, on_hand, race, state
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("redis")]
 
 
-@pytest.fixture
-def customer(db: None) -> int:
-    return new_customer()
-
-
 def place(offer: OnSale, customer: int, **units: int) -> UUID:
-    quantities = offer.cart(**(units or {"a": 1}))
-    return place_order(customer=customer, sale=offer.sale, quantities=quantities, key=str(uuid4())).order.pk
+    return buy(offer, customer, **(units or {"a": 1})).order.pk
 
 
-def make_due(*orders: UUID) -> None:
-    """Let the time to pay be over."""
-    due = timezone.now() - timedelta(seconds=settings.ORDER_TTL)
-    Order.objects.filter(**({"pk__in": orders} if orders else {})).update(payable_from=due)
-
-
-def state(order: UUID) -> str:
-    return Order.objects.get(pk=order).state
-
-
-def on_hand(sku: str = "a") -> tuple[int, int | None]:
-    """In Postgres and in Redis."""
-    return stock.on_hand(sku), registry.counters().left([sku])[sku]
-
-
-def assert_conserved() -> None:
-    assert all(row.conserved for row in conservation.figures())
-
-
-# Paying
-
-
-def test_paying_a_pending_order_makes_it_paid_and_paying_twice_is_paying_once(customer: int) -> None:
+def test_paying_twice_is_paying_once(customer: int) -> None:
     order = place(on_sale({"a": 1}), customer)
     assert state(order) == "pending"
     for _ in range(2):
@@ -82,15 +50,15 @@ def test_an_expired_order_cannot_be_paid(customer: int) -> None:
     assert on_hand()[0] == 1
 
 
-@pytest.mark.parametrize("whose", ["somebody else's", "nobody's"])
-def test_only_an_order_of_the_customers_own_can_be_paid(customer: int, whose: str) -> None:
+def test_customers_can_pay_only_their_own_orders(customer: int) -> None:
     order = place(on_sale({"a": 1}), new_customer())
-    with pytest.raises(Order.DoesNotExist):
-        pay_order(order if whose == "somebody else's" else uuid4(), customer=customer)
+    for which in (order, uuid4()):
+        with pytest.raises(Order.DoesNotExist):
+            pay_order(which, customer=customer)
     assert state(order) == "pending"
 
 
-def test_an_order_that_is_due_can_be_paid_until_it_has_expired(customer: int) -> None:
+def test_an_order_that_is_due_can_be_paid_until_it_expires(customer: int) -> None:
     order = place(on_sale({"a": 1}), customer)
     make_due()
     assert pay_order(order, customer=customer).order.state == "paid"
@@ -98,11 +66,8 @@ def test_an_order_that_is_due_can_be_paid_until_it_has_expired(customer: int) ->
     assert on_hand()[0] == 0
 
 
-# Expiring
-
-
 @pytest.mark.parametrize("name", SAVING)
-def test_what_nobody_paid_for_comes_back_once_and_what_was_paid_stays(customer: int, name: str) -> None:
+def test_unpaid_orders_expire_once_and_paid_ones_stay(customer: int, name: str) -> None:
     offer = on_sale({"a": 10, "b": 10}, strategy=name, limit=9)
     due, paid, fresh = (place(offer, customer, a=units, b=1) for units in (1, 2, 4))
     pay_order(paid, customer=customer)
@@ -120,19 +85,17 @@ def test_what_nobody_paid_for_comes_back_once_and_what_was_paid_stays(customer: 
     assert_conserved()
 
 
-def test_an_order_expires_at_the_end_of_its_time_and_not_before(customer: int) -> None:
+def test_an_order_expires_when_its_time_is_over(customer: int) -> None:
     offer = on_sale({"a": 2})
     due, almost = place(offer, customer), place(offer, customer)
-    now = timezone.now()
-    ttl = timedelta(seconds=settings.ORDER_TTL)
-    Order.objects.filter(pk=due).update(payable_from=now - ttl)
-    Order.objects.filter(pk=almost).update(payable_from=now - ttl + timedelta(minutes=1))
+    make_due()
+    Order.objects.filter(pk=almost).update(payable_from=F("payable_from") + timedelta(minutes=1))
     assert expire_unpaid() == 1
     assert (state(due), state(almost)) == ("expired", "pending")
 
 
 @pytest.mark.parametrize("batch", [1, 2, 3, 100])
-def test_more_orders_than_a_batch_all_expire(batch: int) -> None:
+def test_more_orders_than_a_batch_expire(batch: int) -> None:
     offer = on_sale({"a": 5}, strategy="lua", limit=1)
     for _ in range(5):
         place(offer, new_customer())
@@ -143,23 +106,11 @@ def test_more_orders_than_a_batch_all_expire(batch: int) -> None:
     assert set(Allowance.objects.values_list("taken", flat=True)) == {0}
 
 
-def test_what_came_back_can_be_bought_again_by_the_same_customer(customer: int) -> None:
-    offer = on_sale({"a": 1}, strategy="lua", limit=1)
-    place(offer, customer)
-    make_due()
-    expire_unpaid()
-    place(offer, customer)
-    assert on_hand() == (0, 0)
-    assert_conserved()
-
-
-def test_an_order_that_cannot_be_returned_does_not_keep_others_from_expiring(
-    customer: int, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_order_that_cannot_expire_does_not_stop_others(customer: int, caplog: pytest.LogCaptureFixture) -> None:
     offer = on_sale({"a": 5, "b": 5})
     stuck = place(offer, customer, a=3)
     place(offer, customer, b=1)
-    StockItem.objects.filter(sku="a").update(received=2)  # by hand: there is no room for three to come back
+    StockItem.objects.filter(sku="a").update(received=2)  # three units cannot be returned now
     make_due()
     assert expire_unpaid() == 1
     assert state(stuck) == "pending"
@@ -167,37 +118,7 @@ def test_an_order_that_cannot_be_returned_does_not_keep_others_from_expiring(
     assert f"Order {stuck} cannot be expired" in caplog.text
 
 
-def test_a_retry_of_an_order_that_is_being_expired_does_not_deadlock_with_it(customer: int) -> None:
-    """The order is placed again with the stock in hand, and waits for whoever has changed it."""
-    offer = on_sale({"a": 2})
-
-    def place_by_key() -> UUID:
-        try:
-            cart = offer.cart(a=1)
-            return place_order(customer=customer, sale=offer.sale, quantities=cart, key="one").order.pk
-        finally:
-            connections.close_all()
-
-    order = place_by_key()
-    make_due()
-    with ThreadPoolExecutor(1) as pool:
-        again = []
-
-        def start_to_retry() -> None:
-            again.append(pool.submit(place_by_key))
-            wait_for(somebody_waits, "the retry to wait for the stock")
-
-        with interleaved(start_to_retry, after="inventory_stockitem"):
-            assert expire_unpaid() == 1
-        assert again[0].result(PATIENCE) == order
-    assert on_hand()[0] == 2
-    assert_conserved()
-
-
-# Two workers at once
-
-
-def test_two_workers_at_the_same_time_expire_each_order_once(customer: int) -> None:
+def test_two_workers_expire_each_order_once(customer: int) -> None:
     offer = on_sale({"a": 6}, strategy="lua", limit=6)
     for _ in range(6):
         place(offer, customer)
@@ -207,7 +128,7 @@ def test_two_workers_at_the_same_time_expire_each_order_once(customer: int) -> N
     def second_worker() -> None:
         counts.append(expire_unpaid(batch=4))
 
-    # The first has its four and has not committed yet; the second finds the other two.
+    # The first worker has locked four orders; the second finds the other two.
     with interleaved(second_worker, after="FOR UPDATE SKIP LOCKED"):
         counts.append(expire_unpaid(batch=4))
 
@@ -218,13 +139,13 @@ def test_two_workers_at_the_same_time_expire_each_order_once(customer: int) -> N
     assert_conserved()
 
 
-def test_without_the_row_lock_two_workers_give_back_twice(customer: int) -> None:
-    """The negative control: the same two workers, who look at the orders without locking them."""
+def test_without_the_row_lock_two_workers_return_units_twice(customer: int) -> None:
+    """The negative control: workers that read the orders without locking them."""
     offer = on_sale({"a": 6, "other": 1})
     stock.deliver("a", 1)
     place(offer, new_customer(), a=3)
     place(offer, customer, a=1)
-    # So that what comes back twice does not run into the constraints, which stand behind the lock.
+    # Avoid the constraints, which are a second guard.
     Allowance.objects.update(taken=3)
     make_due()
     Order.objects.exclude(customer=customer).update(state="paid")
@@ -241,7 +162,7 @@ def test_without_the_row_lock_two_workers_give_back_twice(customer: int) -> None
     assert (figures.received, figures.on_hand, figures.sold, figures.drift) == (7, 5, 3, -1)
 
 
-def test_an_order_that_is_being_paid_is_not_expired(customer: int) -> None:
+def test_an_order_that_is_being_paid_does_not_expire(customer: int) -> None:
     order = place(on_sale({"a": 1}), customer)
     make_due()
     with interleaved(lambda: expire_unpaid(), after='^UPDATE "shop_order"'):
@@ -251,53 +172,39 @@ def test_an_order_that_is_being_paid_is_not_expired(customer: int) -> None:
     assert_conserved()
 
 
-def test_an_order_that_is_being_expired_cannot_be_paid(customer: int) -> None:
+def test_an_order_that_is_expiring_cannot_be_paid(customer: int) -> None:
     order = place(on_sale({"a": 1}), customer)
     make_due()
-
-    def pay() -> None:
-        try:
-            pay_order(order, customer=customer)
-        finally:
-            connections.close_all()
-
-    with ThreadPoolExecutor(1) as pool:
-        paying = []
-
-        def start_to_pay() -> None:
-            paying.append(pool.submit(pay))
-            wait_for(somebody_waits, "the payment to wait for the row")
-
-        with interleaved(start_to_pay, after='^UPDATE "shop_order"'):
-            assert expire_unpaid() == 1
-        with pytest.raises(NotPayable):
-            paying[0].result(PATIENCE)
+    with pytest.raises(NotPayable):
+        race(expire_unpaid, partial(pay_order, order, customer=customer), after='^UPDATE "shop_order"')
     assert state(order) == "expired"
     assert on_hand()[0] == 1
     assert_conserved()
 
 
-def somebody_waits() -> bool:
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock'")
-        return cursor.fetchone() is not None
+def test_a_retry_does_not_deadlock_with_expiry(customer: int) -> None:
+    """The retry holds the stock row and waits for the transaction that has changed the order."""
+    offer = on_sale({"a": 2})
+    order = buy(offer, customer, "one", a=1).order.pk
+    make_due()
+    count, again = race(expire_unpaid, partial(buy, offer, customer, "one", a=1), after="inventory_stockitem")
+    assert (count, again.order.pk) == (1, order)
+    assert on_hand()[0] == 2
+    assert_conserved()
 
 
-# When something is gone
-
-
-def test_without_redis_orders_expire_all_the_same(customer: int, redis_gone: Gone) -> None:
+def test_without_redis_orders_expire(customer: int, redis_gone: Gone) -> None:
     offer = on_sale({"a": 1}, strategy="lua")
     place(offer, customer)
     make_due()
     with redis_gone():
         assert expire_unpaid() == 1
-    # The counter is too low until it is reconciled: nothing is sold that is not there.
+    # The counter is too low until it is reconciled, so nothing is sold twice.
     assert on_hand() == (1, 0)
     assert_conserved()
 
 
-def test_a_sale_that_is_over_gets_its_units_back_in_postgres_and_no_counter(customer: int) -> None:
+def test_expiry_after_the_sale_makes_no_counter(customer: int) -> None:
     offer = on_sale({"a": 2}, strategy="lua")
     place(offer, customer)
     make_due()
@@ -306,8 +213,7 @@ def test_a_sale_that_is_over_gets_its_units_back_in_postgres_and_no_counter(cust
     assert on_hand() == (2, None)
 
 
-def test_what_an_earlier_sale_gives_back_can_be_sold_in_the_next_one_that_counts_in_redis(customer: int) -> None:
-    """The counter copies what is on hand, whoever's units come back."""
+def test_units_of_an_earlier_sale_are_sold_in_the_next_one(customer: int) -> None:
     earlier = on_sale({"a": 3}, strategy="guarded-update")
     place(earlier, customer, a=2)
     close_now(earlier)
@@ -318,17 +224,14 @@ def test_what_an_earlier_sale_gives_back_can_be_sold_in_the_next_one_that_counts
     assert on_hand() == (3, 3)
 
 
-# The task
-
-
-def test_the_task_expires_what_is_due(customer: int, redis: Redis) -> None:
+def test_the_task_expires_orders(customer: int) -> None:
     place(on_sale({"a": 1}), customer)
     make_due()
     assert [expire_unpaid_orders() for _ in range(2)] == [1, 0]
     assert on_hand()[0] == 1
 
 
-def test_every_task_that_beat_is_told_to_start_is_there() -> None:
+def test_beat_starts_only_known_tasks() -> None:
     app.loader.import_default_modules()
     scheduled = {entry["task"] for entry in app.conf.beat_schedule.values()}
     tasks = (expire_unpaid_orders, reconcile, save_queued_orders, advance_sales)

@@ -1,4 +1,4 @@
-"""An order that is queued: what its customer is told, from 202 to what has become of it."""
+"""Queued orders over the API: from 202 until they are saved or rejected."""
 
 from __future__ import annotations
 
@@ -27,10 +27,11 @@ from shop.orders.queued import save_queued
 from shop.orders.saving import save, saved
 from shop.runtime.tasks import save_queued_orders
 from shop.sales import lifecycle, offers
+from shop.sales.preheat import CannotPreheat, preheat_sale
 from tests.factories import OnSale, close_now, elsewhere, interleaved, on_sale, orders_in
-from tests.shop.conftest import Buyer, Gone, assert_problem, order_body
+from tests.shop.conftest import Buyer, Gone, assert_conserved, assert_problem, order_body, raising
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("redis")]
 
 
 @pytest.fixture
@@ -38,7 +39,18 @@ def offer(redis: Redis) -> OnSale:
     return on_sale({"a": 3, "b": 3}, strategy="lua-queue", limit=2)
 
 
-def test_an_order_is_202_with_its_location_and_then_an_order(buyer: Buyer, offer: OnSale) -> None:
+def location_of(buyer: Buyer, offer: OnSale, key: str | None = None, **units: int) -> str:
+    """Queue an order, and return its URL."""
+    answer = buyer.order(order_body(offer, **units), key=key)
+    assert answer.status_code == 202
+    return answer.headers["Location"]
+
+
+def state_at(buyer: Buyer, location: str) -> str:
+    return str(buyer.get(location).json()["state"])
+
+
+def test_a_queued_order_is_202_and_is_saved_later(buyer: Buyer, offer: OnSale) -> None:
     answer = buyer.order(order_body(offer, a=1, b=1), key="mine")
     assert answer.status_code == 202
     queued = answer.json()
@@ -56,45 +68,43 @@ def test_an_order_is_202_with_its_location_and_then_an_order(buyer: Buyer, offer
     assert [(row.on_hand, row.sold, row.conserved) for row in conservation.figures()] == [(2, 1, True)] * 2
 
 
-def test_a_retry_is_the_same_order_before_and_after_it_is_saved(buyer: Buyer, offer: OnSale) -> None:
-    first = buyer.order(order_body(offer, a=1), key="mine")
-    again = buyer.order(order_body(offer, a=1), key="mine")
-    assert (again.status_code, again.json()["id"]) == (202, first.json()["id"])
-    assert again.headers["Idempotent-Replayed"] == "true"
-    assert_problem(buyer.order(order_body(offer, a=2), key="mine"), 422, "key-reused")
-    save_queued()
-    after = buyer.order(order_body(offer, a=1), key="mine")
-    assert (after.status_code, after.json()["id"]) == (201, first.json()["id"])
-    assert_problem(buyer.order(order_body(offer, a=2), key="mine"), 422, "key-reused")
+def test_a_retry_gets_the_same_order_before_and_after_it_is_saved(buyer: Buyer, offer: OnSale) -> None:
+    first = buyer.order(order_body(offer, a=1), key="mine").json()["id"]
+    for status in (202, 201):
+        again = buyer.order(order_body(offer, a=1), key="mine")
+        assert (again.status_code, again.json()["id"]) == (status, first)
+        assert again.headers["Idempotent-Replayed"] == "true"
+        assert_problem(buyer.order(order_body(offer, a=2), key="mine"), 422, "key-reused")
+        save_queued()
     assert orders_in() == 1
 
 
-def test_a_retry_after_the_sale_finds_what_is_queued(buyer: Buyer, offer: OnSale) -> None:
-    first = buyer.order(order_body(offer, a=1), key="mine")
+def test_a_retry_after_the_sale_finds_the_queued_order(buyer: Buyer, offer: OnSale) -> None:
+    first = location_of(buyer, offer, "mine", a=1)
     close_now(offer)
-    again = buyer.order(order_body(offer, a=1), key="mine")
-    assert (again.status_code, again.json()["id"]) == (202, first.json()["id"])
+    assert location_of(buyer, offer, "mine", a=1) == first
 
 
-def test_who_leaves_the_queue_between_the_two_looks_is_found(
+def test_an_order_saved_between_two_reads_is_found(
     buyer: Buyer, offer: OnSale, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    location = buyer.order(order_body(offer, a=1), key="mine").headers["Location"]
+    location = location_of(buyer, offer, "mine", a=1)
     waiting = registry.waiting
     monkeypatch.setattr(registry, "waiting", lambda order: (save_queued(), waiting(order))[1])
-    assert buyer.get(location).json()["state"] == "pending"
+    assert state_at(buyer, location) == "pending"
     assert Order.objects.filter(pk=location.split("/")[-2]).exists()
 
 
-def test_nobody_sees_what_somebody_else_has_queued(buyer: Buyer, other_buyer: Buyer, offer: OnSale) -> None:
-    location = buyer.order(order_body(offer, a=1)).headers["Location"]
+def test_a_queued_order_is_hidden_from_others(buyer: Buyer, other_buyer: Buyer, offer: OnSale) -> None:
+    location = location_of(buyer, offer, a=1)
     assert_problem(other_buyer.get(location), 404, "not-found")
     assert_problem(buyer.get(f"/api/orders/{uuid4()}/"), 404, "not-found")
+    assert other_buyer.order(order_body(offer, a=1)).json()["place"] == 2
+    assert save_queued_orders() == 2
+    assert buyer.order(order_body(offer, a=1)).json()["place"] == 1
 
 
-def test_refusals_are_answered_at_once_and_a_later_try_is_a_new_one(
-    buyer: Buyer, other_buyer: Buyer, offer: OnSale
-) -> None:
+def test_refusals_are_immediate_and_the_key_may_be_used_again(buyer: Buyer, other_buyer: Buyer, offer: OnSale) -> None:
     assert buyer.order(order_body(offer, a=2)).status_code == 202
     assert_problem(buyer.order(order_body(offer, a=1)), 409, "over-limit")
     assert_problem(other_buyer.order(order_body(offer, a=2), key="mine"), 409, "sold-out")
@@ -103,8 +113,8 @@ def test_refusals_are_answered_at_once_and_a_later_try_is_a_new_one(
     assert orders_in("pending") == 2
 
 
-def test_what_postgres_refuses_is_rejected_with_its_reason(buyer: Buyer, offer: OnSale) -> None:
-    """Redis has forgotten what the customer has; the tables have not."""
+def test_an_order_that_postgres_refuses_is_rejected(buyer: Buyer, offer: OnSale) -> None:
+    """Redis has lost the count of the customer; Postgres has it."""
     Allowance.objects.create(sale_id=offer.sale, customer_id=buyer.customer, sku="a", taken=2)
     answer = buyer.order(order_body(offer, a=1), key="mine")
     assert answer.status_code == 202
@@ -117,27 +127,20 @@ def test_what_postgres_refuses_is_rejected_with_its_reason(buyer: Buyer, offer: 
         if over:
             close_now(offer)
         again = buyer.order(order_body(offer, a=1), key="mine")
-        assert (again.status_code, again.json()) == (202, rejected), "201 is for who has bought something"
+        assert (again.status_code, again.json()) == (202, rejected)
         assert again.headers["Idempotent-Replayed"] == "true"
         assert_problem(buyer.order(order_body(offer, a=2), key="mine"), 422, "key-reused")
     assert len(registry.queue()) == 0
 
 
-def test_who_comes_later_is_told_a_later_place(buyer: Buyer, other_buyer: Buyer, offer: OnSale) -> None:
-    assert buyer.order(order_body(offer, a=1)).json()["place"] == 1
-    assert other_buyer.order(order_body(offer, a=1)).json()["place"] == 2
-    assert save_queued_orders() == 2
-    assert buyer.order(order_body(offer, a=1)).json()["place"] == 1
-
-
-def test_units_of_an_order_that_is_rejected_and_still_noted_are_not_sold(
+def test_units_of_a_rejected_order_stay_reserved_until_its_note_is_gone(
     buyer: Buyer, offer: OnSale, redis: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A worker has died between its commit and Redis, in which the units are reserved until the next takes over."""
+    """A worker died after its commit. In Redis the units stay reserved until the next worker takes over."""
     Allowance.objects.create(sale_id=offer.sale, customer_id=buyer.customer, sku="a", taken=2)
     buyer.order(order_body(offer, a=1), key="mine")
     with monkeypatch.context() as dying:
-        dying.setattr(Queue, "back", lambda *rest, **more: (_ for _ in ()).throw(RedisError("gone")))
+        dying.setattr(Queue, "back", raising(RedisError("gone")))
         with pytest.raises(RedisError):
             save_queued()
     assert orders_in("rejected") == 1
@@ -147,10 +150,10 @@ def test_units_of_an_order_that_is_rejected_and_still_noted_are_not_sold(
     assert registry.counters().left(["a"]) == {"a": 3}
     assert registry.queue().bought("a") == {(offer.sale, buyer.customer): 0}
     assert orders_in("rejected") == 1
-    assert redis.exists(key_key(buyer.customer, "mine")), "the key stands for what is rejected"
+    assert redis.exists(key_key(buyer.customer, "mine")), "the key belongs to the rejected order"
 
 
-def test_an_order_can_be_paid_for_as_long_when_it_was_queued_for_long(buyer: Buyer, offer: OnSale) -> None:
+def test_the_time_to_pay_starts_when_the_order_is_saved(buyer: Buyer, offer: OnSale) -> None:
     answer = buyer.order(order_body(offer, a=1))
     assert answer.json()["pay_by"] is None
     assert buyer.get(answer.headers["Location"]).json()["pay_by"] is None
@@ -164,21 +167,19 @@ def test_an_order_can_be_paid_for_as_long_when_it_was_queued_for_long(buyer: Buy
     assert expire_unpaid() == 0
 
 
-def test_an_order_that_was_queued_in_time_counts_when_the_sale_has_ended_meanwhile(buyer: Buyer, offer: OnSale) -> None:
-    location = buyer.order(order_body(offer, a=1)).headers["Location"]
+def test_an_order_queued_in_time_is_saved_after_the_sale(buyer: Buyer, offer: OnSale) -> None:
+    location = location_of(buyer, offer, a=1)
     lifecycle.close(offer.sale)
-    offers._remembered.clear()
+    offers.cache.clear()
     assert_problem(buyer.order(order_body(offer, a=1)), 409, "sale-not-open")
     save_queued()
-    assert buyer.get(location).json()["state"] == "pending"
+    assert state_at(buyer, location) == "pending"
     assert registry.counters().left(["a"]) == {"a": None}
 
 
 @pytest.mark.parametrize("first", ["queued", "saved"])
-def test_of_two_orders_of_two_sales_under_one_key_the_one_that_is_queued_is_rejected(
-    buyer: Buyer, offer: OnSale, first: str
-) -> None:
-    """Who sells without Redis does not know what is queued there, nor Redis what is saved."""
+def test_of_two_sales_the_queued_order_under_a_key_is_rejected(buyer: Buyer, offer: OnSale, first: str) -> None:
+    """A strategy without Redis does not see the queued order, and Redis does not see the saved one."""
     other = on_sale({"c": 1})
     answers = {}
     for which in ("queued", "saved") if first == "queued" else ("saved", "queued"):
@@ -194,12 +195,10 @@ def test_of_two_orders_of_two_sales_under_one_key_the_one_that_is_queued_is_reje
     assert (saved["state"], [item["sku"] for item in saved["items"]]) == ("pending", ["c"])
     assert (orders_in("rejected"), orders_in("pending")) == (1, 1)
     assert registry.counters().left(["a"]) == {"a": 3}
-    assert buyer.order(order_body(offer, a=2)).status_code == 202  # what was rejected counts for no limit
+    assert buyer.order(order_body(offer, a=2)).status_code == 202  # A rejected order does not count for the limit.
 
 
-def test_a_key_that_redis_has_forgotten_stands_for_the_order_that_has_it(
-    buyer: Buyer, offer: OnSale, redis: Redis
-) -> None:
+def test_a_key_that_redis_has_lost_belongs_to_its_order(buyer: Buyer, offer: OnSale, redis: Redis) -> None:
     first = buyer.order(order_body(offer, a=1), key="mine").json()
     save_queued()
     redis.delete(key_key(buyer.customer, "mine"))
@@ -210,21 +209,21 @@ def test_a_key_that_redis_has_forgotten_stands_for_the_order_that_has_it(
     assert orders_in() == 1
 
 
-def test_a_retry_after_the_product_has_left_the_sale_finds_what_is_queued(buyer: Buyer, offer: OnSale) -> None:
+def test_a_retry_finds_the_queued_order_of_a_removed_item(buyer: Buyer, offer: OnSale) -> None:
     first = buyer.order(order_body(offer, a=1), key="mine")
     SaleItem.objects.filter(product__sku="a").delete()
-    offers._remembered.clear()
+    offers.cache.clear()
     again = buyer.order(order_body(offer, a=1), key="mine")
     assert (again.status_code, again.json()["id"]) == (202, first.json()["id"])
     assert_problem(buyer.order(order_body(offer, a=1), key="new"), 400, "invalid")
     assert_problem(buyer.order(order_body(offer, a=2), key="mine"), 422, "key-reused")
 
 
-def test_an_order_of_a_product_that_is_deleted_while_it_is_queued_is_found(buyer: Buyer, offer: OnSale) -> None:
+def test_a_queued_order_of_a_deleted_product_is_found(buyer: Buyer, offer: OnSale) -> None:
     answer = buyer.order(order_body(offer, a=1), key="mine")
     SaleItem.objects.filter(product__sku="a").delete()
     Product.objects.filter(sku="a").delete()
-    offers._remembered.clear()
+    offers.cache.clear()
     looked = buyer.get(answer.headers["Location"])
     assert (looked.status_code, looked.json()["state"], looked.json()["items"][0]["sku"]) == (200, "queued", "a")
     assert buyer.order(order_body(offer, a=1), key="mine").json() == looked.json()
@@ -232,54 +231,49 @@ def test_an_order_of_a_product_that_is_deleted_while_it_is_queued_is_found(buyer
     assert buyer.get(answer.headers["Location"]).json()["state"] == "rejected"
 
 
-ONE_ITEM = [{"sku": "a", "quantity": 1, "price": "9.90", "limit": None}]
+ITEM = {"sku": "a", "quantity": 1, "price": "9.90", "limit": None}
 
 
 @pytest.mark.parametrize(
     "instead",
     [
-        pytest.param({"customer": [1]}, id="a customer that is none"),
-        pytest.param({"key": "\0", "items": ONE_ITEM}, id="fewer items than are noted, too"),
-        pytest.param({"items": []}, id="no items"),
-        pytest.param({"items": [*ONE_ITEM, *ONE_ITEM]}, id="a sku twice"),
-        pytest.param({"sale": "x"}, id="a sale that is none"),
-        pytest.param({"sale": True}, id="a sale that is true"),
-        pytest.param({"items": [{**ONE_ITEM[0], "quantity": True}]}, id="a quantity that is true"),
-        pytest.param({"items": [{**ONE_ITEM[0], "sku": True}]}, id="a sku that is true"),
-        pytest.param({"items": [{**ONE_ITEM[0], "sku": 5}]}, id="a sku that is a number"),
-        pytest.param({"items": [{**ONE_ITEM[0], "limit": "x"}]}, id="a limit that is none"),
-        pytest.param({"key": {"a": 1}}, id="a key that is no text"),
-        pytest.param({"key": "\0"}, id="a key that Postgres refuses"),
-        pytest.param({"body_hash": None}, id="no hash"),
+        {"customer": [1]},
+        {"key": "\0", "items": [ITEM]},  # fewer items than the note has, too
+        *[{"items": items} for items in ([], [ITEM, ITEM])],
+        *[{"items": [{**ITEM, **wrong}]} for wrong in ({"quantity": True}, {"sku": True}, {"sku": 5}, {"limit": "x"})],
+        *[{"sale": sale} for sale in ("x", True)],
+        *[{"key": key} for key in ({"a": 1}, "\0")],
+        {"body_hash": None},
     ],
+    ids=repr,
 )
-def test_an_entry_that_says_nonsense_legibly_stops_nobody(
+def test_an_invalid_entry_is_rejected_and_stops_no_other(
     buyer: Buyer, other_buyer: Buyer, offer: OnSale, redis: Redis, instead: dict[str, Any]
 ) -> None:
     poison = buyer.order(order_body(offer, a=1, b=1))
-    ((number, said),) = redis.xrange(STREAM)
+    ((number, entry),) = redis.xrange(STREAM)
     redis.xdel(STREAM, number)
-    worse = redis.xadd(STREAM, {**said, "request": orjson.dumps({**orjson.loads(said[b"request"]), **instead})})
+    invalid = redis.xadd(STREAM, {**entry, "request": orjson.dumps({**orjson.loads(entry[b"request"]), **instead})})
     note = orjson.loads(redis.hget(NOTES, poison.json()["id"]))
-    redis.hset(NOTES, poison.json()["id"], orjson.dumps({**note, "entry": worse.decode()}))
-    healthy = [other_buyer.order(order_body(offer, b=1)).headers["Location"] for _ in range(2)]
+    redis.hset(NOTES, poison.json()["id"], orjson.dumps({**note, "entry": invalid.decode()}))
+    healthy = [location_of(other_buyer, offer, b=1) for _ in range(2)]
 
     assert save_queued() == 3
 
-    assert [other_buyer.get(location).json()["state"] for location in healthy] == ["pending", "pending"]
+    assert [state_at(other_buyer, location) for location in healthy] == ["pending", "pending"]
     assert buyer.get(poison.headers["Location"]).json()["state"] == "rejected"
     assert len(registry.queue()) == 0
     assert len(registry.queue().aside()) == 1
     registry.refresh(["a", "b"], saved)
     assert registry.in_redis(["a", "b"]) == {"a": (3, 0), "b": (1, 0)}
-    assert all(figures.conserved for figures in conservation.figures())
+    assert_conserved()
 
 
-def test_an_order_that_cannot_be_saved_is_rejected_and_set_aside(
+def test_an_order_that_cannot_be_saved_is_rejected_and_dead_lettered(
     buyer: Buyer, other_buyer: Buyer, offer: OnSale, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    poison = buyer.order(order_body(offer, a=1)).headers["Location"]
-    healthy = other_buyer.order(order_body(offer, a=1)).headers["Location"]
+    poison = location_of(buyer, offer, a=1)
+    healthy = location_of(other_buyer, offer, a=1)
     save = queued.save
 
     def fail(requests, **how):  # type: ignore[no-untyped-def]
@@ -289,13 +283,13 @@ def test_an_order_that_cannot_be_saved_is_rejected_and_set_aside(
 
     monkeypatch.setattr(queued, "save", fail)
     assert save_queued() == 2
-    assert buyer.get(poison).json()["state"] == "rejected"
-    assert other_buyer.get(healthy).json()["state"] == "pending"
+    assert state_at(buyer, poison) == "rejected"
+    assert state_at(other_buyer, healthy) == "pending"
     assert [reason for *_, reason in registry.queue().aside()] == ["IntegrityError: no such thing"]
 
 
-def test_an_order_whose_entry_cannot_be_read_is_rejected(buyer: Buyer, offer: OnSale, redis: Redis) -> None:
-    """A worker of another version, say, does not know what it says. Its note is simpler."""
+def test_an_unreadable_entry_is_rejected(buyer: Buyer, offer: OnSale, redis: Redis) -> None:
+    """For example, the worker has another version. The note has the content, too."""
     answer = buyer.order(order_body(offer, a=1), key="mine")
     queued = answer.json()
     redis.delete(STREAM)
@@ -312,24 +306,23 @@ def test_an_order_whose_entry_cannot_be_read_is_rejected(buyer: Buyer, offer: On
     assert (rejected["items"], rejected["total"]) == (queued["items"], queued["total"])
     assert Order.objects.get().body_hash == hash_of_body(offer.sale, offer.cart(a=1))
     assert registry.counters().left(["a"]) == {"a": 3}
-    assert redis.exists(key_key(buyer.customer, "mine")), "the key stands for what is rejected"
+    assert redis.exists(key_key(buyer.customer, "mine")), "the key belongs to the rejected order"
     again = buyer.order(order_body(offer, a=1), key="mine")
     assert (again.status_code, again.json()) == (202, rejected)
 
 
-def test_the_key_of_an_order_that_could_not_even_be_written_as_rejected_stands_for_it(
-    buyer: Buyer, offer: OnSale, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Redis alone remembers it, for a day."""
-    first = buyer.order(order_body(offer, a=1), key="mine").json()
-
-    def fail(*_: object, **__: object) -> None:
-        raise IntegrityError("no such thing")
-
+def lose_queued(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run a worker that can neither save nor reject orders."""
     with monkeypatch.context() as broken:
-        broken.setattr(queued, "save", fail)
-        broken.setattr(queued, "reject", fail)
+        for name in ("save", "reject"):
+            broken.setattr(queued, name, raising(IntegrityError("no such thing")))
         save_queued()
+
+
+def test_a_key_of_an_order_without_a_row_is_kept(buyer: Buyer, offer: OnSale, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Redis keeps it for a day."""
+    first = buyer.order(order_body(offer, a=1), key="mine").json()
+    lose_queued(monkeypatch)
     assert orders_in() == 0
     again = buyer.order(order_body(offer, a=1), key="mine")
     assert (again.status_code, again.json()["id"], again.json()["state"]) == (202, first["id"], "rejected")
@@ -340,26 +333,19 @@ def test_the_key_of_an_order_that_could_not_even_be_written_as_rejected_stands_f
     assert buyer.order(order_body(offer, a=1), key="new").status_code == 202
 
 
-def test_an_order_of_which_redis_has_lost_the_note_has_an_outcome(
+def test_an_order_whose_note_is_lost_is_rejected(
     buyer: Buyer, offer: OnSale, redis: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It cannot even be written as rejected, and its entry was all that Redis knew."""
-    location = buyer.order(order_body(offer, a=1), key="mine").headers["Location"]
+    """It cannot be written as rejected, and its entry was all that Redis had."""
+    location = location_of(buyer, offer, "mine", a=1)
     redis.delete(NOTES)
-
-    def fail(*_: object, **__: object) -> None:
-        raise IntegrityError("no such thing")
-
-    with monkeypatch.context() as broken:
-        broken.setattr(queued, "save", fail)
-        broken.setattr(queued, "reject", fail)
-        save_queued()
-    assert buyer.get(location).json()["state"] == "rejected"
+    lose_queued(monkeypatch)
+    assert state_at(buyer, location) == "rejected"
     assert buyer.order(order_body(offer, a=1), key="mine").json()["state"] == "rejected"
 
 
-def test_what_is_queued_while_the_next_sale_is_preheated_is_promised_too(buyer: Buyer) -> None:
-    """The order was requested before the end, and comes to Redis after the first look at the queue."""
+def test_an_order_queued_during_preheating_keeps_its_stock(buyer: Buyer) -> None:
+    """The order reaches Redis after the first read of the queue. It was requested before the sale ended."""
     offer = on_sale({"a": 1}, strategy="lua-queue")
     known = offers.read(offer.sale)
     assert known is not None
@@ -367,68 +353,64 @@ def test_what_is_queued_while_the_next_sale_is_preheated_is_promised_too(buyer: 
     Sale.objects.update(closes_at=timezone.now())
     after = on_sale({"a": 0}, strategy="segmented-lock", preheat=False)
     queue = partial(registry.get("lua-queue").place, request, save)
-    with interleaved(queue, before="FOR NO KEY UPDATE.*a"), pytest.raises(lifecycle.NotNow, match="are queued"):
-        lifecycle.preheat(after.sale)
+    with interleaved(queue, before="FOR NO KEY UPDATE.*a"), pytest.raises(CannotPreheat, match="are queued"):
+        preheat_sale(after.sale)
     assert not Sale.objects.get(pk=after.sale).is_loaded
     save_queued()
     assert buyer.get(f"/api/orders/{request.id}/").json()["state"] == "pending"
 
 
-def test_what_is_queued_is_promised_also_when_the_sale_does_not_offer_it_any_more(buyer: Buyer) -> None:
+def test_a_queued_order_of_a_removed_item_keeps_its_stock(buyer: Buyer) -> None:
     offer = on_sale({"a": 1}, strategy="lua-queue")
-    location = buyer.order(order_body(offer, a=1)).headers["Location"]
+    location = location_of(buyer, offer, a=1)
     lifecycle.close(offer.sale)
     SaleItem.objects.all().delete()
     after = on_sale({"a": 0}, strategy="segmented-lock", preheat=False)
-    with pytest.raises(lifecycle.NotNow, match=f"Orders of sale {offer.sale}"):
-        lifecycle.preheat(after.sale)
+    with pytest.raises(CannotPreheat, match=f"Orders of sale {offer.sale}"):
+        preheat_sale(after.sale)
     save_queued()
-    assert buyer.get(location).json()["state"] == "pending"
-    lifecycle.preheat(after.sale)
+    assert state_at(buyer, location) == "pending"
+    preheat_sale(after.sale)
 
 
 @pytest.mark.parametrize("second", ["guarded-update", "segmented-lock", "unit-rows", "group-commit", "lua"])
-def test_the_next_sale_gets_the_stock_when_all_that_was_queued_for_it_is_saved(
-    buyer: Buyer, other_buyer: Buyer, second: str
-) -> None:
+def test_the_next_sale_waits_for_queued_orders(buyer: Buyer, other_buyer: Buyer, second: str) -> None:
     offer = on_sale({"a": 2}, strategy="lua-queue")
-    location = buyer.order(order_body(offer, a=2)).headers["Location"]
+    location = location_of(buyer, offer, a=2)
     lifecycle.close(offer.sale)
     after = on_sale({"a": 1}, strategy=second, preheat=False)
     for _ in range(2):
-        lifecycle.tend()
-        offers._remembered.clear()
+        lifecycle.advance()
+        offers.cache.clear()
         assert_problem(other_buyer.order(order_body(after, a=1)), 503, "not-loaded")
     assert not Sale.objects.get(pk=after.sale).is_loaded
 
     save_queued()
 
-    assert buyer.get(location).json()["state"] == "pending", "it was promised"
-    lifecycle.tend()
-    offers._remembered.clear()
+    assert state_at(buyer, location) == "pending"
+    lifecycle.advance()
+    offers.cache.clear()
     assert other_buyer.order(order_body(after, a=1)).status_code == 201
     assert_problem(other_buyer.order(order_body(after, a=1)), 409, "sold-out")
-    assert all(figures.conserved for figures in conservation.figures())
+    assert_conserved()
 
 
 @pytest.mark.parametrize("second", ["guarded-update", "segmented-lock", "unit-rows"])
-def test_without_waiting_for_what_is_queued_the_next_sale_has_its_stock(
+def test_without_waiting_the_next_sale_sells_queued_units(
     buyer: Buyer, other_buyer: Buyer, second: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The negative control."""
     offer = on_sale({"a": 1}, strategy="lua-queue")
-    location = buyer.order(order_body(offer, a=1)).headers["Location"]
+    location = location_of(buyer, offer, a=1)
     lifecycle.close(offer.sale)
     monkeypatch.setattr(registry, "promised", lambda skus: set())
     after = on_sale({"a": 0}, strategy=second)
     assert other_buyer.order(order_body(after, a=1)).status_code == 201
     save_queued()
-    assert buyer.get(location).json()["state"] == "rejected"
+    assert state_at(buyer, location) == "rejected"
 
 
-def test_an_order_that_cannot_even_be_written_as_rejected_has_an_outcome(
-    buyer: Buyer, other_buyer: Buyer, offer: OnSale
-) -> None:
+def test_an_order_of_a_deleted_sale_is_rejected_without_a_row(buyer: Buyer, other_buyer: Buyer, offer: OnSale) -> None:
     answer = buyer.order(order_body(offer, a=1))
     SaleItem.objects.all().delete()
     Sale.objects.all().delete()
@@ -438,16 +420,16 @@ def test_an_order_that_cannot_even_be_written_as_rejected_has_an_outcome(
     assert (rejected["state"], rejected["reason"]) == ("rejected", f"Sale {offer.sale} takes no orders now.")
     assert (rejected["id"], rejected["sale"], rejected["items"]) == (answer.json()["id"], offer.sale, [])
     assert (rejected["total"], rejected["pay_by"]) == ("0.00", None)
-    placed, said = (datetime.fromisoformat(each["created_at"]) for each in (answer.json(), rejected))
-    assert abs(placed - said) < timedelta(seconds=1)
+    placed, shown = (datetime.fromisoformat(each["created_at"]) for each in (answer.json(), rejected))
+    assert abs(placed - shown) < timedelta(seconds=1)
     assert_problem(other_buyer.get(answer.headers["Location"]), 404, "not-found")
 
 
 @pytest.mark.parametrize("what", ["pay", "cancel"])
-def test_an_order_that_is_queued_can_be_paid_and_cancelled_when_it_is_saved(
+def test_a_queued_order_can_be_changed_once_it_is_saved(
     buyer: Buyer, other_buyer: Buyer, offer: OnSale, what: str
 ) -> None:
-    location = buyer.order(order_body(offer, a=1)).headers["Location"]
+    location = location_of(buyer, offer, a=1)
     answer = buyer.post(f"{location}{what}/")
     assert_problem(answer, 409, "still-queued")
     assert answer.headers["Retry-After"] == "1"
@@ -457,25 +439,25 @@ def test_an_order_that_is_queued_can_be_paid_and_cancelled_when_it_is_saved(
 
 
 @pytest.mark.parametrize("what", ["pay", "cancel"])
-def test_an_order_that_is_saved_between_the_two_looks_is_paid_and_cancelled(
+def test_an_order_saved_between_two_reads_can_be_changed(
     buyer: Buyer, other_buyer: Buyer, offer: OnSale, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
-    location = buyer.order(order_body(offer, a=1)).headers["Location"]
+    location = location_of(buyer, offer, a=1)
     waiting = registry.waiting
     monkeypatch.setattr(registry, "waiting", lambda order: (elsewhere(save_queued), waiting(order))[1])
     assert_problem(other_buyer.post(f"{location}{what}/"), 404, "not-found")
-    again = buyer.order(order_body(offer, a=1)).headers["Location"]
+    again = location_of(buyer, offer, a=1)
     assert buyer.post(f"{again}{what}/").status_code == 200
 
 
 @pytest.mark.parametrize("what", ["pay", "cancel"])
-def test_who_pays_or_cancels_a_queued_order_changes_the_order_that_stands_for_it(
+def test_changing_a_queued_order_changes_the_order_with_its_key(
     buyer: Buyer, offer: OnSale, redis: Redis, what: str
 ) -> None:
     first = buyer.order(order_body(offer, a=1), key="mine").json()
     save_queued()
     redis.delete(key_key(buyer.customer, "mine"))
-    location = buyer.order(order_body(offer, a=1), key="mine").headers["Location"]
+    location = location_of(buyer, offer, "mine", a=1)
     save_queued()
     changed = buyer.post(f"{location}{what}/")
     assert (changed.status_code, changed.json()["id"]) == (200, first["id"])
@@ -487,14 +469,14 @@ def test_who_pays_or_cancels_a_queued_order_changes_the_order_that_stands_for_it
     assert (again.status_code, again.headers["Idempotent-Replayed"]) == (200, "true")
 
 
-def test_without_redis_it_is_unavailable(buyer: Buyer, offer: OnSale, redis_gone: Gone) -> None:
-    location = buyer.order(order_body(offer, a=1)).headers["Location"]
+def test_without_redis_queueing_is_unavailable(buyer: Buyer, offer: OnSale, redis_gone: Gone) -> None:
+    location = location_of(buyer, offer, a=1)
     with redis_gone():
         assert_problem(buyer.order(order_body(offer, a=1)), 503, "unavailable")
         assert_problem(buyer.get(location), 503, "unavailable")
 
 
-def test_an_order_that_ends_gives_back_its_allowance_in_redis_too(buyer: Buyer, offer: OnSale) -> None:
+def test_an_expired_order_returns_its_allowance_in_redis(buyer: Buyer, offer: OnSale) -> None:
     buyer.order(order_body(offer, a=2))
     save_queued()
     assert_problem(buyer.order(order_body(offer, a=1)), 409, "over-limit")

@@ -1,17 +1,18 @@
-"""Save: many orders in few statements, each key once, each limit kept, and nothing left of what is refused."""
+"""Saving, rejecting and returning many orders in few statements: keys, limits, and concurrent transactions."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import timedelta
 from decimal import Decimal
 from functools import partial
+from typing import Any
 from uuid import UUID
 
 import pytest
 from django.contrib.auth.models import User
-from django.db import connection, connections, transaction
+from django.db import connection, transaction
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 from redis import Redis
@@ -25,9 +26,10 @@ from shop.models import Allowance, Order, OrderItem, Sale
 from shop.orders import saving
 from shop.orders.saving import reject, return_units, save
 from tests.factories import OnSale, at_once, begin, interleaved, new_customer, new_request, on_sale
-from tests.waiting import PATIENCE, wait_for
+from tests.shop.conftest import on_hand
+from tests.waiting import PATIENCE
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("redis")]
 
 
 @pytest.fixture
@@ -36,14 +38,28 @@ def offer(redis: Redis) -> OnSale:
 
 
 @pytest.fixture
-def customer(db: None) -> int:
-    return new_customer()
+def make(offer: OnSale, customer: int) -> Callable[..., OrderRequest]:
+    """Make a request of the customer in the sale; of one unit of `a`, unless a cart is given."""
+
+    def make_request(*cart: tuple[str, int], **more: Any) -> OrderRequest:
+        return new_request(*(cart or (("a", 1),)), **{"customer": customer, "sale": offer.sale, **more})
+
+    return make_request
+
+
+Make = Callable[..., OrderRequest]
 
 
 def saved(*requests: OrderRequest) -> Mapping[UUID, Refusal]:
     """Save in a transaction that is committed."""
     with transaction.atomic():
         return save(requests)
+
+
+def existing(refusals: Mapping[UUID, Refusal]) -> dict[UUID, UUID]:
+    """Return the orders that requests duplicate, by request id. All refusals must be duplicates."""
+    assert all(isinstance(refusal, Duplicate) for refusal in refusals.values())
+    return {request: refusal.existing for request, refusal in refusals.items()}  # type: ignore[attr-defined]
 
 
 def kinds(refusals: Mapping[UUID, Refusal]) -> dict[UUID, type[Refusal]]:
@@ -54,11 +70,8 @@ def taken() -> dict[tuple[int, str], int]:
     return {(row.customer_id, row.sku): row.taken for row in Allowance.objects.all()}
 
 
-# What is written
-
-
-def test_an_order_is_written_as_it_was_requested(offer: OnSale, customer: int) -> None:
-    request = new_request(("a", 2), ("b", 1), customer=customer, sale=offer.sale, price="12.34")
+def test_an_order_is_written_as_requested(make: Make, offer: OnSale, customer: int) -> None:
+    request = make(("a", 2), ("b", 1), price="12.34")
     assert saved(request) == {}
     order = Order.objects.get()
     assert (order.id, order.customer_id, order.sale_id, order.state) == (request.id, customer, offer.sale, "pending")
@@ -66,19 +79,13 @@ def test_an_order_is_written_as_it_was_requested(offer: OnSale, customer: int) -
     items = order.items.order_by("product").values_list("product__sku", "quantity", "price")
     assert list(items) == [("a", 2, Decimal("12.34")), ("b", 1, Decimal("12.34"))]
     assert taken() == {(customer, "a"): 2, (customer, "b"): 1}
-
-
-def test_save_takes_no_stock(offer: OnSale, customer: int) -> None:
-    saved(new_request(("a", 2), customer=customer, sale=offer.sale))
-    assert StockItem.objects.get(sku="a").on_hand == 9
+    assert StockItem.objects.get(sku="a").on_hand == 9, "the strategy takes the stock"
 
 
 @pytest.mark.parametrize("orders", [1, 100])
 @pytest.mark.parametrize("limit", [None, 200])
-def test_however_many_orders_it_needs_as_many_statements(
-    offer: OnSale, customer: int, orders: int, limit: int | None
-) -> None:
-    requests = [new_request(("a", 1), ("b", 1), customer=customer, sale=offer.sale, limit=limit) for _ in range(orders)]
+def test_saving_needs_one_statement(make: Make, customer: int, orders: int, limit: int | None) -> None:
+    requests = [make(("a", 1), ("b", 1), limit=limit) for _ in range(orders)]
     with transaction.atomic(), CaptureQueriesContext(connection) as queries:
         assert save(requests) == {}
     assert " ".join(query["sql"].split()[0] for query in queries) == "WITH"
@@ -86,183 +93,106 @@ def test_however_many_orders_it_needs_as_many_statements(
     assert taken() == {(customer, "a"): orders, (customer, "b"): orders}
 
 
-def test_keys_used_before_need_two_statements_more_and_limits_that_refuse_two_more(
-    offer: OnSale, customer: int
-) -> None:
-    first = new_request(("a", 1), customer=customer, sale=offer.sale, limit=3)
+def test_used_keys_and_limits_need_two_statements_each(make: Make) -> None:
+    first = make(limit=3)
     saved(first)
-    again = [new_request(("a", 1), customer=customer, sale=offer.sale, limit=3, key=first.key) for _ in range(20)]
-    fresh = [new_request(("a", 1), customer=customer, sale=offer.sale, limit=3) for _ in range(20)]
+    again = [make(limit=3, key=first.key) for _ in range(20)]
+    fresh = [make(limit=3) for _ in range(20)]
     with transaction.atomic(), CaptureQueriesContext(connection) as queries:
         refusals = save(again + fresh)
     assert " ".join(query["sql"].split()[0] for query in queries) == "WITH SELECT SELECT WITH UPDATE"
-    assert kinds(refusals) == {
-        **{request.id: Duplicate for request in again},
-        **{request.id: OverLimit for request in fresh[2:]},
-    }
+    over = {request.id: OverLimit for request in fresh[2:]}
+    assert kinds(refusals) == {**{request.id: Duplicate for request in again}, **over}
     assert set(Order.objects.values_list("id", flat=True)) == {first.id, fresh[0].id, fresh[1].id}
 
 
-# Keys
-
-
-def test_a_key_that_the_customer_has_used_is_a_duplicate_of_that_order(offer: OnSale, customer: int) -> None:
-    first = new_request(("a", 1), customer=customer, sale=offer.sale)
-    again = new_request(("b", 5), customer=customer, sale=offer.sale, key=first.key)
+def test_a_used_key_is_a_duplicate(make: Make, customer: int) -> None:
+    first = make(("a", 2), limit=2)
     saved(first)
-    refusals = saved(again)
-    assert kinds(refusals) == {again.id: Duplicate}
-    assert refusals[again.id].existing == first.id  # type: ignore[attr-defined]
-    assert list(OrderItem.objects.values_list("order", "product", "quantity")) == [(first.id, "a", 1)]
+    again, over = make(("b", 5), key=first.key), make(("a", 2), key=first.key, limit=2)
+    assert existing(saved(first, again, over)) == dict.fromkeys((first.id, again.id, over.id), first.id)
+    assert list(OrderItem.objects.values_list("order", "product", "quantity")) == [(first.id, "a", 2)]
+    assert taken() == {(customer, "a"): 2}
+    User.objects.filter(pk=customer).update(is_active=False)
+    assert existing(saved(again)) == {again.id: first.id}
 
 
-def test_the_same_request_again_is_a_duplicate_of_itself(offer: OnSale, customer: int) -> None:
-    request = new_request(("a", 1), customer=customer, sale=offer.sale)
-    saved(request)
-    refusals = saved(request)
-    assert kinds(refusals) == {request.id: Duplicate}
-    assert refusals[request.id].existing == request.id  # type: ignore[attr-defined]
-    assert OrderItem.objects.count() == 1
-
-
-def test_another_customer_may_use_the_same_key(offer: OnSale, customer: int) -> None:
-    requests = [new_request(("a", 1), customer=who, sale=offer.sale, key="mine") for who in (customer, new_customer())]
-    assert saved(*requests) == {}
+def test_keys_belong_to_one_customer(make: Make) -> None:
+    assert saved(make(key="mine"), make(key="mine", customer=new_customer())) == {}
     assert Order.objects.count() == 2
 
 
-def test_of_twins_in_one_batch_the_first_becomes_the_order(offer: OnSale, customer: int) -> None:
-    first, *others = [new_request(("a", 1), customer=customer, sale=offer.sale, key="one") for _ in range(3)]
+def test_of_requests_with_one_key_the_first_is_saved(make: Make) -> None:
+    first, *others = [make(key="one") for _ in range(3)]
     refusals = saved(first, *others)
     assert list(OrderItem.objects.values_list("order", flat=True)) == [first.id]
-    assert kinds(refusals) == {request.id: Duplicate for request in others}
-    assert {refusal.existing for refusal in refusals.values()} == {first.id}  # type: ignore[attr-defined]
+    assert existing(refusals) == {request.id: first.id for request in others}
 
 
 @pytest.mark.parametrize("arrival", [("1", "2"), ("2", "1")], ids=str)
-def test_batches_write_their_keys_in_one_order_for_everybody_so_that_they_cannot_deadlock(
-    offer: OnSale, customer: int, arrival: tuple[str, str]
-) -> None:
-    """While it waits for the lower key a batch holds no higher one: who has the lower may go on to it."""
-
-    def order(key: str) -> OrderRequest:
-        return new_request(("a", 1), customer=customer, sale=offer.sale, key=key)
-
+def test_batches_write_keys_in_one_order(make: Make, arrival: tuple[str, str]) -> None:
+    """A batch that waits for the lower key holds no higher one, so batches cannot deadlock."""
     with ThreadPoolExecutor(1) as pool:
         with transaction.atomic():
-            assert save([order("1")]) == {}
-            batch = started(pool, *(order(key) for key in arrival))
-            assert save([order("2")]) == {}
+            assert save([make(key="1")]) == {}
+            batch = started(pool, *(make(key=key) for key in arrival))
+            assert save([make(key="2")]) == {}
         refusals = batch.result(PATIENCE)
 
     assert list(kinds(refusals).values()) == [Duplicate, Duplicate]
     assert Order.objects.count() == 2
 
 
-def test_a_duplicate_comes_before_the_limit(offer: OnSale, customer: int) -> None:
-    first = new_request(("a", 2), customer=customer, sale=offer.sale, limit=2)
-    again = new_request(("a", 2), customer=customer, sale=offer.sale, limit=2, key=first.key)
-    saved(first)
-    assert kinds(saved(again)) == {again.id: Duplicate}
-    assert taken() == {(customer, "a"): 2}
-
-
 @pytest.mark.parametrize("commits", [True, False])
-def test_a_twin_that_is_still_being_written_is_waited_for(offer: OnSale, customer: int, commits: bool) -> None:
-    first, second = (new_request(("a", 1), customer=customer, sale=offer.sale, key="one") for _ in range(2))
-
+def test_an_uncommitted_order_with_the_key_is_waited_for(make: Make, commits: bool) -> None:
+    first, second = (make(key="one") for _ in range(2))
     with ThreadPoolExecutor(1) as pool:
         with transaction.atomic():
             save([first])
             answer = started(pool, second)
-            assert not answer.done()
             transaction.set_rollback(not commits)
         refusals = answer.result(PATIENCE)
 
-    if commits:
-        assert kinds(refusals) == {second.id: Duplicate}
-        assert refusals[second.id].existing == first.id  # type: ignore[attr-defined]
-    else:
-        assert refusals == {}
+    assert existing(refusals) == ({second.id: first.id} if commits else {})
     assert list(Order.objects.values_list("id", flat=True)) == [first.id if commits else second.id]
 
 
 def started(pool: ThreadPoolExecutor, *requests: OrderRequest) -> Future[Mapping[UUID, Refusal]]:
-    """A save in another transaction, which waits for one that is open here."""
-    pid: list[int] = []
-
-    def run() -> Mapping[UUID, Refusal]:
-        try:
-            with transaction.atomic():
-                with connection.cursor() as cursor:
-                    cursor.execute("SELECT pg_backend_pid()")
-                    pid.append(cursor.fetchone()[0])
-                return save(requests)
-        finally:
-            connections.close_all()
-
-    def waits() -> bool:
-        if not pid:
-            return False
-        with connection.cursor() as cursor:
-            cursor.execute("SELECT cardinality(pg_blocking_pids(%s)) > 0", pid)
-            return bool(cursor.fetchone()[0])
-
-    answer = pool.submit(run)
-    wait_for(waits, "the second save to wait for the first")
+    """Save in another transaction, which waits for the one that is open here."""
+    answer = begin(pool, partial(saved, *requests))
+    assert not answer.done()
     return answer
 
 
-# Customers
-
-
 @pytest.mark.parametrize("gone", ["deleted", "deactivated", "never there"])
-def test_without_an_active_customer_nothing_is_written(offer: OnSale, customer: int, gone: str) -> None:
-    there = new_customer()
+def test_without_an_active_customer_nothing_is_written(make: Make, customer: int, gone: str) -> None:
+    other = new_customer()
     if gone == "deleted":
         User.objects.filter(pk=customer).delete()
     elif gone == "deactivated":
         User.objects.filter(pk=customer).update(is_active=False)
     else:
         customer = 2**62
-    mine = new_request(("a", 1), customer=customer, sale=offer.sale, limit=1)
-    others = new_request(("a", 1), customer=there, sale=offer.sale, limit=1)
+    mine, others = make(customer=customer, limit=1), make(customer=other, limit=1)
     assert kinds(saved(mine, others)) == {mine.id: UnknownCustomer}
     assert list(OrderItem.objects.values_list("order", flat=True)) == [others.id]
-    assert taken() == {(there, "a"): 1}
+    assert taken() == {(other, "a"): 1}
 
 
-def test_a_retry_by_a_customer_who_was_deactivated_is_still_a_duplicate(offer: OnSale, customer: int) -> None:
-    first = new_request(("a", 1), customer=customer, sale=offer.sale)
-    saved(first)
-    User.objects.filter(pk=customer).update(is_active=False)
-    again = new_request(("a", 1), customer=customer, sale=offer.sale, key=first.key)
-    assert kinds(saved(again)) == {again.id: Duplicate}
-
-
-def test_a_sale_that_was_closed_postponed_or_deleted_meanwhile_takes_no_order(offer: OnSale, customer: int) -> None:
-    closed, postponed, open_still = on_sale({"c": 1}), on_sale({"d": 1}), offer
+def test_a_sale_that_is_not_open_takes_no_order(make: Make) -> None:
+    closed, postponed = on_sale({"c": 1}), on_sale({"d": 1})
     Sale.objects.filter(pk=closed.sale).update(closes_at=timezone.now())
     Sale.objects.filter(pk=postponed.sale).update(opens_at=timezone.now() + timedelta(minutes=30))
-    late = new_request(("c", 1), customer=customer, sale=closed.sale)
-    early = new_request(("d", 1), customer=customer, sale=postponed.sale)
-    never = new_request(("a", 1), customer=customer, sale=2**62)
-    fine = new_request(("a", 1), customer=customer, sale=open_still.sale)
-    assert kinds(saved(late, early, never, fine)) == dict.fromkeys((late.id, early.id, never.id), SaleClosed)
-    assert list(Order.objects.values_list("id", flat=True)) == [fine.id]
+    late, early, never = make(("c", 1), sale=closed.sale), make(("d", 1), sale=postponed.sale), make(sale=2**62)
+    in_time = make()
+    assert kinds(saved(late, early, never, in_time)) == dict.fromkeys((late.id, early.id, never.id), SaleClosed)
+    assert list(Order.objects.values_list("id", flat=True)) == [in_time.id]
 
 
-# Limits
-
-
-def test_the_limit_counts_across_a_customers_orders_of_one_batch_in_order_of_arrival(
-    offer: OnSale, customer: int
-) -> None:
+def test_the_limit_counts_the_orders_of_a_batch_in_their_order(make: Make, customer: int) -> None:
     other = new_customer()
-    first, second, third, fourth = (
-        new_request(("a", quantity), customer=customer, sale=offer.sale, limit=3) for quantity in (1, 3, 2, 1)
-    )
-    others = new_request(("a", 3), customer=other, sale=offer.sale, limit=3)
+    first, second, third, fourth = (make(("a", quantity), limit=3) for quantity in (1, 3, 2, 1))
+    others = make(("a", 3), customer=other, limit=3)
     refusals = saved(first, second, others, third, fourth)
     assert kinds(refusals) == {second.id: OverLimit, fourth.id: OverLimit}
     assert str(refusals[second.id]) == "a: at most 3 per customer, 1 taken already"
@@ -272,23 +202,23 @@ def test_the_limit_counts_across_a_customers_orders_of_one_batch_in_order_of_arr
     assert taken() == {(customer, "a"): 3, (other, "a"): 3}
 
 
-def test_a_cart_over_the_limit_of_one_sku_counts_for_none(offer: OnSale, customer: int) -> None:
-    cart = new_request(("a", 1), ("b", 3), customer=customer, sale=offer.sale, limit=2)
+def test_a_cart_over_one_limit_counts_for_nothing(make: Make, customer: int) -> None:
+    cart = make(("a", 1), ("b", 3), limit=2)
     refusals = saved(cart)
     assert str(refusals[cart.id]) == "b: at most 2 per customer, 0 taken already"
     assert (Order.objects.count(), OrderItem.objects.count()) == (0, 0)
     assert taken() == {(customer, "a"): 0, (customer, "b"): 0}
 
 
-def test_the_limit_of_one_sale_does_not_count_in_another(offer: OnSale, customer: int) -> None:
+def test_limits_belong_to_one_sale(offer: OnSale, customer: int) -> None:
     another = on_sale({"a": 0}, preheat=False)
     for sale in (offer.sale, another.sale):
         assert saved(new_request(("a", 2), customer=customer, sale=sale, limit=2)) == {}
     assert sorted(Allowance.objects.values_list("sale", "taken")) == sorted([(offer.sale, 2), (another.sale, 2)])
 
 
-def test_orders_of_one_customer_in_two_transactions_share_the_limit(offer: OnSale, customer: int) -> None:
-    requests = [new_request(("a", 1), customer=customer, sale=offer.sale, limit=3) for _ in range(8)]
+def test_concurrent_orders_of_a_customer_share_the_limit(make: Make, customer: int) -> None:
+    requests = [make(limit=3) for _ in range(8)]
     answers = at_once(*[partial(saved, request) for request in requests])
     refused = [kinds(answer) for answer in answers if isinstance(answer, dict) and answer]
     assert (answers.count({}), [list(kind.values()) for kind in refused]) == (3, [[OverLimit]] * 5)
@@ -296,10 +226,10 @@ def test_orders_of_one_customer_in_two_transactions_share_the_limit(offer: OnSal
     assert taken() == {(customer, "a"): 3}
 
 
-def test_without_the_row_they_would_share_they_do_not(
-    offer: OnSale, customer: int, monkeypatch: pytest.MonkeyPatch
+def test_without_the_locked_count_they_exceed_it(
+    make: Make, offer: OnSale, customer: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The negative control: what was taken is read, not locked and counted, and another order comes in between."""
+    """The negative control: the count is read without a lock, and another order is saved in between."""
     counting = saving.INSERT[
         saving.INSERT.index("INSERT INTO shop_allowance") : saving.INSERT.index("SELECT id, sku, taken")
     ]
@@ -310,66 +240,50 @@ def test_without_the_row_they_would_share_they_do_not(
     """
     monkeypatch.setattr(saving, "INSERT", saving.INSERT.replace(counting, reading))
     Allowance.objects.create(sale_id=offer.sale, customer_id=customer, sku="a", taken=2)
-    first, second = (new_request(("a", 1), customer=customer, sale=offer.sale, limit=3) for _ in range(2))
+    first, second = (make(limit=3) for _ in range(2))
     with interleaved(lambda: saved(second), after="WITH request AS"):
         assert saved(first) == {}
     assert Order.objects.count() == 2
 
 
-def test_batches_of_opposite_customers_do_not_deadlock(offer: OnSale) -> None:
+def test_batches_of_the_same_customers_do_not_deadlock(make: Make) -> None:
     customers = [new_customer() for _ in range(6)]
 
-    def batch(whose: Sequence[int]) -> Mapping[UUID, Refusal]:
-        return saved(*(new_request(("a", 1), ("b", 1), customer=who, sale=offer.sale, limit=8) for who in whose))
+    def batch(customers: Sequence[int]) -> Mapping[UUID, Refusal]:
+        return saved(*(make(("a", 1), ("b", 1), customer=customer, limit=8) for customer in customers))
 
-    answers = at_once(*[lambda: batch(customers), lambda: batch(customers[::-1])] * 4)
+    answers = at_once(*[partial(batch, customers), partial(batch, customers[::-1])] * 4)
     assert answers == [{}] * 8
     assert set(taken().values()) == {8}
 
 
-# Giving back
-
-
-def place_two(offer: OnSale, customer: int) -> list[UUID]:
-    """Two orders of one customer: an `a` and a `b`, and two of `a`."""
-    requests = [
-        new_request(("a", 1), ("b", 1), customer=customer, sale=offer.sale, limit=5),
-        new_request(("a", 2), customer=customer, sale=offer.sale, limit=5),
-    ]
+def place_two(make: Make) -> list[UUID]:
+    """Place two orders of the customer: an `a` and a `b`, and two of `a`."""
+    requests = [make(("a", 1), ("b", 1), limit=5), make(("a", 2), limit=5)]
     for request in requests:
         registry.get("lua").place(request, save)
-    assert taken() == {(customer, "a"): 3, (customer, "b"): 1}
     return [request.id for request in requests]
 
 
 def books() -> dict[str, tuple[int, int | None]]:
-    """On hand in Postgres and in Redis."""
-    on_hand = dict(StockItem.objects.values_list("sku", "on_hand"))
-    left = registry.counters().left(list(on_hand))
-    return {sku: (units, left[sku]) for sku, units in on_hand.items()}
+    """Return what is on hand in Postgres and in Redis."""
+    return {sku: on_hand(sku) for sku in "ab"}
 
 
-def test_units_allowances_and_the_counter_in_redis_come_back_with_the_commit(offer: OnSale, customer: int) -> None:
-    orders = place_two(offer, customer)
+@pytest.mark.parametrize("commits", [True, False])
+def test_units_are_returned_with_the_commit(make: Make, customer: int, commits: bool) -> None:
+    orders = place_two(make)
     assert books() == {"a": (6, 6), "b": (8, 8)}
     with transaction.atomic():
         return_units(orders)
         assert registry.counters().left(["a", "b"]) == {"a": 6, "b": 8}
-    assert books() == {"a": (9, 9), "b": (9, 9)}
-    assert taken() == {(customer, "a"): 0, (customer, "b"): 0}
+        transaction.set_rollback(not commits)
+    assert books() == ({"a": (9, 9), "b": (9, 9)} if commits else {"a": (6, 6), "b": (8, 8)})
+    assert list(taken().values()) == ([0, 0] if commits else [3, 1])
 
 
-def test_nothing_comes_back_when_the_transaction_rolls_back(offer: OnSale, customer: int) -> None:
-    orders = place_two(offer, customer)
-    with transaction.atomic():
-        return_units(orders)
-        transaction.set_rollback(True)
-    assert books() == {"a": (6, 6), "b": (8, 8)}
-    assert taken() == {(customer, "a"): 3, (customer, "b"): 1}
-
-
-def test_only_the_units_of_the_orders_that_are_named_come_back(offer: OnSale, customer: int) -> None:
-    first, _ = place_two(offer, customer)
+def test_only_the_named_orders_return_units(make: Make, customer: int) -> None:
+    first, _ = place_two(make)
     with transaction.atomic():
         return_units([first])
         return_units([])
@@ -377,18 +291,10 @@ def test_only_the_units_of_the_orders_that_are_named_come_back(offer: OnSale, cu
     assert taken() == {(customer, "a"): 2, (customer, "b"): 0}
 
 
-def test_units_of_an_order_without_a_limit_come_back_too(offer: OnSale, customer: int) -> None:
-    registry.get("lua").place(new_request(("a", 4), customer=customer, sale=offer.sale), save)
-    with transaction.atomic():
-        return_units(list(Order.objects.values_list("pk", flat=True)))
-    assert books() == {"a": (9, 9), "b": (9, 9)}
-    assert taken() == {(customer, "a"): 0}
-
-
-def test_a_limit_that_comes_later_counts_what_was_bought_before(offer: OnSale, customer: int) -> None:
-    before = new_request(("a", 2), customer=customer, sale=offer.sale)
+def test_a_later_limit_counts_earlier_orders(make: Make, customer: int) -> None:
+    before = make(("a", 2))
     registry.get("lua").place(before, save)
-    late = new_request(("a", 1), customer=customer, sale=offer.sale, limit=2)
+    late = make(limit=2)
     assert kinds(saved(late)) == {late.id: OverLimit}
     with transaction.atomic():
         return_units([before.id])
@@ -397,12 +303,8 @@ def test_a_limit_that_comes_later_counts_what_was_bought_before(offer: OnSale, c
 
 
 @pytest.mark.parametrize("commits", [True, False])
-def test_an_order_that_comes_while_units_come_back_waits_for_the_allowance(
-    offer: OnSale, customer: int, commits: bool
-) -> None:
-    orders = place_two(offer, customer)
-    request = new_request(("a", 5), customer=customer, sale=offer.sale, limit=5)
-
+def test_an_order_waits_for_an_allowance_that_is_being_returned(make: Make, customer: int, commits: bool) -> None:
+    orders, request = place_two(make), make(("a", 5), limit=5)
     with ThreadPoolExecutor(1) as pool:
         with transaction.atomic():
             return_units(orders)
@@ -414,9 +316,6 @@ def test_an_order_that_comes_while_units_come_back_waits_for_the_allowance(
     assert taken() == {(customer, "a"): 5 if commits else 3, (customer, "b"): 0 if commits else 1}
 
 
-# What is rejected
-
-
 def rejected(refused: Mapping[OrderRequest, str]) -> int:
     """Reject in a transaction that is committed, and return the number of statements."""
     with transaction.atomic(), CaptureQueriesContext(connection) as queries:
@@ -424,8 +323,8 @@ def rejected(refused: Mapping[OrderRequest, str]) -> int:
     return len(queries)
 
 
-def test_a_rejected_order_has_its_reason_and_its_items_and_takes_nothing(offer: OnSale, customer: int) -> None:
-    request = new_request(("a", 2), ("b", 1), customer=customer, sale=offer.sale, price="12.34")
+def test_a_rejected_order_has_reason_and_items_and_holds_nothing(make: Make, offer: OnSale, customer: int) -> None:
+    request = make(("a", 2), ("b", 1), price="12.34")
     rejected({request: "a: 2 wanted, 0 left"})
     order = Order.objects.get()
     assert (order.pk, order.customer_id, order.sale_id, order.key) == (request.id, customer, offer.sale, request.key)
@@ -439,44 +338,38 @@ def test_a_rejected_order_has_its_reason_and_its_items_and_takes_nothing(offer: 
 
 
 @pytest.mark.parametrize("orders", [0, 1, 100])
-def test_however_many_are_rejected_it_is_one_statement(offer: OnSale, customer: int, orders: int) -> None:
-    requests = [new_request(("a", 1), ("b", 1), customer=customer, sale=offer.sale) for _ in range(orders)]
+def test_rejecting_needs_one_statement(make: Make, orders: int) -> None:
+    requests = [make(("a", 1), ("b", 1)) for _ in range(orders)]
     assert rejected(dict.fromkeys(requests, "no")) == min(orders, 1)
     assert Order.objects.filter(state="rejected", reason="no").count() == orders
     assert OrderItem.objects.count() == 2 * orders
 
 
-def test_rejecting_again_changes_nothing_not_even_the_reason(offer: OnSale, customer: int) -> None:
-    request = new_request(("a", 1), customer=customer, sale=offer.sale)
-    for reason in ("the first", "the second"):
-        rejected({request: reason})
-    assert (Order.objects.get().reason, OrderItem.objects.count()) == ("the first", 1)
+def test_rejecting_again_changes_nothing(make: Make, customer: int) -> None:
+    request, placed = make(), make()
+    saved(placed)
+    for reason in ("the first", "x" * 300):
+        rejected({request: reason, placed: reason})
+    assert (Order.objects.get(pk=request.id).reason, Order.objects.get(pk=placed.id).state) == ("the first", "pending")
+    assert OrderItem.objects.count() == 2
     assert kinds(saved(request)) == {request.id: Duplicate}
-
-
-def test_what_is_an_order_by_now_is_not_rejected(offer: OnSale, customer: int) -> None:
-    request = new_request(("a", 1), customer=customer, sale=offer.sale)
-    saved(request)
-    rejected({request: "no"})
-    assert (Order.objects.get().state, OrderItem.objects.count()) == ("pending", 1)
     assert taken() == {(customer, "a"): 1}
 
 
-def test_what_is_rejected_for_its_key_is_found_under_its_own_id(offer: OnSale, customer: int) -> None:
-    """202 was answered to each of them, so each of them gets an outcome."""
-    first, second, third = (new_request(("a", 1), customer=customer, sale=offer.sale, key="one") for _ in range(3))
+def test_rejected_orders_with_a_used_key_have_their_ids_as_keys(make: Make) -> None:
+    """Each of them was answered with 202, so each needs an outcome."""
+    first, second, third = (make(key="one") for _ in range(3))
     saved(first)
     for _ in range(2):
         rejected({second: "already placed", third: "already placed"})
-    states = dict(Order.objects.values_list("pk", "state"))
-    assert states == {first.id: "pending", second.id: "rejected", third.id: "rejected"}
+    assert dict(Order.objects.values_list("pk", "state")) == {
+        first.id: "pending", second.id: "rejected", third.id: "rejected"
+    }  # fmt: skip
     assert Order.objects.get(key="one").pk == first.id
 
 
-def test_what_is_rejected_while_the_order_that_has_its_key_is_not_committed_yet_has_its_row(
-    offer: OnSale, customer: int
-) -> None:
-    first, second = (new_request(("a", 1), customer=customer, sale=offer.sale, key="mine") for _ in range(2))
+def test_a_rejection_waits_for_an_uncommitted_order_with_the_key(make: Make) -> None:
+    first, second = (make(key="mine") for _ in range(2))
     with ThreadPoolExecutor(1) as pool:
         with transaction.atomic():
             assert save([first]) == {}
@@ -488,21 +381,19 @@ def test_what_is_rejected_while_the_order_that_has_its_key_is_not_committed_yet_
     assert OrderItem.objects.filter(order=second.id).count() == 1
 
 
-def test_twins_that_are_rejected_together_share_no_key(offer: OnSale, customer: int) -> None:
-    first, second = (new_request(("a", 1), customer=customer, sale=offer.sale, key="one") for _ in range(2))
+def test_rejected_orders_share_no_key(make: Make) -> None:
+    first, second = (make(key="one") for _ in range(2))
     rejected({second: "no", first: "no"})
     assert dict(Order.objects.values_list("pk", "key")) == {first.id: "one", second.id: str(second.id)}
 
 
-def test_who_is_gone_keeps_nobody_elses_rejection_from_being_written(offer: OnSale, customer: int) -> None:
-    here = new_request(("a", 1), ("gone", 1), customer=customer, sale=offer.sale)
-    of_nobody = new_request(("a", 1), customer=customer + 1000, sale=offer.sale)
-    of_no_sale = new_request(("a", 1), customer=customer, sale=offer.sale + 1000)
-    rejected({here: "no", of_nobody: "no", of_no_sale: "no"})
-    assert Order.objects.get().pk == here.id
+def test_deleted_customers_and_sales_do_not_stop_rejections(make: Make, offer: OnSale, customer: int) -> None:
+    kept = make(("a", 1), ("gone", 1))
+    rejected(dict.fromkeys([kept, make(customer=customer + 1000), make(sale=offer.sale + 1000)], "no"))
+    assert Order.objects.get().pk == kept.id
     assert [str(item) for item in OrderItem.objects.all()] == ["1 × a"]
 
 
-def test_a_long_reason_is_cut(offer: OnSale, customer: int) -> None:
-    rejected({new_request(("a", 1), customer=customer, sale=offer.sale): "x" * 300})
+def test_a_long_reason_is_cut(make: Make) -> None:
+    rejected({make(("a", 1)): "x" * 300})
     assert Order.objects.get().reason == "x" * 200

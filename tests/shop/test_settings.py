@@ -1,4 +1,4 @@
-"""A setting that cannot be used is named, with what it may be, before anything starts; and no password is shown."""
+"""Invalid settings are reported by name before anything starts, and passwords are never shown."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 
 SETTINGS = Path(settings.BASE_DIR) / "shop/runtime/settings.py"
-WHOLE = {
+INTEGERS = {
     "NUM_PROXIES": 0,
     "LAB_SANDBOXES": 1,
     "WEB_THREADS": 1,
@@ -34,7 +34,7 @@ SECONDS = {
     "PREHEAT_LEAD": 0,
     "RECONCILE_GRACE": 0,
 }
-"""The least that each number may be."""
+"""The minimum of each."""
 BAD_URLS = [
     ("DATABASE_URL", "sesame"),
     ("DATABASE_URL", "mysql://shop:sesame@db/shop"),
@@ -49,7 +49,7 @@ BAD_URLS = [
 
 
 def read(monkeypatch: pytest.MonkeyPatch, **given: str) -> dict[str, Any]:
-    """The settings as a process reads them that finds these in its environment."""
+    """Return the settings of a process with these environment variables."""
     for name, value in {"SECRET_KEY": "k" * 50, **given}.items():
         monkeypatch.setenv(name, value)
     return runpy.run_path(str(SETTINGS))
@@ -61,72 +61,59 @@ def manage(*arguments: str, **given: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=settings.BASE_DIR, env=environment, capture_output=True, text=True, timeout=60)
 
 
-def test_every_number_that_the_settings_read_is_tried_here() -> None:
+def test_all_numbers_are_tested() -> None:
     text = SETTINGS.read_text()
-    assert (text.count("environment.whole("), text.count("environment.seconds(")) == (len(WHOLE), len(SECONDS))
+    assert (text.count("environment.integer("), text.count("environment.seconds(")) == (len(INTEGERS), len(SECONDS))
     assert "env.int(" not in text
     assert "env.float(" not in text
     assert "env.bool(" not in text
 
 
-@pytest.mark.parametrize(("name", "least"), WHOLE.items())
-def test_a_number_may_be_the_least_and_not_one_less_nor_a_fraction_nor_a_word(
-    monkeypatch: pytest.MonkeyPatch, name: str, least: int
-) -> None:
-    assert read(monkeypatch, **{name: str(least)})[name] == least
-    for bad in (str(least - 1), "1.5", "abc", ""):
-        with pytest.raises(ImproperlyConfigured, match=rf"^{name} has to be a whole number, {least} or more, and not"):
+@pytest.mark.parametrize(("name", "minimum"), INTEGERS.items())
+def test_an_integer_has_a_minimum(monkeypatch: pytest.MonkeyPatch, name: str, minimum: int) -> None:
+    assert read(monkeypatch, **{name: str(minimum)})[name] == minimum
+    for bad in (str(minimum - 1), "1.5", "abc", ""):
+        with pytest.raises(ImproperlyConfigured, match=rf"^{name} must be a whole number of {minimum} or more, not"):
             read(monkeypatch, **{name: bad})
 
 
-@pytest.mark.parametrize(("name", "least"), SECONDS.items())
-def test_a_time_may_be_the_least_and_not_less_nor_endless_nor_a_word(
-    monkeypatch: pytest.MonkeyPatch, name: str, least: float
-) -> None:
-    assert read(monkeypatch, **{name: str(least)})[name] == least
-    for bad in (str(least - 0.01), "nan", "inf", "-inf", "10s", ""):
-        with pytest.raises(ImproperlyConfigured, match=rf"^{name} has to be a number of seconds, {least} or more, and"):
+@pytest.mark.parametrize(("name", "minimum"), SECONDS.items())
+def test_a_duration_has_a_minimum_and_is_finite(monkeypatch: pytest.MonkeyPatch, name: str, minimum: float) -> None:
+    assert read(monkeypatch, **{name: str(minimum)})[name] == minimum
+    for bad in (str(minimum - 0.01), "nan", "inf", "-inf", "10s", ""):
+        with pytest.raises(ImproperlyConfigured, match=rf"^{name} must be a number of seconds of {minimum} or more"):
             read(monkeypatch, **{name: bad})
 
 
 @pytest.mark.parametrize("name", ["DEBUG", "LAB_ENABLED"])
-def test_a_switch_is_on_or_off_and_no_other_word(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    for said, means in {
-        "1": True,
-        "True": True,
-        "on": True,
-        "0": False,
-        "false": False,
-        "NO": False,
-        "": False,
-    }.items():
-        assert read(monkeypatch, **{name: said})[name] is means
-    with pytest.raises(ImproperlyConfigured, match=f"{name} has to be one of 1, true, .* and not 'ture'"):
+def test_a_boolean_is_one_of_a_few_words(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    words = {"1": True, "True": True, "on": True, "0": False, "false": False, "NO": False, "": False}
+    for word, value in words.items():
+        assert read(monkeypatch, **{name: word})[name] is value
+    with pytest.raises(ImproperlyConfigured, match=f"{name} must be one of 1, true, .*, not 'ture'"):
         read(monkeypatch, **{name: "ture"})
 
 
-def test_a_log_level_that_there_is_not_is_named_with_those_that_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ImproperlyConfigured, match=r"^LOG_LEVEL .* DEBUG, INFO, WARNING, ERROR, CRITICAL, .* 'LOUD'"):
+def test_an_unknown_log_level_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ImproperlyConfigured, match=r"^LOG_LEVEL .* DEBUG, INFO, WARNING, ERROR, CRITICAL, not 'LOUD'"):
         read(monkeypatch, LOG_LEVEL="LOUD")
 
 
 @pytest.mark.parametrize(("name", "url"), BAD_URLS)
-def test_a_url_that_is_none_is_named_and_nothing_of_it_is_shown(
-    monkeypatch: pytest.MonkeyPatch, name: str, url: str
-) -> None:
-    with pytest.raises(ImproperlyConfigured, match=f"^{name} has to be ") as raised:
+def test_an_invalid_url_is_refused_without_showing_it(monkeypatch: pytest.MonkeyPatch, name: str, url: str) -> None:
+    with pytest.raises(ImproperlyConfigured, match=f"^{name} must be ") as raised:
         read(monkeypatch, **{name: url})
     assert "ses" not in str(raised.value)
-    # Celery and the web server show what led to it, too.
+    # Celery and the web server would print a cause.
     assert (raised.value.__cause__, raised.value.__context__) == (None, None)
 
 
-def test_of_several_urls_the_wrong_one_is_told_by_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ImproperlyConfigured, match="number 2 is none"):
+def test_an_invalid_url_in_a_list_is_told_by_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ImproperlyConfigured, match="Number 2 is not valid"):
         read(monkeypatch, REDLOCK_URLS="redis://one:6379/0,two:6379,redis://three:6379/0")
 
 
-def test_what_can_be_used_is_read_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_valid_settings_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
     found = read(
         monkeypatch,
         STOCK_SEGMENTS="5",
@@ -151,17 +138,17 @@ def test_what_can_be_used_is_read_as_it_is(monkeypatch: pytest.MonkeyPatch) -> N
     ("command", "name", "value"),
     [("check", "ORDER_TTL", "abc"), ("serve", "WEB_PROCESSES", "0"), ("check", "DATABASE_URL", "sesame")],
 )
-def test_a_command_says_it_in_one_line_and_ends_without_a_verdict(command: str, name: str, value: str) -> None:
+def test_a_command_reports_it_in_one_line(command: str, name: str, value: str) -> None:
     done = manage(command, **{name: value})
 
     assert done.returncode == 2
-    assert done.stderr.startswith(f"{name} has to be ")
+    assert done.stderr.startswith(f"{name} must be ")
     assert len(done.stderr.splitlines()) == 1
     assert "sesame" not in done.stderr
     assert done.stdout == ""
 
 
-def test_a_command_with_settings_that_can_be_used_goes_on() -> None:
+def test_a_command_with_valid_settings_runs() -> None:
     done = manage("check", ORDER_TTL="5", OFFER_TTL="0.5", LOG_LEVEL="info", REDIS_URL="rediss://host:6379/0")
 
     assert done.returncode == 0, done.stderr

@@ -1,4 +1,4 @@
-"""Celery's worker: what beat sends does not stand in line behind the wake-ups of the queue of orders."""
+"""The Celery worker: tasks of beat do not wait behind the wake-ups for queued orders."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ SAVES = 40
 
 @pytest.fixture
 def logging_stays() -> Iterator[None]:
-    """A worker takes over the logging of its process, unless somebody else says that he has done so."""
+    """Keep the worker from changing the logging of this process."""
 
-    def done(**_: Any) -> None:
+    def keep(**_: Any) -> None:
         pass
 
-    setup_logging.connect(done)
+    setup_logging.connect(keep)
     yield
-    setup_logging.disconnect(done)
+    setup_logging.disconnect(keep)
 
 
 @pytest.fixture
 def two_queues(request: pytest.FixtureRequest) -> Iterator[bool]:
-    """Whether saving has a queue of its own, and a worker takes no more than it can begin with."""
+    """Whether saving has its own queue and a worker fetches only what it can start."""
     separate: bool = request.param
     routes, ahead = app.conf.task_routes, app.conf.worker_prefetch_multiplier
     app.conf.task_routes = routes if separate else {}
@@ -49,12 +49,12 @@ def two_queues(request: pytest.FixtureRequest) -> Iterator[bool]:
 
 @pytest.mark.usefixtures("logging_stays")
 @pytest.mark.parametrize("two_queues", [True, False], indirect=True, ids=["", "in one queue with it"])
-def test_sales_are_tended_while_orders_keep_coming(
+def test_advancing_sales_does_not_wait_behind_saving(
     redis: Redis, monkeypatch: pytest.MonkeyPatch, two_queues: bool
 ) -> None:
-    """All wake-ups are there before the first of them ends, and beat comes last; the worker has two threads."""
+    """The wake-ups are queued before the first task ends, and the task of beat comes last."""
     saves: list[int] = []
-    tended: list[int] = []
+    advanced: list[int] = []
     begin = threading.Event()
 
     def save(**_: float) -> int:
@@ -63,7 +63,7 @@ def test_sales_are_tended_while_orders_keep_coming(
         return 0
 
     monkeypatch.setattr("shop.runtime.tasks.save_queued", save)
-    monkeypatch.setattr(lifecycle, "tend", lambda: tended.append(len(saves)))
+    monkeypatch.setattr(lifecycle, "advance", lambda: advanced.append(len(saves)))
     assert app.conf.broker_url == settings.CELERY_BROKER_URL
     options: dict[str, Any] = {"pool": "threads", "concurrency": 2, "perform_ping_check": False, "loglevel": "error"}
     with start_worker(app, **options):
@@ -71,8 +71,8 @@ def test_sales_are_tended_while_orders_keep_coming(
             tasks.wake_worker()
         tasks.advance_sales.delay()
         begin.set()
-        wait_for(lambda: tended and len(saves) >= SAVES, "the worker to do all")
+        wait_for(lambda: advanced and len(saves) >= SAVES, "the worker to finish")
     if two_queues:
-        assert tended[0] <= SAVES // 2
+        assert advanced[0] <= SAVES // 2
     else:
-        assert tended[0] > SAVES // 2
+        assert advanced[0] > SAVES // 2

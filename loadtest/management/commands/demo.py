@@ -17,7 +17,7 @@ from loadtest.local_shop import LocalShop
 from loadtest.rush import RushError
 from loadtest.verdict import holds
 from servers import ServerError
-from shop.management.commands.servers import line_of
+from shop.runtime.servers import line_of
 
 
 class Command(BaseCommand):

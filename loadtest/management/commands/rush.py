@@ -22,8 +22,8 @@ from loadtest.report import print_verdict, progress_bar
 from loadtest.rush import Rush, RushError
 from loadtest.verdict import holds, summarize
 from servers import ServerError
-from shop.management.commands.serve import allowed_connections
-from shop.management.commands.servers import line_of
+from shop.runtime.serve import allowed_connections
+from shop.runtime.servers import line_of
 
 EXAMPLES = """\
 examples:

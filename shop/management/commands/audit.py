@@ -1,4 +1,4 @@
-"""`manage.py audit`: the conservation law, from the tables alone."""
+"""`manage.py audit`: check the conservation law in the tables."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from shop import conservation
 
 class Command(BaseCommand):
     help = (
-        "Holds the conservation law against the tables: received = on hand + sold, nothing negative, sold ≤ received. "
-        "Received is the sum of the movements; what a row says beyond that is unexplained, and breaks the law too. "
-        "Exit status 0 when it holds for every sku, 1 when it is broken, 2 when it cannot be told."
+        "Check the conservation law in the tables: received = on hand + sold, nothing negative, sold ≤ received. "
+        "Received is the sum of the movements. Units in a stock row without a movement are unexplained and break the "
+        "law too. Exit status: 0 when the law holds for every sku, 1 when it is broken, 2 when it cannot be checked."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument("sku", nargs="*", help="only these; every sku when none is named")
-        parser.add_argument("--json", action="store_true", help="one JSON object instead of a table")
+        parser.add_argument("sku", nargs="*", help="skus to check (all)")
+        parser.add_argument("--json", action="store_true", help="print one JSON object")
 
     def handle(self, *args: Any, **options: Any) -> None:
         figures = conservation.figures(options["sku"] or None)
         if unknown := set(options["sku"]) - {row.sku for row in figures}:
-            raise CommandError(f"Nobody knows {', '.join(sorted(unknown))}.", returncode=2)
+            raise CommandError(f"There is no stock of {', '.join(sorted(unknown))}.", returncode=2)
         broken = [row for row in figures if not row.conserved]
         if options["json"]:
             rows = [
@@ -37,13 +37,13 @@ class Command(BaseCommand):
             self.stdout.write(json.dumps({"conserved": not broken, "skus": rows}))
         elif broken:
             names = ("sku", "received", "on_hand", "sold", "drift", "oversold", "unexplained")
-            table = Table(*(name.replace("_", " ") for name in names), title="What differs")
+            table = Table(*(name.replace("_", " ") for name in names), title="Broken")
             for row in broken:
                 table.add_row(*(str(getattr(row, name)) for name in names))
             Console().print(table)
             self.stdout.write(f"BROKEN: {len(broken)} of {len(figures)} skus.")
         else:
             units = sum(row.sold for row in figures)
-            self.stdout.write(f"Conserved: {len(figures)} skus, {units} units sold, each of them once.")
+            self.stdout.write(f"Conserved: {len(figures)} skus, {units} units sold, none of them twice.")
         if broken:
             raise SystemExit(1)

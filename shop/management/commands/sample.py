@@ -1,4 +1,4 @@
-"""`manage.py sample`: a catalogue to try the shop with."""
+"""`manage.py sample`: create sample data to try the shop."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from inventory import stock
 from inventory.models import StockItem
 from inventory.strategies import registry
 from shop.models import Product, Sale, SaleItem
-from shop.sales import lifecycle
+from shop.sales.preheat import preheat_sale
 
 CATALOGUE = (
     ("headphones", "Studio headphones", "79.00", 100),
@@ -27,15 +27,14 @@ CATALOGUE = (
 
 class Command(BaseCommand):
     help = (
-        "Makes three products, their stock, a sale that is open for a day or until the next one of them, a member of "
-        "the staff and a buyer. "
-        "What is there already is left as it is; the two passwords are set anew."
+        "Create three products with stock, a sale that is open for a day or until the next sale of these products, "
+        "an administrator and a customer. Existing data is kept, but the two passwords are set again."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument("--password", default="", help="of `admin` and `buyer`; a random one if absent")
+        parser.add_argument("--password", default="", help="password of `admin` and `buyer` (a random one)")
         parser.add_argument(
-            "--strategy", default="guarded-update", choices=registry.NAMES, help="of the sale (guarded-update)"
+            "--strategy", default="guarded-update", choices=registry.NAMES, help="strategy of the sale (guarded-update)"
         )
 
     def handle(self, *args: Any, **options: Any) -> None:
@@ -52,21 +51,21 @@ class Command(BaseCommand):
         selling = Sale.objects.filter(items__product__in=products, opens_at__lte=now, closes_at__gt=now)
         sale = selling.order_by("opens_at", "pk").first()
         if sale is None:
-            sale = open_a_sale(products, options["strategy"])
-        lifecycle.preheat(sale.pk)
+            sale = open_sale(products, options["strategy"])
+        preheat_sale(sale.pk)
         self.stdout.write(f"Sale {sale.pk}, “{sale.name}”, is open until {sale.closes_at:%Y-%m-%d %H:%M} UTC.")
         for product in products:
             self.stdout.write(f"  product {product.pk}: {product.name}")
-        self.stdout.write(f"Log in as admin or buyer, as of now with password {password}")
+        self.stdout.write(f"Log in as admin or buyer with the password {password}")
 
 
-def open_a_sale(products: Sequence[Product], strategy: str) -> Sale:
-    """Open a sale for a day, or until the next one of these products."""
+def open_sale(products: Sequence[Product], strategy: str) -> Sale:
+    """Open a sale for a day, or until the next sale of these products."""
     now = timezone.now()
     closes_at = now + timedelta(days=1)
-    coming = Sale.objects.filter(products__in=products, opens_at__gt=now, opens_at__lt=closes_at)
-    if (next_one := coming.order_by("opens_at").first()) is not None:
-        closes_at = next_one.opens_at
+    next_sales = Sale.objects.filter(products__in=products, opens_at__gt=now, opens_at__lt=closes_at)
+    if (next_sale := next_sales.order_by("opens_at").first()) is not None:
+        closes_at = next_sale.opens_at
     sale = Sale.objects.create(name="Tonight only", opens_at=now, closes_at=closes_at, strategy=strategy)
     SaleItem.objects.bulk_create(
         SaleItem(sale=sale, product=product, price=Decimal(price), limit=2)

@@ -1,4 +1,4 @@
-"""What the pages that only show something have in common."""
+"""Helpers for admin pages that only show data."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from django.utils.timezone import localtime
 from unfold.admin import ModelAdmin
 
 
-class Shown(ModelAdmin):
-    """A list and its pages, to look at: nothing is added, changed or deleted there, but by an action."""
+class ReadOnlyAdmin(ModelAdmin):
+    """Pages on which nothing can be added, changed or deleted, except by an action."""
 
     def has_add_permission(self, request: HttpRequest) -> bool:
         return False
@@ -24,5 +24,5 @@ class Shown(ModelAdmin):
 
 
 def to_the_second(moment: datetime) -> str:
-    """A sale is over in seconds: the minute alone would say nothing."""
+    """Format a time with its seconds: a sale may sell out within one minute."""
     return f"{localtime(moment):%Y-%m-%d %H:%M:%S}"

@@ -1,0 +1,114 @@
+"""A cache for one process, in which one caller at a time refreshes a value while the others use the old one."""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Generic, TypeVar
+
+Key = TypeVar("Key")
+Value = TypeVar("Value")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CacheEntry(Generic[Value]):
+    """A cached value. Entries are compared by identity, so that every change of a key can be noticed.
+
+    Args:
+        value: None when nothing is cached.
+        refresh_at: from this monotonic time on one caller may refresh the value.
+        expires_at: from this monotonic time on the value must not be used.
+    """
+
+    value: Value | None = None
+    refresh_at: float = -math.inf
+    expires_at: float = -math.inf
+
+
+class Cache(Generic[Key, Value]):
+    """Values in the memory of one process, with a time to live.
+
+    Django's caches do not fit here: they copy a value each time it is read or written.
+    """
+
+    def __init__(self) -> None:
+        self._mutex = threading.Lock()
+        self._entries: dict[Key, CacheEntry[Value]] = {}
+        self._missing: CacheEntry[Value] = CacheEntry()
+
+    def get(self, key: Key) -> CacheEntry[Value]:
+        """Return the entry of a key, also when it has expired."""
+        return self._entries.get(key, self._missing)
+
+    def put(self, key: Key, value: Value, *, refresh_at: float, expires_at: float = math.inf) -> None:
+        """Store a value, whatever is stored for the key now."""
+        with self._mutex:
+            self._entries[key] = CacheEntry(value, refresh_at, expires_at)
+
+    def replace(self, key: Key, old: CacheEntry[Value], new: CacheEntry[Value]) -> None:
+        """Store an entry, unless the key has changed since `old` was read."""
+        with self._mutex:
+            if self.get(key) is old:
+                self._entries[key] = new
+
+    def claim(self, due: Mapping[Key, CacheEntry[Value]], *, until: float) -> dict[Key, CacheEntry[Value]] | None:
+        """Claim the refresh of some entries for the caller. Until the given time nobody else refreshes them.
+
+        Args:
+            until: a monotonic time; from then on another caller may claim the refresh.
+
+        Returns:
+            The entries as they are stored now. None when one of them has changed; then none is claimed.
+        """
+        with self._mutex:
+            if any(self.get(key) is not entry for key, entry in due.items()):
+                return None
+            claimed = {key: replace(entry, refresh_at=until) for key, entry in due.items()}
+            self._entries.update(claimed)
+        return claimed
+
+    def get_or_load(
+        self, key: Key, load: Callable[[Key], Value | None], *, ttl: float, stale_if: type[Exception]
+    ) -> Value | None:
+        """Return a cached value, or load it.
+
+        In the second half of its time to live, one caller loads the value again while the others use the old one, so
+        that not all of them have to load it when it expires.
+
+        Args:
+            load: returns the value now; None is not cached.
+            ttl: seconds for which a loaded value may be used, counted from before it was loaded.
+            stale_if: an error of `load` after which a value that has not expired is used once more.
+        """
+        now = time.monotonic()
+        entry = self.get(key)
+        usable = now < entry.expires_at
+        if usable:
+            claimed = None if now < entry.refresh_at else self.claim({key: entry}, until=entry.expires_at)
+            if claimed is None:
+                return entry.value
+            entry = claimed[key]
+        try:
+            value = load(key)
+        except stale_if:
+            if not usable:
+                raise
+            return entry.value
+        if value is not None:
+            # After `forget` this does nothing: the value may have been read before the change.
+            self.replace(key, entry, CacheEntry(value, now + ttl / 2, now + ttl))
+        return value
+
+    def forget(self, key: Key) -> None:
+        """Drop the value of a key. A value that is being loaded now is not stored."""
+        with self._mutex:
+            self._entries[key] = CacheEntry()
+
+    def clear(self) -> None:
+        """Drop all values. Values that are being loaded now are not stored."""
+        with self._mutex:
+            self._entries.clear()
+            self._missing = CacheEntry()

@@ -1,0 +1,71 @@
+"""The report on all stock that operators see: the conservation law of the tables, and where Redis differs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from redis import RedisError
+
+from inventory.audit import Figures
+from inventory.strategies import registry
+from shop import conservation
+
+
+@dataclass(frozen=True, slots=True)
+class RedisUnits:
+    """The units of a sku that Redis counts, and the units that the tables have on hand."""
+
+    sku: str
+    left: int
+    reserved: int
+    on_hand: int
+
+    @property
+    def drift(self) -> int:
+        """The units that Redis has too many. While orders are being saved it is above 0 for a moment."""
+        return self.left + self.reserved - self.on_hand
+
+
+@dataclass(frozen=True)
+class StockReport:
+    """The figures of the tables and of Redis at one moment.
+
+    Args:
+        counters: by sku; only for skus whose units are taken from Redis.
+        error: why Redis could not be read; empty otherwise.
+    """
+
+    figures: Sequence[Figures]
+    counters: Mapping[str, RedisUnits]
+    error: str = ""
+
+    @property
+    def broken(self) -> list[Figures]:
+        return [figures for figures in self.figures if not figures.conserved]
+
+    @property
+    def sold(self) -> int:
+        return sum(figures.sold for figures in self.figures)
+
+    @property
+    def differing(self) -> list[RedisUnits]:
+        return [counter for counter in self.counters.values() if counter.drift]
+
+
+def stock_report() -> StockReport:
+    """Check all stock.
+
+    Raises:
+        RuntimeError: called inside a transaction.
+    """
+    figures = conservation.figures()
+    try:
+        return StockReport(figures, read_counters({each.sku: each.on_hand for each in figures}))
+    except (RedisError, ValueError) as error:  # ValueError: the key of a counter holds something else.
+        return StockReport(figures, {}, str(error))
+
+
+def read_counters(on_hand: Mapping[str, int]) -> dict[str, RedisUnits]:
+    found = registry.in_redis(list(on_hand))
+    return {sku: RedisUnits(sku, *found[sku], units) for sku, units in on_hand.items() if sku in found}

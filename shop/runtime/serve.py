@@ -1,0 +1,93 @@
+"""Run granian, the web server, with the size that the WEB_ settings give it."""
+
+from __future__ import annotations
+
+import errno
+import resource
+import socket
+import sys
+from contextlib import closing, suppress
+
+from django.conf import settings
+from django.core.management.base import CommandError
+from django.db import DEFAULT_DB_ALIAS, Error, connections
+from django.db.migrations.executor import MigrationExecutor
+
+FILES = 512
+"""Files that a web process opens at most, beside the connections of its clients."""
+
+
+def web_environment() -> dict[str, str]:
+    """Return the environment variables that the web processes need: they have a pool of connections to Postgres."""
+    return {"DATABASE_POOL": str(settings.WEB_DATABASE_CONNECTIONS)}
+
+
+def granian_arguments(host: str, port: int, application: str = "shop.runtime.wsgi:application") -> list[str]:
+    """Return the command line that serves a WSGI application."""
+    return [
+        *(sys.executable, "-m", "granian", "--interface", "wsgi", application),
+        *("--host", host, "--port", str(port)),
+        *("--workers", str(settings.WEB_PROCESSES)),
+        *("--blocking-threads", str(settings.WEB_THREADS)),
+        # Granian counts open connections here, not requests. With one for each thread, idle browser connections would
+        # shut out all other customers.
+        *("--backpressure", str(allowed_connections())),
+        # Without these, one dead worker ends the server, and a stuck one never ends.
+        *("--respawn-failed-workers", "--workers-kill-timeout", "5"),
+        *("--no-ws", "--log-level", "error"),
+    ]
+
+
+def allowed_connections() -> int:
+    """Return how many connections a web process can accept: WEB_CONNECTIONS, or fewer if it may not open enough files.
+
+    If it accepted more, idle connections would use up the files that it needs for Postgres and Redis.
+    """
+    allowed = allow_files(settings.WEB_CONNECTIONS + FILES)
+    return min(settings.WEB_CONNECTIONS, max(allowed - FILES, allowed // 2))
+
+
+def allow_files(wanted: int) -> int:
+    """Raise the limit of open files of this process and its children, up to the hard limit.
+
+    The soft limit is often 1,024 and the hard limit far above.
+
+    Returns:
+        The new limit, or `wanted` if there is none.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    return wanted if soft == resource.RLIM_INFINITY else soft
+
+
+def migrated() -> bool:
+    """Return whether all migrations are applied. If the database does not answer, assume that they are."""
+    # Use a connection of its own and close it: granian replaces this process.
+    with suppress(Error), closing(connections.create_connection(DEFAULT_DB_ALIAS)) as connection:
+        executor = MigrationExecutor(connection)
+        return not executor.migration_plan(executor.loader.graph.leaf_nodes())
+    return True
+
+
+def refuse_busy_port(host: str, port: int) -> None:
+    """Check that the port is free: a second granian on the same port starts silently and takes half of the requests.
+
+    Raises:
+        CommandError: the port is in use or cannot be used. The exit status is 2, because 1 means broken stock.
+    """
+    if not 0 < port < 65536:
+        raise CommandError(f"There is no port {port}. Choose one from 1 to 65535.", returncode=2)
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                raise CommandError(
+                    f"Port {port} is in use. Stop the program that uses it (`ss -ltnp 'sport = :{port}'` shows it), "
+                    f"or choose another port with --port (PORT={port + 1} with make).",
+                    returncode=2,
+                ) from error
+            raise CommandError(f"Cannot listen on {host}:{port}: {error.strerror}.", returncode=2) from error

@@ -1,0 +1,127 @@
+"""The cache that offers and sold-out stock use: times, refresh by one caller, and invalidation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+
+import pytest
+
+from inventory import caching
+from inventory.caching import Cache
+
+
+class Source:
+    """Counts the loads of a value, and may run something or fail during a load."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.cache: Cache[str, int] = Cache()
+        self.now, self.loads = 100.0, 0
+        self.during: Callable[[], object] = lambda: None
+        monkeypatch.setattr(caching, "time", SimpleNamespace(monotonic=lambda: self.now))
+
+    def get(self, *, ttl: float = 1.0) -> int | None:
+        return self.cache.get_or_load("a", self._load, ttl=ttl, stale_if=OSError)
+
+    def _load(self, key: str) -> int | None:
+        self.loads += 1
+        loaded = self.loads
+        during, self.during = self.during, lambda: None
+        during()
+        return loaded
+
+
+@pytest.fixture
+def source(monkeypatch: pytest.MonkeyPatch) -> Source:
+    return Source(monkeypatch)
+
+
+@pytest.mark.parametrize(
+    ("age", "mine", "others"),
+    [
+        pytest.param(0.4, 1, 1, id="first half: nobody loads"),
+        pytest.param(0.5, 2, 1, id="second half: one loads, the others use the old value"),
+        pytest.param(0.99, 2, 1, id="just before the end"),
+        pytest.param(1.0, 2, 3, id="expired: all load"),
+    ],
+)
+def test_one_caller_refreshes_a_value_before_it_expires(source: Source, age: float, mine: int, others: int) -> None:
+    source.get()
+    source.now += age
+    seen: list[int | None] = []
+    source.during = lambda: seen.append(source.get())
+    assert source.get() == mine
+    assert (seen or [source.get()]) == [others]
+
+
+def test_a_refreshed_value_is_used_from_then_on(source: Source) -> None:
+    source.get()
+    source.now += 0.5
+    source.get()
+    source.now += 0.9
+    source.during = lambda: (_ for _ in ()).throw(OSError)
+    assert (source.get(), source.loads) == (2, 3)
+
+
+@pytest.mark.parametrize(("age", "value"), [(0.5, 1), (1.0, None)], ids=["usable", "expired"])
+def test_after_an_error_a_value_is_used_until_it_expires(source: Source, age: float, value: int | None) -> None:
+    def fail() -> None:
+        raise OSError
+
+    source.get()
+    source.now += age
+    source.during = fail
+    if value is None:
+        with pytest.raises(OSError):
+            source.get()
+    else:
+        assert source.get() == value
+        assert (source.get(), source.loads) == (value, 2), "nobody tries again before it expires"
+
+
+def test_another_error_reaches_the_caller_at_any_age(source: Source) -> None:
+    source.get()
+    source.now += 0.5
+    source.during = lambda: 1 / 0
+    with pytest.raises(ZeroDivisionError):
+        source.get()
+
+
+def test_none_is_not_cached_and_a_ttl_of_0_caches_nothing(source: Source) -> None:
+    loads: list[str] = []
+    for _ in range(2):
+        assert source.cache.get_or_load("b", loads.append, ttl=1.0, stale_if=OSError) is None
+    assert loads == ["b", "b"]
+    assert (source.get(ttl=0), source.get(ttl=0)) == (1, 2)
+
+
+@pytest.mark.parametrize("drop", ["forget", "clear"])
+@pytest.mark.parametrize("age", [None, 0.5, 1.0], ids=["first load", "refresh", "expired"])
+def test_a_value_that_was_loaded_before_an_invalidation_is_not_stored(
+    source: Source, drop: str, age: float | None
+) -> None:
+    if age is not None:
+        source.get()
+        source.now += age
+    source.during = lambda: source.cache.forget("a") if drop == "forget" else source.cache.clear()
+    before = source.get()
+    assert source.get() != before
+
+
+def test_an_invalidation_keeps_other_keys(source: Source) -> None:
+    source.get()
+    source.cache.forget("b")
+    assert (source.get(), source.loads) == (1, 1)
+
+
+def test_entries_are_claimed_all_or_none(source: Source) -> None:
+    cache = source.cache
+    for key in "ab":
+        cache.put(key, 1, refresh_at=100.0)
+    due = {key: cache.get(key) for key in "ab"}
+    claimed = cache.claim(due, until=101.0)
+    assert claimed == {key: cache.get(key) for key in "ab"}
+    assert cache.claim(due, until=102.0) is None, "b and a are claimed already"
+    cache.put("b", 2, refresh_at=100.0)
+    assert cache.claim(claimed or {}, until=103.0) is None
+    assert cache.get("a").refresh_at == 101.0, "a was not claimed alone"
