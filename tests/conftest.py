@@ -1,4 +1,4 @@
-"""Real servers for the whole run, and an empty Redis for each test."""
+"""Real servers for the whole run, an empty Redis for each test, and the handling of tests that must fail."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from locking import LeaseLost, LockTimeout
 from servers import Servers
 from shop.sales import offers
 
-# What several files of tests share says as much when it fails as they do themselves.
+# Assertions in support modules explain a failure as well as those in test modules do.
 pytest.register_assert_rewrite(*[f"tests.{room}" for room in ("faults", "inventory", "lab", "loadtest", "locking")])
 
 
@@ -25,8 +25,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:
-    """Nothing is left out silently."""
-    return ["the slow tests are left out; they are: make test-slow"] if config.option.markexpr == "not slow" else []
+    """Say in the header of a run that it leaves the slow tests out."""
+    return ["slow tests are left out; run them with: make test-slow"] if config.option.markexpr == "not slow" else []
 
 
 @pytest.fixture(scope="session")
@@ -37,23 +37,23 @@ def servers() -> Iterator[Servers]:
 
 @pytest.fixture(scope="session")
 def django_db_modify_db_settings(servers: Servers) -> None:
-    """The database is there before Django asks for it."""
+    """Start the servers before Django creates the test database."""
 
 
 KEPT = {"django_migrations", "django_content_type", "auth_permission"}
-"""Tables with what Django itself writes after a migration, and after each of its own flushes anew."""
+"""Tables that Django fills after a migration and again after each flush of its own. They are not emptied."""
 
 
 def empty(case: TransactionTestCase) -> None:
     """Empty the tables after a test that has committed.
 
-    Django's own way is TRUNCATE, which makes every table's files anew, and content types and permissions after it.
-    DELETE costs a few rows only. Like TRUNCATE it waits for whoever is still writing.
+    Django uses TRUNCATE, which recreates the files of every table, and then fills content types and permissions again.
+    DELETE is faster on a few rows. Like TRUNCATE it waits for open transactions that write.
     """
     tables = sorted(set(connection.introspection.django_table_names(only_existing=True)) - KEPT)
     deletes = "; ".join(f"DELETE FROM {connection.ops.quote_name(table)}" for table in tables)
     with transaction.atomic(), connection.cursor() as cursor:
-        cursor.execute("SET LOCAL session_replication_role = replica")  # all go, so no foreign key is asked
+        cursor.execute("SET LOCAL session_replication_role = replica")  # skip foreign key checks: all rows go
         cursor.execute(f"LOCK TABLE {', '.join(map(connection.ops.quote_name, tables))} IN SHARE ROW EXCLUSIVE MODE")
         cursor.execute(deletes)
 
@@ -63,7 +63,7 @@ TransactionTestCase._fixture_teardown = empty  # type: ignore[method-assign]
 
 @pytest.fixture
 def redis(servers: Servers) -> Redis:
-    """The shop's Redis, emptied."""
+    """Return a client of the shop's Redis, emptied."""
     client = get_redis_connection("default")
     client.flushall()
     offers.cache.clear()
@@ -93,29 +93,30 @@ SLOW = (
     "test_bench_strategies",
     "test_lifecycle",
 )
-"""The files that take longest begin, so that no worker is left alone with one of them at the end.
+"""Slow test files, run first so that no worker is left with one of them at the end.
 
-Those that compute and those that wait take turns, so that the machine is not idle later.
+Files that compute alternate with files that wait, so that the machine is busy throughout.
 """
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the slow files. What a class names in `FAILS` it must fail, or the run fails.
+    """Run the slow files first, and expect the tests that a class names in `FAILS` to fail.
 
-    `FAILS_WITH` says how, where it is not an assertion, a timeout or the loss of a lease.
+    A test in `FAILS` that passes fails the run. `FAILS_WITH` names the expected exceptions where they are not an
+    assertion, a timeout or the loss of a lease.
     """
     items.sort(key=lambda item: SLOW.index(item.path.stem) if item.path.stem in SLOW else len(SLOW))
     for item in items:
         if getattr(item, "originalname", item.name) in getattr(getattr(item, "cls", None), "FAILS", ()):
-            # By failing, that is: a server that does not start, or does not answer, is no proof of anything.
+            # Other exceptions still fail the run: a server that does not start proves nothing about the lock.
             broken = getattr(item.cls, "FAILS_WITH", (AssertionError, pytest.fail.Exception, LeaseLost, LockTimeout))
             item.add_marker(pytest.mark.xfail(strict=True, raises=broken, reason="declared to fail"))
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Who is declared to fail must fail in the test itself: a fixture that fails proves nothing of what is tested."""
+    """Report an expected failure as a real one when a fixture failed: only the test itself proves the flaw."""
     report = yield
     if report.when != "call" and hasattr(report, "wasxfail"):
         report.outcome = "failed"

@@ -1,4 +1,4 @@
-"""What the tests of stock, shop and lab share: things to sell, people who buy, and many of them at once."""
+"""Helpers of the tests of stock, shop and lab: products, sales, customers, requests, and concurrent buyers."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ from tests.waiting import PATIENCE, wait_for
 T = TypeVar("T")
 
 SAVING = [name for name in registry.NAMES if not registry.get(name).queues]
-"""The strategies whose answer is the order, saved. Those that queue it have tests of their own."""
+"""Strategies that save the order before they answer. Those that queue it have their own tests."""
 
 DISTINCT = [name for name in registry.NAMES if name not in {"file-lock", "insert-lock", "lock-table", "session-lock"}]
-"""Where a whole shop is started for each strategy: of those that put a lock around it, `redis-lock` stands for all."""
+"""One strategy of each kind, for tests that are slow for each: `redis-lock` stands for all that take a lock first."""
 
 STOCK_WRITE = re.compile(r'(UPDATE|DELETE FROM) "?(inventory_stock(item|segment|unit)|lab_rungstock)"?\s')
 
@@ -50,9 +50,9 @@ def new_request(
     key: str = "",
     limit: int | None = None,
     price: str = "9.90",
-    id: UUID | None = None,  # noqa: A002 - a request's own word
+    id: UUID | None = None,  # noqa: A002 - the name of the field
 ) -> OrderRequest:
-    """A request of a cart of (sku, quantity), in the order of the skus."""
+    """Return a request for a cart of (sku, quantity) pairs, sorted by sku."""
     return OrderRequest(
         id=id or uuid_utils.compat.uuid7(),
         customer=customer,
@@ -65,19 +65,19 @@ def new_request(
 
 
 def new_customer(name: str = "") -> int:
-    """The id of a customer who is there."""
+    """Create a customer and return their id."""
     return User.objects.create_user(name or f"buyer {uuid4()}").pk
 
 
 @dataclass(frozen=True, slots=True)
 class OnSale:
-    """A sale, and the products in it by their sku."""
+    """A sale, and its product ids by sku."""
 
     sale: int
     products: Mapping[str, int]
 
     def cart(self, **units: int) -> dict[int, int]:
-        """Quantities by product, as `checkout.place` wants them."""
+        """Return quantities by product id, the form of a cart that the shop expects."""
         return {self.products[sku]: quantity for sku, quantity in units.items()}
 
 
@@ -91,7 +91,7 @@ def on_sale(
     closes: timedelta = timedelta(hours=1),
     preheat: bool = True,
 ) -> OnSale:
-    """Products that are in stock and in a sale, which is open and preheated unless its window says otherwise."""
+    """Create a sale of products that are in stock. It is open and preheated unless its window says otherwise."""
     now = timezone.now()
     sale = Sale.objects.create(
         name=f"Sale by {strategy}", opens_at=now + opens, closes_at=now + closes, strategy=strategy
@@ -109,35 +109,35 @@ def on_sale(
 
 
 def close_now(offer: OnSale) -> None:
-    """End the window of a sale, without waiting for what a process remembers of it."""
+    """End the window of a sale and drop the cached offer, so that this process notices at once."""
     now = timezone.now()
     Sale.objects.filter(pk=offer.sale).update(opens_at=now - timedelta(hours=2), closes_at=now - timedelta(hours=1))
     offers.cache.clear()
 
 
 def orders_in(*states: str) -> int:
-    """How many orders there are, of these states or of any."""
+    """Count the orders in these states, or all orders."""
     return Order.objects.filter(**({"state__in": states} if states else {})).count()
 
 
 def elsewhere(body: Callable[[], T]) -> T:
-    """Run the body to its end in another thread, on a connection of its own."""
+    """Run the body in another thread, on its own database connection, and return its result."""
     with ThreadPoolExecutor(1) as pool:
         return pool.submit(_on_own_connection, body).result(PATIENCE)
 
 
 def begin(pool: ThreadPoolExecutor, body: Callable[[], T]) -> Future[T]:
-    """Run the body on a connection of its own, and return when it is done, or has to wait for a lock in Postgres."""
+    """Start the body on its own connection. Return when it is done or waits for a lock in Postgres."""
     begun = pool.submit(_on_own_connection, body)
-    wait_for(lambda: begun.done() or waiting_in_postgres(), "it to wait or to be done")
+    wait_for(lambda: begun.done() or waiting_in_postgres(), "the body to end or to wait for a lock")
     return begun
 
 
 def at_once(*bodies: Callable[[], T]) -> list[T | Exception]:
-    """Run every body in a thread and on a connection of its own, all from the same moment.
+    """Run every body in its own thread and on its own connection, all from the same moment.
 
     Returns:
-        What each returned, or what it raised.
+        The result of each, or the exception that it raised.
     """
     start = threading.Barrier(len(bodies))
 
@@ -161,11 +161,11 @@ def _on_own_connection(body: Callable[[], T]) -> T:
 
 
 _put_off: set[UUID] = set()
-"""The requests whose buyers were told that what is left is reserved, and ask again and again."""
+"""Ids of requests that `to_the_end` retries because the remaining units are reserved."""
 
 
 def to_the_end(strategy: Strategy, request: OrderRequest, save: Save) -> Any:
-    """Place a request as a patient buyer does: "try again" is no answer."""
+    """Place a request and retry it for as long as the strategy says to try again."""
     try:
         while True:
             try:
@@ -179,7 +179,7 @@ def to_the_end(strategy: Strategy, request: OrderRequest, save: Save) -> Any:
 
 
 def tally(answers: Sequence[Any]) -> dict[str, int]:
-    """How many answers of each kind: an error by its class, an order by where it is safe."""
+    """Count the answers by kind: an error by its class, an order as COMMITTED or QUEUED."""
     counts: dict[str, int] = {}
     for answer in answers:
         match answer:
@@ -195,7 +195,7 @@ def tally(answers: Sequence[Any]) -> dict[str, int]:
 
 @contextmanager
 def interleaved(action: Callable[[], Any], *, before: str = "", after: str = "") -> Iterator[None]:
-    """Run the action elsewhere, once, just before or after this thread's first statement that matches a pattern.
+    """Run the action on another connection, once, just before or after this thread's first matching statement.
 
     The pattern is matched against the statement and its parameters.
     """
@@ -203,12 +203,12 @@ def interleaved(action: Callable[[], Any], *, before: str = "", after: str = "")
 
     def step(execute: Callable[..., Any], sql: str, params: Any, *rest: Any) -> Any:
         nonlocal done
-        mine = not done and re.search(before or after, f"{sql.strip()} {params}", re.DOTALL)
-        if mine and before:
+        matches = not done and re.search(before or after, f"{sql.strip()} {params}", re.DOTALL)
+        if matches and before:
             done = True
             elsewhere(action)
         result = execute(sql, params, *rest)
-        if mine and after:
+        if matches and after:
             done = True
             elsewhere(action)
         return result
@@ -219,13 +219,13 @@ def interleaved(action: Callable[[], Any], *, before: str = "", after: str = "")
 
 
 def meeting_before_the_write(*buyers: Callable[[], T], waiting: Callable[[], int] = int) -> list[T | Exception]:
-    """Hold each buyer before his first write of stock until every other one is there, waits for a lock or for what is
-    reserved, or is answered.
+    """Hold every buyer before their first write of stock until no other buyer can get any further.
 
-    The schedule that breaks a check made before the write, forced: nobody writes before everybody has read.
+    A buyer can get no further when they are about to write, wait for a lock or for reserved units, or have an answer.
+    This forces the schedule that breaks a check made before the write: nobody writes before everybody has read.
 
     Args:
-        waiting: how many wait where neither Redis nor Postgres can see it.
+        waiting: returns how many buyers wait inside this process, where no server sees it.
     """
     arrived: list[int] = []
     answered: list[int] = []
@@ -234,7 +234,7 @@ def meeting_before_the_write(*buyers: Callable[[], T], waiting: Callable[[], int
     def stop(execute: Callable[..., Any], sql: str, *rest: Any) -> Any:
         if not go_on.is_set() and STOCK_WRITE.search(sql):
             arrived.append(1)
-            assert go_on.wait(PATIENCE), "the others never came"
+            assert go_on.wait(PATIENCE), "the other buyers never came"
         return execute(sql, *rest)
 
     def attend(buy: Callable[[], T]) -> T:
@@ -244,13 +244,13 @@ def meeting_before_the_write(*buyers: Callable[[], T], waiting: Callable[[], int
         finally:
             answered.append(1)
 
-    def everybody_is_there() -> bool:
-        # Until somebody has arrived, who asks for a lock may be about to get it.
+    def all_are_stopped() -> bool:
+        # Before the first arrival, a buyer in `acquire` may be about to get the lock.
         blocked = waiting_in_postgres() + _asking_for_locks() + len(_put_off) + waiting() if arrived else 0
         return len(arrived) + len(answered) + blocked >= len(buyers)
 
     def conduct() -> None:
-        wait_for(everybody_is_there, "the buyers to meet")
+        wait_for(all_are_stopped, "the buyers to meet")
         go_on.set()
 
     with ThreadPoolExecutor(1) as conductor:
@@ -261,9 +261,9 @@ def meeting_before_the_write(*buyers: Callable[[], T], waiting: Callable[[], int
 
 
 def waiting_in_postgres() -> int:
-    """How many buyers Postgres keeps waiting. The connections that locks have of their own carry their names."""
+    """Count the sessions that wait for a lock in Postgres, except those that `locking` opens for its own locks."""
     with connection.cursor() as cursor:
-        # Not by pg_stat_activity alone: inside a transaction it shows what it showed first.
+        # pg_stat_activity alone will not do: inside a transaction it keeps showing its first snapshot.
         cursor.execute(
             "SELECT count(DISTINCT pid) FROM pg_locks LEFT JOIN pg_stat_activity USING (pid)"
             " WHERE NOT granted AND coalesce(application_name, '') NOT LIKE %s",
@@ -274,7 +274,7 @@ def waiting_in_postgres() -> int:
 
 
 def _asking_for_locks() -> int:
-    """How many threads are in the `acquire` of a lock, whatever server it is on."""
+    """Count the threads inside the `acquire` of a lock, whatever its server."""
     threads = [[frame for frame, _ in traceback.walk_stack(top)] for top in sys._current_frames().values()]
     return sum(any(_is_acquire(frame) for frame in frames) for frames in threads)
 
@@ -284,12 +284,12 @@ def _is_acquire(frame: FrameType) -> bool:
 
 
 def nobody(requests: Collection[UUID]) -> set[UUID]:
-    """A `Saved` for tests in which no request is on its way: none of them has become an order."""
+    """A `Saved` callable for tests without requests in flight: no request has become an order."""
     return set()
 
 
 def preheated(name: str, units: Mapping[str, int]) -> Strategy:
-    """A strategy that ships, with stock to take."""
+    """Deliver stock and return a shipped strategy that has loaded it."""
     for sku, received in units.items():
         stock.deliver(sku, received)
     strategy = registry.get(name)

@@ -1,4 +1,4 @@
-"""Servers for the locks that a shop need not have: what it is told of them, and who answers there."""
+"""Servers for the optional locks: the setting that names each one, and how to run it."""
 
 from __future__ import annotations
 
@@ -33,4 +33,4 @@ SERVERS: Mapping[str, tuple[str, Callable[[], AbstractContextManager[str]]]] = {
     "redlock": ("REDLOCK_URLS", three_valkeys),
     "zookeeper-lock": ("ZOOKEEPER_HOSTS", zookeeper),
 }
-"""By strategy: the setting that says where its lock is, and who answers there."""
+"""Per strategy, the setting with the address of its lock server, and a context manager that runs the server."""

@@ -1,7 +1,7 @@
-"""A folder in memory for all that a run of the tests writes, where there is room for it.
+"""A folder in memory for everything that a test run writes, if there is room.
 
-On a disk a third of the time is spent waiting for it. No test is about that: what a process had written when it was
-killed is there in either.
+On a disk, a third of the run is spent waiting for writes. No test needs the disk: what a killed process has written
+survives in memory too.
 """
 
 from __future__ import annotations
@@ -11,18 +11,18 @@ import shutil
 import tempfile
 from pathlib import Path
 
-MEMORY = Path("/dev/shm")  # noqa: S108 - mkdir refuses what somebody else has made there
+MEMORY = Path("/dev/shm")  # noqa: S108 - mkdir fails if another user made the folder
 PREFIX = "lu-tests-"
 ROOM = 4 << 30
-"""Bytes: several times what a run needs."""
+"""Bytes, several times what a run needs."""
 
 
 def use() -> Path | None:
-    """Make the folder, let temporary files of this process and its children be made there, and return it.
+    """Create the folder and make it the place of temporary files for this process and its children.
 
     Returns:
-        None where `TMPDIR` says where they shall be, and where they cannot be in memory: Docker gives a container 64 MB
-        for that, and lets nothing there be executed.
+        The folder. None when `TMPDIR` is set, and where memory will not do: Docker gives a container 64 MB there and
+        forbids to execute files.
     """
     if "TMPDIR" in os.environ:
         return None
@@ -40,7 +40,7 @@ def use() -> Path | None:
 
 
 def sweep() -> None:
-    """Remove what runs have left that were killed."""
+    """Remove the folders of runs that were killed."""
     for folder in MEMORY.glob(f"{PREFIX}*"):
         if not Path("/proc", folder.name.removeprefix(PREFIX)).exists():
             shutil.rmtree(folder, ignore_errors=True)

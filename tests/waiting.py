@@ -1,4 +1,4 @@
-"""Waiting for a condition, never for a time."""
+"""Wait for a condition instead of a fixed time."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from collections.abc import Callable
 from typing import TypeVar
 
 PATIENCE = 30.0
-"""Seconds after which a condition that does not come fails a test. It says nothing about how long it should take."""
+"""Seconds after which a missing condition fails the test. It is a safety limit, not an expected duration."""
 
 Seen = TypeVar("Seen")
 
 
 def wait_for(condition: Callable[[], Seen], what: str = "", *, timeout: float = PATIENCE) -> Seen:
-    """Return the first true value of `condition`, and fail when there is none."""
+    """Return the first true value of `condition`. Fail when there is none within `timeout` seconds."""
     deadline = time.monotonic() + timeout
     while not (seen := condition()):
-        assert time.monotonic() < deadline, f"waited in vain for {what or condition}"
+        assert time.monotonic() < deadline, f"{what or condition} did not come within {timeout:g} s"
         time.sleep(0.005)
     return seen

@@ -1,9 +1,10 @@
-"""What the tests of the lab share, with those of the shop and among themselves."""
+"""Fixtures of the tests of the lab."""
 
 from __future__ import annotations
 
 import importlib
 from collections.abc import Iterator
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -17,6 +18,8 @@ from lab.claims.witness import Witness
 from lab.sandbox.pool import open_sandbox
 from lab.site.pages import runs
 from servers import Servers
+from tests.lab.rung_support import Player
+from tests.lab.schedule_support import NUMBER
 from tests.locking.conftest import _without_a_watchdog
 from tests.shop.conftest import buyer, visitor
 
@@ -34,9 +37,16 @@ def lab_disabled(settings: Any) -> Iterator[None]:
     clear_url_caches()
 
 
+@pytest.fixture(scope="module")
+def play(servers: Servers, django_db_setup: None, django_db_blocker: DjangoDbBlocker) -> Iterator[Player]:
+    """Run schedules in a sandbox of the module's own."""
+    with django_db_blocker.unblock(), closing(open_sandbox(NUMBER)) as sandbox:
+        yield Player(sandbox)
+
+
 @pytest.fixture(scope="session")
 def stages(servers: Servers, django_db_setup: None, django_db_blocker: DjangoDbBlocker) -> None:
-    """The databases of the stages are there: within a test nothing but the test's own database may be migrated."""
+    """Create the databases of the sandboxes first: inside a test only the test's own database may be migrated."""
     with django_db_blocker.unblock():
         for number in range(django_settings.LAB_SANDBOXES):
             open_sandbox(number).close()
@@ -60,14 +70,12 @@ VERDICT: dict[str, Any] = {
     ],
     "outdated": False,
 }
-
-
 CONTROL = {"broken": 17, "tries": 500, "outdated": False}
 
 
 @pytest.fixture
 def stored(stages: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two witnesses, a verdict and a failure rate are stored, and nothing else, whatever the last search has found."""
+    """Replace the stored results by two witnesses, one verdict and one failure rate."""
     monkeypatch.setattr(witness, "load", WITNESSES.get)
     monkeypatch.setattr(witness, "verdict", lambda slug: VERDICT if slug == "renewal" else None)
     monkeypatch.setattr(witness, "control", lambda slug: CONTROL if slug == "no-lock" else None)

@@ -18,7 +18,7 @@ from tests.lab.schedule_support import sandbox
 __all__ = ["sandbox"]
 
 PLAYED_BY_HAND = "ttl-healed-in-one-script"
-"""Where it is fixed A is inside before B looks, so his time cannot pass there: `test_lock_rungs` lets it pass later."""
+"""Where it is fixed A is inside before B looks, so the TTL cannot pass there: test_rungs.py lets it pass later."""
 FLAWED = [slug for slug, entry in LADDER.items() if entry.claim == "flawed"]
 
 

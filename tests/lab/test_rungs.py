@@ -1,160 +1,197 @@
-"""The first two rungs break when every buyer reads before any writes. The sound strategies are held against the same
-schedule in tests/inventory: here are the negative controls, with exact figures. All rungs are in test_stock_rungs.py.
-"""
+"""The rungs of both tracks: what each says of itself, and the schedules that show it."""
 
 from __future__ import annotations
 
+import re
 from datetime import timedelta
-from functools import partial
+from pathlib import Path
+from typing import get_args
 
 import pytest
 from django.core.exceptions import ValidationError
-from django.db import transaction
 from django.utils import timezone
 
-from inventory.audit import Figures
-from inventory.errors import SoldOut, UnknownStrategy
-from inventory.requests import Placement
+import lab.ladder.locks
+import lab.ladder.stock
+from inventory.errors import UnknownStrategy
 from inventory.strategies import registry
-from inventory.strategies.registry import NAMES
-from lab import ledger
+from lab.claims import verify, witness
+from lab.explorer.search import Bounds
+from lab.explorer.terms import Fault, Invariant
+from lab.ladder.catalogue import LADDER
+from lab.ladder.locks import LOCKS, SOUND
+from lab.ladder.locks.rung import FaultRung
 from lab.ladder.stock import RUNGS
-from lab.models import RungOrder, RungStock
+from lab.ladder.stock.rung import Trigger
+from lab.workloads import stock
+from lab.workloads.registry import can_play
 from shop.models import Sale
-from tests.factories import interleaved, meeting_before_the_write, new_request, tally
+from tests.lab.rung_support import Player, steps
+from tests.lab.test_schedules_on_servers import installed
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("redis")]
+__all__ = ["installed"]
 
-BUYERS = 4
-
-# What four buyers make of one unit: on hand, sold.
-BROKEN = {"compute-and-overwrite": (0, 4), "subtract-in-sql": (-3, 4)}
-
-# Those that go wrong with one buyer after the other.
-ALONE = {"refusal-swallowed", "segmented-keys", "lua-off-by-one"}
-TOGETHER = [slug for slug in RUNGS if slug not in ALONE]
+FLAWED = [slug for slug, entry in LADDER.items() if entry.claim == "flawed"]
+PLAYED = [slug for slug in FLAWED if can_play(LADDER[slug])]
+ON_SERVERS = [slug for slug in FLAWED if slug not in PLAYED]
 
 
-@pytest.mark.parametrize("rung", BROKEN)
-def test_when_every_buyer_has_read_before_any_writes_the_last_unit_is_sold_to_all_of_them(rung: str) -> None:
-    ledger.stock_up("last", 1)
-    buyers = [partial(RUNGS[rung].place, new_request(("last", 1)), ledger.save) for _ in range(BUYERS)]
-    assert tally(meeting_before_the_write(*buyers)) == {"COMMITTED": BUYERS}
-    on_hand, sold = BROKEN[rung]
-    figures = ledger.figures("last")
-    assert figures == Figures("last", 1, on_hand, sold)
-    assert (figures.conserved, figures.oversold) == (False, BUYERS - 1)
+# What a rung says of itself
+
+
+def test_every_rung_is_on_the_ladder_in_order() -> None:
+    """A flawed rung comes before its fix where it is nothing but its flaw."""
+    of_locks = [slug for slug, entry in LADDER.items() if entry.track == "locks"]
+    assert [slug for slug in of_locks if slug in LOCKS] == list(LOCKS)
+    assert [slug for slug in of_locks if slug in SOUND] == list(SOUND)
+    assert sorted(of_locks) == sorted([*LOCKS, *SOUND])
+    assert [slug for slug in FLAWED if slug not in LOCKS] == list(RUNGS)
+    assert all(slug == rung.slug for rungs in (LOCKS, RUNGS) for slug, rung in rungs.items())
 
 
 @pytest.mark.parametrize(
-    ("rung", "on_hand", "drift"),
-    [("compute-and-overwrite", 9, -1), ("subtract-in-sql", 8, 0)],
+    ("package", "rungs", "others"),
+    [(lab.ladder.locks, {*LOCKS, "fence"}, {"rung"}), (lab.ladder.stock, {*RUNGS}, {"rung", "counter-rung"})],
+    ids=["locks", "stock"],
 )
-def test_far_from_the_last_unit_only_the_overwrite_loses_an_update(rung: str, on_hand: int, drift: int) -> None:
-    """What the second rung fixes: no update is lost any more."""
-    ledger.stock_up("a", 10)
-
-    def buy() -> None:
-        RUNGS[rung].place(new_request(("a", 1)), ledger.save)
-
-    with interleaved(buy, before="^UPDATE .lab_rungstock"):
-        buy()
-    figures = ledger.figures("a")
-    assert (figures.on_hand, figures.sold, figures.drift) == (on_hand, 2, drift)
+def test_every_file_is_a_rung(package: object, rungs: set[str], others: set[str]) -> None:
+    folder = Path(package.__file__).parent  # type: ignore[attr-defined]
+    assert {path.stem.replace("_", "-") for path in folder.glob("*.py")} == rungs | others | {"--init--"}
 
 
-@pytest.mark.parametrize("rung", TOGETHER)
-def test_one_buyer_after_the_other_does_not_break_it(rung: str) -> None:
-    """The flaw shows only under contention, after a crash, or with carts of several units: that is why it ships."""
-    ledger.stock_up("a", 2)
-    for _ in range(2):
-        assert RUNGS[rung].place(new_request(("a", 1)), ledger.save) is Placement.COMMITTED
-    with pytest.raises(SoldOut, match="a: 1 wanted, 0 left"):
-        RUNGS[rung].place(new_request(("a", 1)), ledger.save)
-    assert ledger.figures("a") == Figures("a", 2, 0, 2)
-    assert ledger.figures("a").conserved
+@pytest.mark.parametrize("slug", FLAWED)
+def test_a_flawed_rung_says_what_it_is(slug: str) -> None:
+    entry = LADDER[slug]
+    assert entry.title
+    assert (entry.flaw or "").endswith(".")
+    assert entry.breaks in get_args(Invariant)
+    assert entry.broken_by not in entry.survives
+    if slug in RUNGS:
+        assert RUNGS[slug].breaks_under in get_args(Trigger)
+    text = " ".join((entry.code.__doc__ or "").split())
+    for part in ("Flawed", "schedule", f"`{entry.fixed_by}`"):
+        assert part in text
+    _, _, sources = text.partition("Source: ")
+    assert re.findall(r"\d{3}|pretix|common practice", sources) == entry.source.split(", ")
 
 
-@pytest.mark.parametrize("rung", TOGETHER)
-def test_a_refused_cart_leaves_nothing(rung: str) -> None:
-    ledger.stock_up("a", 2)
-    ledger.stock_up("b", 1)
-    with pytest.raises(SoldOut, match="b: 2 wanted, 1 left"):
-        RUNGS[rung].place(new_request(("a", 1), ("b", 2)), ledger.save)
-    assert [ledger.figures(sku) for sku in "ab"] == [Figures("a", 2, 2, 0), Figures("b", 1, 1, 0)]
+@pytest.mark.parametrize("slug", FLAWED)
+def test_the_fixes_lead_to_a_sound_rung(slug: str) -> None:
+    seen: list[str] = []
+    while LADDER[slug].claim == "flawed":
+        assert slug not in seen
+        seen.append(slug)
+        slug = LADDER[slug].fixed_by or ""
 
 
-@pytest.mark.parametrize("rung", RUNGS)
-def test_a_rung_refuses_to_run_inside_a_transaction_like_any_strategy(rung: str) -> None:
-    ledger.stock_up("a", 1)
-    with transaction.atomic(), pytest.raises(RuntimeError, match=rung):
-        RUNGS[rung].place(new_request(("a", 1)), ledger.save)
-    assert ledger.figures("a") == Figures("a", 1, 1, 0)
-
-
-# The ledger
-
-
-def test_the_ledger_writes_an_order_of_many_lines_and_refuses_nothing() -> None:
-    request = new_request(("a", 1), ("b", 2))
-    assert ledger.save([request, request]) == {}
-    assert sorted(RungOrder.objects.values_list("order", "sku", "quantity")) == sorted(
-        [(request.id, "a", 1), (request.id, "b", 2)] * 2
-    )
-    assert set(RungOrder.objects.values_list("customer", "key")) == {(request.customer, request.key)}
-    assert ledger.repeated("a") == 1
-
-
-def test_an_order_is_cancelled_once_and_its_units_come_back() -> None:
-    for sku in "ab":
-        ledger.stock_up(sku, 5)
-    request, other = new_request(("a", 1), ("b", 2)), new_request(("a", 1))
-    for order in (request, other):
-        RUNGS["duplicate-click"].place(order, ledger.save)
-    assert [ledger.cancel(request.id) for _ in range(2)] == [True, False]
-    assert [ledger.figures(sku) for sku in "ab"] == [Figures("a", 5, 4, 1), Figures("b", 5, 5, 0)]
-
-
-def test_units_that_are_counted_come_back_by_being_counted_no_more() -> None:
-    ledger.stock_up("a", 5)
-    request = new_request(("a", 2))
-    RUNGS["lock-under-the-wrong-isolation"].place(request, ledger.save)
-    assert ledger.figures("a") == Figures("a", 5, 3, 2)
-    ledger.cancel(request.id)
-    assert ledger.figures("a") == Figures("a", 5, 5, 0)
-
-
-def test_two_orders_of_one_customer_repeat_nothing_unless_they_have_one_key() -> None:
-    for customer, key in ((1, "x"), (1, "y"), (2, "x"), (2, "x")):
-        ledger.save([new_request(("a", 1), customer=customer, key=key)])
-    assert (ledger.repeated("a"), ledger.repeated("b")) == (1, 0)
-
-
-def test_stocking_up_starts_a_sku_over_and_leaves_the_others() -> None:
-    ledger.stock_up("a", 2)
-    ledger.stock_up("b", 2)
-    for sku in "ab":
-        ledger.save([new_request((sku, 1))])
-    ledger.stock_up("a", 5)
-    assert [ledger.figures(sku) for sku in "ab"] == [Figures("a", 5, 5, 0), Figures("b", 2, 2, 1)]
-    assert RungOrder.objects.count() == 1
-    copies = {sku: {rung.copy(sku) for rung in RUNGS.values()} for sku in "ab"}
-    assert copies == {"a": {None, 5}, "b": {None, 2}}
-
-
-def test_figures_of_a_sku_that_was_never_stocked_are_an_error() -> None:
-    with pytest.raises(RungStock.DoesNotExist):
-        ledger.figures("unknown")
-
-
-# The wall
+@pytest.mark.parametrize("rung", [rung for rung in LOCKS.values() if issubclass(rung, FaultRung)])
+def test_a_sound_lock_survives_all_but_the_fault(rung: type[FaultRung]) -> None:
+    capabilities = rung.lock.capabilities
+    assert rung.event not in rung.survives
+    assert ("expiry" in rung.survives) is capabilities.renews
+    assert ("crash" in rung.survives) is capabilities.survives_holder_crash
 
 
 def test_a_rung_is_no_strategy_of_the_shop() -> None:
-    assert set(RUNGS) & set(NAMES) == set()
+    assert not {*LOCKS, *SOUND, *RUNGS} & {*registry.NAMES}
     now = timezone.now()
-    for name in RUNGS:
+    for slug in RUNGS:
         with pytest.raises(UnknownStrategy):
-            registry.get(name)
-        with pytest.raises(ValidationError, match=name):
-            Sale(name="x", opens_at=now, closes_at=now + timedelta(hours=1), strategy=name).full_clean()
+            registry.get(slug)
+        with pytest.raises(ValidationError, match=slug):
+            Sale(name="x", opens_at=now, closes_at=now + timedelta(hours=1), strategy=slug).full_clean()
+
+
+# Schedules beside the stored witnesses, which test_schedules.py and test_fixes.py run
+
+SCHEDULES: list[tuple[str, str, Invariant]] = [
+    # The TTL passes once the work is done: on the fix, that is one step earlier.
+    ("ttl-healed-in-one-script", "A*3, late release, A, late release, B*2, A, C*2", "one holder"),
+    # B reads the stock, waits for A's lock, and counts in a snapshot that is older than A's order.
+    ("lock-under-the-wrong-isolation", "A*4, B*4", "conserved"),
+    ("lock-under-the-wrong-isolation", "A*4, pause A, B*9", "conserved"),
+]
+
+
+@pytest.mark.parametrize(("slug", "schedule", "breaks"), SCHEDULES)
+def test_a_schedule_breaks_the_rung_and_not_its_fix(play: Player, slug: str, schedule: str, breaks: Invariant) -> None:
+    assert play(slug, steps(schedule), faults=["late release", "pause"]).broken == breaks
+    assert play(LADDER[slug].fixed_by or "", steps(schedule)).broken is None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("slug", ON_SERVERS)
+def test_a_witness_on_servers_breaks_the_rung_and_not_its_fix(play: Player, slug: str) -> None:
+    stored = witness.load(slug)
+    assert stored is not None
+    assert play(slug, stored.schedule).broken == stored.invariant == LADDER[slug].breaks
+    assert play(LADDER[slug].fixed_by or "", stored.schedule, clients=stored.clients).broken is None
+
+
+FIGURES = {
+    "compute-and-overwrite": (10, 9, 2),
+    "subtract-in-sql": (1, -1, 2),
+    "lock-inside-the-transaction": (1, -1, 2),
+    "lock-under-the-wrong-isolation": (1, -1, 2),
+    "refusal-swallowed": (1, 0, 2),
+    "order-after-the-unlock": (1, 0, 0),
+    "exception-leaves-the-lock": (1, 1, 0),
+    "segmented-keys": (4, 3, 1),
+    "retries-reported-as-sold-out": (10, 7, 3),
+    "lua-off-by-one": (1, -1, 2),
+    "decr-and-look-at-the-sign": (1, 1, 0),
+    "redis-taken-then-the-process-dies": (1, 1, 0),
+    "queue-after-decrement-as-two-calls": (1, 1, 0),
+    "redis-loses-its-last-second": (1, -1, 2),
+    "duplicate-click": (2, 0, 2),
+}
+"""Units received, on hand and sold after the witness of each stock rung."""
+
+
+@pytest.mark.parametrize("slug", RUNGS)
+def test_the_witness_of_a_stock_rung_ends_in_these_figures(play: Player, slug: str) -> None:
+    stored = witness.load(slug)
+    assert stored is not None
+    trace = play(slug, stored.schedule, clients=stored.clients)
+    assert tuple(trace.ledger.values()) == FIGURES[slug]
+
+
+# What a flawed rung survives all the same
+
+SHOWN_ELSEWHERE = {"fence-on-write-only", "dead-head", "lock-under-the-wrong-isolation"}
+"""Rungs that a fault breaks only with a third client or another switch: see their witnesses and `SCHEDULES`."""
+EXCLUDES_NOBODY = {"no-lock", "merge-without-a-lock", "answer-not-read", "for-update-without-the-row"}
+
+
+@pytest.fixture
+def _enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give the stock rungs eight units, so that only a fault can break them."""
+    for slug in RUNGS:
+        monkeypatch.setitem(stock.SCENES, slug, (8, (1,) * 6, True))
+
+
+@pytest.mark.usefixtures("_enough")
+@pytest.mark.parametrize("slug", PLAYED)
+def test_a_rung_survives_exactly_what_it_claims(play: Player, slug: str) -> None:
+    claimed = LADDER[slug].survives
+    survived = play.survived(slug, ("crash", "expiry", "pause", "late release"))
+    assert claimed - {"tick"} <= survived
+    if slug in EXCLUDES_NOBODY:
+        assert claimed == set()
+    elif slug not in SHOWN_ELSEWHERE:
+        assert claimed - {"late release"} == survived - {"late release"}
+
+
+@pytest.mark.parametrize("slug", [slug for slug in PLAYED if LADDER[slug].broken_by])
+def test_without_its_fault_nothing_breaks_the_rung(play: Player, slug: str) -> None:
+    entry = LADDER[slug]
+    found = verify.find(entry, play.sandbox, Bounds(preemptions=1, events=0), lambda done: None, but=[*get_args(Fault)])
+    assert (found.run, found.exhausted) == (None, True)
+
+
+@pytest.mark.usefixtures("_enough")
+def test_only_a_crash_before_the_order_is_queued_loses_the_unit(play: Player) -> None:
+    """Later, the next buyer writes the queued order, once, and then their own."""
+    slug = "queue-after-decrement-as-two-calls"
+    ends = [play(slug, steps(f"A*{number}, crash A"), faults=["crash"]) for number in range(1, 9)]
+    assert [(end.broken, end.ledger["sold"]) for end in ends] == [("conserved", 1), *[(None, 2)] * 7]
