@@ -1,4 +1,4 @@
-"""Stock: what is received and on hand, the strategies that take it, and the audit that accounts for it.
+"""Stock: receiving it, the strategies that take it for orders, and the audit that accounts for it.
 
-This room knows skus and quantities. It knows no product, no price list, no request.
+This room knows skus, quantities and order requests. It knows neither products nor the order tables.
 """

@@ -1,4 +1,4 @@
-"""Django's entry to the room."""
+"""The Django app."""
 
 from django.apps import AppConfig
 

@@ -1,4 +1,4 @@
-"""Many orders in one transaction: one statement for the stock of a sku, and one Save."""
+"""Sell to many orders in one transaction: one statement a sku takes the stock, and one `Save` writes the orders."""
 
 from __future__ import annotations
 
@@ -13,113 +13,113 @@ from inventory.errors import Duplicate, InventoryError, SoldOut, StockElsewhere
 from inventory.requests import OrderRequest, Reject, RequestItem, Save
 
 
-def nothing(refused: Mapping[OrderRequest, str]) -> None:
-    """A `Reject` for orders whose buyers wait for the answer."""
+def ignore_rejections(rejected: Mapping[OrderRequest, str]) -> None:
+    """Do nothing. The `Reject` for orders whose customers still wait for the answer."""
 
 
-def commit(requests: Sequence[OrderRequest], save: Save, reject: Reject = nothing) -> dict[UUID, InventoryError]:
-    """Sell to each request, in the order given, what the ones before it have left, and commit.
+def commit(
+    orders: Sequence[OrderRequest], save: Save, reject: Reject = ignore_rejections
+) -> dict[UUID, InventoryError]:
+    """Sell to each order what the ones before it have left, and commit.
 
-    Mostly there is enough for all, and then one statement a sku takes it. Otherwise they are served one by one.
+    Usually there is enough for all of them, and one statement a sku takes it. Otherwise they are fitted one by one.
 
     Args:
-        reject: told, in the same transaction, of those that are sold nothing.
+        reject: called in the same transaction with the orders that are sold nothing.
 
     Returns:
-        Why a request was sold nothing, by its id.
+        Why an order was sold nothing, by its id.
     """
     try:
-        return _to_all(requests, save, reject)
+        return _sell_to_all(orders, save, reject)
     except (SoldOut, StockElsewhere):
-        return _one_by_one(requests, save, reject)
+        return _sell_one_by_one(orders, save, reject)
 
 
-def _to_all(requests: Sequence[OrderRequest], save: Save, reject: Reject) -> dict[UUID, InventoryError]:
-    """Sell to all requests.
+def _sell_to_all(orders: Sequence[OrderRequest], save: Save, reject: Reject) -> dict[UUID, InventoryError]:
+    """Sell to all orders.
 
     Raises:
-        SoldOut, StockElsewhere: the pool of a sku has not enough for all of them. Nothing was sold.
+        SoldOut, StockElsewhere: the unsplit stock of a sku is too small for all of them. Nothing was sold.
     """
-    if not requests:
+    if not orders:
         return {}
     with transaction.atomic(durable=True):
-        for sku, units in sorted(_sum(requests).items()):
+        for sku, units in sorted(_units_of(orders).items()):
             stock.take(sku, units)
-        refusals: dict[UUID, InventoryError] = dict(save(requests))
+        refusals: dict[UUID, InventoryError] = dict(save(orders))
         if refusals:
-            stock.give_back(_sum(request for request in requests if request.id in refusals).items())
-            _reject(requests, refusals, reject)
+            stock.give_back(_units_of(order for order in orders if order.id in refusals).items())
+            _reject(orders, refusals, reject)
     return refusals
 
 
-def _one_by_one(requests: Sequence[OrderRequest], save: Save, reject: Reject) -> dict[UUID, InventoryError]:
-    """Sell to each request what the ones before it have left."""
+def _sell_one_by_one(orders: Sequence[OrderRequest], save: Save, reject: Reject) -> dict[UUID, InventoryError]:
+    """Sell to each order what the ones before it have left.
+
+    When `Save` refuses orders, their units are offered to the orders that did not fit before.
+    """
     refusals: dict[UUID, InventoryError] = {}
     sold: Counter[str] = Counter()
     with transaction.atomic(durable=True):
-        left = Counter(stock.lock({sku for request in requests for sku in request.skus}))
-        waiting = list(requests)
-        while waiting:
-            fitting, waiting, short = _fit(waiting, left)
+        left = Counter(stock.lock({sku for order in orders for sku in order.skus}))
+        remaining = list(orders)
+        while remaining:
+            fitting, remaining, shortages = _fit(remaining, left)
             unsaved = save(fitting) if fitting else {}
-            for request in fitting:
-                if request.id in unsaved:
-                    left.update(_units(request))
-                else:
-                    sold.update(_units(request))
+            for order in fitting:
+                (left if order.id in unsaved else sold).update(_units_of([order]))
             refusals.update(unsaved)
-            if not unsaved:  # what was kept for them is no help to those for whom too little was left
-                refusals.update(_why(short, sold))
+            if not unsaved:  # No units came back, so the orders that did not fit never will.
+                refusals.update(_shortage_errors(shortages, sold))
                 break
         for sku, units in sorted(sold.items()):
             stock.take(sku, units)
-        _reject(requests, refusals, reject)
+        _reject(orders, refusals, reject)
     return refusals
 
 
-def _reject(requests: Sequence[OrderRequest], refusals: Mapping[UUID, InventoryError], reject: Reject) -> None:
-    if refused := {request: str(refusals[request.id]) for request in requests if _is_new(refusals.get(request.id))}:
-        reject(refused)
+def _reject(orders: Sequence[OrderRequest], refusals: Mapping[UUID, InventoryError], reject: Reject) -> None:
+    if rejected := {order: str(refusals[order.id]) for order in orders if _is_rejection(refusals.get(order.id))}:
+        reject(rejected)
 
 
-def _is_new(refusal: InventoryError | None) -> bool:
-    """Whether it is the request's own end: one that is an order already is that order."""
+def _is_rejection(refusal: InventoryError | None) -> bool:
+    """Return whether the order has to be rejected. A duplicate with the same body is not: the existing order stands."""
     return refusal is not None and not (isinstance(refusal, Duplicate) and refusal.same)
 
 
 def _fit(
-    requests: Sequence[OrderRequest], left: Counter[str]
+    orders: Sequence[OrderRequest], left: Counter[str]
 ) -> tuple[list[OrderRequest], list[OrderRequest], dict[UUID, RequestItem]]:
-    """Those that `left` covers, one after the other, which takes their units from it; the others, and what they lack.
+    """Subtract from `left` each order that it covers, one after the other.
 
-    What they lack: the first item of each that it does not cover.
+    Returns:
+        The orders that fit, the others, and for each of the others the first item that `left` does not cover.
     """
     fitting: list[OrderRequest] = []
-    short: dict[UUID, RequestItem] = {}
-    for request in requests:
-        lacking = next((item for item in request.items if left[item.sku] < item.quantity), None)
-        if lacking is None:
-            left.subtract(_units(request))
-            fitting.append(request)
+    shortages: dict[UUID, RequestItem] = {}
+    for order in orders:
+        shortage = next((item for item in order.items if left[item.sku] < item.quantity), None)
+        if shortage is None:
+            left.subtract(_units_of([order]))
+            fitting.append(order)
         else:
-            short[request.id] = lacking
-    return fitting, [request for request in requests if request.id in short], short
+            shortages[order.id] = shortage
+    return fitting, [order for order in orders if order.id in shortages], shortages
 
 
-def _why(short: Mapping[UUID, RequestItem], sold: Counter[str]) -> dict[UUID, SoldOut | StockElsewhere]:
-    """Why items were sold nothing, in the transaction that has yet to subtract what was sold."""
-    left = {sku: stock.on_hand(sku) - sold[sku] for sku in {item.sku for item in short.values()}}
+def _shortage_errors(shortages: Mapping[UUID, RequestItem], sold: Counter[str]) -> dict[UUID, SoldOut | StockElsewhere]:
+    """Return why orders did not fit. The transaction has yet to subtract the units sold from the units on hand."""
+    left = {sku: stock.on_hand(sku) - sold[sku] for sku in {item.sku for item in shortages.values()}}
     return {
-        request: stock.short(item.sku, wanted=item.quantity, left=left[item.sku]) for request, item in short.items()
+        order_id: stock.shortage_error(item.sku, wanted=item.quantity, left=left[item.sku])
+        for order_id, item in shortages.items()
     }
 
 
-def _units(request: OrderRequest) -> dict[str, int]:
-    return {item.sku: item.quantity for item in request.items}
-
-
-def _sum(requests: Iterable[OrderRequest]) -> Counter[str]:
+def _units_of(orders: Iterable[OrderRequest]) -> Counter[str]:
     units: Counter[str] = Counter()
-    for request in requests:
-        units.update(_units(request))
+    for order in orders:
+        units.update({item.sku: item.quantity for item in order.items})
     return units

@@ -1,4 +1,4 @@
-"""What can go wrong when stock is taken, in the words of the caller."""
+"""The errors of taking stock. After any of them, nothing was sold."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from uuid import UUID
 
 
 class InventoryError(Exception):
-    """Something kept the order from being placed. Nothing was sold."""
+    """The order was not placed. Nothing was sold."""
 
 
 class SoldOut(InventoryError):
-    """There is not enough left. Trying again helps only when somebody gives units back."""
+    """Too few units are left. A retry helps only if units come back."""
 
     def __init__(self, sku: str, *, wanted: int, left: int) -> None:
         super().__init__(f"{sku}: {wanted} wanted, {left} left")
@@ -20,65 +20,65 @@ class SoldOut(InventoryError):
         self.left = left
 
 
-class NotThatMany(InventoryError):
-    """A correction would take away more than is on hand."""
+class CorrectionTooLarge(InventoryError):
+    """A correction would remove more units than are on hand."""
 
     def __init__(self, sku: str, *, wanted: int, left: int) -> None:
-        super().__init__(f"{sku}: {wanted} to be taken away, {left} on hand")
+        super().__init__(f"{sku}: cannot remove {wanted} units, only {left} are on hand")
         self.sku = sku
         self.wanted = wanted
         self.left = left
 
 
 class TryAgain(InventoryError):
-    """The stock could not be asked. This says nothing about what is left: try again."""
+    """A temporary failure. It says nothing about the units left: try again."""
 
 
 class StockBusy(TryAgain):
-    """No lock within the time allowed."""
+    """The lock was not granted in time."""
 
 
 class StockElsewhere(TryAgain):
-    """Enough is on hand, but not in the pool: it is split up for another sale, or came back since the pool was read."""
+    """Enough units are on hand, but not as unsplit stock: another sale has split them, or they came back just now."""
 
     def __init__(self, sku: str) -> None:
-        super().__init__(f"{sku} is split up for another sale, or some came back just now.")
+        super().__init__(f"{sku} is split for another sale, or units came back just now. Try again.")
         self.sku = sku
 
 
 class StockConflict(TryAgain):
-    """Others were faster each time, until the retries were used up."""
+    """Other orders changed the row before each of the attempts to write it."""
 
 
 class StockReserved(TryAgain):
-    """What is left is reserved for orders that are not saved yet: they are sold it, or it comes back."""
+    """The units left are reserved for orders that are not saved yet. These orders may still fail."""
 
     def __init__(self, sku: str) -> None:
-        super().__init__(f"{sku}: what is left is reserved for others.")
+        super().__init__(f"{sku}: the units left are reserved for other orders. Try again.")
         self.sku = sku
 
 
 class StockNotLoaded(TryAgain):
-    """The sku has no counter in Redis: preheat its sale."""
+    """The strategy has no copy of the sku's stock: preheat its sale."""
 
 
 class StockUnavailable(TryAgain):
-    """The server that the strategy needs did not answer."""
+    """A server that the strategy needs did not answer."""
 
 
 class UnknownStrategy(StockUnavailable):
-    """No strategy of that name is known to this process."""
+    """This process has no strategy of that name."""
 
     def __init__(self, name: str, known: Sequence[str]) -> None:
         super().__init__(
-            f"There is no strategy {name} in this process, only {', '.join(known)}. Those over a server of their own "
-            "are there where ETCD_URL, LOCK_FOLDER, REDLOCK_URLS or ZOOKEEPER_HOSTS says where it is: set them alike "
+            f"Unknown strategy {name}; this process has {', '.join(known)}. etcd-lock, file-lock, redlock and "
+            "zookeeper-lock need ETCD_URL, LOCK_FOLDER, REDLOCK_URLS and ZOOKEEPER_HOSTS: set them to the same values "
             "for web, worker and beat."
         )
 
 
 class Refusal(InventoryError):
-    """Why `Save` did not write an order. A value in its answer; a strategy raises it for a single order."""
+    """The reason why `Save` did not write an order. Returned by `Save`; raised by a strategy for a single order."""
 
 
 class Duplicate(Refusal):
@@ -86,7 +86,7 @@ class Duplicate(Refusal):
 
     Args:
         existing: the id of the order that has the key.
-        same: the bodies are the same, so that order is what is asked for.
+        same: whether the bodies are the same, so that the existing order is the answer.
     """
 
     def __init__(self, existing: UUID, *, same: bool = True) -> None:
@@ -96,7 +96,7 @@ class Duplicate(Refusal):
 
 
 class OverLimit(Refusal):
-    """The customer would have more of a sku than the sale allows."""
+    """The customer would have more units of a sku than the sale allows."""
 
     def __init__(self, sku: str, *, limit: int, taken: int) -> None:
         super().__init__(f"{sku}: at most {limit} per customer, {taken} taken already")
@@ -106,14 +106,14 @@ class OverLimit(Refusal):
 
 
 class SaleClosed(Refusal):
-    """The sale was closed or postponed, or is no more, since its offer was read."""
+    """The sale was closed, postponed or deleted since its offer was read."""
 
     def __init__(self, sale: int) -> None:
-        super().__init__(f"Sale {sale} takes no orders now.")
+        super().__init__(f"Sale {sale} does not take orders now.")
 
 
 class UnknownCustomer(Refusal):
-    """There is no such customer any more, or the account is closed."""
+    """The customer was deleted, or the account is closed."""
 
     def __init__(self, customer: int) -> None:
         super().__init__(f"There is no active customer {customer}.")

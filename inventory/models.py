@@ -1,4 +1,4 @@
-"""The stock of each sku: the truth that every strategy writes and the audit reads."""
+"""The stock of each sku in Postgres: what every strategy writes and the audit reads."""
 
 from django.conf import settings
 from django.db import models
@@ -6,27 +6,29 @@ from django.db.models import F, Q
 
 
 class StockItem(models.Model):
-    """One sku. Every write of `on_hand` is relative and guarded; the constraint stands behind the guard.
+    """One sku. Every write of `on_hand` is relative and guarded, and a constraint backs the guard.
 
-    What is on hand of a sku is `on_hand` here, and what its segments and unit rows have: see `stock.all_on_hand`.
+    `on_hand` here is the unsplit stock. Segments and unit rows add to it: see `stock.all_on_hand`.
     """
 
     sku = models.CharField(max_length=64, primary_key=True)
-    received = models.BigIntegerField(default=0, help_text="Units ever delivered, corrections included.")
+    received = models.BigIntegerField(default=0, help_text="Units received, corrections included.")
     on_hand = models.BigIntegerField(default=0, help_text="Units that can still be sold.")
-    version = models.BigIntegerField(default=0, editable=False, help_text="Grows with every write of the row.")
-    fence = models.BigIntegerField(default=0, editable=False, help_text="The last lock grant that claimed the row.")
+    version = models.BigIntegerField(default=0, editable=False, help_text="Incremented by every write of the row.")
+    fence = models.BigIntegerField(
+        default=0, editable=False, help_text="Fence of the last lock grant that wrote the row."
+    )
     fenced_by = models.CharField(
         max_length=40,
         default="",
         editable=False,
-        help_text="Whose grants `fence` counts.",
+        help_text="The kind of lock that `fence` comes from.",
     )
     split_by = models.CharField(
         max_length=40,
         default="",
         editable=False,
-        help_text="The strategy that has split it for a sale, and alone may split it again; empty when none has.",
+        help_text="The strategy that has split the stock for a sale; only it may split it again. Empty: not split.",
     )
 
     class Meta:
@@ -41,7 +43,7 @@ class StockItem(models.Model):
 
 
 class StockSegment(models.Model):
-    """A part of a sku's stock, with a row and a lock of its own: buyers of one sku wait in several items."""
+    """A part of a sku's stock with its own row and lock, so that customers of one sku wait in several lines."""
 
     item = models.ForeignKey(StockItem, on_delete=models.CASCADE, db_column="sku", related_name="segments")
     number = models.PositiveSmallIntegerField()
@@ -69,7 +71,7 @@ class StockUnit(models.Model):
 
 
 class StockMovement(models.Model):
-    """A change of stock that a person made, who and why. What was received of a sku is the sum of these."""
+    """A change of the units received of a sku: who made it and why. Their sum is what was received."""
 
     class Kind(models.TextChoices):
         DELIVERED = "delivered"
@@ -78,9 +80,9 @@ class StockMovement(models.Model):
 
     item = models.ForeignKey(StockItem, on_delete=models.PROTECT, db_column="sku", related_name="movements")
     kind = models.CharField(max_length=20, choices=Kind)
-    units = models.BigIntegerField(help_text="Units that came; negative for units that turned out not to be there.")
+    units = models.BigIntegerField(help_text="Units that came; negative for units that turned out to be missing.")
     who = models.ForeignKey(
-        settings.AUTH_USER_MODEL, on_delete=models.PROTECT, null=True, blank=True, help_text="Nobody: a program."
+        settings.AUTH_USER_MODEL, on_delete=models.PROTECT, null=True, blank=True, help_text="Empty for a program."
     )
     why = models.CharField(max_length=200, blank=True)
     at = models.DateTimeField(auto_now_add=True)

@@ -1,6 +1,6 @@
-"""What processes that died have left between Redis and Postgres, found and put right while the shop is selling.
+"""Repairs what processes that died have left inconsistent between Redis and Postgres, while the shop is selling.
 
-Postgres is the truth. Each repair is guarded: it does nothing where somebody has put it right meanwhile.
+Postgres is the truth. Each repair is guarded: it does nothing if the state has been corrected since it was read.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from itertools import chain
 from django.db import transaction
 
 from inventory import stock
-from inventory.counters.whole import Counters, Note
+from inventory.counters.whole import Counters, Reservation
 from inventory.models import StockItem
-from inventory.queue.stream import buyer_of
+from inventory.queue.entries import parse_buyer
 from inventory.requests import Reject, Saved, Taken
 from inventory.strategies import registry
 
@@ -25,12 +25,12 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Repair:
-    """Something that was put right.
+    """A repair that was made.
 
     Args:
-        what: was wrong, in words.
-        name: of the sku or request.
-        units: that Redis may admit now and could not before; negative for units that it may not.
+        what: a description of what was wrong.
+        name: of the sku or the order.
+        units: units that Redis may now admit in addition; negative for units that it may no longer admit.
     """
 
     what: str
@@ -41,117 +41,121 @@ class Repair:
 def reconcile(
     on_sale: Callable[[], Mapping[str, str]], saved: Saved, reject: Reject, taken: Taken, *, grace: float
 ) -> list[Repair]:
-    """Put right what Redis says of the stock, and gather the pieces of stock that nobody sells in pieces.
+    """Correct the copies of stock in Redis, and merge stock that is split for a strategy that does not sell it.
 
     Args:
-        on_sale: the strategy that sells each sku of the sales that are open or preheated. Others need no copy of their
-            stock. It is asked after what was found, so that a sale which is preheated meanwhile keeps its copies.
-        grace: seconds after which a request that is no order is believed to be nobody's. A process that is paused for
-            longer and then goes on is refused by the guard in SQL, if its units were sold meanwhile.
+        on_sale: returns the strategy of each sku in a sale that is open or preheated. Other skus need no copy of their
+            stock. Each repair calls it after it has found what is wrong, so that a sale which is preheated meanwhile
+            keeps its copies.
+        grace: seconds after which the reservation of an order that was not saved counts as abandoned. If its process
+            was only paused, and the units were sold meanwhile, the guard in SQL refuses the order.
 
     Returns:
-        What was repaired; each repair is logged.
+        The repairs; each one is logged.
 
     Raises:
         RedisError: Redis did not answer.
     """
     counters = registry.counters()
-    made = []
+    repairs = []
     for repair in chain(
-        _count_again(counters),
-        _end_old_reservations(counters, saved, reject, grace),
-        _remove_copies(counters, on_sale),
-        _gather_pieces(on_sale),
-        _mend_copies(on_sale, saved),
-        _mend_what_was_bought(counters, on_sale, saved, taken),
+        _recount_reserved_units(counters),
+        _end_abandoned_reservations(counters, saved, reject, grace),
+        _remove_unused_copies(counters, on_sale),
+        _merge_splits_of_others(on_sale),
+        _correct_copies(on_sale, saved),
+        _correct_bought_units(counters, on_sale, saved, taken),
     ):
-        # At once: a later repair may fail, and this one stays made.
+        # Log each repair at once: a later one may fail, and this one is made.
         logger.warning("Repaired: %s, %s, %+d units in Redis.", repair.what, repair.name, repair.units)
-        made.append(repair)
-    return made
+        repairs.append(repair)
+    return repairs
 
 
-def _count_again(counters: Counters) -> Iterator[Repair]:
-    """Units that are reserved for nobody, or for somebody and free all the same: Redis has lost one of the two keys."""
-    for sku, was, units in counters.recount():
-        yield Repair(f"{was} units reserved, where requests have noted {units}", sku, 0)
+def _recount_reserved_units(counters: Counters) -> Iterator[Repair]:
+    """Correct sums of reserved units that differ from the reservations: Redis has lost one of the two keys."""
+    for sku, before, after in counters.recount():
+        yield Repair(f"{before} units counted as reserved, but reservations add up to {after}", sku, 0)
 
 
-def _end_old_reservations(counters: Counters, saved: Saved, reject: Reject, grace: float) -> Iterator[Repair]:
-    """Notes of requests whose process died: the order exists, or the units go back. What is queued is a worker's."""
+def _end_abandoned_reservations(counters: Counters, saved: Saved, reject: Reject, grace: float) -> Iterator[Repair]:
+    """End reservations whose process died: the order is saved, or its units go back. Queued orders are left alone."""
     now = counters.client.time()[0]
-    old = [note for note in counters.notes() if note.at <= now - grace and not _is_queued(note)]
-    orders = saved({note.request for note in old})
-    for note in old:
-        skus = [sku for sku, _ in note.items]
-        if note.request in orders:
-            if counters.confirm_reservation(note.request, skus):
-                yield Repair("an order whose reservation had not ended", str(note.request), 0)
-        elif registry.end(note, reject) if note.entry else counters.give_back(note.request, skus):
-            yield Repair("units reserved for nobody", str(note.request), sum(units for _, units in note.items))
+    old = [each for each in counters.reservations() if each.at <= now - grace and not _is_queued(each)]
+    orders = saved({reservation.order_id for reservation in old})
+    for reservation in old:
+        order_id, names = reservation.order_id, [name for name, _ in reservation.items]
+        if order_id in orders:
+            if counters.confirm_reservation(order_id, names):
+                yield Repair("reservation of an order that is saved", str(order_id), 0)
+        elif registry.end_lost_order(reservation, reject) if reservation.entry else counters.give_back(order_id, names):
+            units = sum(units for _, units in reservation.items)
+            yield Repair("abandoned reservation", str(order_id), units)
 
 
-def _is_queued(note: Note) -> bool:
-    return bool(note.entry) and registry.queue().has(note.entry)
+def _is_queued(reservation: Reservation) -> bool:
+    return bool(reservation.entry) and registry.queue().has(reservation.entry)
 
 
-def _remove_copies(counters: Counters, on_sale: Callable[[], Collection[str]]) -> Iterator[Repair]:
-    """Counters, segments and unit rows of what is not on sale: the units go back to where every strategy finds them."""
+def _remove_unused_copies(counters: Counters, on_sale: Callable[[], Collection[str]]) -> Iterator[Repair]:
+    """Remove counters, segments and unit rows of skus that are not on sale. Split units become unsplit stock."""
     found = {*StockItem.objects.exclude(split_by="").values_list("sku", flat=True), *counters.skus()}
-    if not (unsold := found.difference(on_sale())):
+    if not (not_on_sale := found.difference(on_sale())):
         return
     with transaction.atomic():
-        # Who preheats a sale of them has done it when this has their rows, or waits for them: so it is asked again.
-        stock.lock(unsold)
-        stale = sorted(unsold.difference(on_sale()))
-        registry.unload(stale)
-    for sku in stale:
-        yield Repair("a copy of stock that is not on sale", sku, 0)
+        # Ask again under the row locks: a sale that was preheated meanwhile is finished by now, or waits for the locks.
+        stock.lock(not_on_sale)
+        unused = sorted(not_on_sale.difference(on_sale()))
+        registry.unload(unused)
+    for sku in unused:
+        yield Repair("copy of stock that is not on sale", sku, 0)
 
 
-def _gather_pieces(on_sale: Callable[[], Mapping[str, str]]) -> Iterator[Repair]:
-    """Segments and unit rows of what another strategy sells by now, which does not find them there."""
-    if not (found := registry.misplaced(on_sale())):
+def _merge_splits_of_others(on_sale: Callable[[], Mapping[str, str]]) -> Iterator[Repair]:
+    """Merge segments and unit rows of skus that another strategy sells now, which does not find units there."""
+    if not (found := registry.split_by_others(on_sale())):
         return
     with transaction.atomic():
-        stock.lock(found)  # and ask again, for the same reason
-        gathered = registry.gather({sku: name for sku, name in on_sale().items() if sku in found})
-    for sku in gathered:
-        yield Repair("stock that was split for another strategy than the one that sells it", sku, 0)
+        stock.lock(found)  # Ask again under the locks, as above.
+        merged = registry.merge_splits_of_others({sku: name for sku, name in on_sale().items() if sku in found})
+    for sku in merged:
+        yield Repair("stock split for a strategy that does not sell it", sku, 0)
 
 
-def _mend_copies(on_sale: Callable[[], Collection[str]], saved: Saved) -> Iterator[Repair]:
-    # One by one: the row of a sku is locked no longer than its own counter takes.
+def _correct_copies(on_sale: Callable[[], Collection[str]], saved: Saved) -> Iterator[Repair]:
+    # One sku at a time, to hold each row lock no longer than its own counter needs.
     for sku in sorted(on_sale()):
         change = registry.refresh([sku], saved).get(sku, 0)
         if change:
-            yield Repair("a counter that differed from what is on hand", sku, change)
+            yield Repair("counter that differed from the units on hand", sku, change)
 
 
-def _mend_what_was_bought(
+def _correct_bought_units(
     counters: Counters, on_sale: Callable[[], Collection[str]], saved: Saved, taken: Taken
 ) -> Iterator[Repair]:
-    """What a customer has queued or bought, where Redis has missed that he gave units back, or has them again.
+    """Correct what customers have bought, where Redis missed that they gave units back or have them again.
 
-    What is cancelled just now may be missed, and a count come out too low: Postgres refuses what goes beyond a limit.
-    Too high it comes out only where a late payment is committed just now. The next round counts again.
+    An order that is cancelled meanwhile may leave a count too low: Postgres still refuses orders beyond the limit. Only
+    a late payment that is committed meanwhile may leave a count too high. The next round corrects both.
     """
     queue = registry.queue()
     for sku in sorted(on_sale()):
-        if not queue.bought(sku):
+        if not queue.bought.of(sku):
             continue
         with transaction.atomic():
-            # While its row is locked no order of the sku is committed: what is noted is either one by now, and counted
-            # as that, or still on its way.
+            # While the row is locked, no order of the sku is committed: each reserved order is either saved, and in
+            # `taken`, or still to come.
             stock.lock([sku])
-            bought = queue.bought(sku)
-            has = Counter(taken(sku, {sale for sale, _ in bought}))
-            notes = [note for note in counters.notes() if note.buyer]
-            orders = saved({note.request for note in notes})
-        for note in notes:
-            if note.request not in orders:
-                has[buyer_of(note.buyer)] += sum(units for name, units in note.items if name == sku)
+            bought = queue.bought.of(sku)
+            expected = Counter(taken(sku, {sale for sale, _ in bought}))
+            queued = [reservation for reservation in counters.reservations() if reservation.buyer]
+            orders = saved({reservation.order_id for reservation in queued})
+        for reservation in queued:
+            if reservation.order_id not in orders:
+                expected[parse_buyer(reservation.buyer)] += sum(
+                    units for name, units in reservation.items if name == sku
+                )
         for buyer, units in bought.items():
-            if units != has[buyer] and queue.correct(sku, buyer, units, has[buyer]):
-                name = f"{sku}, customer {buyer[1]} in sale {buyer[0]}: {units}, not {has[buyer]}"
-                yield Repair("a count of what a customer has bought", name, 0)
+            if units != expected[buyer] and queue.bought.correct(sku, buyer, units, expected[buyer]):
+                name = f"{sku}, customer {buyer[1]} in sale {buyer[0]}: {units}, not {expected[buyer]}"
+                yield Repair("wrong count of units bought by a customer", name, 0)

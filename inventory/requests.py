@@ -1,4 +1,4 @@
-"""An order before it is one: the values that pass between the shop and a strategy."""
+"""What a customer asked for, as values that pass between the shop and a strategy."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from inventory.errors import Refusal
 
 @dataclass(frozen=True, slots=True)
 class RequestItem:
-    """So many units of one sku, at the price and under the limit of the moment.
+    """Units of one sku, with the price and the limit at the time of the request.
 
     Args:
         quantity: units, at least 1.
         price: of one unit.
-        limit: units a customer may have of the sku in this sale; None for any number.
+        limit: units that a customer may have of the sku in this sale; None for no limit.
     """
 
     sku: str
@@ -30,13 +30,13 @@ class RequestItem:
 
 @dataclass(frozen=True, slots=True)
 class OrderRequest:
-    """What a customer wants, ready to be taken and saved.
+    """An order that is not saved yet.
 
     Args:
-        id: UUIDv7, made by the caller, so that an answer lost on the way can be asked for again.
-        items: in the order of their skus, one a sku, whatever order the customer named them in. Locks and rows are
-            taken in this order, so that two opposite carts cannot wait for each other.
-        key: the customer's idempotency key. `body_hash` tells a retry from another order under the same key.
+        id: UUIDv7, made by the caller, so that an order whose answer was lost can be looked up.
+        items: sorted by sku, one a sku. Strategies take locks and rows in this order, so that two orders for the same
+            skus cannot deadlock.
+        key: the customer's idempotency key. `body_hash` tells a retry from a different order with the same key.
     """
 
     id: UUID
@@ -49,25 +49,26 @@ class OrderRequest:
 
     @property
     def skus(self) -> list[str]:
-        """Of the items, in their order."""
+        """The skus of the items, in their order."""
         return [item.sku for item in self.items]
 
     def __post_init__(self) -> None:
         if not self.skus or self.skus != sorted(set(self.skus)):
-            raise ValueError("A request needs items in the order of their skus, one a sku.")
+            raise ValueError("An order needs at least one item, one a sku, sorted by sku.")
         if any(item.quantity < 1 for item in self.items):
-            raise ValueError("A item needs a quantity of at least 1.")
+            raise ValueError("An item needs a quantity of at least 1.")
 
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Where an order is safe when the strategy answers.
+    """Where an order is stored when a strategy returns.
 
     Args:
-        place: in the queue in Redis, from 1: its rows follow. None: it is `COMMITTED`, in Postgres.
+        place: the order's place in the queue in Redis, from 1; a worker saves it later. None when it is `COMMITTED`.
     """
 
     COMMITTED: ClassVar[Placement]
+    """The order is committed in Postgres."""
 
     place: int | None = None
 
@@ -76,31 +77,27 @@ Placement.COMMITTED = Placement()
 
 
 Save = Callable[[Sequence[OrderRequest]], Mapping[UUID, Refusal]]
-"""Writes many orders inside the transaction that is open, in a fixed number of statements.
+"""Write orders in the open transaction, in a fixed number of statements.
 
-What it refuses it undoes, and answers with the reason by the request's id. It closes over no request.
+Returns the refusals by order id; refused orders leave nothing behind. Calls of different requests are interchangeable.
 """
 
-
-Reject = Callable[[Mapping["OrderRequest", str]], None]
-"""Writes orders that somebody was promised and that are sold nothing, with the reason, in the transaction that is open.
-
-It does so once, however often it is called.
-"""
+Reject = Callable[[Mapping[OrderRequest, str]], None]
+"""Write queued orders that cannot be sold as rejected, with the reason, in the open transaction. Idempotent."""
 
 Saved = Callable[[Collection[UUID]], set[UUID]]
-"""Which of these requests were sold, in whatever state their orders are now; one that was rejected never was."""
+"""Return those of these orders that were saved and sold, whatever their state is now. Rejected orders never were."""
 
 Buyer = tuple[int, int]
-"""The ids of a sale and of a customer who buys in it."""
+"""A customer in one sale: sale id and customer id."""
 
 Taken = Callable[[str, Collection[int]], Mapping[Buyer, int]]
-"""How many units of a sku each customer of these sales has by orders that stand."""
+"""Return the units of a sku that each customer of these sales has in valid orders."""
 
 
 @dataclass(frozen=True, slots=True)
-class Returned:
-    """Units that an order has no more: it was cancelled or has expired. Negative when it was paid late and has them."""
+class ReturnedUnits:
+    """Units of an order that was cancelled or has expired; negative for one that was paid late and has them again."""
 
     sale: int
     customer: int
@@ -109,34 +106,34 @@ class Returned:
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
-    """What is known of a queued request that has no order yet.
+class QueuedOrder:
+    """What Redis knows of an order that was queued and not saved.
 
     Args:
-        request: the request; None when it is not queued any more.
+        order: None when the order is no longer on the queue.
         place: its place in the queue, from 1.
-        instead: the id of the order that took its place.
-        reason: why it was rejected, when there is no order and will be none.
-        sale: of a rejected request.
-        customer: customer id of a rejected request.
-        body_hash: hash of the request body of a rejected request.
+        existing: the id of the order that was saved in its place.
+        reason: why it was rejected.
+        sale: sale id of a rejected order.
+        customer: customer id of a rejected order.
+        body_hash: hash of the request body of a rejected order.
     """
 
-    request: OrderRequest | None = None
+    order: OrderRequest | None = None
     place: int = 0
-    instead: UUID | None = None
+    existing: UUID | None = None
     reason: str = ""
     sale: int = 0
     customer: int = 0
     body_hash: str = ""
 
 
-def save_one(request: OrderRequest, save: Save) -> None:
-    """Save a single order inside the transaction that is open.
+def save_one(order: OrderRequest, save: Save) -> None:
+    """Save one order in the open transaction.
 
     Raises:
-        Refusal: why it was not written; the caller's transaction rolls back.
+        Refusal: the order was not written. The caller's transaction rolls back.
     """
-    refusal = save([request]).get(request.id)
+    refusal = save([order]).get(order.id)
     if refusal is not None:
         raise refusal

@@ -1,4 +1,4 @@
-"""The stock of a sku in several rows: what is in its segments and in its pool, moved from one to the other."""
+"""The segments of a sku in Postgres: locking their rows, and moving units between them and the unsplit stock."""
 
 from __future__ import annotations
 
@@ -9,29 +9,30 @@ from django.db.models import F
 from inventory.models import StockItem, StockSegment
 
 
-def locked(sku: str) -> tuple[StockItem | None, list[StockSegment]]:
-    """The rows of a sku, locked in the order in which everybody locks them: the item, then its segments."""
+def lock_rows(sku: str) -> tuple[StockItem | None, list[StockSegment]]:
+    """Lock the rows of a sku in the order that prevents deadlocks: the item, then its segments by number."""
     item = StockItem.objects.select_for_update().filter(sku=sku).first()
     return item, list(StockSegment.objects.select_for_update().filter(item=sku).order_by("number"))
 
 
-def units(item: StockItem, segments: Sequence[StockSegment]) -> int:
-    """What is in the pool and in the segments together."""
+def total_units(item: StockItem, segments: Sequence[StockSegment]) -> int:
+    """Return the unsplit units and those in the segments together."""
     return item.on_hand + sum(segment.on_hand for segment in segments)
 
 
-def rebalance(item: StockItem, segments: Sequence[StockSegment], units: int, over: int) -> None:
-    """Write so many units evenly over the first segments of a sku, or, over none, into its pool.
+def rebalance(item: StockItem, segments: Sequence[StockSegment], units: int, segment_count: int) -> None:
+    """Distribute units evenly over the first segments of a sku, or, with none, make all of them unsplit stock.
 
-    The rows are `locked` in the open transaction: what they had is the caller's to account for. A segment that is not
-    needed any more is left with nothing, and its row stays, for it remembers the fence.
+    The rows are locked by `lock_rows` in the open transaction; what they held before is overwritten. A segment that is
+    no longer needed keeps its row with no units, because the row holds the last fence.
     """
     rows = {segment.number: segment for segment in segments}
-    for number in range(over):
+    for number in range(segment_count):
         rows.setdefault(number, StockSegment(item=item, number=number))
     for number, row in rows.items():
-        row.on_hand = units // over + (number < units % over) if number < over else 0
-    StockItem.objects.filter(sku=item.sku).update(on_hand=0 if over else units, version=F("version") + 1)
+        in_use = number < segment_count
+        row.on_hand = units // segment_count + (number < units % segment_count) if in_use else 0
+    StockItem.objects.filter(sku=item.sku).update(on_hand=0 if segment_count else units, version=F("version") + 1)
     StockSegment.objects.bulk_create(
         [StockSegment(item=item, number=n, on_hand=row.on_hand, fence=row.fence) for n, row in sorted(rows.items())],
         update_conflicts=True,

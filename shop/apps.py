@@ -9,7 +9,7 @@ class ShopConfig(AppConfig):
 
     def ready(self) -> None:
         """Wake a Celery worker whenever an order is queued."""
-        from inventory.strategies.registry import queued
+        from inventory.strategies.registry import worker_needed
         from shop.runtime.tasks import wake_worker
 
-        queued.connect(wake_worker)
+        worker_needed.connect(wake_worker)

@@ -1,8 +1,7 @@
-"""The stock of a sku in several keys of Redis: a counter a segment, and a key that says how many there are.
+"""Several counters a sku in Redis: one for each segment, and a key that holds the number of segments.
 
-A segment's counter is a counter like any other (see counters.py), under a name of its own: what is reserved is noted
-under that name, and goes back to where it came from without anybody having to know of segments.
-The law of a sku is `all of its counters + reserved from any of them = on hand`.
+A segment's counter is an ordinary counter (see `whole.py`) under a name of its own. Reservations use that name, so
+units go back to the segment that they came from. While nothing is in progress, `all counters + reserved = on hand`.
 """
 
 from __future__ import annotations
@@ -13,16 +12,20 @@ from uuid import UUID
 
 from redis import Redis
 
-from inventory.counters.whole import NOTES, SCRIPTS, UNITS, Counters, counter_key
+from inventory.counters.whole import RESERVATIONS, RESERVED_UNITS, Counters, counter_key
+from inventory.scripts import script
 
 
-def how_many_key(sku: str) -> str:
-    """The key that says how many segments a sku has. They only become more, until the sale is over."""
+def segment_count_key(sku: str) -> str:
+    """Return the key of the number of segments of a sku. The number only grows until the sale has ended."""
     return f"{{stock}}:segments:{sku}"
 
 
-def name_of(sku: str, number: int) -> str:
-    """What a segment's counter is called. No sku has a zero byte, which Postgres refuses, and it sorts before all."""
+def segment_name(sku: str, number: int) -> str:
+    """Return the counter name of a segment.
+
+    Postgres allows no zero byte in a sku, so names are unique; it sorts first, so they keep the order of their skus.
+    """
     return f"{sku}\0{number}"
 
 
@@ -31,74 +34,80 @@ class SegmentCounters(Counters):
 
     def __init__(self, client: Redis) -> None:
         super().__init__(client)
-        self._spread: Any = client.register_script(SCRIPTS["rebalance"])
+        self._rebalance: Any = client.register_script(script("rebalance"))
 
     def segments(self, sku: str, guess: int = 0) -> tuple[Sequence[int], int] | None:
-        """The units of each segment, and those that are reserved from any of them, as of one moment; None without any.
+        """Return the units of each segment, and the units reserved from all of them, read at one moment.
 
         Args:
-            guess: how many there are. A right one saves a round trip.
+            guess: the expected number of segments. A right guess saves a round trip.
+
+        Returns:
+            None for a sku without segments.
         """
         while True:
-            names = [name_of(sku, number) for number in range(guess)]
-            with self.client.pipeline(transaction=True) as asked:
-                asked.mget(how_many_key(sku), *map(counter_key, names))
-                asked.hmget(UNITS, names or [""])
-                (how_many, *counts), reserved = asked.execute()
-            if how_many is None:
+            names = [segment_name(sku, number) for number in range(guess)]
+            with self.client.pipeline(transaction=True) as pipe:
+                pipe.mget(segment_count_key(sku), *map(counter_key, names))
+                pipe.hmget(RESERVED_UNITS, names or [""])
+                (segment_count, *counts), reserved = pipe.execute()
+            if segment_count is None:
                 return None
-            if int(how_many) == guess:
+            if int(segment_count) == guess:
                 return [int(count or 0) for count in counts], sum(int(units or 0) for units in reserved)
-            guess = int(how_many)
+            guess = int(segment_count)
 
-    def sums(self, skus: Sequence[str]) -> Mapping[str, tuple[int, int]]:
-        """What Redis may still admit of each sku that has segments, and what is reserved from them."""
-        known = self.client.mget(map(how_many_key, skus)) if skus else []
+    def totals(self, skus: Sequence[str]) -> Mapping[str, tuple[int, int]]:
+        """Return the units of each sku that Redis may still admit and the units reserved, for skus with segments."""
+        known = self.client.mget(map(segment_count_key, skus)) if skus else []
         found = {sku: self.segments(sku, int(many)) for sku, many in zip(skus, known, strict=True) if many is not None}
         return {sku: (sum(each[0]), each[1]) for sku, each in found.items() if each is not None}
 
-    def gather(self, sku: str, known: int, over: int, first: int) -> int | None:
-        """Spread the units of a sku evenly over its segments, but so many of them that the first has enough.
+    def rebalance(self, sku: str, known: int, segment_count: int, first: int) -> int | None:
+        """Distribute the units of a sku evenly over its segments after the first one has got what it needs.
 
         Args:
-            known: of how many segments the caller holds the locks.
-            first: units that are wanted of the first.
+            known: the number of segments whose locks the caller holds.
+            segment_count: the number of segments that get units.
+            first: units that the first segment needs.
 
         Returns:
-            Units in all; fewer than `first` were left where they are. None when there are more segments, or none.
+            Units in all segments; if these are fewer than `first`, nothing was moved. None when the sku has no segments
+            or more than `known`.
         """
-        spread = self._run(sku, known, over, "", first, ())
-        return None if spread is None else spread[1]
+        units = self._run(sku, known, segment_count, "", first, ())
+        return None if units is None else units[1]
 
     def load_segments(
-        self, sku: str, over: int, on_hand: int, committed: Collection[UUID], *, make: bool
+        self, sku: str, segment_count: int, on_hand: int, committed: Collection[UUID], *, make: bool
     ) -> int | None:
-        """Make the counters of a sku agree with what is on hand, less what is reserved, and spread them. See `load`.
+        """Set the counters of a sku to the units on hand minus the units reserved, evenly distributed. See `load`.
 
         Args:
-            over: how many segments; those that there are beyond are left with nothing.
+            segment_count: the number of segments that get units; existing segments beyond it are emptied.
         """
         while True:
-            found = self.segments(sku, over)
+            found = self.segments(sku, segment_count)
             if found is None and not make:
                 return None
-            spread = self._run(sku, len(found[0]) if found else 0, over, on_hand, 0, committed)
-            if spread is not None:
-                return spread[1] - spread[0] if found else 0
+            units = self._run(sku, len(found[0]) if found else 0, segment_count, on_hand, 0, committed)
+            if units is not None:
+                return units[1] - units[0] if found else 0
 
     def unload_segments(self, skus: Iterable[str]) -> None:
-        """Delete the counters of skus whose sale is over, or that cannot be trusted any more."""
+        """Delete the counters of skus whose sale has ended, or whose counters are wrong."""
         for sku in skus:
             if (found := self.segments(sku)) is not None:
-                self.client.delete(how_many_key(sku), *_counters(sku, len(found[0])))
+                self.client.delete(segment_count_key(sku), *_counter_keys(sku, len(found[0])))
 
     def _run(
-        self, sku: str, known: int, over: int, on_hand: int | str, first: int, committed: Collection[UUID]
+        self, sku: str, known: int, segment_count: int, on_hand: int | str, first: int, committed: Collection[UUID]
     ) -> tuple[int, int] | None:
-        keys = [how_many_key(sku), UNITS, NOTES, *_counters(sku, max(known, over))]
-        answer = self._spread(keys, [known, over, on_hand, first, name_of(sku, 0)[:-1], *map(str, committed)])
+        keys = [segment_count_key(sku), RESERVED_UNITS, RESERVATIONS, *_counter_keys(sku, max(known, segment_count))]
+        arguments = [known, segment_count, on_hand, first, segment_name(sku, 0)[:-1], *map(str, committed)]
+        answer = self._rebalance(keys, arguments)
         return None if answer is None else (int(answer[0]), int(answer[1]))
 
 
-def _counters(sku: str, many: int) -> list[str]:
-    return [counter_key(name_of(sku, number)) for number in range(many)]
+def _counter_keys(sku: str, segment_count: int) -> list[str]:
+    return [counter_key(segment_name(sku, number)) for number in range(segment_count)]

@@ -1,7 +1,7 @@
-"""Stock in Redis: a copy of what is on hand, taken from by one script, with a note of what is reserved for whom.
+"""One counter a sku in Redis, and a reservation for each order that has taken units from it.
 
-Redis admits; Postgres decides. The law here is `counter + reserved = on hand`, true at rest, and `load` restores it.
-Every key has the hash tag `{stock}`: a cart of several skus is one script, and a script lives in one slot.
+Redis admits an order; Postgres decides on it. While nothing is in progress, `counter + reserved = on hand`; `load`
+restores that equation. Every key has the hash tag `{stock}`, so that one script may use the keys of several skus.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 from uuid import UUID
 
@@ -20,34 +19,39 @@ from redis import Redis, RedisError
 
 from inventory.errors import SoldOut, StockNotLoaded, StockReserved, StockUnavailable
 from inventory.requests import OrderRequest
+from inventory.scripts import script
 
 logger = logging.getLogger(__name__)
 
-NOTES = "{stock}:reserved"
-UNITS = "{stock}:reserved:units"
+RESERVATIONS = "{stock}:reserved"
+"""Hash of order id to reservation."""
+RESERVED_UNITS = "{stock}:reserved:units"
+"""Hash of counter name to the sum of its reservations."""
 ENTRY = re.compile(r"(\d+-\d+)?")
 BUYER = re.compile(r"(\d+:\d+)?")
-LUA = Path(__file__).parent / "lua"
-SCRIPTS = {path.stem: f"{(LUA / 'items_of.lua').read_text()}\n{path.read_text()}" for path in LUA.glob("*.lua")}
 
 
-def counter_key(sku: str) -> str:
-    """The key that counts the units of a sku which Redis may still admit."""
-    return f"{{stock}}:counter:{sku}"
+def counter_key(name: str) -> str:
+    """Return the key of a counter: the units that Redis may still admit.
+
+    Args:
+        name: the sku, or the name of one of its segments.
+    """
+    return f"{{stock}}:counter:{name}"
 
 
 @dataclass(frozen=True, slots=True)
-class Note:
-    """Units that are reserved for a request.
+class Reservation:
+    """Units that were taken from counters for an order.
 
     Args:
-        items: pairs of sku and units.
+        items: pairs of counter name and units.
         at: seconds since 1970 on the server's clock.
-        entry: the request's entry in the queue; empty for one that is being saved at once, and so is
-        buyer: who has queued it, as the queue calls him.
+        entry: the id of the order's entry in the queue; empty for an order that is saved at once.
+        buyer: "sale:customer" of a queued order; empty for an order that is saved at once.
     """
 
-    request: UUID
+    order_id: UUID
     items: Sequence[tuple[str, int]]
     at: float
     entry: str = ""
@@ -58,55 +62,55 @@ class Counters:
     """The counters of one Redis.
 
     Args:
-        client: a redis-py client, text or bytes.
+        client: a redis-py client that returns text or bytes.
     """
 
     def __init__(self, client: Redis) -> None:
         self.client: Any = client
-        self._take = client.register_script(SCRIPTS["take"])
-        self._settle = client.register_script(SCRIPTS["confirm_reservation"])
-        self._load: Any = client.register_script(SCRIPTS["load"])
-        self._recount: Any = client.register_script(SCRIPTS["recount"])
+        self._take = client.register_script(script("take"))
+        self._end_reservation = client.register_script(script("end_reservation"))
+        self._load: Any = client.register_script(script("load"))
+        self._recount: Any = client.register_script(script("recount"))
 
     def load(self, sku: str, on_hand: int, committed: Collection[UUID], *, make: bool) -> int | None:
-        """Make the counter of a sku agree with what is on hand, less what is reserved.
+        """Set the counter of a sku to the units on hand minus the units reserved.
 
         Args:
-            on_hand: in Postgres. The caller holds the sku's row until this returns.
-            committed: requests that are noted as reserved and are orders already.
-            make: make a counter that is not there; otherwise it is left alone.
+            on_hand: units in Postgres. The caller holds the sku's row lock until this returns.
+            committed: ids of orders that have a reservation and are saved already.
+            make: create a missing counter; otherwise it is left alone.
 
         Returns:
-            By how much it was wrong, 0 when it was not there and is now; None when there is none.
+            Units that were added to the counter, 0 for one that was created; None if there is no counter.
         """
         arguments = [sku, on_hand, "make" if make else "mend", *map(str, committed)]
-        before, after = self._load([NOTES, UNITS, counter_key(sku)], arguments)
+        before, after = self._load([RESERVATIONS, RESERVED_UNITS, counter_key(sku)], arguments)
         if after is None:
             return None
         return 0 if before is None else int(after) - int(before)
 
     def unload(self, skus: Iterable[str]) -> None:
-        """Delete the counters of skus whose sale is over, or that cannot be trusted any more."""
+        """Delete the counters of skus whose sale has ended, or whose counters are wrong."""
         if keys := [counter_key(sku) for sku in skus]:
             self.client.delete(*keys)
 
-    def take(self, request: OrderRequest) -> None:
-        """Take every item of a request, or none, and note it as reserved. The same request takes only once.
+    def take(self, order: OrderRequest) -> None:
+        """Take the units of every item of an order, or none, and reserve them. The same order takes only once.
 
         Raises:
             SoldOut, StockReserved, StockNotLoaded: nothing was taken.
-            StockUnavailable: Redis did not answer. What it may have taken is given back; if that is not answered
-                either, it stays noted under the request's id.
+            StockUnavailable: Redis did not answer. Units that it may have taken are given back; if that gets no answer
+                either, the reservation stays until the stock is reconciled.
         """
-        note = orjson.dumps({"items": [(item.sku, item.quantity) for item in request.items]})
+        reservation = orjson.dumps({"items": [(item.sku, item.quantity) for item in order.items]})
         try:
-            answer, position, left = self._take(_keys(request.skus), [str(request.id), note])
+            answer, position, left = self._take(_keys(order.skus), [str(order.id), reservation])
         except RedisError as error:
-            # Who asks again comes with a new request, and would take as many once more.
+            # A customer who tries again sends a new order, which would take the same units a second time.
             with suppress(RedisError):
-                self._settle(_keys(request.skus), [str(request.id), "back"])
+                self._end_reservation(_keys(order.skus), [str(order.id), "back"])
             raise StockUnavailable(f"Redis did not answer: {error}") from error
-        item = request.items[int(position) - 1]
+        item = order.items[int(position) - 1]
         match answer:
             case b"reserved" | "reserved":
                 raise StockReserved(item.sku)
@@ -115,106 +119,104 @@ class Counters:
             case b"not loaded" | "not loaded":
                 raise StockNotLoaded(f"{item.sku} has no counter in Redis: preheat its sale.")
 
-    def give_back(self, request: UUID, skus: Iterable[str]) -> bool:
-        """Add the units of a request that surely was not saved. Does so once, however often it is called.
+    def give_back(self, order_id: UUID, names: Iterable[str]) -> bool:
+        """Put the units of an order back that certainly was not saved. Idempotent.
 
         Args:
-            skus: of its items, in their order.
+            names: of the counters of its items, in the order of the items.
 
         Returns:
-            Whether it was noted; False also when Redis did not answer.
+            Whether the order had a reservation; False also when Redis did not answer.
         """
-        return self._end(request, skus, "back")
+        return self._end(order_id, names, "back")
 
-    def confirm_reservation(self, request: UUID, skus: Iterable[str]) -> bool:
-        """Forget the note of a request whose order is committed. See `give_back`."""
-        return self._end(request, skus, "sold")
+    def confirm_reservation(self, order_id: UUID, names: Iterable[str]) -> bool:
+        """Delete the reservation of an order that is committed. Arguments and result are those of `give_back`."""
+        return self._end(order_id, names, "sold")
 
-    def _end(self, request: UUID, skus: Iterable[str], how: str) -> bool:
+    def _end(self, order_id: UUID, names: Iterable[str], outcome: str) -> bool:
         try:
-            return bool(self._settle(_keys(skus), [str(request), how]))
+            return bool(self._end_reservation(_keys(names), [str(order_id), outcome]))
         except RedisError:
-            logger.warning(
-                "OrderRequest %s stays noted as reserved until it is reconciled: Redis did not answer.", request
-            )
+            logger.warning("Redis did not answer: the reservation of order %s stays until reconciliation.", order_id)
             return False
 
     def skus(self) -> list[str]:
-        """The skus that have a counter, or several."""
+        """Return the skus that have a counter, whole or segmented."""
         prefix = counter_key("")
         names = {text(key)[len(prefix) :] for key in self.client.scan_iter(match=f"{prefix}*", count=1000)}
         return sorted({name.partition("\0")[0] for name in names})
 
     def left(self, skus: Sequence[str]) -> Mapping[str, int | None]:
-        """What Redis may still admit of each sku; None where there is no counter."""
+        """Return the units of each sku that Redis may still admit; None where there is no counter."""
         if not skus:
             return {}
         counts = self.client.mget([counter_key(sku) for sku in skus])
         return {sku: None if count is None else int(count) for sku, count in zip(skus, counts, strict=True)}
 
-    def admits(self, sku: str) -> int | None:
-        """What Redis may still admit of a sku and what is reserved, as of one moment; None where there is no counter.
+    def total(self, sku: str) -> int | None:
+        """Return the counter of a sku plus its reserved units, read at one moment; None where there is no counter.
 
-        While Redis is right this is never less than what is on hand.
+        While Redis is right this is never less than the units on hand.
         """
-        with self.client.pipeline(transaction=True) as asked:
-            asked.get(counter_key(sku))
-            asked.hget(UNITS, sku)
-            count, reserved = asked.execute()
+        with self.client.pipeline(transaction=True) as pipe:
+            pipe.get(counter_key(sku))
+            pipe.hget(RESERVED_UNITS, sku)
+            count, reserved = pipe.execute()
         return None if count is None else int(count) + int(reserved or 0)
 
     def reserved(self) -> Mapping[str, int]:
-        """Units of each sku that are noted as reserved for a request."""
-        return {text(sku): int(units) for sku, units in self.client.hgetall(UNITS).items()}
+        """Return the units reserved by counter name."""
+        return {text(name): int(units) for name, units in self.client.hgetall(RESERVED_UNITS).items()}
 
     def recount(self) -> list[tuple[str, int, int]]:
-        """Make what is reserved agree with the notes, whose sum it is, unless one of them cannot be read.
+        """Set the units reserved to the sum of the reservations, unless one of these cannot be read.
 
         Returns:
-            The sku of each counter for which it did not, the units that were reserved, and those that are.
+            Sku, units before and units after, for each value that was wrong.
         """
-        wrong = self._recount([NOTES, UNITS])
-        return sorted((text(name).partition("\0")[0], int(was), int(units)) for name, was, units in wrong)
+        wrong = self._recount([RESERVATIONS, RESERVED_UNITS])
+        return sorted((text(name).partition("\0")[0], int(before), int(after)) for name, before, after in wrong)
 
-    def requests(self) -> set[UUID]:
-        """The requests that have units reserved. What is no request's id is passed over, as in `notes`."""
+    def order_ids(self) -> set[UUID]:
+        """Return the ids of the orders that have a reservation. Keys that are not ids are skipped."""
         found = set()
-        for request in self.client.hkeys(NOTES):
+        for order_id in self.client.hkeys(RESERVATIONS):
             with suppress(ValueError):
-                found.add(UUID(text(request)))
+                found.add(UUID(text(order_id)))
         return found
 
-    def notes(self) -> list[Note]:
-        """Every note, the oldest first. One that cannot be read stops nobody: it is logged and stays."""
-        made = []
-        for request, said in self.client.hgetall(NOTES).items():
+    def reservations(self) -> list[Reservation]:
+        """Return every reservation, the oldest first. One that cannot be read is logged and skipped."""
+        found = []
+        for order_id, encoded in self.client.hgetall(RESERVATIONS).items():
             try:
-                made.append(_note(request, said))
+                found.append(_reservation(order_id, encoded))
             except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError):
-                logger.exception("What is noted in Redis as reserved for request %r cannot be read: %r", request, said)
-        return sorted(made, key=lambda note: note.at)
+                logger.exception("The reservation of order %r in Redis cannot be read: %r", order_id, encoded)
+        return sorted(found, key=lambda reservation: reservation.at)
 
 
-def _note(request: bytes | str, said: bytes | str) -> Note:
-    note = orjson.loads(said)
-    # The scripts count a part of a unit as none, and so must who looks at what is noted.
-    items = [(str(sku), _whole(units)) for sku, units, *_ in note["items"]]
-    entry, buyer = note.get("entry", ""), note.get("buyer", "")
+def _reservation(order_id: bytes | str, encoded: bytes | str) -> Reservation:
+    fields = orjson.loads(encoded)
+    # The scripts do not read a reservation with fractions of a unit, so it must not be read here either.
+    items = [(str(name), _whole(units)) for name, units, *_ in fields["items"]]
+    entry, buyer = fields.get("entry", ""), fields.get("buyer", "")
     if not (ENTRY.fullmatch(entry) and BUYER.fullmatch(buyer)):
-        raise ValueError(f"It names the entry {entry!r} and the buyer {buyer!r}.")
-    return Note(UUID(text(request)), items, float(note["at"]), entry, buyer)
+        raise ValueError(f"Invalid entry {entry!r} or buyer {buyer!r}.")
+    return Reservation(UUID(text(order_id)), items, float(fields["at"]), entry, buyer)
 
 
 def _whole(units: object) -> int:
     if isinstance(units, bool) or not isinstance(units, (int, float)) or units != int(units):
-        raise ValueError(f"{units!r} is no number of units.")
+        raise ValueError(f"{units!r} is not a whole number of units.")
     return int(units)
 
 
-def _keys(skus: Iterable[str]) -> list[str]:
-    return [NOTES, UNITS, *(counter_key(sku) for sku in skus)]
+def _keys(names: Iterable[str]) -> list[str]:
+    return [RESERVATIONS, RESERVED_UNITS, *map(counter_key, names)]
 
 
 def text(value: bytes | str) -> str:
-    """What a client said, whether it decodes or not."""
+    """Decode a value from a client, whether or not the client decodes."""
     return value.decode() if isinstance(value, bytes) else value

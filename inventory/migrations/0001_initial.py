@@ -15,10 +15,10 @@ class Migration(migrations.Migration):
             name='StockItem',
             fields=[
                 ('sku', models.CharField(max_length=64, primary_key=True, serialize=False)),
-                ('received', models.BigIntegerField(default=0, help_text='Units ever delivered, corrections included.')),
+                ('received', models.BigIntegerField(default=0, help_text='Units received, corrections included.')),
                 ('on_hand', models.BigIntegerField(default=0, help_text='Units that can still be sold.')),
-                ('version', models.BigIntegerField(default=0, editable=False, help_text='Grows with every write of the row.')),
-                ('fence', models.BigIntegerField(default=0, editable=False, help_text='The last lock grant that claimed the row.')),
+                ('version', models.BigIntegerField(default=0, editable=False, help_text='Incremented by every write of the row.')),
+                ('fence', models.BigIntegerField(default=0, editable=False, help_text='Fence of the last lock grant that wrote the row.')),
             ],
             options={
                 'ordering': ['sku'],

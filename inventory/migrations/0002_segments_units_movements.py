@@ -16,7 +16,7 @@ class Migration(migrations.Migration):
         migrations.AddField(
             model_name='stockitem',
             name='fenced_by',
-            field=models.CharField(default='', editable=False, help_text='Whose grants `fence` counts.', max_length=40),
+            field=models.CharField(default='', editable=False, help_text='The kind of lock that `fence` comes from.', max_length=40),
         ),
         migrations.CreateModel(
             name='StockUnit',
@@ -30,11 +30,11 @@ class Migration(migrations.Migration):
             fields=[
                 ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
                 ('kind', models.CharField(choices=[('delivered', 'Delivered'), ('corrected', 'Corrected'), ('returned', 'Returned')], max_length=20)),
-                ('units', models.BigIntegerField(help_text='Units that came; negative for units that turned out not to be there.')),
+                ('units', models.BigIntegerField(help_text='Units that came; negative for units that turned out to be missing.')),
                 ('why', models.CharField(blank=True, max_length=200)),
                 ('at', models.DateTimeField(auto_now_add=True)),
                 ('item', models.ForeignKey(db_column='sku', on_delete=django.db.models.deletion.PROTECT, related_name='movements', to='inventory.stockitem')),
-                ('who', models.ForeignKey(blank=True, help_text='Nobody: a program.', null=True, on_delete=django.db.models.deletion.PROTECT, to=settings.AUTH_USER_MODEL)),
+                ('who', models.ForeignKey(blank=True, help_text='Empty for a program.', null=True, on_delete=django.db.models.deletion.PROTECT, to=settings.AUTH_USER_MODEL)),
             ],
             options={
                 'ordering': ['-at', '-pk'],
@@ -55,7 +55,7 @@ class Migration(migrations.Migration):
                 'constraints': [models.UniqueConstraint(fields=('item', 'number'), name='segment_once_per_sku'), models.CheckConstraint(condition=models.Q(('on_hand__gte', 0)), name='segment_on_hand_not_negative')],
             },
         ),
-        # What was received is the sum of its movements, also of what came before there were any.
+        # Stock received before movements existed needs one too: the units received are the sum of the movements.
         migrations.RunSQL(
             "INSERT INTO inventory_stockmovement (sku, kind, units, why, at)"
             " SELECT sku, 'delivered', received, 'Received before movements were kept.', now()"

@@ -10,6 +10,6 @@ class Migration(migrations.Migration):
     ]
 
     operations = [
-        # Of the locks that are in Postgres.
+        # The tables of the locks in Postgres.
         migrations.RunSQL(LOCK_TABLES, "DROP TABLE lock_row, lock_grant; DROP SEQUENCE lock_fence"),
     ]

@@ -22,7 +22,7 @@ class Migration(migrations.Migration):
         migrations.AddField(
             model_name='stockitem',
             name='split_by',
-            field=models.CharField(default='', editable=False, help_text='The strategy that has split it for a sale, and alone may split it again; empty when none has.', max_length=40),
+            field=models.CharField(default='', editable=False, help_text='The strategy that has split the stock for a sale; only it may split it again. Empty: not split.', max_length=40),
         ),
         migrations.RunSQL(SPLIT_NOW, migrations.RunSQL.noop),
     ]

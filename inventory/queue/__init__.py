@@ -1,1 +1,1 @@
-"""The queue of accepted orders in Redis."""
+"""The queue of accepted orders in Redis, which workers save to Postgres."""

@@ -1,1 +1,1 @@
-"""The strategies: ways of taking stock that a sale may choose, one file each."""
+"""The strategies: one way of taking stock in each file. `registry.py` loads them by name."""

@@ -1,4 +1,4 @@
-"""`advisory-lock`: Postgres keeps a lock for the transaction that is not on any row."""
+"""`advisory-lock`: take an advisory lock of Postgres for each sku until the transaction ends."""
 
 from __future__ import annotations
 
@@ -9,15 +9,18 @@ from inventory.requests import OrderRequest, Placement, Save, save_one
 from inventory.strategies.base import Strategy
 from locking.postgres.names import advisory_key
 
-# One after the other, in the order of the array.
+# Postgres takes the locks one after the other, in the order of the array.
 LOCK = "SELECT pg_advisory_xact_lock(key) FROM unnest(%s::bigint[]) AS key"
 
 
 class AdvisoryLockStrategy(Strategy):
-    """`pg_advisory_xact_lock` on a number for each sku; the server lets go of it with the commit, never before.
+    """Take `pg_advisory_xact_lock` on a number for each sku, then check, subtract and save.
 
-    Whoever is refused has waited for the lock and touched no row. But it binds only those who ask for it: for whoever
-    corrects the stock or gives units back there is the guard in the statement that subtracts.
+    Guarantees: the server releases the lock with the commit, never before. The lock binds only transactions that ask
+    for it, so the guard of the UPDATE stays: corrections and returned units do not take the lock.
+    Costs: one more statement than `row-lock`. Customers of one sku wait for each other, but a refused one has locked no
+    row, so other writers of the row do not wait for them.
+    Choose it: when the thing to protect has no row, or its row must stay free for other writers.
     """
 
     name = "advisory-lock"
@@ -25,10 +28,10 @@ class AdvisoryLockStrategy(Strategy):
     def _place(self, order: OrderRequest, save: Save) -> Placement:
         with transaction.atomic(durable=True):
             with connection.cursor() as cursor:
-                # In the order of the numbers, not of the skus: where two skus have the same number, carts that are
-                # all in the order of their skus could still wait for each other in a circle.
+                # Sort by number, not by sku: two skus may have the same number, and then two orders that lock in the
+                # order of their skus could deadlock.
                 cursor.execute(LOCK, [sorted(key(sku) for sku in order.skus)])
-            stock.check(order.items, stock.pools(order.skus))
+            stock.check(order.items, stock.unsplit(order.skus))
             for item in order.items:
                 stock.take(item.sku, item.quantity)
             save_one(order, save)
@@ -36,8 +39,9 @@ class AdvisoryLockStrategy(Strategy):
 
 
 def key(sku: str) -> int:
-    """The number that stands for a sku, the same in every process; two skus of one number only wait for each other.
+    """Return the lock number of a sku, the same in every process.
 
-    A single 64-bit number leaves no room for a class of locks, so the class is in what is hashed.
+    Two skus with the same number only wait for each other. The prefix keeps other users of advisory locks apart: a
+    64-bit key leaves no room for a class of locks.
     """
     return advisory_key(f"advisory-lock:{sku}")

@@ -1,4 +1,4 @@
-"""The contract of a strategy: it takes stock, and decides when the order is saved."""
+"""The contract of a strategy: it takes the stock of an order and decides when the order is saved."""
 
 from __future__ import annotations
 
@@ -8,29 +8,33 @@ from typing import ClassVar
 
 from django.db import transaction
 
-from inventory.requests import OrderRequest, Placement, Returned, Save, Saved, Waiting
+from inventory.requests import OrderRequest, Placement, QueuedOrder, ReturnedUnits, Save, Saved
 
 
 class Strategy(ABC):
-    """A way of taking stock. Holds no state of an order: every thread may use the same object."""
+    """A way of taking stock. It holds no state of an order, so all threads share one object.
+
+    A strategy that sells from a copy of the stock, or splits it, overrides the methods below that keep this copy right;
+    `registry.COPYING` has to name it.
+    """
 
     name: str
     queues: ClassVar[bool] = False
-    """Whether it answers before the order is saved: somebody has to work the queue off."""
+    """Whether `place` returns before the order is saved. Workers then have to save the queued orders."""
 
     def place(self, order: OrderRequest, save: Save) -> Placement:
         """Take the stock of every item and save the order, or do neither.
 
         Args:
-            save: writes the order inside the transaction that the strategy has opened.
+            save: writes the order in the transaction that the strategy has opened.
 
         Returns:
-            Where the order is safe by now.
+            Where the order is stored: committed in Postgres, or queued in Redis.
 
         Raises:
             SoldOut, TryAgain, Refusal: nothing was sold.
-            RuntimeError: called inside a transaction. A lock let go before the commit is the oldest way to oversell,
-                and only the owner of the outermost transaction knows when the commit is.
+            RuntimeError: a transaction is open. The strategy must know when the outermost transaction commits: a lock
+                that is released before the commit lets the next order read old stock and oversell.
         """
         if transaction.get_connection().in_atomic_block:
             raise RuntimeError(f"{self.name} decides when to commit: call it outside any transaction.")
@@ -38,37 +42,37 @@ class Strategy(ABC):
 
     @abstractmethod
     def _place(self, order: OrderRequest, save: Save) -> Placement:
-        """What the strategy does. No transaction is open."""
+        """Do the work of `place`. No transaction is open."""
 
     def preheat(self, skus: Sequence[str], saved: Saved) -> None:
-        """Make whatever copy of the stock this strategy takes from, or make it right again. Harmless at any time.
+        """Make the copy of the stock that this strategy sells from, or correct it. Safe at any time.
 
         Args:
-            saved: tells requests that became orders from those that are on their way.
+            saved: tells which orders with a reservation are saved.
         """
 
     def unload(self, skus: Sequence[str]) -> None:
-        """Remove that copy, whosever sale of the skus it was made for: none is open now."""
+        """Remove the copy of the stock, whichever sale it was made for. No sale of these skus is open."""
 
     def refresh(self, skus: Sequence[str], saved: Saved) -> Mapping[str, int]:
-        """Bring up to date what copies there are: what is on hand in Postgres has changed, and is committed.
+        """Correct existing copies after a committed change of the units on hand.
 
         Returns:
-            By how many units the copy of each sku was wrong; a sku without a copy may be left out.
+            Units by which the copy of each sku was wrong; a sku without a copy may be missing.
 
         Raises:
-            RedisError: Redis did not answer; the copies are wrong until they are reconciled.
+            RedisError: Redis did not answer. The copies stay wrong until the stock is reconciled.
         """
         return {}
 
-    def given_back(self, returned: Sequence[Returned], saved: Saved) -> None:
-        """Orders ended, and their units are on hand again, committed. See `refresh`."""
+    def units_returned(self, returned: Sequence[ReturnedUnits], saved: Saved) -> None:
+        """Correct existing copies after orders have ended and their units are back, committed. See `refresh`."""
         self.refresh(sorted({each.sku for each in returned}), saved)
 
-    def waiting(self, customer: int, key: str) -> Waiting | None:
-        """The customer's request under this key that is safe but no order yet; None for a strategy that saves at once.
+    def queued_order(self, customer: int, key: str) -> QueuedOrder | None:
+        """Return the order on the queue that has a customer's idempotency key; None if the strategy saves at once.
 
         Raises:
-            StockUnavailable: that cannot be told at the moment.
+            StockUnavailable: Redis did not answer.
         """
         return None

@@ -1,4 +1,4 @@
-"""`group-commit`: who waits together is saved together."""
+"""`group-commit`: save the orders that wait in one process together, in one transaction."""
 
 from __future__ import annotations
 
@@ -14,14 +14,18 @@ from inventory.batching import Batcher
 from inventory.requests import OrderRequest, Placement, Save
 from inventory.strategies.base import Strategy
 
-AGAIN = 0.1
-"""Seconds for which an order that is tried again alone waits for a lock."""
+RETRY_LOCK_TIMEOUT = 0.1
+"""Seconds that an order waits for a lock when its batch failed and it is saved alone."""
 
 
 class GroupCommit(Strategy):
-    """One request of a process saves for all that wait in it, in one transaction; meanwhile the next group gathers.
+    """One thread of a process saves all orders that are waiting there, while the next batch collects.
 
-    The hot row is written once a group, and the disk is waited for once a group, so it gets faster as more buyers come.
+    Guarantees: those of `guarded-update`. Orders get units in order of arrival, and an order that makes the transaction
+    fail does so alone.
+    Costs: an order may wait for the batch before its own. Each process has its own batches, which still wait for each
+    other at the row.
+    Choose it: for one hot sku on Postgres alone. Row and disk are written once a batch, so throughput grows with load.
     """
 
     name = "group-commit"
@@ -37,39 +41,39 @@ class GroupCommit(Strategy):
 
 
 def commit(orders: Sequence[OrderRequest], save: Save) -> list[BaseException | None]:
-    """Save a group. An order that makes the transaction fail fails alone: the others are saved.
+    """Save a batch. When its transaction fails, save the orders one by one.
 
     Returns:
-        Why each order was sold nothing.
+        For each order, why it was sold nothing.
     """
     try:
         refusals = bulk.commit(orders, save)
     except BaseException as error:
-        if len(orders) > 1 and _is_answer(error):
-            with _in_a_hurry():
+        if len(orders) > 1 and _rolled_back(error):
+            with _short_lock_timeout():
                 return [refusal for order in orders for refusal in commit([order], save)]
         return [error] * len(orders)
     return [refusals.get(order.id) for order in orders]
 
 
-def _is_answer(error: BaseException) -> bool:
-    """Whether nothing was saved. Without an answer from Postgres the group may be, and so may each be on its own."""
+def _rolled_back(error: BaseException) -> bool:
+    """Return whether nothing was saved. When Postgres did not answer, the batch may be committed: do not retry."""
     if isinstance(error, OperationalError | InterfaceError):
         return isinstance(error.__cause__, LockNotAvailable | QueryCanceled | DeadlockDetected)
     return isinstance(error, Exception)
 
 
 @contextmanager
-def _in_a_hurry() -> Iterator[None]:
-    """Wait only `AGAIN` seconds for a lock: what one order waits for in vain, everybody waits for."""
+def _short_lock_timeout() -> Iterator[None]:
+    """Limit how long one order waits for a lock, because all callers of the batch wait for it."""
     try:
-        _set(f"SET lock_timeout = '{AGAIN}s'")
+        _set(f"SET lock_timeout = '{RETRY_LOCK_TIMEOUT}s'")
         yield
     finally:
         _set("RESET lock_timeout")
 
 
-def _set(what: str) -> None:
-    # Where Postgres does not answer now each order is told so by its own transaction.
+def _set(statement: str) -> None:
+    # If Postgres does not answer here, the transaction of each order reports it.
     with suppress(OperationalError, InterfaceError), connection.cursor() as cursor:
-        cursor.execute(what)
+        cursor.execute(statement)

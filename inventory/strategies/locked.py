@@ -1,4 +1,4 @@
-"""`…-lock`: lock, check, decrement, save, commit, unlock, in this order. The lock is a parameter."""
+"""`redis-lock` and the others: lock, check, decrement, save, commit, unlock, in this order. The lock is a parameter."""
 
 from __future__ import annotations
 
@@ -25,20 +25,19 @@ CLAIM = """
 
 
 class Locked(Strategy):
-    """A lock a sku around check, decrement and commit.
+    """Hold a distributed lock for each sku around check, decrement and commit.
 
-    The lock keeps buyers from colliding. It cannot keep a paused one from waking after its lease has ended, so the
-    statement that decrements also claims the row for the lease's fence: who has been overtaken changes nothing.
-
-    Locks of one kind count their grants alike, and each kind in its own way, so fences are compared within a kind: the
-    first grant of another kind claims the row whatever its fence is. Who slept from before such a change until after it
-    is not told apart, and neither is anybody who holds a lock without a fence. Then only the guard stands: it sells no
-    unit twice, whoever writes.
+    Guarantees: the lock keeps customers from colliding. It cannot stop a process that was paused until its lease ended,
+    so the UPDATE that decrements also writes the lease's fence, and refuses a lease that a later holder has overtaken.
+    Fences are comparable within one kind of lock only: the first grant of another kind is accepted whatever its fence
+    is. There, and with locks that give no fence, the guard `on_hand >= n` alone remains; it still sells no unit twice.
+    Costs: at least two round trips to the lock server for each item, and customers of one sku wait in line.
+    Choose it: when the decision involves systems beyond Postgres. For stock alone the row's own lock is enough.
 
     Args:
         name: of the strategy, and of the kind of fence that its lock gives.
-        make_lock: the lock of a sku.
-        wait: seconds a buyer waits for the locks of the whole cart.
+        make_lock: returns the lock of a sku.
+        wait: seconds that a customer waits for the locks of the whole order.
     """
 
     def __init__(self, name: str, make_lock: Callable[[str], Lock], *, wait: float) -> None:
@@ -47,7 +46,7 @@ class Locked(Strategy):
         self.wait = wait
 
     def _place(self, order: OrderRequest, save: Save) -> Placement:
-        # Taken from the pool now: what is slow and can be done before the lock is not done under it.
+        # Connect before the lock is taken, so that nobody waits for it.
         connection.ensure_connection()
         try:
             with ExitStack() as leases:
@@ -56,7 +55,7 @@ class Locked(Strategy):
                 for item in order.items:
                     lock = self.make_lock(item.sku)
                     held.append((item, leases.enter_context(lock.hold(max(0.0, until - time.monotonic())))))
-                # The commit comes before the ExitStack lets the locks go. The other way round is a rung of the ladder.
+                # Commit before the ExitStack releases the locks. The lab shows the other order as a flawed rung.
                 with transaction.atomic(durable=True):
                     for item, lease in held:
                         check_and_decrement(item, lease, self.name)
@@ -71,15 +70,15 @@ class Locked(Strategy):
 
 
 def check_and_decrement(item: RequestItem, lease: Lease, kind: str) -> None:
-    """Subtract a item in the open transaction, as the holder of its lock.
+    """Subtract an item in the open transaction, as the holder of its lock.
 
     Args:
-        kind: whose grants the fence counts.
+        kind: the kind of lock that the fence comes from.
 
     Raises:
         SoldOut: fewer units are on hand than the item wants.
-        StockElsewhere: they are not in the pool, see `stock.short`.
-        StockBusy: a later holder has been here, so this lease is over, whatever its clock says.
+        StockElsewhere: they are not unsplit, see `stock.shortage_error`.
+        StockBusy: a later holder of the lock has written the row, so this lease has ended.
     """
     if lease.fence is None:
         return stock.take(item.sku, item.quantity)
@@ -90,6 +89,6 @@ def check_and_decrement(item: RequestItem, lease: Lease, kind: str) -> None:
         row = StockItem.objects.filter(sku=item.sku).values_list("fence", "fenced_by", stock.all_on_hand()).first()
         fence, fenced_by, left = row or (0, "", 0)
         if fenced_by == kind and fence >= lease.fence:
-            raise StockBusy(f"{item.sku}: fence {lease.fence} was overtaken by a later holder of the lock.")
-        raise stock.short(item.sku, wanted=item.quantity, left=left)
+            raise StockBusy(f"{item.sku}: fence {lease.fence} was overtaken by a later holder of the lock. Try again.")
+        raise stock.shortage_error(item.sku, wanted=item.quantity, left=left)
     return None

@@ -1,6 +1,6 @@
-"""The locks that a sale may put around the taking of stock: those whose server the shop knows.
+"""The locks that a lock strategy may use, each made from the settings.
 
-The clients of etcd and ZooKeeper are imported where they are used: they load slowly, and few shops have these servers.
+The clients of etcd and ZooKeeper are imported inside the functions: they load slowly, and few shops have these servers.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import hashlib
 import math
 import os
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -24,8 +24,9 @@ from psycopg.pq import Conninfo
 from redis import Redis
 
 from inventory.strategies.locked import Locked
-from locking import ProcessLock, RedisLock, Redlock
-from locking.postgres import AdvisoryLock, InsertLock, RowLock
+from locking import Lock, ProcessLock, RedisLock, Redlock
+from locking.postgres import InsertLock, RowLock
+from locking.postgres.advisory import AdvisoryLock
 
 if TYPE_CHECKING:
     from etcd3gw import Etcd3Client
@@ -39,91 +40,93 @@ _starting = threading.Lock()
 
 
 def stock_lock(sku: str, segment: int | None = None) -> RedisLock:
-    """The lock of a sku, or of a segment of it, in the shop's Redis."""
-    name = name_of(sku) if segment is None else f"{name_of(sku)}:{segment}"
+    """Return the lock of a sku, or of one of its segments, in the shop's Redis."""
+    name = lock_name(sku) if segment is None else f"{lock_name(sku)}:{segment}"
     return RedisLock(get_redis_connection("default"), name, ttl=settings.STOCK_LOCK_TTL)
 
 
 def redlock(sku: str) -> Redlock:
-    """On a majority of REDLOCK_URLS. It gives no fence."""
-    return Redlock(_redlock_clients(), name_of(sku), ttl=settings.STOCK_LOCK_TTL)
+    """Return a lock on the majority of REDLOCK_URLS. It gives no fence."""
+    return Redlock(_redlock_clients(), lock_name(sku), ttl=settings.STOCK_LOCK_TTL)
 
 
 def etcd_lock(sku: str) -> EtcdLock:
-    """On the etcd at ETCD_URL, whose times are whole seconds."""
+    """Return a lock in the etcd at ETCD_URL. etcd accepts a TTL in whole seconds only."""
     from locking.etcd import EtcdLock
 
-    return EtcdLock(_etcd_client(), name_of(sku), ttl=math.ceil(settings.STOCK_LOCK_TTL))
+    return EtcdLock(_etcd_client(), lock_name(sku), ttl=math.ceil(settings.STOCK_LOCK_TTL))
 
 
 def zookeeper_lock(sku: str) -> ZooKeeperLock:
-    """On the ZooKeeper at ZOOKEEPER_HOSTS. The first to ask waits until its client has a connection."""
+    """Return a lock in the ZooKeeper at ZOOKEEPER_HOSTS. The first call waits for the connection."""
     from locking.zookeeper import ZooKeeperLock
 
     client, connected = _zookeeper_client()
     connected.wait(settings.STOCK_LOCK_WAIT)
-    return ZooKeeperLock(client, name_of(sku))
+    return ZooKeeperLock(client, lock_name(sku))
 
 
 def file_lock(sku: str) -> ProcessLock:
-    """A file in LOCK_FOLDER, so it keeps apart the processes of one machine. It gives no fence."""
+    """Return a lock on a file in LOCK_FOLDER, for the processes of one machine. It gives no fence."""
     folder = Path(settings.LOCK_FOLDER)
-    with suppress(OSError):  # the lock says what is wrong with it
+    with suppress(OSError):  # The lock reports what is wrong with the folder.
         folder.mkdir(mode=0o700, exist_ok=True)
-    # A sku can be longer than the name of a file.
+    # Hash the sku, which can be longer than a file name may be.
     return ProcessLock(folder, f"stock-{hashlib.sha256(sku.encode()).hexdigest()}")
 
 
 def session_lock(sku: str) -> AdvisoryLock:
-    """An advisory lock of Postgres on a connection of its own. It gives no fence."""
-    return AdvisoryLock(conninfo(), name_of(sku))
+    """Return an advisory lock of Postgres on a connection of its own. It gives no fence."""
+    return AdvisoryLock(conninfo(), lock_name(sku))
 
 
 def insert_lock(sku: str) -> InsertLock:
-    """A row in Postgres that only one can insert."""
-    return InsertLock(conninfo(), name_of(sku), ttl=settings.STOCK_LOCK_TTL)
+    """Return a lock whose holder is the one that has inserted its row in Postgres."""
+    return InsertLock(conninfo(), lock_name(sku), ttl=settings.STOCK_LOCK_TTL)
 
 
 def row_lock(sku: str) -> RowLock:
-    """A row of a table of locks in Postgres, on a connection of its own."""
-    return RowLock(conninfo(), name_of(sku))
+    """Return a lock on an existing row of the lock table in Postgres, on a connection of its own."""
+    return RowLock(conninfo(), lock_name(sku))
 
 
 class LockTable(Locked):
-    """`lock-table`: the lock of a sku is a row, which has to be there before it can be locked."""
+    """`lock-table`: the lock of a sku is a row, which `preheat` inserts, since only an existing row can be locked."""
 
     def preheat(self, skus: Sequence[str], saved: Saved) -> None:
         with connection.cursor() as cursor:
             cursor.execute(
                 "INSERT INTO lock_row (name) SELECT unnest(%s::text[]) ON CONFLICT DO NOTHING",
-                [sorted(map(name_of, skus))],
+                [sorted(map(lock_name, skus))],
             )
 
 
-def lock_strategies() -> Iterator[Locked]:
-    """The lock-wrapped strategy over each lock whose server is known."""
-    wait = settings.STOCK_LOCK_WAIT
-    yield Locked("insert-lock", insert_lock, wait=wait)
-    yield LockTable("lock-table", row_lock, wait=wait)
-    yield Locked("redis-lock", stock_lock, wait=wait)
-    yield Locked("session-lock", session_lock, wait=wait)
-    if settings.ETCD_URL:
-        yield Locked("etcd-lock", etcd_lock, wait=wait)
-    if settings.LOCK_FOLDER:
-        yield Locked("file-lock", file_lock, wait=wait)
-    if settings.REDLOCK_URLS:
-        yield Locked("redlock", redlock, wait=wait)
-    if settings.ZOOKEEPER_HOSTS:
-        yield Locked("zookeeper-lock", zookeeper_lock, wait=wait)
+LOCKS: Mapping[str, Callable[[str], Lock]] = {
+    "etcd-lock": etcd_lock,
+    "file-lock": file_lock,
+    "insert-lock": insert_lock,
+    "lock-table": row_lock,
+    "redis-lock": stock_lock,
+    "redlock": redlock,
+    "session-lock": session_lock,
+    "zookeeper-lock": zookeeper_lock,
+}
+"""What returns the lock of a sku, by the name of the strategy."""
 
 
-def name_of(sku: str) -> str:
-    """What the lock of a sku is called. A lock's name has no braces; a sku may."""
+def lock_strategy(name: str) -> Locked:
+    """Return the strategy that holds this lock."""
+    kind = LockTable if name == "lock-table" else Locked
+    return kind(name, LOCKS[name], wait=settings.STOCK_LOCK_WAIT)
+
+
+def lock_name(sku: str) -> str:
+    """Return the name of the lock of a sku. Braces are quoted, because a lock's name must not have any."""
     return f"stock:{quote(sku, safe='/:')}"
 
 
 def conninfo() -> str:
-    """Where the shop's Postgres is, for connections that a lock opens for itself."""
+    """Return the connection string of the shop's Postgres, for locks that open connections of their own."""
     known = {option.keyword.decode() for option in Conninfo.get_defaults()}
     wanted = connection.get_connection_params()
     return make_conninfo("", **{name: value for name, value in wanted.items() if name in known})
@@ -149,7 +152,7 @@ def _zookeeper_client() -> tuple[KazooClient, threading.Event]:
 
 @cache
 def _zookeeper_client_of(process: int) -> tuple[KazooClient, threading.Event]:
-    """One for each process, since its threads do not survive a fork. It connects again by itself, for ever."""
+    """Return the client of a process: its threads do not survive a fork. It reconnects without limit."""
     from kazoo.client import KazooClient
 
     client = KazooClient(

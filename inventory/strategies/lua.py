@@ -1,4 +1,4 @@
-"""`lua`: Redis admits with one script, then Postgres decides."""
+"""`lua`: one script admits the order in Redis, then Postgres decides on it."""
 
 from __future__ import annotations
 
@@ -16,12 +16,16 @@ from inventory.strategies.base import Strategy
 
 
 class Lua(Strategy):
-    """Check-and-decrement in Redis, noting whose units they are; then the guarded update and the order in Postgres.
+    """Check and decrement a counter in Redis, and reserve the units for the order; then save as `guarded-update` does.
 
-    Who comes too late is refused by Redis and never waits for the hot row.
+    Guarantees: Redis never decides alone. Postgres refuses units that a restarted Redis offers again, "sold out" is
+    checked there too, and the reservation tells whose units were taken when a process dies.
+    Costs: two round trips to Redis in addition, and a copy of the stock that must be preheated and reconciled. Admitted
+    customers still wait for each other at the row.
+    Choose it: when far more customers come than there are units. Redis refuses late ones; they never touch the row.
 
     Args:
-        counters: the stock in Redis; called when it is needed, so that nothing connects at import.
+        counters: returns the counters in Redis. Called for each order, so that nothing connects at import.
     """
 
     name = "lua"
@@ -31,33 +35,33 @@ class Lua(Strategy):
 
     def _place(self, order: OrderRequest, save: Save) -> Placement:
         counters = self.counters()
-        with self.agreed():
+        with self.verifying_sold_out():
             counters.take(order)
         try:
-            decide(order, order.skus, counters, save)
+            save_admitted(order, order.skus, counters, save)
         except (SoldOut, StockElsewhere) as error:
-            # Redis has admitted what is not there: it has lost its last second. The next buyer finds no counter; or, if
-            # it does not answer now, is refused like this one.
+            # Redis admitted units that do not exist, for example because it lost its last second. Delete the counter:
+            # the next order finds none and loads it. If this fails, the next order is refused here like this one.
             with suppress(RedisError):
                 counters.unload([error.sku])
             raise
         return Placement.COMMITTED
 
     @contextmanager
-    def agreed(self) -> Iterator[None]:
-        """For the block, in which Redis is asked: "sold out" it says only if Postgres has no more either.
+    def verifying_sold_out(self) -> Iterator[None]:
+        """Let "sold out" pass from the block, which asks Redis, only if Postgres has no more units either.
 
         Raises:
-            StockNotLoaded: it has.
+            StockNotLoaded: Postgres has more.
         """
         try:
             yield
         except SoldOut as refused:
             try:
-                admits = self.counters().admits(refused.sku)
+                total = self.counters().total(refused.sku)
             except RedisError as error:
                 raise StockUnavailable(f"Redis did not answer: {error}") from error
-            agree(refused.sku, admits)
+            verify_sold_out(refused.sku, total)
             raise
 
     def preheat(self, skus: Sequence[str], saved: Saved) -> None:
@@ -70,48 +74,48 @@ class Lua(Strategy):
         return load(self.counters(), skus, saved, make=False)
 
 
-def agree(sku: str, admits: int | None) -> None:
-    """Redis would say "sold out". It may have come back older than the truth, and have too little.
+def verify_sold_out(sku: str, total: int | None) -> None:
+    """Check with Postgres before "sold out" is answered: a Redis that was restored may have too small a counter.
 
     Args:
-        admits: what it may still admit and what is reserved, as of a moment before this call. Since then orders have
-            made what is on hand less, and nothing has made it more but units that came back.
+        total: counter plus reserved units in Redis, read before this call. Since then orders have only lowered the
+            units on hand, unless units came back.
 
     Raises:
-        StockNotLoaded: more is on hand. Whoever loads the stock makes Redis right again.
+        StockNotLoaded: more units are on hand. Loading the stock corrects Redis.
     """
-    if admits is None or stock.on_hand(sku) > admits:
-        raise StockNotLoaded(f"{sku} has more on hand than Redis knows of: preheat its sale.")
+    if total is None or stock.on_hand(sku) > total:
+        raise StockNotLoaded(f"{sku} has more units on hand than Redis counts: preheat its sale.")
 
 
 def load(counters: Counters, skus: Sequence[str], saved: Saved, *, make: bool) -> dict[str, int]:
-    """Make counters agree with Postgres, also while the shop is selling.
+    """Set counters from the units on hand in Postgres, also while the shop is selling.
 
     Args:
-        make: make those that are not there, too.
+        make: create missing counters too.
 
     Returns:
-        By how much each was wrong; a sku without a counter is left out.
+        Units by which each counter was wrong; a sku without a counter is missing.
 
     Raises:
         RedisError: Redis did not answer.
     """
     changes = {}
     with transaction.atomic():
-        # While the rows are locked no order of these skus is committed, so what is noted is either an order by now or
-        # still on its way.
+        # While the rows are locked, no order of these skus is committed: each reserved order is either saved, and in
+        # `committed`, or still to come.
         on_hand = stock.lock(skus)
-        committed = saved(counters.requests())
+        committed = saved(counters.order_ids())
         for sku in skus:
             changes[sku] = counters.load(sku, on_hand.get(sku, 0), committed, make=make)
     return {sku: change for sku, change in changes.items() if change is not None}
 
 
-def decide(order: OrderRequest, taken: Sequence[str], counters: Counters, save: Save) -> None:
-    """Let Postgres decide on what Redis has admitted, and tell Redis what became of it.
+def save_admitted(order: OrderRequest, names: Sequence[str], counters: Counters, save: Save) -> None:
+    """Save an order that Redis has admitted, and end its reservation.
 
     Args:
-        taken: what the counters are called from which each item was taken.
+        names: of the counters from which the items were taken.
     """
     rolls_back = True
     try:
@@ -119,14 +123,14 @@ def decide(order: OrderRequest, taken: Sequence[str], counters: Counters, save: 
             for item in order.items:
                 stock.take(item.sku, item.quantity)
             save_one(order, save)
-            # From here on the COMMIT may have reached Postgres though its answer does not reach us. The note of
-            # what is reserved then stays, and reconciling asks Postgres whether the order exists.
+            # From here on, COMMIT may have reached Postgres although its answer does not reach us. The reservation
+            # then stays, and reconciliation asks Postgres whether the order exists.
             rolls_back = False
     except IntegrityError:
-        counters.give_back(order.id, taken)  # Postgres has answered, and the answer was no
+        counters.give_back(order.id, names)  # Postgres answered, so the order was not committed.
         raise
     except BaseException:
         if rolls_back:
-            counters.give_back(order.id, taken)
+            counters.give_back(order.id, names)
         raise
-    counters.confirm_reservation(order.id, taken)
+    counters.confirm_reservation(order.id, names)

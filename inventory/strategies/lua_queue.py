@@ -1,4 +1,4 @@
-"""`lua-queue`: Redis takes and queues in one script; workers save many orders at once."""
+"""`lua-queue`: one script takes the stock and queues the order in Redis; workers save many orders at once."""
 
 from __future__ import annotations
 
@@ -10,33 +10,34 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
 from django.db import DataError, Error, IntegrityError, transaction
-from django.dispatch import Signal
 from psycopg.errors import NotNullViolation, UniqueViolation
 from redis import RedisError
 
 from inventory import bulk
-from inventory.counters.whole import Counters, Note
+from inventory.counters.whole import Counters, Reservation
 from inventory.errors import Duplicate, InventoryError, SoldOut, StockElsewhere, StockUnavailable
-from inventory.queue.stream import Queue, QueueEntry
-from inventory.requests import OrderRequest, Placement, Reject, Returned, Save, Saved, Waiting
+from inventory.queue.entries import QueueEntry
+from inventory.queue.signals import worker_needed
+from inventory.queue.stream import Queue
+from inventory.requests import OrderRequest, Placement, QueuedOrder, Reject, ReturnedUnits, Save, Saved
 from inventory.strategies.lua import Lua
 
 logger = logging.getLogger(__name__)
 
-queued = Signal()
-"""Sent when an order is queued and nobody is at work: somebody has to call `LuaQueue.work`."""
-
 BATCH = 500
-"""Orders in a transaction."""
+"""Orders that a worker saves in one transaction."""
 
 
 class LuaQueue(Lua):
-    """The buyer is answered when the order is in Redis, and its rows follow. Fast, and as durable as Redis' own log.
+    """Answer when the order is in Redis; its rows follow.
 
-    What Redis admitted and Postgres refuses is rejected, and its units go back: Redis never decides alone.
+    Guarantees: an accepted order is as durable as Redis' own log, and is saved at least once and sold at most once. An
+    order that Redis admitted and Postgres refuses is rejected, and its units go back.
+    Costs: workers to run and to watch. Customers get "queued" first, and may be told "rejected" later.
+    Choose it: for the highest peaks. One round trip to Redis accepts an order, and no customer waits for Postgres.
 
     Args:
-        queue: the queue in Redis; called when it is needed.
+        queue: returns the queue in Redis. Called when it is needed.
     """
 
     name = "lua-queue"
@@ -47,28 +48,28 @@ class LuaQueue(Lua):
         self.queue = queue
 
     def _place(self, order: OrderRequest, save: Save) -> Placement:
-        with self.agreed():
-            place, first = self.queue().put(order)
-        if first:
-            queued.send_robust(sender=type(self))
+        with self.verifying_sold_out():
+            place, wake_worker = self.queue().append(order)
+        if wake_worker:
+            worker_needed.send_robust(sender=type(self))
         return Placement(place)
 
     def work(self, save: Save, reject: Reject, saved: Saved, *, shift: float = math.inf) -> int:
-        """Save what is queued, until nothing is. Several may work at the same time.
+        """Save queued orders until the queue is empty. Several workers may run at the same time.
 
         Args:
             reject: writes the orders that are sold nothing after all.
-            shift: seconds after which it ends where more is queued, so that others have their turn, and another
-                worker is woken.
+            shift: seconds after which the worker returns although more is queued, so that other tasks get their turn,
+                and asks for another worker.
 
         Returns:
-            How many requests were taken off the queue.
+            The number of entries taken off the queue.
 
         Raises:
-            django.db.Error: Postgres does not answer, or cannot save anything now; what is queued stays so.
+            django.db.Error: Postgres did not answer, or cannot save anything now. The orders stay on the queue.
             RedisError: Redis did not answer.
         """
-        queue, worker, total, resting = self.queue(), uuid.uuid4().hex, 0, False
+        queue, worker, total, looked_twice = self.queue(), uuid.uuid4().hex, 0, False
         ends = time.monotonic() + shift
         while True:
             entries = queue.read(worker, BATCH)
@@ -77,30 +78,30 @@ class LuaQueue(Lua):
                     self._save(entries, save, reject, saved)
                 except (Error, RedisError):
                     with suppress(RedisError):
-                        queue.put_back(worker, entries)
+                        queue.hand_back(worker, entries)
                     raise
-                total, resting = total + len(entries), False
+                total, looked_twice = total + len(entries), False
                 if time.monotonic() >= ends:
-                    queue.leave(worker)
-                    queued.send_robust(sender=type(self))
+                    queue.remove_worker(worker)
+                    worker_needed.send_robust(sender=type(self))
                     return total
-            elif resting:
-                queue.leave(worker)
+            elif looked_twice:
+                queue.remove_worker(worker)
                 return total
             else:
-                queue.rest()
-                resting = True
+                queue.clear_wake_up()
+                looked_twice = True
 
     def _save(self, entries: Sequence[QueueEntry], save: Save, reject: Reject, saved: Saved) -> None:
-        """Save requests in one transaction. One that makes it fail is set aside, and stops nobody."""
-        requests = [entry.request for entry in entries if entry.request]
+        """Save orders in one transaction. If it fails, save each alone; one that still fails becomes a dead letter."""
+        orders = [entry.order for entry in entries if entry.order]
         try:
-            if len(requests) < len(entries):
+            if len(orders) < len(entries):
                 raise ValueError("An entry cannot be read.")
-            # What a worker that died has committed is sold, also where nothing is left to sell.
-            orders = saved([request.id for request in requests])
-            refusals = bulk.commit([request for request in requests if request.id not in orders], save, reject)
-            refusals.update({order: Duplicate(order) for order in orders})
+            # Skip orders that a worker committed before it died: they are sold, even if no units are left now.
+            sold = saved([order.id for order in orders])
+            refusals = bulk.commit([order for order in orders if order.id not in sold], save, reject)
+            refusals.update({order_id: Duplicate(order_id) for order_id in sold})
         except Exception as error:
             if _would_fail_for_any(error):
                 raise
@@ -113,88 +114,89 @@ class LuaQueue(Lua):
         self._take_off(entries, refusals, saved)
 
     def _dead_letter(self, entry: QueueEntry, reason: str, reject: Reject) -> None:
-        if entry.request is None:
-            entry = self.queue().promised(entry)
-        logger.error("OrderRequest %s cannot be saved: %s", entry.id or entry.number, reason)
-        if entry.request is not None:
-            _reject_if_possible(entry.request, reason, reject)
-        self.queue().dead_letter(entry, reason)
+        if entry.order is None:
+            entry = self.queue().recover(entry)
+        logger.error(
+            "Queued order %s cannot be saved and is kept as a dead letter: %s", entry.order_id or entry.entry_id, reason
+        )
+        if entry.order is not None:
+            _reject_if_possible(entry.order, reason, reject)
+        self.queue().finish_dead_letter(entry, reason)
 
-    def end(self, note: Note, reject: Reject) -> bool:
-        """End a request whose entry is no longer on the queue: nobody would ever save it. It is rejected.
+    def end_lost(self, reservation: Reservation, reject: Reject) -> bool:
+        """Reject an order that has a reservation and no entry on the queue, so that no worker would ever save it.
 
         Returns:
-            Whether it was noted; its units, and the customer's, go back once.
+            Whether it still had a reservation: its units go back once.
         """
         reason = "The queue has lost this order before it was saved."
-        entry = self.queue().promised(QueueEntry(note.entry, note.request, None, ""))
-        if entry.request is None:
-            return self.counters().give_back(note.request, [sku for sku, _ in note.items])
-        _reject_if_possible(entry.request, reason, reject)
-        return self.queue().back(entry, reason=reason)
+        entry = self.queue().recover(QueueEntry(reservation.entry, reservation.order_id, None, ""))
+        if entry.order is None:
+            return self.counters().give_back(reservation.order_id, [name for name, _ in reservation.items])
+        _reject_if_possible(entry.order, reason, reject)
+        return self.queue().finish_refused(entry, reason=reason)
 
     def _take_off(self, entries: Sequence[QueueEntry], refusals: dict[uuid.UUID, InventoryError], saved: Saved) -> None:
-        # Refused here may be what another worker has sold: one that died after its commit, or was only paused.
+        # An order that was refused here may be sold by another worker that died after its commit, or was only paused.
         sold = saved(refusals) if refusals else set()
         queue = self.queue()
-        queue.done(entry for entry in entries if entry.id not in refusals or entry.id in sold)
-        distrusted: set[str] = set()
+        queue.finish_saved(entry for entry in entries if entry.order_id not in refusals or entry.order_id in sold)
+        wrong_counters: set[str] = set()
         for entry in entries:
-            if entry.id is None or entry.id in sold:
+            if entry.order_id is None or entry.order_id in sold:
                 continue
-            match refusals.get(entry.id):
+            match refusals.get(entry.order_id):
                 case None:
                     continue
-                case Duplicate(existing=existing, same=True) if existing != entry.id:  # else it is rejected already
-                    queue.back(entry, instead=existing)
+                # A duplicate of itself is an order that was rejected before: it falls through to the next case.
+                case Duplicate(existing=existing, same=True) if existing != entry.order_id:
+                    queue.finish_refused(entry, existing=existing)
                 case refusal:
-                    queue.back(entry, reason=str(refusal))
+                    queue.finish_refused(entry, reason=str(refusal))
                     if isinstance(refusal, SoldOut | StockElsewhere):
-                        distrusted.add(refusal.sku)
-        if distrusted:
-            super().refresh(sorted(distrusted), saved)
+                        wrong_counters.add(refusal.sku)
+        if wrong_counters:
+            super().refresh(sorted(wrong_counters), saved)
 
     def unload(self, skus: Sequence[str]) -> None:
         super().unload(skus)
-        self.queue().forget(skus)
+        self.queue().bought.forget(skus)
 
     def refresh(self, skus: Sequence[str], saved: Saved) -> Mapping[str, int]:
-        """Nothing: the counters are those of `lua`, which brings them up to date."""
+        """Do nothing: `lua` refreshes the counters, which both strategies share."""
         return {}
 
-    def given_back(self, returned: Sequence[Returned], saved: Saved) -> None:
-        self.queue().allow(returned)
+    def units_returned(self, returned: Sequence[ReturnedUnits], saved: Saved) -> None:
+        self.queue().bought.subtract(returned)
 
-    def waiting(self, customer: int, key: str) -> Waiting | None:
+    def queued_order(self, customer: int, key: str) -> QueuedOrder | None:
         try:
-            return self.queue().under(customer, key)
+            return self.queue().find_by_key(customer, key)
         except RedisError as error:
             raise StockUnavailable(f"Redis did not answer: {error}") from error
 
 
-def _reject_if_possible(request: OrderRequest, reason: str, reject: Reject) -> None:
-    """Write that a request is rejected. Whatever is wrong with it may be wrong here too, and must stop nobody.
+def _reject_if_possible(order: OrderRequest, reason: str, reject: Reject) -> None:
+    """Write an order as rejected. Whatever keeps it from being saved may fail this too, and must not stop the others.
 
     Raises:
-        django.db.Error: Postgres does not answer, or cannot save anything now: this is the next worker's.
+        django.db.Error: Postgres did not answer, or cannot save anything now. The next worker tries again.
     """
     try:
         with transaction.atomic():
-            reject({request: reason})
+            reject({order: reason})
     except Exception as error:
         if _would_fail_for_any(error):
             raise
-        logger.exception(
-            "OrderRequest %s cannot be written as rejected either; Redis remembers its outcome for a day.", request.id
-        )
+        logger.exception("Order %s cannot be written as rejected. Redis keeps its outcome for a day.", order.id)
 
 
 def _would_fail_for_any(error: Exception) -> bool:
-    """Whether the request is not to blame: Postgres is away, read-only, or has not the tables or rights that it should.
+    """Return whether any order would fail like this: Postgres is away, read-only, or lacks tables or rights.
 
-    Only what Postgres says of the values is the request's own. Not so that one is missing, since who read the request
-    has seen that all are there: there is a column that this version of the shop does not know. Nor that one is there
-    already, for which Save looks: a sequence is behind, as after a failover to a logical replica.
+    Only errors about the values are the order's own, with two exceptions. A missing value is not: every field was
+    checked when the entry was read, so the table has a column that this version of the shop does not know. Nor is a
+    value that exists already, which `Save` checks for: a sequence is behind, as after a failover to a logical replica.
     """
     not_its_own = isinstance(error.__cause__, (NotNullViolation, UniqueViolation))
     return isinstance(error, Error) and (not_its_own or not isinstance(error, (DataError, IntegrityError)))

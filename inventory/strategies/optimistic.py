@@ -1,4 +1,4 @@
-"""`optimistic`: read, decide, and write only if nobody wrote in between."""
+"""`optimistic`: read the row, decide, and write only if its version is still the same; else try again."""
 
 from __future__ import annotations
 
@@ -16,12 +16,18 @@ from inventory.strategies.base import Strategy
 
 
 class Optimistic(Strategy):
-    """Compare-and-set on the row's version, tried again a bounded number of times.
+    """Compare-and-set on the row's version, with a bounded number of attempts.
+
+    Guarantees: no unit is sold twice, and "sold out" is answered only after reading too few units. When all attempts
+    fail, the answer is "try again".
+    Costs: one read an item while there is no contention. With many customers of one sku most attempts fail, and each
+    one has cost a transaction.
+    Choose it: when conflicts are rare. Not for a flash sale; it is here for comparison.
 
     Args:
-        attempts: tries in all. When they are used up the answer is "try again", never "sold out".
-        backoff: seconds; before its k-th retry it waits a random time up to `backoff * k`, so that the losers of one
-            round do not meet again in the next.
+        attempts: in all.
+        backoff: seconds. Retry k waits a random time of up to `backoff * k`, so that the customers who lost one round
+            do not meet again in the next.
     """
 
     name = "optimistic"
@@ -39,28 +45,28 @@ class Optimistic(Strategy):
                     for item in order.items:
                         compare_and_set(item)
                     save_one(order, save)
-            except Overtaken:
+            except VersionChanged:
                 continue
             return Placement.COMMITTED
-        raise StockConflict(f"Others were faster {self.attempts} times.")
+        raise StockConflict(f"Other orders changed the stock before each of {self.attempts} attempts. Try again.")
 
 
-class Overtaken(Exception):
-    """Somebody wrote the row between our read and our write."""
+class VersionChanged(Exception):
+    """Another transaction wrote the row between our read and our write."""
 
 
 def compare_and_set(item: RequestItem) -> None:
-    """Subtract a item in the open transaction, if the row is still the one that was read.
+    """Subtract an item in the open transaction if the row is unchanged since it was read.
 
     Raises:
-        SoldOut, StockElsewhere: the row that was read has too few units, see `stock.short`.
-        Overtaken: the row has changed since.
+        SoldOut, StockElsewhere: the row that was read has too few units, see `stock.shortage_error`.
+        VersionChanged: the row has changed.
     """
     row = StockItem.objects.filter(sku=item.sku).only("on_hand", "version").first()
     if row is None or row.on_hand < item.quantity:
-        raise stock.short(item.sku, wanted=item.quantity, left=stock.on_hand(item.sku))
+        raise stock.shortage_error(item.sku, wanted=item.quantity, left=stock.on_hand(item.sku))
     changed = StockItem.objects.filter(sku=item.sku, version=row.version, on_hand__gte=item.quantity).update(
         on_hand=F("on_hand") - item.quantity, version=row.version + 1
     )
     if not changed:
-        raise Overtaken
+        raise VersionChanged

@@ -1,11 +1,15 @@
-"""The strategies that a sale may choose. What is wrong on purpose is not here: no registry outside the lab knows it."""
+"""The strategies that a sale may choose, loaded by name when they are first used.
+
+Flawed strategies are not here: they live in the lab, and no registry outside the lab knows them.
+"""
 
 from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Collection, Mapping, Sequence
-from functools import cache
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 from uuid import UUID
 
 from django.conf import settings
@@ -14,104 +18,203 @@ from django_redis import get_redis_connection
 from redis import RedisError
 
 from inventory import sold_out
-from inventory.counters.segmented import SegmentCounters
-from inventory.counters.whole import Counters, Note
 from inventory.errors import StockUnavailable, UnknownStrategy
 from inventory.models import StockItem
-from inventory.queue.stream import Queue
-from inventory.requests import Reject, Returned, Save, Saved, Waiting
-from inventory.strategies.advisory_lock import AdvisoryLockStrategy
-from inventory.strategies.base import Strategy
-from inventory.strategies.group_commit import GroupCommit
-from inventory.strategies.guarded_update import GuardedUpdate
-from inventory.strategies.locks import lock_strategies, stock_lock
-from inventory.strategies.lua import Lua
-from inventory.strategies.lua_queue import LuaQueue, queued
-from inventory.strategies.optimistic import Optimistic
-from inventory.strategies.row_lock import RowLockStrategy
-from inventory.strategies.segmented_lock import SegmentedLock
-from inventory.strategies.segmented_redis import SegmentedRedis
-from inventory.strategies.unit_rows import UnitRows
+from inventory.queue.signals import worker_needed
+from inventory.requests import QueuedOrder, Reject, ReturnedUnits, Save, Saved
+
+if TYPE_CHECKING:
+    from inventory.counters.segmented import SegmentCounters
+    from inventory.counters.whole import Counters, Reservation
+    from inventory.queue.stream import Queue
+    from inventory.strategies.base import Strategy
+    from inventory.strategies.lua_queue import LuaQueue
 
 __all__ = [
     "NAMES",
-    "Strategy",
-    "Waiting",
     "counters",
-    "end",
-    "gather",
+    "end_lost_order",
     "get",
-    "given_back",
-    "in_redis",
-    "misplaced",
+    "merge_splits_of_others",
     "preheat",
-    "promised",
     "queue",
-    "queued",
+    "queued_order",
+    "redis_stock",
     "refresh",
+    "sales_with_queued_orders",
     "segment_counters",
-    "stock_lock",
+    "split_by_others",
+    "units_returned",
     "unload",
-    "waiting",
     "work",
+    "worker_needed",
 ]
 
 logger = logging.getLogger(__name__)
 
 
+class Entry(NamedTuple):
+    """How to make a strategy.
+
+    Args:
+        factory: "module:callable".
+        arguments: returns the arguments of the factory.
+        server: the setting that names the server which the strategy needs. While it is empty, the strategy is unknown.
+    """
+
+    factory: str
+    arguments: Callable[[], Mapping[str, Any]] = dict
+    server: str = ""
+
+
+def counters() -> Counters:
+    """Return the stock counters in the shop's Redis."""
+    from inventory.counters.whole import Counters
+
+    return Counters(get_redis_connection("default"))
+
+
+def segment_counters() -> SegmentCounters:
+    """Return the segmented stock counters in the shop's Redis."""
+    from inventory.counters.segmented import SegmentCounters
+
+    return SegmentCounters(get_redis_connection("default"))
+
+
+def queue() -> Queue:
+    """Return the queue of accepted orders in the shop's Redis."""
+    from inventory.queue.stream import Queue
+
+    return Queue(get_redis_connection("default"))
+
+
+def _lock(name: str, *, server: str = "") -> Entry:
+    return Entry("inventory.strategies.locks:lock_strategy", lambda: {"name": name}, server)
+
+
+def _segments() -> Mapping[str, Any]:
+    from inventory.strategies.locks import stock_lock
+
+    return {"make_lock": stock_lock, "wait": settings.STOCK_LOCK_WAIT, "segments": settings.STOCK_SEGMENTS}
+
+
+STRATEGIES: Mapping[str, Entry] = {
+    "advisory-lock": Entry("inventory.strategies.advisory_lock:AdvisoryLockStrategy"),
+    "etcd-lock": _lock("etcd-lock", server="ETCD_URL"),
+    "file-lock": _lock("file-lock", server="LOCK_FOLDER"),
+    "group-commit": Entry("inventory.strategies.group_commit:GroupCommit"),
+    "guarded-update": Entry("inventory.strategies.guarded_update:GuardedUpdate"),
+    "insert-lock": _lock("insert-lock"),
+    "lock-table": _lock("lock-table"),
+    "lua": Entry("inventory.strategies.lua:Lua", lambda: {"counters": counters}),
+    "lua-queue": Entry("inventory.strategies.lua_queue:LuaQueue", lambda: {"counters": counters, "queue": queue}),
+    "optimistic": Entry("inventory.strategies.optimistic:Optimistic"),
+    "redis-lock": _lock("redis-lock"),
+    "redlock": _lock("redlock", server="REDLOCK_URLS"),
+    "row-lock": Entry("inventory.strategies.row_lock:RowLockStrategy"),
+    "segmented-lock": Entry("inventory.strategies.segmented_lock:SegmentedLock", _segments),
+    "segmented-redis": Entry(
+        "inventory.strategies.segmented_redis:SegmentedRedis", lambda: {"counters": segment_counters, **_segments()}
+    ),
+    "session-lock": _lock("session-lock"),
+    "unit-rows": Entry("inventory.strategies.unit_rows:UnitRows"),
+    "zookeeper-lock": _lock("zookeeper-lock", server="ZOOKEEPER_HOSTS"),
+}
+
+COPYING = ("lua", "lua-queue", "segmented-redis", "segmented-lock", "unit-rows")
+"""The strategies that sell from a copy of the stock, or split it. They are told when the stock changes."""
+
+
+def known_names() -> tuple[str, ...]:
+    """Return the names of the strategies whose server the settings name, sorted."""
+    return tuple(name for name, entry in STRATEGIES.items() if not entry.server or getattr(settings, entry.server))
+
+
+NAMES = known_names()
+"""The names that a sale may choose."""
+
+_loaded: dict[str, Strategy] = {}
+
+
 def get(name: str) -> Strategy:
-    """The strategy of that name.
+    """Return the strategy of that name, always the same object.
 
     Raises:
-        UnknownStrategy: this process knows none; `NAMES` lists those that it knows.
+        UnknownStrategy: `NAMES` does not have it.
     """
-    try:
-        return _strategies()[name]
-    except KeyError:
-        raise UnknownStrategy(name, NAMES) from None
+    if name not in _loaded:
+        if name not in NAMES:
+            raise UnknownStrategy(name, NAMES)
+        entry = STRATEGIES[name]
+        module, _, factory = entry.factory.partition(":")
+        # setdefault: when two threads load it at the same time, both get the same object.
+        _loaded.setdefault(name, getattr(import_module(module), factory)(**entry.arguments()))
+    return _loaded[name]
 
 
-def given_back(returned: Sequence[Returned], saved: Saved) -> None:
-    """Tell every strategy of orders that ended: whose sale sells a sku now need not be whose order it was."""
-    sold_out.forget()
-    try:
-        for strategy in _strategies().values():
-            strategy.given_back(returned, saved)
-    except RedisError:
-        logger.warning("Redis did not answer, so its counters are wrong until they are reconciled: %s", returned)
+def _copying() -> Iterator[Strategy]:
+    return map(get, COPYING)
+
+
+def preheat(name: str, skus: Sequence[str], saved: Saved) -> None:
+    """Make the copies from which a strategy sells the skus, or correct them, in the open transaction.
+
+    The skus are locked one after the other in their order, which prevents deadlocks.
+
+    Raises:
+        RedisError: Redis did not answer, and the strategy needs it.
+    """
+    for sku in sorted(skus):
+        merge_splits_of_others({sku: name})
+        get(name).preheat([sku], saved)
+
+
+def unload(skus: Sequence[str]) -> None:
+    """Remove all copies of the skus, of whatever strategy. None of them is on sale."""
+    for strategy in _copying():
+        strategy.unload(skus)
 
 
 def refresh(skus: Sequence[str], saved: Saved) -> Mapping[str, int]:
-    """Tell every strategy that what is on hand has changed: somebody delivered or corrected.
+    """Correct all copies after a delivery or a correction.
 
     Returns:
-        By how many units the copy of each sku was wrong.
+        Units by which the copy of each sku was wrong.
 
     Raises:
         RedisError: Redis did not answer.
     """
     sold_out.forget()
     changes: dict[str, int] = {}
-    for strategy in _strategies().values():
+    for strategy in _copying():
         changes.update(strategy.refresh(skus, saved))
     return changes
 
 
-def preheat(name: str, skus: Sequence[str], saved: Saved) -> None:
-    """Make the copies from which a strategy sells the skus, or make them right again, in the open transaction.
+def units_returned(returned: Sequence[ReturnedUnits], saved: Saved) -> None:
+    """Correct all copies after orders have ended. Another strategy may sell the sku now than when it was ordered."""
+    sold_out.forget()
+    try:
+        for strategy in _copying():
+            strategy.units_returned(returned, saved)
+    except RedisError:
+        logger.warning(
+            "Redis did not answer: its counters stay wrong until reconciliation. Units returned: %s", returned
+        )
 
-    One sku after the other: whoever locks the rows of several keeps to that order.
 
-    Raises:
-        RedisError: Redis did not answer, and the strategy needs it.
+def split_by_others(sellers: Mapping[str, str]) -> dict[str, str]:
+    """Return the skus that another strategy has split than the one that sells them, each with the other's name.
+
+    Args:
+        sellers: the name of the strategy that sells each sku.
     """
-    for sku in sorted(skus):
-        gather({sku: name})
-        get(name).preheat([sku], saved)
+    split = StockItem.objects.filter(sku__in=sellers).exclude(split_by="").values_list("sku", "split_by")
+    return {sku: by for sku, by in split.order_by(Collate("sku", "C")) if by != sellers[sku]}
 
 
-def gather(sellers: Mapping[str, str]) -> list[str]:
-    """Put back where every strategy finds it what another one has split than the one that sells it now.
+def merge_splits_of_others(sellers: Mapping[str, str]) -> list[str]:
+    """Make stock unsplit again that another strategy has split than the one that sells it.
 
     Args:
         sellers: the name of the strategy that sells each sku.
@@ -119,104 +222,49 @@ def gather(sellers: Mapping[str, str]) -> list[str]:
     Returns:
         The skus that were split.
     """
-    wrong = misplaced(sellers)
-    for sku, by in wrong.items():
+    split = split_by_others(sellers)
+    for sku, by in split.items():
         get(by).unload([sku])
-    return list(wrong)
+    return list(split)
 
 
-def misplaced(sellers: Mapping[str, str]) -> dict[str, str]:
-    """The skus that another strategy has split than the one that sells them, each with the other's name."""
-    split = StockItem.objects.filter(sku__in=sellers).exclude(split_by="").values_list("sku", "split_by")
-    return {sku: by for sku, by in split.order_by(Collate("sku", "C")) if by != sellers[sku]}
-
-
-def unload(skus: Sequence[str]) -> None:
-    """Remove whatever copies any strategy has made of the skus: none of them is on sale now."""
-    for strategy in _strategies().values():
-        strategy.unload(skus)
-
-
-def counters() -> Counters:
-    """The stock in the shop's Redis."""
-    return Counters(get_redis_connection("default"))
-
-
-def in_redis(skus: Sequence[str]) -> Mapping[str, tuple[int, int]]:
-    """What Redis may still admit of each sku, and what is reserved; a sku of which it has no copy is left out.
+def redis_stock(skus: Sequence[str]) -> Mapping[str, tuple[int, int]]:
+    """Return the units of each sku that Redis may still admit, and those reserved. Skus without a copy are missing.
 
     Raises:
         RedisError: Redis did not answer.
     """
     left, reserved = counters().left(skus), counters().reserved()
     found = {sku: (units, reserved.get(sku, 0)) for sku, units in left.items() if units is not None}
-    return {**found, **segment_counters().sums(skus)}
+    return {**found, **segment_counters().totals(skus)}
 
 
-def queue() -> Queue:
-    """The queue of accepted orders in the shop's Redis."""
-    return Queue(get_redis_connection("default"))
-
-
-def promised(skus: Collection[str]) -> set[int]:
-    """The sales that have orders for these skus in the queue.
+def sales_with_queued_orders(skus: Collection[str]) -> set[int]:
+    """Return the sales that have orders for any of these skus on the queue.
 
     Raises:
         RedisError: Redis did not answer.
     """
-    return queue().sales_of(counters().notes(), skus)
+    return queue().sales_of(counters().reservations(), skus)
 
 
-def work(save: Save, reject: Reject, saved: Saved, *, shift: float = math.inf) -> int:
-    """Save the orders that are queued. See `LuaQueue.work`."""
-    return _lua_queue().work(save, reject, saved, shift=shift)
-
-
-def end(note: Note, reject: Reject) -> bool:
-    """End a request that the queue has lost. See `LuaQueue.end`."""
-    return _lua_queue().end(note, reject)
-
-
-def _lua_queue() -> LuaQueue:
-    strategy = _strategies()["lua-queue"]
-    assert isinstance(strategy, LuaQueue)  # noqa: S101 - for the type checker
-    return strategy
-
-
-def waiting(request: UUID) -> Waiting | None:
-    """What is known of a request that was queued and is no order yet.
+def queued_order(order_id: UUID) -> QueuedOrder | None:
+    """Return what Redis knows of an order that was queued and is not saved; None when it knows nothing.
 
     Raises:
         StockUnavailable: Redis did not answer.
     """
     try:
-        return queue().get(request)
+        return queue().find(order_id)
     except RedisError as error:
         raise StockUnavailable(f"Redis did not answer: {error}") from error
 
 
-def segment_counters() -> SegmentCounters:
-    """The stock in segments in the shop's Redis."""
-    return SegmentCounters(get_redis_connection("default"))
+def work(save: Save, reject: Reject, saved: Saved, *, shift: float = math.inf) -> int:
+    """Save queued orders. See `LuaQueue.work`."""
+    return cast("LuaQueue", get("lua-queue")).work(save, reject, saved, shift=shift)
 
 
-@cache
-def _strategies() -> Mapping[str, Strategy]:
-    strategies: list[Strategy] = [
-        AdvisoryLockStrategy(),
-        GroupCommit(),
-        GuardedUpdate(),
-        Lua(counters),
-        LuaQueue(counters, queue),
-        Optimistic(),
-        RowLockStrategy(),
-        SegmentedRedis(segment_counters, stock_lock, wait=settings.STOCK_LOCK_WAIT, segments=settings.STOCK_SEGMENTS),
-        SegmentedLock(stock_lock, wait=settings.STOCK_LOCK_WAIT, segments=settings.STOCK_SEGMENTS),
-        UnitRows(),
-        *lock_strategies(),
-    ]
-    return {strategy.name: strategy for strategy in strategies}
-
-
-NAMES = tuple(sorted(_strategies()))
-"""What a sale may choose: every strategy whose servers the settings name."""
+def end_lost_order(reservation: Reservation, reject: Reject) -> bool:
+    """Reject an order that the queue has lost. See `LuaQueue.end_lost`."""
+    return cast("LuaQueue", get("lua-queue")).end_lost(reservation, reject)

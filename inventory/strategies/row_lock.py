@@ -1,4 +1,4 @@
-"""`row-lock`: lock the rows, look, subtract, save, commit."""
+"""`row-lock`: lock the rows with SELECT FOR UPDATE, check, subtract, save, commit."""
 
 from __future__ import annotations
 
@@ -10,9 +10,12 @@ from inventory.strategies.base import Strategy
 
 
 class RowLockStrategy(Strategy):
-    """`SELECT ... FOR UPDATE`: what was read stays true until the commit, and the buyers of a sku stand in item for it.
+    """Lock the stock rows of the whole order with one `SELECT ... FOR UPDATE`, then check before anything is written.
 
-    The whole cart is locked by one statement, and looked at before anything is written.
+    Guarantees: what was read stays true until the commit, so no unit is sold twice.
+    Costs: one more statement than `guarded-update`. Customers of one sku wait for each other at the row, and a customer
+    who comes too late waits as long as one who buys.
+    Choose it: when the decision needs more than one comparison of a number, for example a rule over several rows.
     """
 
     name = "row-lock"

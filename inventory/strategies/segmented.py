@@ -1,4 +1,4 @@
-"""Which segment of a sku a buyer takes, and the locks that go with it: what the two strategies that split share."""
+"""Which segment of a sku an order takes, and the locks that go with it: shared by the two segmented strategies."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from inventory.requests import OrderRequest, Placement, RequestItem, Save
 from inventory.strategies.base import Strategy
 from locking import Lease, Lock, LockTimeout, LockUnavailable
 
-MOMENT = 2.0
-"""Seconds for which a process skips the segments that it has seen exhausted, and does not see those that are new."""
+CACHE_SECONDS = 2.0
+"""Seconds for which a process uses the units of the segments that it has read, and does not see new segments."""
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
-    """A item, and the leases of the segments that it is served from.
+class HeldItem:
+    """An item of an order, and the leases of the segments that it is taken from.
 
     Args:
-        number: the segment that serves it alone; None when no single one does, and all are held.
-        leases: by the segment's number.
+        number: the segment that covers the item; None when no single one does, and all segments are held.
+        leases: by segment number.
     """
 
     item: RequestItem
@@ -36,28 +36,29 @@ class Held:
     leases: Mapping[int, Lease]
 
 
-class Moved(Exception):
-    """The segments of a sku are not what they were when they were looked at: look again."""
+class SegmentsChanged(Exception):
+    """The segments of a sku changed after they were read: read them again."""
 
     def __init__(self, sku: str) -> None:
-        super().__init__(f"The stock of {sku} moved between its segments until the time was over.")
+        super().__init__(f"The segments of {sku} kept changing until the time was up. Try again.")
         self.sku = sku
 
 
 class Segmented(Strategy):
-    """A lock a segment. A buyer holds one of each sku; when none covers his item, he holds all of them.
+    """A lock for each segment. An order holds one segment of each sku; if none covers an item, it holds all of them.
 
-    Locks are waited for in the order of sku and number, and only while none is held that comes later, so those who wait
-    cannot form a circle: neither two opposite carts, nor one who gathers and one who holds a single segment.
+    Locks are waited for in the order of sku and number, and never while a later one is held. So orders cannot deadlock:
+    neither two for the same skus, nor one that holds all segments and one that holds a single one.
 
-    What a process has seen of the segments says where to try first. It is never a reason to say "sold out".
+    The cached units only say which segment to try first. They are never a reason to answer "sold out".
 
     Args:
-        make_lock: the lock of a sku's segment. It must be fenced.
-        wait: seconds a buyer waits for the locks of the whole cart.
-        segments: how many a sku is split into. It may change while a sale runs: whoever preheats or gathers next
-            spreads the stock over so many, and everybody sells from those that have some.
-        start: told the sku and how many segments would do, says which to try first. By default they are taken in turn.
+        make_lock: returns the lock of a sku's segment. It must give fences.
+        wait: seconds that a customer waits for the locks of the whole order.
+        segments: the number of segments that a sku is split into. It may change while a sale runs: the next preheat or
+            rebalance splits the stock into so many, and orders use every segment that has units.
+        start: given the sku and the number of segments that cover an item, returns which of them to try first. By
+            default they take turns.
     """
 
     def __init__(
@@ -69,31 +70,31 @@ class Segmented(Strategy):
         start: Callable[[str, int], int] | None = None,
     ) -> None:
         if segments < 1:
-            raise ValueError(f"A sku is split into one segment at least, not {segments}.")
+            raise ValueError(f"A sku needs at least one segment, not {segments}.")
         self.make_lock = make_lock
         self.wait = wait
         self.segments = segments
         self.start = start or round_robin()
-        self._seen: dict[str, tuple[float, dict[int, int]]] = {}
+        self._cache: dict[str, tuple[float, dict[int, int]]] = {}
 
     @abstractmethod
-    def look(self, sku: str) -> dict[int, int]:
-        """The units of each segment, by number."""
+    def segment_units(self, sku: str) -> dict[int, int]:
+        """Return the units of each segment, by number."""
 
     @abstractmethod
-    def left(self, sku: str) -> int:
-        """The units of a sku altogether, as of one moment, wherever they are."""
+    def units_left(self, sku: str) -> int:
+        """Return all units of a sku that are left, read at one moment."""
 
     @abstractmethod
-    def sell(self, order: OrderRequest, held: Sequence[Held], save: Save) -> None:
+    def sell(self, order: OrderRequest, held: Sequence[HeldItem], save: Save) -> None:
         """Take the items and save the order, as the holder of the locks.
 
         Raises:
-            Moved: a segment does not cover its item any more, or there are others; nothing was taken.
+            SegmentsChanged: a segment no longer covers its item, or there are new segments. Nothing was taken.
         """
 
     def _place(self, order: OrderRequest, save: Save) -> Placement:
-        # Taken from the pool now: what is slow and can be done before the lock is not done under it.
+        # Connect before the lock is taken, so that nobody waits for it.
         connection.ensure_connection()
         until = time.monotonic() + self.wait
         while True:
@@ -102,66 +103,69 @@ class Segmented(Strategy):
                     held = [self._hold(item, leases, until) for item in order.items]
                     self.sell(order, held, save)
                     for each in held:
-                        self._note(each)
+                        self._subtract_in_cache(each)
                 return Placement.COMMITTED
-            except Moved as moved:
-                self.forget(moved.sku)
+            except SegmentsChanged as changed:
+                self.forget(changed.sku)
                 if time.monotonic() > until:
-                    raise StockBusy(str(moved)) from moved
+                    raise StockBusy(str(changed)) from changed
             except LockTimeout as error:
                 raise StockBusy(str(error)) from error
             except (LockUnavailable, RedisError) as error:  # no answer, or an error: out of memory, a replica
                 raise StockUnavailable(str(error)) from error
 
-    def _hold(self, item: RequestItem, leases: ExitStack, until: float) -> Held:
-        segments = self._look(item.sku)
+    def _hold(self, item: RequestItem, leases: ExitStack, until: float) -> HeldItem:
+        segments = self._cached_units(item.sku)
         if not any(units >= item.quantity for units in segments.values()):
-            left = self.left(item.sku)
+            left = self.units_left(item.sku)
             if left < item.quantity:
                 raise SoldOut(item.sku, wanted=item.quantity, left=left)
             self.forget(item.sku)
-            segments = self._look(item.sku)
+            segments = self._cached_units(item.sku)
         covering = [number for number, units in segments.items() if units >= item.quantity]
         if covering:
-            at = self.start(item.sku, len(covering))
-            number, lease = self._one_of(item.sku, covering[at:] + covering[:at], leases, until)
-            return Held(item, number, {number: lease})
+            first = self.start(item.sku, len(covering))
+            number, lease = self._lock_one(item.sku, covering[first:] + covering[:first], leases, until)
+            return HeldItem(item, number, {number: lease})
         numbers = sorted(segments.keys() | set(range(self.segments)))
-        return Held(item, None, {number: self._wait(item.sku, number, leases, until) for number in numbers})
+        return HeldItem(item, None, {number: self._lock(item.sku, number, leases, until) for number in numbers})
 
-    def _one_of(self, sku: str, numbers: list[int], leases: ExitStack, until: float) -> tuple[int, Lease]:
-        """The lease of the first of these segments or, when that is busy, of the next as soon as it is to be had."""
-        # Asking more of them costs more than it gains: when there are many buyers, all are busy.
+    def _lock_one(self, sku: str, numbers: list[int], leases: ExitStack, until: float) -> tuple[int, Lease]:
+        """Lock the first of these segments or, if that is held, wait for the second."""
+        # Trying more of them costs more than it gains: with many customers all segments are held.
         first, second = numbers[0], numbers[1 % len(numbers)]
         if second != first:
             with suppress(LockTimeout):
                 return first, leases.enter_context(self.make_lock(sku, first).hold(0))
-        return second, self._wait(sku, second, leases, until)
+        return second, self._lock(sku, second, leases, until)
 
-    def _wait(self, sku: str, number: int, leases: ExitStack, until: float) -> Lease:
+    def _lock(self, sku: str, number: int, leases: ExitStack, until: float) -> Lease:
         return leases.enter_context(self.make_lock(sku, number).hold(max(0.0, until - time.monotonic())))
 
-    def _look(self, sku: str) -> dict[int, int]:
-        seen_at, segments = self._seen.get(sku, (0.0, {}))
-        if not segments or time.monotonic() > seen_at + MOMENT:
-            segments = self.look(sku)
-            self._seen[sku] = time.monotonic(), segments
+    def _cached_units(self, sku: str) -> dict[int, int]:
+        read_at, segments = self._cache.get(sku, (0.0, {}))
+        if not segments or time.monotonic() > read_at + CACHE_SECONDS:
+            segments = self.segment_units(sku)
+            self._cache[sku] = time.monotonic(), segments
         return segments
 
-    def _note(self, sold: Held) -> None:
-        """Remember what was taken. Threads may overtake each other here: it is a hint."""
+    def _subtract_in_cache(self, sold: HeldItem) -> None:
+        # Without a mutex: threads may overwrite each other, which is harmless in a hint.
         if sold.number is None:
             self.forget(sold.item.sku)
-        elif (seen := self._seen.get(sold.item.sku)) is not None and sold.number in seen[1]:
-            seen[1][sold.number] -= sold.item.quantity
+        elif (cached := self._cache.get(sold.item.sku)) is not None and sold.number in cached[1]:
+            cached[1][sold.number] -= sold.item.quantity
 
     def forget(self, sku: str) -> None:
-        """Look at the segments of a sku again before the next order."""
-        self._seen.pop(sku, None)
+        """Read the segments of a sku again before the next order."""
+        self._cache.pop(sku, None)
 
 
 def round_robin() -> Callable[[str, int], int]:
-    """A start that goes round: of each sku the segments in turn. With one turn for all a cart of as many skus as there
-    are segments would find each sku at the same segment for ever."""
+    """Return a `start` that takes the segments of each sku in turn.
+
+    It counts for each sku: with one count for all, an order of as many skus as there are segments would find each sku
+    at the same segment every time.
+    """
     turns: defaultdict[str, itertools.count[int]] = defaultdict(itertools.count)
     return lambda sku, segments: next(turns[sku]) % segments

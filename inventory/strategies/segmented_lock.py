@@ -1,4 +1,4 @@
-"""`segmented-lock`: the stock in N rows with a lock each, so that the buyers of one sku wait in N items."""
+"""`segmented-lock`: the stock in N rows of Postgres with a lock each, so that customers of one sku wait in N lines."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from inventory import stock
 from inventory.errors import SoldOut, StockBusy
 from inventory.models import StockItem, StockSegment
 from inventory.requests import OrderRequest, RequestItem, Save, Saved, save_one
-from inventory.segments import locked, rebalance, units
-from inventory.strategies.segmented import Held, Moved, Segmented
+from inventory.segments import lock_rows, rebalance, total_units
+from inventory.strategies.segmented import HeldItem, Segmented, SegmentsChanged
 from locking import Lease
 
 CLAIM = """
@@ -22,94 +22,101 @@ CLAIM = """
 
 
 class SegmentedLock(Segmented):
-    """`redis-lock`, N times: lock a segment, check, decrement, save, commit, unlock.
+    """Do what `redis-lock` does on one of N segments: lock, check, decrement, save, commit, unlock.
 
-    Nobody is told "sold out" before segments and pool were counted together. Who finds enough in all of them but in
-    none alone gathers: he locks them all, takes his units from the total, and spreads the rest evenly again.
+    Guarantees: those of `redis-lock`, fences included, for each segment. "Sold out" is answered only after segments and
+    unsplit stock were added up in one statement. If all segments together cover an item and none does alone, the order
+    locks all of them, takes its units from the total, and rebalances the rest.
+    Costs: up to N locks and N rows for the last units.
+    Choose it: when `redis-lock` is right and one sku is too hot for one line.
     """
 
     name = "segmented-lock"
 
-    def look(self, sku: str) -> dict[int, int]:
+    def segment_units(self, sku: str) -> dict[int, int]:
         return dict(StockSegment.objects.filter(item=sku).values_list("number", "on_hand"))
 
-    def left(self, sku: str) -> int:
+    def units_left(self, sku: str) -> int:
         return stock.on_hand(sku)
 
-    def sell(self, order: OrderRequest, held: Sequence[Held], save: Save) -> None:
-        # The commit comes before the leases are let go.
+    def sell(self, order: OrderRequest, held: Sequence[HeldItem], save: Save) -> None:
+        # Commit before the caller releases the leases.
         with transaction.atomic(durable=True):
-            # Before any segment, as whoever preheats the sale or ends it has all of them, and waits for segments then.
+            # Before any segment: preheating and unloading lock the stock rows first and then wait for segments.
             stock.lock([each.item.sku for each in held if each.number is None])
             for each in held:
                 if each.number is None:
-                    gather(each.item, each.leases, self.segments)
+                    take_and_rebalance(each.item, each.leases, self.segments)
                 else:
                     check_and_decrement(each.item, each.number, each.leases[each.number])
             save_one(order, save)
 
     def preheat(self, skus: Sequence[str], saved: Saved) -> None:
-        self._spread(skus, self.segments)
+        self._split(skus, self.segments)
 
     def unload(self, skus: Sequence[str]) -> None:
-        self._spread(skus, 0)
+        self._split(skus, 0)
 
-    def _spread(self, skus: Sequence[str], over: int) -> None:
-        # Under no lock but the rows': every write of a buyer is relative and guarded, and waits for this commit.
+    def _split(self, skus: Sequence[str], segment_count: int) -> None:
+        # The row locks suffice: every write of an order is relative and guarded, and waits for this commit.
         with transaction.atomic():
             for sku in sorted(skus):
-                item, segments = locked(sku)
-                if item is not None and (over or item.split_by == self.name):
-                    rebalance(item, segments, units(item, segments), over)
-                    StockItem.objects.filter(sku=sku).update(split_by=self.name if over else "")
+                item, segments = lock_rows(sku)
+                if item is not None and (segment_count or item.split_by == self.name):
+                    rebalance(item, segments, total_units(item, segments), segment_count)
+                    StockItem.objects.filter(sku=sku).update(split_by=self.name if segment_count else "")
         for sku in skus:
             self.forget(sku)
 
 
 def check_and_decrement(item: RequestItem, number: int, lease: Lease) -> None:
-    """Subtract a item from a segment in the open transaction, as the holder of its lock.
+    """Subtract an item from a segment in the open transaction, as the holder of its lock.
 
     Raises:
-        Moved: the segment has fewer units than the item wants.
-        StockBusy: a later holder has been here, so this lease is over, whatever its clock says.
+        SegmentsChanged: the segment has fewer units than the item wants.
+        StockBusy: a later holder of the lock has written the row, so this lease has ended.
     """
     with connection.cursor() as cursor:
         cursor.execute(CLAIM, {"sku": item.sku, "number": number, "quantity": item.quantity, "fence": fence_of(lease)})
         claimed = cursor.rowcount
     if not claimed:
-        claim_all(StockSegment.objects.filter(item=item.sku, number=number), {number: lease})
-        raise Moved(item.sku)
+        set_fences(StockSegment.objects.filter(item=item.sku, number=number), {number: lease})
+        raise SegmentsChanged(item.sku)
 
 
-def gather(item: RequestItem, leases: Mapping[int, Lease], over: int) -> None:
-    """Subtract a item from all that there is in the open transaction, as the holder of every lock; spread the rest.
+def take_and_rebalance(item: RequestItem, leases: Mapping[int, Lease], segment_count: int) -> None:
+    """Subtract an item from all units of its sku in the open transaction, as the holder of every lock.
 
-    Not if the sale was over meanwhile: the rest stays where every strategy finds it.
+    The rest is rebalanced over the segments, unless the sale has ended: then it is left where all strategies find it.
 
     Raises:
-        SoldOut: segments and pool together have fewer units than the item wants.
-        Moved: there are segments that were not there before the locks were taken.
-        StockBusy: a later holder has been at one of the segments.
+        SoldOut: segments and unsplit stock together have fewer units than the item wants.
+        SegmentsChanged: there are segments that did not exist when the locks were taken.
+        StockBusy: a later holder of a lock has written its row.
     """
-    stock_item, segments = locked(item.sku)
+    stock_item, segments = lock_rows(item.sku)
     if stock_item is None or {segment.number for segment in segments} - leases.keys():
-        raise Moved(item.sku)
-    claim_all(segments, leases)
+        raise SegmentsChanged(item.sku)
+    set_fences(segments, leases)
     if stock_item.split_by != SegmentedLock.name:
         return stock.take_from_all(item)
-    left = units(stock_item, segments)
+    left = total_units(stock_item, segments)
     if left < item.quantity:
         raise SoldOut(item.sku, wanted=item.quantity, left=left)
-    rebalance(stock_item, segments, left - item.quantity, over)
+    rebalance(stock_item, segments, left - item.quantity, segment_count)
     return None
 
 
-def claim_all(segments: Iterable[StockSegment], leases: Mapping[int, Lease]) -> None:
-    """Put the leases' fences into the segments that were read; whoever writes them writes those too."""
+def set_fences(segments: Iterable[StockSegment], leases: Mapping[int, Lease]) -> None:
+    """Set the fence of each lease on its segment in memory; `rebalance` writes it with the units.
+
+    Raises:
+        StockBusy: a segment has a later fence.
+    """
     for segment in segments:
         fence = fence_of(leases[segment.number])
         if segment.fence >= fence:
-            raise StockBusy(f"{segment}: fence {fence} was overtaken by a later holder of the lock.")
+            raise StockBusy(f"{segment}: fence {fence} was overtaken by a later holder of the lock. Try again.")
         segment.fence = fence
 
 

@@ -1,4 +1,4 @@
-"""`segmented-redis`: the stock in N keys of Redis with a lock each; then Postgres decides."""
+"""`segmented-redis`: the stock in N counters of Redis with a lock each; then Postgres decides."""
 
 from __future__ import annotations
 
@@ -11,21 +11,24 @@ from django.db import transaction
 from redis import RedisError
 
 from inventory import stock
-from inventory.counters.segmented import SegmentCounters, name_of
+from inventory.counters.segmented import SegmentCounters, segment_name
 from inventory.errors import SoldOut, StockElsewhere, StockNotLoaded, StockReserved
 from inventory.requests import OrderRequest, Save, Saved
-from inventory.strategies.lua import agree, decide
-from inventory.strategies.segmented import Held, Moved, Segmented
+from inventory.strategies.lua import save_admitted, verify_sold_out
+from inventory.strategies.segmented import HeldItem, Segmented, SegmentsChanged
 
 
 class SegmentedRedis(Segmented):
-    """Lock a key, check and decrement it, noting whose units they are; save in Postgres, commit, unlock.
+    """Lock a segment, check and decrement its counter, and reserve the units; save in Postgres, commit, unlock.
 
-    As with `lua`, Redis admits and the guarded update decides; so a holder who was overtaken needs no fence here. Who
-    finds enough in all keys but in none alone locks them all and spreads the units again, so that one key covers him.
+    Guarantees: those of `lua`. Redis admits and the guarded update decides, so a lease that was overtaken does no harm
+    and no fence is checked. If all segments together cover an item and none does alone, the order locks all of them and
+    rebalances the counters so that one covers it.
+    Costs: the locks of `segmented-lock` and the round trips of `lua`; admitted customers still wait at the one row.
+    Choose it: to compare it with `lua`, whose script does the same without a lock and in fewer round trips.
 
     Args:
-        counters: the segments in Redis; called when they are needed, so that nothing connects at import.
+        counters: returns the segments' counters in Redis. Called for each order, so that nothing connects at import.
     """
 
     name = "segmented-redis"
@@ -34,47 +37,47 @@ class SegmentedRedis(Segmented):
         super().__init__(*args, **options)
         self.counters = counters
 
-    def look(self, sku: str) -> dict[int, int]:
-        return dict(enumerate(self._units(sku)[0]))
+    def segment_units(self, sku: str) -> dict[int, int]:
+        return dict(enumerate(self._read(sku)[0]))
 
-    def left(self, sku: str) -> int:
-        """What is reserved counts as well: it comes back when its order fails, and until then its lock is held."""
-        units, reserved = self._units(sku)
-        agree(sku, sum(units) + reserved)
+    def units_left(self, sku: str) -> int:
+        """Return the units in the counters and those reserved, which come back if their orders fail."""
+        units, reserved = self._read(sku)
+        verify_sold_out(sku, sum(units) + reserved)
         return max(0, sum(units) + reserved)
 
-    def _units(self, sku: str) -> tuple[Sequence[int], int]:
+    def _read(self, sku: str) -> tuple[Sequence[int], int]:
         found = self.counters().segments(sku, self.segments)
         if found is None:
             raise StockNotLoaded(f"{sku} has no counters in Redis: preheat its sale.")
         return found
 
-    def sell(self, order: OrderRequest, held: Sequence[Held], save: Save) -> None:
+    def sell(self, order: OrderRequest, held: Sequence[HeldItem], save: Save) -> None:
         counters = self.counters()
         for each in held:
             if each.number is None:
-                left = counters.gather(each.item.sku, len(each.leases), self.segments, each.item.quantity)
+                left = counters.rebalance(each.item.sku, len(each.leases), self.segments, each.item.quantity)
                 if left is None:
-                    raise Moved(each.item.sku)
+                    raise SegmentsChanged(each.item.sku)
                 if left < each.item.quantity:
-                    # Nobody else has a lock, so what is still reserved is of somebody who died or was overtaken.
-                    left = self.left(each.item.sku)
+                    # All locks are held here, so the units still reserved belong to orders whose process died or whose
+                    # lease was overtaken.
+                    left = self.units_left(each.item.sku)
                     if left >= each.item.quantity:
                         raise StockReserved(each.item.sku)
                     raise SoldOut(each.item.sku, wanted=each.item.quantity, left=left)
-        items = [replace(each.item, sku=name_of(each.item.sku, each.number or 0)) for each in held]
+        items = [replace(each.item, sku=segment_name(each.item.sku, each.number or 0)) for each in held]
         taken = replace(order, items=tuple(items))
         try:
             counters.take(taken)
-        except (SoldOut, StockReserved) as moved:
-            raise Moved(moved.sku.partition("\0")[0]) from moved
+        except (SoldOut, StockReserved) as changed:
+            raise SegmentsChanged(changed.sku.partition("\0")[0]) from changed
         except StockNotLoaded as missing:
             raise StockNotLoaded("A segment has no counter in Redis: preheat its sale.") from missing
         try:
-            decide(order, taken.skus, counters, save)
+            save_admitted(order, taken.skus, counters, save)
         except (SoldOut, StockElsewhere) as error:
-            # Redis has admitted what is not there: it has lost its last second. The next buyer finds no counter; or, if
-            # it does not answer now, is refused like this one.
+            # Redis admitted units that do not exist: delete the counters, as `lua` does.
             with suppress(RedisError):
                 counters.unload_segments([error.sku])
             raise
@@ -86,17 +89,16 @@ class SegmentedRedis(Segmented):
         self.counters().unload_segments(skus)
 
     def refresh(self, skus: Sequence[str], saved: Saved) -> Mapping[str, int]:
-        # Who has none locks no row for it: another strategy's buyers wait there.
+        # Lock no row of a sku without segments: customers of another strategy wait for it.
         split = [sku for sku in skus if self.counters().segments(sku, self.segments)]
         return self._load(split, saved, make=False) if split else {}
 
     def _load(self, skus: Sequence[str], saved: Saved, *, make: bool) -> Mapping[str, int]:
         counters, changes = self.counters(), {}
         with transaction.atomic():
-            # While the rows are locked no order of these skus is committed, so what is noted is either an order by now
-            # or still on its way.
+            # Lock the rows first, for the reason given in `lua.load`.
             on_hand = stock.lock(skus)
-            committed = saved(counters.requests())
+            committed = saved(counters.order_ids())
             for sku in skus:
                 changes[sku] = counters.load_segments(sku, self.segments, on_hand.get(sku, 0), committed, make=make)
                 self.forget(sku)

@@ -1,4 +1,4 @@
-"""`unit-rows`: every unit is a row of its own, and selling it deletes the row."""
+"""`unit-rows`: every unit is a row of its own; an order deletes rows that no other order has locked."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from inventory.strategies.base import Strategy
 
 NAME = "unit-rows"
 
-# ARRAY(...) is evaluated once. An IN (...) may be evaluated again for each row, and find other units each time.
+# ARRAY(...) is evaluated once. IN (...) may be evaluated again for each row, and find other units each time.
 TAKE = """
     DELETE FROM inventory_stockunit
      WHERE id = ANY (ARRAY(SELECT id FROM inventory_stockunit WHERE sku = %s LIMIT %s FOR UPDATE {locked}))
@@ -24,15 +24,17 @@ SPLIT = "INSERT INTO inventory_stockunit (sku) SELECT %s FROM generate_series(1,
 
 
 class UnitRows(Strategy):
-    """A buyer takes rows that nobody else has locked, so the buyers of one sku do not wait for each other.
+    """Select unlocked unit rows with `FOR UPDATE SKIP LOCKED` and delete them, so customers of one sku do not wait.
 
-    Too few free rows are not yet "sold out": those that others hold come back when their orders fail, and there is the
-    pool. So a second look waits for the others and takes from the pool too. It begins with the stock rows of the whole
-    cart and with no unit in hand: who waits for a unit holds stock rows, and who holds units from a first look waits
-    for no stock row. Without that the two would wait for each other.
+    Guarantees: a row is deleted once, so no unit is sold twice. Too few unlocked rows do not mean "sold out": locked
+    ones come back if their orders fail, and there may be unsplit units. So a second transaction waits for the others.
+    It locks the stock rows of the whole order before any unit: with unit rows from the first attempt still locked, two
+    orders that wait for each other's units would deadlock.
+    Costs: a row for each unit, to insert and to delete, and the second transaction when stock runs low.
+    Choose it: for a few thousand units that many customers buy at once, or when each unit differs, as seats do.
 
     Args:
-        rows: units of a sku that are made rows of at a time. The rest stays in the pool, until the rows are used up.
+        rows: units of a sku that are split into rows at a time. The rest stays unsplit until these are used up.
     """
 
     name = NAME
@@ -44,22 +46,22 @@ class UnitRows(Strategy):
         try:
             with transaction.atomic(durable=True):
                 for item in order.items:
-                    take_free(item)
+                    take_unlocked(item)
                 save_one(order, save)
-        except TooFewFree:
+        except TooFewUnlocked:
             with transaction.atomic(durable=True):
-                pools = stock.lock(order.skus)
+                unsplit = stock.lock(order.skus)
                 for item in order.items:
-                    left = take_all(item, pools.get(item.sku, 0))
+                    left = take_waiting(item, unsplit.get(item.sku, 0))
                     split(item.sku, min(left, self.rows))
                 save_one(order, save)
         return Placement.COMMITTED
 
     def preheat(self, skus: Sequence[str], saved: Saved) -> None:
         with transaction.atomic():
-            pools = stock.lock(skus)
-            StockItem.objects.filter(sku__in=pools).update(split_by=NAME)
-            for sku, units in pools.items():
+            unsplit = stock.lock(skus)
+            StockItem.objects.filter(sku__in=unsplit).update(split_by=NAME)
+            for sku, units in unsplit.items():
                 split(sku, min(units, self.rows))
 
     def unload(self, skus: Sequence[str]) -> None:
@@ -71,49 +73,49 @@ class UnitRows(Strategy):
             StockItem.objects.filter(sku__in=skus, split_by=NAME).update(split_by="")
 
 
-class TooFewFree(Exception):
-    """Others hold units that this item needs, or they are in the pool."""
+class TooFewUnlocked(Exception):
+    """The missing units are locked by other orders, or unsplit."""
 
 
-def take_free(item: RequestItem) -> None:
-    """Take units that nobody holds, in the open transaction, without waiting.
+def take_unlocked(item: RequestItem) -> None:
+    """Take units that no other order has locked, in the open transaction, without waiting.
 
     Raises:
-        SoldOut: there are not enough, even if every order on its way fails: what those have taken is still counted.
-        TooFewFree: there may be enough. What was taken has to be rolled back before anything is waited for.
+        SoldOut: too few units are left even if all other orders fail: units that these have locked still count.
+        TooFewUnlocked: there may be enough. Roll back what was taken before waiting for anything.
     """
     taken = _take(item.sku, item.quantity, "SKIP LOCKED")
     if taken < item.quantity:
         left = taken + stock.on_hand(item.sku)
         if left < item.quantity:
             raise SoldOut(item.sku, wanted=item.quantity, left=left)
-        raise TooFewFree
+        raise TooFewUnlocked
 
 
-def take_all(item: RequestItem, pool: int) -> int:
-    """Take units, after waiting for those who hold them, and what is missing from the pool.
+def take_waiting(item: RequestItem, unsplit: int) -> int:
+    """Take units in the open transaction, after waiting for the orders that have locked them, and then unsplit ones.
 
     Args:
-        pool: units in the stock row, which is locked: meanwhile nothing moves between the pool and the rows.
+        unsplit: units in the stock row, which is locked, so that none are split or merged meanwhile.
 
     Returns:
-        Units left in the pool.
+        Unsplit units that are left.
 
     Raises:
-        SoldOut: there are not enough.
-        StockElsewhere: there are, but the sale is over and the next one has split them in its own way.
+        SoldOut: there are too few units.
+        StockElsewhere: there are enough, but this sale has ended and the next one has split them in its own way.
     """
     taken = _take(item.sku, item.quantity, "")
     missing = item.quantity - taken
-    if missing > pool:
-        raise stock.short(item.sku, wanted=item.quantity, left=taken + stock.on_hand(item.sku))
+    if missing > unsplit:
+        raise stock.shortage_error(item.sku, wanted=item.quantity, left=taken + stock.on_hand(item.sku))
     if missing:
         stock.take(item.sku, missing)
-    return pool - missing
+    return unsplit - missing
 
 
 def split(sku: str, units: int) -> None:
-    """Make units of the pool rows of their own, unless the sku is another sale's by now. The stock row is locked."""
+    """Split unsplit units into rows, unless another sale has split the sku by now. The stock row is locked."""
     if units and StockItem.objects.filter(sku=sku, on_hand__gte=units, split_by=NAME).update(
         on_hand=F("on_hand") - units, version=F("version") + 1
     ):

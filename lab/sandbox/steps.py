@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import locking
-from inventory.counters.whole import SCRIPTS
+from inventory.scripts import all_scripts
 from lab.explorer.terms import EVERYTHING, POSTGRES, PendingStep
 
 READS = frozenset({"GET", "MGET", "PTTL", "TTL", "EXISTS", "HGET", "HGETALL", "LRANGE", "LLEN", "LINDEX", "WATCH"})
@@ -79,7 +79,7 @@ def scripts() -> Mapping[str, str]:
     locks = sorted((Path(locking.__file__).parent / "redis" / "scripts").glob("*.lua"))
     return {
         **{path.read_text(encoding="utf-8"): path.name for path in locks},
-        **{script: f"{name}.lua" for name, script in SCRIPTS.items()},
+        **{script: f"{name}.lua" for name, script in all_scripts().items()},
     }
 
 

@@ -21,7 +21,7 @@ from inventory.audit import Figures
 from inventory.models import StockItem
 from inventory.queue.stream import Queue
 from inventory.requests import Save
-from inventory.strategies import registry
+from inventory.strategies import locks, registry
 from inventory.strategies.advisory_lock import AdvisoryLockStrategy
 from inventory.strategies.base import Strategy
 from inventory.strategies.group_commit import GroupCommit
@@ -192,8 +192,8 @@ class StrategySeller(Seller):
         counter = counters.left([SKU])[SKU]
         if counter is None:
             return 0
-        orders = saved(counters.requests())
-        reserved = [item for note in counters.notes() if note.request not in orders for item in note.items]
+        orders = saved(counters.order_ids())
+        reserved = [item for note in counters.reservations() if note.order_id not in orders for item in note.items]
         return max(0, on_hand - counter - sum(units for sku, units in reserved if sku == SKU))
 
     def order_keys(self) -> Iterable[str]:
@@ -251,11 +251,11 @@ def _first(sku: str, segments: int) -> int:
 
 STRATEGIES: dict[str, Callable[[], Strategy]] = {
     "file-lock": lambda: Locked("file-lock", _file_lock, wait=WAIT),
-    "redis-lock": lambda: Locked("redis-lock", registry.stock_lock, wait=WAIT),
+    "redis-lock": lambda: Locked("redis-lock", locks.stock_lock, wait=WAIT),
     "segmented-redis": lambda: SegmentedRedis(
-        registry.segment_counters, registry.stock_lock, wait=WAIT, segments=SEGMENTS, start=_first
+        registry.segment_counters, locks.stock_lock, wait=WAIT, segments=SEGMENTS, start=_first
     ),
-    "segmented-lock": lambda: SegmentedLock(registry.stock_lock, wait=WAIT, segments=SEGMENTS, start=_first),
+    "segmented-lock": lambda: SegmentedLock(locks.stock_lock, wait=WAIT, segments=SEGMENTS, start=_first),
     "row-lock": RowLockStrategy,
     "advisory-lock": AdvisoryLockStrategy,
     "guarded-update": GuardedUpdate,

@@ -22,7 +22,7 @@ from django.utils import timezone
 
 from inventory.errors import Refusal, TryAgain
 from inventory.requests import OrderRequest, RequestItem
-from inventory.strategies.registry import stock_lock
+from inventory.strategies.locks import stock_lock
 from inventory.strategies.segmented_lock import SegmentedLock
 from loadtest import outcome, preparation
 from loadtest.burst import Burst

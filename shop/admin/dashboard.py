@@ -51,6 +51,6 @@ def read_queue() -> dict[str, Any]:
     """Return the number of queued orders and the latest dead letters: queued orders that cannot be saved."""
     queue = registry.queue()
     try:
-        return {"length": len(queue), "dead_letters": queue.aside(DEAD_LETTERS)}
+        return {"length": len(queue), "dead_letters": queue.dead_letters.newest(DEAD_LETTERS)}
     except RedisError as error:
         return {"error": f"Redis does not answer: {error}"}

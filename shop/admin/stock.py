@@ -77,7 +77,7 @@ class MovementForm(forms.ModelForm):
         if not cleaned.get("why"):
             self.add_error("why", "Enter a reason.")
         # Lock the row until the movement is committed, so that of two identical forms the second is refused.
-        stock.gather(self.instance.pk, -units)
+        stock.merge(self.instance.pk, -units)
         row = StockItem.objects.select_for_update().filter(pk=self.instance.pk).first()
         self.refuse_if_moved_since(row, cleaned.get("received_before"))
         if units < -(free := row.on_hand if row else 0):

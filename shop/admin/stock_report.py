@@ -67,5 +67,5 @@ def stock_report() -> StockReport:
 
 
 def read_counters(on_hand: Mapping[str, int]) -> dict[str, RedisUnits]:
-    found = registry.in_redis(list(on_hand))
+    found = registry.redis_stock(list(on_hand))
     return {sku: RedisUnits(sku, *found[sku], units) for sku, units in on_hand.items() if sku in found}

@@ -12,7 +12,7 @@ from django.db import connection
 
 from inventory.batching import Batcher
 from inventory.errors import Duplicate
-from inventory.requests import Waiting
+from inventory.requests import QueuedOrder
 from inventory.strategies import registry
 from inventory.strategies.base import Strategy
 from shop.models import Order, Product
@@ -38,11 +38,11 @@ def find_order(order: UUID, *, customer: int) -> Placed:
     """
     if (found := _saved(pk=order, customer=customer)) is not None:
         return Placed(found, replayed=True)
-    waiting = registry.waiting(order)
-    if waiting is not None and waiting.request is not None and waiting.request.customer == customer:
+    waiting = registry.queued_order(order)
+    if waiting is not None and waiting.order is not None and waiting.order.customer == customer:
         return _queued(waiting)
     # A worker may have saved it between the two reads, or another order took its place.
-    meanwhile = _saved(pk=(waiting and waiting.instead) or order, customer=customer)
+    meanwhile = _saved(pk=(waiting and waiting.existing) or order, customer=customer)
     if meanwhile is None and waiting is not None and waiting.customer == customer:
         meanwhile = _rejected(order, waiting)
     if meanwhile is None:
@@ -64,7 +64,7 @@ def order_under_key(strategy: Strategy | None, customer: int, key: str, body_has
     placed = None
     if _keys.submit((customer, key), which_are_used) and (found := _saved(customer=customer, key=key)):
         placed = Placed(found, replayed=True)
-    elif strategy is not None and (waiting := strategy.waiting(customer, key)) is not None:
+    elif strategy is not None and (waiting := strategy.queued_order(customer, key)) is not None:
         placed = _queued(waiting)
     elif isinstance(refused, Duplicate):  # A worker may have saved it between the two reads.
         with suppress(Order.DoesNotExist):
@@ -96,11 +96,11 @@ def lock_order(order: UUID, *, customer: int) -> Order:
     """
     with suppress(Order.DoesNotExist):
         return states.locked(order, customer=customer)
-    waiting = registry.waiting(order)
-    if waiting is not None and waiting.request is not None and waiting.request.customer == customer:
+    waiting = registry.queued_order(order)
+    if waiting is not None and waiting.order is not None and waiting.order.customer == customer:
         raise StillQueued("The order is queued. Ask again when it is saved.")
     # As in `find_order`: a worker may have saved it between the two reads, or another order took its place.
-    return states.locked((waiting and waiting.instead) or order, customer=customer)
+    return states.locked((waiting and waiting.existing) or order, customer=customer)
 
 
 def _saved(**of: Any) -> Receipt | None:
@@ -108,8 +108,8 @@ def _saved(**of: Any) -> Receipt | None:
     return None if order is None else receipts.of_row(order)
 
 
-def _queued(waiting: Waiting) -> Placed:
-    request = waiting.request
+def _queued(waiting: QueuedOrder) -> Placed:
+    request = waiting.order
     assert request is not None  # noqa: S101 - for the type checker
     # A product that was deleted since is known by its sku alone; its order will be rejected.
     gone = {sku: Product(pk=0, sku=sku, name=sku) for sku in request.skus}
@@ -117,7 +117,7 @@ def _queued(waiting: Waiting) -> Placed:
     return Placed(receipts.of_request(request, products, queued=True), replayed=True, queued=True, place=waiting.place)
 
 
-def _rejected(order: UUID, waiting: Waiting) -> Receipt:
+def _rejected(order: UUID, waiting: QueuedOrder) -> Receipt:
     """Return the receipt of a rejected order without a row: its sale is gone, or its content cannot be saved."""
     at = datetime.fromtimestamp((order.int >> 80) / 1000, UTC)
     return Receipt(

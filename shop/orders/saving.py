@@ -14,7 +14,7 @@ from django.db.backends.utils import CursorWrapper
 
 from inventory import stock
 from inventory.errors import Duplicate, OverLimit, Refusal, SaleClosed, UnknownCustomer
-from inventory.requests import Buyer, OrderRequest, RequestItem, Returned
+from inventory.requests import Buyer, OrderRequest, RequestItem, ReturnedUnits
 from inventory.strategies import registry
 from shop.models import Allowance, Order, OrderItem
 
@@ -268,7 +268,7 @@ def return_units(orders: Sequence[UUID]) -> None:
         return
     items = OrderItem.objects.filter(order__in=orders).select_related("order")
     returned = [
-        Returned(item.order.sale_id, item.order.customer_id, str(item.product_id), item.quantity) for item in items
+        ReturnedUnits(item.order.sale_id, item.order.customer_id, str(item.product_id), item.quantity) for item in items
     ]
     units: Counter[str] = Counter()
     for each in returned:
@@ -276,7 +276,7 @@ def return_units(orders: Sequence[UUID]) -> None:
     stock.give_back(units.items())
     with connection.cursor() as cursor:
         cursor.execute(RETURN_ALLOWANCES, {"ids": list(orders)})
-    transaction.on_commit(lambda: registry.given_back(returned, saved), robust=True)
+    transaction.on_commit(lambda: registry.units_returned(returned, saved), robust=True)
 
 
 def retake_units(order: Order) -> None:
@@ -298,8 +298,8 @@ def retake_units(order: Order) -> None:
         cursor.execute(COUNT_AGAIN, {"order": order.pk})
         for sku, limit, taken in cursor.fetchall():
             raise OverLimit(sku, limit=limit, taken=taken)
-    taken_again = [Returned(order.sale_id, order.customer_id, item.sku, -item.quantity) for item in items]
-    transaction.on_commit(lambda: registry.given_back(taken_again, saved), robust=True)
+    taken_again = [ReturnedUnits(order.sale_id, order.customer_id, item.sku, -item.quantity) for item in items]
+    transaction.on_commit(lambda: registry.units_returned(taken_again, saved), robust=True)
 
 
 def taken(sku: str, sales: Collection[int]) -> Mapping[Buyer, int]:

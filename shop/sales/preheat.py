@@ -107,7 +107,7 @@ def _queued_in(sale: Sale, skus: Sequence[str], others: QuerySet[Sale], now: dat
         RedisError: Redis does not answer, and one of the other sales queues orders and closed less than a day ago.
     """
     try:
-        return registry.promised(skus) - {sale.pk}
+        return registry.sales_with_queued_orders(skus) - {sale.pk}
     except RedisError:
         queueing = [name for name in registry.NAMES if registry.get(name).queues]
         if others.filter(strategy__in=queueing, closes_at__gt=now - timedelta(days=1)).exists():

@@ -15,7 +15,7 @@ from redis import RedisError
 from inventory import stock
 from inventory.counters.whole import Counters, counter_key
 from inventory.errors import InventoryError, SoldOut, StockNotLoaded, StockUnavailable
-from inventory.queue.stream import QueueEntry
+from inventory.queue.entries import QueueEntry
 from inventory.requests import OrderRequest, Placement, Reject, Save, Saved, save_one
 from inventory.strategies import registry
 from inventory.strategies.base import Strategy
@@ -75,7 +75,7 @@ class AsksNobody(Lua):
     """Trusts "sold out" from Redis, without asking Postgres, where units taken without a note would look lost."""
 
     @contextmanager
-    def agreed(self) -> Iterator[None]:
+    def verifying_sold_out(self) -> Iterator[None]:
         yield
 
 
@@ -144,14 +144,14 @@ class AcknowledgesEarly(AsksNobody, LuaQueue):
 
     def _save(self, entries: Sequence[QueueEntry], save: Save, reject: Reject, saved: Saved) -> None:
         own = set(Sale.objects.filter(strategy=self.name).values_list("pk", flat=True))
-        early = {entry.id: entry for entry in entries if entry.request and entry.request.sale in own}
+        early = {entry.order_id: entry for entry in entries if entry.order and entry.order.sale in own}
 
         def save_and_acknowledge(requests: Sequence[OrderRequest]) -> Mapping[UUID, InventoryError]:
             refusals = save(requests)
             if written := [
                 early[request.id] for request in requests if request.id in early and request.id not in refusals
             ]:
-                self.queue().done(written)
+                self.queue().finish_saved(written)
                 time.sleep(WINDOW)
             return refusals
 
@@ -164,10 +164,8 @@ def register(*, worker: bool = False) -> None:
     Args:
         worker: whether this process saves queued orders; then `lua-queue` is flawed too.
     """
-    known = registry._strategies()
-    assert isinstance(known, dict)
     early = AcknowledgesEarly(registry.counters, registry.queue)
     for strategy in (AnswersEarly(), LuaWithoutNotes(), GivesBackWhenInDoubt(registry.counters), early):
-        known[strategy.name] = strategy
+        registry._loaded[strategy.name] = strategy
     if worker:
-        known[LuaQueue.name] = early
+        registry._loaded[LuaQueue.name] = early

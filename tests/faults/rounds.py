@@ -184,14 +184,14 @@ def drift_in_redis(skus: Mapping[str, int]) -> int:
     A reservation whose order is saved is a sale.
     """
     counters = registry.counters()
-    notes = counters.notes()
-    orders = saved([note.request for note in notes])
+    notes = counters.reservations()
+    orders = saved([note.order_id for note in notes])
     reserved: Counter[str] = Counter()
     for note in notes:
-        if note.request not in orders:
+        if note.order_id not in orders:
             for name, units in note.items:
                 reserved[sku_of(name)] += units
     on_hand = dict(StockItem.objects.filter(sku__in=skus).values_list("sku", stock.all_on_hand()))
     left = {sku: offered for sku, offered in counters.left(list(skus)).items() if offered is not None}
-    left.update({sku: units for sku, (units, _) in registry.segment_counters().sums(list(skus)).items()})
+    left.update({sku: units for sku, (units, _) in registry.segment_counters().totals(list(skus)).items()})
     return sum(abs(on_hand[sku] - offered - reserved[sku]) for sku, offered in left.items())

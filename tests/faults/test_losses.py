@@ -9,7 +9,7 @@ import pytest
 import uuid_utils.compat
 
 from inventory.audit import Figures
-from inventory.counters.segmented import name_of
+from inventory.counters.segmented import segment_name
 from inventory.counters.whole import Counters
 from inventory.models import StockItem
 from inventory.strategies import registry
@@ -77,7 +77,7 @@ def test_missing_and_wrong_answers() -> None:
 def test_units_in_redis_without_an_owner(strategy: str) -> None:
     offer = on_sale({"a": 10, "b": 10}, strategy=strategy)
     counters = registry.counters()
-    a, b = ("a", "b") if strategy == "lua" else (name_of("a", 3), name_of("b", 0))
+    a, b = ("a", "b") if strategy == "lua" else (segment_name("a", 3), segment_name("b", 0))
     request = new_request((a, 2), (b, 1))
     assert (units_reserved(offer.products), drift_in_redis(offer.products)) == (0, 0)
     counters.take(request)

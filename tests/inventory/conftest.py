@@ -1,8 +1,11 @@
-"""What the tests of stock share: a ledger for what was sold, and the counters in Redis."""
+"""Shared by the tests of stock: a ledger of what was sold, the counters in Redis, and ways of failing."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -13,23 +16,57 @@ from inventory import audit, stock
 from inventory.counters.whole import Counters
 from inventory.errors import Refusal
 from inventory.models import StockItem
-from inventory.requests import OrderRequest
+from inventory.requests import OrderRequest, Save
+from inventory.scripts import script
 from inventory.strategies import registry
+from locking import Lease, RedisLock
+from tests.factories import elsewhere
+
+
+def fails(error: BaseException) -> Save:
+    """A Save that raises an error."""
+
+    def save(orders: Sequence[OrderRequest]) -> Mapping[UUID, Refusal]:
+        raise error
+
+    return save
+
+
+def after(look: Callable[[], object], save: Save) -> Save:
+    """A Save that looks first."""
+    return lambda orders: (look(), save(orders))[1]
 
 
 class Ledger:
-    """A Save of the tests' own: it writes what was sold, in the open transaction, and refuses nothing."""
+    """A table of what was sold. `save` writes it in the open transaction, and refuses nothing."""
 
     def __init__(self) -> None:
         self.rejected: dict[UUID, str] = {}
 
-    def save(self, requests: Sequence[OrderRequest]) -> Mapping[UUID, Refusal]:
-        items = [(request.id, item.sku, item.quantity) for request in requests for item in request.items]
+    def save(self, orders: Sequence[OrderRequest]) -> Mapping[UUID, Refusal]:
+        items = [(order.id, item.sku, item.quantity) for order in orders for item in order.items]
+        if items:
+            with connection.cursor() as cursor:
+                cursor.execute(
+                    "INSERT INTO tests_sold SELECT * FROM unnest(%s::uuid[], %s::text[], %s::int[])",
+                    [list(column) for column in zip(*items, strict=True)],
+                )
+        return {}
+
+    def refuse(self, refusals: Mapping[UUID, Refusal]) -> Save:
+        """A Save that refuses these orders, and writes the others."""
+
+        def save(orders: Sequence[OrderRequest]) -> Mapping[UUID, Refusal]:
+            self.save([order for order in orders if order.id not in refusals])
+            return {order.id: refusals[order.id] for order in orders if order.id in refusals}
+
+        return save
+
+    def lose_connection(self, orders: Sequence[OrderRequest]) -> Mapping[UUID, Refusal]:
+        """A Save whose connection is closed by the server after it has written."""
+        self.save(orders)
         with connection.cursor() as cursor:
-            cursor.execute(
-                "INSERT INTO tests_sold SELECT * FROM unnest(%s::uuid[], %s::text[], %s::int[])",
-                [list(column) for column in zip(*items, strict=True)],
-            )
+            cursor.execute("SELECT pg_terminate_backend(pg_backend_pid())")
         return {}
 
     def sold(self) -> dict[str, int]:
@@ -39,26 +76,26 @@ class Ledger:
 
     def orders(self) -> list[UUID]:
         with connection.cursor() as cursor:
-            cursor.execute("SELECT DISTINCT request FROM tests_sold ORDER BY request")
+            cursor.execute("SELECT DISTINCT order_id FROM tests_sold ORDER BY order_id")
             return [row[0] for row in cursor.fetchall()]
 
-    def reject(self, refused: Mapping[OrderRequest, str]) -> None:
-        self.rejected.update({request.id: why for request, why in refused.items()})
+    def reject(self, rejected: Mapping[OrderRequest, str]) -> None:
+        self.rejected.update({order.id: reason for order, reason in rejected.items()})
 
     def forget(self, units: int) -> None:
-        """Units of orders that stand no longer."""
+        """Subtract units of orders that were cancelled."""
         with connection.cursor() as cursor:
             cursor.execute("UPDATE tests_sold SET quantity = quantity - %s", [units])
 
-    def saved(self, requests: Collection[UUID]) -> set[UUID]:
-        return set(self.orders()) & set(requests)
+    def saved(self, order_ids: Collection[UUID]) -> set[UUID]:
+        return set(self.orders()) & set(order_ids)
 
     def figures(self) -> dict[str, audit.Figures]:
         items = StockItem.objects.values_list("sku", "received", stock.all_on_hand())
         return {row.sku: row for row in audit.check(items, self.sold())}
 
     def assert_law(self, **expected: tuple[int, int]) -> None:
-        """Each sku has so many units on hand and sold, the law holds, and so does Redis' own law at rest."""
+        """Check the units on hand and sold of each sku, the law in Postgres, and that in Redis: nothing is reserved."""
         figures = self.figures()
         assert {sku: (row.on_hand, row.sold) for sku, row in figures.items()} == expected
         assert all(row.conserved for row in figures.values())
@@ -66,19 +103,47 @@ class Ledger:
         assert counters.reserved() == {}
         for sku, left in counters.left(list(figures)).items():
             assert left in (None, figures[sku].on_hand)
-        for sku, (left, _) in registry.segment_counters().sums(list(figures)).items():
+        for sku, (left, _) in registry.segment_counters().totals(list(figures)).items():
             assert left == figures[sku].on_hand
 
 
 @pytest.fixture
 def ledger(transactional_db: None, redis: Redis) -> Iterator[Ledger]:
     with connection.cursor() as cursor:
-        cursor.execute("CREATE TABLE tests_sold (request uuid, sku text, quantity int)")
+        cursor.execute("CREATE TABLE tests_sold (order_id uuid, sku text, quantity int)")
     yield Ledger()
     with connection.cursor() as cursor:
         cursor.execute("DROP TABLE tests_sold")
 
 
+def replace_in_script(monkeypatch: pytest.MonkeyPatch, module: Any, name: str, guard: str, instead: str = "") -> None:
+    """Replace a guard in a script, as `module` loads it from now on."""
+    assert guard in script(name)
+    broken = script(name).replace(guard, instead)
+    monkeypatch.setattr(module, "script", lambda each: broken if each == name else script(each))
+
+
 @pytest.fixture
 def counters(redis: Redis) -> Counters:
     return registry.counters()
+
+
+@pytest.fixture
+def no_redis(tmp_path: Path) -> Redis:
+    """A client without a server."""
+    return Redis.from_url(f"unix://{tmp_path}/nobody.sock", retry=None)
+
+
+class PausedAfterGrant(RedisLock):
+    """The lock of a holder that is paused after the grant until its TTL is over and others have had the lock."""
+
+    def __init__(self, client: Redis, name: str, meanwhile: Callable[[], object]) -> None:
+        super().__init__(client, name, renew=False)
+        self.meanwhile = meanwhile
+
+    @contextmanager
+    def hold(self, timeout: float | None = None) -> Iterator[Lease]:
+        with super().hold(timeout) as lease:
+            self._client.delete(f"lock:{{{self.name}}}")  # As the server does when the TTL is over.
+            elsewhere(self.meanwhile)
+            yield lease

@@ -1,4 +1,4 @@
-"""What the tests of the two segmented strategies share."""
+"""Shared by the tests of the two segmented strategies."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from redis import Redis
 
 from inventory import stock
 from inventory.errors import Refusal, SoldOut
-from inventory.requests import OrderRequest
+from inventory.requests import OrderRequest, Placement
 from inventory.strategies import registry
-from inventory.strategies.registry import stock_lock
+from inventory.strategies.locks import stock_lock
 from inventory.strategies.segmented import Segmented
 from inventory.strategies.segmented_lock import SegmentedLock
 from inventory.strategies.segmented_redis import SegmentedRedis
@@ -23,16 +23,16 @@ from tests.factories import at_once, new_request, nobody
 from tests.inventory.conftest import Ledger
 from tests.waiting import PATIENCE, wait_for
 
-NAMES = ("segmented-lock", "segmented-redis")
+CLASSES: dict[str, Any] = {"segmented-lock": SegmentedLock, "segmented-redis": SegmentedRedis}
 
 
 def make(name: str, base: type[Segmented] | None = None, **options: Any) -> Any:
-    """A strategy as a process of its own has it, which tries the first segment that would do first."""
+    """A strategy as another process has it; it tries the first segment that covers an item first."""
     options = {"wait": PATIENCE, "segments": 5, "start": lambda sku, segments: 0} | options
-    make_lock = options.pop("make_lock", stock_lock)
-    if name == "segmented-lock":
-        return (base or SegmentedLock)(make_lock, **options)
-    return (base or SegmentedRedis)(registry.segment_counters, make_lock, **options)
+    arguments = [options.pop("make_lock", stock_lock)]
+    if name == "segmented-redis":
+        arguments.insert(0, registry.segment_counters)
+    return (base or CLASSES[name])(*arguments, **options)
 
 
 def put_on_sale(strategy: Segmented, **units: int) -> None:
@@ -41,13 +41,17 @@ def put_on_sale(strategy: Segmented, **units: int) -> None:
     strategy.preheat(list(units), nobody)
 
 
-def units_of(strategy: Segmented, sku: str) -> list[int]:
-    """What is in the segments, by number."""
-    return [units for _, units in sorted(strategy.look(sku).items())]
+def buy(strategy: Segmented, ledger: Ledger, *cart: tuple[str, int]) -> Placement:
+    return strategy.place(new_request(*cart), ledger.save)
+
+
+def units_of(strategy: Segmented, sku: str = "a") -> list[int]:
+    """The units of the segments, by number."""
+    return [units for _, units in sorted(strategy.segment_units(sku).items())]
 
 
 class Locks:
-    """Makes the shop's locks, and notes which were asked for; `before` is called first."""
+    """Makes the shop's locks, and keeps which were asked for; `before` is called first."""
 
     def __init__(self, before: Callable[[str, int], object] = lambda sku, number: None) -> None:
         self.asked: list[tuple[str, int]] = []
@@ -59,22 +63,22 @@ class Locks:
         return stock_lock(sku, number)
 
 
-def second_buyer_of_the_last_unit(strategy: Segmented, ledger: Ledger, redis: Redis) -> Any:
-    """What he is answered who comes while the first one is in his save, which then fails."""
+def second_order_of_the_last_unit(strategy: Segmented, ledger: Ledger, redis: Redis) -> Any:
+    """The answer to an order that comes while the first one is in its save, which then fails."""
     put_on_sale(strategy, a=1)
     comes, answers = threading.Event(), []
 
     def second() -> None:
         comes.wait(PATIENCE)
-        strategy.forget("a")  # as another process, which has seen nothing yet
+        strategy.forget("a")  # As another process, which has read nothing yet.
         try:
-            answers.append(strategy.place(new_request(("a", 1)), ledger.save))
+            answers.append(buy(strategy, ledger, ("a", 1)))
         except SoldOut as refused:
             answers.append(refused)
 
-    def fail(requests: Sequence[OrderRequest]) -> Mapping[UUID, Refusal]:
+    def fail(orders: Sequence[OrderRequest]) -> Mapping[UUID, Refusal]:
         comes.set()
-        wait_for(lambda: answers or sum(lock.waiters for lock in held(redis)), "the second buyer")
+        wait_for(lambda: answers or sum(lock.waiters for lock in held(redis)), "the second order")
         raise KeyError
 
     def first() -> None:

@@ -1,4 +1,4 @@
-"""`advisory-lock`: it is held until the commit, on a number that every process computes alike."""
+"""`advisory-lock`: held until the commit, on a number that every process computes alike."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from inventory.errors import SoldOut
 from inventory.models import StockItem
 from inventory.strategies import advisory_lock, registry
 from inventory.strategies.advisory_lock import LOCK, key
-from locking.postgres.names import advisory_key
+from locking.postgres.advisory import number
 from tests.factories import elsewhere, interleaved, meeting_before_the_write, new_request, preheated, tally
 from tests.inventory.conftest import Ledger
 from tests.inventory.test_row_lock import subtract_unguarded
@@ -22,17 +22,15 @@ pytestmark = pytest.mark.django_db(transaction=True)
 NO_LOCK = "SELECT unnest(%s::bigint[])"
 
 
-@pytest.mark.parametrize(
-    ("statement", "refused"), [(LOCK, "SoldOut"), (NO_LOCK, "IntegrityError")], ids=["locked", "unlocked"]
-)
-def test_the_lock_alone_keeps_the_check_true_and_without_it_only_the_constraint_is_left(
+@pytest.mark.parametrize(("statement", "refused"), [(LOCK, "SoldOut"), (NO_LOCK, "IntegrityError")])
+def test_the_lock_keeps_the_check_true(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch, statement: str, refused: str
 ) -> None:
     strategy = preheated("advisory-lock", {"last": 1})
     monkeypatch.setattr(stock, "take", subtract_unguarded)
     monkeypatch.setattr(advisory_lock, "LOCK", statement)
-    buyers = [partial(strategy.place, new_request(("last", 1)), ledger.save) for _ in range(4)]
-    assert tally(meeting_before_the_write(*buyers)) == {"COMMITTED": 1, refused: 3}
+    orders = [partial(strategy.place, new_request(("last", 1)), ledger.save) for _ in range(4)]
+    assert tally(meeting_before_the_write(*orders)) == {"COMMITTED": 1, refused: 3}
     ledger.assert_law(last=(0, 1))
 
 
@@ -43,7 +41,7 @@ def is_free(sku: str) -> bool:
     return granted
 
 
-def test_the_lock_is_held_from_before_the_check_until_the_commit(ledger: Ledger) -> None:
+def test_the_lock_is_held_from_check_to_commit(ledger: Ledger) -> None:
     strategy = preheated("advisory-lock", {"a": 1, "b": 1, "c": 1})
     seen: list[list[bool]] = []
 
@@ -56,7 +54,7 @@ def test_the_lock_is_held_from_before_the_check_until_the_commit(ledger: Ledger)
     assert seen == [[False, True, False], [False, True, False], [True, True, True]]
 
 
-def test_who_is_refused_waits_for_nobody_who_holds_the_row(ledger: Ledger) -> None:
+def test_a_refused_order_waits_for_no_row(ledger: Ledger) -> None:
     preheated("advisory-lock", {"a": 1})
 
     def buy(name: str) -> None:
@@ -73,16 +71,12 @@ def test_who_is_refused_waits_for_nobody_who_holds_the_row(ledger: Ledger) -> No
     ledger.assert_law(a=(1, 0))
 
 
-def test_a_sku_has_the_same_number_in_every_process() -> None:
-    assert key("a") == 7444073993926074189
-    assert key("a" * 64) == -8167838426030671072
+def test_a_key_is_the_same_in_every_process() -> None:
+    assert (key("a"), key("a" * 64)) == (7444073993926074189, -8167838426030671072)
+    assert key("a") != number("a", 8), "a lock of that name"
 
 
-def test_the_number_of_a_sku_is_not_that_of_a_lock_of_the_same_name() -> None:
-    assert key("a") != advisory_key("a")
-
-
-def test_a_cart_of_two_skus_of_one_number_is_sold(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_skus_with_the_same_key(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(advisory_lock, "key", lambda sku: 1)
     preheated("advisory-lock", {"a": 1, "b": 1}).place(new_request(("a", 1), ("b", 1)), ledger.save)
     ledger.assert_law(a=(0, 1), b=(0, 1))

@@ -1,4 +1,4 @@
-"""Who asks at the same time is answered together, never by what was known before, and holds nothing meanwhile."""
+"""The batcher: concurrent calls share a batch, which starts after they came, and hold no connection while they wait."""
 
 from __future__ import annotations
 
@@ -13,138 +13,137 @@ from inventory.batching import Batcher
 from tests.waiting import PATIENCE, wait_for
 
 
-class Oracle:
-    """Answers a question with the number of the group that it came with. The first group waits until it is let go."""
+class Counting:
+    """Returns the number of the batch to each request. The first batch waits until it is told to go on."""
 
     def __init__(self) -> None:
-        self.groups: list[list[str]] = []
+        self.batches: list[list[str]] = []
         self.inside, self.go_on = threading.Event(), threading.Event()
         self.raises: dict[str, BaseException] = {}
 
-    def answer(self, questions: Sequence[str]) -> list[int]:
-        self.groups.append(list(questions))
-        mine = len(self.groups)
+    def run(self, requests: Sequence[str]) -> list[int]:
+        self.batches.append(list(requests))
+        number = len(self.batches)
         self.inside.set()
         assert self.go_on.wait(PATIENCE)
-        for question in questions:
-            if question in self.raises:
-                raise self.raises[question]
-        return [mine for _ in questions]
+        for request in requests:
+            if request in self.raises:
+                raise self.raises[request]
+        return [number for _ in requests]
 
 
-Ask = Callable[[str], "Future[int]"]
-
-
-@pytest.fixture
-def oracle() -> Oracle:
-    return Oracle()
+Submit = Callable[[str], "Future[int]"]
 
 
 @pytest.fixture
-def together() -> Batcher[str, int]:
+def counting() -> Counting:
+    return Counting()
+
+
+@pytest.fixture
+def batcher() -> Batcher[str, int]:
     return Batcher()
 
 
 @pytest.fixture
-def ask(together: Batcher[str, int], oracle: Oracle) -> Iterator[Ask]:
-    """Ask in a thread of its own, and return once it waits, or answers for all."""
+def submit(batcher: Batcher[str, int], counting: Counting) -> Iterator[Submit]:
+    """Submit in a thread, and return once that leads a batch or waits."""
     pool = ThreadPoolExecutor(8)
 
-    def start(question: str) -> Future[int]:
-        before, first = together.pending(), not oracle.inside.is_set()
-        future = pool.submit(together.submit, question, oracle.answer)
+    def start(request: str) -> Future[int]:
+        before, first = batcher.pending(), not counting.inside.is_set()
+        future = pool.submit(batcher.submit, request, counting.run)
         if first:
-            assert oracle.inside.wait(PATIENCE)
+            assert counting.inside.wait(PATIENCE)
         else:
-            wait_for(lambda: together.pending() > before, "the question to wait")
+            wait_for(lambda: batcher.pending() > before, "the call to wait")
         return future
 
     yield start
-    oracle.go_on.set()
+    counting.go_on.set()
     pool.shutdown()
 
 
-def test_who_asks_while_one_is_being_answered_is_answered_with_all_who_did(ask: Ask, oracle: Oracle) -> None:
-    """Not with the one who came before them: what he is answered may have been true before they asked."""
-    answers = [ask(question) for question in "abcd"]
-    oracle.go_on.set()
-    assert [answer.result(PATIENCE) for answer in answers] == [1, 2, 2, 2]
-    assert oracle.groups == [["a"], ["b", "c", "d"]]
+def test_calls_during_a_batch_share_the_next_one(submit: Submit, counting: Counting) -> None:
+    results = [submit(request) for request in "abcd"]
+    counting.go_on.set()
+    assert [result.result(PATIENCE) for result in results] == [1, 2, 2, 2]
+    assert counting.batches == [["a"], ["b", "c", "d"]]
 
 
-def test_nobody_waits_for_company(together: Batcher[str, int], oracle: Oracle) -> None:
-    oracle.go_on.set()
+def test_a_lone_call_does_not_wait(batcher: Batcher[str, int], counting: Counting) -> None:
+    counting.go_on.set()
     threads = threading.active_count()
-    assert [together.submit(question, oracle.answer) for question in "ab"] == [1, 2]
+    assert [batcher.submit(request, counting.run) for request in "ab"] == [1, 2]
     assert threading.active_count() == threads
 
 
 @pytest.mark.parametrize("error", [ValueError("no answer"), KeyboardInterrupt()], ids=["an error", "an interruption"])
-def test_what_ends_a_group_is_raised_for_each_of_it_and_the_next_group_goes_on(
-    together: Batcher[str, int], ask: Ask, oracle: Oracle, error: BaseException
+def test_an_error_is_raised_to_every_caller_of_its_batch(
+    batcher: Batcher[str, int], submit: Submit, counting: Counting, error: BaseException
 ) -> None:
-    oracle.raises = {"c": error}
-    answers = [ask(question) for question in "abc"]
-    oracle.go_on.set()
-    assert [answer.exception(PATIENCE) for answer in answers] == [None, error, error]
-    assert together.submit("d", oracle.answer) == 3
+    counting.raises = {"c": error}
+    results = [submit(request) for request in "abc"]
+    counting.go_on.set()
+    assert [result.exception(PATIENCE) for result in results] == [None, error, error]
+    assert batcher.submit("d", counting.run) == 3
 
 
-def test_an_answer_too_few_is_an_error_and_leaves_nobody_waiting(together: Batcher[str, int], oracle: Oracle) -> None:
-    oracle.go_on.set()
+def test_too_few_results_are_an_error(batcher: Batcher[str, int], counting: Counting) -> None:
+    counting.go_on.set()
     with pytest.raises(ValueError, match="shorter"):
-        together.submit("a", lambda questions: [])
-    assert together.submit("b", oracle.answer) == 1
+        batcher.submit("a", lambda requests: [])
+    assert batcher.submit("b", counting.run) == 1
 
 
 @pytest.mark.django_db(transaction=True)
-def test_who_waits_holds_no_connection(together: Batcher[str, int], oracle: Oracle) -> None:
-    """Else, with fewer connections than threads, all may be held by those who wait for the one who gets none."""
+def test_a_waiting_call_holds_no_connection(batcher: Batcher[str, int], counting: Counting) -> None:
+    """With fewer connections than threads, the waiting calls could otherwise hold all that the leader needs."""
     held = []
 
-    def ask(question: str) -> int:
+    def call(request: str) -> int:
         connection.ensure_connection()
         held.append(connections[connection.alias])
         try:
-            return together.submit(question, oracle.answer)
+            return batcher.submit(request, counting.run)
         finally:
             connections.close_all()
 
     with ThreadPoolExecutor(2) as pool:
-        leading = pool.submit(ask, "a")
-        assert oracle.inside.wait(PATIENCE)
-        following = pool.submit(ask, "b")
-        wait_for(lambda: together.pending() == 1, "the second question to wait")
+        leading = pool.submit(call, "a")
+        assert counting.inside.wait(PATIENCE)
+        following = pool.submit(call, "b")
+        wait_for(lambda: batcher.pending() == 1, "the second call to wait")
         assert (held[0].connection is None, held[1].connection is None) == (False, True)
-        oracle.go_on.set()
+        counting.go_on.set()
         assert (leading.result(PATIENCE), following.result(PATIENCE)) == (1, 2)
 
 
 @pytest.mark.django_db(transaction=True)
-def test_who_cannot_give_his_connection_back_is_not_waited_for(
-    together: Batcher[str, int], ask: Ask, oracle: Oracle, monkeypatch: pytest.MonkeyPatch
+def test_a_call_that_cannot_close_its_connection_is_not_pending(
+    batcher: Batcher[str, int], submit: Submit, counting: Counting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail() -> None:
         raise OperationalError("The connection is broken.")
 
-    leading = ask("a")
+    leading = submit("a")
     with monkeypatch.context() as patched:
         patched.setattr(connections[connection.alias], "close", fail)
         with pytest.raises(OperationalError):
-            together.submit("b", oracle.answer)
-    following = ask("c")
-    oracle.go_on.set()
+            batcher.submit("b", counting.run)
+    following = submit("c")
+    counting.go_on.set()
     assert (leading.result(PATIENCE), following.result(PATIENCE)) == (1, 2)
-    assert oracle.groups == [["a"], ["c"]]
+    assert counting.batches == [["a"], ["c"]]
 
 
 @pytest.mark.django_db(transaction=True)
-def test_an_open_transaction_outlives_the_wait(together: Batcher[str, int], ask: Ask, oracle: Oracle) -> None:
-    leading = ask("a")
+def test_an_open_transaction_outlives_the_wait(batcher: Batcher[str, int], submit: Submit, counting: Counting) -> None:
+    leading = submit("a")
     with transaction.atomic(), connection.cursor() as cursor:
         cursor.execute("CREATE TEMPORARY TABLE written (n int) ON COMMIT DROP")
         with ThreadPoolExecutor(1) as pool:
-            pool.submit(lambda: (wait_for(lambda: together.pending() == 1, "the question"), oracle.go_on.set()))
-            assert together.submit("b", oracle.answer) == 2
+            pool.submit(lambda: (wait_for(lambda: batcher.pending() == 1, "the call"), counting.go_on.set()))
+            assert batcher.submit("b", counting.run) == 2
         cursor.execute("SELECT FROM written")
     assert leading.result(PATIENCE) == 1

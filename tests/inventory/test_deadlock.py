@@ -1,4 +1,4 @@
-"""Why rows and locks are taken in one order: the negative controls of the conformance suite's opposite carts."""
+"""Why rows and locks are taken in one order: the negative controls of `test_opposite_carts_do_not_deadlock`."""
 
 from __future__ import annotations
 
@@ -22,18 +22,28 @@ from tests.waiting import PATIENCE, wait_for
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
+CART = ("a", 1), ("b", 1)
+ORDERED_OR_NOT = pytest.mark.parametrize(
+    ("in_order", "answers"), [(True, {"COMMITTED": 2}), (False, {"COMMITTED": 1, "OperationalError": 1})]
+)
 
-def unordered(request: OrderRequest) -> OrderRequest:
-    """The same cart the other way round, which a request refuses to be made of."""
-    object.__setattr__(request, "items", request.items[::-1])
-    return request
+
+def unordered(order: OrderRequest) -> OrderRequest:
+    """The same order with its items reversed, which its constructor refuses."""
+    object.__setattr__(order, "items", order.items[::-1])
+    return order
 
 
-def test_opposite_carts_that_are_not_ordered_deadlock_and_one_of_them_is_not_sold(ledger: Ledger) -> None:
+def detect_deadlocks_early() -> None:
+    with connection.cursor() as cursor:
+        cursor.execute("SET deadlock_timeout = '50ms'")
+
+
+def test_unordered_items_deadlock(ledger: Ledger) -> None:
     preheated("guarded-update", {"a": 2, "b": 2})
     both_have_one = threading.Barrier(2)
 
-    def buy(request: OrderRequest) -> Any:
+    def buy(order: OrderRequest) -> Any:
         taken = 0
 
         def meet(execute: Callable[..., Any], sql: str, *rest: Any) -> Any:
@@ -45,50 +55,40 @@ def test_opposite_carts_that_are_not_ordered_deadlock_and_one_of_them_is_not_sol
                     both_have_one.wait(PATIENCE)
             return result
 
-        with connection.cursor() as cursor:
-            cursor.execute("SET deadlock_timeout = '50ms'")
+        detect_deadlocks_early()
         with connection.execute_wrapper(meet):
-            return GuardedUpdate().place(request, ledger.save)
+            return GuardedUpdate().place(order, ledger.save)
 
-    cart = ("a", 1), ("b", 1)
-    answers = at_once(lambda: buy(new_request(*cart)), lambda: buy(unordered(new_request(*cart))))
-
+    answers = at_once(lambda: buy(new_request(*CART)), lambda: buy(unordered(new_request(*CART))))
     assert tally(answers) == {"COMMITTED": 1, "OperationalError": 1}
     assert "deadlock detected" in str(next(answer for answer in answers if isinstance(answer, Exception)))
     ledger.assert_law(a=(1, 1), b=(1, 1))
 
 
-def both_get_what_they_ask_for_first(take_everything: Callable[[], object], *buyers: Callable[[], Any]) -> list[Any]:
-    """Have two buyers wait while everything is taken, and then let go of it all at once."""
+def released_at_once(take_everything: Callable[[], object], *orders: Callable[[], Any]) -> list[Any]:
+    """Let two orders wait while everything is locked, and then unlock all of it at once."""
 
-    def patient(buy: Callable[[], Any]) -> Any:
-        with connection.cursor() as cursor:
-            cursor.execute("SET deadlock_timeout = '50ms'")
-        return buy()
+    def place(order: Callable[[], Any]) -> Any:
+        detect_deadlocks_early()
+        return order()
 
     with ThreadPoolExecutor(1) as pool:
         with transaction.atomic():
             take_everything()
-            answers = pool.submit(at_once, *[partial(patient, buy) for buy in buyers])
-            wait_for(lambda: waiting_in_postgres() == len(buyers), "both to wait")
+            answers = pool.submit(at_once, *[partial(place, order) for order in orders])
+            wait_for(lambda: waiting_in_postgres() == len(orders), "both to wait")
         return answers.result(PATIENCE)
 
 
 @pytest.mark.parametrize("name", ["row-lock", "unit-rows"])
-@pytest.mark.parametrize(
-    ("in_order", "answers"),
-    [(True, {"COMMITTED": 2}), (False, {"COMMITTED": 1, "OperationalError": 1})],
-    ids=["ordered", "as named"],
-)
-def test_rows_locked_in_one_order_do_not_deadlock_and_rows_locked_as_named_do(
+@ORDERED_OR_NOT
+def test_rows_locked_in_one_order_do_not_deadlock(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch, name: str, in_order: bool, answers: dict[str, int]
 ) -> None:
-    """Carts that are out of order, so that only the order of the locks is left. `unit-rows` sells from the pool."""
-    strategy = registry.get(name)
+    """The items are unordered, so only the order of the locks matters. `unit-rows` sells unsplit units."""
+    strategy, lock, both_have_one = registry.get(name), stock.lock, threading.Barrier(2)
     stock.deliver("a", 2)
     stock.deliver("b", 2)
-    lock = stock.lock
-    both_have_one = threading.Barrier(2)
 
     def lock_as_named(skus: list[str]) -> dict[str, int]:
         first, second = skus
@@ -98,26 +98,21 @@ def test_rows_locked_in_one_order_do_not_deadlock_and_rows_locked_as_named_do(
 
     if not in_order:
         monkeypatch.setattr(stock, "lock", lock_as_named)
-    cart = ("a", 1), ("b", 1)
-    given = both_get_what_they_ask_for_first(
+    given = released_at_once(
         lambda: lock(["a", "b"]),
-        lambda: strategy.place(new_request(*cart), ledger.save),
-        lambda: strategy.place(unordered(new_request(*cart)), ledger.save),
+        lambda: strategy.place(new_request(*CART), ledger.save),
+        lambda: strategy.place(unordered(new_request(*CART)), ledger.save),
     )
     assert tally(given) == answers
     sold = answers["COMMITTED"]
     ledger.assert_law(a=(2 - sold, sold), b=(2 - sold, sold))
 
 
-@pytest.mark.parametrize(
-    ("in_order", "answers"),
-    [(True, {"COMMITTED": 2}), (False, {"COMMITTED": 1, "OperationalError": 1})],
-    ids=["by number", "by sku"],
-)
-def test_where_two_skus_have_one_number_locks_in_the_order_of_numbers_do_not_deadlock(
+@ORDERED_OR_NOT
+def test_keys_locked_in_one_order_do_not_deadlock(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch, in_order: bool, answers: dict[str, int]
 ) -> None:
-    """`a` and `c` have the same: in the order of skus one buyer asks for 2 and 1, the other for 1 and 2."""
+    """`a` and `c` have the same key: in the order of skus one order locks 2 and 1, the other 1 and 2."""
     monkeypatch.setattr(advisory_lock, "key", {"a": 2, "b": 1, "c": 2}.get)
     if not in_order:
         monkeypatch.setattr(advisory_lock, "sorted", list, raising=False)
@@ -127,9 +122,9 @@ def test_where_two_skus_have_one_number_locks_in_the_order_of_numbers_do_not_dea
         with connection.cursor() as cursor:
             cursor.execute(LOCK, [[1, 2]])
 
-    given = both_get_what_they_ask_for_first(
+    given = released_at_once(
         take_everything,
-        lambda: strategy.place(new_request(("a", 1), ("b", 1)), ledger.save),
+        lambda: strategy.place(new_request(*CART), ledger.save),
         lambda: strategy.place(new_request(("b", 1), ("c", 1)), ledger.save),
     )
     assert tally(given) == answers

@@ -1,4 +1,4 @@
-"""The lock-wrapped strategy over locks whose servers a shop may have besides: etcd, ZooKeeper, several Redis."""
+"""The lock strategies over servers that few shops have: etcd, ZooKeeper, several Redis."""
 
 from __future__ import annotations
 
@@ -9,12 +9,11 @@ import pytest
 from django.test import override_settings
 
 from inventory import stock
-from inventory.errors import StockElsewhere, StockUnavailable
+from inventory.errors import StockUnavailable
 from inventory.models import StockItem
-from inventory.strategies import locked, locks, registry
+from inventory.strategies import locks, registry
 from inventory.strategies.base import Strategy
-from inventory.strategies.locked import CLAIM
-from inventory.strategies.locks import lock_strategies
+from inventory.strategies.locks import lock_strategy
 from tests.factories import new_request
 from tests.inventory.conformance import StrategyConformance
 from tests.inventory.conftest import Ledger
@@ -24,16 +23,9 @@ from tests.locking.zookeeper_support import running_zookeeper
 
 pytestmark = [pytest.mark.slow, pytest.mark.django_db(transaction=True)]
 
-NODES = 3
 
-
-def named(name: str) -> Strategy:
-    """The strategy as the settings of the moment have it."""
-    return next(strategy for strategy in lock_strategies() if strategy.name == name)
-
-
-def forget() -> None:
-    """Let go of the clients of servers that are not the settings' any more."""
+def forget_clients() -> None:
+    """Close the clients of servers that the settings no longer name."""
     if locks._zookeeper_client_of.cache_info().currsize:
         client, _ = locks._zookeeper_client()
         client.stop()
@@ -45,48 +37,35 @@ def forget() -> None:
 @pytest.fixture(scope="module")
 def etcd_lock() -> Iterator[Strategy]:
     with running_etcd() as etcd, override_settings(ETCD_URL=etcd.url):
-        yield named("etcd-lock")
-        forget()
+        yield lock_strategy("etcd-lock")
+        forget_clients()
 
 
 @pytest.fixture(scope="module")
 def redlock() -> Iterator[Strategy]:
     with ExitStack() as stack:
-        urls = [stack.enter_context(running_valkey()).url for _ in range(NODES)]
+        urls = [stack.enter_context(running_valkey()).url for _ in range(3)]
         stack.enter_context(override_settings(REDLOCK_URLS=urls))
-        yield named("redlock")
-        forget()
+        yield lock_strategy("redlock")
+        forget_clients()
 
 
 @pytest.fixture(scope="module")
 def zookeeper_lock() -> Iterator[Strategy]:
     with running_zookeeper() as zookeeper, override_settings(ZOOKEEPER_HOSTS=zookeeper.hosts):
-        yield named("zookeeper-lock")
-        forget()
+        yield lock_strategy("zookeeper-lock")
+        forget_clients()
 
 
-class TestEtcdLock(StrategyConformance):
-    @pytest.fixture
-    def strategy(self, etcd_lock: Strategy) -> Strategy:
-        return etcd_lock
+class TestLock(StrategyConformance):
+    @pytest.fixture(params=["etcd_lock", "redlock", "zookeeper_lock"])
+    def strategy(self, request: pytest.FixtureRequest) -> Strategy:
+        strategy: Strategy = request.getfixturevalue(request.param)
+        return strategy
 
 
-class TestRedlock(StrategyConformance):
-    @pytest.fixture
-    def strategy(self, redlock: Strategy) -> Strategy:
-        return redlock
-
-
-class TestZooKeeperLock(StrategyConformance):
-    @pytest.fixture
-    def strategy(self, zookeeper_lock: Strategy) -> Strategy:
-        return zookeeper_lock
-
-
-# A sku that moves between Redis and etcd, whose fences are revisions
-
-
-def test_a_sku_that_moves_from_redis_to_etcd_and_back_sells_on(ledger: Ledger, etcd_lock: Strategy) -> None:
+def test_a_sku_moves_from_redis_to_etcd_and_back(ledger: Ledger, etcd_lock: Strategy) -> None:
+    """The fences of etcd are revisions, which are far lower than those of Redis."""
     stock.deliver("a", 4)
     redis_lock = registry.get("redis-lock")
     seen = []
@@ -98,21 +77,6 @@ def test_a_sku_that_moves_from_redis_to_etcd_and_back_sells_on(ledger: Ledger, e
     ledger.assert_law(a=(0, 4))
 
 
-def test_where_the_kind_of_a_fence_is_not_looked_at_etcd_never_sells_what_redis_has_sold(
-    ledger: Ledger, etcd_lock: Strategy, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The negative control."""
-    monkeypatch.setattr(locked, "CLAIM", CLAIM.replace(" OR fenced_by <> %(kind)s", ""))
-    stock.deliver("a", 2)
-    registry.get("redis-lock").place(new_request(("a", 1)), ledger.save)
-    with pytest.raises(StockElsewhere, match="a is split up"):
-        etcd_lock.place(new_request(("a", 1)), ledger.save)
-    ledger.assert_law(a=(1, 1))
-
-
-# Nobody there
-
-
 @pytest.mark.parametrize(
     ("name", "setting"),
     [
@@ -122,14 +86,12 @@ def test_where_the_kind_of_a_fence_is_not_looked_at_etcd_never_sells_what_redis_
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_given_no_server_it_is_unavailable_and_nothing_is_taken(
-    ledger: Ledger, name: str, setting: dict[str, object]
-) -> None:
+def test_without_a_server_it_is_unavailable(ledger: Ledger, name: str, setting: dict[str, object]) -> None:
     stock.deliver("a", 1)
-    forget()
+    forget_clients()
     try:
         with override_settings(**setting), pytest.raises(StockUnavailable):
-            named(name).place(new_request(("a", 1)), ledger.save)
+            lock_strategy(name).place(new_request(("a", 1)), ledger.save)
     finally:
-        forget()
+        forget_clients()
     ledger.assert_law(a=(1, 0))

@@ -1,10 +1,9 @@
-"""`lua`: Redis admits, Postgres decides, and `counter + reserved = on hand` whatever goes wrong in between."""
+"""`lua`: Redis admits, Postgres decides, and `counter + reserved = on hand` whatever fails in between."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 from uuid import UUID
 
@@ -13,15 +12,16 @@ from django.db import DatabaseError, IntegrityError, OperationalError, connectio
 from redis import Redis, RedisError
 
 from inventory import stock
-from inventory.counters.whole import NOTES, Counters
+from inventory.counters.whole import RESERVATIONS, Counters
 from inventory.errors import Refusal, SoldOut, StockNotLoaded, StockUnavailable
 from inventory.models import StockItem
-from inventory.requests import OrderRequest, Placement, Returned, Save, save_one
+from inventory.requests import OrderRequest, Placement, ReturnedUnits, Save, save_one
 from inventory.strategies import registry
 from inventory.strategies.base import Strategy
 from inventory.strategies.lua import Lua
 from tests.factories import elsewhere, interleaved, new_request, preheated
-from tests.inventory.conftest import Ledger
+from tests.inventory.conftest import Ledger, after, fails
+from tests.inventory.test_row_lock import subtract_unguarded
 from tests.waiting import wait_for
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -33,31 +33,23 @@ def strategy(ledger: Ledger) -> Strategy:
     return preheated("lua", {"a": 2})
 
 
-def sent_back(redis: Redis, request: OrderRequest) -> bool:
-    """Whether the units of a request are no longer noted as its own."""
-    return not redis.hexists(NOTES, str(request.id))
+def units(counters: Counters) -> tuple[int | None, Mapping[str, int]]:
+    return counters.left(["a"])["a"], counters.reserved()
 
 
-# Redis and Postgres agree
-
-
-def test_in_save_the_units_are_reserved_and_at_rest_they_are_sold(
-    strategy: Strategy, ledger: Ledger, counters: Counters
-) -> None:
+def test_units_are_reserved_during_save(strategy: Strategy, ledger: Ledger, counters: Counters) -> None:
     seen = []
 
-    def look(requests: Sequence[OrderRequest]) -> Mapping[UUID, Refusal]:
-        on_hand = elsewhere(lambda: StockItem.objects.get(sku="a").on_hand)
-        seen.append((counters.left(["a"])["a"], counters.reserved()["a"], on_hand))
-        return ledger.save(requests)
+    def look() -> None:
+        seen.append((units(counters), elsewhere(lambda: StockItem.objects.get(sku="a").on_hand)))
 
-    strategy.place(new_request(("a", 1)), look)
-    assert seen == [(1, 1, 2)]
+    strategy.place(new_request(("a", 1)), after(look, ledger.save))
+    assert seen == [((1, {"a": 1}), 2)]
     ledger.assert_law(a=(1, 1))
-    assert counters.left(["a"]) == {"a": 1}
+    assert units(counters) == (1, {})
 
 
-def test_who_is_refused_by_redis_reads_what_is_on_hand_and_waits_for_no_row(strategy: Strategy, ledger: Ledger) -> None:
+def test_a_refused_order_locks_no_row(strategy: Strategy, ledger: Ledger) -> None:
     statements: list[str] = []
 
     def listen(execute: Callable[..., object], sql: str, *rest: object) -> object:
@@ -71,18 +63,14 @@ def test_who_is_refused_by_redis_reads_what_is_on_hand_and_waits_for_no_row(stra
     ledger.assert_law(a=(2, 0))
 
 
-def test_a_counter_that_is_missing_is_not_loaded_and_not_sold_out(
-    strategy: Strategy, ledger: Ledger, counters: Counters
-) -> None:
+def test_a_missing_counter_is_not_loaded(strategy: Strategy, ledger: Ledger, counters: Counters) -> None:
     counters.unload(["a"])
     with pytest.raises(StockNotLoaded):
         strategy.place(new_request(("a", 1)), ledger.save)
     ledger.assert_law(a=(2, 0))
 
 
-def test_preheating_copies_what_is_on_hand_now_and_nothing_for_a_sku_that_never_came(
-    ledger: Ledger, counters: Counters
-) -> None:
+def test_preheat_copies_units_on_hand(ledger: Ledger, counters: Counters) -> None:
     stock.deliver("a", 3)
     registry.get("guarded-update").place(new_request(("a", 1)), ledger.save)
     registry.get("lua").preheat(["a", "unknown"], ledger.saved)
@@ -90,29 +78,21 @@ def test_preheating_copies_what_is_on_hand_now_and_nothing_for_a_sku_that_never_
     ledger.assert_law(a=(2, 1))
 
 
-# Redis is wrong
-
-
-def test_a_counter_above_the_truth_is_refused_by_the_guard_in_sql_and_nothing_is_oversold(
-    strategy: Strategy, ledger: Ledger, counters: Counters
-) -> None:
+def test_a_counter_too_high_sells_nothing_twice(strategy: Strategy, ledger: Ledger, counters: Counters) -> None:
     counters.load("a", 5, (), make=False)
     for _ in range(2):
         strategy.place(new_request(("a", 1)), ledger.save)
-    with pytest.raises(SoldOut, match="a: 1 wanted, 0 left"):
-        strategy.place(new_request(("a", 1)), ledger.save)
-    assert (ledger.figures()["a"].on_hand, ledger.figures()["a"].sold) == (0, 2)
-    assert counters.reserved() == {}
-    # A counter that was caught at it is trusted no more: it is loaded again before anybody else is admitted.
-    with pytest.raises(StockNotLoaded):
-        strategy.place(new_request(("a", 1)), ledger.save)
+    # The first refusal by Postgres deletes the counter, which is then loaded again.
+    for error in (SoldOut, StockNotLoaded):
+        with pytest.raises(error):
+            strategy.place(new_request(("a", 1)), ledger.save)
     strategy.preheat(["a"], ledger.saved)
     with pytest.raises(SoldOut, match="a: 1 wanted, 0 left"):
         strategy.place(new_request(("a", 1)), ledger.save)
     ledger.assert_law(a=(0, 2))
 
 
-def test_it_is_refused_also_when_redis_has_gone_meanwhile(
+def test_it_is_refused_also_without_redis(
     strategy: Strategy, ledger: Ledger, counters: Counters, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     counters.load("a", 5, (), make=False)
@@ -126,60 +106,38 @@ def test_it_is_refused_also_when_redis_has_gone_meanwhile(
     assert strategy.place(new_request(("a", 2)), ledger.save) is Placement.COMMITTED
 
 
-def test_without_the_guard_in_sql_the_constraint_refuses(
+def test_without_the_guard_the_constraint_refuses(
     strategy: Strategy, ledger: Ledger, counters: Counters, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The negative control: who trusts the counter takes what is not there."""
-
-    def trust_the_counter(sku: str, units: int) -> None:
-        with connection.cursor() as cursor:
-            cursor.execute("UPDATE inventory_stockitem SET on_hand = on_hand - %s WHERE sku = %s", [units, sku])
-
-    monkeypatch.setattr(stock, "take", trust_the_counter)
+    monkeypatch.setattr(stock, "take", subtract_unguarded)
     counters.load("a", 5, (), make=False)
     with pytest.raises(IntegrityError, match="stock_on_hand_not_negative"):
         strategy.place(new_request(("a", 3)), ledger.save)
     assert (ledger.figures()["a"].on_hand, ledger.figures()["a"].sold) == (2, 0)
-    assert (counters.left(["a"]), counters.reserved()) == ({"a": 5}, {})
+    assert units(counters) == (5, {})
 
 
-BELOW = pytest.mark.parametrize("name", ["lua", "lua-queue", "segmented-redis"])
-
-
-@pytest.fixture
-def below(name: str, ledger: Ledger, redis: Redis) -> Strategy:
-    """A strategy with four units of `a`, of which Redis knows one: it has come back older than the truth."""
+@pytest.mark.parametrize("verified", [True, False])
+@pytest.mark.parametrize("name", ["lua", "lua-queue", "segmented-redis"])
+def test_a_counter_too_low_is_not_sold_out(
+    ledger: Ledger, redis: Redis, monkeypatch: pytest.MonkeyPatch, name: str, verified: bool
+) -> None:
     strategy = preheated(name, {"a": 1})
     stock.deliver("a", 3)
-    return strategy
-
-
-@BELOW
-def test_a_counter_below_the_truth_is_not_loaded_and_not_sold_out(below: Strategy, ledger: Ledger, name: str) -> None:
-    with pytest.raises(StockNotLoaded, match="a has more on hand than Redis knows of"):
-        below.place(new_request(("a", 2)), ledger.save)
-    below.preheat(["a"], ledger.saved)
-    below.place(new_request(("a", 2)), ledger.save)
+    if not verified:
+        for module in ("lua", "segmented_redis"):
+            monkeypatch.setattr(f"inventory.strategies.{module}.verify_sold_out", lambda sku, total: None)
+    with pytest.raises(StockNotLoaded if verified else SoldOut):
+        strategy.place(new_request(("a", 2)), ledger.save)
+    strategy.preheat(["a"], ledger.saved)
+    strategy.place(new_request(("a", 2)), ledger.save)
     with pytest.raises(SoldOut):
-        below.place(new_request(("a", 5)), ledger.save)
-
-
-@BELOW
-def test_without_asking_postgres_too_it_would_be_sold_out(
-    below: Strategy, ledger: Ledger, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The negative control."""
-    for module in ("lua", "segmented_redis"):
-        monkeypatch.setattr(f"inventory.strategies.{module}.agree", lambda sku, admits: None)
-    with pytest.raises(SoldOut):
-        below.place(new_request(("a", 2)), ledger.save)
+        strategy.place(new_request(("a", 5)), ledger.save)
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_orders_that_are_committed_between_the_two_answers_make_nobody_doubt_redis(
-    strategy: Strategy, ledger: Ledger, when: str
-) -> None:
-    """Redis is asked first: since then there can only be less on hand. Asked after Postgres, it would seem too low."""
+def test_a_commit_between_the_reads_is_no_doubt(strategy: Strategy, ledger: Ledger, when: str) -> None:
+    """Redis is read first, since orders only lower the units on hand. Read second, it would seem too low."""
     with (
         interleaved(lambda: strategy.place(new_request(("a", 1)), ledger.save), **{when: "SELECT"}),
         pytest.raises(SoldOut),
@@ -188,70 +146,49 @@ def test_orders_that_are_committed_between_the_two_answers_make_nobody_doubt_red
     ledger.assert_law(a=(1, 1))
 
 
-def test_what_is_committed_and_still_noted_as_reserved_makes_nobody_doubt_redis(
+def test_a_committed_reservation_is_no_doubt(
     strategy: Strategy, ledger: Ledger, counters: Counters, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Counters, "confirm_reservation", lambda *request: False)
+    monkeypatch.setattr(Counters, "confirm_reservation", lambda *rest: False)
     strategy.place(new_request(("a", 1)), ledger.save)
-    assert counters.admits("a") == 2
+    assert counters.total("a") == 2
     with pytest.raises(SoldOut):
         strategy.place(new_request(("a", 3)), ledger.save)
 
 
-# The order is surely not saved: the units go back, once
-
-
-def test_an_order_whose_save_fails_gives_its_units_back_once(
-    strategy: Strategy, ledger: Ledger, counters: Counters, redis: Redis
+@pytest.mark.parametrize("error", [KeyError(), KeyboardInterrupt()], ids=["an error", "an interruption"])
+def test_a_failed_save_gives_units_back_once(
+    strategy: Strategy, ledger: Ledger, counters: Counters, error: BaseException
 ) -> None:
-    def fail(requests: Sequence[OrderRequest]) -> Mapping[UUID, Refusal]:
-        assert counters.reserved() == {"a": 2}
-        raise KeyError
-
-    request = new_request(("a", 2))
-    with pytest.raises(KeyError):
-        strategy.place(request, fail)
-    assert sent_back(redis, request)
-    counters.give_back(request.id, request.skus)
-    assert counters.left(["a"]) == {"a": 2}
+    order = new_request(("a", 2))
+    with pytest.raises(type(error)):
+        strategy.place(order, fails(error))
+    assert units(counters) == (2, {})
+    counters.give_back(order.id, order.skus)
     ledger.assert_law(a=(2, 0))
 
 
-def test_an_interrupted_save_gives_its_units_back(strategy: Strategy, ledger: Ledger, counters: Counters) -> None:
-    def stop(requests: Sequence[OrderRequest]) -> Mapping[UUID, Refusal]:
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        strategy.place(new_request(("a", 1)), stop)
-    assert counters.left(["a"]) == {"a": 2}
-    ledger.assert_law(a=(2, 0))
-
-
-# Nobody knows whether the order is saved: the note stays
-
-
-def the_answer_is_lost_before_the_commit(requests: Sequence[OrderRequest]) -> None:
-    """The backend is gone when COMMIT is sent, so it surely was not done, which the client cannot know."""
+def lost_before_the_commit() -> None:
+    """End the backend before COMMIT is sent, which the client cannot know."""
     with connection.cursor() as cursor:
         cursor.execute("SELECT pg_backend_pid()")
         (pid,) = cursor.fetchone()
 
-    def end_it() -> None:
+    def is_there() -> bool:
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT 1 FROM pg_stat_activity WHERE pid = %s", [pid])
+            return cursor.fetchone() is not None
+
+    def end() -> None:
         with connection.cursor() as cursor:
             cursor.execute("SELECT pg_terminate_backend(%s)", [pid])
-            wait_for(lambda: not _backend_is_there(pid), "the backend to end")
+        wait_for(lambda: not is_there(), "the backend to end")
 
-    elsewhere(end_it)
-
-
-def _backend_is_there(pid: int) -> bool:
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT 1 FROM pg_stat_activity WHERE pid = %s", [pid])
-        return cursor.fetchone() is not None
+    elsewhere(end)
 
 
-def the_answer_is_lost_after_the_commit(requests: Sequence[OrderRequest]) -> None:
-    """COMMIT has been done, and what comes back is an error."""
+def lost_after_the_commit() -> None:
+    """Let COMMIT succeed, and return an error."""
 
     def lose() -> None:
         raise OperationalError("the answer was lost")
@@ -259,39 +196,27 @@ def the_answer_is_lost_after_the_commit(requests: Sequence[OrderRequest]) -> Non
     transaction.on_commit(lose)
 
 
-@pytest.mark.parametrize(
-    ("lose", "saved"), [(the_answer_is_lost_before_the_commit, False), (the_answer_is_lost_after_the_commit, True)]
-)
-def test_when_the_outcome_of_the_commit_is_unknown_the_note_stays_and_nothing_is_given_back(
-    strategy: Strategy,
-    ledger: Ledger,
-    counters: Counters,
-    redis: Redis,
-    lose: Callable[[Sequence[OrderRequest]], None],
-    saved: bool,
+@pytest.mark.parametrize(("lose", "saved"), [(lost_before_the_commit, False), (lost_after_the_commit, True)])
+def test_an_unknown_commit_keeps_the_reservation(
+    strategy: Strategy, ledger: Ledger, counters: Counters, redis: Redis, lose: Callable[[], None], saved: bool
 ) -> None:
-    def save(requests: Sequence[OrderRequest]) -> Mapping[UUID, Refusal]:
-        ledger.save(requests)
-        lose(requests)
+    def save(orders: Sequence[OrderRequest]) -> Mapping[UUID, Refusal]:
+        ledger.save(orders)
+        lose()
         return {}
 
-    request = new_request(("a", 1))
+    order = new_request(("a", 1))
     with pytest.raises(DatabaseError):
-        strategy.place(request, save)
+        strategy.place(order, save)
     connection.close()
-    assert ledger.orders() == ([request.id] if saved else [])
-    assert not sent_back(redis, request)
-    assert (counters.left(["a"]), counters.reserved()) == ({"a": 1}, {"a": 1})
-    # Never more in Redis than in Postgres: whichever it was, nothing that is sold can be admitted again.
+    assert ledger.orders() == ([order.id] if saved else [])
+    assert redis.hexists(RESERVATIONS, str(order.id))
+    assert units(counters) == (1, {"a": 1}), "Redis never has more than Postgres"
     assert ledger.figures()["a"].on_hand == (1 if saved else 2)
     assert ledger.figures()["a"].conserved
 
 
-def test_who_gives_back_on_any_error_admits_a_unit_that_is_sold(
-    strategy: Strategy, ledger: Ledger, counters: Counters
-) -> None:
-    """The negative control: the same lost answer, and a strategy that takes it for a rollback."""
-
+def test_giving_back_on_any_error_admits_a_sold_unit(strategy: Strategy, ledger: Ledger, counters: Counters) -> None:
     class GivesBackOnAnyError(Lua):
         def _place(self, order: OrderRequest, save: Save) -> Placement:
             counters.take(order)
@@ -305,30 +230,22 @@ def test_who_gives_back_on_any_error_admits_a_unit_that_is_sold(
                 raise
             return Placement.COMMITTED
 
-    def save(requests: Sequence[OrderRequest]) -> Mapping[UUID, Refusal]:
-        the_answer_is_lost_after_the_commit(requests)
-        return ledger.save(requests)
-
     with pytest.raises(OperationalError):
-        GivesBackOnAnyError(lambda: counters).place(new_request(("a", 1)), save)
+        GivesBackOnAnyError(lambda: counters).place(new_request(("a", 1)), after(lost_after_the_commit, ledger.save))
     assert ledger.figures()["a"].on_hand == 1
-    assert (counters.left(["a"]), counters.reserved()) == ({"a": 2}, {})
+    assert units(counters) == (2, {})
 
 
-# Redis goes away
-
-
-def test_who_asks_again_and_again_after_lost_answers_withholds_nothing(
+def test_lost_answers_withhold_nothing(
     strategy: Strategy, ledger: Ledger, counters: Counters, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each time it is a new request, as it is in the shop."""
     take = counters._take
 
-    def take_and_lose_the_answer(*said: object) -> None:
-        take(*said)
+    def lose(*arguments: object) -> None:
+        take(*arguments)
         raise RedisError("the answer was lost")
 
-    monkeypatch.setattr(counters, "_take", take_and_lose_the_answer)
+    monkeypatch.setattr(counters, "_take", lose)
     for _ in range(3):
         with pytest.raises(StockUnavailable):
             Lua(lambda: counters).place(new_request(("a", 1)), ledger.save)
@@ -336,37 +253,29 @@ def test_who_asks_again_and_again_after_lost_answers_withholds_nothing(
     ledger.assert_law(a=(0, 2))
 
 
-@pytest.fixture
-def nobody(tmp_path: Path) -> Counters:
-    return Counters(Redis.from_url(f"unix://{tmp_path}/nobody.sock", retry=None))
-
-
-def test_without_redis_it_is_unavailable_and_nothing_is_taken(ledger: Ledger, nobody: Counters) -> None:
+def test_without_redis_it_is_unavailable(
+    ledger: Ledger, no_redis: Redis, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     stock.deliver("a", 1)
+    strategy = registry.get("lua")
+    monkeypatch.setattr(strategy, "counters", lambda: Counters(no_redis))
     with pytest.raises(StockUnavailable):
-        Lua(lambda: nobody).place(new_request(("a", 1)), ledger.save)
+        strategy.place(new_request(("a", 1)), ledger.save)
     ledger.assert_law(a=(1, 0))
+    registry.units_returned([ReturnedUnits(1, 1, "a", 2)], ledger.saved)
+    assert "sku='a', quantity=2" in caplog.text, "returned units are logged"
 
 
-def test_when_redis_goes_away_after_the_take_the_order_stands_and_its_note_too(
-    strategy: Strategy, ledger: Ledger, counters: Counters, nobody: Counters, caplog: pytest.LogCaptureFixture
+def test_redis_goes_away_after_the_take(
+    strategy: Strategy, ledger: Ledger, counters: Counters, no_redis: Redis, caplog: pytest.LogCaptureFixture
 ) -> None:
     class GoesAway(Counters):
-        def confirm_reservation(self, request: UUID, skus: Iterable[str]) -> bool:
-            return nobody.confirm_reservation(request, skus)
+        def confirm_reservation(self, order_id: UUID, names: Iterable[str]) -> bool:
+            return Counters(no_redis).confirm_reservation(order_id, names)
 
-    request = new_request(("a", 1))
+    order = new_request(("a", 1))
     with caplog.at_level(logging.WARNING):
-        assert Lua(lambda: GoesAway(counters.client)).place(request, ledger.save) is Placement.COMMITTED
-    assert str(request.id) in caplog.text
-    assert ledger.orders() == [request.id]
-    assert (counters.left(["a"]), counters.reserved()) == ({"a": 1}, {"a": 1})
-
-
-def test_units_that_redis_does_not_take_back_are_logged_and_no_error(
-    ledger: Ledger, nobody: Counters, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(registry.get("lua"), "counters", lambda: nobody)
-    with caplog.at_level(logging.WARNING):
-        registry.given_back([Returned(1, 1, "a", 2)], ledger.saved)
-    assert "sku='a', quantity=2" in caplog.text
+        assert Lua(lambda: GoesAway(counters.client)).place(order, ledger.save) is Placement.COMMITTED
+    assert str(order.id) in caplog.text
+    assert ledger.orders() == [order.id]
+    assert units(counters) == (1, {"a": 1})

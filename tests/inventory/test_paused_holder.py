@@ -21,7 +21,7 @@ UNGUARDED = CLAIM.replace("fence < %(fence)s", "true")
 
 
 @pytest.mark.parametrize(("statement", "written"), [(CLAIM, 0), (UNGUARDED, 1)], ids=["guarded", "unguarded"])
-def test_a_holder_that_was_stopped_is_told_and_its_write_is_refused(redis: Redis, statement: str, written: int) -> None:
+def test_the_write_of_a_stopped_holder_is_refused(redis: Redis, statement: str, written: int) -> None:
     stock.deliver("a", 10)
     url = f"unix://{redis.connection_pool.connection_kwargs['path']}"
     server = connection.settings_dict

@@ -1,10 +1,9 @@
-"""`redis-lock`: the lock is let go after the commit, busy is not sold out, and who was overtaken changes nothing."""
+"""`redis-lock`: released after the commit; busy is not sold out; an overtaken holder changes nothing."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from uuid import UUID
 
 import pytest
@@ -12,16 +11,16 @@ from django.db import transaction
 from redis import Redis
 
 from inventory import stock
-from inventory.errors import Refusal, SoldOut, StockBusy, StockUnavailable
+from inventory.errors import SoldOut, StockBusy, StockUnavailable
 from inventory.models import StockItem
 from inventory.requests import OrderRequest, Placement, Save, save_one
 from inventory.strategies import locked, registry
 from inventory.strategies.base import Strategy
 from inventory.strategies.locked import Locked
-from inventory.strategies.registry import stock_lock
+from inventory.strategies.locks import stock_lock
 from locking import Lease, RedisLock
 from tests.factories import elsewhere, interleaved, new_request
-from tests.inventory.conftest import Ledger
+from tests.inventory.conftest import Ledger, PausedAfterGrant, after, fails
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -36,38 +35,32 @@ def is_free(sku: str) -> bool:
     return lease is not None and lease.release()
 
 
-# The lock and the commit
-
-
-def test_the_lock_is_held_in_save_and_at_the_commit_and_free_after_the_answer(
-    strategy: Strategy, ledger: Ledger
-) -> None:
+def test_the_lock_is_held_until_the_commit(strategy: Strategy, ledger: Ledger) -> None:
     stock.deliver("a", 1)
-    seen: dict[str, tuple[bool, int]] = {}
+    seen: list[tuple[bool, int]] = []
 
-    def look(moment: str) -> None:
-        seen[moment] = is_free("a"), len(ledger.orders())
+    def look() -> None:
+        seen.append((is_free("a"), len(ledger.orders())))
 
-    def save(requests: Sequence[OrderRequest]) -> Mapping[UUID, Refusal]:
-        elsewhere(lambda: look("in save"))
-        transaction.on_commit(lambda: elsewhere(lambda: look("just committed")))
-        return ledger.save(requests)
+    def look_twice() -> None:
+        elsewhere(look)
+        transaction.on_commit(lambda: elsewhere(look))
 
-    strategy.place(new_request(("a", 1)), save)
-    look("answered")
-    assert seen == {"in save": (False, 0), "just committed": (False, 1), "answered": (True, 1)}
+    strategy.place(new_request(("a", 1)), after(look_twice, ledger.save))
+    look()
+    assert seen == [(False, 0), (False, 1), (True, 1)]
 
 
-def test_the_other_way_round_the_lock_is_free_before_the_commit(ledger: Ledger) -> None:
-    """The negative control: the lock inside of the transaction, the oldest bug on the ladder."""
+def test_unlocked_first_it_is_free_before_the_commit(ledger: Ledger) -> None:
+    """The negative control: the lock inside the transaction."""
 
     class UnlocksFirst(Strategy):
         name = "unlocks-first"
 
         def _place(self, order: OrderRequest, save: Save) -> Placement:
             with transaction.atomic(durable=True):
-                with stock_lock(order.items[0].sku).hold():
-                    stock.take(order.items[0].sku, order.items[0].quantity)
+                with stock_lock("a").hold():
+                    stock.take("a", 1)
                     save_one(order, save)
                 seen.append((elsewhere(lambda: is_free("a")), elsewhere(ledger.orders)))
             return Placement.COMMITTED
@@ -79,23 +72,16 @@ def test_the_other_way_round_the_lock_is_free_before_the_commit(ledger: Ledger) 
 
 
 @pytest.mark.parametrize("error", [KeyError("ours"), SoldOut("a", wanted=1, left=0)])
-def test_the_lock_is_let_go_when_the_order_fails(strategy: Strategy, ledger: Ledger, error: Exception) -> None:
+def test_a_failed_order_releases_the_lock(strategy: Strategy, ledger: Ledger, error: Exception) -> None:
     stock.deliver("a", 1)
-
-    def fail(requests: Sequence[OrderRequest]) -> Mapping[UUID, Refusal]:
-        raise error
-
     with pytest.raises(type(error)):
-        strategy.place(new_request(("a", 1)), fail)
+        strategy.place(new_request(("a", 1)), fails(error))
     assert is_free("a")
     ledger.assert_law(a=(1, 0))
 
 
-# Busy is not sold out
-
-
 @pytest.mark.parametrize("left", [1, 0])
-def test_given_somebody_holds_the_lock_the_answer_is_busy_whatever_is_left(ledger: Ledger, left: int) -> None:
+def test_a_held_lock_is_busy(ledger: Ledger, left: int) -> None:
     stock.deliver("a", 1)
     if not left:
         registry.get("guarded-update").place(new_request(("a", 1)), ledger.save)
@@ -104,7 +90,7 @@ def test_given_somebody_holds_the_lock_the_answer_is_busy_whatever_is_left(ledge
     ledger.assert_law(a=(left, 1 - left))
 
 
-def test_given_the_lock_of_the_second_sku_is_held_the_first_is_let_go_and_nothing_is_taken(ledger: Ledger) -> None:
+def test_a_second_held_lock_releases_the_first(ledger: Ledger) -> None:
     stock.deliver("a", 1)
     stock.deliver("b", 1)
     with stock_lock("b").hold(), pytest.raises(StockBusy, match="stock:b"):
@@ -113,95 +99,63 @@ def test_given_the_lock_of_the_second_sku_is_held_the_first_is_let_go_and_nothin
     ledger.assert_law(a=(1, 0), b=(1, 0))
 
 
-def test_given_no_lock_server_it_is_unavailable_and_nothing_is_taken(ledger: Ledger, tmp_path: Path) -> None:
-    nobody = Redis.from_url(f"unix://{tmp_path}/nobody.sock")
-    strategy = Locked("down", lambda sku: RedisLock(nobody, sku), wait=0.01)
+def test_without_a_server_it_is_unavailable(ledger: Ledger, no_redis: Redis) -> None:
     stock.deliver("a", 1)
     with pytest.raises(StockUnavailable):
-        strategy.place(new_request(("a", 1)), ledger.save)
+        Locked("down", lambda sku: RedisLock(no_redis, sku), wait=0.01).place(new_request(("a", 1)), ledger.save)
     ledger.assert_law(a=(1, 0))
 
 
-# Who was overtaken
-
-
-class PausedAfterTheGrant(RedisLock):
-    """The lock of a holder who is paused as soon as he has it, for so long that it ends and others come by."""
-
-    def __init__(self, client: Redis, sku: str, meanwhile: Callable[[], object]) -> None:
-        super().__init__(client, f"stock:{sku}", renew=False)
-        self.meanwhile = meanwhile
-
-    @contextmanager
-    def hold(self, timeout: float | None = None) -> Iterator[Lease]:
-        with super().hold(timeout) as lease:
-            self._client.delete(f"lock:{{{self.name}}}")  # what the server does at the end of the TTL
-            elsewhere(self.meanwhile)
-            yield lease
-
-
 @pytest.fixture
-def paused(strategy: Strategy, ledger: Ledger, redis: Redis) -> Locked:
-    """Places an order with a pause after the grant, in which a rival buys one unit."""
-
-    def rival() -> None:
-        strategy.place(new_request(("a", 1)), ledger.save)
-
-    return Locked("redis-lock", lambda sku: PausedAfterTheGrant(redis, sku, rival), wait=5)
-
-
-def test_a_holder_who_was_overtaken_changes_nothing(paused: Locked, ledger: Ledger) -> None:
+def buy(strategy: Strategy, ledger: Ledger) -> Callable[[], Placement]:
+    """Two units of `a`, and what buys one."""
     stock.deliver("a", 2)
-    with pytest.raises(StockBusy, match="overtaken"):
+    return lambda: strategy.place(new_request(("a", 1)), ledger.save)
+
+
+@pytest.mark.parametrize("fenced", [True, False])
+def test_an_overtaken_holder_changes_nothing(
+    ledger: Ledger, redis: Redis, buy: Callable[[], Placement], monkeypatch: pytest.MonkeyPatch, fenced: bool
+) -> None:
+    """The negative control: without the fence it writes, though it no longer has the lock."""
+    paused = Locked("redis-lock", lambda sku: PausedAfterGrant(redis, f"stock:{sku}", buy), wait=5)
+    if fenced:
+        with pytest.raises(StockBusy, match="overtaken"):
+            paused.place(new_request(("a", 1)), ledger.save)
+        assert StockItem.objects.get(sku="a").version == 1
+    else:
+        unfenced = lambda item, lease, kind: stock.take(item.sku, item.quantity)  # noqa: E731
+        monkeypatch.setattr(locked, "check_and_decrement", unfenced)
         paused.place(new_request(("a", 1)), ledger.save)
-    assert len(ledger.orders()) == 1
-    assert StockItem.objects.get(sku="a").version == 1
-    ledger.assert_law(a=(1, 1))
+    ledger.assert_law(a=(1, 1) if fenced else (0, 2))
 
 
-def test_without_the_fence_he_writes_though_he_holds_no_lock(
-    paused: Locked, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The negative control: the same pause, the fence neither claimed nor asked for."""
-    monkeypatch.setattr(locked, "check_and_decrement", lambda item, lease, kind: stock.take(item.sku, item.quantity))
-    stock.deliver("a", 2)
-    paused.place(new_request(("a", 1)), ledger.save)
-    assert len(ledger.orders()) == 2
-    ledger.assert_law(a=(0, 2))
-
-
-def test_a_holder_who_trusts_the_lock_and_is_paused_between_read_and_write_loses_the_rivals_update(
-    strategy: Strategy, ledger: Ledger, redis: Redis
-) -> None:
-    """The other negative control: no fence, and a write of what was computed from the read."""
+def test_trusting_the_lock_loses_an_update(ledger: Ledger, redis: Redis, buy: Callable[[], Placement]) -> None:
+    """The other negative control: no fence, and a write of a value computed from the read."""
 
     class TrustsTheLock(Strategy):
         name = "trusts-the-lock"
 
         def _place(self, order: OrderRequest, save: Save) -> Placement:
-            (item,) = order.items
-            with stock_lock(item.sku).hold(), transaction.atomic(durable=True):
-                left = StockItem.objects.get(sku=item.sku).on_hand
-                StockItem.objects.filter(sku=item.sku).update(on_hand=left - item.quantity)
+            with stock_lock("a").hold(), transaction.atomic(durable=True):
+                left = StockItem.objects.get(sku="a").on_hand
+                StockItem.objects.filter(sku="a").update(on_hand=left - 1)
                 save_one(order, save)
             return Placement.COMMITTED
 
-    def the_lock_ends_and_a_rival_buys() -> None:
+    def rival() -> None:
         redis.delete("lock:{stock:a}")
-        strategy.place(new_request(("a", 1)), ledger.save)
+        buy()
 
-    stock.deliver("a", 2)
-    with interleaved(the_lock_ends_and_a_rival_buys, after="^SELECT .*inventory_stockitem"):
+    with interleaved(rival, after="^SELECT .*inventory_stockitem"):
         TrustsTheLock().place(new_request(("a", 1)), ledger.save)
     figures = ledger.figures()["a"]
     assert (figures.on_hand, figures.sold, figures.drift) == (1, 2, -1)
 
 
 @pytest.mark.parametrize(("ahead", "sold"), [(-1, 1), (0, 0), (1, 0)])
-def test_a_fence_must_be_higher_than_the_last_that_claimed_the_row(ledger: Ledger, ahead: int, sold: int) -> None:
-    stock.deliver("a", 1)
-
-    class ClaimedMeanwhile(RedisLock):
+def test_a_fence_must_be_higher_than_the_last(ledger: Ledger, redis: Redis, ahead: int, sold: int) -> None:
+    class WrittenMeanwhile(RedisLock):
         @contextmanager
         def hold(self, timeout: float | None = None) -> Iterator[Lease]:
             with super().hold(timeout) as lease:
@@ -209,7 +163,8 @@ def test_a_fence_must_be_higher_than_the_last_that_claimed_the_row(ledger: Ledge
                 StockItem.objects.update(fence=lease.fence + ahead, fenced_by="redis-lock")
                 yield lease
 
-    strategy = Locked("redis-lock", lambda sku: ClaimedMeanwhile(registry.counters().client, sku), wait=1)
+    stock.deliver("a", 1)
+    strategy = Locked("redis-lock", lambda sku: WrittenMeanwhile(redis, sku), wait=1)
     if sold:
         strategy.place(new_request(("a", 1)), ledger.save)
     else:
@@ -218,24 +173,20 @@ def test_a_fence_must_be_higher_than_the_last_that_claimed_the_row(ledger: Ledge
     ledger.assert_law(a=(1 - sold, sold))
 
 
-def test_the_fence_of_the_last_holder_stays_on_the_row(strategy: Strategy, ledger: Ledger) -> None:
-    stock.deliver("a", 2)
-    fences = []
-    for _ in range(2):
-        strategy.place(new_request(("a", 1)), ledger.save)
-        fences.append(StockItem.objects.get(sku="a").fence)
-    assert 0 < fences[0] < fences[1]
+def test_the_row_keeps_the_last_fence(strategy: Strategy, ledger: Ledger, buy: Callable[[], Placement]) -> None:
+    def fence() -> int:
+        return StockItem.objects.get(sku="a").fence
 
-
-def test_a_refusal_leaves_the_claim_undone_with_the_rest(strategy: Strategy, ledger: Ledger) -> None:
-    stock.deliver("a", 1)
     with pytest.raises(SoldOut):
-        strategy.place(new_request(("a", 2)), ledger.save)
-    assert StockItem.objects.get(sku="a").fence == 0
+        strategy.place(new_request(("a", 3)), ledger.save)
+    assert fence() == 0, "a refusal writes none"
+    buy()
+    first = fence()
+    buy()
+    assert 0 < first < fence()
 
 
-def test_whoever_else_writes_the_row_waits_for_the_commit(strategy: Strategy, ledger: Ledger) -> None:
-    stock.deliver("a", 1)
+def test_other_writers_wait_for_the_commit(ledger: Ledger, buy: Callable[[], Placement]) -> None:
     seen: list[bool] = []
 
     def try_to_lock_the_row() -> None:
@@ -243,6 +194,6 @@ def test_whoever_else_writes_the_row_waits_for_the_commit(strategy: Strategy, le
             seen.append(StockItem.objects.select_for_update(skip_locked=True).filter(sku="a").exists())
 
     with interleaved(try_to_lock_the_row, after="fence < "):
-        strategy.place(new_request(("a", 1)), ledger.save)
+        buy()
     assert seen == [False]
-    ledger.assert_law(a=(0, 1))
+    ledger.assert_law(a=(1, 1))

@@ -1,8 +1,12 @@
-"""Every strategy that ships, held against the properties of a strategy, and what an order costs by each."""
+"""Every strategy has the properties of a strategy; what an order costs with each of them; and the registry."""
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Callable
+from textwrap import dedent
 from typing import Any
 
 import pytest
@@ -20,7 +24,7 @@ from tests.inventory.conftest import Ledger
 
 
 class TestStrategy(StrategyConformance):
-    """`lua-queue` answers before the order is saved: see test_lua_queue.py."""
+    """All but `lua-queue`, which answers before the order is saved: see test_lua_queue.py."""
 
     @pytest.fixture(params=[name for name in NAMES if name != "lua-queue"])
     def strategy(self, request: pytest.FixtureRequest) -> Strategy:
@@ -29,16 +33,58 @@ class TestStrategy(StrategyConformance):
 
 def test_every_name_has_its_strategy() -> None:
     assert {name: registry.get(name).name for name in NAMES} == {name: name for name in NAMES}
+    assert registry.get("lua") is registry.get("lua")
+    assert list(registry.STRATEGIES) == sorted(registry.STRATEGIES)
 
 
-@pytest.mark.parametrize("name", ["", "compute-and-overwrite", "subtract-in-sql", "Lua"])
+@pytest.mark.parametrize("name", ["", "compute-and-overwrite", "subtract-in-sql", "Lua", "etcd-lock"])
 def test_no_other_name_has_one(name: str) -> None:
     with pytest.raises(UnknownStrategy, match="ZOOKEEPER_HOSTS"):
         registry.get(name)
 
 
-# What one order of two skus costs: statements to Postgres, and what is sent to Redis. The INSERT is the test's Save.
-# The locks that are in Postgres have connections of their own, and what goes over those is not in here.
+@pytest.mark.parametrize(
+    ("setting", "value", "name"),
+    [
+        ("REDLOCK_URLS", ["redis://a"], "redlock"),
+        ("ETCD_URL", "http://a", "etcd-lock"),
+        ("ZOOKEEPER_HOSTS", "a", "zookeeper-lock"),
+    ],
+)
+def test_a_strategy_is_known_when_its_server_is(settings: Any, setting: str, value: object, name: str) -> None:
+    assert name not in NAMES
+    setattr(settings, setting, value)
+    assert set(registry.known_names()) - set(NAMES) == {name}
+    settings.LOCK_FOLDER = ""
+    assert set(NAMES) - set(registry.known_names()) == {"file-lock"}
+
+
+def test_strategies_with_a_copy_of_the_stock_are_told_of_changes() -> None:
+    hooks = ("unload", "refresh", "units_returned")
+    copying = {
+        name for name in NAMES if any(getattr(type(registry.get(name)), h) is not getattr(Strategy, h) for h in hooks)
+    }
+    assert set(registry.COPYING) == copying
+
+
+def test_a_process_loads_only_the_strategy_that_it_uses() -> None:
+    code = """
+        import sys, django
+        django.setup()
+        from inventory.strategies import registry
+        registry.get("guarded-update")
+        print(*sorted(name for name in sys.modules if name.startswith(("inventory.strategies.", "inventory.counters"))))
+    """
+    environment = {**os.environ, "DJANGO_SETTINGS_MODULE": "tests.settings"}
+    loaded = subprocess.run(
+        [sys.executable, "-c", dedent(code)], env=environment, capture_output=True, text=True, check=True
+    )
+    names = ("base", "guarded_update", "registry")
+    assert loaded.stdout.split() == [f"inventory.strategies.{name}" for name in names]
+
+
+# The statements of an order of two skus, and its commands to Redis. INSERT is the test's Save. Locks in Postgres use
+# connections of their own, whose statements are not in here.
 COSTS = {
     "group-commit": ("BEGIN UPDATE UPDATE INSERT COMMIT", ""),
     "advisory-lock": ("BEGIN SELECT SELECT UPDATE UPDATE INSERT COMMIT", ""),
@@ -60,9 +106,9 @@ COSTS = {
 
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize("name", NAMES)
-def test_an_order_costs_so_many_statements_and_commands(name: str, ledger: Ledger, redis: Redis) -> None:
+def test_the_cost_of_an_order(name: str, ledger: Ledger, redis: Redis) -> None:
     strategy = preheated(name, {"a": 2, "b": 2})
-    strategy.place(new_request(("a", 1), ("b", 1)), ledger.save)  # the scripts are in the server from now on
+    strategy.place(new_request(("a", 1), ("b", 1)), ledger.save)  # The server knows the scripts from now on.
 
     with CaptureQueriesContext(connection) as queries:
         sent = commands_sent(redis, lambda: strategy.place(new_request(("a", 1), ("b", 1)), ledger.save))
@@ -74,10 +120,10 @@ def test_an_order_costs_so_many_statements_and_commands(name: str, ledger: Ledge
 
 
 def commands_sent(redis: Redis, body: Callable[[], Any]) -> list[str]:
-    """The commands that clients send to Redis during the body, without those that scripts run inside of it."""
+    """The commands that clients send to Redis during the body, without those that scripts run."""
     sent: list[str] = []
     with redis.monitor() as monitor:
-        redis.echo("begin")  # opens a connection too, in place of the one that listens
+        redis.echo("begin")  # Opens a connection too, in place of the one that listens.
         body()
         redis.echo("end")
         for command in monitor.listen():

@@ -11,7 +11,7 @@ import pytest
 from inventory import bulk
 from inventory.counters.whole import Counters
 from inventory.errors import SoldOut, StockBusy
-from inventory.queue.stream import QueueEntry
+from inventory.queue.entries import QueueEntry
 from inventory.requests import OrderRequest, Placement, RequestItem, Save
 from inventory.strategies import unit_rows
 from inventory.strategies.base import Strategy
@@ -50,7 +50,7 @@ class Drops(LuaQueue):
     """Its worker takes requests off the queue, and does not save them."""
 
     def _save(self, entries: Sequence[QueueEntry], *rest: Any) -> None:
-        self.queue().done(entries)
+        self.queue().finish_saved(entries)
 
 
 class KnowsOneSegment(SegmentedLock):
@@ -99,15 +99,15 @@ def test_a_group_that_is_answered_and_not_saved_is_found(sandbox: Sandbox, monke
 def test_a_refusal_because_somebody_holds_what_he_never_pays_for_is_found(
     sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plain = unit_rows.take_free
+    plain = unit_rows.take_unlocked
 
     def only_look(item: RequestItem) -> None:
         try:
             plain(item)
-        except unit_rows.TooFewFree:
+        except unit_rows.TooFewUnlocked:
             raise SoldOut(item.sku, wanted=item.quantity, left=0) from None
 
-    monkeypatch.setattr(unit_rows, "take_free", only_look)
+    monkeypatch.setattr(unit_rows, "take_unlocked", only_look)
     assert_found("unit-rows", sandbox, "was told sold out, and 1 are left")
 
 

@@ -17,7 +17,7 @@ from inventory.errors import SoldOut
 from inventory.models import StockItem
 from inventory.requests import OrderRequest, Placement, Save, save_one
 from inventory.strategies.base import Strategy
-from inventory.strategies.registry import stock_lock
+from inventory.strategies.locks import stock_lock
 from lab.claims import verify
 from lab.claims.runs import replay
 from lab.explorer.sample import sample

@@ -23,7 +23,7 @@ from redis import Redis
 from unfold.admin import ModelAdmin
 
 from inventory import stock
-from inventory.counters.segmented import name_of
+from inventory.counters.segmented import segment_name
 from inventory.models import StockItem, StockMovement
 from inventory.strategies import registry
 from shop import conservation
@@ -200,9 +200,9 @@ def test_the_list_can_be_sorted_by_drift(admin_client: Client) -> None:
 
 def test_segment_counters_are_added_up(admin_client: Client, redis: Redis) -> None:
     on_sale({"a": 10, "b": 5, "c": 3}, strategy="segmented-redis")
-    registry.counters().take(new_request((name_of("b", 1), 1)))
+    registry.counters().take(new_request((segment_name("b", 1), 1)))
     assert [row["in_redis"] for row in rows(get(admin_client, STOCK)).values()] == ["10", "4 + 1 reserved", "3"]
-    redis.incrby("{stock}:counter:" + name_of("a", 4), 2)
+    redis.incrby("{stock}:counter:" + segment_name("a", 4), 2)
     assert "a : 12 in Redis, 10 on hand: +2" in verdict(get(admin_client, STOCK))
 
 

@@ -17,7 +17,7 @@ from rest_framework.test import APIClient
 from inventory import stock
 from inventory.models import StockItem
 from inventory.strategies import registry
-from inventory.strategies.registry import stock_lock
+from inventory.strategies.locks import stock_lock
 from shop import conservation
 from shop.api import throttles
 from shop.models import Order, OrderItem, Sale

@@ -26,7 +26,7 @@ from hypothesis.stateful import (
 )
 
 from inventory import stock
-from inventory.counters.segmented import name_of
+from inventory.counters.segmented import segment_name
 from inventory.counters.whole import counter_key
 from inventory.errors import OverLimit, SoldOut, StockNotLoaded
 from inventory.models import StockItem
@@ -233,7 +233,7 @@ class Shop(RuleBasedStateMachine):
     def meddle(self, name: str, wrong: int) -> None:
         """Change the first counter of a sku, if it has one."""
         redis, sku = get_redis_connection("default"), self.names[name]
-        for key in (counter_key(sku), counter_key(name_of(sku, 0))):
+        for key in (counter_key(sku), counter_key(segment_name(sku, 0))):
             if redis.exists(key):
                 redis.incrby(key, wrong)
 

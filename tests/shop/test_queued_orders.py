@@ -265,7 +265,7 @@ def test_an_invalid_entry_is_rejected_and_stops_no_other(
     assert len(registry.queue()) == 0
     assert len(registry.queue().aside()) == 1
     registry.refresh(["a", "b"], saved)
-    assert registry.in_redis(["a", "b"]) == {"a": (3, 0), "b": (1, 0)}
+    assert registry.redis_stock(["a", "b"]) == {"a": (3, 0), "b": (1, 0)}
     assert_conserved()
 
 

@@ -62,7 +62,7 @@ def test_a_reservation_without_an_order_is_released_after_its_grace(offer: OnSal
     request = new_request(("a", 2), ("b", 1))
     counters.take(request)
     assert reconcile(grace=60) == []
-    assert counters.requests() == {request.id}
+    assert counters.order_ids() == {request.id}
     (repair,) = reconcile(grace=0)
     assert (repair.what, repair.name, repair.units) == ("units reserved for nobody", str(request.id), 3)
     assert reconcile(grace=0) == []
@@ -80,7 +80,7 @@ def test_a_reservation_with_an_order_keeps_its_units(
     offer: OnSale, counters: Counters, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     order = unconfirmed(monkeypatch, offer)
-    assert counters.requests() == {order}
+    assert counters.order_ids() == {order}
     (repair,) = reconcile(grace=0)
     assert (repair.what, repair.units) == ("an order whose reservation had not ended", 0)
     assert_law(a=3, b=5)
@@ -108,7 +108,7 @@ def test_reservations_are_counted_again_after_a_loss(
             dying.setattr("inventory.stock.take", raising(IntegrityError("gone")))
             with suppress(IntegrityError):
                 buy(offer, a=2, b=1)
-    requests = [note.request for note in counters.notes()]
+    requests = [note.order_id for note in counters.reservations()]
     assert len(requests) == 2
     if lost == "one note":
         redis.hdel(NOTES, str(requests[0]))
@@ -120,7 +120,7 @@ def test_reservations_are_counted_again_after_a_loss(
 
     assert {repair.name for repair in repairs} >= {"a", "b"}
     assert sums(counters.reserved()) == ({"a": 2 * noted, "b": noted} if noted else {})
-    admitted = {sku: units for sku, (units, _) in registry.in_redis(["a", "b"]).items()}
+    admitted = {sku: units for sku, (units, _) in registry.redis_stock(["a", "b"]).items()}
     assert admitted == {"a": 5 - 2 * noted, "b": 5 - noted}
     assert reconcile(grace=60) == []
 
@@ -161,7 +161,7 @@ def test_an_invalid_note_does_not_stop_others(redis: Redis, note: dict[str, Any]
 
 def test_an_unreadable_note_keeps_reservations_as_they_are(offer: OnSale, counters: Counters, redis: Redis) -> None:
     counters.take(new_request(("a", 2)))
-    (request,) = counters.requests()
+    (request,) = counters.order_ids()
     redis.hset(NOTES, str(request), "{")
     assert reconcile(grace=0) == []
     assert counters.reserved() == {"a": 2}

@@ -283,7 +283,7 @@ def test_preheating_again_keeps_the_counts_of_customers() -> None:
 
     preheat_sale(offer.sale)
 
-    assert registry.queue().bought("a") == {(offer.sale, customer): 1}
+    assert registry.queue().bought.of("a") == {(offer.sale, customer): 1}
 
 
 NEED_REDIS_COPY = {"lua", "lua-queue", "segmented-redis"}

@@ -1,17 +1,17 @@
--- What every script begins with.
+-- Shared by all scripts of stock, each of which begins with this file.
 
--- The items of a note, each {name of a counter, units, ...}, and the note; nil for one that cannot be read. Scripts do not
--- roll back what they have written when they fail, so it is looked at before.
-local function items_of(noted)
-    local legible, note = pcall(cjson.decode, noted)
-    if not legible or type(note) ~= "table" or type(note.items) ~= "table" then
+-- Return the items of a reservation, each {name of a counter, units, ...}, and the whole reservation; nil for one that
+-- cannot be read. Redis does not roll back what a failed script has written, so scripts call this before they write.
+local function items_of(encoded)
+    local readable, reservation = pcall(cjson.decode, encoded)
+    if not readable or type(reservation) ~= "table" or type(reservation.items) ~= "table" then
         return nil
     end
-    for _, item in ipairs(note.items) do
+    for _, item in ipairs(reservation.items) do
         if type(item) ~= "table" or type(item[1]) ~= "string" or type(item[2]) ~= "number"
             or item[2] % 1 ~= 0 then
             return nil
         end
     end
-    return note.items, note
+    return reservation.items, reservation
 end

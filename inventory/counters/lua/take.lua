@@ -1,33 +1,33 @@
--- Take every item of a request, or none, and note it as reserved.
--- KEYS[1]   the notes: a hash of request id to note
--- KEYS[2]   the units reserved: a hash of sku to units
--- KEYS[3..] the counter of each item's sku
--- ARGV[1]   the request's id
--- ARGV[2]   the note: JSON, {"items": [[sku, quantity], ...]}, to which the server's time is added
--- Returns {"taken", 1, 0}, {"reserved", item, left}, {"sold out", item, left} or {"not loaded", item, 0}. What is reserved
--- for requests that may still fail counts as left. "Reserved": only with it would there be enough, which is too early to
--- say "sold out".
+-- Take the units of every item of an order, or none, and reserve them for it.
+-- KEYS[1]   the reservations: a hash of order id to reservation
+-- KEYS[2]   the units reserved: a hash of counter name to units
+-- KEYS[3..] the counter of each item
+-- ARGV[1]   the order id
+-- ARGV[2]   the reservation: JSON, {"items": [[counter name, units], ...]}; the script adds the server's time
+-- Returns {"taken", 1, 0}, {"reserved", item, left}, {"sold out", item, left} or {"not loaded", item, 0}, where item is
+-- the position of the item that failed and left includes units reserved for orders that may still fail. "reserved": the
+-- units suffice only together with those, so it is too early to answer "sold out".
 
--- A client that lost the answer may send the script again: the note says that the request has its units.
+-- A client that lost the answer may send the script again: an existing reservation means that the units were taken.
 if redis.call("HEXISTS", KEYS[1], ARGV[1]) == 1 then
     return {"taken", 1, 0}
 end
-local note = cjson.decode(ARGV[2])
-for at, item in ipairs(note.items) do
-    local left = redis.call("GET", KEYS[at + 2])
+local reservation = cjson.decode(ARGV[2])
+for index, item in ipairs(reservation.items) do
+    local left = redis.call("GET", KEYS[index + 2])
     if not left then
-        return {"not loaded", at, 0}
+        return {"not loaded", index, 0}
     end
     if tonumber(left) < item[2] then
         local reserved = tonumber(redis.call("HGET", KEYS[2], item[1]) or 0)
-        local with = math.max(0, tonumber(left) + reserved)
-        return {with < item[2] and "sold out" or "reserved", at, with}
+        local total = math.max(0, tonumber(left) + reserved)
+        return {total < item[2] and "sold out" or "reserved", index, total}
     end
 end
-for at, item in ipairs(note.items) do
-    redis.call("DECRBY", KEYS[at + 2], item[2])
+for index, item in ipairs(reservation.items) do
+    redis.call("DECRBY", KEYS[index + 2], item[2])
     redis.call("HINCRBY", KEYS[2], item[1], item[2])
 end
-note.at = tonumber(redis.call("TIME")[1])
-redis.call("HSET", KEYS[1], ARGV[1], cjson.encode(note))
+reservation.at = tonumber(redis.call("TIME")[1])
+redis.call("HSET", KEYS[1], ARGV[1], cjson.encode(reservation))
 return {"taken", 1, 0}

@@ -6,9 +6,9 @@ from typing import Any
 
 import orjson
 
-from inventory.counters.whole import SCRIPTS
 from inventory.errors import SoldOut, StockReserved
 from inventory.requests import OrderRequest, Placement, Save
+from inventory.scripts import script
 from lab.ladder.stock.counter_rung import CounterRung
 from lab.models import RungOrder
 
@@ -37,7 +37,7 @@ class RedisLosesItsLastSecond(CounterRung):
 
     def _place(self, order: OrderRequest, save: Save) -> Placement:
         placement = super()._place(order, save)
-        self._settle(order, "sold")
+        self._end_reservation(order, "sold")
         return placement
 
     @property
@@ -47,7 +47,7 @@ class RedisLosesItsLastSecond(CounterRung):
 
     def take(self, order: OrderRequest) -> None:
         note = orjson.dumps({"items": [(item.sku, item.quantity) for item in order.items]})
-        answer, position, left = self._run("take", order, note)
+        answer, position, left = self._run(script("take"), order, note)
         item = order.items[position - 1]
         if answer == b"reserved":
             raise StockReserved(item.sku)
@@ -55,14 +55,14 @@ class RedisLosesItsLastSecond(CounterRung):
             raise SoldOut(item.sku, wanted=item.quantity, left=left)
 
     def give_back(self, order: OrderRequest) -> None:
-        self._settle(order, "back")
+        self._end_reservation(order, "back")
 
-    def _settle(self, order: OrderRequest, how: str) -> None:
-        self._run("confirm_reservation", order, how)
+    def _end_reservation(self, order: OrderRequest, how: str) -> None:
+        self._run(script("end_reservation"), order, how)
 
-    def _run(self, script: str, order: OrderRequest, argument: bytes | str) -> Any:
+    def _run(self, text: str, order: OrderRequest, argument: bytes | str) -> Any:
         keys = [self.notes, f"{self.notes}:units", *self.keys(order)]
-        return self.redis.eval(SCRIPTS[script], len(keys), *keys, str(order.id), argument)
+        return self.redis.eval(text, len(keys), *keys, str(order.id), argument)
 
     def copy(self, sku: str) -> int:
         """The counter, and what is noted for requests that are no orders yet."""

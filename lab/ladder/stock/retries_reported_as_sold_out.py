@@ -6,7 +6,7 @@ from django.db import transaction
 
 from inventory.errors import SoldOut
 from inventory.requests import OrderRequest, Placement, RequestItem, Save, save_one
-from inventory.strategies.optimistic import Overtaken
+from inventory.strategies.optimistic import VersionChanged
 from lab.ladder.stock.rung import StockRung
 from lab.models import RungStock
 
@@ -39,7 +39,7 @@ class RetriesReportedAsSoldOut(StockRung):
                     for item in order.items:
                         compare_and_set(item)
                     save_one(order, save)
-            except Overtaken:
+            except VersionChanged:
                 continue
             return Placement.COMMITTED
         raise SoldOut(order.items[0].sku, wanted=order.items[0].quantity, left=0)
@@ -50,10 +50,10 @@ def compare_and_set(item: RequestItem) -> None:
 
     Raises:
         SoldOut: the stock that was read does not cover it.
-        Overtaken: it has changed since.
+        VersionChanged: it has changed since.
     """
     left = RungStock.objects.get(sku=item.sku).on_hand
     if left < item.quantity:
         raise SoldOut(item.sku, wanted=item.quantity, left=left)
     if not RungStock.objects.filter(sku=item.sku, on_hand=left).update(on_hand=left - item.quantity):
-        raise Overtaken
+        raise VersionChanged

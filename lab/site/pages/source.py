@@ -40,7 +40,7 @@ def file_of(entry: LadderEntry) -> Path:
     return Path(inspect.getfile(entry.code)).resolve()
 
 
-def name_of(path: Path) -> str:
+def segment_name(path: Path) -> str:
     """What a file is called: its path without what differs from machine to machine."""
     parts = path.parts
     if "site-packages" in parts:
@@ -63,7 +63,7 @@ def files(entry: LadderEntry, others: Iterable[str]) -> list[File]:
 def highlighted(path: Path) -> File:
     """A file of Python."""
     html = highlight(path.read_text(encoding="utf-8"), PythonLexer(stripnl=False), HtmlFormatter(nowrap=True))
-    return File(name_of(path), tuple(mark_safe(line) for line in html.splitlines()))  # noqa: S308 - Pygments escapes
+    return File(segment_name(path), tuple(mark_safe(line) for line in html.splitlines()))  # noqa: S308 - Pygments escapes
 
 
 def difference(entry: LadderEntry, following: LadderEntry) -> Sequence[tuple[Kind, str]] | None:

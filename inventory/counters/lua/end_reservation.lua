@@ -1,0 +1,27 @@
+-- End the reservation of an order: its units were sold, or go back to their counters.
+-- KEYS[1]   the reservations: a hash of order id to reservation
+-- KEYS[2]   the units reserved: a hash of counter name to units
+-- KEYS[3..] the counter of each item
+-- ARGV[1]   the order id
+-- ARGV[2]   "sold" or "back"
+-- Returns 1 when the reservation was ended; 0 when there was none, or when it cannot be read and stays.
+
+local encoded = redis.call("HGET", KEYS[1], ARGV[1])
+if not encoded then
+    return 0
+end
+local items = items_of(encoded)
+if not items then
+    return 0
+end
+redis.call("HDEL", KEYS[1], ARGV[1])
+for index, item in ipairs(items) do
+    if redis.call("HINCRBY", KEYS[2], item[1], -item[2]) == 0 then
+        redis.call("HDEL", KEYS[2], item[1])
+    end
+    -- A missing counter belongs to a sale that has ended: creating it here would sell units that are not on offer.
+    if ARGV[2] == "back" and redis.call("EXISTS", KEYS[index + 2]) == 1 then
+        redis.call("INCRBY", KEYS[index + 2], item[2])
+    end
+end
+return 1

@@ -1,0 +1,57 @@
+"""The units that each customer has queued or bought of a sku, counted in Redis to enforce the limit per customer."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from redis import Redis
+
+from inventory.counters.whole import text
+from inventory.queue.entries import buyer_text, parse_buyer
+from inventory.requests import Buyer, ReturnedUnits
+from inventory.scripts import script
+
+logger = logging.getLogger(__name__)
+
+
+def bought_key(sku: str) -> str:
+    """Return the key of the units bought of a sku: a hash of "sale:customer" to units."""
+    return f"{{stock}}:bought:{sku}"
+
+
+class BoughtUnits:
+    """The units bought, in one Redis. The queue's script adds to them when it accepts an order."""
+
+    def __init__(self, client: Redis) -> None:
+        self.client: Any = client
+        self._subtract: Any = client.register_script(script("subtract_bought"))
+        self._correct: Any = client.register_script(script("correct_bought"))
+
+    def of(self, sku: str) -> Mapping[Buyer, int]:
+        """Return the units of a sku that each customer has queued or bought, where that is counted."""
+        counted = {}
+        for buyer, units in self.client.hgetall(bought_key(sku)).items():
+            try:
+                counted[parse_buyer(text(buyer))] = int(units)
+            except ValueError:
+                logger.error("The units bought of %s in Redis cannot be read: %r by %r", sku, units, buyer)
+        return counted
+
+    def subtract(self, returned: Iterable[ReturnedUnits]) -> None:
+        """Subtract units that customers gave back, so that they may buy as many again."""
+        with self.client.pipeline(transaction=False) as pipe:
+            for each in returned:
+                arguments = [buyer_text(each.sale, each.customer), each.quantity]
+                self._subtract([bought_key(each.sku)], arguments, client=pipe)
+            pipe.execute()
+
+    def correct(self, sku: str, buyer: Buyer, before: int, after: int) -> bool:
+        """Set the units of a customer, and return True, unless they differ from `before` by now."""
+        return bool(self._correct([bought_key(sku)], [buyer_text(*buyer), before, after]))
+
+    def forget(self, skus: Sequence[str]) -> None:
+        """Delete the units bought of skus whose sale has ended."""
+        if skus:
+            self.client.delete(*map(bought_key, skus))

@@ -1,0 +1,39 @@
+"""Orders that cannot be saved: kept in Redis for an operator to look at, so that the queue goes on without them."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from redis import Redis
+
+from inventory.counters.whole import text
+from inventory.queue.entries import QueueEntry
+
+DEAD_LETTERS = "{stock}:queue:dead-letters"
+KEPT = 1000
+"""Dead letters that are kept; older ones are deleted."""
+
+
+class DeadLetters:
+    """The dead letters of one Redis."""
+
+    def __init__(self, client: Redis) -> None:
+        self.client: Any = client
+
+    def add(self, entry: QueueEntry, reason: str) -> None:
+        """Keep an entry that cannot be saved."""
+        fields = {"id": str(entry.order_id or entry.entry_id), "request": entry.raw, "reason": reason}
+        self.client.xadd(DEAD_LETTERS, fields, maxlen=KEPT)
+
+    def newest(self, count: int = 100) -> list[tuple[datetime, str, str, str]]:
+        """Return the newest dead letters first: time, order id or else entry id, the order as queued, reason."""
+        return [
+            (datetime.fromtimestamp(int(text(number).split("-")[0]) / 1000).astimezone(), *_values(fields))
+            for number, fields in self.client.xrevrange(DEAD_LETTERS, count=count)
+        ]
+
+
+def _values(fields: dict[Any, Any]) -> tuple[str, str, str]:
+    values = {text(name): text(value) for name, value in fields.items()}
+    return values["id"], values["request"], values["reason"]

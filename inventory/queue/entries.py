@@ -1,0 +1,136 @@
+"""The entries of the queue: an order as the stream and its reservation in Redis hold it, parsed and checked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import Any
+from uuid import UUID
+
+import orjson
+
+from inventory.counters.whole import text
+from inventory.requests import Buyer, OrderRequest, RequestItem
+
+FIELD_TYPES = {"customer": int, "sale": int, "key": str, "body_hash": str}
+ITEM_TYPES = {"sku": str, "quantity": int}
+
+
+@dataclass(frozen=True, slots=True)
+class QueueEntry:
+    """An entry of the queue.
+
+    Args:
+        entry_id: the id that Redis gave to the entry.
+        order_id: None when the entry does not say.
+        order: None when the entry cannot be read.
+        raw: the order as the entry holds it.
+    """
+
+    entry_id: str
+    order_id: UUID | None
+    order: OrderRequest | None
+    raw: str
+
+
+def encode(order: OrderRequest) -> str:
+    """Return an order as an entry holds it."""
+    return orjson.dumps(order, default=str).decode()
+
+
+def new_reservation(order: OrderRequest) -> Mapping[str, Any]:
+    """Return the reservation of a queued order, to which the script adds time, place and entry id."""
+    return {
+        "items": [(item.sku, item.quantity, item.limit or 0, str(item.price)) for item in order.items],
+        "buyer": buyer_text(order.sale, order.customer),
+        "key": order.key,
+        "hash": order.body_hash,
+        "request": encode(order),
+    }
+
+
+def parse_entry(entry_id: bytes | str, fields: Mapping[bytes | str, bytes | str]) -> QueueEntry:
+    """Read an entry of the stream. Never fails: one unreadable entry must not stop the worker that reads it."""
+    values = {_readable(name): _readable(value) for name, value in fields.items()}
+    raw = values.get("request", "")
+    try:
+        order = _decode(raw)
+        return QueueEntry(text(entry_id), order.id, order, raw)
+    except Exception:
+        with suppress(ValueError):
+            return QueueEntry(text(entry_id), UUID(values.get("id", "")), None, raw)
+        return QueueEntry(text(entry_id), None, None, raw)
+
+
+def reservation_fields(encoded: bytes | str) -> dict[str, Any]:
+    """Return the fields of a reservation; none when it cannot be read."""
+    try:
+        fields = orjson.loads(encoded)
+    except ValueError:
+        return {}
+    return fields if isinstance(fields, dict) else {}
+
+
+def order_from_reservation(order_id: UUID, fields: Mapping[str, Any]) -> OrderRequest | None:
+    """Rebuild an order from its reservation; None when that is missing or cannot be read.
+
+    Everything is the same except `created_at`, which is the time at which the order was queued.
+    """
+    try:
+        sale, customer = parse_buyer(fields["buyer"])
+        items = tuple(
+            RequestItem(sku, units, Decimal(price), limit or None) for sku, units, limit, price in fields["items"]
+        )
+        at = datetime.fromtimestamp(fields["at"], UTC)
+        return _checked(OrderRequest(order_id, customer, sale, items, fields["key"], fields["hash"], at))
+    except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, OSError):
+        return None
+
+
+def buyer_text(sale: int, customer: int) -> str:
+    """Return a buyer as Redis holds it: "sale:customer"."""
+    return f"{sale}:{customer}"
+
+
+def parse_buyer(value: str) -> Buyer:
+    """Return the buyer of "sale:customer"."""
+    sale, customer = map(int, value.split(":"))
+    return sale, customer
+
+
+def _readable(value: bytes | str) -> str:
+    return value.decode(errors="replace") if isinstance(value, bytes) else value
+
+
+def _decode(raw: str) -> OrderRequest:
+    fields = orjson.loads(raw)
+    items = [
+        RequestItem(item["sku"], item["quantity"], Decimal(item["price"]), item["limit"])
+        for item in fields.pop("items")
+    ]
+    return _checked(
+        OrderRequest(
+            **{**fields, "id": UUID(fields["id"]), "created_at": datetime.fromisoformat(fields["created_at"])},
+            items=tuple(items),
+        )
+    )
+
+
+def _checked(order: OrderRequest) -> OrderRequest:
+    """Return the order if each of its fields has the right type.
+
+    A wrong type would otherwise be found only when the order is saved. Postgres would then report an error that looks
+    like one of its tables, not of this order, and the worker would stop for all orders.
+
+    Raises:
+        ValueError: a field has another type.
+    """
+    item_fields = [(getattr(item, name), kind) for item in order.items for name, kind in ITEM_TYPES.items()]
+    fields = [(getattr(order, name), kind) for name, kind in FIELD_TYPES.items()] + item_fields
+    # isinstance() would accept True as an int.
+    if any(type(value) is not kind for value, kind in fields):
+        raise ValueError("A field of the order has the wrong type.")
+    return order

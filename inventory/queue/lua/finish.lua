@@ -1,0 +1,54 @@
+-- Take an order off the queue: it was saved, or it was refused and its units go back.
+-- KEYS[1]   the reservations: a hash of order id to reservation
+-- KEYS[2]   the units reserved: a hash of counter name to units
+-- KEYS[3]   the queue: a stream
+-- KEYS[4]   the customer's idempotency key: the id of the order that has it
+-- KEYS[5]   the place of the last order that was taken off
+-- KEYS[6]   the outcome of the order
+-- KEYS[7..] for each item its counter, then the units bought of its sku: a hash of "sale:customer" to units
+-- ARGV[1]   the order id
+-- ARGV[2]   the entry in the queue
+-- ARGV[3]   the group of workers
+-- ARGV[4]   "sold" or "back"
+-- ARGV[5]   the outcome: empty for an order that was saved; the id of the order that was saved in its place; or JSON,
+--           {"reason": ..., ...}, for a rejected order, which keeps its idempotency key
+-- ARGV[6]   seconds for which the outcome is kept
+-- Returns 1 when the order had a reservation, 0 when it was taken off before, and -1 when it was on the queue without a
+-- readable reservation: then only the entry is removed, and an unreadable reservation stays.
+
+redis.call("XACK", KEYS[3], ARGV[3], ARGV[2])
+local was_queued = redis.call("XDEL", KEYS[3], ARGV[2])
+local encoded = redis.call("HGET", KEYS[1], ARGV[1])
+if was_queued == 0 and not encoded then
+    return 0
+end
+if ARGV[4] == "back" and string.sub(ARGV[5], 1, 1) ~= "{" then
+    redis.call("DEL", KEYS[4])  -- Another order has the key, or none does: Postgres knows which.
+end
+if ARGV[5] ~= "" then
+    redis.call("SET", KEYS[6], ARGV[5], "EX", ARGV[6])
+end
+local items, reservation = items_of(encoded)
+if not items then
+    return -was_queued
+end
+redis.call("HDEL", KEYS[1], ARGV[1])
+for index, item in ipairs(items) do
+    if redis.call("HINCRBY", KEYS[2], item[1], -item[2]) == 0 then
+        redis.call("HDEL", KEYS[2], item[1])
+    end
+    -- The keys are missing when the entry lists fewer items than the reservation.
+    local counter, bought = KEYS[5 + 2 * index], KEYS[6 + 2 * index]
+    if ARGV[4] == "back" and counter then
+        if redis.call("EXISTS", counter) == 1 then
+            redis.call("INCRBY", counter, item[2])
+        end
+        if type(reservation.buyer) == "string" and redis.call("HEXISTS", bought, reservation.buyer) == 1 then
+            redis.call("HINCRBY", bought, reservation.buyer, -item[2])
+        end
+    end
+end
+if type(reservation.place) == "number" and tonumber(redis.call("GET", KEYS[5]) or 0) < reservation.place then
+    redis.call("SET", KEYS[5], string.format("%.0f", reservation.place))
+end
+return 1

@@ -1,0 +1,17 @@
+-- Remove idle workers from the group: the one that asks, and those that died after they had finished all their entries.
+-- KEYS[1]   the queue: a stream
+-- ARGV[1]   the group of workers
+-- ARGV[2]   the worker that asks to be removed
+-- ARGV[3]   milliseconds without a command after which another worker counts as dead
+-- Returns nothing. A worker that was removed while alive is added again when it next reads.
+
+-- Keep workers with pending entries: their entries would be lost to all other workers together with them.
+for _, fields in ipairs(redis.call("XINFO", "CONSUMERS", KEYS[1], ARGV[1])) do
+    local worker = {}
+    for index = 1, #fields, 2 do
+        worker[fields[index]] = fields[index + 1]
+    end
+    if worker.pending == 0 and (worker.name == ARGV[2] or worker.idle >= tonumber(ARGV[3])) then
+        redis.call("XGROUP", "DELCONSUMER", KEYS[1], ARGV[1], worker.name)
+    end
+end
