@@ -1,4 +1,4 @@
-"""Django's entry to the room."""
+"""The lab as a Django app."""
 
 import logging
 from collections.abc import Sequence
@@ -15,8 +15,8 @@ class LabConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        """Have a number of stages refused that there cannot be, and keep visitors' runs out of the shop's log."""
-        register(there_can_be_so_many_stages)
+        """Register the system check, and keep what visitors replay out of the shop's log."""
+        register(check_sandbox_count)
         if settings.LAB_ENABLED:
             from lab.sandbox.pool import is_no_visitors
 
@@ -24,13 +24,16 @@ class LabConfig(AppConfig):
                 handler.addFilter(is_no_visitors)
 
 
-def there_can_be_so_many_stages(**_: Any) -> Sequence[CheckMessage]:
-    """A system check: each stage has a Redis database that is not the shop's."""
+def check_sandbox_count(**_: Any) -> Sequence[CheckMessage]:
+    """Check that Redis has a database for each sandbox beside the shop's."""
     from lab.sandbox.databases import MOST
 
     if 1 <= settings.LAB_SANDBOXES <= MOST:
         return []
-    hint = "Redis has a database for each of so many, beside the shop's."
     return [
-        Error(f"LAB_SANDBOXES is {settings.LAB_SANDBOXES}, and must be from 1 to {MOST}.", hint=hint, id="lab.E001")
+        Error(
+            f"LAB_SANDBOXES is {settings.LAB_SANDBOXES}, but must be from 1 to {MOST}.",
+            hint="Each sandbox needs its own Redis database beside the shop's.",
+            id="lab.E001",
+        )
     ]

@@ -1,4 +1,4 @@
-"""What the rungs have sold: the lab's own Save, and the conservation law over the lab's own tables."""
+"""The books of the rungs: write their orders to the lab's own tables, and check the conservation law there."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ from lab.models import RungOrder, RungStock
 
 
 def save(requests: Sequence[OrderRequest]) -> Mapping[UUID, Refusal]:
-    """Write what was sold, in one statement. It refuses nothing: what a key is for is the last rung's lesson."""
+    """Write the orders in one statement, as a strategy's `Save`.
+
+    It refuses nothing, not even a repeated idempotency key: the rung `duplicate-click` shows why a key is needed.
+    """
     RungOrder.objects.bulk_create(
         RungOrder(order=request.id, customer=request.customer, key=request.key, sku=item.sku, quantity=item.quantity)
         for request in requests
@@ -26,7 +29,7 @@ def save(requests: Sequence[OrderRequest]) -> Mapping[UUID, Refusal]:
 
 
 def stock_up(sku: str, received: int) -> None:
-    """Start a sku over with so many units and no order, and every rung's copy in Redis with it."""
+    """Reset a sku to the units received and no orders, and the copy that each rung keeps in Redis."""
     with transaction.atomic():
         RungOrder.objects.filter(sku=sku).delete()
         RungStock.objects.update_or_create(sku=sku, defaults={"received": received, "on_hand": received})
@@ -35,26 +38,26 @@ def stock_up(sku: str, received: int) -> None:
 
 
 def cancel(order: UUID) -> bool:
-    """End an order and put its units back on hand, once.
+    """Cancel an order once and put its units back on hand.
 
     Returns:
-        Whether it stood until now.
+        Whether the order was placed and not cancelled before.
     """
     placed = RungOrder.objects.filter(order=order, state=RungOrder.State.PLACED)
     with transaction.atomic(durable=True):
-        ended = list(placed.select_for_update().order_by("sku"))
-        for item in ended:
+        cancelled = list(placed.select_for_update().order_by("sku"))
+        for item in cancelled:
             if not item.counted:
                 RungStock.objects.filter(sku=item.sku).update(on_hand=F("on_hand") + item.quantity)
         placed.update(state=RungOrder.State.CANCELLED)
-    return bool(ended)
+    return bool(cancelled)
 
 
 def figures(sku: str) -> audit.Figures:
-    """The conservation law for a sku, from one snapshot of the lab's tables.
+    """Return the conservation law for a sku, from one snapshot of the lab's tables.
 
     Raises:
-        RungStock.DoesNotExist: the sku was never stocked.
+        RungStock.DoesNotExist: the lab has no stock of this sku.
     """
     with transaction.atomic(durable=True):
         with connection.cursor() as cursor:
@@ -67,9 +70,9 @@ def figures(sku: str) -> audit.Figures:
 
 
 def unowned(sku: str) -> int:
-    """Units on hand that the copy in Redis neither offers nor keeps for anybody: nobody can buy them.
+    """Return the units on hand that no customer can buy: the copy in Redis neither offers nor reserves them.
 
-    Every rung has a copy of its own. Those that have sold nothing show too much, and so no such unit.
+    Every rung has its own copy. The copy of a rung that has sold nothing is larger than the stock, so it adds nothing.
     """
     on_hand = figures(sku).on_hand
     copies = (rung.copy(sku) for rung in RUNGS.values())
@@ -77,6 +80,6 @@ def unowned(sku: str) -> int:
 
 
 def repeated(sku: str) -> int:
-    """Orders of a sku that stand although another of the same customer and key does."""
+    """Return how many placed orders of a sku repeat another one with the same customer and idempotency key."""
     keys = RungOrder.objects.filter(sku=sku, state=RungOrder.State.PLACED).values("customer", "key")
     return sum(orders - 1 for orders in keys.annotate(orders=Count("pk")).values_list("orders", flat=True))

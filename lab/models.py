@@ -1,4 +1,4 @@
-"""The tables that the flawed rungs sell from. No constraint holds them: a rung has to be free to fail."""
+"""The tables from which the flawed rungs sell. They have no constraints, so that a flaw can show."""
 
 from django.db import models
 
@@ -6,7 +6,7 @@ LONGEST_SKU = 64
 
 
 class RungStock(models.Model):
-    """The stock of a sku that a rung sells."""
+    """The stock of a sku in the lab."""
 
     sku = models.CharField(max_length=LONGEST_SKU, primary_key=True)
     received = models.BigIntegerField()
@@ -17,7 +17,7 @@ class RungStock(models.Model):
 
 
 class RungOrder(models.Model):
-    """So many units of a sku that a customer has ordered from a rung: a row for each line of the order."""
+    """One item of an order that a customer has placed through a rung."""
 
     class State(models.TextChoices):
         PLACED = "placed"

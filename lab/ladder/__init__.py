@@ -1,1 +1,1 @@
-"""The rungs of the ladder. Each differs from the one before by what it fixes, and by nothing else."""
+"""The rungs of the ladder. Each differs from the one before only by what it fixes."""

@@ -1,4 +1,4 @@
-"""The ladder: every rung of both tracks in its order, flawed and sound, with what each claims."""
+"""The ladder: every rung of both tracks in order, flawed and sound, with what it claims."""
 
 from __future__ import annotations
 
@@ -34,18 +34,18 @@ class LadderEntry:
     """A rung and its claim.
 
     Attributes:
-        slug: its name in addresses.
-        track: what it protects: a counter in Redis (`locks`), or stock and orders in Postgres (`stock`).
-        title: its name for people.
-        code: the class that does it.
-        flaw: what is wrong with it, in one sentence; None for a sound one.
-        breaks: the invariant that its witness breaks; None for a sound one.
-        broken_by: the event that it takes to break it; None: the steps of the clients alone.
-        survives: the events that leave it in order, each alone.
-        clients: how many it takes to show it.
-        preemptions: how often one of them has to be stopped who could go on, at most.
-        fixed_by: the slug of the rung that survives what breaks this one; None for a sound one.
-        source: the articles, by number, that it is found in.
+        slug: name in addresses and file names.
+        track: what the rung protects: a counter in Redis (`locks`), or stock and orders in Postgres (`stock`).
+        title: name for readers.
+        code: the class that implements it.
+        flaw: what is wrong with it, in one sentence; None: it is sound.
+        breaks: the invariant that its witness breaks; None: it is sound.
+        broken_by: the fault that its witness needs; None: the steps of the clients are enough.
+        survives: faults that do not break it, each on its own.
+        clients: number of clients that the witness needs.
+        preemptions: highest number of preemptions that the witness needs.
+        fixed_by: slug of the rung that survives the witness of this one; None: it is sound.
+        source: the article numbers or other source.
     """
 
     slug: str
@@ -67,17 +67,17 @@ class LadderEntry:
 
     @property
     def file(self) -> str:
-        """The path of its source, below the project's folder."""
+        """The path of its source below the project folder."""
         return str(Path(inspect.getfile(self.code)).resolve().relative_to(ROOT))
 
 
 def _flawed(track: Track, rung: Any) -> LadderEntry:
-    made = rung if isinstance(rung, type) else type(rung)
+    code = rung if isinstance(rung, type) else type(rung)
     return LadderEntry(
         rung.slug,
         track,
         rung.title,
-        made,
+        code,
         rung.flaw,
         rung.breaks,
         rung.broken_by,
@@ -93,24 +93,23 @@ def _sound(track: Track, slug: str, title: str, code: type, survives: Iterable[F
     return LadderEntry(slug, track, title, code, None, None, None, frozenset(survives), 2, 2, None, source)
 
 
-LATE: tuple[Fault, ...] = ("late release", "crash")
 RENEWED: tuple[Fault, ...] = ("late release", "tick", "expiry", "crash")
 FENCED: tuple[Fault, ...] = (*RENEWED, "pause", "clock jump")
 BY_MAJORITY: tuple[Fault, ...] = (*RENEWED, "restart", "failover")
-"""Nodes that keep what they grant, and of which one is lost for good: no replica takes its place."""
-HELD: tuple[Fault, ...] = ("tick", "pause", "crash")
-"""A lock in Redis, around a write that is guarded besides."""
+"""Independent nodes that remember what they grant. One of them may be lost; no replica takes its place."""
+AROUND_A_GUARDED_WRITE: tuple[Fault, ...] = ("tick", "pause", "crash")
+"""A lock in Redis around a write that has its own guard."""
 IN_POSTGRES: tuple[Fault, ...] = ("crash",)
 
 _SOUND_LOCKS: dict[str, tuple[str, tuple[Fault, ...], str]] = {
     "renewal": ("Renewal", RENEWED, "000, 002"),
     "fence": ("Fence claimed by the first statement", FENCED, "002"),
-    "re-entrant": ("Re-entrant, counted", RENEWED, "002"),
+    "re-entrant": ("Re-entrant, with a count", RENEWED, "002"),
     "woken": ("Woken, not polling", RENEWED, "002"),
     "fair": ("Fair: in order of arrival", RENEWED, "002"),
     "redlock": ("Redlock", BY_MAJORITY, "000, 001, 002, 003, 004"),
     "zookeeper": ("ZooKeeper", RENEWED, "000, 002"),
-    "kazoo-recipe": ("Curator's recipe, as kazoo has it", ("late release", "expiry", "crash"), "002"),
+    "kazoo-recipe": ("Curator's recipe in kazoo", ("late release", "expiry", "crash"), "002"),
     "etcd": ("etcd", RENEWED, "002"),
     "lock-table-for-update": ("Lock table, SELECT … FOR UPDATE", IN_POSTGRES, "002"),
     "lock-table-insert": (
@@ -172,16 +171,21 @@ _ORDER_OF_LOCKS = (
 
 _SOUND_STOCK: dict[str, tuple[str, type, tuple[Fault, ...], str]] = {
     "file-lock": ("Lock around the transaction", locked.Locked, ("crash",), "002"),
-    "redis-lock": ("Redis lock around the transaction", locked.Locked, HELD, "002"),
-    "segmented-redis": ("Segmented keys, gathered", segmented_redis.SegmentedRedis, HELD, "000, 002"),
-    "segmented-lock": ("Segmented stock, gathered", segmented_lock.SegmentedLock, HELD, "002"),
+    "redis-lock": ("Redis lock around the transaction", locked.Locked, AROUND_A_GUARDED_WRITE, "002"),
+    "segmented-redis": (
+        "Segmented keys with gathering",
+        segmented_redis.SegmentedRedis,
+        AROUND_A_GUARDED_WRITE,
+        "000, 002",
+    ),
+    "segmented-lock": ("Segmented stock with gathering", segmented_lock.SegmentedLock, AROUND_A_GUARDED_WRITE, "002"),
     "row-lock": ("Row lock", row_lock.RowLockStrategy, ("crash",), "002"),
     "advisory-lock": ("Advisory lock", advisory_lock.AdvisoryLockStrategy, ("crash",), "pretix"),
     "guarded-update": ("Guarded update", guarded_update.GuardedUpdate, ("crash",), "002"),
-    "unit-rows": ("A row a unit", unit_rows.UnitRows, ("crash",), "common practice"),
+    "unit-rows": ("One row per unit", unit_rows.UnitRows, ("crash",), "common practice"),
     "optimistic": ("Compare and set on a version", optimistic.Optimistic, ("crash",), "002"),
-    "lua": ("Lua script, reserved, and a guard in SQL", lua.Lua, ("crash", "restart"), "002"),
-    "lua-queue": ("One script takes and queues", lua_queue.LuaQueue, ("crash",), "common practice"),
+    "lua": ("Lua script with a reservation, and a guard in SQL", lua.Lua, ("crash", "restart"), "002"),
+    "lua-queue": ("One script takes and enqueues", lua_queue.LuaQueue, ("crash",), "common practice"),
     "group-commit": ("Group commit", group_commit.GroupCommit, ("crash",), "common practice"),
 }
 
@@ -236,8 +240,8 @@ LADDER: dict[str, LadderEntry] = {
 }
 
 
-def after(slug: str) -> LadderEntry | None:
-    """The rung that survives what breaks this one; for a sound one the next of its track; None at the end."""
+def next_rung(slug: str) -> LadderEntry | None:
+    """Return the rung that fixes a flawed one. After a sound one: the next of its track, or None at the end."""
     entry = LADDER[slug]
     if entry.fixed_by is not None:
         return LADDER[entry.fixed_by]

@@ -1,4 +1,4 @@
-"""The lab's endpoints: the body of a shop's order, sold by a rung from the lab's own tables."""
+"""The lab's endpoints: they take the same body as the shop's orders, and a rung sells it from the lab's own tables."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from shop.sales import offers
 
 
 class RungOrders(APIView):
-    """Orders that a rung sells."""
+    """Place orders through a rung."""
 
     throttle_classes = (OrderRate,)
 
     @extend_schema(exclude=True)
     def post(self, request: Request, rung: str) -> Response:
         if rung not in RUNGS:
-            raise NotFound(f"There is no rung {rung}. There are: {', '.join(RUNGS)}.")
+            raise NotFound(f"There is no rung {rung}. The rungs are: {', '.join(RUNGS)}.")
         key, body = idempotency_key(request), new_order(request)
         offer = offers.get(body["sale"])
         if offer is None:
@@ -41,7 +41,7 @@ class RungOrders(APIView):
         order_request = make_request(offer, customer=customer_of(request), quantities=body["quantities"], key=key)
         for item in order_request.items:
             if not RungStock.objects.filter(sku=item.sku).exists():
-                raise NotFound(f"The lab has no stock of {item.sku}.")
+                raise _no_stock(item.sku)
         RUNGS[rung].place(order_request, ledger.save)
         return Response({"id": str(order_request.id), "rung": rung}, status=201)
 
@@ -51,7 +51,7 @@ class StockSerializer(serializers.Serializer[Any]):
 
 
 class Stock(APIView):
-    """The lab's stock of a sku: staff set it, and everybody may see what became of it."""
+    """Set the lab's stock of a sku, as staff, and read its figures, as any user."""
 
     def get_permissions(self) -> list[Any]:
         return [IsAdminUser() if self.request.method == "PUT" else IsAuthenticated()]
@@ -73,17 +73,21 @@ class Stock(APIView):
         try:
             figures, unowned, repeated = ledger.figures(sku), ledger.unowned(sku), ledger.repeated(sku)
         except RungStock.DoesNotExist as error:
-            raise NotFound(f"The lab has no stock of {sku}.") from error
+            raise _no_stock(sku) from error
         except RedisError as error:
             raise StockUnavailable(str(error)) from error
-        said = {name: getattr(figures, name) for name in ("sku", "received", "on_hand", "sold")}
-        law = {"oversold": figures.oversold, "conserved": figures.conserved, "unowned": unowned, "repeated": repeated}
-        return Response({**said, **law})
+        names = ("sku", "received", "on_hand", "sold", "oversold", "conserved")
+        counted = {name: getattr(figures, name) for name in names}
+        return Response({**counted, "unowned": unowned, "repeated": repeated})
 
 
 class Rungs(APIView):
-    """The rungs that sell."""
+    """List the rungs that sell."""
 
     @extend_schema(exclude=True)
     def get(self, request: Request) -> Response:
         return Response({"rungs": list(RUNGS)})
+
+
+def _no_stock(sku: str) -> NotFound:
+    return NotFound(f"The lab has no stock of {sku}.")

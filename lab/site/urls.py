@@ -1,17 +1,17 @@
-"""The addresses below /lab/, there only while LAB_ENABLED: the pages for people, and an API for programs."""
+"""Addresses below /lab/, which exist only with LAB_ENABLED: pages for people, and an API for programs."""
 
 from django.urls import include, path
 from django.views.i18n import set_language
 
 from lab.site import api
-from lab.site.comparison.pages import comparison
-from lab.site.pages import views as pages
+from lab.site.comparison.views import comparison
+from lab.site.pages import views
 
 urlpatterns = [
-    path("", pages.ladder, name="lab-ladder"),
-    path("rungs/<slug:slug>/", pages.rung, name="lab-rung"),
-    path("rungs/<slug:slug>/play/", pages.play, name="lab-play"),
-    path("essays/<slug:name>/", pages.essay, name="lab-essay"),
+    path("", views.ladder, name="lab-ladder"),
+    path("rungs/<slug:slug>/", views.rung, name="lab-rung"),
+    path("rungs/<slug:slug>/play/", views.play, name="lab-play"),
+    path("essays/<slug:name>/", views.essay, name="lab-essay"),
     path("race/", include("lab.site.race.urls")),
     path("comparison/", comparison, name="lab-comparison"),
     path("language/", set_language, name="lab-language"),

@@ -16,7 +16,7 @@ import shop.runtime.urls
 from lab.claims import witness
 from lab.claims.witness import Witness
 from lab.sandbox.pool import open_sandbox
-from lab.site.pages import runs
+from lab.site.pages import example_run
 from servers import Servers
 from tests.lab.rung_support import Player
 from tests.lab.schedule_support import NUMBER
@@ -79,4 +79,4 @@ def stored(stages: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(witness, "load", WITNESSES.get)
     monkeypatch.setattr(witness, "verdict", lambda slug: VERDICT if slug == "renewal" else None)
     monkeypatch.setattr(witness, "control", lambda slug: CONTROL if slug == "no-lock" else None)
-    monkeypatch.setattr(runs, "_kept", {})
+    monkeypatch.setattr(example_run, "_cache", {})

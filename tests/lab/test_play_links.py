@@ -1,4 +1,4 @@
-"""The game on every rung that is played: wherever a page leads, there is a page."""
+"""The game on every playable rung: every link leads to a page."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from django.test import Client
 
 from lab.claims import witness
 from lab.ladder.catalogue import LADDER
-from lab.site.pages import runs
-from lab.site.pages.session import CLIENTS, PlaySession
+from lab.site.pages import example_run
+from lab.site.pages.play_session import CLIENT_COUNTS, PlaySession
 from lab.workloads.registry import can_play
 
 pytestmark = [pytest.mark.slow, pytest.mark.django_db, pytest.mark.usefixtures("stages")]
 
 
 @pytest.fixture(autouse=True)
-def _nothing_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runs, "_kept", {})
+def _empty_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(example_run, "_cache", {})
 
 
 def links(reader: Client, address: str, page: str) -> list[str]:
-    """The addresses of the game to which the page at an address leads; `page` is the one that has led there."""
-    answer = reader.get(address)
-    text = answer.content.decode()
-    why = " ".join(re.sub(r"<[^>]*>", " ", text).split())
-    assert answer.status_code == 200, f"{address}, to which {page} leads, answers {answer.status_code}: {why}"
+    """Return the addresses of the game on the page at an address. `page` is the page that links to it."""
+    response = reader.get(address)
+    text = response.content.decode()
+    words = " ".join(re.sub(r"<[^>]*>", " ", text).split())
+    assert response.status_code == 200, f"{address}, linked from {page}, answers {response.status_code}: {words}"
     found = re.findall(r'href="(/lab/rungs/[^"/]+/play/[^"]*)"', text)
     return [unescape(link) for link in dict.fromkeys(found)]
 
@@ -36,26 +36,25 @@ def links(reader: Client, address: str, page: str) -> list[str]:
 @pytest.mark.parametrize("slug", [slug for slug, entry in LADDER.items() if can_play(entry)])
 def test_every_link_of_the_game_leads_to_a_page(slug: str) -> None:
     reader, rung, start = Client(), f"/lab/rungs/{slug}/", PlaySession(slug, (), LADDER[slug].clients)
-    others = {replace(start, clients=clients).address for clients in CLIENTS}  # the same links on every rung
-    # The page of the rung leads to the start of the game, and into the middle of it.
+    counts = {replace(start, clients=clients).address for clients in CLIENT_COUNTS}  # The same links on every rung.
     pages = {rung: links(reader, rung, "/lab/"), start.address: links(reader, start.address, rung)}
     if (stored := witness.load(slug)) is not None:
         last = PlaySession(slug, stored.schedule[:-1], stored.clients).address
         pages[last] = links(reader, last, rung)
     seen = {address: page for page, found in pages.items() for address in found}
     assert {start.address} < {*seen}
-    for address in seen.keys() - others - pages.keys():
+    for address in seen.keys() - counts - pages.keys():
         links(reader, address, seen[address])
 
 
-def test_there_may_be_more_clients_or_fewer() -> None:
+def test_the_number_of_clients_can_be_changed() -> None:
     reader, start = Client(), PlaySession("no-lock", (), 2)
     assert {replace(start, clients=clients).address for clients in (3, 4)} < {*links(reader, start.address, "/lab/")}
-    for clients in CLIENTS:
+    for clients in CLIENT_COUNTS:
         assert len(reader.get(replace(start, clients=clients).address).context["choices"]) == clients
 
 
-def test_a_game_with_a_worker_goes_on_to_its_end() -> None:
+def test_a_game_with_a_worker_can_be_played_to_its_end() -> None:
     reader, schedule = Client(), ["A", "W", "crash W"]
     while choices := reader.get(PlaySession("lua-queue", tuple(schedule), 2).address).context["choices"]:
         schedule.append(choices[0][0].name)

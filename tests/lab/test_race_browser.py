@@ -1,4 +1,4 @@
-"""The race and the comparison in Chromium: started, watched, sorted, by keyboard, on a phone and in the dark."""
+"""The race and the comparison in Chromium: started, watched and sorted, by keyboard, on a phone and in the dark."""
 
 from __future__ import annotations
 
@@ -9,14 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from django_redis import get_redis_connection
 from playwright.sync_api import expect
 
 from lab.site.comparison import stored
-from lab.site.race.run import Race, Racer
-from locking import RedisLock
+from lab.site.race.start import race_lock
+from lab.site.race.state import Race, Racer
 from tests.lab.comparison_support import STORED
-from tests.lab.test_browser import Open, assert_good_for_everybody, open_page
+from tests.lab.test_browser import Open, assert_accessible, open_page
 from tests.lab.test_browser import pytestmark as in_chromium
 from tests.waiting import wait_for
 
@@ -42,10 +41,9 @@ ENDED = Race(
 
 @pytest.fixture
 def one_at_a_time(redis: Any) -> Iterator[None]:
-    """Whatever raced is over before the next test."""
+    """The race is over before the next test."""
     yield
-    lock = RedisLock(get_redis_connection("default"), "lab-race", ttl=10.0)
-    wait_for(lambda: lock.acquire(blocking=False), "the race to end", timeout=60).release()
+    wait_for(lambda: race_lock().acquire(blocking=False), "the race to end", timeout=60).release()
 
 
 @pytest.fixture
@@ -56,7 +54,7 @@ def measured(redis: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 @pytest.mark.usefixtures("one_at_a_time")
-def test_a_race_is_chosen_by_keyboard_and_watched_to_its_verdicts(open_page: Open) -> None:
+def test_a_race_is_started_by_keyboard_and_watched_to_its_end(open_page: Open) -> None:
     page = open_page("/lab/")
     page.get_by_role("link", name="The race").click()
     for chosen in ("redis-lock", "subtract-in-sql"):
@@ -64,18 +62,19 @@ def test_a_race_is_chosen_by_keyboard_and_watched_to_its_verdicts(open_page: Ope
         page.keyboard.press("Space")
         expect(page.get_by_role("checkbox", name=chosen)).not_to_be_checked()
     page.get_by_label("Units in stock").fill("30")
-    page.get_by_label("Buyers at the same time").fill("20")
+    page.get_by_label("Customers at the same time").fill("20")
     page.keyboard.press("Enter")
     status, racers = page.get_by_role("status"), page.locator(".racer")
     expect(racers).to_have_count(2)
     expect(status).to_contain_text("is selling", timeout=60_000)
     expect(status).to_have_text("The race is over: 1 held, 1 did not.", timeout=60_000)
     flawed, sound = racers.nth(0), racers.nth(1)
-    expect(flawed.locator(".verdict")).to_contain_text("sold that never existed")
+    expect(flawed.locator(".verdict")).to_contain_text("sold beyond the stock")
     expect(sound.locator(".verdict")).to_contain_text("conserved")
     expect(sound.locator(".figure").first).to_have_text("30 sold of 30")
-    # As far as the mark of the stock, and beyond it only where more was sold.
-    assert width(sound, ".sold") == width(flawed, ".sold") == mark(sound)
+    # The bars end at the stock mark. Only oversold units are drawn beyond it.
+    stock_mark = round(sound.locator(".stock").evaluate("line => line.x1.baseVal.value"))
+    assert width(sound, ".sold") == width(flawed, ".sold") == stock_mark
     assert width(flawed, ".over") > 0
     expect(sound.locator(".over")).to_have_count(0)
 
@@ -84,62 +83,53 @@ def width(racer: Any, part: str) -> int:
     return round(racer.locator(part).evaluate("part => part.getBoundingClientRect().width"))
 
 
-def mark(racer: Any) -> int:
-    return round(racer.locator(".stock").evaluate("line => line.x1.baseVal.value"))
-
-
 @pytest.mark.usefixtures("one_at_a_time")
-def test_without_scripts_a_race_is_watched_too(open_page: Open) -> None:
-    ENDED.keep()
+def test_a_race_is_watched_without_scripts(open_page: Open) -> None:
+    ENDED.save()
     page = open_page(f"/lab/race/{ENDED.id}/", java_script_enabled=False)
     expect(page.get_by_role("status")).to_have_text("The race is over: 1 held, 2 did not.")
 
 
 @pytest.mark.usefixtures("measured")
-def test_the_comparison_is_sorted_by_a_click_and_turned_round_by_another(open_page: Open) -> None:
+def test_a_heading_sorts_the_comparison_in_both_directions(open_page: Open) -> None:
     page = open_page("/lab/comparison/")
     table = page.get_by_role("region", name="Locks")
-    assert order(table) == ["thread", "redis", "redis-py"]
-    table.get_by_role("link", name="Wait p50").click()
-    expect(table.locator("[aria-sort=ascending]")).to_have_text("Wait p50 ms ▲")
-    assert order(table) == ["thread", "redis", "redis-py"]
+
+    def order() -> list[str]:
+        return [name.split()[0] for name in table.locator("tbody th").all_inner_texts()]
+
+    assert order() == ["thread", "redis", "redis-py"]
     table.get_by_role("link", name="Crash recovery").focus()
     page.keyboard.press("Enter")
-    expect(table.locator("[aria-sort=ascending]")).to_contain_text("Crash recovery")
+    expect(table.locator("[aria-sort=ascending]")).to_have_text("Crash recovery s ▲")
     table.get_by_role("link", name="Crash recovery").click()
     expect(table.locator("[aria-sort=descending]")).to_contain_text("Crash recovery")
-    # What has no figure comes last, whichever way round.
-    assert order(table) == ["redis-py", "redis", "thread"]
+    # A row without a figure comes last in both directions.
+    assert order() == ["redis-py", "redis", "thread"]
     chart = page.locator("#locks figure")
     expect(chart).to_contain_text("Crash recovery")
     assert chart.locator("span").all_inner_texts() == ["redis-py", "redis", "thread"]
-    widest, narrower, none = (round(float(bar.get_attribute("width")[:-1])) for bar in chart.locator(".sold").all())
-    assert (widest, narrower, none) == (100, 99, 0)
+    assert [round(float(bar.get_attribute("width")[:-1])) for bar in chart.locator(".sold").all()] == [100, 99, 0]
 
 
 @pytest.mark.usefixtures("measured", "stored")
-def test_a_rung_leads_to_its_row_and_what_is_argued_with_it_too(open_page: Open) -> None:
+def test_links_lead_from_a_rung_to_the_comparison_and_back(open_page: Open) -> None:
     page = open_page("/lab/rungs/guarded-update/")
     page.get_by_role("link", name="guarded-update", exact=True).click()
     row = page.locator("tr:target")
     expect(row).to_contain_text("1,250")
     expect(row).to_be_in_viewport()
-    section = page.get_by_role("region", name="Which to choose")
-    section.get_by_role("link", name="redis-lock").click()
+    page.get_by_role("region", name="Which to choose").get_by_role("link", name="redis-lock").click()
     expect(page.locator("tr:target")).to_contain_text("3.01")
     page.locator("tr:target").get_by_role("link").click()
     expect(page).to_have_url(re.compile("/lab/rungs/redis-lock/$"))
 
 
-def order(table: Any) -> list[str]:
-    return [said.split()[0] for said in table.locator("tbody th").all_inner_texts()]
-
-
 @pytest.mark.usefixtures("measured", "one_at_a_time")
 @pytest.mark.parametrize("language", ["en", "zh-CN"])
-def test_axe_finds_nothing_and_no_page_is_wider_than_the_screen(open_page: Open, language: str) -> None:
-    ENDED.keep()
+def test_race_and_comparison_are_accessible(open_page: Open, language: str) -> None:
+    ENDED.save()
     page = open_page("/lab/race/", language=language)
     for address in ("/lab/race/", f"/lab/race/{ENDED.id}/", "/lab/comparison/"):
         page.goto(address)
-        assert_good_for_everybody(page)
+        assert_accessible(page)

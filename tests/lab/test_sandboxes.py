@@ -25,12 +25,12 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from pytest_django import DjangoDbBlocker
 from redis.connection import parse_url
 
-from lab.apps import there_can_be_so_many_stages
+from lab.apps import check_sandbox_count
 from lab.claims.runs import replay
 from lab.sandbox import pool
 from lab.sandbox.pool import SandboxesBusy, borrowed, for_a_command, open_sandbox, redis_url_of
 from lab.sandbox.sandbox import IN_USE, MARK, NotOurs, Sandbox, _backends, address
-from lab.site.pages import runs
+from lab.site.pages import replays
 from servers import ServerError
 from servers.postgres import DATABASE
 from shop.runtime.environment import database
@@ -115,7 +115,7 @@ def test_a_number_of_stages_that_there_cannot_be_is_refused_at_the_start(
     settings: Any, number: int, errors: int
 ) -> None:
     settings.LAB_SANDBOXES = number
-    assert len(there_can_be_so_many_stages()) == errors
+    assert len(check_sandbox_count()) == errors
 
 
 @pytest.mark.parametrize("processes", [0, pool.MOST + 1])
@@ -505,13 +505,13 @@ def test_a_role_that_may_make_no_database_is_told_to_be_let(client: Client) -> N
     with pytest.raises(ServerError, match=r"may not make its database .*permission denied.*CREATEDB"):
         open_sandbox(0)
     answer = client.get("/lab/rungs/no-lock/play/", {"schedule": "A"})
-    assert (answer.status_code, answer["Retry-After"]) == (503, str(runs.AGAIN))
+    assert (answer.status_code, answer["Retry-After"]) == (503, str(replays.RETRY_SECONDS))
 
 
 def test_without_postgres_a_page_says_so(client: Client, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     given(monkeypatch, HOST=str(tmp_path))
     answer = client.get("/lab/rungs/no-lock/play/", {"schedule": "A"})
-    assert (answer.status_code, answer["Retry-After"]) == (503, str(runs.AGAIN))
+    assert (answer.status_code, answer["Retry-After"]) == (503, str(replays.RETRY_SECONDS))
 
 
 @pytest.mark.parametrize("command", [("explore", "no-lock"), ("replay", "no-lock"), ("ladder", "no-lock", "--verify")])

@@ -1,67 +1,128 @@
-"""The lab in simplified Chinese: every text of its pages is translated, and what is compiled is what was written."""
+"""The lab in simplified Chinese: every text is translated, and the compiled file matches the written one."""
 
 from __future__ import annotations
 
 import ast
 import gettext
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import get_args
 
 import pytest
 from django.utils import translation
+from django.utils.translation.template import templatize
 
 from lab.explorer.scheduler import CANNOT_ENTER
-from lab.ladder.catalogue import ROOT
-from lab.site.pages.wording import said
-from tests.lab import translations
+from lab.explorer.terms import FAULT_TEXTS, Fault, Invariant
+from lab.ladder.catalogue import LADDER, ROOT
+from lab.site.wording import translated
 
-FOLDER = ROOT / "lab" / "locale" / "zh_Hans" / "LC_MESSAGES"
-SAYS_WHY = ("explorer/scheduler", "explorer/history", "checkers/counter", "checkers/stock")
-"""The modules of the lab that say how a rung was broken."""
+LAB = ROOT / "lab"
+FOLDER = LAB / "locale" / "zh_Hans" / "LC_MESSAGES"
+TEXTS_OF_A_CALL = {"_": 1, "gettext": 1, "gettext_noop": 1, "gettext_lazy": 1, "ngettext": 2}
+Texts = tuple[str, ...]
+EXPLAINING = ("explorer/scheduler", "explorer/history", "checkers/counter", "checkers/stock")
+"""The modules that say how a rung was broken."""
 
 
 def test_every_text_is_translated_and_nothing_else() -> None:
-    written = translations.read(FOLDER / "django.po")
-    del written["",]
-    assert set(written) == translations.needed()
-    assert all(text for texts in written.values() for text in texts)
+    entries = written()
+    del entries["",]
+    assert set(entries) == needed()
+    assert all(text for texts in entries.values() for text in texts)
 
 
-def test_what_is_compiled_is_what_was_written() -> None:
+def test_the_compiled_file_matches_the_written_one() -> None:
     with (FOLDER / "django.mo").open("rb") as file:
         compiled = gettext.GNUTranslations(file)
-    for (singular, *plural), (text,) in translations.read(FOLDER / "django.po").items():
+    for (singular, *plural), (text,) in written().items():
         assert (compiled.ngettext(singular, plural[0], 2) if plural else compiled.gettext(singular)) == (
             text if singular else compiled.gettext("")
         )
 
 
-def whys() -> list[str]:
-    """A sentence of each kind that tells how a rung was broken, with a 7 for what differs."""
+def explanations() -> list[str]:
+    """Return a sentence of each kind that tells how a rung was broken, with a 7 for each value."""
     found = set()
-    for module in SAYS_WHY:
+    for module in EXPLAINING:
         tree = ast.parse((ROOT / "lab" / f"{module}.py").read_text(encoding="utf-8"))
         raised = {text for node in ast.walk(tree) if isinstance(node, ast.Raise) for text in ast.walk(node)}
         for node in ast.walk(tree):
             if isinstance(node, ast.JoinedStr) and node not in raised:
                 parts = (part.value if isinstance(part, ast.Constant) else "7" for part in node.values)
                 found.add("".join(map(str, parts)))
-    stuck = {why.format(who="C") for why in CANNOT_ENTER.values()}
+    stuck = {sentence.format(who="C") for sentence in CANNOT_ENTER.values()}
     return sorted(stuck | {text for text in found if text.endswith(".")})
 
 
-@pytest.mark.parametrize("why", whys())
-def test_how_a_rung_was_broken_is_told_in_the_readers_language(why: str) -> None:
+@pytest.mark.parametrize("sentence", explanations())
+def test_an_explanation_is_translated(sentence: str) -> None:
     with translation.override("zh-hans"):
-        assert said(why) != why
+        assert translated(sentence) != sentence
     with translation.override("en"):
-        assert said(why) == why
+        assert translated(sentence) == sentence
 
 
-def test_the_names_in_a_sentence_are_joined_in_the_readers_language() -> None:
+@pytest.mark.parametrize(
+    ("text", "chinese"),
+    [
+        ("B and C are inside at the same time.", "B 和 C 同时在里面。"),
+        ("SET rung:stock … NX PX 30000", "SET rung:stock … NX PX 30000"),
+        ("", ""),
+    ],
+)
+def test_names_are_joined_in_chinese_and_commands_stay(text: str, chinese: str) -> None:
     with translation.override("zh-hans"):
-        assert said("B and C are inside at the same time.") == "B 和 C 同时在里面。"
+        assert translated(text) == chinese
 
 
-def test_commands_and_statements_stay_as_they_are() -> None:
-    with translation.override("zh-hans"):
-        assert said("SET rung:stock … NX PX 30000") == "SET rung:stock … NX PX 30000"
-        assert said("") == ""
+# What is needed and what is written
+
+
+def needed() -> set[Texts]:
+    """Return every text of the lab's pages: a singular alone, or with its plural."""
+    of_rungs = {text for entry in LADDER.values() for text in (entry.title, entry.flaw) if text}
+    found: set[Texts] = {(text,) for text in {*get_args(Fault), *get_args(Invariant), *FAULT_TEXTS.values(), *of_rungs}}
+    for folder in ("site", "templatetags"):
+        for file in sorted((LAB / folder).rglob("*.py")):
+            found.update(_in_code(ast.parse(file.read_text(encoding="utf-8"))))
+    for file in sorted((LAB / "templates").rglob("*.html")):
+        found.update(_in_template(file))
+    return found
+
+
+def _in_code(tree: ast.AST) -> Iterator[Texts]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in TEXTS_OF_A_CALL:
+            texts = node.args[: TEXTS_OF_A_CALL[node.func.id]]
+            if isinstance(texts[0], ast.Constant):
+                yield tuple(ast.literal_eval(text) for text in texts)
+
+
+def _in_template(file: Path) -> Iterator[Texts]:
+    # Django turns a template into calls of gettext between text that is no Python, as it does for xgettext.
+    for plural, call in re.findall(
+        r" (n?)gettext\((.*?)(?:, *count)?\) ", templatize(file.read_text(encoding="utf-8"))
+    ):
+        texts = ast.literal_eval(f"({call},)")
+        assert len(texts) == 1 + bool(plural)
+        yield texts
+
+
+def written() -> dict[Texts, Texts]:
+    """Return the entries of a .po file: texts and their translations. The header is the entry of the empty text."""
+    entries: dict[Texts, Texts] = {}
+    for block in (FOLDER / "django.po").read_text(encoding="utf-8").split("\n\n"):
+        parts: dict[str, str] = {}
+        name = ""
+        for line in block.splitlines():
+            if line.startswith(("#", "~")) or not line.strip():
+                continue
+            if not line.startswith('"'):
+                name, line = line.split(" ", 1)
+            parts[name] = parts.get(name, "") + ast.literal_eval(line)
+        if parts:
+            key = (parts["msgid"], *([parts["msgid_plural"]] if "msgid_plural" in parts else []))
+            entries[key] = tuple(text for name, text in parts.items() if name.startswith("msgstr"))
+    return entries

@@ -1,7 +1,7 @@
-"""Track one: the locks that people ship, in the order in which one mends the other.
+"""Track one: the locks that people ship, each repaired by a later one.
 
-`LOCKS` has the flawed ones, a file each. `SOUND` says what stands for the others: `fence`, which is the part of the
-store and no lock, is in this folder too; the rest is where you may ship it from.
+`LOCKS` has the flawed ones, one file each. `SOUND` names the code of the sound ones: `fence`, which is the part of the
+store and not a lock, is in this folder too; the others are locks that you may ship.
 """
 
 from kazoo.recipe.lock import Lock as KazooRecipe

@@ -1,4 +1,4 @@
-"""`answer-not-read`: the right command is sent, and nobody looks at what it says."""
+"""`answer-not-read`: the right command is sent, but its reply is not read."""
 
 from __future__ import annotations
 
@@ -6,16 +6,19 @@ from lab.ladder.locks.rung import WITH_A_TTL, LockRung
 
 
 class AnswerNotRead(LockRung):
-    """Flawed: SETNX answers "no", and the caller goes on.
+    """Flawed: SETNX replies "no", and the caller goes on.
 
-    The schedule: A takes the lock, B asks for it and is let in. B's EXPIRE prolongs the lock of A, and whoever is done
-    first frees it for everybody. It is the mistake of a variable that is assigned and never used: it compiles, and a
-    test with one buyer passes. Fixed by `setnx`, which returns the answer. Source: article 002, section 5.1.
+    The schedule that breaks it: A acquires the lock. B sends SETNX, ignores the refusal and enters. B's PEXPIRE extends
+    A's lock. The client that finishes first deletes the key for both.
+
+    The mistake is a variable that is assigned and never used. The code runs, and a test with one customer passes.
+
+    Fixed by returning the reply: `setnx`. Source: article 002, section 5.1.
     """
 
     slug = "answer-not-read"
-    title = "The answer is not read"
-    flaw = "The lock says no, and everybody enters."
+    title = "The reply is not read"
+    flaw = "The server refuses the lock, and the client enters anyway."
     breaks = "one holder"
     fixed_by = "setnx"
     source = "002"

@@ -1,4 +1,4 @@
-"""`busy-as-success`: who does not get the lock skips the work, and is told that it was done."""
+"""`busy-as-success`: a client that does not get the lock skips the work and reports success."""
 
 from __future__ import annotations
 
@@ -6,16 +6,18 @@ from lab.ladder.locks.rung import ON_A_SERVER, LockRung
 
 
 class BusyAsSuccess(LockRung):
-    """Flawed: there are two ways out of the block, and one answer for both.
+    """Flawed: the function can end in two ways, but returns the same result for both.
 
-    The lock is the one of the next rung; what is wrong is who uses it. The schedule: A holds the lock and sells, B is
-    refused and answers yes. Two buyers were told yes and one unit is gone. Under load most of them are B.
-    Fixed by `setnx`, where a caller waits, and one who was not let in gets an error. Source: article 000.
+    The lock is that of the next rung. The mistake is in the code that uses it. The schedule that breaks it: A holds the
+    lock. B is refused and reports success. A sells. Two customers were told that they have bought, but only one unit is
+    gone. Under load, most clients are in the position of B.
+
+    Fixed by `setnx`, where a client waits, and one that does not get the lock raises an error. Source: article 000.
     """
 
     slug = "busy-as-success"
-    title = "Busy is answered as success"
-    flaw = "A buyer who was not let in is told that he has bought."
+    title = "Busy reported as success"
+    flaw = "A customer who did not get the lock is told that they have bought."
     breaks = "conserved"
     survives = frozenset({"expiry", "pause"})
     fixed_by = "setnx"

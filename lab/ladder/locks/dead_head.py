@@ -1,4 +1,4 @@
-"""`dead-head`: waiters stand in line in a list, and the first of them is next, whatever has become of him."""
+"""`dead-head`: waiters form a queue in a list, and the first one is next even if it has died."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from locking.lease import Lease
 from locking.lock import wait_timeout
 
 TAKE = """
--- KEYS: the lock, the line. ARGV: the owner, the TTL in milliseconds. Returns 1 when it was granted, else 0.
+-- KEYS: the lock, the queue. ARGV: the owner, the TTL in milliseconds. Returns 1 if it was granted, else 0.
 if not redis.call('LPOS', KEYS[2], ARGV[1]) then
     redis.call('RPUSH', KEYS[2], ARGV[1])
 end
@@ -22,17 +22,18 @@ return 1
 
 
 class DeadHead(LockRung):
-    """Flawed: a place in line has no end, and a dead waiter keeps his.
+    """Flawed: a place in the queue has no TTL, so a dead waiter keeps its place.
 
-    While everybody lives it is as fair as a queue: who is first in line is next, and who gives up steps out of it. The
-    lock ends with its TTL when its holder dies; a place in line does not. The schedule: A holds the lock, B stands in
-    line and dies; A releases. The lock is free, C is told to wait for B, and so is everybody else, for ever.
-    Fixed by places that end too, so that a dead waiter is passed over: `fair`. Source: article 002, section 6.1.
+    While every process lives, the lock is fair: the first in the queue is next, and a waiter that gives up leaves the
+    queue. The schedule that breaks it: A holds the lock. B joins the queue and dies. A releases. The lock is free, but
+    C must wait for B forever, and so must every later client.
+
+    Fixed by places that expire too, so that a dead waiter is passed over: `fair`. Source: article 002, section 6.1.
     """
 
     slug = "dead-head"
-    title = "A dead waiter heads the line"
-    flaw = "A waiter that dies stays the first in line, and nobody enters any more."
+    title = "A dead waiter at the head of the queue"
+    flaw = "A waiter that dies stays first in the queue, and no client can enter any more."
     breaks = "progress"
     broken_by = "crash"
     clients = 3
@@ -46,7 +47,7 @@ class DeadHead(LockRung):
         owner = self.owner()
         lease = self._poll(owner, deadline)
         if lease is None:
-            with self._answered():
+            with self._errors_as_unavailable():
                 self.client.lrem(self.line, 1, owner)
         return lease
 
@@ -58,5 +59,5 @@ class DeadHead(LockRung):
 
     @property
     def line(self) -> str:
-        """The key of the list of those who wait."""
+        """The key of the list of waiters."""
         return f"{self.key}:line"

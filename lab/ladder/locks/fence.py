@@ -1,11 +1,11 @@
-"""`fence`: the first statement claims the fence and returns the stock; later ones require it. Sound."""
+"""`fence`: the first statement claims the fence and returns the stock; later statements require the fence. Sound."""
 
 from __future__ import annotations
 
 from lab.ladder.locks.fence_on_write_only import FenceOnWriteOnly
 
 CLAIM = """
--- KEYS: the stock, the last fence. ARGV: the fence. Returns the stock, or false when the fence is old.
+-- KEYS: the stock, the last fence. ARGV: the fence. Returns the stock, or false if the fence is old.
 if tonumber(redis.call('GET', KEYS[2]) or 0) >= tonumber(ARGV[1]) then
     return false
 end
@@ -15,9 +15,10 @@ return redis.call('GET', KEYS[1]) or '0'
 
 
 class Fence(FenceOnWriteOnly):
-    """Sound, for a store that checks: once 34 has read, 33 cannot write any more.
+    """Sound for a store that checks the fence: after fence 34 has read, fence 33 cannot write any more.
 
     `inventory.strategies.locked.CLAIM` does the same in SQL, in one statement that reads, decides and writes.
+
     Source: article 002 (section 4.2), after Kleppmann.
     """
 

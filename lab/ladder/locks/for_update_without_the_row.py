@@ -1,4 +1,4 @@
-"""`for-update-without-the-row`: the row of the lock is locked, and nobody asks whether there is one."""
+"""`for-update-without-the-row`: the row of the lock is locked, without checking that there is one."""
 
 from __future__ import annotations
 
@@ -13,18 +13,19 @@ LOCK_ROW = "SELECT FROM lock_row WHERE name = $1 FOR UPDATE"
 
 
 class ForUpdateWithoutTheRow(Rung, RowLock):
-    """Flawed: a statement that finds no row locks none, and it is no error.
+    """Flawed: a statement that finds no row locks none, and that is not an error.
 
-    With the row it is a lock; the row is missing on the day when somebody sells a product that nobody had thought of.
-    The schedule: there is no row of that name; A's statement finds nothing and returns at once, so does B's, and both
-    are inside. Not even two statements wait for each other, so nothing is slow, and nothing is in the log.
-    Fixed by counting the rows: none is an error that says what to do, `lock-table-for-update`. To insert the row and
-    try again would do as well. Source: article 002, section 3.2.1.
+    With the row it is a lock. The row is missing on the day when a new product is sold. The schedule that breaks it:
+    there is no row with this name. A's statement finds nothing and returns at once, and so does B's. Both are in the
+    critical section. No statement waits for another, so nothing is slow, and nothing is in the log.
+
+    Fixed by counting the rows, where none is an error that says what to do: `lock-table-for-update`. Inserting the row
+    and trying again would work too. Source: article 002, section 3.2.1.
     """
 
     slug = "for-update-without-the-row"
-    title = "FOR UPDATE, and no row"
-    flaw = "Without a row of that name nothing is locked, and everybody enters."
+    title = "FOR UPDATE without the row"
+    flaw = "If no row has this name, nothing is locked, and every client enters."
     breaks = "one holder"
     fixed_by = "lock-table-for-update"
     source = "002"

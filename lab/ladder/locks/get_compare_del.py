@@ -1,4 +1,4 @@
-"""`get-compare-del`: the key names its owner, who looks before he deletes it."""
+"""`get-compare-del`: the key names its owner, and the owner checks it before it deletes the key."""
 
 from __future__ import annotations
 
@@ -6,17 +6,19 @@ from lab.ladder.locks.rung import WITH_A_TTL, LockRung
 
 
 class GetCompareDel(LockRung):
-    """Flawed: to look and to delete are two commands.
+    """Flawed: the check and the delete are two commands.
 
-    A late holder sees that the lock is another's and leaves it alone. The schedule: A looks and the lock is still his;
-    his TTL passes and B takes the lock; A's DEL frees the lock of B, and C enters beside B.
-    Fixed by a release that happens only if nothing has changed since the look: `watch-release`.
-    Source: articles 001 (way three), 002 (section 5.1) and 004.
+    A late holder usually sees that the lock belongs to another client and leaves it alone. The schedule that breaks it:
+    A checks, and the lock is still A's. The TTL runs out, and B acquires the lock. A's DEL deletes B's key, and C
+    enters beside B.
+
+    Fixed by a release that the server carries out only if nothing has changed since the check: `watch-release`. Source:
+    articles 001 (way three), 002 (section 5.1) and 004.
     """
 
     slug = "get-compare-del"
     title = "Owner value: GET, compare, DEL"
-    flaw = "The lock expires between the look and the DEL, which frees the lock of another."
+    flaw = "The lock expires between the check and the DEL, which deletes the lock of another client."
     breaks = "one holder"
     broken_by = "late release"
     clients = 3

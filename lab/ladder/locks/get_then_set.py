@@ -1,4 +1,4 @@
-"""`get-then-set`: look whether the key is there, and set it when it is not."""
+"""`get-then-set`: check whether the key exists, and set it if it does not."""
 
 from __future__ import annotations
 
@@ -6,15 +6,17 @@ from lab.ladder.locks.rung import ON_A_SERVER, LockRung
 
 
 class GetThenSet(LockRung):
-    """Flawed: to look and to take are two commands.
+    """Flawed: the check and the write are two commands.
 
-    The schedule: A looks and sees no key, B looks and sees no key, A sets it, B sets it. Both hold the lock.
+    The schedule that breaks it: A checks and finds no key. B checks, finds no key and sets it. A sets it too. Both hold
+    the lock.
+
     Fixed by one command that does both: `setnx`. Source: article 001, way one.
     """
 
     slug = "get-then-set"
     title = "GET, then SET"
-    flaw = "Two look before either takes, and both find the lock free."
+    flaw = "Two clients check before either sets the key, and both find the lock free."
     breaks = "one holder"
     survives = frozenset({"expiry", "pause"})
     fixed_by = "setnx"

@@ -1,4 +1,4 @@
-"""`insert-without-owner-and-expiry`: INSERT takes the lock, DELETE frees it, the row has no owner and no end."""
+"""`insert-without-owner-and-expiry`: INSERT acquires, DELETE releases, and the row has no owner or expiry."""
 
 from __future__ import annotations
 
@@ -17,14 +17,17 @@ DELETE = "DELETE FROM lock_grant WHERE name = $1 RETURNING name"
 
 
 class InsertWithoutOwnerAndExpiry(Rung, Lock):
-    """Flawed: a row outlives whoever has inserted it.
+    """Flawed: a row outlives the process that inserted it.
 
-    The unique key lets one win, for certain: it is `setnx` in SQL, and it ends as badly. The schedule: A inserts the
-    row and dies before he deletes it. Nobody ever enters again, neither a restart of the program nor one of the server
-    helps, and a row does not even show in what the server says of its locks. Whoever then sweeps up what looks old
-    frees the lock of somebody who is merely slow, and cannot tell, as the row does not say whose it is.
-    Fixed by an owner and an expiry in the row, looked at by whoever comes next: `lock-table-insert`.
-    Source: article 002, section 3.2.
+    The unique key lets exactly one client win. It is `setnx` in SQL, and it fails in the same way. The schedule that
+    breaks it: A inserts the row and dies before it deletes it. No client can ever enter again. A restart of the program
+    or of the server does not help, and the row does not show among the server's locks.
+
+    An operator who deletes rows that look old may delete the lock of a slow client, because the row does not say whose
+    it is.
+
+    Fixed by an owner and an expiry in the row, which the next client checks: `lock-table-insert`. Source: article 002,
+    section 3.2.
     """
 
     slug = "insert-without-owner-and-expiry"

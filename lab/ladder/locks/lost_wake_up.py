@@ -1,4 +1,4 @@
-"""`lost-wake-up`: a waiter sleeps until the release is published, and nothing else wakes him."""
+"""`lost-wake-up`: a waiter sleeps until the release is published, and nothing else wakes it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from locking.lease import Lease
 from locking.lock import wait_timeout
 
 RELEASE = """
--- KEYS: the lock. ARGV: the owner. Publishes the release, and returns 1 when the lock was the owner's, else 0.
+-- KEYS: the lock. ARGV: the owner. Publishes the release. Returns 1 if the lock was the owner's, else 0.
 if redis.call('GET', KEYS[1]) ~= ARGV[1] then
     return 0
 end
@@ -17,20 +17,22 @@ return redis.call('DEL', KEYS[1])
 
 
 class LostWakeUp(LockRung):
-    """Flawed: to be refused and to listen are two commands, and what is published in between nobody has heard.
+    """Flawed: the refusal and the subscription are two commands, and a message between them is lost.
 
-    Waiters no longer ask a hundred times a second: a release tells them. The schedule: A holds the lock and B is
-    refused; A releases and publishes it; only then does B subscribe. He waits for a message that has been sent, beside
-    a lock that is free, and for ever. A second one ends the same way: A dies, so he publishes nothing; his TTL frees
-    the lock, and nobody tells B.
-    Fixed by noting the waiter in the same step that refuses him, and by looking again when the TTL of the grant is
-    over: `woken`. To subscribe first and ask afterwards mends the first schedule and not the second.
-    Source: article 002 (sections 4.1.3 and 4.1.4).
+    Waiters no longer poll a hundred times per second; the release tells them. The schedule that breaks it: A holds the
+    lock, and B is refused. A releases and publishes it. Only then does B subscribe. B waits forever for a message that
+    has been sent, although the lock is free.
+
+    There is a second schedule: A dies and publishes nothing. The TTL frees the lock, and no message tells B.
+
+    Fixed by adding the waiter to a list in the step that refuses it, and by asking again when the TTL of the grant is
+    over: `woken`. Subscribing first and asking afterwards repairs the first schedule only. Source: article 002
+    (sections 4.1.3 and 4.1.4).
     """
 
     slug = "lost-wake-up"
     title = "Lost wake-up"
-    flaw = "A release before the waiter listens, or one that never comes, leaves him asleep for ever."
+    flaw = "A release before the waiter subscribes, or one that never comes, leaves the waiter asleep forever."
     breaks = "progress"
     fixed_by = "woken"
     source = "002"
@@ -51,13 +53,13 @@ class LostWakeUp(LockRung):
         return bool(self.client.eval(RELEASE, 1, self.key, owner))
 
     def _published(self, deadline: float) -> bool:
-        """Sleep until a release is published, and return whether one was before `deadline`."""
+        """Sleep until a release is published. Return whether that happened before `deadline`."""
         if self._clock() >= deadline:
             return False
-        with self._answered(), self.client.pubsub(ignore_subscribe_messages=True) as ears:
-            ears.subscribe(self.key)
+        with self._errors_as_unavailable(), self.client.pubsub(ignore_subscribe_messages=True) as subscription:
+            subscription.subscribe(self.key)
             while (left := deadline - self._clock()) > 0:
-                if ears.get_message():
+                if subscription.get_message():
                     return True
-                self._nap(left)  # then it looks at what has come to this machine, and asks the server nothing
+                self._nap(left)  # The next look reads messages that have arrived here, and sends the server nothing.
         return False

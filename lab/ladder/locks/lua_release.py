@@ -1,4 +1,4 @@
-"""`lua-release`: the server compares and deletes, in one script."""
+"""`lua-release`: the server compares and deletes in one script."""
 
 from __future__ import annotations
 
@@ -6,17 +6,18 @@ from lab.ladder.locks.rung import COMPARE_AND_DELETE, WITH_A_TTL, LockRung
 
 
 class LuaRelease(LockRung):
-    """Flawed, but no longer in its release: it is right, and takes one round trip instead of three.
+    """Flawed: the release is right and takes one round trip, but the TTL can be shorter than the work.
 
-    This is where most articles end. The TTL is a guess about how long the work takes, and the guess is wrong on the day
-    of the sale. The schedule: A takes the lock and works for longer than the TTL; B takes it too; both are inside. A
-    could know, by his own clock, but nobody can make him look.
-    Fixed by a watchdog that extends it: `renewal`. Source: articles 000, 002 (section 3.3), 003 and 004.
+    Most articles end here. The TTL is a guess about how long the work takes, and on the day of the sale the guess is
+    wrong. The schedule that breaks it: A acquires the lock, and its work takes longer than the TTL. B acquires the lock
+    too. Both are in the critical section. A could see this on its own clock, but nothing makes A check.
+
+    Fixed by a watchdog that extends the lock: `renewal`. Source: articles 000, 002 (section 3.3), 003 and 004.
     """
 
     slug = "lua-release"
     title = "Owner value: release in Lua"
-    flaw = "The work takes longer than the TTL, and two are inside."
+    flaw = "The work takes longer than the TTL, and two clients are in the critical section."
     breaks = "one holder"
     broken_by = "expiry"
     survives = frozenset({"late release", "crash"})

@@ -1,4 +1,4 @@
-"""`no-lock`: read the counter, subtract in memory, write it back, and let everybody do so at once."""
+"""`no-lock`: read the counter, subtract in memory, write it back, with no lock at all."""
 
 from __future__ import annotations
 
@@ -7,16 +7,18 @@ from locking.lock import Capabilities
 
 
 class NoLock(LockRung):
-    """Flawed: whoever asks is let in.
+    """Flawed: every client may enter at any time.
 
-    The schedule: A reads 10, B reads 10 and writes 9, A writes 9. Two buyers were told yes and one unit is gone.
-    The next rung, `thread-lock`, keeps apart the threads of one process; A and B are processes.
-    Fixed by a lock on the server that keeps the counter: `setnx`. Source: articles 000 and 001.
+    The schedule that breaks it: A reads 10. B reads 10 and writes 9. A writes 9. Two customers were told that they have
+    bought, but only one unit is gone.
+
+    Fixed by a lock on the server that keeps the counter: `setnx`. The next rung, `thread-lock`, is not enough, because
+    A and B are processes. Source: articles 000 and 001.
     """
 
     slug = "no-lock"
     title = "No lock"
-    flaw = "Two read the same value, and the second to write undoes what the first has written."
+    flaw = "Two clients read the same value, and the second write overwrites the first."
     breaks = "conserved"
     fixed_by = "setnx"
     source = "000, 001"

@@ -1,4 +1,4 @@
-"""`owner-as-text`: the owner is text, the answer of the server is bytes."""
+"""`owner-as-text`: the owner is a `str`, and the server replies with `bytes`."""
 
 from __future__ import annotations
 
@@ -6,17 +6,19 @@ from lab.ladder.locks.rung import WITH_A_TTL, LockRung
 
 
 class OwnerAsText(LockRung):
-    """Flawed: in Python 3 no bytes are ever equal to a text, and comparing them is no error.
+    """Flawed: in Python 3, `bytes` and `str` are never equal, and comparing them is not an error.
 
-    The code was right in Python 2, and is right with `decode_responses=True`: whether it works depends on how somebody
-    else made the client. The schedule: A takes the lock and frees it; the release is refused; B waits for the rest of
-    the TTL although nobody is inside. In the source the lock has no TTL, so B waits for ever.
-    Fixed by `.encode()`, as one rung before and in `watch-release`. Source: article 003.
+    The code was right in Python 2, and it is right with `decode_responses=True`: whether it works depends on the code
+    that made the client. The schedule that breaks it: A acquires the lock and releases it. The release is refused. B
+    waits for the rest of the TTL although no client is in the critical section. In the source the lock has no TTL, so B
+    waits forever.
+
+    Fixed by `.encode()`, as on `get-compare-del` and `watch-release`. Source: article 003.
     """
 
     slug = "owner-as-text"
     title = "Owner compared as text"
-    flaw = "Every release is refused, and each lock lasts for its whole TTL."
+    flaw = "Every release is refused, so each lock lasts for its whole TTL."
     breaks = "progress"
     survives = frozenset({"crash"})
     fixed_by = "watch-release"

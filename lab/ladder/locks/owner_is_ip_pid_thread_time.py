@@ -1,4 +1,4 @@
-"""`owner-is-ip-pid-thread-time`: the owner is everything one knows of him."""
+"""`owner-is-ip-pid-thread-time`: the owner is built from everything that is known about the client."""
 
 from __future__ import annotations
 
@@ -11,19 +11,22 @@ from lab.ladder.locks.rung import COMPARE_AND_DELETE, WITH_A_TTL, LockRung
 
 
 class OwnerIsIpPidThreadTime(LockRung):
-    """Flawed: four things that repeat do not make one that is unique.
+    """Flawed: four values that repeat do not make a unique one.
 
-    A machine's own name resolves to 127.0.1.1 on every Debian, a container's first process is number 1, its thread is
-    called MainThread. So the clock alone tells owners apart, and it ticks in hundredths of a second: the source is
-    Python 2, whose text of a time has no more digits. The schedule: A and B ask in the same tick, A gets the lock and
-    B waits; A is done and about to release when his TTL passes; B takes the lock; A's release finds its own text there
-    and frees the lock of B, and C enters beside B.
-    Fixed by random bits, which need to know nothing: `watch-release`. Source: article 001, way three.
+    A Debian machine resolves its own name to 127.0.1.1. The first process of a container is number 1, and its thread is
+    called MainThread. So only the clock tells owners apart, and it has two digits after the point: in Python 2, which
+    the source uses, the text of a time has no more.
+
+    The schedule that breaks it: A, B and C ask in the same tick and share one owner text. A acquires the lock. A is
+    about to release when its TTL runs out, and B acquires the lock. A's release finds its own text and deletes B's key,
+    and C enters beside B.
+
+    Fixed by random bits as the owner: `watch-release`. Source: article 001, way three.
     """
 
     slug = "owner-is-ip-pid-thread-time"
     title = "The owner is ip-pid-thread-time"
-    flaw = "Two that ask in one tick of the clock are one owner, and one frees the other's lock."
+    flaw = "Clients that ask in the same clock tick have the same owner, and one releases the lock of another."
     breaks = "one holder"
     broken_by = "late release"
     clients = 3

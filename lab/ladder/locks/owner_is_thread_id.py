@@ -1,4 +1,4 @@
-"""`owner-is-thread-id`: the owner is the number of the thread."""
+"""`owner-is-thread-id`: the owner is the id of the thread."""
 
 from __future__ import annotations
 
@@ -8,19 +8,20 @@ from lab.ladder.locks.rung import COMPARE_AND_DELETE, WITH_A_TTL, LockRung
 
 
 class OwnerIsThreadId(LockRung):
-    """Flawed: a thread's number means something in its own process only.
+    """Flawed: a thread id is unique only within its process.
 
-    The release compares and deletes in one step; what it compares is no owner. The schedule: A is done and about to
-    release; his TTL passes and B, on another machine, takes the lock in a thread of the same number; A's release finds
-    its own number there and frees the lock of B, and C enters beside B. That is no rare chance: workers forked from
-    one parent all have its number in their main thread.
-    Fixed by random bits, which repeat nowhere: `lua-release`. What else is known of a client, as on the next rung, does
-    not make an owner either. Source: article 002, section 5.
+    The release compares and deletes in one step, but the value that it compares does not identify the owner. The
+    schedule that breaks it: A is about to release. Its TTL runs out, and B acquires the lock from another process, in a
+    thread with the same id. A's release finds its own id and deletes B's key, and C enters beside B. This is not rare:
+    workers that are forked from one parent all have its id in their main thread.
+
+    Fixed by random bits as the owner: `lua-release`. Other facts about a client, as on the next rung, do not make an
+    owner either. Source: article 002, section 5.
     """
 
     slug = "owner-is-thread-id"
     title = "The owner is the thread id"
-    flaw = "Threads of different processes have the same number, and one frees the other's lock."
+    flaw = "Threads of different processes have the same id, and one releases the other's lock."
     breaks = "one holder"
     broken_by = "late release"
     clients = 3

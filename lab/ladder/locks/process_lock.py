@@ -1,4 +1,4 @@
-"""`process-lock`: a semaphore of the operating system, which the processes of one family share."""
+"""`process-lock`: a semaphore of the operating system, shared by the processes of one program."""
 
 from __future__ import annotations
 
@@ -12,17 +12,20 @@ _mutexes: dict[str, Any] = {}
 
 
 class ProcessLock(LockRung):
-    """Flawed: only processes that inherited the semaphore from a common parent share it.
+    """Flawed: only processes that inherited the semaphore from the same parent share it.
 
-    It belongs to the process that names it first and to the workers that it forks from then on. The schedule: the same
-    program runs on two machines, or was started twice on one; A holds the lock of one family, B asks for that of the
-    other and gets it. And a worker that dies with the lock takes it along for ever.
-    Fixed by a lock on a server that all machines ask: `get-then-set` is the first try. Source: article 001.
+    It belongs to the process that first uses its name, and to the workers that this process forks afterwards. The
+    schedule that breaks it: the same program runs on two machines, or twice on one. A holds the lock of the first
+    program. C asks for the lock of the second program and gets it.
+
+    A worker that dies while it holds the lock never releases it.
+
+    Fixed by a lock on a server that all machines ask. The first attempt is `get-then-set`. Source: article 001.
     """
 
     slug = "process-lock"
     title = "Process lock"
-    flaw = "Two machines, or two programs on one, have two locks of the same name."
+    flaw = "Two machines, or two programs on one machine, have two locks of the same name."
     breaks = "one holder"
     clients = 3
     survives = frozenset({"expiry", "pause"})
@@ -32,7 +35,7 @@ class ProcessLock(LockRung):
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        # Made here and not when it is first taken: who is forked in between has to inherit it.
+        # Create it here and not at the first acquire: a worker that is forked in between must inherit it.
         self._mutex = _mutexes.setdefault(self.name, multiprocessing.get_context("fork").Lock())
 
     def take(self, owner: str) -> bool:

@@ -1,4 +1,4 @@
-"""`re-entrant-without-the-count`: who holds the lock is let in again, and nobody counts how often."""
+"""`re-entrant-without-the-count`: the holder may enter again, but the entries are not counted."""
 
 from __future__ import annotations
 
@@ -11,19 +11,20 @@ from lab.ladder.locks.rung import COMPARE_AND_DELETE, WITH_A_TTL, LockRung
 
 
 class ReEntrantWithoutTheCount(LockRung):
-    """Flawed: two entries are one key, and the first release deletes it.
+    """Flawed: two entries share one key, and the first release deletes it.
 
-    The owner is the thread, told from those of other processes by random bits, so it is found again by the next call
-    of the same thread. The schedule: A takes the lock and calls a function that takes it too and releases it on its
-    way out; A is still inside, and B enters beside him. A's lease says that all is well. His release finds nothing to
-    free, and nobody reads that.
+    The owner is the thread, with random bits that distinguish it from threads of other processes. So the next call of
+    the same thread finds itself as the owner. The schedule that breaks it: A acquires the lock and calls a function
+    that acquires it too and releases it at the end. A is still in its outer block, and B enters. A's lease shows no
+    problem. A's own release finds nothing to delete, and the code does not read that.
+
     Fixed by a count, so that only the outermost release frees the lock: `re-entrant`. Source: article 002 (sections
     4.1.5 and 6.1).
     """
 
     slug = "re-entrant-without-the-count"
     title = "Re-entrant, without the count"
-    flaw = "The inner release frees the lock under the outer block."
+    flaw = "The inner release frees the lock while the outer block still needs it."
     breaks = "one holder"
     survives = frozenset({"crash"})
     fixed_by = "re-entrant"

@@ -1,4 +1,4 @@
-"""`redlock-no-fsync`: a node that restarts has forgotten what it granted, and grants it again."""
+"""`redlock-no-fsync`: a node that restarts has forgotten its grants and grants the lock again."""
 
 from __future__ import annotations
 
@@ -7,24 +7,26 @@ from locking import Redlock
 
 
 class RedlockNoFsync(FaultRung):
-    """Flawed: two majorities have a node in common, which is worth nothing when that node has no memory.
+    """Flawed: two majorities share a node, which does not help when that node forgets.
 
-    The lock is `Redlock` as you may ship it; the flaw is in how its nodes keep what they grant. The schedule: of five
-    nodes two cannot be reached, and A is granted the lock by the other three; one of the three loses power and starts
-    again without the grant, and the two are back. B asks, these three have no lock, and they are a majority.
+    The lock is the `Redlock` that you may ship. The flaw is how its nodes store their grants. The schedule that breaks
+    it: two of five nodes cannot be reached, and the other three grant A the lock. One of the three loses power and
+    restarts without the grant, and the two nodes come back. B asks. These three nodes know no lock, and three are a
+    majority.
 
-    A grant by all five spares two such nodes, a grant by three spares none, and nobody tells its holder which he has.
-    Fixed by nodes that sync each write to disk (`appendfsync always`, which costs a wait for the disk a grant), or
-    that stay out for the longest TTL in use before they come back: `redlock`. Source: article 002, section 4.2.2.
+    A grant by all five nodes survives the restart of two such nodes; a grant by three survives none. The holder does
+    not know which it has.
+
+    Fixed by nodes that sync each write to disk (`appendfsync always`, which costs a disk wait per grant), or that stay
+    out for the longest TTL in use before they come back: `redlock`. Source: article 002, section 4.2.2.
     """
 
     slug = "redlock-no-fsync"
     title = "Redlock, no fsync"
-    flaw = "One node that restarts empty makes a second majority, and two hold the lock."
+    flaw = "One node that restarts empty makes a second majority, and two clients hold the lock."
     breaks = "one holder"
     broken_by = "restart"
     survives = frozenset({"expiry", "crash"})
     fixed_by = "redlock"
     source = "002"
     lock = Redlock
-    event = "restart"

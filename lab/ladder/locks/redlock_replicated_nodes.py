@@ -1,4 +1,4 @@
-"""`redlock-replicated-nodes`: each node of the quorum has a replica, which takes over without what it has not heard."""
+"""`redlock-replicated-nodes`: each node of the quorum has a replica, which takes over without the latest grants."""
 
 from __future__ import annotations
 
@@ -7,23 +7,22 @@ from locking import Redlock
 
 
 class RedlockReplicatedNodes(FaultRung):
-    """Flawed: a replica makes the node available again, and a node that is gone is the safer one.
+    """Flawed: a replica makes a node available again, but a missing node is safer than a forgetful one.
 
-    Redlock needs nodes to be there, but first of all it needs them to remember. The schedule: of five nodes two cannot
-    be reached, and A is granted the lock by the other three; one of the three is lost before its replica has the grant,
-    and the replica takes its place; the two are back. B asks, these three have no lock, and they are a majority.
-    Without the replica there would be two votes for B, and A would hold what he was granted.
-    Fixed by nodes that are independent of each other and of everybody else, no replica behind any of them: `redlock`.
-    Source: article 002, section 4.2.3.
+    Redlock needs nodes that remember more than it needs nodes that answer. The schedule that breaks it: two of five
+    nodes cannot be reached, and the other three grant A the lock. One of the three is lost before its replica has the
+    grant, and the replica takes its place. The two nodes come back. B asks. These three nodes know no lock, and three
+    are a majority. Without the replica, B would have two votes and A would keep its lock.
+
+    Fixed by independent nodes without replicas: `redlock`. Source: article 002, section 4.2.3.
     """
 
     slug = "redlock-replicated-nodes"
     title = "Redlock, replicated nodes"
-    flaw = "One node that fails over to a replica which is behind makes a second majority, and two hold the lock."
+    flaw = "A node that fails over to a replica without the grant makes a second majority, and two clients hold it."
     breaks = "one holder"
     broken_by = "failover"
     survives = frozenset({"expiry", "crash"})
     fixed_by = "redlock"
     source = "002"
     lock = Redlock
-    event = "failover"

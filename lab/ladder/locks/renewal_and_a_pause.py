@@ -1,4 +1,4 @@
-"""`renewal-and-a-pause`: the watchdog lives in the holder's process, and stands still when that does."""
+"""`renewal-and-a-pause`: the watchdog lives in the holder's process and stops when that process is paused."""
 
 from __future__ import annotations
 
@@ -7,26 +7,26 @@ from locking import RedisLock
 
 
 class RenewalAndAPause(FaultRung):
-    """Flawed: a lock ends by itself, and nobody can make its holder look before he writes.
+    """Flawed: a lock expires by itself, and nothing makes its holder check before it writes.
 
-    The lock is `RedisLock` as you may ship it, and it is right to let B in: a holder who is silent for a whole TTL may
-    be dead. The schedule: A takes the lock and reads the stock; his process is paused (garbage collection, SIGSTOP, a
-    virtual machine that is moved) for longer than the TTL, and so is the watchdog in it; B takes the lock, reads the
-    same stock and writes; A wakes and writes over that. A longer TTL makes it rarer. To look at the lease before the
-    write only makes the gap smaller: the pause may come after the look.
+    The lock is the `RedisLock` that you may ship. It is right to let B in: a holder that is silent for a whole TTL may
+    be dead. The schedule that breaks it: A acquires the lock and reads the stock. Its process is paused for longer than
+    the TTL (garbage collection, SIGSTOP, a virtual machine that is moved), and its watchdog with it. B acquires the
+    lock, reads the same stock and writes. A wakes and overwrites that.
 
-    No lock mends that, as what is written goes to a store which does not ask the lock.
-    Fixed where you write, by a store that refuses who has been overtaken: `fence`.
-    Source: articles 000 and 002 (sections 4.1.2 and 4.2).
+    A longer TTL makes this rarer. A check of the lease before the write makes the gap smaller: the pause may come after
+    the check. No lock can close the gap, because the store that is written to does not ask the lock.
+
+    Fixed by a store that refuses a client which another has overtaken: `fence`. Source: articles 000 and 002 (sections
+    4.1.2 and 4.2).
     """
 
     slug = "renewal-and-a-pause"
-    title = "Renewal, and a pause"
-    flaw = "A holder who was paused for longer than his TTL wakes and writes, although another has been let in."
+    title = "Renewal and a pause"
+    flaw = "A holder that was paused for longer than its TTL wakes and writes, although another client has entered."
     breaks = "conserved"
     broken_by = "pause"
     survives = frozenset({"late release", "expiry", "crash"})
     fixed_by = "fence"
     source = "000, 002"
     lock = RedisLock
-    event = "pause"

@@ -1,4 +1,4 @@
-"""`renews-nothing`: a watchdog that takes the lock again, which is refused since it is taken."""
+"""`renews-nothing`: the watchdog acquires the lock again, which the server refuses because the key exists."""
 
 from __future__ import annotations
 
@@ -12,17 +12,18 @@ from locking.renewal import watchdog
 
 
 class RenewsNothing(LockRung):
-    """Flawed: to extend is not to take again, and the answer is not read.
+    """Flawed: the watchdog acquires instead of extending, and does not read the reply.
 
-    The watchdog runs, sees that the lock is its holder's, and says that it has renewed it. The schedule: A takes the
-    lock and works; the watchdog's SET NX is refused, each time, because the key is there; the TTL passes as if there
-    were none, and B takes the lock. Both are inside, and A's own lease says that all is well.
+    The watchdog runs, sees that its client holds the lock, and reports a renewal. The schedule that breaks it: A
+    acquires the lock and works. The watchdog's SET NX is refused each time, because the key exists. The TTL runs out,
+    and B acquires the lock. Both are in the critical section, and A's lease shows no problem.
+
     Fixed by a script that compares and extends: `renewal`. Source: article 000, whose published listing does this.
     """
 
     slug = "renews-nothing"
     title = "Renewal that renews nothing"
-    flaw = "The lock expires on time, under its holder, who believes that it was renewed."
+    flaw = "The lock expires while its holder works, and the holder believes that it was renewed."
     breaks = "one holder"
     broken_by = "expiry"
     survives = frozenset({"late release", "crash"})
@@ -49,7 +50,7 @@ class RenewsNothing(LockRung):
             return None
 
     def close(self) -> None:
-        """It keeps no connection."""
+        """Do nothing: there is no connection to close."""
 
     def _grant(self, owner: str, started: float) -> Lease:
         lease = super()._grant(owner, started)

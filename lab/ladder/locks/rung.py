@@ -1,7 +1,7 @@
-"""What the lock rungs share: what each says of itself, waiters that poll, and the counter that they protect.
+"""What the lock rungs share: their claims, waiters that poll, and the counter that they protect.
 
-A rung fills in two methods, `take` and `free`: how the lock is taken and how it is freed. The difference between those
-of two neighbours is the lesson.
+A rung implements two methods: `take` acquires the lock and `free` releases it. The difference between these methods of
+two neighbouring rungs is the lesson.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ ON_A_SERVER = Capabilities(across_processes=True, across_machines=True, survives
 WITH_A_TTL = Capabilities(across_processes=True, across_machines=True, survives_holder_crash=True, expires=True)
 
 COMPARE_AND_DELETE = """
--- KEYS: the lock. ARGV: the owner. Returns 1 when the lock was the owner's and is free now, else 0.
+-- KEYS: the lock. ARGV: the owner. Returns 1 if the lock was the owner's and is now free, else 0.
 if redis.call('GET', KEYS[1]) == ARGV[1] then
     return redis.call('DEL', KEYS[1])
 end
@@ -39,25 +39,27 @@ return 0
 
 
 class Rung:
-    """A claim about a piece of code that a schedule can check.
+    """A claim about a piece of code, which schedules can check.
 
     Attributes:
-        slug: its name in addresses.
-        title: its name for people.
-        flaw: what is wrong with it, in one sentence; None for a sound one.
-        breaks: the invariant that its schedule breaks; None for a sound one.
-        broken_by: the event that it takes to break it; None: the steps of its clients are enough.
-        clients: how many clients it takes.
-        preemptions: how often one of them has to be stopped who could go on, at most.
-        survives: the events that leave it in order. `late release`: its TTL is over when the work is done and before
-            the release. `tick`: the holder's watchdog renews, and its command is on the way while others go on, and
-            he too. `expiry`: its TTL is over while the holder works, and who has a watchdog is renewed. `pause`: a
-            holder and all that renews for him stand still for longer than that. `crash`: the holder's process dies,
-            before or after any of his commands. `restart`: one server starts again, with what it has on disk.
-            `failover`: one server is gone, and its replica takes its place. `clock jump`: one server's time of day
-            leaps ahead by more than the TTL.
-        fixed_by: the slug of the rung that survives the schedule which breaks this one.
-        source: the articles, by number, that it is found in.
+        slug: name in addresses and file names.
+        title: name for readers.
+        flaw: what is wrong with it, in one sentence; None: it is sound.
+        breaks: the invariant that its witness breaks; None: it is sound.
+        broken_by: the fault that its witness needs; None: the steps of its clients are enough.
+        clients: number of clients that its witness needs.
+        preemptions: highest number of preemptions that its witness needs. A preemption stops a client that could go on.
+        survives: the faults that do not break it, each on its own:
+            `late release`: the TTL runs out after the work and before the release.
+            `tick`: the holder's watchdog renews, and its command is on the way while the clients go on.
+            `expiry`: the TTL runs out while the holder works; a lock with a watchdog is renewed.
+            `pause`: a holder and its watchdog stand still for longer than the TTL.
+            `crash`: the holder's process dies, before or after any of its commands.
+            `restart`: one server restarts with what it has on disk.
+            `failover`: one server is lost, and its replica takes its place.
+            `clock jump`: the system time of one server jumps ahead by more than the TTL.
+        fixed_by: slug of the rung that survives the witness of this one.
+        source: the article numbers or other source.
     """
 
     slug: ClassVar[str]
@@ -73,27 +75,25 @@ class Rung:
 
 
 class FaultRung(Rung):
-    """A claim about a lock that you may ship: what it does not survive.
+    """A claim about a fault, `broken_by`, that a sound lock does not survive.
 
     Attributes:
-        lock: the lock.
-        event: what happens to its server, or to one of its servers.
+        lock: the lock, which you may ship.
     """
 
     lock: ClassVar[type[Lock]]
-    event: ClassVar[Fault]
 
 
 class LockRung(Rung, Lock):
-    """A lock whose waiters poll. Its `capabilities` are what its users rely on, not what it keeps.
+    """A lock whose waiters poll. Its `capabilities` are what its users rely on, not what it achieves.
 
     Args:
-        client: a client that answers in bytes, which is redis-py's default. It keeps the counter too.
-        name: what is locked.
-        ttl: seconds after which a grant is over, in the rungs that expire.
-        on_lost: called once with the lease when it is noticed that its time is over.
-        sleep: how a waiter lets a time in seconds pass.
-        clock: monotonic seconds.
+        client: a client that returns bytes, which is redis-py's default. The counter is on the same server.
+        name: of the lock.
+        ttl: seconds after which a grant expires, on rungs whose lock expires.
+        on_lost: called once with the lease when the holder notices that it has expired.
+        sleep: sleeps for a number of seconds.
+        clock: returns monotonic seconds.
     """
 
     def __init__(
@@ -115,27 +115,27 @@ class LockRung(Rung, Lock):
 
     @property
     def milliseconds(self) -> int:
-        """The TTL as the server counts it."""
+        """The TTL in milliseconds, as the server counts it."""
         return milliseconds(self.ttl)
 
     @abstractmethod
     def take(self, owner: str) -> bool:
-        """Ask once for the lock, and return whether it was granted."""
+        """Ask once for the lock. Return whether it was granted."""
 
     @abstractmethod
     def free(self, owner: str) -> bool:
-        """Free the lock, and return whether it was there to be freed."""
+        """Release the lock. Return whether there was a lock to release."""
 
     def owner(self) -> str:
-        """Return what tells the owner that asks now from every other."""
+        """Return a value that should distinguish this owner from every other."""
         return secrets.token_hex(16)
 
     def sell(self, stock: str, timeout: float | None = None) -> bool:
-        """Take the lock, sell one unit of the counter at the key `stock`, and return what the buyer is told.
+        """Acquire the lock and sell one unit. Return whether the customer is told that they have bought.
 
         Args:
-            stock: a key with a whole number.
-            timeout: seconds to wait for the lock at most; None: no limit.
+            stock: key of the counter, a whole number.
+            timeout: longest time to wait for the lock, in seconds; None: no limit.
 
         Raises:
             LockTimeout: not granted in time; nothing was sold.
@@ -158,7 +158,7 @@ class LockRung(Rung, Lock):
     def _poll(self, owner: str, deadline: float) -> Lease | None:
         while True:
             started = self._clock()
-            with self._answered():
+            with self._errors_as_unavailable():
                 if self.take(owner):
                     return self._grant(owner, started)
             left = deadline - self._clock()
@@ -167,7 +167,7 @@ class LockRung(Rung, Lock):
             self._nap(left)
 
     def _nap(self, left: float) -> None:
-        """Sleep as long as a waiter who polls does, and no longer than `left` seconds."""
+        """Sleep until the next poll, but no longer than `left` seconds."""
         self._sleep(min(POLL, left))
 
     def _grant(self, owner: str, started: float) -> Lease:
@@ -176,15 +176,15 @@ class LockRung(Rung, Lock):
     def _extend(self, lease: Lease, ttl: float) -> bool:
         if not self.capabilities.expires:
             return True
-        with self._answered():
+        with self._errors_as_unavailable():
             return bool(self.client.pexpire(self.key, milliseconds(ttl)))
 
     def _release(self, lease: Lease) -> bool:
-        with self._answered():
+        with self._errors_as_unavailable():
             return self.free(lease.token)
 
     @contextmanager
-    def _answered(self) -> Iterator[None]:
+    def _errors_as_unavailable(self) -> Iterator[None]:
         try:
             yield
         except NO_ANSWER as error:

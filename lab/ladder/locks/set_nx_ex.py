@@ -1,4 +1,4 @@
-"""`set-nx-ex`: one command takes the lock and limits it. Every holder writes the same value."""
+"""`set-nx-ex`: one command acquires the lock and sets its TTL. Every holder writes the same value."""
 
 from __future__ import annotations
 
@@ -6,17 +6,18 @@ from lab.ladder.locks.rung import WITH_A_TTL, LockRung
 
 
 class SetNxEx(LockRung):
-    """Flawed: the key says that somebody holds the lock, not who.
+    """Flawed: the key says that a client holds the lock, but not which one.
 
-    A crash at any moment leaves a lock that ends. The schedule: A is done and about to send his DEL; his TTL passes and
-    B takes the lock; A's DEL frees the lock of B, and C enters beside B. When B is done, he frees the lock of C, and so
-    on down the line: one late holder, and from then on nobody's lock holds.
+    A crash at any moment leaves a lock that expires. The schedule that breaks it: A has finished and is about to send
+    DEL. Its TTL runs out, and B acquires the lock. A's DEL deletes B's key, and C enters beside B. When B finishes, its
+    DEL deletes C's key, and so on: after one late holder, no lock is safe.
+
     Fixed by a value that names the owner: `get-compare-del`. Source: articles 000, 001 and 004.
     """
 
     slug = "set-nx-ex"
     title = "SET NX EX, one value for all"
-    flaw = "A holder that comes late frees the lock of another."
+    flaw = "A holder that is late releases the lock of another client."
     breaks = "one holder"
     broken_by = "late release"
     clients = 3

@@ -1,4 +1,4 @@
-"""`setnx`: one command that looks and takes, and whose answer is read."""
+"""`setnx`: one command checks and acquires, and its reply is read."""
 
 from __future__ import annotations
 
@@ -6,18 +6,19 @@ from lab.ladder.locks.rung import ON_A_SERVER, LockRung
 
 
 class Setnx(LockRung):
-    """Flawed: nobody but the holder can free it, and the holder may be dead.
+    """Flawed: only the holder can release the lock, and the holder may be dead.
 
-    While everybody lives it is right: the server runs one command after the other, and one of them is the first. The
-    schedule: A takes the lock and his process dies before he frees it. Nobody ever enters again, and a restart of the
-    program does not help; somebody has to delete the key by hand.
-    Fixed by an end that needs no holder, set by the command that takes the lock: `set-nx-ex`. Set by a second command,
-    as on the next rung, it may never be set at all. Source: articles 000, 001 (way two) and 003.
+    While every process lives, it is right: the server runs one command after another, so one of two requests is first.
+    The schedule that breaks it: A acquires the lock, and its process dies before the release. No client can ever enter
+    again. A restart of the program does not help; an operator must delete the key.
+
+    Fixed by a TTL that the same command sets: `set-nx-ex`. On the next rung a second command sets it, and a crash
+    between the two prevents that. Source: articles 000, 001 (way two) and 003.
     """
 
     slug = "setnx"
     title = "SETNX"
-    flaw = "The lock of a holder that crashed is never freed."
+    flaw = "The lock of a holder that crashed is never released."
     breaks = "progress"
     broken_by = "crash"
     survives = frozenset({"expiry", "pause"})

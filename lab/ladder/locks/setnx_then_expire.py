@@ -1,4 +1,4 @@
-"""`setnx-then-expire`: take the lock, then give it a TTL."""
+"""`setnx-then-expire`: acquire the lock, then give it a TTL."""
 
 from __future__ import annotations
 
@@ -6,18 +6,19 @@ from lab.ladder.locks.rung import WITH_A_TTL, LockRung
 
 
 class SetnxThenExpire(LockRung):
-    """Flawed: to take and to limit are two commands.
+    """Flawed: acquiring the lock and limiting it are two commands.
 
-    The lock of a holder who dies at work ends with its TTL. The schedule: A's SETNX is done and his process dies
-    before the EXPIRE is sent. The key has no TTL, as one rung below, only more rarely: often enough to happen, too
-    rarely to be tested.
-    Fixed by one command for both, `set-nx-ex`; the next rungs are what people try first.
-    Source: articles 000, 002 (section 5.1), 003 and 004.
+    The lock of a holder that dies at work expires. The schedule that breaks it: A's SETNX is done, and its process dies
+    before it sends PEXPIRE. The key has no TTL, as on `setnx`. This is rarer: too rare for a test to find, but common
+    enough to happen.
+
+    Fixed by one command for both: `set-nx-ex`. The rungs in between show what people try first. Source: articles 000,
+    002 (section 5.1), 003 and 004.
     """
 
     slug = "setnx-then-expire"
     title = "SETNX, then EXPIRE"
-    flaw = "A crash between the two commands leaves a lock that never ends."
+    flaw = "A crash between the two commands leaves a lock that never expires."
     breaks = "progress"
     broken_by = "crash"
     fixed_by = "set-nx-ex"

@@ -1,4 +1,4 @@
-"""`thread-lock`: the lock of the language, one a name in the memory of the process."""
+"""`thread-lock`: a lock of the language, one object per name in the memory of the process."""
 
 from __future__ import annotations
 
@@ -12,11 +12,14 @@ _mutexes: dict[str, Any] = {}
 
 
 class ThreadLock(LockRung):
-    """Flawed: another process has another memory, and so another lock.
+    """Flawed: another process has its own memory, and therefore another lock.
 
-    Between the threads of one process it is right. The schedule: the web server runs two worker processes; A holds the
-    lock of his, B asks for the lock of hers and gets it. An RLock lets its owner, the thread, in again, so it does
-    not tell two asyncio tasks apart, and only the thread that took it can free it.
+    Between the threads of one process it is right. The schedule that breaks it: the web server runs two worker
+    processes. A holds the lock of its process. B asks for the lock of the other process and gets it.
+
+    An RLock lets the thread that holds it enter again. So it cannot tell two asyncio tasks on one thread apart, and
+    only the thread that acquired it can release it.
+
     Fixed by `process-lock`. Source: articles 000, 001 and 002 (section 2).
     """
 

@@ -1,4 +1,4 @@
-"""`ttl-healed-by-waiters`: a waiter that finds a lock without a TTL gives it one, or so it is meant."""
+"""`ttl-healed-by-waiters`: a waiter that finds a lock without a TTL is meant to give it one."""
 
 from __future__ import annotations
 
@@ -6,18 +6,21 @@ from lab.ladder.locks.rung import WITH_A_TTL, LockRung
 
 
 class TtlHealedByWaiters(LockRung):
-    """Flawed: `not ttl` is asked of a number that is never nothing when it should be, and is 0 when it should not be.
+    """Flawed: `not ttl` tests a number that is -1 where it should be 0, and 0 where it should not.
 
-    For a key without a TTL the server answers -1, which is true in Python: it never heals. And TTL is rounded to whole
-    seconds, so it says 0 in the last half second of a lock that is about to end well by itself. First schedule: A dies
-    between SETNX and EXPIRE; B waits for ever. Second: A dies at work; B, who polls, prolongs the dead man's lock each
-    time that it is about to end, and waits for ever too. So it is worse than the rung that it repairs.
-    Fixed by the right question, asked by the server: `ttl-healed-in-one-script`. Source: article 003.
+    For a key without a TTL the server replies -1, which is true in Python, so the waiter sets no TTL. The schedule that
+    breaks it: A dies between SETNX and PEXPIRE, and B waits forever.
+
+    There is a second schedule. TTL is rounded to whole seconds and returns 0 in the last half second of a lock that is
+    about to expire. A dies at work. B polls and extends A's lock each time it is about to expire, so B waits forever
+    too. The rung is worse than the one that it repairs.
+
+    Fixed by the right test, made by the server: `ttl-healed-in-one-script`. Source: article 003.
     """
 
     slug = "ttl-healed-by-waiters"
     title = "TTL healed by waiters"
-    flaw = "It heals no lock without a TTL, and keeps a dead holder's lock alive."
+    flaw = "It heals no lock without a TTL, and it keeps the lock of a dead holder alive."
     breaks = "progress"
     broken_by = "crash"
     fixed_by = "ttl-healed-in-one-script"

@@ -1,11 +1,11 @@
-"""`ttl-healed-in-one-script`: a waiter that finds a lock without a TTL does give it one."""
+"""`ttl-healed-in-one-script`: a waiter that finds a lock without a TTL gives it one."""
 
 from __future__ import annotations
 
 from lab.ladder.locks.rung import WITH_A_TTL, LockRung
 
 HEAL = """
--- KEYS: the lock. ARGV: its TTL in milliseconds. Returns 1 when it had none and has one now, else 0.
+-- KEYS: the lock. ARGV: its TTL in milliseconds. Returns 1 if it had none and has one now, else 0.
 if redis.call('PTTL', KEYS[1]) == -1 then
     return redis.call('PEXPIRE', KEYS[1], ARGV[1])
 end
@@ -14,18 +14,22 @@ return 0
 
 
 class TtlHealedInOneScript(LockRung):
-    """Flawed, but it heals: -1 is compared with -1, and nobody comes between the look and the EXPIRE.
+    """Flawed: it heals, but the key does not say whose lock it is.
 
-    A lock whose holder died between SETNX and EXPIRE is free one TTL after the first waiter came. What is left is that
-    anyone may free it. The schedule: A is done and about to send his DEL; his TTL passes and B takes the lock; A's DEL
-    frees the lock of B, and C enters beside B.
-    Fixed by an owner: `get-compare-del`. The crash itself takes no healing in `set-nx-ex`. Source: article 003, put
-    right.
+    A lock whose holder died between SETNX and PEXPIRE is free one TTL after the first waiter came: the server compares
+    PTTL with -1 and sets the TTL in one step. The schedule that breaks it: A's SETNX arrives, and A is slow. B is
+    refused and sets the missing TTL. The TTL runs out, and B acquires the lock. A's late PEXPIRE extends B's key, and A
+    enters too.
+
+    A late DEL does the same harm: it deletes B's key, and C enters beside B.
+
+    Fixed by an owner in the key, and by one command that acquires and limits: `get-compare-del`. Source: article 003,
+    corrected.
     """
 
     slug = "ttl-healed-in-one-script"
     title = "TTL healed in one script"
-    flaw = "It heals, but a holder that comes late frees the lock of another."
+    flaw = "It heals, but a late holder extends or releases the lock of another client."
     breaks = "one holder"
     broken_by = "late release"
     clients = 3

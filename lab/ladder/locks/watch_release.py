@@ -1,4 +1,4 @@
-"""`watch-release`: the owner looks, and deletes only if nothing has changed since."""
+"""`watch-release`: the owner checks the key, and deletes it only if it has not changed since."""
 
 from __future__ import annotations
 
@@ -8,17 +8,18 @@ from lab.ladder.locks.rung import WITH_A_TTL, LockRung
 
 
 class WatchRelease(LockRung):
-    """Flawed, but no longer in its release: nobody frees the lock of another.
+    """Flawed: the release is right, but the TTL can be shorter than the work.
 
-    WATCH makes the server refuse the transaction when the key was touched in between, by a client or by its TTL; then
-    it is looked at again. What is left is the TTL itself. The schedule: A takes the lock and works for longer than the
-    TTL; B takes it too; both are inside.
-    Fixed by a watchdog that extends it: `renewal`. Source: article 003.
+    WATCH makes the server refuse the transaction if the key has changed, by a client or by its TTL. The release then
+    checks again, so no client releases the lock of another. The schedule that breaks it: A acquires the lock, and its
+    work takes longer than the TTL. B acquires the lock too. Both are in the critical section.
+
+    Fixed by a watchdog that extends the lock: `renewal`. Source: article 003.
     """
 
     slug = "watch-release"
     title = "Owner value: WATCH, MULTI"
-    flaw = "The work takes longer than the TTL, and two are inside."
+    flaw = "The work takes longer than the TTL, and two clients are in the critical section."
     breaks = "one holder"
     broken_by = "expiry"
     survives = frozenset({"late release", "crash"})

@@ -1,4 +1,4 @@
-"""`watch-set-too-late`: the call that sets the watch says that there is nothing to watch, and nobody reads that."""
+"""`watch-set-too-late`: the call that sets the watch replies that the node is gone, and the reply is not read."""
 
 from __future__ import annotations
 
@@ -10,19 +10,20 @@ from locking.zookeeper.session import ZooKeeperSession
 
 
 class WatchSetTooLate(Rung, ZooKeeperLock):
-    """Flawed: to look at the line and to watch the one before are two requests, and he may go in between.
+    """Flawed: reading the queue and watching the node before are two requests, and the node may go in between.
 
-    `exists` sets a watch on a node whether it is there or not, and says which. On one that is gone the watch waits for
-    its return, and no node of a line ever returns. The schedule: A holds the lock, B looks and sees A before him; A
-    releases; B sets his watch, and sleeps. The lock is free, B is the first in line, and nothing wakes him; behind him
-    stands everybody else.
-    Fixed by reading the answer, and looking again when it says that he is gone: `zookeeper`.
-    Source: article 002, section 3.4, whose published listing does this.
+    `exists` sets a watch whether the node is there or not, and its reply says which. The watch on a deleted node waits
+    for its return, but a node of a queue never returns. The schedule that breaks it: A holds the lock, and B reads the
+    queue and sees A before it. A releases. B sets its watch and sleeps. The lock is free and B is first in the queue,
+    but nothing wakes B, and every other client waits behind B.
+
+    Fixed by reading the reply, and reading the queue again when the node is gone: `zookeeper`. Source: article 002,
+    section 3.4, whose published listing does this.
     """
 
     slug = "watch-set-too-late"
     title = "The watch is set too late"
-    flaw = "A waiter sleeps for ever when the one before goes right before it is watched."
+    flaw = "A waiter sleeps forever when the node before it is deleted just before the watch is set."
     breaks = "progress"
     survives = frozenset({"expiry", "crash"})
     fixed_by = "zookeeper"

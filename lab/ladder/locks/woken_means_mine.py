@@ -1,4 +1,4 @@
-"""`woken-means-mine`: the one before me is gone, so it must be my turn."""
+"""`woken-means-mine`: when the node before mine is gone, it must be my turn."""
 
 from __future__ import annotations
 
@@ -9,13 +9,15 @@ from locking.zookeeper.session import ZooKeeperSession
 
 
 class WokenMeansMine(Rung, ZooKeeperLock):
-    """Flawed: the one before may have been waiting too, and gone away without ever holding the lock.
+    """Flawed: the client before may have been a waiter too, and may have left without ever holding the lock.
 
-    All is that of `ZooKeeperLock` but for one thing: who is woken does not look at the line again. The schedule: A
-    holds the lock, B waits behind him, C waits behind B; B dies, and his node goes with his session. C is woken, and
-    enters beside A. While nobody in line dies or gives up, it is right, so a test with two contenders passes.
-    Fixed by looking again, and sleeping again behind whoever is before one then: `zookeeper`.
-    Source: article 002, section 3.4, whose published listing does this.
+    The code is that of `ZooKeeperLock` with one difference: a waiter that is woken does not read the queue again. The
+    schedule that breaks it: A holds the lock, B waits behind A, and C waits behind B. B dies, and its node is deleted
+    with its session. C is woken and enters beside A. As long as no waiter dies or gives up, the code is right, so a
+    test with two clients passes.
+
+    Fixed by reading the queue again, and sleeping behind the node that is then before one's own: `zookeeper`. Source:
+    article 002, section 3.4, whose published listing does this.
     """
 
     slug = "woken-means-mine"

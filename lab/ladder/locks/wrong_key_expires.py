@@ -1,4 +1,4 @@
-"""`wrong-key-expires`: the TTL goes to a key of another name."""
+"""`wrong-key-expires`: the TTL is set on a different key."""
 
 from __future__ import annotations
 
@@ -6,16 +6,18 @@ from lab.ladder.locks.rung import WITH_A_TTL, LockRung
 
 
 class WrongKeyExpires(LockRung):
-    """Flawed: the key is written twice, and the second time it is another one.
+    """Flawed: the key is written twice, and the second time it is a different key.
 
-    EXPIRE of a key that does not exist is no error; it answers 0, and nobody reads that. The schedule: A takes the
-    lock and dies, at any moment. The lock has no TTL at all, while its holder's own clock says that it has.
+    PEXPIRE on a missing key is not an error. It replies 0, and the code does not read the reply. The schedule that
+    breaks it: A acquires the lock and dies, at any moment. The lock has no TTL, although A's own clock says that it has
+    one.
+
     Fixed by naming the key once: `set-nx-ex`. Source: article 000, whose published listing does this.
     """
 
     slug = "wrong-key-expires"
     title = "The wrong key expires"
-    flaw = "EXPIRE names another key than SETNX took, so the lock never ends."
+    flaw = "EXPIRE names another key than SETNX, so the lock never expires."
     breaks = "progress"
     broken_by = "crash"
     survives = frozenset({"expiry", "pause"})

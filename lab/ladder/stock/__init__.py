@@ -1,7 +1,7 @@
 """Track two: stock and orders in Postgres, and counters in Redis, in the order of the ladder.
 
-Sound ways of selling are no part of this folder: they are in `inventory.strategies`. Where one of them is the lock
-around the transaction it is `redis-lock`; the database's own are `guarded-update` and `optimistic`; `lua` is the right
+This folder has the flawed rungs only. The sound ones are the strategies in `inventory.strategies`: `redis-lock` is the
+lock around the transaction, `guarded-update` and `optimistic` leave the check to the database, and `lua` is the right
 script with a guard behind it.
 """
 

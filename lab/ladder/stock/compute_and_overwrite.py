@@ -11,17 +11,18 @@ from lab.models import RungStock
 
 
 class ComputeAndOverwrite(StockRung):
-    """Flawed: two buyers read the same figure, and the second writes over what the first has written.
+    """Flawed: the second customer writes over what the first has written.
 
-    The schedule: A reads 10, B reads 10 and writes 9, A writes 9. Two orders, and the stock is down by one. The
-    transaction does not help: at READ COMMITTED both may read before either writes.
-    Fixed by letting the database subtract, and look in the same statement whether there is enough: `guarded-update`.
-    The next rung does half of that. Source: article 002 (section 1.1, case one).
+    The schedule that breaks it: A reads 10. B reads 10, writes 9 and commits. A writes 9. There are two orders, but the
+    stock is down by one. The transaction does not help: at READ COMMITTED both may read before either writes.
+
+    Fixed by letting the database subtract and check in one statement: `guarded-update`. The next rung does half of
+    that. Source: article 002 (section 1.1, case one).
     """
 
     slug = "compute-and-overwrite"
     title = "Compute and overwrite"
-    flaw = "Two read the same stock, and the second to write undoes what the first has written."
+    flaw = "Two customers read the same stock, and the second write overwrites the first."
     breaks = "conserved"
     survives = frozenset({"expiry", "pause", "crash"})
     fixed_by = "guarded-update"

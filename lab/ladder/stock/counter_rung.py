@@ -1,4 +1,4 @@
-"""What the rungs share in which Redis decides: a counter a sku, and an order that is written whatever Postgres has."""
+"""What the rungs share in which Redis alone decides: a counter per sku, and an order without a check in Postgres."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from lab.models import RungStock
 
 
 class CounterRung(StockRung):
-    """Take from the counter in Redis, then subtract and save in Postgres, unguarded: Redis has decided.
+    """Take units from the counter in Redis, then subtract and save in Postgres without a guard.
 
-    A rung fills in `take`: how the units are taken from the counter.
+    A rung implements `take`, which takes the units from the counter.
     """
 
     def _place(self, order: OrderRequest, save: Save) -> Placement:
@@ -28,14 +28,14 @@ class CounterRung(StockRung):
 
     @abstractmethod
     def take(self, order: OrderRequest) -> None:
-        """Take every item of an order from the counters.
+        """Take every item of an order from its counter.
 
         Raises:
-            SoldOut: Redis refuses it.
+            SoldOut: a counter does not cover its item.
         """
 
     def write(self, order: OrderRequest, save: Save) -> None:
-        """Subtract and save in the open transaction. What is refused goes back while it surely does not commit."""
+        """Subtract and save in the open transaction. If that fails, give the units back, since nothing commits."""
         try:
             for item in order.items:
                 subtract(item)
@@ -45,7 +45,7 @@ class CounterRung(StockRung):
             raise
 
     def give_back(self, order: OrderRequest) -> None:
-        """Add the units of an order that is not written."""
+        """Return the units of an order that is not written to their counters."""
         for item in order.items:
             self.redis.incrby(self.key(item.sku), item.quantity)
 
@@ -54,7 +54,7 @@ class CounterRung(StockRung):
         return get_redis_connection("default")
 
     def key(self, sku: str) -> str:
-        """The counter of a sku. One hash tag for all: a script that takes a cart lives in one slot."""
+        """Return the key of a sku's counter. All keys share a hash tag, so that one script can take a whole cart."""
         return f"lab:{{{self.slug}}}:{sku}"
 
     def keys(self, order: OrderRequest) -> list[str]:

@@ -1,4 +1,4 @@
-"""`decr-and-look-at-the-sign`: decrement first, then see whether that was allowed."""
+"""`decr-and-look-at-the-sign`: decrement first, then check whether that was allowed."""
 
 from __future__ import annotations
 
@@ -10,17 +10,20 @@ from lab.ladder.stock.counter_rung import CounterRung
 class DecrAndLookAtTheSign(CounterRung):
     """Flawed: a refusal costs the units that it refuses.
 
-    Nothing is sold twice: DECRBY is atomic, and only one buyer sees it reach zero. The schedule: one unit is left; A
-    wants two, the counter is -1 and he is refused; B wants one, the counter is -2 and he is refused too, with the unit
-    on hand. While everybody wants one unit nobody notices. To give back what was refused helps only in part: whoever
-    comes between the decrement and the giving back is refused as well.
-    Fixed by a script that checks before it decrements: `redis-taken-then-the-process-dies`.
-    Source: article 002 (section 5), which advises it.
+    No unit is sold twice: DECRBY is atomic, and only one customer sees the counter reach zero. The schedule that breaks
+    it: one unit is left. A wants two; the counter becomes -1, and A is refused. B wants one; the counter becomes -2,
+    and B is refused too, with the unit on hand. If every customer wants one unit, the flaw does not show.
+
+    Giving the refused units back helps only in part: a customer between the decrement and the return is refused as
+    well.
+
+    Fixed by a script that checks before it decrements: `redis-taken-then-the-process-dies`. Source: article 002
+    (section 5), which recommends this.
     """
 
     slug = "decr-and-look-at-the-sign"
-    title = "DECR, and a look at the sign"
-    flaw = "A cart that is too large hides the last unit from everybody after it."
+    title = "DECR, then check the sign"
+    flaw = "A cart that is too large hides the last unit from every customer after it."
     breaks = "no false refusal"
     breaks_under = "mixed carts"
     survives = frozenset({"expiry", "pause"})

@@ -1,4 +1,4 @@
-"""`duplicate-click`: stock and order in one guarded transaction, and nobody asks whether it was placed already."""
+"""`duplicate-click`: stock and order in one guarded transaction, without asking whether the order exists already."""
 
 from __future__ import annotations
 
@@ -9,18 +9,19 @@ from lab.ladder.stock.rung import StockRung, take
 
 
 class DuplicateClick(StockRung):
-    """Flawed: every unit is accounted for, and the customer has bought twice.
+    """Flawed: every unit is accounted for, but the customer has bought twice.
 
-    The schedule: the answer to A's order is lost, or he clicks again; the same request comes a second time, and there
-    is a second order. He knows of one of them and cancels it: the stock was taken twice and comes back once, and a
-    unit stays with an order that nobody wants.
-    Fixed by an idempotency key that is unique with the order, written in the same transaction: `guarded-update`, with
-    the shop's own save. Source: common practice.
+    The schedule that breaks it: A and B are the same request of one customer. The answer to A is lost, or the customer
+    clicks again, so B arrives and becomes a second order. The customer knows of one order and cancels it. The stock was
+    taken twice and comes back once: one unit stays with an unwanted order.
+
+    Fixed by an idempotency key that is unique with the order and written in the same transaction: `guarded-update`,
+    with the shop's own save. Source: common practice.
     """
 
     slug = "duplicate-click"
     title = "Duplicate click"
-    flaw = "The same request, sent twice, is two orders."
+    flaw = "A request that is sent twice becomes two orders."
     breaks = "once"
     breaks_under = "second click"
     survives = frozenset({"expiry", "pause", "crash"})

@@ -1,4 +1,4 @@
-"""`exception-leaves-the-lock`: lock, work, unlock, and no `finally`."""
+"""`exception-leaves-the-lock`: lock, work, unlock, without `finally`."""
 
 from __future__ import annotations
 
@@ -11,18 +11,20 @@ from lab.ladder.stock.rung import StockRung, stock_lock, take
 
 
 class ExceptionLeavesTheLock(StockRung):
-    """Flawed: a refusal is an exception, and it jumps over the unlock.
+    """Flawed: a refusal is an exception, and it skips the unlock.
 
-    The schedule: A wants more than there is and is refused; B, who may enter, waits for the TTL of a lock that nobody
-    holds any more. Once the stock is sold out every answer costs a TTL. The lock frees itself in the end, since a
-    lease that nobody refers to is not renewed; a lock without a TTL, or with a watchdog that holds on to leases, would
-    stay for ever.
+    The schedule that breaks it: A wants more units than there are and is refused. B may buy, but waits for the TTL of a
+    lock that no client uses any more. After the stock is sold out, every answer costs a TTL.
+
+    The lock is freed in the end, because a lease that nothing refers to is not renewed. A lock without a TTL, or with a
+    watchdog that keeps leases alive, would stay forever.
+
     Fixed by a `with` block, or `finally`: `redis-lock`. Source: article 002 (section 2).
     """
 
     slug = "exception-leaves-the-lock"
-    title = "Exception leaves the lock"
-    flaw = "Whoever comes after a refusal waits until the TTL is over."
+    title = "An exception leaves the lock held"
+    flaw = "The client after a refusal waits until the TTL is over."
     breaks = "progress"
     survives = frozenset({"expiry", "pause", "crash"})
     fixed_by = "redis-lock"
@@ -33,7 +35,7 @@ class ExceptionLeavesTheLock(StockRung):
         for item in order.items:
             lease = stock_lock(item.sku).acquire(timeout=settings.STOCK_LOCK_WAIT)
             if lease is None:
-                raise StockBusy(f"Somebody holds the lock of {item.sku}.")
+                raise StockBusy(f"Another client holds the lock of {item.sku}. Try again.")
             leases.append(lease)
         with transaction.atomic(durable=True):
             for item in order.items:

@@ -1,4 +1,4 @@
-"""`lock-inside-the-transaction`: lock, check, subtract, unlock; then the transaction commits."""
+"""`lock-inside-the-transaction`: lock, check, subtract, unlock; only then does the transaction commit."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from locking import ThreadLock
 
 
 class LockInsideTheTransaction(StockRung):
-    """Flawed: the lock is let go before others can see what was done under it.
+    """Flawed: the lock is released before other transactions can see the work that it protects.
 
-    The order around it decides: a lock on a method whose decorator opens the transaction ends first. The schedule: A
-    locks, subtracts the last unit and unlocks; before his commit B locks, reads "one left", and subtracts as soon as A
-    has committed: the stock is below zero.
-    Fixed by a lock around the transaction: `redis-lock`. The lock here is one of this process, as in the source, and
-    one process is enough to break it, at the last unit, though not in every burst. With two it breaks more often,
-    since between processes it excludes nobody at all: see `thread-lock` of track one.
-    Source: article 002 (section 1.1, case three).
+    The order of the two blocks decides. A lock on a method whose decorator opens the transaction ends first. The
+    schedule that breaks it: A locks, subtracts the last unit and unlocks. Before A commits, B locks and reads "one
+    left". B subtracts as soon as A has committed, and the stock is -1.
+
+    Fixed by a lock around the transaction: `redis-lock`. As in the source, the lock here is local to the process. One
+    process is enough to break the rung, though not in every burst. With two processes it breaks more often, because
+    this lock excludes no other process: see `thread-lock` of track one. Source: article 002 (section 1.1, case three).
     """
 
     slug = "lock-inside-the-transaction"

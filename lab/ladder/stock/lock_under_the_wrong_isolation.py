@@ -1,4 +1,4 @@
-"""`lock-under-the-wrong-isolation`: lock, count, commit, unlock, and all of it in a snapshot older than the lock."""
+"""`lock-under-the-wrong-isolation`: lock, count, commit, unlock, in a snapshot that is older than the lock."""
 
 from __future__ import annotations
 
@@ -14,19 +14,20 @@ from lab.models import RungOrder, RungStock
 
 
 class LockUnderTheWrongIsolation(StockRung):
-    """Flawed: the right order of lock and commit, but what is counted under the lock was fixed before it was granted.
+    """Flawed: lock and commit are in the right order, but the snapshot was fixed before the lock was granted.
 
-    The stock is no figure that is written but is counted: units received, less the units of all orders. Under
-    REPEATABLE READ the first statement takes the snapshot, and here that is the look at the stock before the lock. The
-    schedule: B looks; A buys the last unit, commits and unlocks; B is granted the lock, does not see A's order and
-    inserts his own. Two rows that are inserted conflict with nothing, so the database does not complain.
-    Fixed by a lock that comes before the transaction, under READ COMMITTED: `redis-lock`.
-    Source: pretix, which counts its quotas and tests this.
+    The stock is not stored but counted: units received minus the units of all orders. At REPEATABLE READ the first
+    statement takes the snapshot, and here that statement reads the stock before the lock. The schedule that breaks it:
+    A reads. B buys the last unit, commits and unlocks. A gets the lock, does not see B's order and inserts its own. Two
+    inserts do not conflict, so the database reports nothing.
+
+    Fixed by a lock that is granted before the transaction begins, at READ COMMITTED: `redis-lock`. Source: pretix,
+    which counts its quotas and tests this.
     """
 
     slug = "lock-under-the-wrong-isolation"
     title = "Lock under the wrong isolation level"
-    flaw = "Orders that were committed while one waited for the lock are not seen under it."
+    flaw = "Orders that were committed during the wait for the lock are not visible under it."
     breaks = "conserved"
     survives = frozenset({"expiry", "crash"})
     fixed_by = "redis-lock"

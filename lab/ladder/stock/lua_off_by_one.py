@@ -1,4 +1,4 @@
-"""`lua-off-by-one`: one script checks and decrements, and checks for the wrong number."""
+"""`lua-off-by-one`: one script checks and decrements, but the check is wrong by one."""
 
 from __future__ import annotations
 
@@ -22,18 +22,19 @@ end
 
 
 class LuaOffByOne(CounterRung):
-    """Flawed: a script runs alone, and does what it says: zero is not below zero.
+    """Flawed: a script runs alone and does what it says, and zero is not below zero.
 
-    The schedule: A buys the last unit and the counter is 0; B comes, and the script lets him in. Only then is it below
-    zero: N units are sold N + 1 times, each time and under no load at all. A test with stock for a thousand that stops
-    at nine hundred does not see it.
-    Fixed by asking for the quantity: `redis-taken-then-the-process-dies`. Source: article 002 (sections 4.1 and 5),
+    The schedule that breaks it: A buys the last unit, and the counter is 0. The script lets B in too, and only then is
+    the counter below zero. N units are sold N + 1 times, every time and without any load. A test with stock for a
+    thousand that stops at nine hundred does not see it.
+
+    Fixed by comparing with the quantity: `redis-taken-then-the-process-dies`. Source: article 002 (sections 4.1 and 5),
     whose own script compares the right numbers.
     """
 
     slug = "lua-off-by-one"
     title = "Lua script, off by one"
-    flaw = "The script asks whether the counter is below zero, not whether it covers the order."
+    flaw = "The script checks whether the counter is below zero, not whether it covers the order."
     breaks = "conserved"
     survives = frozenset({"expiry", "pause"})
     fixed_by = "redis-taken-then-the-process-dies"

@@ -1,4 +1,4 @@
-"""`order-after-the-unlock`: the stock in one transaction, under the lock; the order in another, after it."""
+"""`order-after-the-unlock`: the stock changes in one transaction under the lock; the order follows in another."""
 
 from __future__ import annotations
 
@@ -9,18 +9,19 @@ from lab.ladder.stock.rung import StockRung, locked, take
 
 
 class OrderAfterTheUnlock(StockRung):
-    """Flawed: what belongs together is committed apart.
+    """Flawed: stock and order belong together but are committed separately.
 
-    It looks like a lock that is held as briefly as can be, and while every process lives nothing goes wrong. The
-    schedule: A takes a unit, commits, unlocks, and dies before his second transaction. The unit is gone and no order
-    has it.
+    It looks like a lock that is held as briefly as possible, and while every process lives nothing goes wrong. The
+    schedule that breaks it: A takes a unit and commits. Its process dies before the second transaction. B is told "sold
+    out". The unit is gone, and no order has it.
+
     Fixed by one transaction for both, under the lock: `redis-lock`. Source: article 002 (section 2), whose listings
     that are called right do this.
     """
 
     slug = "order-after-the-unlock"
     title = "Order after the unlock"
-    flaw = "A crash between two commits leaves a unit that was taken by no order."
+    flaw = "A crash between two commits leaves a unit that is taken but belongs to no order."
     breaks = "conserved"
     broken_by = "crash"
     breaks_under = "crash"

@@ -15,16 +15,17 @@ from lab.models import RungOrder
 
 
 class QueueAfterDecrementAsTwoCalls(RedisTakenThenTheProcessDies):
-    """Flawed: an order that is in the queue survives its process, but the units are taken before it is there.
+    """Flawed: an order in the queue survives its process, but the units are taken before it is there.
 
-    The schedule: A's script has run, and his process dies before he publishes. It is the gap of the rung before, only
-    shorter: rarer, and as unexplained when it comes.
-    Fixed by one script that takes the units and notes for whom: `lua`. Source: common practice.
+    The schedule that breaks it: A's script has run, and its process dies before it publishes the order. This is the gap
+    of the rung before, only shorter: the fault is rarer, and just as hard to explain.
+
+    Fixed by one script that takes the units and records for whom: `lua`. Source: common practice.
     """
 
     slug = "queue-after-decrement-as-two-calls"
     title = "Queue after the decrement, as two calls"
-    flaw = "A crash between decrement and publish leaves a unit that nobody owns."
+    flaw = "A crash between the decrement and the publish leaves a unit without an owner."
     breaks = "conserved"
     broken_by = "crash"
     breaks_under = "crash"
@@ -43,10 +44,10 @@ class QueueAfterDecrementAsTwoCalls(RedisTakenThenTheProcessDies):
         return f"lab:{{{self.slug}}}"
 
     def work(self, save: Save) -> None:
-        """Write all that is in the queue, as its worker, which here is whoever has published.
+        """Write all orders in the queue, as its worker. Here the client that has published is the worker.
 
-        One writes at a time; an entry goes after its commit, and an order that is there is not written again. So a
-        worker that dies or is paused loses nothing and writes nothing twice: that is not what is wrong here.
+        One worker writes at a time. An entry is removed after its commit, and an order that exists is not written
+        again. So a worker that dies or is paused loses nothing and writes nothing twice: the flaw is not here.
         """
         while self.redis.llen(self.queue):
             with transaction.atomic(durable=True):
@@ -69,16 +70,16 @@ class QueueAfterDecrementAsTwoCalls(RedisTakenThenTheProcessDies):
 
 
 def request_of(entry: bytes) -> OrderRequest:
-    """The order that was published."""
-    read = orjson.loads(entry)
+    """Return the order request of a queue entry."""
+    fields = orjson.loads(entry)
     items = (
-        RequestItem(item["sku"], item["quantity"], Decimal(item["price"]), item["limit"]) for item in read["items"]
+        RequestItem(item["sku"], item["quantity"], Decimal(item["price"]), item["limit"]) for item in fields["items"]
     )
     return OrderRequest(
-        **read
+        **fields
         | {
-            "id": UUID(read["id"]),
+            "id": UUID(fields["id"]),
             "items": tuple(items),
-            "created_at": datetime.fromisoformat(read["created_at"]),
+            "created_at": datetime.fromisoformat(fields["created_at"]),
         }
     )

@@ -1,4 +1,4 @@
-"""`redis-loses-its-last-second`: a counter that may be older than the truth, and nobody but the counter is asked."""
+"""`redis-loses-its-last-second`: a counter that may be older than the truth, and nothing else is asked."""
 
 from __future__ import annotations
 
@@ -14,15 +14,17 @@ from lab.models import RungOrder
 
 
 class RedisLosesItsLastSecond(CounterRung):
-    """Flawed: Redis decides alone that a unit exists, and Redis forgets.
+    """Flawed: Redis alone decides whether a unit is left, and Redis can forget.
 
-    The scripts are those of the sound strategy: they take a cart or nothing, note for whom, and give back once. The
-    schedule: A buys the last unit. Redis restarts, or a replica takes over, without its last second, so the counter
-    says "one left" and the note is gone. B buys, and what he is sold is in no warehouse: the stock is below zero.
+    The scripts are those of the sound strategy: they take a whole cart or nothing, record for whom, and give back once.
+    The schedule that breaks it: A's script takes the last unit. Redis restarts without its last second of data, so the
+    counter says "one left" and A's reservation is gone. A's order is written all the same. B buys too, and the stock is
+    -1.
+
     Fixed by a guard in SQL, which refuses what Redis has let through: `lua`. Source: article 002 (section 4.2).
 
-    `manage.py ladder --verify` and `--control` kill a Valkey for it, which starts with the file that it wrote when the
-    sale began. On the pages the data are set back to that moment, and no server ends.
+    `manage.py ladder --verify` and `--control` kill a Valkey, which restarts with the file that it wrote when the sale
+    began. On the pages the data is reset to that moment, and no server stops.
     """
 
     slug = "redis-loses-its-last-second"
@@ -41,13 +43,13 @@ class RedisLosesItsLastSecond(CounterRung):
         return placement
 
     @property
-    def notes(self) -> str:
-        """The key of the notes: what is reserved for which request."""
+    def reservations_key(self) -> str:
+        """The key of the reservations by request id."""
         return f"lab:{{{self.slug}}}"
 
     def take(self, order: OrderRequest) -> None:
-        note = orjson.dumps({"items": [(item.sku, item.quantity) for item in order.items]})
-        answer, position, left = self._run(script("take"), order, note)
+        reservation = orjson.dumps({"items": [(item.sku, item.quantity) for item in order.items]})
+        answer, position, left = self._run(script("take"), order, reservation)
         item = order.items[position - 1]
         if answer == b"reserved":
             raise StockReserved(item.sku)
@@ -61,12 +63,14 @@ class RedisLosesItsLastSecond(CounterRung):
         self._run(script("end_reservation"), order, how)
 
     def _run(self, text: str, order: OrderRequest, argument: bytes | str) -> Any:
-        keys = [self.notes, f"{self.notes}:units", *self.keys(order)]
+        keys = [self.reservations_key, f"{self.reservations_key}:units", *self.keys(order)]
         return self.redis.eval(text, len(keys), *keys, str(order.id), argument)
 
     def copy(self, sku: str) -> int:
-        """The counter, and what is noted for requests that are no orders yet."""
-        notes = {note.decode(): orjson.loads(said)["items"] for note, said in self.redis.hgetall(self.notes).items()}
-        orders = {str(order) for order in RungOrder.objects.filter(order__in=notes).values_list("order", flat=True)}
-        reserved = [item for note, items in notes.items() if note not in orders for item in items]
-        return super().copy(sku) + sum(units for noted, units in reserved if noted == sku)
+        """Return the counter plus the units reserved for requests that have no order yet."""
+        stored = self.redis.hgetall(self.reservations_key)
+        reservations = {request.decode(): orjson.loads(value)["items"] for request, value in stored.items()}
+        placed = RungOrder.objects.filter(order__in=reservations).values_list("order", flat=True)
+        orders = {str(order) for order in placed}
+        pending = [item for request, items in reservations.items() if request not in orders for item in items]
+        return super().copy(sku) + sum(units for reserved, units in pending if reserved == sku)

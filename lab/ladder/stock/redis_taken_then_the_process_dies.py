@@ -1,4 +1,4 @@
-"""`redis-taken-then-the-process-dies`: a script that is right, and nothing that says whose units it took."""
+"""`redis-taken-then-the-process-dies`: the script is right, but nothing records whose units it took."""
 
 from __future__ import annotations
 
@@ -22,18 +22,19 @@ end
 
 
 class RedisTakenThenTheProcessDies(CounterRung):
-    """Flawed: between the counter and the order the units are in the memory of one process.
+    """Flawed: between the counter and the order, only the memory of one process knows whose units these are.
 
-    While every process lives, what is taken is sold or given back. The schedule: A's script has run, and his process
-    dies before the order. The counter is down by one, the stock in Postgres is not: a unit that nobody owns and nobody
-    can buy. No figure says whether it is lost or on its way.
-    Fixed by a note of whose units they are, in the same script: `redis-loses-its-last-second`. A request that is
-    noted and has no order is then found, and its units go back. Source: common practice.
+    While every process lives, units that are taken are sold or given back. The schedule that breaks it: A's script has
+    run, and its process dies before the order is written. The counter is down by one, and the stock in Postgres is not:
+    no order has the unit, and no customer can buy it. No figure says whether the unit is lost or on its way.
+
+    Fixed by a record of the owner in the same script: `redis-loses-its-last-second`. A recorded request without an
+    order is then found, and its units go back. Source: common practice.
     """
 
     slug = "redis-taken-then-the-process-dies"
     title = "Taken in Redis, then the process dies"
-    flaw = "A crash between the counter and the order leaves a unit that nobody owns."
+    flaw = "A crash between the counter and the order leaves a unit without an owner."
     breaks = "conserved"
     broken_by = "crash"
     breaks_under = "crash"

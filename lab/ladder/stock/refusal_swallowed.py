@@ -14,17 +14,18 @@ logger = logging.getLogger(__name__)
 
 
 class RefusalSwallowed(StockRung):
-    """Flawed: whoever catches an exception to roll back, and does not raise it again, goes on as if all were well.
+    """Flawed: code that catches an exception to roll back, and does not raise it again, goes on as after a success.
 
-    Stock, lock and commit are in order. The schedule needs no second thread: A buys the last unit; B comes, is refused,
-    his subtraction is rolled back, and his order is written.
+    Stock, lock and commit are in order. The schedule that breaks it needs no concurrency: A buys the last unit. B is
+    refused, its subtraction is rolled back, and its order is written.
+
     Fixed by an exception that leaves the function: `redis-lock`. Source: article 002 (section 2), whose published
     listing does this.
     """
 
     slug = "refusal-swallowed"
     title = "Refusal swallowed"
-    flaw = "Who is told nothing of a refusal has an order without a unit."
+    flaw = "A customer whose refusal was caught and dropped gets an order without a unit."
     breaks = "conserved"
     survives = frozenset({"expiry", "pause", "crash"})
     fixed_by = "redis-lock"

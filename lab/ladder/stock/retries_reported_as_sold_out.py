@@ -1,4 +1,4 @@
-"""`retries-reported-as-sold-out`: compare and set, and who loses too often is told that all is sold."""
+"""`retries-reported-as-sold-out`: compare and set; a customer who loses too often is told "sold out"."""
 
 from __future__ import annotations
 
@@ -14,17 +14,19 @@ ATTEMPTS = 3
 
 
 class RetriesReportedAsSoldOut(StockRung):
-    """Flawed: "others were faster" and "nothing is left" are two answers, and a buyer comes back only after one.
+    """Flawed: "others were faster" and "nothing is left" differ, and customers come back only after the first.
 
-    Nothing is sold twice: whoever writes has read the figure that he replaces. The schedule: before each of A's writes
-    somebody else buys a unit; his tries are used up, and he is told that all is sold with units on hand.
+    No unit is sold twice: each write replaces the figure that was read. The schedule that breaks it: before each of B's
+    three writes another customer, A, C and then D, buys a unit. B's attempts are used up, and B is told "sold out" with
+    units on hand.
+
     Fixed by an answer that says "try again": `optimistic`. Source: article 002 (section 3.1), which warns of the many
     writes that fail.
     """
 
     slug = "retries-reported-as-sold-out"
     title = "Retries used up, reported as sold out"
-    flaw = "A buyer who was only overtaken is told that nothing is left."
+    flaw = "A customer who was only overtaken is told that nothing is left."
     breaks = "no false refusal"
     clients = 4
     preemptions = 3
@@ -46,11 +48,11 @@ class RetriesReportedAsSoldOut(StockRung):
 
 
 def compare_and_set(item: RequestItem) -> None:
-    """Subtract a item if the stock is still what was read. A figure that has come back to the same is the same stock.
+    """Subtract an item if the stock is still the figure that was read.
 
     Raises:
-        SoldOut: the stock that was read does not cover it.
-        VersionChanged: it has changed since.
+        SoldOut: the stock that was read does not cover the item.
+        VersionChanged: the stock has changed since.
     """
     left = RungStock.objects.get(sku=item.sku).on_hand
     if left < item.quantity:

@@ -1,4 +1,4 @@
-"""What the stock rungs share: what each says of itself, the locks that they take, and two ways to subtract."""
+"""What the stock rungs share: their claims, their locks, and two ways to subtract."""
 
 from __future__ import annotations
 
@@ -24,14 +24,15 @@ Trigger = Literal["load", "several units", "mixed carts", "crash", "lost data", 
 
 
 class StockRung(Rung, Strategy):
-    """A way of selling that goes wrong. It is placed as a strategy is, and sells from the lab's own tables and keys.
+    """A flawed way of selling. It has the interface of a strategy, and sells from the lab's own tables and keys.
 
-    `fixed_by` may name a strategy of `inventory`: what is sound stands there.
+    `fixed_by` may name a strategy of `inventory`, where the sound ways of selling are.
 
     Attributes:
-        breaks_under: what it takes to break it. `load`: buyers who come at once, as `manage.py rush` sends them.
-            `several units`: the same with `--quantity`. No rush shows the others: `mixed carts` of one unit and of
-            several; a `crash` of the web server's process; `lost data`, when Redis restarts; a `second click`.
+        breaks_under: what breaks it. `load`: customers who come at the same time, as `manage.py rush` sends them.
+            `several units`: the same with `--quantity`. A rush does not show the others: `mixed carts`, some of one
+            unit and some of several; a `crash` of the web server's process; `lost data` when Redis restarts; a
+            `second click`.
     """
 
     breaks_under: ClassVar[Trigger] = "load"
@@ -49,21 +50,21 @@ class StockRung(Rung, Strategy):
             raise StockUnavailable(str(error)) from error
 
     def copy(self, sku: str) -> int | None:
-        """Units of this rung's copy in Redis that can still be sold, or have an owner; None: it keeps no copy."""
+        """Return the units in this rung's copy in Redis that are for sale or have an owner; None: it keeps no copy."""
         return None
 
 
 def stock_lock(name: str) -> RedisLock:
-    """The sound lock of a sku or of a part of it: owner, renewal and waiting are not what these rungs teach."""
+    """Return a sound lock for a sku or a segment of it, because these rungs do not teach locks."""
     return RedisLock(get_redis_connection("default"), f"lab:{quote(name, safe='/:')}", ttl=settings.STOCK_LOCK_TTL)
 
 
 @contextmanager
 def locked(*names: str) -> Iterator[None]:
-    """Hold the locks of these names.
+    """Hold the locks with these names.
 
     Raises:
-        LockTimeout: not granted in time.
+        LockTimeout: one of them was not granted in time.
     """
     until = time.monotonic() + settings.STOCK_LOCK_WAIT
     with ExitStack() as leases:
@@ -73,10 +74,10 @@ def locked(*names: str) -> Iterator[None]:
 
 
 def take(item: RequestItem) -> None:
-    """Subtract a item in the open transaction if there is enough: for rungs whose flaw is elsewhere.
+    """Subtract an item in the open transaction if there is enough. For rungs whose flaw is elsewhere.
 
     Raises:
-        SoldOut: fewer units are on hand than the item wants.
+        SoldOut: fewer units are on hand than the item needs.
     """
     enough = RungStock.objects.filter(sku=item.sku, on_hand__gte=item.quantity)
     if not enough.update(on_hand=F("on_hand") - item.quantity):
@@ -84,5 +85,5 @@ def take(item: RequestItem) -> None:
 
 
 def subtract(item: RequestItem) -> None:
-    """Subtract a item in the open transaction, whatever is left."""
+    """Subtract an item in the open transaction without a check."""
     RungStock.objects.filter(sku=item.sku).update(on_hand=F("on_hand") - item.quantity)

@@ -1,4 +1,4 @@
-"""`segmented-keys`: the stock in N parts, each with a key and a lock of its own, and one of them asked."""
+"""`segmented-keys`: the stock is split into N keys, each with its own lock, and only one of them is asked."""
 
 from __future__ import annotations
 
@@ -17,18 +17,19 @@ SEGMENTS = 4
 
 
 class SegmentedKeys(StockRung):
-    """Flawed: who finds one part empty says that all is sold.
+    """Flawed: one empty segment is reported as "sold out".
 
-    N locks let N buyers in at once, and nothing is sold twice. The schedule: A empties a part; B is sent to the same
-    part and is refused, with units left in the others. And a cart of several units is refused when no part covers it,
-    although all of them together would: the remainders are stranded.
-    Fixed by asking the others, and gathering what is left of them, before the answer is "sold out": `segmented-redis`.
-    Source: articles 000 and 002 (section 5.2).
+    N locks let N customers in at once, and no unit is sold twice. The schedule that breaks it: A empties a segment. B
+    is sent to the same segment and is refused, with units left in the others. A cart of several units is also refused
+    when no single segment covers it, although all of them together would: the remainders are stranded.
+
+    Fixed by asking the other segments and gathering their remainders before the answer is "sold out":
+    `segmented-redis`. Source: articles 000 and 002 (section 5.2).
     """
 
     slug = "segmented-keys"
     title = "Segmented keys"
-    flaw = "A buyer is refused although other segments, or all of them together, have what he wants."
+    flaw = "A customer is refused although other segments, or all of them together, have enough units."
     breaks = "no false refusal"
     breaks_under = "several units"
     survives = frozenset({"expiry", "pause", "crash"})
@@ -52,7 +53,7 @@ class SegmentedKeys(StockRung):
         return Placement.COMMITTED
 
     def pick(self) -> int:
-        """The segment that a buyer is sent to."""
+        """Return the segment to which a customer is sent."""
         return random.randrange(SEGMENTS)  # noqa: S311 - spreads load, guards nothing
 
     def key(self, segment: str) -> str:

@@ -1,4 +1,4 @@
-"""`subtract-in-sql`: let the database subtract, but check what was read before."""
+"""`subtract-in-sql`: let the database subtract, but check the value that was read before."""
 
 from __future__ import annotations
 
@@ -14,14 +14,16 @@ from lab.models import RungStock
 class SubtractInSql(StockRung):
     """Flawed: no update is lost any more, but the check is as old as the read.
 
-    The schedule: A reads "one left", B reads it too and subtracts, A subtracts: the stock is below zero.
-    Fixed by a check and a subtraction in one statement: `guarded-update`. To let only one buyer at a time come this far
-    is the way of the next rungs. Source: article 002 (section 1.1, case two).
+    The schedule that breaks it: one unit is left. A reads 1. B reads 1, subtracts and commits. A subtracts too, and the
+    stock is -1.
+
+    Fixed by a check and a subtraction in one statement: `guarded-update`. The next rungs let only one customer at a
+    time come this far. Source: article 002 (section 1.1, case two).
     """
 
     slug = "subtract-in-sql"
     title = "Subtract in SQL, check in memory"
-    flaw = "Everybody who has read that a unit is left subtracts it."
+    flaw = "Every customer who has read that a unit is left subtracts it."
     breaks = "conserved"
     survives = frozenset({"expiry", "pause", "crash"})
     fixed_by = "guarded-update"

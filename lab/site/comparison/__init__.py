@@ -1,1 +1,1 @@
-"""The measured comparison: what each strategy and each lock costs, from a stored result of the benchmarks."""
+"""The measured comparison: what each strategy and each lock costs, from the stored result of the benchmarks."""

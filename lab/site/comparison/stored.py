@@ -1,15 +1,15 @@
-"""The stored result of the benchmarks: `lab/comparison.json`, which `manage.py compare` writes.
+"""The stored result of the benchmarks: `lab/claims/comparison.json`, which `manage.py compare` writes.
 
-The file is one JSON object with a member for each part that was measured, `strategies` and `locks`:
+The file is a JSON object with a member for each part that was measured:
 
     {"strategies": {
         "made": "2026-01-31",        the day (UTC)
-        "short": false,              whether it was a short run: a few seconds each, for orientation only
+        "short": false,              whether it was a short run of a few seconds each, for orientation only
         "source": "3f0c…",           `source_hash` of the code that was measured
         "machine": {"cpus": 2, "processor": "x86_64", "python": "3.11.7"},
-        "report": {…}                what `python -m loadtest.bench strategies --json --recovery` said
+        "report": {…}                the output of `python -m loadtest.bench strategies --json --recovery`
      },
-     "locks": {…}}                   the same, of `python -m loadtest.bench locks --json --recovery`
+     "locks": {…}}                   the same for `python -m loadtest.bench locks --json --recovery`
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ SOURCES: Mapping[Part, Sequence[str]] = {
     "strategies": ("locking", "inventory", "shop", "loadtest/bench"),
     "locks": ("locking", "loadtest/bench"),
 }
-"""The code that is measured, and that measures."""
+"""The code that is measured, and the code that measures it."""
 
 RUNGS: Mapping[Part, Mapping[str, tuple[str, ...]]] = {
     "strategies": {
@@ -52,23 +52,24 @@ RUNGS: Mapping[Part, Mapping[str, tuple[str, ...]]] = {
         "kazoo": ("kazoo-recipe",),
     },
 }
-"""The rungs that run what was measured, where they have other names."""
+"""The rungs that run a measured strategy or lock, where their names differ from its name."""
 
 
 @dataclass(frozen=True)
-class Row:
-    """What was measured of one strategy or lock; None for what does not apply, or was not measured.
+class Measurement:
+    """The figures of one strategy or lock. None: does not apply, or was not measured.
 
     Attributes:
-        rungs: those that run it, if it is on the ladder.
-        peer: whether it is somebody else's, to compare with.
-        per_s: orders a second with all clients asking at once, through REST; of a lock, uncontended pairs of acquire
-            and release.
-        p50_ms: what half of the buyers waited at most; of a lock, from before a release until a waiter holds it.
-        p95_ms: the same for all but one in twenty.
-        fairness: what the unluckiest got for each that the luckiest got, from 0 to 1: answers of a client; of a lock,
-            turns of a process that takes it again at once.
-        recovery_s: seconds from the death of whoever was selling, or held the lock, until another one had.
+        rungs: the slugs of the rungs that run it.
+        peer: whether it is third-party code, measured for comparison.
+        per_s: orders per second through REST with all clients asking at once. For a lock: pairs of acquire and release
+            per second without contention.
+        p50_ms: median wait of a customer in milliseconds. For a lock: median time from before a release until a waiter
+            in another process holds it.
+        p95_ms: the 95th percentile of the same.
+        fairness: the smallest share divided by the largest, from 0 to 1. A share is the answers to one client. For a
+            lock: the turns of one process that acquires it again immediately.
+        recovery_s: seconds from the death of the selling or holding process until another process has its turn.
     """
 
     name: str
@@ -83,28 +84,30 @@ class Row:
 
 @dataclass(frozen=True)
 class Measured:
-    """A part of the comparison.
+    """One part of the comparison.
 
     Attributes:
-        made: the day, as in 2026-01-31.
+        made: the day (UTC), such as 2026-01-31.
         short: whether it was a short run.
         stale: whether the code has changed since.
-        empty_per_s: answers a second of an endpoint that does nothing; None for locks.
+        machine: `cpus`, `processor` and `python`.
+        rows: a measurement for each strategy or lock.
+        empty_per_s: answers per second of an endpoint that does nothing; None for locks.
     """
 
     made: str
     short: bool
     stale: bool
     machine: Mapping[str, Any]
-    rows: Sequence[Row]
+    rows: Sequence[Measurement]
     empty_per_s: float | None
 
 
 def load(part: Part) -> Measured | None:
-    """What is stored of a part; None when it was never measured, or cannot be read."""
+    """Return what is stored of a part; None: it was never measured, or the file cannot be read."""
 
-    def parse(said: Any) -> Measured | None:
-        if (stored := said.get(part)) is None:
+    def parse(file: Any) -> Measured | None:
+        if (stored := file.get(part)) is None:
             return None
         report = stored["report"]
         rows = _strategies(report) if part == "strategies" else _locks(report)
@@ -116,18 +119,18 @@ def load(part: Part) -> Measured | None:
 
 
 def store(part: Part, measured: Mapping[str, Any]) -> None:
-    """Keep what was measured of a part; what is stored of the other stays."""
+    """Store what was measured of a part. What is stored of the other part stays."""
     result_store.change(FILE, lambda stored: {**stored, part: measured})
 
 
 def source_hash(part: Part) -> str:
-    """A hash of the code that a part measures."""
+    """Return a hash of the code that a part measures."""
     return hash_of(*(Path(settings.BASE_DIR) / room for room in SOURCES[part]))
 
 
-def _strategies(report: Mapping[str, Any]) -> Iterator[Row]:
+def _strategies(report: Mapping[str, Any]) -> Iterator[Measurement]:
     for name, row in {**report["strategies"], PEER: report[PEER]}.items():
-        yield Row(
+        yield Measurement(
             name.removeprefix("peer:"),
             rungs=_rungs("strategies", name),
             peer=name == PEER,
@@ -139,10 +142,10 @@ def _strategies(report: Mapping[str, Any]) -> Iterator[Row]:
         )
 
 
-def _locks(report: Mapping[str, Any]) -> Iterator[Row]:
+def _locks(report: Mapping[str, Any]) -> Iterator[Measurement]:
     for kind in ("locks", "peers"):
         for name, row in report[kind].items():
-            yield Row(
+            yield Measurement(
                 name,
                 rungs=_rungs("locks", name),
                 peer=kind == "peers",

@@ -1,1 +1,1 @@
-"""The lab's pages: the ladder, a rung, a schedule of one's own, the essays."""
+"""The lab's pages: the ladder, a rung, the game in which the visitor is the scheduler, and the essays."""

@@ -1,4 +1,4 @@
-"""The picture of a run: a lane for each actor and server, a row for each step, and bands for who is inside."""
+"""The picture of a run: a lane for each actor and server, a row for each step, and bands for the lock holders."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ from itertools import groupby
 from typing import Any, Literal
 
 from lab.explorer.trace import Step, Trace
-from lab.site.pages.wording import said
+from lab.site.wording import translated
 from lab.workloads.base import NAMES
 
 ROW = 34
-"""Height of a row in pixels. The list beside the picture has rows of the same height."""
+"""Height of a row in pixels. The list beside the picture uses the same height."""
 TAIL = 24
-"""Height below the last row in pixels: how things stand in the end is to be seen too."""
+"""Height in pixels below the last row, so that the bands show the state after it."""
 LONGEST_VALUE = 12
-"""Letters of an owner's token that are shown: it is random, and only has to be told from the others."""
+"""Longest value that is shown in full. A longer one is an owner token, of which the first letters are enough."""
 SERVERS = {"redis": "Redis", "postgres": "Postgres", "zookeeper": "ZK", "etcd": "etcd"}
 
-Kind = Literal["inside", "together", "waits"]
+BandKind = Literal["inside", "together", "waits"]
 Mark = Literal["call", "sleep", "own", "crash", "world"]
 
 
 @dataclass(frozen=True)
 class Lane:
-    """An actor or a server, and where its line is, in percent of the width."""
+    """An actor or a server. `x` is the position of its line in percent of the width."""
 
     name: str
     x: float
@@ -34,17 +34,17 @@ class Lane:
 
 @dataclass(frozen=True)
 class Band:
-    """A time in which an actor is inside, alone or together with others, or waits in a server."""
+    """A span in which an actor is in the critical section, alone or with others, or waits in a server."""
 
-    kind: Kind
+    kind: BandKind
     x: float
     y: float
     height: float
 
 
 @dataclass(frozen=True)
-class Kept:
-    """Something that a server keeps: a key or a row."""
+class StoredValue:
+    """A key or row that a server stores. `ttl` is in seconds; None: it does not expire."""
 
     where: str
     name: str
@@ -54,29 +54,29 @@ class Kept:
 
 @dataclass(frozen=True)
 class Panel:
-    """How things stand after a step."""
+    """The state after a step: holders, waiters, answers to clients, and what the servers store."""
 
     inside: tuple[str, ...]
     blocked: tuple[str, ...]
     answers: tuple[tuple[str, str], ...]
-    kept: tuple[Kept, ...]
+    stored: tuple[StoredValue, ...]
 
 
 @dataclass(frozen=True)
-class Row:
+class StepRow:
     """A step.
 
     Attributes:
         number: from 1.
-        who: the actor; empty: the world.
-        does: what, for people.
-        mark: how it is drawn.
+        who: the actor; empty: a fault that affects all clients.
+        does: the description of the step.
+        mark: the symbol that is drawn.
         y: the middle of its row, in pixels.
         start, end: the two ends of its arrow in percent of the width, the actor's first.
-        source: where in the source it was done, as `file:line`; empty: nowhere.
-        forced: it was no choice.
-        entered: those who are inside together from this step on; empty: that has not begun here.
-        panel: the number of the panel that shows how things stand after it.
+        source: the line of source that took the step, as `file:line`; empty: none.
+        forced: whether there was no other choice.
+        entered: the actors that are inside together from this step on; empty: no new one entered here.
+        panel: index of the panel with the state after the step.
     """
 
     number: int
@@ -94,22 +94,22 @@ class Row:
 
 @dataclass(frozen=True)
 class Swimlane:
-    """The whole picture."""
+    """The whole picture. `height` is in pixels."""
 
     lanes: tuple[Lane, ...]
-    rows: tuple[Row, ...]
+    rows: tuple[StepRow, ...]
     bands: tuple[Band, ...]
     panels: tuple[Panel, ...]
     height: int
 
     @property
     def last(self) -> Panel | None:
-        """How things stand at the end."""
+        """The state at the end."""
         return self.panels[-1] if self.panels else None
 
 
 def draw(trace: Trace) -> Swimlane:
-    """The picture of a trace."""
+    """Return the picture of a trace."""
     others = sorted({step.actor for step in trace.steps if step.actor} - set(NAMES))
     actors = [*NAMES[: trace.clients], *others]
     used = {step.where for step in trace.steps}
@@ -131,13 +131,13 @@ def draw(trace: Trace) -> Swimlane:
     return Swimlane(tuple(lanes), tuple(rows), tuple(bands), tuple(panels), ROW * len(rows) + TAIL)
 
 
-def _row(place: int, step: Step, x: Mapping[str, float], entered: tuple[str, ...], panel: int) -> Row:
+def _row(place: int, step: Step, x: Mapping[str, float], entered: tuple[str, ...], panel: int) -> StepRow:
     start = x.get(step.actor or "", 0.0)
     server = SERVERS.get(step.where)
-    return Row(
+    return StepRow(
         number=place + 1,
         who=step.actor or "",
-        does=said(step.does),
+        does=translated(step.does),
         mark=_mark(step),
         y=_middle(place),
         start=start,
@@ -160,8 +160,8 @@ def _mark(step: Step) -> Mark:
 
 
 def _bands(name: str, x: float, steps: Sequence[Step]) -> Iterator[Band]:
-    """One band for each time in which nothing changes for an actor."""
-    for kind, group in groupby(enumerate(steps), key=lambda item: _kind(name, item[1])):
+    """Yield one band for each span in which the state of an actor does not change."""
+    for kind, group in groupby(enumerate(steps), key=lambda item: _band_kind(name, item[1])):
         if kind is not None:
             places = [place for place, _ in group]
             top, after = _middle(places[0]), places[-1] + 1
@@ -169,7 +169,7 @@ def _bands(name: str, x: float, steps: Sequence[Step]) -> Iterator[Band]:
             yield Band(kind, x, top, bottom - top)
 
 
-def _kind(name: str, step: Step) -> Kind | None:
+def _band_kind(name: str, step: Step) -> BandKind | None:
     if name in step.holders:
         return "together" if len(step.holders) > 1 else "inside"
     return "waits" if name in step.blocked else None
@@ -179,24 +179,24 @@ def _panel(step: Step) -> Panel:
     return Panel(
         inside=step.holders,
         blocked=step.blocked,
-        answers=tuple((name, said(answer)) for name, answer in step.answers.items()),
-        kept=tuple(_kept(kept) for kept in step.state),
+        answers=tuple((name, translated(answer)) for name, answer in step.answers.items()),
+        stored=tuple(_stored_value(stored) for stored in step.state),
     )
 
 
-def _kept(kept: Mapping[str, Any]) -> Kept:
-    # So coarse that the milliseconds which the run itself took are not to be seen.
-    ttl = None if kept["ttl"] is None else round(kept["ttl"], 1)
-    return Kept(SERVERS.get(kept["where"], kept["where"]), kept["name"], _value(kept["value"]), ttl)
+def _stored_value(stored: Mapping[str, Any]) -> StoredValue:
+    # Rounded, so that the milliseconds which the run itself took do not show and each replay looks the same.
+    ttl = None if stored["ttl"] is None else round(stored["ttl"], 1)
+    return StoredValue(SERVERS.get(stored["where"], stored["where"]), stored["name"], _text(stored["value"]), ttl)
 
 
-def _value(value: Any) -> str:
+def _text(value: Any) -> str:
     if isinstance(value, Mapping):
-        return ", ".join(f"{name}: {_value(item)}" for name, item in value.items())
+        return ", ".join(f"{name}: {_text(item)}" for name, item in value.items())
     if isinstance(value, list | tuple):
-        return ", ".join(map(_value, value))
-    text = "—" if value is None else said(str(value))
-    # A token.
+        return ", ".join(map(_text, value))
+    text = "—" if value is None else translated(str(value))
+    # A long text without spaces is an owner token.
     return f"{text[:6]}…" if len(text) > LONGEST_VALUE and " " not in text and "{" not in text else text
 
 

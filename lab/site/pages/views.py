@@ -1,166 +1,144 @@
-"""The pages themselves. They read files and run schedules on stages, and touch nothing of the shop."""
+"""The views of the lab's pages. They read files and replay schedules in sandboxes, and never touch the shop's data."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any
 
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.utils.translation import gettext as _
-from django.utils.translation import gettext_noop
 
-from lab.claims import witness
-from lab.claims.witness import Witness
-from lab.explorer.terms import Invariant
+from lab.claims.runs import Impossible
 from lab.explorer.trace import Choice, Trace
-from lab.ladder.catalogue import LADDER, LadderEntry, Track, after
-from lab.site.comparison.pages import links
-from lab.site.pages import lessons, runs, session, source, swimlane
-from lab.site.pages.page import PageRefused, page
+from lab.ladder.catalogue import LADDER, LadderEntry, next_rung
+from lab.site.comparison.links import links_to_comparison
+from lab.site.page import PageRefused, read_only_lab_page
+from lab.site.pages import lessons, source, swimlane
+from lab.site.pages.example_run import example_run
+from lab.site.pages.play_session import CLIENT_COUNTS, MOST_CHOICES, PlaySession, new_session, parse_session
+from lab.site.pages.replays import replay_for_page
+from lab.site.pages.rung_results import results_of, rungs_of
+from lab.site.pages.texts import ANY_GOAL, GOALS, MEANINGS, TRACKS
+from lab.site.provenance import measured_line, outdated_line
 from lab.workloads.registry import can_play, faults_of
 
-TRACKS: dict[Track, str] = {
-    "locks": gettext_noop("Track one: the lock"),
-    "stock": gettext_noop("Track two: the stock"),
-}
-GOALS: dict[Invariant, str] = {
-    "conserved": gettext_noop("Make the figures disagree: what was sold must not be what is gone."),
-    "one holder": gettext_noop("Get two inside at the same time."),
-    "progress": gettext_noop("See to it that nobody can ever enter again."),
-    "no false refusal": gettext_noop("Have a buyer told “sold out” while a unit is left."),
-    "once": gettext_noop("Have one purchase count twice."),
-}
-ANY_GOAL = gettext_noop("Break it, in whatever way: two inside, figures that disagree, nobody who can enter.")
-MEANINGS: dict[Invariant, str] = {
-    "conserved": gettext_noop("What was received is what is left and what was sold."),
-    "one holder": gettext_noop("At most one is inside."),
-    "progress": gettext_noop("Whoever may enter does, in bounded time."),
-    "no false refusal": gettext_noop("Nobody is told “sold out” while there is something to sell."),
-    "once": gettext_noop("What is asked for once is done once."),
-}
 
-
-@dataclass(frozen=True)
-class Standing:
-    """A rung, and what is known of it.
-
-    Attributes:
-        number: its place on its track, from 1.
-        witness: the stored schedule that breaks it.
-        verdict: what came of searching it, if it is sound.
-        control: how often it broke without a controller.
-    """
-
-    number: int
-    entry: LadderEntry
-    witness: Witness | None
-    verdict: Mapping[str, Any] | None
-    control: Mapping[str, Any] | None
-
-
-@page
+@read_only_lab_page
 def ladder(request: HttpRequest) -> HttpResponse:
-    tracks = [
-        (track, title, [_standing(entry) for entry in LADDER.values() if entry.track == track])
-        for track, title in TRACKS.items()
-    ]
-    return render(request, "lab/ladder.html", {"tracks": tracks, "essays": lessons.ESSAYS, "meanings": MEANINGS})
-
-
-@page
-def rung(request: HttpRequest, slug: str) -> HttpResponse:
-    entry = _entry(slug)
-    run = runs.shown(entry)
-    following = after(slug)
+    tracks = [(track, title, [results_of(entry) for entry in rungs_of(track)]) for track, title in TRACKS.items()]
+    measured = [result for _track, _title, rungs in tracks for results in rungs for result in results.measured]
     context = {
-        **_of(entry),
+        "tracks": tracks,
+        "essays": lessons.ESSAYS,
+        "meanings": MEANINGS,
+        "measured_line": measured_line(measured),
+        "outdated_line": outdated_line(measured),
+    }
+    return render(request, "lab/ladder.html", context)
+
+
+@read_only_lab_page
+def rung(request: HttpRequest, slug: str) -> HttpResponse:
+    entry = _entry_or_404(slug)
+    run = example_run(entry)
+    following = next_rung(slug)
+    context = {
+        **_context_of(entry),
         "run": run,
-        "searches": _searches(witness.verdict(slug)),
-        "measured": list(links(slug)),
+        "comparison_links": list(links_to_comparison(slug)),
         "lane": run and swimlane.draw(run.trace),
-        "files": source.files(entry, {step.file for step in run.trace.steps if step.file} if run else ()),
+        "files": source.source_files(entry, {step.file for step in run.trace.steps if step.file} if run else ()),
         "following": following,
         "difference": source.difference(entry, following) if following else None,
         "lesson": lessons.lesson(slug),
-        "play": can_play(entry) and session.begin(entry),
+        "new_session": can_play(entry) and new_session(entry),
     }
     return render(request, "lab/rung.html", context)
 
 
-@page
+@read_only_lab_page
 def play(request: HttpRequest, slug: str) -> HttpResponse:
-    entry = _entry(slug)
+    entry = _entry_or_404(slug)
     if not can_play(entry):
-        raise PageRefused(404, _("This rung needs servers of its own, and is not played in a page."))
-    asked = session.read(entry, request.GET)
-    trace = runs.play(asked)
-    now = session.PlaySession(slug, trace.schedule, trace.clients)
-    following = after(slug)
+        raise PageRefused(404, _("This rung needs servers of its own and cannot be played on a page."))
+    asked = parse_session(entry, request.GET)
+    trace = _replay(asked)
+    # A lenient session leaves choices out, so the trace may have fewer than were asked for.
+    session = PlaySession(slug, trace.schedule, trace.clients)
+    following = next_rung(slug)
     context = {
-        **_of(entry),
-        "session": now,
+        **_context_of(entry),
+        "session": session,
         "trace": trace,
         "lane": swimlane.draw(trace),
         "goal": GOALS[entry.breaks] if entry.breaks else ANY_GOAL,
-        "choices": _choices(now, trace),
-        "longest": session.LONGEST,
+        "choices": _choices(session, trace),
+        "most_choices": MOST_CHOICES,
         "left_out": len(asked.schedule) - len(trace.schedule) if not trace.broken else 0,
-        "undo": now.first(len(now.schedule) - 1) if now.schedule else None,
-        "restart": now.first(0),
-        "others": [session.PlaySession(slug, (), clients) for clients in session.CLIENTS],
+        "undo": session.first(len(session.schedule) - 1) if session.schedule else None,
+        "restart": session.first(0),
+        "other_counts": [PlaySession(slug, (), clients) for clients in CLIENT_COUNTS],
         "next_rung": following,
         "next_play": following
         and can_play(following)
-        and now.schedule
-        and session.PlaySession(following.slug, now.schedule, now.clients, lenient=True),
+        and session.schedule
+        and PlaySession(following.slug, session.schedule, session.clients, lenient=True),
     }
     return render(request, "lab/play.html", context)
 
 
-@page
+@read_only_lab_page
 def essay(request: HttpRequest, name: str) -> HttpResponse:
     if name not in lessons.ESSAYS:
-        raise PageRefused(404, _("There is no such essay."))
+        raise PageRefused(404, _("There is no essay of this name."))
     return render(request, "lab/essay.html", {"title": lessons.ESSAYS[name], "prose": lessons.essay(name)})
 
 
-def _entry(slug: str) -> LadderEntry:
+def _entry_or_404(slug: str) -> LadderEntry:
     entry = LADDER.get(slug)
     if entry is None:
         raise PageRefused(404, _("The ladder has no rung of this name."))
     return entry
 
 
-def _of(entry: LadderEntry) -> dict[str, Any]:
-    """What both pages of a rung say of it."""
-    track = [other for other in LADDER.values() if other.track == entry.track]
-    place = track.index(entry)
+def _context_of(entry: LadderEntry) -> dict[str, Any]:
+    """Return what both pages of a rung show."""
+    results = results_of(entry)
+    track, place = rungs_of(entry.track), results.number - 1
     return {
         "entry": entry,
-        "standing": _standing(entry),
+        "results": results,
         "track": TRACKS[entry.track],
-        "events": faults_of(entry),
+        "faults": faults_of(entry),
         "meaning": MEANINGS[entry.breaks] if entry.breaks else "",
         "rung_before": track[place - 1] if place else None,
         "rung_after": track[place + 1] if place + 1 < len(track) else None,
+        "measured_line": measured_line(results.measured),
+        "outdated_line": outdated_line(results.measured),
     }
 
 
-def _standing(entry: LadderEntry) -> Standing:
-    track = [other.slug for other in LADDER.values() if other.track == entry.track]
-    slug = entry.slug
-    return Standing(track.index(slug) + 1, entry, witness.load(slug), witness.verdict(slug), witness.control(slug))
+def _replay(session: PlaySession) -> Trace:
+    """Replay a visitor's schedule.
+
+    Raises:
+        PageRefused: it cannot be replayed, now or at all.
+    """
+    try:
+        return replay_for_page(session.slug, session.schedule, session.clients, lenient=session.lenient)
+    except Impossible as impossible:
+        raise PageRefused(
+            400,
+            _("Choice %(number)d, “%(choice)s”, is not possible at this point.")
+            % {"number": impossible.at + 1, "choice": session.schedule[impossible.at]},
+            link=session.first(impossible.at).address,
+            label=_("Continue from the choice before it"),
+        ) from impossible
 
 
-def _searches(verdict: Mapping[str, Any] | None) -> Sequence[Mapping[str, Any]]:
-    """How far a sound rung was searched: each time, and once further."""
-    return () if verdict is None else (verdict, *verdict.get("also", ()), *verdict.get("deep", ()))
-
-
-def _choices(now: session.PlaySession, trace: Trace) -> Sequence[tuple[Choice, session.PlaySession]]:
-    """What a visitor may choose, and where each choice leads. At the end of an address there is none."""
-    if trace.broken or len(now.schedule) >= session.LONGEST:
+def _choices(session: PlaySession, trace: Trace) -> Sequence[tuple[Choice, PlaySession]]:
+    """Return each choice of the visitor and the session to which it leads."""
+    if trace.broken or len(session.schedule) >= MOST_CHOICES:
         return ()
-    return [(choice, now.after(choice.name)) for choice in trace.choices]
+    return [(choice, session.after(choice.name)) for choice in trace.choices]

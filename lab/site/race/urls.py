@@ -1,11 +1,11 @@
-"""The addresses below /lab/race/."""
+"""Addresses below /lab/race/."""
 
 from django.urls import path
 
-from lab.site.race import pages
+from lab.site.race import views
 
 urlpatterns = [
-    path("", pages.start, name="lab-race-start"),
-    path("<uuid:race>/", pages.watch, name="lab-race"),
-    path("<uuid:race>/bars/", pages.bars, name="lab-race-bars"),
+    path("", views.start, name="lab-race-start"),
+    path("<uuid:race>/", views.watch, name="lab-race"),
+    path("<uuid:race>/bars/", views.bars, name="lab-race-bars"),
 ]

@@ -1,4 +1,4 @@
-// Keeps the focus and the latest step in sight when htmx has put in what a choice led to.
+// Keeps the focus and the latest step in view after htmx has replaced the page's content.
 
 document.body.addEventListener("htmx:afterSettle", () => {
   const picture = document.querySelector("#play .lanes-and-steps");
@@ -6,7 +6,7 @@ document.body.addEventListener("htmx:afterSettle", () => {
   if (document.activeElement === document.body) document.getElementById("status").focus({ preventScroll: true });
 });
 
-// What is refused is a page too, and says what to do.
+// A refusal is a page of its own that says what to do next: go there.
 document.body.addEventListener("htmx:responseError", (event) => {
   window.location.assign(event.detail.pathInfo.requestPath);
 });

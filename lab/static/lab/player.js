@@ -1,5 +1,5 @@
-// Steps through the run of a rung's page: marks the step, its line of the source, and how things stand after it.
-// Everything it shows is in the page already, so that a page without scripts shows the whole run and its end.
+// Steps through the run on a rung's page: marks the step and its line of source, and shows the state after it.
+// Everything that it shows is in the page already. Without scripts, the page shows the whole run and its end.
 
 const player = document.getElementById("player");
 if (player) {
@@ -28,7 +28,7 @@ function start(player) {
   document.addEventListener("keydown", (event) => {
     const name = { ArrowLeft: "back", ArrowRight: "on", " ": "play" }[event.key];
     if (!name || event.ctrlKey || event.metaKey || event.altKey) return;
-    // Keys that mean something where the focus is keep that meaning.
+    // Keys that have a meaning for the focused element keep that meaning.
     if (event.target.closest("input, select, textarea, pre")) return;
     if (name === "play" && event.target.closest("a, button, summary")) return;
     event.preventDefault();
@@ -75,7 +75,7 @@ function start(player) {
     reveal(file.querySelector("pre"), line);
   }
 
-  // Scrolls within the box alone: the page stays where its reader has put it.
+  // Scrolls inside the box only, so that the page does not move under the reader.
   function reveal(box, inner) {
     const outside = box.getBoundingClientRect();
     const inside = inner.getBoundingClientRect();

@@ -1,30 +1,30 @@
-// The bars of a running race, asked for every half second until it is over.
-const PAUSE = 500;
+// Replaces the bars of a running race every half second until the race is over.
+const PAUSE = 500; // milliseconds
 const bars = document.getElementById("race-bars");
-const said = document.getElementById("race-said");
+const status = document.getElementById("race-status");
 
 async function follow() {
   let over = false;
   try {
-    const answer = await fetch(bars.dataset.address);
-    if (answer.ok) {
-      bars.innerHTML = await answer.text();
-      const standing = bars.firstElementChild;
-      // Written only when it changes: a screen reader reads out every change.
-      if (said.textContent !== standing.dataset.said) said.textContent = standing.dataset.said;
-      over = "over" in standing.dataset;
+    const response = await fetch(bars.dataset.address);
+    if (response.ok) {
+      bars.innerHTML = await response.text();
+      const standings = bars.firstElementChild;
+      // Write the sentence only when it changes, because a screen reader reads out every change.
+      if (status.textContent !== standings.dataset.sentence) status.textContent = standings.dataset.sentence;
+      over = "over" in standings.dataset;
     }
-    over ||= answer.status === 404;
+    over ||= response.status === 404;
   } catch {
-    // The shop does not answer: perhaps the next time.
+    // The shop did not answer. Try again after the pause.
   }
   if (!over) setTimeout(follow, PAUSE);
 }
 
 if (bars?.dataset.address) setTimeout(follow, PAUSE);
 
-// A second click would be refused, since the first race runs, and its answer would be all that is shown.
+// A second click would be refused because the first race runs, and the page would show only that refusal.
 const button = document.querySelector("#race-start button");
 button?.form.addEventListener("submit", () => { button.disabled = true; });
-// Whoever comes back finds the page as he left it.
+// The browser may restore the page with the button still disabled.
 if (button) addEventListener("pageshow", () => { button.disabled = false; });

@@ -1,0 +1,48 @@
+"""The figures of the comparison, as columns of its tables."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from django.utils.translation import gettext_noop
+
+from lab.site.comparison.stored import PARTS, Measurement, Part
+
+
+@dataclass(frozen=True)
+class Column:
+    """A figure by which the rows can be sorted.
+
+    Attributes:
+        field: the field of `Measurement`.
+        titles: the heading in each part.
+        unit: shown behind the heading.
+        digits: digits after the point.
+        most_first: whether more is better, so that the first click on the heading shows the largest first.
+    """
+
+    field: str
+    titles: dict[Part, str]
+    unit: str
+    digits: int
+    most_first: bool
+
+    def figure(self, row: Measurement, unit: str = "") -> str:
+        """Return the figure of a row as text."""
+        value = getattr(row, self.field)
+        return "–" if value is None else f"{value:,.{self.digits}f} {unit}".strip()
+
+
+COLUMNS = (
+    Column(
+        "per_s",
+        {"strategies": gettext_noop("Orders per second"), "locks": gettext_noop("Pairs per second")},
+        "/s",
+        0,
+        most_first=True,
+    ),
+    Column("p50_ms", dict.fromkeys(PARTS, gettext_noop("Wait p50")), "ms", 1, most_first=False),
+    Column("p95_ms", dict.fromkeys(PARTS, gettext_noop("Wait p95")), "ms", 1, most_first=False),
+    Column("fairness", dict.fromkeys(PARTS, gettext_noop("Fairness")), "", 2, most_first=True),
+    Column("recovery_s", dict.fromkeys(PARTS, gettext_noop("Crash recovery")), "s", 2, most_first=False),
+)

@@ -1,0 +1,47 @@
+"""Links from a rung's page to the rows of the comparison that measure the rung."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from django.urls import reverse
+from django.utils.translation import gettext as _
+
+from lab.site.comparison import stored
+from lab.site.comparison.columns import COLUMNS
+from lab.site.comparison.stored import PARTS, Part
+
+
+@dataclass(frozen=True)
+class ComparisonLink:
+    """A link to a row of the comparison.
+
+    Attributes:
+        address: of the row.
+        name: of the measured strategy or lock.
+        figure: the first figure of the row, with its heading.
+    """
+
+    address: str
+    name: str
+    figure: str
+
+
+def links_to_comparison(slug: str) -> Iterator[ComparisonLink]:
+    """Yield a link to each row that measures a rung."""
+    for part in PARTS:
+        measured = stored.load(part)
+        for row in measured.rows if measured else ():
+            if slug in row.rungs:
+                address = f"{reverse('lab-comparison')}#{anchor(part, row.name)}"
+                figure = _("%(title)s: %(figure)s") % {
+                    "title": _(COLUMNS[0].titles[part]),
+                    "figure": COLUMNS[0].figure(row),
+                }
+                yield ComparisonLink(address, row.name, figure)
+
+
+def anchor(part: Part, name: str) -> str:
+    """Return the id of a row on the comparison page."""
+    return f"{part}-{name}"

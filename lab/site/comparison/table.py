@@ -1,0 +1,132 @@
+"""A table of the comparison, sorted as the address says, with a chart of the column by which it is sorted."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_noop
+
+from lab.site.comparison.columns import COLUMNS
+from lab.site.comparison.links import anchor
+from lab.site.comparison.stored import PARTS, Measured, Measurement, Part
+
+TITLES: dict[Part, str] = {"strategies": gettext_noop("Strategies"), "locks": gettext_noop("Locks")}
+NAME = "name"
+
+
+@dataclass(frozen=True)
+class SortOrder:
+    """The field by which a table is sorted, and whether the largest comes first."""
+
+    field: str
+    descending: bool
+
+
+@dataclass(frozen=True)
+class Heading:
+    """A column heading: the address behind it, and the present order as the value of `aria-sort`."""
+
+    title: str
+    unit: str
+    link: str
+    sorted: str
+
+
+@dataclass(frozen=True)
+class ComparisonRow:
+    """A row as the page shows it.
+
+    Attributes:
+        row: the measurement.
+        anchor: the id of the row.
+        figures: a text for each column.
+        charted: the figure in the chart, with its unit.
+        width: the width of its bar, from 0 to 100.
+    """
+
+    row: Measurement
+    anchor: str
+    figures: Sequence[str]
+    charted: str
+    width: str
+
+
+@dataclass(frozen=True)
+class Table:
+    """One part of the comparison as the page shows it. `charted` is the title of the column in the chart."""
+
+    part: Part
+    title: str
+    measured: Measured | None
+    headings: Sequence[Heading]
+    charted: str
+    rows: Sequence[ComparisonRow]
+
+
+def parse_order(text: str) -> SortOrder:
+    """Return the order for a query parameter such as `p50_ms` or `-p50_ms`. An unknown field: the default order."""
+    field = text.removeprefix("-")
+    known = {NAME, *(column.field for column in COLUMNS)}
+    return SortOrder(field, text.startswith("-")) if field in known else SortOrder(COLUMNS[0].field, descending=True)
+
+
+def comparison_table(part: Part, measured: Measured | None, orders: Mapping[Part, SortOrder]) -> Table:
+    """Return a part as a table.
+
+    Args:
+        part: the part.
+        measured: what is stored of it; None: nothing.
+        orders: the order of each part. The headings keep the order of the other part in their addresses.
+    """
+    order = orders[part]
+    charted = next((column for column in COLUMNS if column.field == order.field), COLUMNS[0])
+    rows = _sorted_rows(measured.rows if measured else (), order)
+    most = max([0.0, *(getattr(row, charted.field) or 0.0 for row in rows)])
+    headings = [(NAME, _("Name"), "", False)]
+    headings += [(column.field, _(column.titles[part]), column.unit, column.most_first) for column in COLUMNS]
+    return Table(
+        part=part,
+        title=_(TITLES[part]),
+        measured=measured,
+        headings=[
+            Heading(title, unit, _address(part, field, orders, descending_first=most_first), _aria_sort(field, order))
+            for field, title, unit, most_first in headings
+        ],
+        charted=_(charted.titles[part]),
+        rows=[
+            ComparisonRow(
+                row,
+                anchor=anchor(part, row.name),
+                figures=[column.figure(row) for column in COLUMNS],
+                charted=charted.figure(row, charted.unit),
+                width=f"{100 * (getattr(row, charted.field) or 0.0) / most:.2f}" if most else "0",
+            )
+            for row in rows
+        ],
+    )
+
+
+def _sorted_rows(rows: Sequence[Measurement], order: SortOrder) -> list[Measurement]:
+    """Sort by the field and then by name. Rows without a figure come last in either direction."""
+    by_name = sorted(rows, key=lambda row: row.name)
+    if order.field == NAME:
+        return by_name[::-1] if order.descending else by_name
+    known = [row for row in by_name if getattr(row, order.field) is not None]
+    known.sort(key=lambda row: float(getattr(row, order.field)), reverse=order.descending)
+    return [*known, *(row for row in by_name if getattr(row, order.field) is None)]
+
+
+def _address(part: Part, field: str, orders: Mapping[Part, SortOrder], *, descending_first: bool) -> str:
+    """Return the address that sorts by a field, or reverses the order if the part is sorted by it already."""
+    now = orders[part]
+    wanted = {**orders, part: SortOrder(field, not now.descending if field == now.field else descending_first)}
+    query = "&".join(f"{each}={'-' if wanted[each].descending else ''}{wanted[each].field}" for each in PARTS)
+    return f"?{query}#{part}"
+
+
+def _aria_sort(field: str, order: SortOrder) -> str:
+    if field != order.field:
+        return ""
+    return "descending" if order.descending else "ascending"

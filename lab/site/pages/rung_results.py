@@ -1,0 +1,51 @@
+"""The stored results of a rung: its witness, its searches, and its stress runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from lab.claims import witness
+from lab.claims.witness import Witness
+from lab.ladder.catalogue import LADDER, LadderEntry, Track
+
+
+@dataclass(frozen=True)
+class RungResults:
+    """A rung and what is stored about it.
+
+    Attributes:
+        number: its place on its track, from 1.
+        witness: the schedule that breaks it.
+        verdict: the result of the search, if it is sound.
+        control: how often it broke in stress runs, without a scheduler.
+    """
+
+    number: int
+    entry: LadderEntry
+    witness: Witness | None
+    verdict: Mapping[str, Any] | None
+    control: Mapping[str, Any] | None
+
+    @property
+    def measured(self) -> Iterator[Mapping[str, Any]]:
+        """The results that are figures of a machine and of a version of the code."""
+        return (result for result in (self.verdict, self.control) if result is not None)
+
+    @property
+    def searches(self) -> Sequence[Mapping[str, Any]]:
+        """The searches of a sound rung, from the narrowest bounds to the widest."""
+        verdict = self.verdict
+        return () if verdict is None else (verdict, *verdict.get("also", ()), *verdict.get("deep", ()))
+
+
+def rungs_of(track: Track) -> list[LadderEntry]:
+    """Return the rungs of a track in order."""
+    return [entry for entry in LADDER.values() if entry.track == track]
+
+
+def results_of(entry: LadderEntry) -> RungResults:
+    """Return what is stored about a rung."""
+    slug, number = entry.slug, rungs_of(entry.track).index(entry) + 1
+    return RungResults(number, entry, witness.load(slug), witness.verdict(slug), witness.control(slug))

@@ -1,0 +1,33 @@
+"""Texts of the pages about tracks and invariants."""
+
+from __future__ import annotations
+
+from django.utils.translation import gettext_noop
+
+from lab.explorer.terms import Invariant
+from lab.ladder.catalogue import Track
+
+TRACKS: dict[Track, str] = {
+    "locks": gettext_noop("Track one: the lock"),
+    "stock": gettext_noop("Track two: the stock"),
+}
+MEANINGS: dict[Invariant, str] = {
+    "conserved": gettext_noop("Units on hand and units sold add up to the units received."),
+    "one holder": gettext_noop("At most one client is in the critical section."),
+    "progress": gettext_noop("A client that may enter does so within a bounded time."),
+    "no false refusal": gettext_noop("No customer is told “sold out” while enough units are left."),
+    "once": gettext_noop("A request that is sent twice is carried out once."),
+}
+"""What each invariant demands."""
+GOALS: dict[Invariant, str] = {
+    "conserved": gettext_noop("Make the figures disagree: the units sold must differ from the units that are gone."),
+    "one holder": gettext_noop("Get two clients into the critical section at the same time."),
+    "progress": gettext_noop("Leave a client waiting although no other client is in the critical section."),
+    "no false refusal": gettext_noop("Get a customer told “sold out” while enough units are left."),
+    "once": gettext_noop("Make one purchase count twice."),
+}
+"""What a visitor has to achieve to break a rung with this invariant."""
+ANY_GOAL = gettext_noop(
+    "Break it in any way: two clients in the critical section, figures that disagree, or a client that cannot enter."
+)
+"""The goal on a sound rung."""

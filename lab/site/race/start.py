@@ -1,0 +1,76 @@
+"""Start a race. One race runs at a time: a lock in the shop's Redis tells all web processes so."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from uuid import uuid4
+
+from django_redis import get_redis_connection
+from redis import RedisError
+
+from lab.sandbox import isolation
+from lab.site.race import quota
+from lab.site.race.child import FOLDER, run_child
+from lab.site.race.state import Race, Racer
+from locking import Lease, LockUnavailable, RedisLock
+
+logger = logging.getLogger(__name__)
+
+
+class RaceRunning(Exception):
+    """Another race is running."""
+
+
+def race_lock() -> RedisLock:
+    """Return the lock that lets one race run at a time."""
+    return RedisLock(get_redis_connection("default"), "lab-race", ttl=10.0)
+
+
+def start_race(names: Sequence[str], *, clients: int, stock: int, visitor: str) -> Race:
+    """Start a race and return while it runs.
+
+    Args:
+        names: of rungs and strategies, each once.
+        clients: customers who ask at the same time.
+        stock: units for each racer.
+        visitor: IP address of the visitor who starts it.
+
+    Raises:
+        RaceRunning: another race is running.
+        QuotaUsed: the visitor's races have taken their share of the hour.
+        LockUnavailable, RedisError: Redis did not answer.
+        ServerError: another process uses the folder of races.
+    """
+    lease = race_lock().acquire(blocking=False)
+    if lease is None:
+        raise RaceRunning
+    try:
+        race = Race(str(uuid4()), clients, stock, [Racer(name) for name in names])
+        quota.charge(race, visitor)
+        isolation.folder(FOLDER).delete()
+        race.save()
+        threading.Thread(target=_run, args=(race, lease, visitor), name="race", daemon=True).start()
+    except BaseException:
+        lease.release()
+        raise
+    return race
+
+
+def _run(race: Race, lease: Lease, visitor: str) -> None:
+    started = time.monotonic()
+    try:
+        run_child(race, lease)
+    except Exception:
+        logger.exception("The race %s failed.", race.id)
+    finally:
+        race.over = True
+        with suppress(RedisError):
+            race.save()
+        with suppress(RedisError):
+            quota.refund(race, visitor, time.monotonic() - started)
+        with suppress(LockUnavailable):
+            lease.release()

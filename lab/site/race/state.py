@@ -1,0 +1,125 @@
+"""The state of a race, stored in Redis for an hour under a random id that is part of the page's address."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import asdict, dataclass, field
+from typing import Any
+from uuid import UUID
+
+from django_redis import get_redis_connection
+
+START_SECONDS = 60
+"""Time limit for the race's shop to start, in seconds."""
+RACER_SECONDS = 30
+"""Time limit for each racer, in seconds."""
+KEEP_SECONDS = 3600
+"""How long the state of a race is stored, in seconds."""
+DEAD_SECONDS = 15.0
+"""Seconds without a sign of life after which the process that ran a race counts as dead."""
+
+
+@dataclass
+class Racer:
+    """One way of selling, and its progress.
+
+    Attributes:
+        name: of a rung or a strategy.
+        wanted: orders that will be tried; 0 until its burst begins.
+        answered: customers who were told that they have bought.
+        refused: customers who were told that it is sold out.
+        busy: how often a customer was told to try again.
+        p50_ms: median wait in milliseconds of the customers who were answered last; 0: no customer yet.
+        p99_ms: the 99th percentile of the same.
+        result: the verdict, counted from the tables; see `manage.py rush`.
+        holds: whether no unit was sold twice, lost or withheld.
+        error: why there is no verdict.
+    """
+
+    name: str
+    wanted: int = 0
+    answered: int = 0
+    refused: int = 0
+    busy: int = 0
+    p50_ms: float = 0.0
+    p99_ms: float = 0.0
+    result: dict[str, Any] | None = None
+    holds: bool = False
+    error: str = ""
+
+    @property
+    def ended(self) -> bool:
+        return self.result is not None or bool(self.error)
+
+
+@dataclass
+class Race:
+    """A race and what is known of it.
+
+    Attributes:
+        id: a random UUID.
+        clients: customers who ask at the same time.
+        stock: units for each racer.
+        racers: in the order in which they race.
+        updated: when its process last gave a sign of life, in seconds since 1970.
+        over: whether its child process has ended.
+        timed_out: whether its time limit was reached before every racer had a verdict.
+    """
+
+    id: str
+    clients: int
+    stock: int
+    racers: list[Racer]
+    updated: float = field(default_factory=time.time)
+    over: bool = False
+    timed_out: bool = False
+
+    @property
+    def lost(self) -> bool:
+        """Whether the process that ran it has died."""
+        return not self.over and time.time() - self.updated > DEAD_SECONDS
+
+    @property
+    def running(self) -> bool:
+        return not self.over and not self.lost
+
+    @property
+    def limit(self) -> float:
+        """The time limit in seconds."""
+        return START_SECONDS + RACER_SECONDS * len(self.racers)
+
+    def update(self, line: dict[str, Any]) -> None:
+        """Take over one line of the child's output."""
+        racer = next(racer for racer in self.racers if racer.name == line["name"])
+        for name in ("wanted", "answered", "refused", "busy", "result", "holds", "error"):
+            if name in line:
+                setattr(racer, name, line[name])
+        # No customer was answered since the last line: keep the last known waits.
+        racer.p50_ms, racer.p99_ms = line.get("p50_ms") or racer.p50_ms, line.get("p99_ms") or racer.p99_ms
+
+    def save(self) -> None:
+        """Store the state, as a sign of life.
+
+        Raises:
+            RedisError: Redis did not answer.
+        """
+        self.updated = time.time()
+        get_redis_connection("default").set(_key(self.id), json.dumps(asdict(self)), ex=KEEP_SECONDS)
+
+
+def find_race(race: UUID) -> Race | None:
+    """Return the race with this id; None: there was none in the last hour.
+
+    Raises:
+        RedisError: Redis did not answer.
+    """
+    stored = get_redis_connection("default").get(_key(str(race)))
+    if stored is None:
+        return None
+    values = json.loads(stored)
+    return Race(**{**values, "racers": [Racer(**racer) for racer in values["racers"]]})
+
+
+def _key(race: str) -> str:
+    return f"lab:race:{race}"
