@@ -1,4 +1,4 @@
-"""docker-compose.yml, held against the compose specification, the settings, and the commands that it runs."""
+"""docker-compose.yml: checked against the Compose specification, the settings, and the programs that it runs."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from servers import postgres, valkey
 
 ROOT = Path(__file__).resolve().parent.parent
 SECRETS = {"SECRET_KEY": "k" * 64, "POSTGRES_PASSWORD": "sampleOfAPassword"}
-# What Compose itself puts in, under the name of the project.
+# Compose sets this itself.
 PROJECT = {"COMPOSE_PROJECT_NAME": "last-unit"}
 SHOP = ("web", "worker", "beat", "migrate", "locust-master", "locust-worker")
-# Not for people to set: tracebacks are not for visitors, and `manage.py serve` makes its pool.
+# Settings that the file does not offer: `manage.py serve` sets the pool, and tracebacks must not reach visitors.
 NOT_OFFERED = {"DEBUG", "DATABASE_POOL", "LOCK_FOLDER"}
 VARIABLE = re.compile(r"\$(?:(?P<escaped>\$)|\{(?P<name>\w+)(?:(?P<operator>:[-?])(?P<text>[^{}]*))?\}|(?P<wrong>))")
 MANAGE = """
@@ -61,12 +61,12 @@ print(json.dumps({name: getattr(settings, name) for name in names.split()}))
 
 
 def load() -> dict[str, Any]:
-    """The compose file as it is written, anchors followed."""
+    """Return the Compose file with its anchors resolved."""
     return yaml.safe_load((ROOT / "docker-compose.yml").read_text())
 
 
 def texts(node: Any) -> Iterator[str]:
-    """Every value in which Compose substitutes variables."""
+    """Yield every value in which Compose substitutes variables."""
     if isinstance(node, dict):
         node = list(node.values())
     if isinstance(node, list):
@@ -77,7 +77,11 @@ def texts(node: Any) -> Iterator[str]:
 
 
 def substitute(node: Any, variables: Mapping[str, str]) -> Any:
-    """What Compose makes of a value. KeyError: a required variable is missing."""
+    """Substitute variables as Compose does.
+
+    Raises:
+        KeyError: a required variable is missing.
+    """
 
     def value(match: re.Match[str]) -> str:
         assert match["wrong"] is None, f"a lone $ in {match.string}"
@@ -93,7 +97,7 @@ def substitute(node: Any, variables: Mapping[str, str]) -> Any:
 
 
 def rendered(variables: Mapping[str, str] = SECRETS) -> dict[str, Any]:
-    """The services as Compose starts them; a name without a value is passed on, or left out when nobody set it."""
+    """Return the services as Compose starts them. A name without a value is passed on if it is set."""
     services = substitute(load()["services"], {**variables, **PROJECT})
     for service in services.values():
         given = service.get("environment", {})
@@ -103,7 +107,7 @@ def rendered(variables: Mapping[str, str] = SECRETS) -> dict[str, Any]:
 
 
 def taken(compose: dict[str, Any]) -> dict[str, str | None]:
-    """The variables that the file takes from its surroundings, with their defaults; None for a required one."""
+    """Return the variables of the file with their defaults; None for required ones."""
     found: dict[str, str | None] = {}
     for match in (match for text in texts(compose) for match in VARIABLE.finditer(text) if match["name"]):
         found[match["name"]] = match["text"] if match["operator"] == ":-" else None
@@ -114,7 +118,7 @@ def taken(compose: dict[str, Any]) -> dict[str, str | None]:
 
 @cache
 def read() -> dict[str, str]:
-    """The variables that the settings read, with their defaults as written in an .env file."""
+    """Return the variables that the settings read, with their defaults as written in an .env file."""
     found = {}
     for node in ast.walk(ast.parse((ROOT / "shop/runtime/settings.py").read_text())):
         match node:
@@ -135,12 +139,12 @@ def as_written(default: ast.expr) -> str:
 
 
 def unread(compose: dict[str, Any]) -> set[str]:
-    """What our services are given and no setting reads."""
+    """Return the variables of our services that no setting reads."""
     return {name for service in SHOP for name in compose["services"][service]["environment"]} - set(read())
 
 
 def run(code: str, *arguments: str, service: str = "web", **changed: str | None) -> subprocess.CompletedProcess[str]:
-    """Run Python in the environment of a service and nothing besides; a change to None takes a variable away."""
+    """Run Python in the environment of a service only; a change to None removes a variable."""
     given = {**rendered()[service]["environment"], **changed}
     environment = {name: value for name, value in given.items() if value is not None}
     command = [sys.executable, "-c", code, *arguments]
@@ -155,7 +159,7 @@ def settings(service: str) -> dict[str, Any]:
 
 
 def understood(command: list[str], service: str) -> subprocess.CompletedProcess[str]:
-    """Let the program that a command names parse the rest of it, in the environment of the service."""
+    """Let the program of a command parse its arguments, in the environment of the service."""
     match command:
         case ["python", "manage.py", *arguments]:
             return run(MANAGE, *arguments, service=service, DJANGO_SETTINGS_MODULE="shop.runtime.settings")
@@ -172,7 +176,7 @@ def errors(compose: dict[str, Any]) -> list[str]:
 
 
 def unmet(compose: dict[str, Any]) -> list[str]:
-    """The dependencies that could never come true."""
+    """Return the dependencies that can never be met."""
     services = compose["services"]
     found = []
     for name, service in services.items():
@@ -189,7 +193,7 @@ def unmet(compose: dict[str, Any]) -> list[str]:
 
 
 def literal_secrets(compose: dict[str, Any]) -> list[str]:
-    """The secrets that do not come from a required variable: by the name of what is given, or as a URL's password."""
+    """Return the secrets, by name or as the password of a URL, that do not come from a required variable."""
     found = []
     for service, values in compose["services"].items():
         for name, value in values.get("environment", {}).items():
@@ -200,14 +204,14 @@ def literal_secrets(compose: dict[str, Any]) -> list[str]:
     return found
 
 
-def test_the_file_keeps_to_the_compose_specification() -> None:
+def test_the_file_is_valid() -> None:
     compose = load()
 
     assert errors(compose) == []
     assert errors({**compose, "services": rendered()}) == []
 
 
-def test_a_key_that_the_specification_does_not_know_would_be_found() -> None:
+def test_an_unknown_key_would_be_found() -> None:
     compose = load()
     compose["services"]["web"]["restrat"] = "always"
 
@@ -226,7 +230,7 @@ def test_our_services_are_those_that_are_built_here() -> None:
     }
 
 
-def test_every_variable_that_is_given_is_read_by_the_settings() -> None:
+def test_every_variable_is_read_by_the_settings() -> None:
     compose = load()
     assert unread(compose) == set()
 
@@ -234,12 +238,12 @@ def test_every_variable_that_is_given_is_read_by_the_settings() -> None:
     assert unread(compose) == {"REDIS_ULR"}
 
 
-def test_every_setting_can_be_set_from_outside_but_those_that_nobody_should() -> None:
+def test_every_setting_can_be_set() -> None:
     assert set(load()["services"]["web"]["environment"]) == set(read()) - NOT_OFFERED
 
 
 @pytest.mark.parametrize("service", SHOP)
-def test_what_has_no_default_is_given_to_each_service(service: str) -> None:
+def test_settings_without_a_default_are_set_for_each_service(service: str) -> None:
     optional = {"CSRF_TRUSTED_ORIGINS", "REDLOCK_URLS", "ETCD_URL", "ZOOKEEPER_HOSTS", "LOCK_FOLDER", "PAYMENT_SECRET"}
     required = {name for name, default in read().items() if default == ""} - optional
 
@@ -248,7 +252,7 @@ def test_what_has_no_default_is_given_to_each_service(service: str) -> None:
 
 
 @pytest.mark.parametrize("service", SHOP)
-def test_the_settings_of_a_service_lead_to_the_postgres_and_valkey_of_the_file(service: str) -> None:
+def test_the_settings_name_the_servers_of_the_file(service: str) -> None:
     loaded, database_server = settings(service), rendered()["postgres"]["environment"]
     database = loaded["DATABASES"]["default"]
 
@@ -261,31 +265,31 @@ def test_the_settings_of_a_service_lead_to_the_postgres_and_valkey_of_the_file(s
     assert (loaded["LAB_ENABLED"], loaded["DEBUG"]) == (False, False)
 
 
-def test_without_its_secret_a_service_would_not_start() -> None:
+def test_without_its_secret_a_service_does_not_start() -> None:
     done = run(SETTINGS, SECRET_KEY=None)
 
     assert done.returncode == 1
     assert "ImproperlyConfigured: Set SECRET_KEY" in done.stderr
 
 
-def test_what_closes_its_connections_by_itself_has_no_pool() -> None:
+def test_only_the_web_server_has_a_pool() -> None:
     pools = {name: settings(name)["DATABASES"]["default"]["OPTIONS"]["pool"] for name in SHOP if name != "web"}
 
     assert pools == dict.fromkeys(("worker", "beat", "migrate", "locust-master", "locust-worker"), False)
 
 
-def test_postgres_accepts_every_connection_of_as_many_web_replicas_as_have_a_port() -> None:
+def test_postgres_accepts_the_connections_of_all_web_replicas() -> None:
     services, loaded = rendered(), settings("web")
     first, last = re.fullmatch(r"127\.0\.0\.1:(\d+)-(\d+):8000", services["web"]["ports"][0]).groups()
     replicas = int(last) - int(first) + 1
     accepted = int(re.fullmatch(r"max_connections=(\d+)", services["postgres"]["command"][-1])[1])
 
     assert replicas == 10
-    # A buyer who waits for a lock on Postgres has one for that, too.
+    # Each request may need a second connection for a lock on Postgres.
     assert 2 * replicas * loaded["WEB_PROCESSES"] * loaded["WEB_DATABASE_CONNECTIONS"] <= accepted - 50
 
 
-def test_all_are_on_the_one_network_and_data_is_in_named_volumes() -> None:
+def test_there_is_one_network_and_data_is_in_named_volumes() -> None:
     compose = load()
 
     assert list(compose["networks"]) == ["shop"]

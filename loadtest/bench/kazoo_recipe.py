@@ -47,12 +47,12 @@ class KazooRecipeLock(Lock):
     def __init__(self, client: KazooClient, name: str) -> None:
         super().__init__(name, ttl=math.inf)
         self._client = client
-        self._path = f"{ROOT}/{quote(name, safe='').replace('.', '%2E')}"
+        self._queue_path = f"{ROOT}/{quote(name, safe='').replace('.', '%2E')}"
 
     def acquire(self, blocking: bool = True, timeout: float | None = None) -> Lease | None:  # noqa: FBT001, FBT002
         """See `Lock.acquire`."""
         wait_timeout(blocking, timeout)
-        recipe = self._client.Lock(self._path)
+        recipe = self._client.Lock(self._queue_path)
         started = time.monotonic()
         try:
             if not recipe.acquire(blocking=blocking, timeout=timeout):

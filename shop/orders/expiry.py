@@ -43,8 +43,8 @@ def _expire(ids: Sequence[UUID]) -> int:
     with transaction.atomic(durable=True):
         pending = Order.objects.select_for_update(skip_locked=True).filter(pk__in=ids, state=Order.State.PENDING)
         mine = list(pending.order_by("pk").values_list("pk", flat=True))
-        # Write the stock before the state. An order that is being placed holds the stock row and waits for whoever
-        # changed the order with the same key; the other way round the two would deadlock.
+        # Write the stock before the state. An order that is being placed holds the stock row and waits for the
+        # transaction that has changed the order with the same key; in the other order the two would deadlock.
         return_units(mine)
         Order.objects.filter(pk__in=mine, state=Order.State.PENDING).update(state=Order.State.EXPIRED)
     return len(mine)

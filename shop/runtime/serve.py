@@ -64,7 +64,7 @@ def allow_files(wanted: int) -> int:
 
 def migrated() -> bool:
     """Return whether all migrations are applied. If the database does not answer, assume that they are."""
-    # Use a connection of its own and close it: granian replaces this process.
+    # Use a new connection and close it: granian replaces this process.
     with suppress(Error), closing(connections.create_connection(DEFAULT_DB_ALIAS)) as connection:
         executor = MigrationExecutor(connection)
         return not executor.migration_plan(executor.loader.graph.leaf_nodes())

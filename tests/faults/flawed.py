@@ -71,15 +71,15 @@ return {0, 0}
 """
 
 
-class AsksNobody(Lua):
-    """Trusts "sold out" from Redis, without asking Postgres, where units taken without a note would look lost."""
+class TrustsSoldOut(Lua):
+    """Trusts "sold out" from Redis, without asking Postgres, where unreserved units would look lost."""
 
     @contextmanager
     def verifying_sold_out(self) -> Iterator[None]:
         yield
 
 
-class NotesInMemory(Counters):
+class ReservationsInMemory(Counters):
     """Keeps reservations in memory, not in Redis."""
 
     def take(self, request: OrderRequest) -> None:
@@ -101,13 +101,13 @@ class NotesInMemory(Counters):
         return True
 
 
-class LuaWithoutNotes(AsksNobody):
-    """Takes units in Redis without a note of who reserved them."""
+class LuaWithoutReservations(TrustsSoldOut):
+    """Takes units in Redis without a reservation."""
 
-    name = "lua-without-notes"
+    name = "lua-without-reservations"
 
     def __init__(self) -> None:
-        super().__init__(lambda: NotesInMemory(get_redis_connection("default")))
+        super().__init__(lambda: ReservationsInMemory(get_redis_connection("default")))
 
 
 class GivesBackWhenInDoubt(Lua):
@@ -133,7 +133,7 @@ class GivesBackWhenInDoubt(Lua):
         return Placement.COMMITTED
 
 
-class AcknowledgesEarly(AsksNobody, LuaQueue):
+class AcknowledgesEarly(TrustsSoldOut, LuaQueue):
     """Acknowledges queue entries of its own sales before the commit.
 
     The transaction still holds the rows of the stock, so no check sees units without an owner: only a crash shows the
@@ -165,7 +165,7 @@ def register(*, worker: bool = False) -> None:
         worker: whether this process saves queued orders; then `lua-queue` is flawed too.
     """
     early = AcknowledgesEarly(registry.counters, registry.queue)
-    for strategy in (AnswersEarly(), LuaWithoutNotes(), GivesBackWhenInDoubt(registry.counters), early):
+    for strategy in (AnswersEarly(), LuaWithoutReservations(), GivesBackWhenInDoubt(registry.counters), early):
         registry._loaded[strategy.name] = strategy
     if worker:
         registry._loaded[LuaQueue.name] = early

@@ -11,7 +11,7 @@ from tests.faults.conftest import Play, RoundPlayer, round_player
 
 pytestmark = pytest.mark.slow
 
-FLAWED = ["acknowledges-early", "answers-early", "gives-back-when-in-doubt", "lua-without-notes"]
+FLAWED = ["acknowledges-early", "answers-early", "gives-back-when-in-doubt", "lua-without-reservations"]
 ENOUGH = 120.0  # seconds of rounds: a fault does not always meet a request at its critical moment
 
 
@@ -26,9 +26,9 @@ def player() -> Iterator[RoundPlayer]:
     [
         ("answers-early", "kill-web", "missing"),
         ("answers-early", "kill-postgres", "missing"),
-        ("lua-without-notes", "kill-web", "ownerless"),
-        ("lua-without-notes", "kill-web-process", "ownerless"),
-        ("lua-without-notes", "cut-redis", "ownerless"),
+        ("lua-without-reservations", "kill-web", "ownerless"),
+        ("lua-without-reservations", "kill-web-process", "ownerless"),
+        ("lua-without-reservations", "cut-redis", "ownerless"),
         ("gives-back-when-in-doubt", "cut-postgres", "ownerless"),
         ("gives-back-when-in-doubt", "kill-postgres", "ownerless"),
         ("acknowledges-early", "kill-worker", "queued for ever"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import count
 
@@ -52,12 +52,12 @@ class Player:
             as_far_as_possible=True,
         )
 
-    def survived(self, slug: str, faults: Sequence[Fault]) -> set[Fault]:
+    def survived(self, slug: str, faults: Collection[Fault]) -> set[Fault]:
         """Return the faults that break nothing when they happen after any of A's steps and B goes on from there."""
         broken: set[Fault] = set()
         for number in count():
             try:
-                choices = replay(slug, ["A"] * number, self.sandbox, events=faults).choices
+                choices = replay(slug, ["A"] * number, self.sandbox, events=sorted(faults)).choices
             except Impossible:  # A has ended
                 break
             for fault in faults:

@@ -14,8 +14,8 @@ import pytest
 from django.core.management import CommandError, call_command
 from django.test import Client
 
+from lab.claims import measuring, staleness
 from lab.ladder.catalogue import LADDER
-from lab.management.commands import compare
 from lab.site.comparison import stored
 from lab.site.comparison.advice import ARGUMENTS
 from lab.site.comparison.links import links_to_comparison
@@ -118,17 +118,18 @@ def test_a_stale_or_short_result_says_so(file: Path, part: Part, field: str, val
     assert f"manage.py compare {part}" in page()
 
 
-def test_the_hash_depends_on_the_measured_code_only(settings: Any, tmp_path: Path) -> None:
+def test_the_hash_depends_on_the_measured_code_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     measured, ignored = ("locking/redis/lock.py", "locking/scripts/a.lua"), ("lab/a.py", "shop/migrations/1.py")
     for name in (*measured, *ignored, "inventory/a.py"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("a = 1")
-    settings.BASE_DIR = tmp_path
+    monkeypatch.setattr(staleness, "ROOT", tmp_path)
+    source_hash = staleness.behaviour_of_comparison.__wrapped__
 
     def changed_by(name: str) -> set[Part]:
-        before = {part: stored.source_hash(part) for part in PARTS}
+        before = {part: source_hash(part) for part in PARTS}
         (tmp_path / name).write_text((tmp_path / name).read_text() + "\nb = 2")
-        return {part for part in PARTS if stored.source_hash(part) != before[part]}
+        return {part for part in PARTS if source_hash(part) != before[part]}
 
     assert [changed_by(name) for name in ignored] == [set(), set()]
     assert [changed_by(name) for name in measured] == [{*PARTS}, {*PARTS}]
@@ -186,7 +187,7 @@ def test_the_command_stores_what_it_measures_and_keeps_the_rest(
 ) -> None:
     file.write_text(json.dumps({"strategies": STORED["strategies"], "locks": {"made": "long ago"}}))
     tiny = ("--only", "thread", "redis-py", "--rounds", "1", "--pairs", "3", "--handoffs", "2", "--seconds", "0.1")
-    monkeypatch.setitem(compare.SHORT, "locks", (*tiny, "--idle", "0.1"))
+    monkeypatch.setitem(measuring.SHORT, "locks", (*tiny, "--idle", "0.1"))
     call_command("compare", "locks", short=True)
 
     assert capsys.readouterr().out == "locks: stored.\n"

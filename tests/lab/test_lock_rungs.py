@@ -14,6 +14,8 @@ from typing import Any, ClassVar
 import pytest
 import redis as redis_py
 from redis import Redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 
 from lab.ladder.locks import LOCKS, LockRung
 from lab.ladder.locks.dead_head import DeadHead
@@ -147,7 +149,7 @@ def test_an_unreachable_server_is_an_error_of_the_package(client: Redis, kind: t
     lock = kind(client, "x")
     lease = lock.acquire()
     assert lease is not None
-    lock.client = Redis(unix_socket_path="/nowhere", retry=None)
+    lock.client = Redis(unix_socket_path="/nowhere", retry=Retry(NoBackoff(), 0))
     with pytest.raises(LockUnavailable):
         lock.acquire(blocking=False)
     with pytest.raises(LockUnavailable):

@@ -28,7 +28,7 @@ from lab.workloads.base import Trial
 from lab.workloads.registry import can_play, faults_of, new_experiment
 from locking import zookeeper
 from locking.etcd.lock import QueueTail
-from locking.redis import redlock
+from locking.redis import nodes, redlock
 from servers import zookeeper as zookeeper_server
 from tests.lab.schedule_support import sandbox
 
@@ -256,7 +256,7 @@ def test_what_is_missing_is_named(sandbox: Sandbox, monkeypatch: pytest.MonkeyPa
 
 def test_what_a_step_begins_ends_in_it(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
     """A client goes on trying to reach two nodes when he has voted, and these come back as the next step."""
-    plain = redlock.connect
+    plain = nodes.open_connection
 
     def slowly(*arguments: Any) -> Any:
         try:
@@ -265,7 +265,7 @@ def test_what_a_step_begins_ends_in_it(sandbox: Sandbox, monkeypatch: pytest.Mon
             time.sleep(0.2)
             raise
 
-    monkeypatch.setattr(redlock, "connect", slowly)
+    monkeypatch.setattr(nodes, "open_connection", slowly)
     witness = load("redlock-replicated-nodes")
     assert witness is not None
     assert rehearse(witness, sandbox).broken == witness.invariant

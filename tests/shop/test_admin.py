@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 from functools import partial
-from html.parser import HTMLParser
+from html import unescape
 from typing import Any
 from uuid import uuid4
 
@@ -47,36 +47,11 @@ SALES = "/admin/shop/sale/"
 ORDERS = "/admin/shop/order/"
 
 
-class Rows(HTMLParser):
-    """Parses the rows of a list: the text of each cell by its field."""
-
-    def __init__(self, page: str) -> None:
-        super().__init__()
-        self.rows: list[dict[str, str]] = []
-        self.field = ""
-        self.feed(page)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        if tag == "tr":
-            self.rows.append({})
-        elif tag in ("td", "th"):
-            field = re.search(r"\bfield-(\w+)", dict(attrs).get("class") or "")
-            self.field = field[1] if field else ""
-
-    def handle_endtag(self, tag: str) -> None:
-        if tag in ("td", "th"):
-            self.field = ""
-
-    def handle_data(self, data: str) -> None:
-        if self.field and self.rows:
-            row = self.rows[-1]
-            row[self.field] = " ".join(f"{row.get(self.field, '')} {data}".split())
-
-
 def rows(page: str) -> dict[str, dict[str, str]]:
-    """Return the rows of a list by their first cell."""
-    found = [row for row in Rows(page).rows if row]
-    return {next(iter(row.values())): row for row in found}
+    """Return the rows of a list by their first cell: the text of each cell by its field."""
+    cell = re.compile(r"<t[dh][^>]*\bfield-(\w+)[^>]*>(.*?)</t[dh]>", re.DOTALL)
+    found = [{field: text(html) for field, html in cell.findall(row)} for row in page.split("<tr")[1:]]
+    return {next(iter(row.values())): row for row in found if row}
 
 
 def verdict(page: str) -> str:
@@ -86,7 +61,7 @@ def verdict(page: str) -> str:
 
 
 def text(page: str) -> str:
-    return " ".join(re.sub(r"<[^>]+>", " ", page).split())
+    return unescape(" ".join(re.sub(r"<[^>]+>", " ", page).split()))
 
 
 def get(client: Client, path: str, **query: str) -> str:

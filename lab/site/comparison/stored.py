@@ -22,19 +22,13 @@ from typing import Any, Literal, get_args
 from django.conf import settings
 
 from lab.claims import result_store
-from lab.claims.behaviour import hash_of_files as hash_of
+from lab.claims.staleness import behaviour_of_comparison
 from lab.ladder.catalogue import LADDER
 
 Part = Literal["strategies", "locks"]
 PARTS: tuple[Part, ...] = get_args(Part)
 FILE = Path(settings.BASE_DIR) / "lab" / "claims" / "comparison.json"
 PEER = "peer:redis-py-lock"
-SOURCES: Mapping[Part, Sequence[str]] = {
-    "strategies": ("locking", "inventory", "shop", "loadtest/bench"),
-    "locks": ("locking", "loadtest/bench"),
-}
-"""The code that is measured, and the code that measures it."""
-
 RUNGS: Mapping[Part, Mapping[str, tuple[str, ...]]] = {
     "strategies": {
         "insert-lock": ("lock-table-insert",),
@@ -125,7 +119,7 @@ def store(part: Part, measured: Mapping[str, Any]) -> None:
 
 def source_hash(part: Part) -> str:
     """Return a hash of the code that a part measures."""
-    return hash_of(*(Path(settings.BASE_DIR) / room for room in SOURCES[part]))
+    return behaviour_of_comparison(part)
 
 
 def _strategies(report: Mapping[str, Any]) -> Iterator[Measurement]:
