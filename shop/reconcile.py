@@ -16,7 +16,8 @@ from inventory.reconcile import Repair
 from shop.conservation import broken
 from shop.models import SaleItem
 from shop.orders.queued import SHIFT, save_queued
-from shop.orders.saving import reject, saved, taken
+from shop.orders.saving import reject
+from shop.sold import saved, taken
 
 logger = logging.getLogger(__name__)
 

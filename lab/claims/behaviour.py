@@ -43,7 +43,7 @@ def hash_of_behaviour(roots: Iterable[Any], *, slug: str = "", slugs: Collection
     """Hash the definitions that the roots lead to.
 
     Args:
-        roots: functions and classes of the project or of other packages.
+        roots: functions and classes of the project or of other packages; or keys, for tables.
         slug: the rung in question.
         slugs: all rungs: a table with some of these keys counts by the row of `slug`.
     """

@@ -1,4 +1,4 @@
-"""Signals that end what we do: not before its processes are started, and not lost wherever they come."""
+"""Signals that end a command: they wait until its processes are started, and are not lost in a deletion."""
 
 from __future__ import annotations
 
@@ -8,53 +8,54 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-AGAIN = 0.01
-"""Seconds after which a signal comes again whose exception was lost."""
+REPEAT_DELAY = 0.01
+"""Seconds after which a signal is raised again whose exception was lost."""
 
 
 def insist(number: signal.Signals, error: type[BaseException]) -> None:
-    """See to it, for the rest of this process, that what a signal's handler raises ends what is being done.
+    """For the rest of this process, make sure that the exception of a signal's handler is not lost.
 
-    Python prints what is raised while an object is deleted, and goes on: `__del__` and a weak reference's callback have
-    nobody to raise it to. Then the signal comes again, until it interrupts something else, or the process ends anyway.
+    Python prints an exception that is raised in `__del__` or in the callback of a weak reference, and goes on. Then the
+    signal is raised again, until it interrupts other code or the process ends.
 
-    In the main thread only. It takes SIGALRM.
+    To be called in the main thread. It uses SIGALRM.
 
     Args:
-        error: what the handler raises, exactly.
+        number: the signal.
+        error: the exact type that its handler raises.
     """
     report = sys.unraisablehook
 
-    def lost(what: sys.UnraisableHookArgs) -> None:
+    def lost(unraisable: sys.UnraisableHookArgs) -> None:
         try:
-            if what.exc_type is not error:
-                report(what)
+            if unraisable.exc_type is not error:
+                report(unraisable)
                 return
-        except error:  # it comes in the middle of this, where it would be lost too
+        except error:  # the signal came in this hook, where its exception would be lost too
             pass
-        # No thread is started for it: whatever is being deleted may be so within any lock of this process.
-        signal.setitimer(signal.ITIMER_REAL, AGAIN)
+        # Use a timer, not a thread: the deletion may happen while this thread holds a lock of the interpreter's.
+        signal.setitimer(signal.ITIMER_REAL, REPEAT_DELAY)
 
-    signal.signal(signal.SIGALRM, lambda *came: signal.raise_signal(number))
-    # An interpreter that ends takes its handlers away, and then the alarm would kill it.
+    signal.signal(signal.SIGALRM, lambda *arguments: signal.raise_signal(number))
+    # Ignore the alarm at exit: the interpreter removes its handlers, and the alarm would kill it.
     atexit.register(signal.signal, signal.SIGALRM, signal.SIG_IGN)
     sys.unraisablehook = lost
 
 
 @contextmanager
 def not_interrupted() -> Iterator[None]:
-    """For the block, Ctrl-C waits. It never reaches a process that is started there: we end it, and in good order.
+    """For the block, delay Ctrl-C. It never reaches a process that is started there: its parent ends it in order.
 
-    In the main thread only.
+    To be called in the main thread.
     """
-    came: list[int] = []
-    handler = signal.signal(signal.SIGINT, lambda number, frame: came.append(number))
-    # What is started inherits the mask. For us it is not enough: any other thread takes the signal on our behalf.
+    received: list[int] = []
+    handler = signal.signal(signal.SIGINT, lambda number, frame: received.append(number))
+    # Child processes inherit the mask. The mask alone is not enough here: another thread may receive the signal.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
     try:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
         signal.signal(signal.SIGINT, handler)
-        if came:
+        if received:
             signal.raise_signal(signal.SIGINT)

@@ -9,11 +9,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Literal, get_args
+from typing import Literal, cast, get_args
 
 from lab.claims import comparisons, servers, verify, witness
 from lab.claims.measuring import machine, measure
 from lab.claims.processes import in_processes
+from lab.claims.staleness import Part, behaviour_of_comparison
 from lab.ladder.catalogue import LADDER
 
 Kind = Literal["verdict", "stress", "comparison"]
@@ -79,7 +80,7 @@ def refresh(results: Sequence[Result], *, processes: int) -> Iterator[Measured]:
     yield from _stress([result.name for result in results if result.kind == "stress"], processes)
     for result in results:
         if result.kind == "comparison":
-            _compare(result.name)
+            _compare(cast("Part", result.name))
             yield Measured(result)
 
 
@@ -101,7 +102,7 @@ def _check(slugs: Sequence[str], processes: int) -> Iterator[Measured]:
 def _stress(slugs: Sequence[str], processes: int) -> Iterator[Measured]:
     if not slugs:
         return
-    with servers.running(), closing(in_processes("stress", slugs, processes)) as lines:
+    with servers.running(), closing(in_processes("control", slugs, processes)) as lines:
         for line in lines:
             slug, problem = line["rung"], ""
             if "missing" in line:
@@ -113,12 +114,12 @@ def _stress(slugs: Sequence[str], processes: int) -> Iterator[Measured]:
             yield Measured(Result("stress", slug), problem)
 
 
-def _compare(part: str) -> None:
+def _compare(part: Part) -> None:
     report = measure(part, short=False)
     result = {
         "made": datetime.now(tz=UTC).date().isoformat(),
         "short": False,
-        "source": comparisons.source_hash(part),
+        "source": behaviour_of_comparison(part),
         "machine": machine(),
         "report": report,
     }

@@ -1,4 +1,4 @@
-"""Files of JSON that the commands write and the pages read: always whole, whoever writes beside whom."""
+"""JSON files that commands write and pages read. A reader never sees a part of one, and no writer undoes another."""
 
 from __future__ import annotations
 
@@ -14,37 +14,38 @@ from typing import Any, TypeVar
 
 logger = logging.getLogger(__name__)
 
-Kept = TypeVar("Kept")
-_told: set[Path] = set()
+Result = TypeVar("Result")
+_logged: set[Path] = set()
+"""The damaged files that were logged."""
 
 
-def read(path: Path, parse: Callable[[Any], Kept], again: str) -> Kept | None:
-    """What a file keeps; None when there is none. One that cannot be read counts as none, and that is logged once.
+def read(path: Path, parse: Callable[[Any], Result], again: str) -> Result | None:
+    """Read a file; None when there is none. A file that cannot be read counts as none, and is logged once.
 
     Args:
-        parse: makes something of the JSON.
-        again: the command that makes the file anew.
+        parse: makes the result of the JSON.
+        again: the command that makes the file again.
     """
     try:
         return parse(json.loads(path.read_text(encoding="utf-8")))
     except FileNotFoundError:
         return None
     except (OSError, ValueError, TypeError, AttributeError, LookupError, ArithmeticError) as error:
-        if path not in _told:
-            _told.add(path)
+        if path not in _logged:
+            _logged.add(path)
             logger.error("%s cannot be read (%r). Make it again with: manage.py %s", path, error, again)
         return None
 
 
-def write(path: Path, said: Any) -> None:
-    """Keep something in a file. A folder for it is made if need be."""
+def write(path: Path, value: Any) -> None:
+    """Write a file, and create its folder if there is none."""
     path.parent.mkdir(exist_ok=True)
     with _locked(path.parent):
-        _replace(path, said)
+        _replace(path, value)
 
 
 def change(path: Path, edit: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
-    """Keep in a file what `edit` makes of what is there: an object, which is empty where none can be read."""
+    """Replace the object in a file by what `edit` makes of it. A file that cannot be read counts as an empty object."""
     with _locked(path.parent):
         try:
             before = json.loads(path.read_text(encoding="utf-8"))
@@ -54,19 +55,19 @@ def change(path: Path, edit: Callable[[dict[str, Any]], dict[str, Any]]) -> None
 
 
 def refuse_unless_writable(folder: Path) -> None:
-    """See that files can be kept in a folder, before work is done for nothing.
+    """Check that files can be written in a folder.
 
     Raises:
         OSError: they cannot.
     """
-    # The rights alone do not tell: a disk may be read-only, or full.
+    # Permissions are not enough: the disk may be read-only, or full.
     with TemporaryFile(dir=folder):
         pass
 
 
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """For the block, nobody else writes files in a folder. The folder itself is locked, so no file is left of it."""
+    """For the block, keep other writers out of a folder. The folder itself is locked, so that no lock file is left."""
     opened = os.open(folder, os.O_RDONLY)
     try:
         fcntl.flock(opened, fcntl.LOCK_EX)
@@ -75,12 +76,12 @@ def _locked(folder: Path) -> Iterator[None]:
         os.close(opened)
 
 
-def _replace(path: Path, said: Any) -> None:
-    """Write a file beside it and put that in its place: who reads sees the one or the other, and never a part."""
+def _replace(path: Path, value: Any) -> None:
+    """Write a new file and rename it: a reader sees the old file or the new one, never a part."""
     new = path.with_name(f"{path.name}.new")
     try:
         with new.open("w", encoding="utf-8") as file:
-            file.write(json.dumps(said, indent=1, default=str) + "\n")
+            file.write(json.dumps(value, indent=1, default=str) + "\n")
             file.flush()
             os.fsync(file.fileno())
         new.replace(path)

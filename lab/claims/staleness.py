@@ -1,33 +1,41 @@
-"""Which stored results are out of date: the behaviour of the code that they were measured on has changed since."""
+"""The behaviour that each stored result was measured on, as hashes: a result is out of date when its hash changes."""
 
 from __future__ import annotations
 
 from functools import cache
-from pathlib import Path
-from typing import Any
+from typing import Literal
 
+from lab.claims import finding, stress
 from lab.claims.behaviour import ROOT, hash_of_behaviour, hash_of_files
 from lab.ladder.catalogue import LADDER
 
-MEASURED: dict[str, tuple[str, ...]] = {
+Part = Literal["strategies", "locks"]
+"""A part of the comparison."""
+
+BUILDER = ("lab.workloads.registry", "BUILDERS")
+"""The table of experiments: a rung runs what its row leads to."""
+
+MEASURED: dict[Part, tuple[str, ...]] = {
     "strategies": ("locking", "inventory", "shop/orders", "shop/sales", "shop/api", "shop/runtime", "loadtest/bench"),
     "locks": ("locking", "loadtest/bench"),
 }
-"""The files that each comparison measures."""
+"""The folders whose code a comparison measures, or which measure it."""
 
 
 @cache
 def behaviour_of_verdict(slug: str) -> str:
     """Hash what runs when a rung's claim is checked."""
-    return hash_of_behaviour(_roots(slug), slug=slug, slugs=LADDER)
+    roots = [BUILDER, LADDER[slug].code, finding.find, finding.breaks]
+    return hash_of_behaviour(roots, slug=slug, slugs=LADDER)
 
 
 @cache
-def behaviour_of_comparison(part: str) -> str:
-    """Hash what a comparison measures."""
-    return hash_of_files(*(Path(ROOT) / place for place in MEASURED[part]))
+def behaviour_of_stress(slug: str) -> str:
+    """Hash what runs when a rung is left to chance."""
+    return hash_of_behaviour([BUILDER, LADDER[slug].code, stress.stress], slug=slug, slugs=LADDER)
 
 
-def _roots(slug: str) -> list[Any]:
-    # `find` leads to the scheduler, and by the rung's row of the registry to its workload, faults and checker.
-    return [LADDER[slug].code, "lab.claims.finding:find"]
+@cache
+def behaviour_of_comparison(part: Part) -> str:
+    """Hash what a part of the comparison measures."""
+    return hash_of_files(*(ROOT / folder for folder in MEASURED[part]))

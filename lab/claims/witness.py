@@ -1,13 +1,15 @@
-"""What was found is kept: each flawed rung's witness, how far each sound one was searched, and what came of chance."""
+"""Stored results: the witness of each flawed rung, how far each sound rung was searched, and the stress runs."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from lab.claims import result_store
+from lab.claims.measuring import machine
 from lab.claims.staleness import behaviour_of_verdict
 from lab.explorer.terms import Invariant
 from lab.explorer.trace import Step, Trace
@@ -27,9 +29,9 @@ class Witness:
         rung: the slug.
         invariant: what it breaks.
         clients: how many.
-        schedule: who goes next, or what happens, in order.
-        preemptions: how often somebody was stopped who could go on.
-        events: how many things happened beside the clients' own steps.
+        schedule: the choices, in order: names of actors, and faults.
+        preemptions: how often an actor was stopped that could go on.
+        events: how many faults happened.
     """
 
     rung: str
@@ -41,7 +43,7 @@ class Witness:
 
 
 def load(slug: str) -> Witness | None:
-    """The stored witness of a rung; None when there is none."""
+    """Return the stored witness of a rung; None: there is none."""
 
     def parse(said: Any) -> Witness:
         return Witness(**said | {"schedule": tuple(said["schedule"])})
@@ -50,14 +52,14 @@ def load(slug: str) -> Witness | None:
 
 
 def store(witness: Witness) -> Path:
-    """Keep a witness, one entry of its schedule a line, so that people can read what has changed."""
+    """Store a witness."""
     path = FOLDER / f"{witness.rung}.json"
     result_store.write(path, witness.__dict__)
     return path
 
 
 def trace(slug: str) -> Trace | None:
-    """What a run did on servers that only a search starts: for rungs that are not replayed for a page."""
+    """Return the stored trace of a rung that a page cannot replay, since it needs servers of its own."""
 
     def parse(said: Any) -> Trace:
         del said["ended"]
@@ -67,9 +69,9 @@ def trace(slug: str) -> Trace | None:
     return result_store.read(TRACES / f"{slug}.json", parse, f"ladder --search {slug}")
 
 
-def store_trace(kept: Trace) -> None:
-    """Keep what a run did."""
-    result_store.write(TRACES / f"{kept.rung}.json", kept.as_json())
+def store_trace(run: Trace) -> None:
+    """Store a trace."""
+    result_store.write(TRACES / f"{run.rung}.json", run.as_json())
 
 
 def _frozen(value: Any) -> Any:
@@ -77,27 +79,27 @@ def _frozen(value: Any) -> Any:
 
 
 def verdict(slug: str) -> Mapping[str, Any] | None:
-    """How far a sound rung was searched, by name, and whether its source has changed since (`outdated`).
+    """Return how far a sound rung was searched, and whether its source has changed since (`outdated`).
 
-    `deep` has the searches with wider bounds, if there were any.
+    `deep` lists the searches with wider bounds, if there were any.
     """
     return _kept(VERDICTS, slug, "ladder --deep")
 
 
 def store_verdict(entry: LadderEntry, said: Mapping[str, Any]) -> None:
-    """Keep how far a rung was searched."""
+    """Store how far a rung was searched. Its deep searches stay as long as the source is the same."""
     source, before = source_hash(entry), verdict(entry.slug) or {}
     deep = {"deep": before["deep"]} if before.get("source") == source and "deep" in before else {}
     _keep(VERDICTS, entry, {**deep, **said})
 
 
 def control(slug: str) -> Mapping[str, Any] | None:
-    """How often a rung broke (`broken`) in how many `tries` without a controller, and whether it is `outdated`."""
+    """Return how often a rung broke (`broken`) in how many attempts (`tries`) of its stress run, and `outdated`."""
     return _kept(CONTROL, slug, "ladder --control")
 
 
 def store_control(entry: LadderEntry, said: Mapping[str, Any]) -> None:
-    """Keep how often a rung broke without a controller."""
+    """Store the stress run of a rung."""
     _keep(CONTROL, entry, said)
 
 
@@ -114,7 +116,8 @@ def _kept(path: Path, slug: str, again: str) -> Mapping[str, Any] | None:
 
 def _keep(path: Path, entry: LadderEntry, said: Mapping[str, Any]) -> None:
     def edit(kept: dict[str, Any]) -> dict[str, Any]:
-        kept[entry.slug] = {**said, "source": source_hash(entry)}
+        made = datetime.now(tz=UTC).date().isoformat()
+        kept[entry.slug] = {**said, "made": made, "machine": machine(), "source": source_hash(entry)}
         return {slug: kept[slug] for slug in LADDER if slug in kept}
 
     result_store.change(path, edit)

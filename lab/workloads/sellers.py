@@ -44,8 +44,9 @@ from lab.workloads.base import NAMES
 from locking import ProcessLock
 from shop import conservation
 from shop.models import Order, OrderItem, Product, Sale, SaleItem
-from shop.orders.saving import reject, save, saved
+from shop.orders.saving import reject, save
 from shop.reconcile import reconcile
+from shop.sold import saved
 
 SKU = "unit"
 KEY = "key of "

@@ -23,7 +23,7 @@ from inventory.stock import all_on_hand
 from inventory.strategies import registry
 from shop.admin.stock_report import stock_report
 from shop.models import Order, OrderItem, Product
-from shop.orders.saving import saved
+from shop.sold import saved
 
 MAX_UNITS = 1_000_000
 LATEST = 20

@@ -7,7 +7,8 @@ import math
 from django.utils import timezone
 
 from inventory.strategies import registry
-from shop.orders.saving import reject, save, saved
+from shop.orders.saving import reject, save
+from shop.sold import saved
 
 SHIFT = 2.0
 """Seconds for which one task saves queued orders. Other tasks, which run every few seconds, need the worker too."""

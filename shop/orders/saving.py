@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from datetime import datetime
 from uuid import UUID
@@ -14,9 +14,10 @@ from django.db.backends.utils import CursorWrapper
 
 from inventory import stock
 from inventory.errors import Duplicate, OverLimit, Refusal, SaleClosed, UnknownCustomer
-from inventory.requests import Buyer, OrderRequest, RequestItem, ReturnedUnits
+from inventory.requests import OrderRequest, RequestItem, ReturnedUnits
 from inventory.strategies import registry
-from shop.models import Allowance, Order, OrderItem
+from shop.models import Order, OrderItem
+from shop.sold import saved
 
 # Rows are written in the order of customer, key and id, so that two batches cannot deadlock, and so that the first of
 # two requests with the same key is the one that is saved.
@@ -300,16 +301,3 @@ def retake_units(order: Order) -> None:
             raise OverLimit(sku, limit=limit, taken=taken)
     taken_again = [ReturnedUnits(order.sale_id, order.customer_id, item.sku, -item.quantity) for item in items]
     transaction.on_commit(lambda: registry.units_returned(taken_again, saved), robust=True)
-
-
-def taken(sku: str, sales: Collection[int]) -> Mapping[Buyer, int]:
-    """Return how many units of a sku each customer of these sales holds, in orders that are pending or paid."""
-    allowances = Allowance.objects.filter(sale__in=sales, sku=sku).values_list("sale", "customer", "taken")
-    return {(sale, customer): units for sale, customer, units in allowances}
-
-
-def saved(requests: Collection[UUID]) -> set[UUID]:
-    """Return which of these requests were sold at some time: they have an order, and it was not rejected."""
-    if not requests:
-        return set()
-    return set(Order.objects.filter(pk__in=requests).exclude(state=Order.State.REJECTED).values_list("pk", flat=True))

@@ -13,8 +13,8 @@ from redis import RedisError
 from inventory import sold_out, stock
 from inventory.strategies import registry
 from shop.models import Sale, SaleItem
-from shop.orders.saving import saved
 from shop.sales import offers
+from shop.sold import saved
 
 
 class CannotPreheat(Exception):

@@ -21,9 +21,9 @@ from inventory.strategies import registry
 from loadtest.preparation import create_customers
 from shop import conservation
 from shop.models import Order, Product, Sale, SaleItem
-from shop.orders.saving import saved
 from shop.sales import lifecycle
 from shop.sales.preheat import preheat_sale
+from shop.sold import saved
 from tests.faults.buyers import BUYERS, Crowd, Purchase
 from tests.faults.faults import CONTROLS, FAULTS
 from tests.faults.parts import Parts, wait_until_idle

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from lab.site.comparison.stored import source_hash
+from lab.claims.comparisons import source_hash
 
 MACHINE = {"cpus": 2, "processor": "x86_64", "python": "3.11.7"}
 

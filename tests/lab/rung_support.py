@@ -6,12 +6,13 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import count
 
+from lab.site.pages.runs import offered
+
 from lab.claims.runs import Impossible, replay
 from lab.explorer.terms import FAULTS_OF_AN_ACTOR, Fault
 from lab.explorer.trace import Trace
 from lab.ladder.catalogue import LADDER
 from lab.sandbox.sandbox import Sandbox
-from lab.site.pages.runs import offered
 
 
 def steps(schedule: str) -> list[str]:

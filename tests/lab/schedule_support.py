@@ -1,4 +1,4 @@
-"""What the tests of schedules share: a sandbox of their own, a search, and a flaw to be found."""
+"""A sandbox, commands and flaws for the tests of schedules."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from django.conf import settings
 
 from lab.claims import verify
 from lab.explorer.search import Bounds, Found, explore
+from lab.explorer.terms import Invariant
 from lab.ladder.catalogue import LADDER
 from lab.sandbox.databases import MOST
 from lab.sandbox.pool import open_sandbox
@@ -22,7 +23,7 @@ from locking.redis import connection
 from servers import Servers
 
 NUMBER = MOST - 1
-"""The sandbox's: the last, which visitors and commands come to last."""
+"""The last sandbox: visitors and commands use the others first."""
 
 
 @pytest.fixture(scope="module")
@@ -34,11 +35,10 @@ def sandbox(servers: Servers, django_db_setup: None, django_db_blocker: object) 
 
 
 def manage(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Run a command in a process of its own."""
+    """Run a command in a process of its own, with the real settings and a wide terminal."""
     command = [sys.executable, str(settings.BASE_DIR / "manage.py"), *arguments]
-    # Of the shop that the settings of this run name, in a terminal that is wide.
-    there = {**os.environ, "DJANGO_SETTINGS_MODULE": "shop.runtime.settings", "COLUMNS": "200", **environment}
-    return subprocess.run(command, capture_output=True, text=True, timeout=240, check=False, env=there)
+    variables = {**os.environ, "DJANGO_SETTINGS_MODULE": "shop.runtime.settings", "COLUMNS": "200", **environment}
+    return subprocess.run(command, capture_output=True, text=True, timeout=240, check=False, env=variables)
 
 
 def searched(slug: str, sandbox: Sandbox, *, clients: int | None = None, bounds: Bounds = verify.SOUND) -> Found:
@@ -46,12 +46,17 @@ def searched(slug: str, sandbox: Sandbox, *, clients: int | None = None, bounds:
     return explore(new_experiment(entry, sandbox, clients), bounds, faults_of(entry), entry.breaks)
 
 
-def mutant(name: str, old: str, new: str, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Change a script of `locking`, and let the server know it, as it knows the others."""
-    plain = connection.script
+def broken_by(found: Found) -> Invariant | None:
+    """Return the invariant that a search has broken."""
+    return found.run.broken if found.run else None
+
+
+def mutate_script(name: str, old: str, new: str, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Change a script of `locking`, and load it into the server as the others are."""
+    original = connection.script
 
     def changed(asked: str) -> tuple[str, str]:
-        text, digest = plain(asked)
+        text, digest = original(asked)
         if asked != name:
             return text, digest
         assert old in text

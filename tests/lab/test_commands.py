@@ -1,4 +1,4 @@
-"""The lab's commands as processes: how they are stopped, and what they say to what they cannot do."""
+"""The lab's commands as processes: how they end when they are interrupted or killed, and what they refuse."""
 
 from __future__ import annotations
 
@@ -19,10 +19,9 @@ import pytest
 from django.conf import settings
 from django.core.management import CommandError, call_command
 
-from lab.claims import interrupts, verify, witness
+from lab.claims import comparisons, interrupts, servers, witness
 from lab.management.commands import compare
 from lab.sandbox.sandbox import Sandbox
-from lab.site.comparison import stored
 from tests.lab.schedule_support import sandbox
 from tests.waiting import wait_for
 
@@ -30,16 +29,16 @@ __all__ = ["sandbox"]
 
 pytestmark = pytest.mark.slow
 
-STOPS = 15.0
-"""Seconds in which a command that is stopped has ended, on a machine that is busy."""
+STOP_TIMEOUT = 15.0
+"""Seconds in which an interrupted command ends, on a busy machine."""
 
 
 @contextmanager
 def running(*arguments: str) -> Iterator[subprocess.Popen[str]]:
-    """A command that is the leader of a process group, as in a terminal."""
+    """A command that leads a process group, as in a terminal."""
     command = [sys.executable, str(settings.BASE_DIR / "manage.py"), *arguments]
     there = {**os.environ, "DJANGO_SETTINGS_MODULE": "shop.runtime.settings"}
-    # Whoever runs the tests in the background has told them, and so what they start, to ignore it.
+    # A shell that runs the tests in the background makes them, and what they start, ignore SIGINT.
     handler = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         process = subprocess.Popen(
@@ -56,17 +55,17 @@ def running(*arguments: str) -> Iterator[subprocess.Popen[str]]:
 
 
 def workers(process: psutil.Process) -> list[psutil.Process]:
-    """The processes in which the command checks rungs."""
+    """Return the processes in which a command checks rungs."""
     return [child for child in process.children() if "spawn_main" in " ".join(child.cmdline())]
 
 
 def at_work(process: psutil.Process) -> bool:
-    """Whether two of them are trying schedules: for as long as it takes to import all, they have no connection."""
+    """Return whether two of them run schedules: while they import modules they have no connection."""
     return sum(len(worker.net_connections("unix")) > 2 for worker in workers(process)) == 2
 
 
 WORKS: dict[str, tuple[tuple[str, ...], Callable[[psutil.Process], object]]] = {
-    "processes that only begin": (("ladder", "--deep", "renewal"), workers),
+    "processes that start": (("ladder", "--deep", "renewal"), workers),
     "two rungs": (("ladder", "--deep", "renewal", "re-entrant", "fence"), at_work),
     "servers of a worker's own": (
         ("ladder", "--deep", "redlock", "renewal"),
@@ -78,7 +77,7 @@ WORKS: dict[str, tuple[tuple[str, ...], Callable[[psutil.Process], object]]] = {
 
 
 @pytest.mark.parametrize(("arguments", "works"), WORKS.values(), ids=WORKS)
-def test_a_command_that_is_stopped_ends_at_once_with_all_that_it_started(
+def test_an_interrupted_command_ends_with_all_that_it_started(
     sandbox: Sandbox, arguments: tuple[str, ...], works: Callable[[psutil.Process], object]
 ) -> None:
     with running(*arguments) as process:
@@ -88,31 +87,31 @@ def test_a_command_that_is_stopped_ends_at_once_with_all_that_it_started(
         started = command.children(recursive=True)
         began = time.monotonic()
         os.killpg(process.pid, signal.SIGINT)
-        said, complaint = process.communicate(timeout=60)
-        assert time.monotonic() - began < STOPS
-    assert (process.returncode, said) == (130, "")
-    assert complaint.splitlines()[-1] == "Stopped; what was stored so far is kept."
-    assert "Traceback" not in complaint
+        output, errors = process.communicate(timeout=60)
+        assert time.monotonic() - began < STOP_TIMEOUT
+    assert (process.returncode, output) == (130, "")
+    assert errors.splitlines()[-1] == "Stopped. The results that were stored so far are kept."
+    assert "Traceback" not in errors
     wait_for(lambda: not any(map(psutil.Process.is_running, started)), "all that it started to be gone", timeout=5)
 
 
 DELETES = """
 import atexit, signal, sys, time
-from lab.schedule import interrupts
+from lab.claims import interrupts
 
 class Deleted:
     def __del__(self, signal=signal, sleep=time.sleep):
         {deleted}
 
 signal.signal(signal.SIGTERM, lambda *came: sys.exit(7))
-signal.signal(signal.SIGINT, signal.default_int_handler)  # who runs the tests in the background has it ignored
+signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored when the tests run in the background
 if {insists}:
     interrupts.insist(signal.{signal}, {error})
 """
-"""A process that is told to end while it deletes something. {deleted}: what it does then."""
+"""A process that gets a signal while it deletes an object. {deleted}: what it does then."""
 
 MEANWHILE = """
-interrupts.AGAIN = 1.0  # a busy machine takes its time for what comes next
+interrupts.REPEAT_DELAY = 1.0  # a busy machine needs time for the next lines
 Deleted()
 print("goes on", flush=True)
 time.sleep({rest})
@@ -135,9 +134,7 @@ def deleting(program: str, **blanks: Any) -> subprocess.CompletedProcess[str]:
     ("number", "error", "status"), [("SIGTERM", "SystemExit", 7), ("SIGINT", "KeyboardInterrupt", -signal.SIGINT)]
 )
 @pytest.mark.parametrize("insists", [True, False])
-def test_a_signal_that_comes_while_something_is_deleted_is_not_lost(
-    number: str, error: str, status: int, *, insists: bool
-) -> None:
+def test_a_signal_during_a_deletion_is_not_lost(number: str, error: str, status: int, *, insists: bool) -> None:
     deleted = f"signal.raise_signal(signal.{number})"
     rest = 60 if insists else 0.1
     done = deleting(MEANWHILE, deleted=deleted, signal=number, error=error, insists=insists, rest=rest)
@@ -146,12 +143,12 @@ def test_a_signal_that_comes_while_something_is_deleted_is_not_lost(
 
 
 @pytest.mark.parametrize(("number", "error"), [("SIGTERM", "SystemExit"), ("SIGINT", "KeyboardInterrupt")])
-def test_a_signal_that_comes_when_a_process_ends_anyway_changes_nothing(number: str, error: str) -> None:
+def test_a_signal_while_a_process_ends_changes_nothing(number: str, error: str) -> None:
     done = deleting(AT_ITS_END, deleted="sleep(0.3)", signal=number, error=error, insists=True)
     assert (done.returncode, done.stderr) == (3, "")
 
 
-def test_a_command_that_is_killed_leaves_no_process_behind(sandbox: Sandbox) -> None:
+def test_a_killed_command_leaves_no_process(sandbox: Sandbox) -> None:
     with running("ladder", "--deep", "renewal", "re-entrant", "fence") as process:
         command = psutil.Process(process.pid)
         wait_for(lambda: process.poll() is not None or at_work(command), "the command to work", timeout=60)
@@ -161,7 +158,7 @@ def test_a_command_that_is_killed_leaves_no_process_behind(sandbox: Sandbox) -> 
     wait_for(lambda: not any(map(psutil.Process.is_running, started)), "all that it started to be gone")
 
 
-def test_ctrl_c_waits_until_all_processes_are_started_whichever_thread_takes_it(
+def test_ctrl_c_waits_until_all_processes_are_started(
     another_thread: threading.Thread, interruptible: socket.socket
 ) -> None:
     went_on = False
@@ -190,7 +187,7 @@ def another_thread() -> Iterator[threading.Thread]:
 
 @pytest.fixture
 def interruptible() -> Iterator[socket.socket]:
-    """Ctrl-C interrupts this process, whoever started it; here is told that the signal has come."""
+    """Ctrl-C interrupts this process; the socket tells when the signal has come."""
     handler = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         told, tells = socket.socketpair()
@@ -206,14 +203,14 @@ def interruptible() -> Iterator[socket.socket]:
         signal.signal(signal.SIGINT, handler)
 
 
-def test_what_could_not_be_kept_is_not_looked_for(
+def test_nothing_is_measured_that_could_not_be_stored(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    # A folder in which not even root can make a file.
+    # A folder in which not even root can create a file.
     nowhere = tmp_path / "nowhere"
     nowhere.touch()
-    monkeypatch.setattr(verify, "servers", lambda: pytest.fail("it begins"))
-    monkeypatch.setattr(compare.Command, "measure", lambda *command, **options: pytest.fail("it begins"))
+    monkeypatch.setattr(servers, "running", lambda: pytest.fail("It begins."))
+    monkeypatch.setattr(compare, "measure", lambda *arguments, **options: pytest.fail("It begins."))
     for place, path in (("CONTROL", nowhere / "control.json"), ("FOLDER", nowhere)):
         with monkeypatch.context() as patch:
             patch.setattr(witness, place, path)
@@ -221,11 +218,11 @@ def test_what_could_not_be_kept_is_not_looked_for(
                 refuses("ladder", job, "renewal")
     call_command("ladder", "renewal")
     assert "renewal" in capsys.readouterr().out
-    monkeypatch.setattr(stored, "FILE", nowhere / "comparison.json")
+    monkeypatch.setattr(comparisons, "FILE", nowhere / "comparison.json")
     refuses("compare", "locks")
 
 
 def refuses(*command: str) -> None:
-    with pytest.raises(CommandError, match="let this user write there first") as refused:
+    with pytest.raises(CommandError, match="Give this user write access first") as refused:
         call_command(*command)
     assert refused.value.returncode == 2

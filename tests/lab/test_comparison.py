@@ -14,12 +14,11 @@ import pytest
 from django.core.management import CommandError, call_command
 from django.test import Client
 
-from lab.claims import measuring, staleness
+from lab.claims import comparisons, measuring, staleness
+from lab.claims.comparisons import PARTS, Measurement, Part
 from lab.ladder.catalogue import LADDER
-from lab.site.comparison import stored
 from lab.site.comparison.advice import ARGUMENTS
 from lab.site.comparison.links import links_to_comparison
-from lab.site.comparison.stored import PARTS, Measurement, Part
 from servers import zookeeper
 from tests.lab.comparison_support import STORED
 
@@ -33,7 +32,7 @@ SHORT = "This was a short run"
 def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The file of the comparison, which does not exist yet."""
     path = tmp_path / "comparison.json"
-    monkeypatch.setattr(stored, "FILE", path)
+    monkeypatch.setattr(comparisons, "FILE", path)
     return path
 
 
@@ -155,7 +154,7 @@ def test_unsupported_advice_is_not_given(file: Path, per_s: float | None) -> Non
 
 
 def test_every_name_in_the_advice_is_measured() -> None:
-    names = {part: {row.name for row in found.rows} for part in PARTS if (found := stored.load(part))}
+    names = {part: {row.name for row in found.rows} for part in PARTS if (found := comparisons.load(part))}
     for argument in ARGUMENTS:
         assert {argument.better, argument.worse} <= names[argument.part]
 
@@ -172,7 +171,7 @@ def test_rungs_and_their_rows_link_to_each_other() -> None:
             assert address == PAGE
             (row,) = re.findall(rf'<tr id="{anchor}".*?</tr>', shown)
             assert f'href="/lab/rungs/{slug}/"' in row
-    assert all(slug in LADDER for part in PARTS for slugs in stored.RUNGS[part].values() for slug in slugs)
+    assert all(slug in LADDER for part in PARTS for slugs in comparisons.RUNGS[part].values() for slug in slugs)
 
 
 # The command
@@ -192,7 +191,7 @@ def test_the_command_stores_what_it_measures_and_keeps_the_rest(
 
     assert capsys.readouterr().out == "locks: stored.\n"
     assert json.loads(file.read_text())["strategies"] == STORED["strategies"]
-    measured = stored.load("locks")
+    measured = comparisons.load("locks")
     assert measured is not None
     assert (measured.short, measured.stale) == (True, False)
     ours, theirs = measured.rows

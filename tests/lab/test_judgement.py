@@ -1,4 +1,4 @@
-"""What a sound rung answers is judged, too: a flaw in each of them is found within the bounds of `--verify`."""
+"""`--verify` judges the answers of sound rungs too: it finds a flaw that is put into one of them."""
 
 from __future__ import annotations
 
@@ -25,37 +25,37 @@ from lab.explorer.search import Bounds
 from lab.sandbox.sandbox import Sandbox
 from lab.workloads import sellers
 from locking import LockUnavailable, RedisLock
-from tests.lab.schedule_support import mutant, sandbox
+from tests.lab.schedule_support import mutate_script, sandbox
 
 __all__ = ["sandbox"]
 
 pytestmark = pytest.mark.slow
 
 
-class SaysSold(GuardedUpdate):
-    """It says so, and sells nothing."""
+def assert_found(slug: str, sandbox: Sandbox, why: str) -> None:
+    line = verify.check(slug, sandbox)
+    assert line["verdict"] == "broken"
+    assert why in line["why"]
 
+
+class SellsNothing(GuardedUpdate):
     def _place(self, order: OrderRequest, save: Save) -> Placement:
         return Placement.COMMITTED
 
 
 class AlwaysBusy(RowLockStrategy):
-    """It refuses everybody."""
-
     def _place(self, order: OrderRequest, save: Save) -> Placement:
         raise StockBusy("Ask again.")
 
 
-class Drops(LuaQueue):
-    """Its worker takes requests off the queue, and does not save them."""
+class DropsOrders(LuaQueue):
+    """Its worker takes requests off the queue without saving them."""
 
     def _save(self, entries: Sequence[QueueEntry], *rest: Any) -> None:
         self.queue().finish_saved(entries)
 
 
 class KnowsOneSegment(SegmentedLock):
-    """It never looks at the others."""
-
     def look(self, sku: str) -> dict[int, int]:
         return {0: super().look(sku)[0]}
 
@@ -64,97 +64,83 @@ class KnowsOneSegment(SegmentedLock):
 
 
 @pytest.mark.parametrize(
-    ("slug", "flawed", "breaks"),
+    ("slug", "flawed", "why"),
     [
-        ("guarded-update", SaysSold, "was told sold, and has no order"),
+        ("guarded-update", SellsNothing, "was told sold but has no order"),
         ("row-lock", AlwaysBusy, "is refused (StockBusy)"),
-        ("segmented-lock", KnowsOneSegment, "was told sold out, and 1 are left"),
-        ("lua-queue", Drops, "was told queued, and has no order"),
+        ("segmented-lock", KnowsOneSegment, "was told sold out, but 1 are left"),
+        ("lua-queue", DropsOrders, "was told queued but has no order"),
     ],
 )
-def test_who_answers_what_is_not_so_is_found(
-    sandbox: Sandbox, slug: str, flawed: type[Strategy], breaks: str, monkeypatch: pytest.MonkeyPatch
+def test_a_wrong_answer_is_found(
+    sandbox: Sandbox, slug: str, flawed: type[Strategy], why: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plain = sellers.STRATEGIES[slug]
-    monkeypatch.setitem(sellers.STRATEGIES, slug, lambda: become(plain(), flawed))
-    assert_found(slug, sandbox, breaks)
+    make = sellers.STRATEGIES[slug]
+
+    def make_flawed() -> Strategy:
+        strategy = make()
+        strategy.__class__ = flawed
+        return strategy
+
+    monkeypatch.setitem(sellers.STRATEGIES, slug, make_flawed)
+    assert_found(slug, sandbox, why)
 
 
 def test_a_reservation_that_never_ends_is_found(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever comes later is told for ever that somebody may still want the units."""
     monkeypatch.setattr(Counters, "give_back", lambda self, *rest: False)
     assert_found("lua", sandbox, "is refused (StockReserved)")
 
 
-def test_a_group_that_is_answered_and_not_saved_is_found(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
-    plain = bulk.commit
+def test_a_group_that_is_not_saved_is_found(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    original = bulk.commit
 
-    def alone(requests: Sequence[OrderRequest], save: Save) -> Mapping[Any, Any]:
-        return plain(requests, save) if len(requests) == 1 else {}
+    def commit(requests: Sequence[OrderRequest], save: Save) -> Mapping[Any, Any]:
+        return original(requests, save) if len(requests) == 1 else {}
 
-    monkeypatch.setattr(bulk, "commit", alone)
-    assert_found("group-commit", sandbox, "was told sold, and has no order")
+    monkeypatch.setattr(bulk, "commit", commit)
+    assert_found("group-commit", sandbox, "was told sold but has no order")
 
 
-def test_a_refusal_because_somebody_holds_what_he_never_pays_for_is_found(
-    sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    plain = unit_rows.take_unlocked
+def test_sold_out_while_another_buyer_may_fail_is_found(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    original = unit_rows.take_unlocked
 
-    def only_look(item: RequestItem) -> None:
+    def take_unlocked(item: RequestItem) -> None:
         try:
-            plain(item)
+            original(item)
         except unit_rows.TooFewUnlocked:
             raise SoldOut(item.sku, wanted=item.quantity, left=0) from None
 
-    monkeypatch.setattr(unit_rows, "take_unlocked", only_look)
-    assert_found("unit-rows", sandbox, "was told sold out, and 1 are left")
+    monkeypatch.setattr(unit_rows, "take_unlocked", take_unlocked)
+    assert_found("unit-rows", sandbox, "was told sold out, but 1 are left")
 
 
 @pytest.mark.parametrize("slug", ["renewal", "woken"])
-def test_a_lock_that_nobody_is_ever_granted_is_found(
-    sandbox: Sandbox, slug: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_lock_that_is_never_granted_is_found(sandbox: Sandbox, slug: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*arguments: Any, **options: Any) -> None:
         raise LockUnavailable("Try again.")
 
     monkeypatch.setattr(RedisLock, "acquire", refuse)
-    assert_found(slug, sandbox, "could have bought, and got nothing")
+    assert_found(slug, sandbox, "could have bought a unit but got none")
 
 
-def test_a_release_without_its_owner_check_is_found_by_verify(
-    sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It takes a third client: one is late with his release, one holds the lock by now, one gets it too early."""
-    mutant("release", "if redis.call('GET', KEYS[1]) ~= ARGV[1] then", "if false then", sandbox, monkeypatch)
+def test_a_release_without_the_owner_check_is_found(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It takes three clients: a late release of the first frees the lock of the second, and the third gets it."""
+    mutate_script("release", "if redis.call('GET', KEYS[1]) ~= ARGV[1] then", "if false then", sandbox, monkeypatch)
     assert_found("renewal", sandbox, "are inside at the same time")
 
 
-def test_a_sound_rung_of_which_not_all_schedules_were_tried_is_not_reproduced(
-    sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_incomplete_search_does_not_reproduce_a_claim(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(verify, "SOUND", Bounds(preemptions=1, faults=1))
     monkeypatch.setitem(verify.CROWDED, "stock", Bounds(preemptions=0, faults=0))
-    plain, times = search._walk, count()
+    original, times = search._walk, count()
 
-    def diverges_once(*arguments: Any) -> Any:
+    def diverge_once(*arguments: Any) -> Any:
         if next(times) == 3:
             raise search.Diverged
-        return plain(*arguments)
+        return original(*arguments)
 
     assert verify.reproduced(verify.check("lua-queue", sandbox))
-    monkeypatch.setattr(search, "_walk", diverges_once)
-    said = verify.check("lua-queue", sandbox)
-    assert (said["verdict"], said["exhausted"]) == ("held", False)
-    assert not verify.reproduced(said)
-
-
-def become(strategy: Strategy, flawed: type[Strategy]) -> Strategy:
-    strategy.__class__ = flawed
-    return strategy
-
-
-def assert_found(slug: str, sandbox: Sandbox, why: str) -> None:
-    said = verify.check(slug, sandbox)
-    assert said["verdict"] == "broken"
-    assert why in said["why"]
+    monkeypatch.setattr(search, "_walk", diverge_once)
+    line = verify.check("lua-queue", sandbox)
+    assert (line["verdict"], line["exhausted"]) == ("held", False)
+    assert not verify.reproduced(line)

@@ -1,4 +1,4 @@
-"""The commands of the ladder: what they say, keep and refuse."""
+"""The commands `ladder`, `explore` and `replay`: what they print, store and refuse."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import pytest
 from django.core.management import CommandError, call_command
 
 from lab.claims import verify, witness
+from lab.claims.finding import REPLAYS
 from lab.ladder.catalogue import LADDER
 from lab.sandbox.sandbox import Sandbox
 from tests.lab.schedule_support import manage, sandbox
@@ -33,33 +34,27 @@ def test_verify_reports_each_claim_as_json(sandbox: Sandbox) -> None:
     assert (sound["exhausted"], sound["clients"], sound["preemptions"], sound["events"]) == (True, 2, 2, 1)
     keys = "rung track claim verdict replays broken schedules exhausted clients preemptions events seconds"
     assert {*keys.split()} == {*flawed} == {*sound} - {"also", "completed", "sampled"}
-    (crowd,) = sound["also"]  # not always exhausted: whom Postgres serves first of two who wait for a row is its choice
+    (crowd,) = sound["also"]  # not always exhausted: Postgres decides which of two waiters it serves first
     assert (crowd["clients"], crowd["preemptions"], crowd["events"]) == (3, 1, 1)
 
 
 @pytest.mark.parametrize(("broken", "replays"), [(None, 0), (3, REPLAYS)])
-def test_a_flawed_rung_that_is_not_reproduced_has_a_whole_line(
+def test_a_flawed_rung_that_is_not_reproduced_has_a_complete_line(
     sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch, broken: int | None, replays: int
 ) -> None:
-    """Whether there is no witness, or one that breaks it now and then."""
+    """There is no witness, or one that breaks it only now and then."""
     if broken is None:
         monkeypatch.setattr(verify, "load", lambda slug: None)
     monkeypatch.setattr(verify, "breaks", lambda *arguments: broken)
     line = verify.check("no-lock", sandbox)
-    assert (line["verdict"], line["broken"], line["replays"], line["schedules"]) == (
-        "held",
-        broken or 0,
-        replays,
-        replays,
-    )
+    figures = [line[name] for name in ("verdict", "broken", "replays", "schedules")]
+    assert figures == ["held", broken or 0, replays, replays]
     assert {"clients", "preemptions", "events"} < {*line}
     assert not verify.reproduced(line)
 
 
-def test_a_rung_whose_server_is_not_installed_says_so_and_the_others_are_checked(
-    sandbox: Sandbox, tmp_path: Path
-) -> None:
-    nothing = {"PATH": str(tmp_path)}  # and so no Java
+def test_a_missing_server_is_named_and_other_rungs_are_checked(sandbox: Sandbox, tmp_path: Path) -> None:
+    nothing = {"PATH": str(tmp_path)}  # without Java
     verify_both = "ladder", "--verify", "zookeeper", "get-then-set"
     done = manage(*verify_both, "--json", **nothing)
     assert done.returncode == 1
@@ -77,11 +72,11 @@ def test_a_rung_whose_server_is_not_installed_says_so_and_the_others_are_checked
     assert "apt-get install zookeeper" in table.stdout
 
 
-def test_a_rung_whose_server_is_not_installed_is_not_left_to_chance(sandbox: Sandbox, tmp_path: Path) -> None:
+def test_no_stress_run_is_stored_for_a_missing_server(sandbox: Sandbox, tmp_path: Path) -> None:
     before = witness.CONTROL.read_bytes()
     done = manage("ladder", "--control", "zookeeper", "--tries", "1", PATH=str(tmp_path))
     assert done.returncode == 1
-    assert f"Not left to chance: zookeeper ({NO_ZOOKEEPER})." in done.stderr
+    assert f"Not run: zookeeper ({NO_ZOOKEEPER})." in done.stderr
     assert "Traceback" not in done.stderr
     assert witness.CONTROL.read_bytes() == before
 
@@ -93,57 +88,57 @@ def test_a_command_names_the_server_that_is_not_installed(sandbox: Sandbox, tmp_
     assert done.stderr.endswith(f"CommandError: {NO_ZOOKEEPER}\n")
 
 
-def test_what_could_not_be_checked_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unchecked_rung_is_not_stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(witness, "VERDICTS", tmp_path / "verdicts.json")
     verify.keep(verify.unchecked("zookeeper", "ZooKeeper is not installed"))
     assert witness.verdict("zookeeper") is None
 
 
 @pytest.mark.parametrize(
-    ("arguments", "status", "says"),
+    ("arguments", "status", "text"),
     [
         (("explore", "no-lock"), 0, "is broken (conserved)"),
         (("explore", "no-lock", "--preemptions", "0"), 1, "held. All"),
         (("explore", "nothing"), 2, "There is no rung nothing"),
-        (("explore", "no-lock", "--clients", "9"), 2, "--clients: a number from 1 to 6, and not 9"),
+        (("explore", "no-lock", "--clients", "9"), 2, "--clients: must be a number from 1 to 6, not 9"),
         (("replay", "no-lock"), 0, "Broken: conserved"),
         (("replay", "no-lock", "A,Z"), 2, "'Z' cannot come next"),
         (("replay", "no-lock", " A, B ,B,A"), 0, "Broken: conserved"),
         (("replay", "no-lock", "A,B,C,C,B,A"), 2, "'C' cannot come next"),
         (("replay", "no-lock", "A,B,C,C,B,A", "--clients", "3"), 0, "Broken: conserved"),
         (("replay", "no-lock", "--on", "renewal"), 0, "Nothing is broken"),
-        (("ladder", "renewal", "--verify", "--tries", "5"), 2, "goes with --control"),
+        (("ladder", "renewal", "--verify", "--tries", "5"), 2, "only with --control"),
         (("ladder",), 0, "get-compare-del"),
     ],
 )
-def test_a_command_says_what_it_found(sandbox: Sandbox, arguments: tuple[str, ...], status: int, says: str) -> None:
+def test_output_and_status(sandbox: Sandbox, arguments: tuple[str, ...], status: int, text: str) -> None:
     done = manage(*arguments)
-    assert says in done.stdout + done.stderr
+    assert text in done.stdout + done.stderr
     assert done.returncode == status
 
 
 @pytest.mark.parametrize(
-    ("arguments", "says"),
+    ("arguments", "text"),
     [
-        (("explore", "no-lock", "--clients", "0"), "--clients: a number from 1 to 6, and not 0"),
-        (("explore", "fence", "--schedules", "0"), "--schedules: a number from 1, and not 0"),
-        (("explore", "fence", "--preemptions", "-1"), "--preemptions: a number from 0, and not -1"),
-        (("explore", "fence", "--events", "one"), "--events: a number from 0, and not one"),
-        (("replay", "no-lock", "--clients", "7"), "--clients: a number from 1 to 6, and not 7"),
+        (("explore", "no-lock", "--clients", "0"), "--clients: must be a number from 1 to 6, not 0"),
+        (("explore", "fence", "--schedules", "0"), "--schedules: must be a number from 1, not 0"),
+        (("explore", "fence", "--preemptions", "-1"), "--preemptions: must be a number from 0, not -1"),
+        (("explore", "fence", "--events", "one"), "--events: must be a number from 0, not one"),
+        (("replay", "no-lock", "--clients", "7"), "--clients: must be a number from 1 to 6, not 7"),
         (("replay", "no-lock", "--on", "nothing"), "There is no rung nothing"),
         (("replay", "nothing"), "There is no rung nothing"),
         (("ladder", "nothing", "--verify"), "There is no rung nothing"),
-        (("ladder", "renewal", "--verify", "--schedules", "5"), "goes with --deep"),
-        (("ladder", "renewal", "--deep", "--schedules", "0"), "--schedules: a number from 1, and not 0"),
-        (("ladder", "renewal", "--control", "--tries", "0"), "--tries: a number from 1, and not 0"),
+        (("ladder", "renewal", "--verify", "--schedules", "5"), "only with --deep"),
+        (("ladder", "renewal", "--deep", "--schedules", "0"), "--schedules: must be a number from 1, not 0"),
+        (("ladder", "renewal", "--control", "--tries", "0"), "--tries: must be a number from 1, not 0"),
     ],
 )
-def test_what_is_out_of_bounds_is_refused(arguments: tuple[str, ...], says: str) -> None:
-    with pytest.raises(CommandError, match=says):
+def test_wrong_arguments_are_refused(arguments: tuple[str, ...], text: str) -> None:
+    with pytest.raises(CommandError, match=text):
         call_command(*arguments)
 
 
-def test_what_the_search_tells_to_type_shows_what_it_found(sandbox: Sandbox) -> None:
+def test_the_hint_of_explore_replays_what_it_found(sandbox: Sandbox) -> None:
     found = manage("explore", "setnx", "--clients", "3")
     assert found.returncode == 0, found.stderr
     hint = found.stdout.splitlines()[-1].partition("See it: manage.py ")[2]
@@ -153,22 +148,18 @@ def test_what_the_search_tells_to_type_shows_what_it_found(sandbox: Sandbox) -> 
     assert f"Broken: {LADDER['setnx'].breaks}" in shown.stdout
 
 
-def test_a_kept_verdict_is_out_of_date_when_the_source_has_changed(
+def test_a_stored_verdict_is_out_of_date_when_the_source_changes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(witness, "VERDICTS", tmp_path / "verdicts.json")
     assert witness.verdict("renewal") is None
     line = {"rung": "renewal", "claim": "sound", "verdict": "held", "schedules": 111, "exhausted": True, "clients": 2}
-    verify.keep({**line, "preemptions": 2, "events": 1, "deep": [{"schedules": 5}]})
-    verify.keep({**line, "preemptions": 2, "events": 1})
-    kept = witness.verdict("renewal")
-    assert kept is not None
-    assert (kept["schedules"], kept["deep"], kept["outdated"]) == (111, [{"schedules": 5}], False)
+    line |= {"preemptions": 2, "events": 1}
+    verify.keep({**line, "deep": [{"schedules": 5}]})
+    verify.keep(line)
+    stored = witness.verdict("renewal") or {}
+    assert (stored["schedules"], stored["deep"], stored["outdated"]) == (111, [{"schedules": 5}], False)
     monkeypatch.setattr(witness, "source_hash", lambda entry: "another")
-    kept = witness.verdict("renewal")
-    assert kept is not None
-    assert kept["outdated"]
-    verify.keep({**line, "preemptions": 2, "events": 1})
-    kept = witness.verdict("renewal")
-    assert kept is not None
-    assert "deep" not in kept, "it was of another source"
+    assert (witness.verdict("renewal") or {})["outdated"]
+    verify.keep(line)
+    assert "deep" not in (witness.verdict("renewal") or {}), "as it belongs to another source"

@@ -181,6 +181,7 @@ def test_the_difference_is_what_the_next_rung_changes(reader: Client) -> None:
     changes = reader.get("/lab/rungs/get-compare-del/").context["difference"]
     assert ("removed", '-    slug = "get-compare-del"') in changes
     assert ("added", '+    slug = "watch-release"') in changes
+    assert not any("Flawed:" in line for _, line in changes), "docstrings are left out"
     assert reader.get("/lab/rungs/lua-release/").context["difference"] is None
 
 

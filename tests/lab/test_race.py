@@ -208,7 +208,7 @@ def test_a_folder_is_removed_only_after_its_servers_have_stopped(monkeypatch: py
     removal.join()
     own.create()
     assert servers.ownership.take()
-    monkeypatch.setattr(isolation, "PATIENCE", 0.0)
+    monkeypatch.setattr(isolation, "STOP_TIMEOUT", 0.0)
     with pytest.raises(ServerError, match="its servers run"):
         isolation.remove(own)
     servers.ownership.release()

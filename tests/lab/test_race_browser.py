@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import expect
 
-from lab.site.comparison import stored
+from lab.claims import comparisons
 from lab.site.race.start import race_lock
 from lab.site.race.state import Race, Racer
 from tests.lab.comparison_support import STORED
@@ -50,7 +50,7 @@ def one_at_a_time(redis: Any) -> Iterator[None]:
 def measured(redis: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "comparison.json"
     file.write_text(json.dumps(STORED))
-    monkeypatch.setattr(stored, "FILE", file)
+    monkeypatch.setattr(comparisons, "FILE", file)
 
 
 @pytest.mark.usefixtures("one_at_a_time")

@@ -1,4 +1,4 @@
-"""What is kept in files: nobody reads a part, no writer undoes another, and what is damaged counts as not there."""
+"""Stored results: a reader never sees a part of a file, no writer undoes another, and a damaged file counts as none."""
 
 from __future__ import annotations
 
@@ -11,32 +11,28 @@ from typing import Any
 import pytest
 from django.test import Client
 
-from lab.claims import result_store, witness
+from lab.claims import comparisons, result_store, witness
 from lab.ladder.catalogue import LADDER
-from lab.site.comparison import stored
 from tests.waiting import wait_for
 
 LINE = {"broken": 1, "tries": 2}
 
 
 @pytest.fixture(autouse=True)
-def _nothing_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(result_store, "_told", set())
+def _nothing_is_logged_yet(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(result_store, "_logged", set())
 
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where everything is kept: an empty folder."""
+    """An empty folder in which everything is comparisons."""
     for name in ("FOLDER", "TRACES", "VERDICTS", "CONTROL"):
         monkeypatch.setattr(witness, name, tmp_path / getattr(witness, name).name)
-    monkeypatch.setattr(stored, "FILE", tmp_path / stored.FILE.name)
+    monkeypatch.setattr(comparisons, "FILE", tmp_path / comparisons.FILE.name)
     return tmp_path
 
 
-# Writing
-
-
-def test_who_reads_beside_a_writer_reads_the_old_file_to_its_end(tmp_path: Path) -> None:
+def test_a_reader_reads_the_old_file_to_its_end(tmp_path: Path) -> None:
     path = tmp_path / "kept.json"
     result_store.write(path, ["old"] * 10_000)
     with path.open() as reader:
@@ -46,12 +42,12 @@ def test_who_reads_beside_a_writer_reads_the_old_file_to_its_end(tmp_path: Path)
     assert json.loads(path.read_text()) == ["new"]
 
 
-def test_of_two_writers_one_waits_for_the_other_and_both_are_kept(folder: Path) -> None:
+def test_two_writers_do_not_undo_each_other(folder: Path) -> None:
     second = threading.Thread(target=witness.store_control, args=(LADDER["renewal"], LINE))
 
     def edit(kept: dict[str, Any]) -> dict[str, Any]:
         second.start()
-        # Long enough for it to be done, if it did not wait.
+        # Long enough for it to finish if it did not wait.
         second.join(0.3)
         assert second.is_alive()
         return {**kept, "no-lock": {**LINE, "source": ""}}
@@ -61,7 +57,7 @@ def test_of_two_writers_one_waits_for_the_other_and_both_are_kept(folder: Path) 
     assert {*json.loads(witness.CONTROL.read_text())} == {"no-lock", "renewal"}
 
 
-def test_a_writer_that_fails_leaves_what_there_was_and_nothing_beside_it(tmp_path: Path) -> None:
+def test_a_failed_write_leaves_the_old_file_and_no_other(tmp_path: Path) -> None:
     path = tmp_path / "kept.json"
     result_store.write(path, "old")
     endless: list[Any] = []
@@ -72,14 +68,12 @@ def test_a_writer_that_fails_leaves_what_there_was_and_nothing_beside_it(tmp_pat
     assert json.loads(path.read_text()) == "old"
 
 
-def test_what_is_measured_of_one_part_leaves_the_other(folder: Path) -> None:
-    stored.store("locks", {"made": "first"})
-    stored.store("strategies", {"made": "second"})
-    stored.store("locks", {"made": "third"})
-    assert json.loads(stored.FILE.read_text()) == {"locks": {"made": "third"}, "strategies": {"made": "second"}}
+def test_storing_one_part_keeps_the_other(folder: Path) -> None:
+    comparisons.store("locks", {"made": "first"})
+    comparisons.store("strategies", {"made": "second"})
+    comparisons.store("locks", {"made": "third"})
+    assert json.loads(comparisons.FILE.read_text()) == {"locks": {"made": "third"}, "strategies": {"made": "second"}}
 
-
-# Damaged files
 
 DAMAGED = ["", "{", "[]", "null", '"text"', '{"no-lock": {"broken": 1', '{"no-lock": []}', '{"no-lock": {"tries": 2}}']
 
@@ -93,7 +87,7 @@ def test_a_damaged_file_counts_as_none(folder: Path, text: str) -> None:
     for path in (
         witness.VERDICTS,
         witness.CONTROL,
-        stored.FILE,
+        comparisons.FILE,
         witness.FOLDER / "no-lock.json",
         witness.TRACES / "redlock.json",
     ):
@@ -102,27 +96,28 @@ def test_a_damaged_file_counts_as_none(folder: Path, text: str) -> None:
         assert Client().get(address).status_code == 200
     assert witness.load("no-lock") is witness.control("no-lock") is witness.trace("redlock") is None
     witness.store_control(LADDER["no-lock"], LINE)
-    assert witness.control("no-lock") == {**LINE, "source": witness.source_hash(LADDER["no-lock"]), "outdated": False}
+    stored = witness.control("no-lock")
+    assert stored is not None
+    assert stored.items() >= {**LINE, "source": witness.source_hash(LADDER["no-lock"]), "outdated": False}.items()
+    assert {"made", "machine"} <= {*stored}
 
 
-def test_a_file_that_may_not_be_read_counts_as_none(folder: Path) -> None:
+def test_an_unreadable_file_counts_as_none(folder: Path) -> None:
     witness.CONTROL.mkdir()
     assert witness.control("no-lock") is None
 
 
-def test_what_is_damaged_is_logged_once_with_the_command_that_makes_it_again(
-    folder: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_damage_is_logged_once_with_the_command_that_repairs_it(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
     witness.CONTROL.write_text("{")
-    stored.FILE.write_text("{")
+    comparisons.FILE.write_text("{")
     with caplog.at_level(logging.ERROR):
         for _ in range(3):
             witness.control("no-lock")
-            stored.load("locks")
+            comparisons.load("locks")
     assert [record.getMessage().rpartition(": ")[2] for record in caplog.records] == [
         "manage.py ladder --control",
         "manage.py compare locks",
     ]
     caplog.clear()
     assert witness.verdict("renewal") is None
-    assert not caplog.records, "a file that is not there is none that is damaged"
+    assert not caplog.records, "a missing file is not damaged"

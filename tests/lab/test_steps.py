@@ -1,4 +1,4 @@
-"""What a step is said to touch. The search leaves out schedules on the strength of it."""
+"""The names that a step touches. The search relies on them when it leaves out schedules."""
 
 from __future__ import annotations
 
@@ -17,61 +17,34 @@ from tests.lab.schedule_support import sandbox
 __all__ = ["sandbox"]
 
 HARMLESS = QUIET | {"WATCH"}
-"""They change nothing, but the server does not count them among those that read."""
+"""They change nothing, but the server does not flag them as reading."""
 
 
-def test_what_is_said_to_read_only_reads_says_the_server_too(sandbox: Sandbox) -> None:
-    """`COMMAND INFO` knows: a command that changes something would let the search leave out what it must try."""
+def test_the_server_agrees_which_commands_only_read(sandbox: Sandbox) -> None:
+    """If one of them changed something, the search would leave out schedules that it must try."""
     for name in sorted((READS | QUIET) - HARMLESS):
         [(_, _, flags, *_)] = sandbox.redis.execute_command("COMMAND INFO", name)
         assert b"readonly" in flags, name
 
 
-COMMANDS = [
-    ("GET", "a"),
-    ("MGET", "a", "b"),
-    ("PTTL", "a"),
-    ("TTL", "a"),
-    ("EXISTS", "a", "b"),
-    ("HGET", "a", "field"),
-    ("HGETALL", "a"),
-    ("LRANGE", "a", "0", "1"),
-    ("LLEN", "a"),
-    ("LINDEX", "a", "0"),
-    ("SET", "a", "1", "NX", "PX", "100"),
-    ("SETNX", "a", "1"),
-    ("GETSET", "a", "1"),
-    ("EXPIRE", "a", "1"),
-    ("PEXPIRE", "a", "1"),
-    ("DEL", "a", "b"),
-    ("UNLINK", "a", "b"),
-    ("DECR", "a"),
-    ("DECRBY", "a", "2"),
-    ("INCR", "a"),
-    ("INCRBY", "a", "2"),
-    ("HSET", "a", "field", "1"),
-    ("HSETNX", "a", "field", "1"),
-    ("HDEL", "a", "field"),
-    ("RPUSH", "a", "1"),
-    ("LPUSH", "a", "1"),
-    ("LPOP", "a"),
-    ("ZADD", "a", "1", "b"),
-    ("BLPOP", "a", "b", "5"),
-    ("EVAL", "return 1", "2", "a", "b", "an argument"),
-    ("EVALSHA", "0" * 40, "1", "a", "an argument"),
-    ("WATCH", "a", "b"),
-]
+COMMANDS = (
+    "GET a; MGET a b; PTTL a; TTL a; EXISTS a b; HGET a field; HGETALL a; LRANGE a 0 1; LLEN a; LINDEX a 0; "
+    "SET a 1 NX PX 100; SETNX a 1; GETSET a 1; EXPIRE a 1; PEXPIRE a 1; DEL a b; UNLINK a b; DECR a; DECRBY a 2; "
+    "INCR a; INCRBY a 2; HSET a field 1; HSETNX a field 1; HDEL a field; RPUSH a 1; LPUSH a 1; LPOP a; ZADD a 1 b; "
+    "BLPOP a b 5; EVAL script 2 a b argument; EVALSHA digest 1 a argument; WATCH a b"
+)
 
 
-@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command[0])
-def test_a_command_touches_the_keys_that_the_server_says(sandbox: Sandbox, command: tuple[str, ...]) -> None:
-    said = of_commands([command])
+@pytest.mark.parametrize("text", COMMANDS.split("; "))
+def test_the_server_agrees_which_keys_a_command_touches(sandbox: Sandbox, text: str) -> None:
+    command = text.split()
+    step = of_commands([command])
     keys = set(sandbox.redis.execute_command("COMMAND GETKEYS", *command))
-    assert said.reads | said.writes == keys
-    assert said.reads == (keys if command[0] in READS else set())
+    assert step.reads | step.writes == keys
+    assert step.reads == (keys if command[0] in READS else set())
 
 
-def test_every_script_of_stock_and_locks_is_shown_by_the_name_of_its_file() -> None:
+def test_every_script_is_shown_by_the_name_of_its_file() -> None:
     files = {path.name for package in (inventory, locking) for path in Path(package.__file__).parent.rglob("*.lua")}
     assert set(scripts().values()) == files
     for text, name in scripts().items():
@@ -81,13 +54,13 @@ def test_every_script_of_stock_and_locks_is_shown_by_the_name_of_its_file() -> N
 
 
 @pytest.mark.parametrize("command", [("KEYS", "*"), ("DBSIZE",), ("FLUSHDB",), ("SOMETHING",)])
-def test_a_command_whose_reach_is_unknown_touches_everything(command: tuple[str, ...]) -> None:
+def test_an_unknown_command_touches_everything(command: tuple[str, ...]) -> None:
     assert of_commands([command]).writes == {EVERYTHING}
 
 
 def test_a_transaction_touches_what_its_commands_touch() -> None:
-    said = of_commands([("MULTI",), ("GET", "a"), ("GET", "b"), ("SET", "b", "1"), ("EXEC",)])
-    assert (said.reads, said.writes) == ({"a"}, {"b"})
+    step = of_commands([("MULTI",), ("GET", "a"), ("GET", "b"), ("SET", "b", "1"), ("EXEC",)])
+    assert (step.reads, step.writes) == ({"a"}, {"b"})
 
 
 READING = ["SELECT 1", 'SELECT "on_hand" FROM "inventory_stockitem" WHERE "sku" = $1']
@@ -112,9 +85,9 @@ CHANGING = [
 UNSEEN = ["BEGIN", "SET LOCAL lock_timeout = 1", "SAVEPOINT one", "RELEASE SAVEPOINT one", "SHOW lock_timeout"]
 
 
-def test_a_statement_that_changes_or_locks_something_is_in_the_way_of_all_others() -> None:
-    def footprint(said: PendingStep) -> tuple[bool, bool]:
-        return POSTGRES in said.reads, POSTGRES in said.writes
+def test_a_statement_that_changes_or_locks_something_commutes_with_no_other() -> None:
+    def footprint(step: PendingStep) -> tuple[bool, bool]:
+        return POSTGRES in step.reads, POSTGRES in step.writes
 
     assert {sql: footprint(of_statement(sql)) for sql in READING} == dict.fromkeys(READING, (True, False))
     assert {sql: footprint(of_statement(sql)) for sql in CHANGING} == dict.fromkeys(CHANGING, (False, True))

@@ -42,10 +42,10 @@ from shop.orders.lookup import find_order
 from shop.orders.place import place_order
 from shop.orders.queued import save_queued
 from shop.orders.receipts import Placed
-from shop.orders.saving import saved
 from shop.reconcile import reconcile
 from shop.sales import lifecycle
 from shop.sales.preheat import CannotPreheat, preheat_sale
+from shop.sold import saved
 from tests.factories import DISTINCT, OnSale, new_customer, on_sale
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("redis")]

@@ -24,10 +24,11 @@ from shop.orders import queued
 from shop.orders.expiry import expire_unpaid
 from shop.orders.place import hash_of_body, make_request
 from shop.orders.queued import save_queued
-from shop.orders.saving import save, saved
+from shop.orders.saving import save
 from shop.runtime.tasks import save_queued_orders
 from shop.sales import lifecycle, offers
 from shop.sales.preheat import CannotPreheat, preheat_sale
+from shop.sold import saved
 from tests.factories import OnSale, close_now, elsewhere, interleaved, on_sale, orders_in
 from tests.shop.conftest import Buyer, Gone, assert_conserved, assert_problem, order_body, raising
 

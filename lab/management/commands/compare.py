@@ -8,10 +8,10 @@ from typing import Any
 from django.conf import settings
 from django.core.management.base import CommandError, CommandParser
 
+from lab.claims import comparisons
+from lab.claims.comparisons import FILE, PARTS
 from lab.claims.measuring import BenchmarkFailed, machine, measure
 from lab.management.command import LabCommand, refuse_unless_writable
-from lab.site.comparison import stored
-from lab.site.comparison.stored import FILE, PARTS
 
 
 class Command(LabCommand):
@@ -28,7 +28,7 @@ class Command(LabCommand):
         for part in options["parts"]:
             if part not in PARTS:
                 raise CommandError(f"There is no {part} to compare; there are {' and '.join(PARTS)}.", returncode=2)
-        refuse_unless_writable(stored.FILE.parent)
+        refuse_unless_writable(comparisons.FILE.parent)
         for part in options["parts"] or PARTS:
             try:
                 report = measure(part, short=options["short"])
@@ -37,9 +37,9 @@ class Command(LabCommand):
             result = {
                 "made": datetime.now(tz=UTC).date().isoformat(),
                 "short": options["short"],
-                "source": stored.source_hash(part),
+                "source": comparisons.source_hash(part),
                 "machine": machine(),
                 "report": report,
             }
-            stored.store(part, result)
+            comparisons.store(part, result)
             self.stdout.write(f"{part}: stored.")

@@ -11,7 +11,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_noop
 
 from lab.site.comparison.links import anchor
-from lab.site.comparison.stored import Measurement, Part
+from lab.claims.comparisons import Measurement, Part
 
 LEAST_RATIO = 1.1
 """Smallest ratio that counts as better. Smaller ones differ from run to run."""

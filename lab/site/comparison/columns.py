@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from django.utils.translation import gettext_noop
 
-from lab.site.comparison.stored import PARTS, Measurement, Part
+from lab.claims.comparisons import PARTS, Measurement, Part
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from django.urls import reverse
 from django.utils.translation import gettext as _
 
-from lab.site.comparison import stored
+from lab.claims import comparisons
 from lab.site.comparison.columns import COLUMNS
-from lab.site.comparison.stored import PARTS, Part
+from lab.claims.comparisons import PARTS, Part
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class ComparisonLink:
 def links_to_comparison(slug: str) -> Iterator[ComparisonLink]:
     """Yield a link to each row that measures a rung."""
     for part in PARTS:
-        measured = stored.load(part)
+        measured = comparisons.load(part)
         for row in measured.rows if measured else ():
             if slug in row.rungs:
                 address = f"{reverse('lab-comparison')}#{anchor(part, row.name)}"

@@ -10,7 +10,7 @@ from django.utils.translation import gettext_noop
 
 from lab.site.comparison.columns import COLUMNS
 from lab.site.comparison.links import anchor
-from lab.site.comparison.stored import PARTS, Measured, Measurement, Part
+from lab.claims.comparisons import PARTS, Measured, Measurement, Part
 
 TITLES: dict[Part, str] = {"strategies": gettext_noop("Strategies"), "locks": gettext_noop("Locks")}
 NAME = "name"

@@ -5,9 +5,9 @@ from __future__ import annotations
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 
-from lab.site.comparison import stored
+from lab.claims import comparisons
 from lab.site.comparison.advice import supported_arguments
-from lab.site.comparison.stored import PARTS
+from lab.claims.comparisons import PARTS
 from lab.site.comparison.table import comparison_table, parse_order
 from lab.site.page import read_only_lab_page
 from lab.site.provenance import measured_line
@@ -17,7 +17,7 @@ from lab.site.provenance import measured_line
 def comparison(request: HttpRequest) -> HttpResponse:
     """Show both parts, each sorted by the query parameter of its name: `?locks=p50_ms`; `-p50_ms` for descending."""
     orders = {part: parse_order(request.GET.get(part, "")) for part in PARTS}
-    measured = {part: stored.load(part) for part in PARTS}
+    measured = {part: comparisons.load(part) for part in PARTS}
     rows = {part: {row.name: row for row in found.rows} for part, found in measured.items() if found}
     context = {
         "tables": [comparison_table(part, measured[part], orders) for part in PARTS],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -47,11 +48,24 @@ def source_files(entry: LadderEntry, others: Iterable[str]) -> list[SourceFile]:
 
 
 def difference(entry: LadderEntry, following: LadderEntry) -> Sequence[tuple[DiffKind, str]] | None:
-    """Return what another rung's file changes, line by line; None: the files have too little in common."""
-    before, after = (_path_of(rung).read_text(encoding="utf-8").splitlines() for rung in (entry, following))
+    """Return what another rung's file changes, line by line; None: the files have too little in common.
+
+    Docstrings are left out: every rung has its own, and they would hide the few lines of code that differ.
+    """
+    before, after = (_lines_of_code(_path_of(rung)) for rung in (entry, following))
     if SequenceMatcher(None, before, after, autojunk=False).ratio() < LEAST_SIMILARITY:
         return None
     return [(_kind(line), line) for line in list(unified_diff(before, after, lineterm="", n=2))[2:]]
+
+
+def _lines_of_code(path: Path) -> list[str]:
+    source = path.read_text(encoding="utf-8")
+    prose: set[int] = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and ast.get_docstring(node) is not None:
+            docstring = node.body[0]
+            prose.update(range(docstring.lineno, (docstring.end_lineno or docstring.lineno) + 1))
+    return [line for number, line in enumerate(source.splitlines(), 1) if number not in prose]
 
 
 def _path_of(entry: LadderEntry) -> Path:

@@ -5,7 +5,7 @@ The file is a JSON object with a member for each part that was measured:
     {"strategies": {
         "made": "2026-01-31",        the day (UTC)
         "short": false,              whether it was a short run of a few seconds each, for orientation only
-        "source": "3f0c…",           `source_hash` of the code that was measured
+        "source": "3f0c…",           `behaviour_of_comparison` of the code that was measured
         "machine": {"cpus": 2, "processor": "x86_64", "python": "3.11.7"},
         "report": {…}                the output of `python -m loadtest.bench strategies --json --recovery`
      },
@@ -17,15 +17,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 from django.conf import settings
 
 from lab.claims import result_store
-from lab.claims.staleness import behaviour_of_comparison
+from lab.claims.staleness import Part, behaviour_of_comparison
 from lab.ladder.catalogue import LADDER
 
-Part = Literal["strategies", "locks"]
 PARTS: tuple[Part, ...] = get_args(Part)
 FILE = Path(settings.BASE_DIR) / "lab" / "claims" / "comparison.json"
 PEER = "peer:redis-py-lock"
@@ -106,7 +105,7 @@ def load(part: Part) -> Measured | None:
         report = stored["report"]
         rows = _strategies(report) if part == "strategies" else _locks(report)
         empty = float(report["empty"]["requests_per_s"]) if part == "strategies" else None
-        stale = stored["source"] != source_hash(part)
+        stale = stored["source"] != behaviour_of_comparison(part)
         return Measured(stored["made"], stored["short"], stale, stored["machine"], tuple(rows), empty)
 
     return result_store.read(FILE, parse, f"compare {part}")
@@ -115,11 +114,6 @@ def load(part: Part) -> Measured | None:
 def store(part: Part, measured: Mapping[str, Any]) -> None:
     """Store what was measured of a part. What is stored of the other part stays."""
     result_store.change(FILE, lambda stored: {**stored, part: measured})
-
-
-def source_hash(part: Part) -> str:
-    """Return a hash of the code that a part measures."""
-    return behaviour_of_comparison(part)
 
 
 def _strategies(report: Mapping[str, Any]) -> Iterator[Measurement]:
