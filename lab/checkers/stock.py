@@ -1,4 +1,4 @@
-"""Checks of a sale: the conservation law, one order a request, no false refusal, nobody refused for ever."""
+"""Checks of a sale: the conservation law, one order a request, no false refusal, no endless refusal."""
 
 from __future__ import annotations
 

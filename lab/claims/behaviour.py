@@ -35,6 +35,10 @@ LAZY = re.compile(r"([a-z_]+(?:\.[a-z_0-9]+)+):(\w+)")
 """A definition that is imported when it is first used, as `module:name`."""
 LUA_COMMENT = re.compile(r"--[^\n\"']*$", re.MULTILINE)
 
+SCRIPTS = {path.name: path for room in ROOMS for path in sorted((ROOT / room).rglob("*.lua"))}
+"""The Lua scripts by name. Code names a script in a call of `script`, with its ending, or by the name of a file in a
+folder `scripts` beside it."""
+
 Key = tuple[str, str]
 """A module and the name of a definition in it; `Class.method` for a method."""
 
@@ -43,7 +47,7 @@ def hash_of_behaviour(roots: Iterable[Any], *, slug: str = "", slugs: Collection
     """Hash the definitions that the roots lead to.
 
     Args:
-        roots: functions and classes of the project or of other packages; or keys, for tables.
+        roots: functions and classes of the project or of other packages, or names as `module:name`.
         slug: the rung in question.
         slugs: all rungs: a table with some of these keys counts by the row of `slug`.
     """
@@ -253,6 +257,8 @@ class Module:
                     unit.attributes.add(node.attr)
             elif isinstance(node, ast.Constant) and isinstance(node.value, str):
                 self._literal(node.value, unit)
+            elif isinstance(node, ast.Call) and self.dotted(node.func).rpartition(".")[2] == "script":
+                unit.scripts |= {SCRIPTS[f"{_constant(each)}.lua"] for each in node.args if _constant(each)}
         if isinstance(statement, ast.ClassDef) and self.outside(statement):
             unit.names |= {key for _, key in self.members((self.name, statement.name))}
         return unit
@@ -266,11 +272,12 @@ class Module:
     def _literal(self, text: str, unit: Unit) -> None:
         if (lazy := LAZY.fullmatch(text)) and (target := _definition_at(f"{lazy[1]}.{lazy[2]}")) is not None:
             unit.names.add(target)
-        if re.fullmatch(r"[a-z_]{1,40}", text):
-            for folder in ("lua", "scripts"):
-                script = self.path.parent / folder / f"{text}.lua"
-                if script.is_file():
-                    unit.scripts.add(script)
+        for script in (
+            SCRIPTS.get(text),
+            self.path.parent / "scripts" / f"{text}.lua" if text.isidentifier() else None,
+        ):
+            if script is not None and script.is_file():
+                unit.scripts.add(script)
 
 
 @cache

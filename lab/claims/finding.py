@@ -33,7 +33,7 @@ Progress = Callable[[int], object]
 
 
 def no_progress(done: int) -> None:
-    """Report to nobody."""
+    """Ignore the progress."""
 
 
 def find(

@@ -37,7 +37,7 @@ class Gate:
                 self._busy += 1
 
     def leave(self) -> None:
-        """Count the calling client as quiet, until it takes a step or for good when it is done."""
+        """Count the calling client as quiet, until it takes a step. Also called when it is done."""
         with self._condition:
             self._busy -= 1
             self._condition.notify_all()

@@ -80,7 +80,7 @@ def refresh(results: Sequence[Result], *, processes: int) -> Iterator[Measured]:
     yield from _stress([result.name for result in results if result.kind == "stress"], processes)
     for result in results:
         if result.kind == "comparison":
-            _compare(cast("Part", result.name))
+            compare(cast("Part", result.name))
             yield Measured(result)
 
 
@@ -114,11 +114,19 @@ def _stress(slugs: Sequence[str], processes: int) -> Iterator[Measured]:
             yield Measured(Result("stress", slug), problem)
 
 
-def _compare(part: Part) -> None:
-    report = measure(part, short=False)
+def compare(part: Part, *, short: bool = False) -> None:
+    """Run one benchmark and store its report.
+
+    Args:
+        short: run for some minutes, for orientation only.
+
+    Raises:
+        BenchmarkFailed: it has ended with an error.
+    """
+    report = measure(part, short=short)
     result = {
         "made": datetime.now(tz=UTC).date().isoformat(),
-        "short": False,
+        "short": short,
         "source": behaviour_of_comparison(part),
         "machine": machine(),
         "report": report,

@@ -5,15 +5,16 @@ from __future__ import annotations
 from functools import cache
 from typing import Literal
 
-from lab.claims import finding, stress
 from lab.claims.behaviour import ROOT, hash_of_behaviour, hash_of_files
 from lab.ladder.catalogue import LADDER
 
 Part = Literal["strategies", "locks"]
 """A part of the comparison."""
 
-BUILDER = ("lab.workloads.registry", "BUILDERS")
+BUILDERS = "lab.workloads.registry:BUILDERS"
 """The table of experiments: a rung runs what its row leads to."""
+CHECKING = ("lab.claims.finding:find", "lab.claims.finding:breaks")
+STRESSING = ("lab.claims.stress:stress",)
 
 MEASURED: dict[Part, tuple[str, ...]] = {
     "strategies": ("locking", "inventory", "shop/orders", "shop/sales", "shop/api", "shop/runtime", "loadtest/bench"),
@@ -25,14 +26,13 @@ MEASURED: dict[Part, tuple[str, ...]] = {
 @cache
 def behaviour_of_verdict(slug: str) -> str:
     """Hash what runs when a rung's claim is checked."""
-    roots = [BUILDER, LADDER[slug].code, finding.find, finding.breaks]
-    return hash_of_behaviour(roots, slug=slug, slugs=LADDER)
+    return hash_of_behaviour([BUILDERS, LADDER[slug].code, *CHECKING], slug=slug, slugs=LADDER)
 
 
 @cache
 def behaviour_of_stress(slug: str) -> str:
     """Hash what runs when a rung is left to chance."""
-    return hash_of_behaviour([BUILDER, LADDER[slug].code, stress.stress], slug=slug, slugs=LADDER)
+    return hash_of_behaviour([BUILDERS, LADDER[slug].code, *STRESSING], slug=slug, slugs=LADDER)
 
 
 @cache

@@ -117,9 +117,9 @@ def unchecked(slug: str, missing: str) -> dict[str, Any]:
 
 
 def keep(line: Mapping[str, Any]) -> None:
-    """Store how far a sound rung was searched, for the pages, when it has held."""
-    if line["claim"] == "sound" and line["verdict"] == "held":
-        names = ("verdict", *EXTENT, "also", "deep")
+    """Store how a rung's claim was checked, for the pages, when it was reproduced."""
+    if reproduced(line):
+        names = ("verdict", "replays", "broken", *EXTENT, "also", "deep")
         store_verdict(LADDER[line["rung"]], {name: line[name] for name in names if name in line})
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -10,7 +10,7 @@ from typing import Any
 
 from lab.claims import result_store
 from lab.claims.measuring import machine
-from lab.claims.staleness import behaviour_of_verdict
+from lab.claims.staleness import behaviour_of_stress, behaviour_of_verdict
 from lab.explorer.terms import Invariant
 from lab.explorer.trace import Step, Trace
 from lab.ladder.catalogue import LADDER, LadderEntry
@@ -79,50 +79,45 @@ def _frozen(value: Any) -> Any:
 
 
 def verdict(slug: str) -> Mapping[str, Any] | None:
-    """Return how far a sound rung was searched, and whether its source has changed since (`outdated`).
+    """Return how a rung's claim was last checked, and whether its behaviour has changed since (`outdated`).
 
     `deep` lists the searches with wider bounds, if there were any.
     """
-    return _kept(VERDICTS, slug, "ladder --deep")
+    return _kept(VERDICTS, slug, behaviour_of_verdict)
 
 
 def store_verdict(entry: LadderEntry, said: Mapping[str, Any]) -> None:
-    """Store how far a rung was searched. Its deep searches stay as long as the source is the same."""
-    source, before = source_hash(entry), verdict(entry.slug) or {}
-    deep = {"deep": before["deep"]} if before.get("source") == source and "deep" in before else {}
-    _keep(VERDICTS, entry, {**deep, **said})
+    """Store how a rung's claim was checked. Its deep searches stay as long as its behaviour is the same."""
+    before = verdict(entry.slug) or {"outdated": True}
+    deep = {"deep": before["deep"]} if not before["outdated"] and "deep" in before else {}
+    _keep(VERDICTS, entry, {**deep, **said}, behaviour_of_verdict)
 
 
 def control(slug: str) -> Mapping[str, Any] | None:
     """Return how often a rung broke (`broken`) in how many attempts (`tries`) of its stress run, and `outdated`."""
-    return _kept(CONTROL, slug, "ladder --control")
+    return _kept(CONTROL, slug, behaviour_of_stress)
 
 
 def store_control(entry: LadderEntry, said: Mapping[str, Any]) -> None:
     """Store the stress run of a rung."""
-    _keep(CONTROL, entry, said)
+    _keep(CONTROL, entry, said, behaviour_of_stress)
 
 
-def _kept(path: Path, slug: str, again: str) -> Mapping[str, Any] | None:
+def _kept(path: Path, slug: str, behaviour: Callable[[str], str]) -> Mapping[str, Any] | None:
     if slug not in LADDER:
         return None
 
     def parse(said: Any) -> dict[str, Any] | None:
         line = said.get(slug)
-        return None if line is None else {**line, "outdated": line["source"] != source_hash(LADDER[slug])}
+        return None if line is None else {**line, "outdated": line["source"] != behaviour(slug)}
 
-    return result_store.read(path, parse, again)
+    return result_store.read(path, parse, "lab refresh")
 
 
-def _keep(path: Path, entry: LadderEntry, said: Mapping[str, Any]) -> None:
+def _keep(path: Path, entry: LadderEntry, said: Mapping[str, Any], behaviour: Callable[[str], str]) -> None:
     def edit(kept: dict[str, Any]) -> dict[str, Any]:
         made = datetime.now(tz=UTC).date().isoformat()
-        kept[entry.slug] = {**said, "made": made, "machine": machine(), "source": source_hash(entry)}
+        kept[entry.slug] = {**said, "made": made, "machine": machine(), "source": behaviour(entry.slug)}
         return {slug: kept[slug] for slug in LADDER if slug in kept}
 
     result_store.change(path, edit)
-
-
-def source_hash(entry: LadderEntry) -> str:
-    """Hash what runs when the rung is checked."""
-    return behaviour_of_verdict(entry.slug)

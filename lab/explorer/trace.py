@@ -30,7 +30,7 @@ class Step:
 
     Attributes:
         choice: its entry in the schedule.
-        actor: whose step it was; None: nobody's, a fault or the passing of time.
+        actor: the actor that took the step; None: it was a fault, or time that passed.
         does: the command, the statement or the fault.
         where: the server, or the part of the world, in which it took place.
         file: the path, relative to the project's folder, of the line that took the step; empty: none.

@@ -1,4 +1,4 @@
-"""The Redis database of a sandbox: emptied before each schedule, but only when nothing in it is somebody else's."""
+"""The Redis database of a sandbox: emptied before each schedule, unless it holds data that is not the lab's."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ class Sandbox:
         database: Django's settings of the Postgres database; `ENGINE` is ignored.
 
     Attributes:
-        redis: a client whose commands are nobody's steps.
+        redis: a client whose commands are no steps.
         clock: the schedule's.
         nodes: more Redis servers that the current experiment uses, by the path of their socket.
         leases: another server whose leases expire with the schedule's time; None: there is none.
@@ -149,7 +149,7 @@ class Sandbox:
             self._acquired = False
 
     def _clean(self) -> None:
-        """Leave no key in Redis: keys that are there when the lab comes back are somebody else's.
+        """Leave no key in Redis: keys that are there when the lab comes back are taken for foreign data.
 
         Raises:
             psycopg.OperationalError: the reservation may be lost, and another process may use the sandbox.
@@ -169,7 +169,7 @@ class Sandbox:
 
     @property
     def observer(self) -> psycopg.Connection[Any]:
-        """The connection that asks Postgres which backends wait. Its statements are nobody's steps.
+        """The connection that asks Postgres which backends wait. Its statements are no steps.
 
         While the sandbox is reserved it is not reopened: the reservation is lost with the connection.
         """
@@ -258,7 +258,7 @@ class Sandbox:
         if actor.listens_to is not None:
             return self._is_blocked_in_redis(actor.listens_to)
         pids = backends_of(self._connections.get(actor.name), actor)
-        # Ask who blocks only when somebody does: that query is the slow one.
+        # Ask which backends block only when there are some: that query is the slow one.
         if (
             pids
             and self.observer.execute(COUNT_BLOCKERS, [pids]).fetchone() != (0,)

@@ -44,7 +44,7 @@ class Workload(ABC):
         """Undo what `prepare` did outside of the servers. Safe to call more than once, and after it has failed."""
 
     def finish(self, answers: Mapping[str, str]) -> Mapping[str, str]:
-        """Once all clients are done: do what takes place when nobody is in the way, and return the final answers."""
+        """Once all clients are done: do what follows when no client is active, and return the final answers."""
         return answers
 
     def state(self) -> tuple[Mapping[str, Any], ...]:

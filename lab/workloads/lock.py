@@ -48,11 +48,9 @@ class LockWorkload(Workload):
         return job
 
     def make_lock(self, client: Any) -> Lock:
-        """Make the lock of one client."""
-        code = self.entry.code
-        if issubclass(code, LockRung):
-            return code(client, "stock", ttl=TTL, sleep=sleep, clock=self.sandbox.clock)
-        return RedisLock(client, "stock", ttl=TTL, clock=self.sandbox.clock)
+        """Make the lock of one client: the rung's own."""
+        rung = cast("type[LockRung]", self.entry.code)
+        return rung(client, "stock", ttl=TTL, sleep=sleep, clock=self.sandbox.clock)
 
     def work(self, name: str, client: Any, lock: Lock) -> str:
         """Do what one client does. Returns what it is told."""
@@ -73,7 +71,14 @@ class SellWorkload(LockWorkload):
         return SOLD if cast("LockRung", lock).sell(STOCK) else "sold out"
 
 
-class FenceWorkload(LockWorkload):
+class RedisLockWorkload(LockWorkload):
+    """Clients of `RedisLock`."""
+
+    def make_lock(self, client: Any) -> Lock:
+        return RedisLock(client, "stock", ttl=TTL, clock=self.sandbox.clock)
+
+
+class FenceWorkload(RedisLockWorkload):
     """Clients whose store checks the fence of each."""
 
     def work(self, name: str, client: Any, lock: Lock) -> str:
@@ -88,16 +93,19 @@ class FenceWorkload(LockWorkload):
 class NestedWorkload(LockWorkload):
     """Clients that take the lock, call a function that takes it too, and go on."""
 
-    def make_lock(self, client: Any) -> Lock:
-        lock = super().make_lock(client)
-        return lock if isinstance(lock, LockRung) else ReentrantLock(lock)
-
     def work(self, name: str, client: Any, lock: Lock) -> str:
         with lock.hold(), self.inside(name):
             with lock.hold():
                 pass
             client.set(STOCK, int(client.get(STOCK)) - 1)
         return SOLD
+
+
+class ReentrantWorkload(NestedWorkload):
+    """Clients of a `ReentrantLock` over a `RedisLock`."""
+
+    def make_lock(self, client: Any) -> Lock:
+        return ReentrantLock(RedisLock(client, "stock", ttl=TTL, clock=self.sandbox.clock))
 
 
 class MergeWorkload(LockWorkload):

@@ -56,7 +56,7 @@ class PostgresWorkload(LockWorkload):
 
     def state(self) -> tuple[Mapping[str, Any], ...]:
         rows = self.sandbox.observer.execute(
-            "SELECT 'lock_grant: ' || name, 'somebody', extract(epoch FROM expires - clock_timestamp())::float8 "
+            "SELECT 'lock_grant: ' || name, 'a holder', extract(epoch FROM expires - clock_timestamp())::float8 "
             "FROM lock_grant UNION ALL SELECT 'lock_row: ' || name, 'the row', 'infinity' FROM lock_row ORDER BY 1"
         )
         shown = [

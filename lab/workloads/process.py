@@ -39,9 +39,9 @@ class Program:
         self._control: Connection[Any, Any] = Connection(near.detach())
         self._mutex = threading.Lock()
 
-    def name(self, slug: str, lock: str) -> None:
+    def name(self, rung: str, lock: str) -> None:
         """Make the program create a lock before it forks the workers that use it."""
-        self._order("name", (slug, lock))
+        self._order("name", (rung, lock))
 
     def fork(self, work: Work) -> tuple[int, Connection[Any, Any]]:
         """Make the program fork a worker.
@@ -82,8 +82,12 @@ class ProcessWorkload(LockWorkload):
         lock = f"stock {next(_numbers)}" if self.in_memory else "stock"
         programs = {name: self._program(self.machine_of(name)) for name in self.names}
         for program in set(programs.values()):
-            program.name(self.entry.slug, lock)
+            program.name(self._rung, lock)
         return {name: self._relay(name, lock, program) for name, program in programs.items()}
+
+    @property
+    def _rung(self) -> str:
+        return f"{self.entry.code.__module__}:{self.entry.code.__qualname__}"
 
     def machine_of(self, name: str) -> int:
         """Return the machine on which a client runs. There is one program for each machine."""
@@ -95,7 +99,7 @@ class ProcessWorkload(LockWorkload):
     def _relay(self, name: str, lock: str, program: Program) -> Job:
         def job() -> str:
             work = Work(
-                self.entry.slug,
+                self._rung,
                 lock,
                 self.sandbox.redis_url,
                 ttl=TTL,

@@ -16,12 +16,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import recv_handle
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, cast
 
 from lab.explorer.actor import become
 from lab.explorer.source_line import current_line, relative_line
 from lab.explorer.terms import PendingStep
-from lab.ladder.locks import LOCKS
 from lab.ladder.locks.rung import LockRung
 from lab.sandbox.redis_database import stepping_client
 from lab.workloads.counter import sell
@@ -38,7 +38,7 @@ class Work:
     """What a worker is to do.
 
     Attributes:
-        slug: the rung.
+        rung: the code of the rung, as `module:class`. This process imports no other rung.
         lock: the name of the lock.
         redis_url: where the counter is.
         ttl: of the lock, in seconds.
@@ -46,7 +46,7 @@ class Work:
         in_memory: whether the lock is in memory. Then taking and freeing it send no command, and are steps themselves.
     """
 
-    slug: str
+    rung: str
     lock: str
     redis_url: str
     ttl: float
@@ -117,8 +117,8 @@ def main(descriptor: int) -> None:
                 control.send(None)
 
 
-def _new_lock(slug: str, client: Any, name: str, **options: Any) -> LockRung:
-    return cast("type[LockRung]", LOCKS[slug])(client, name, **options)
+def _new_lock(rung: str, client: Any, name: str, **options: Any) -> LockRung:
+    return cast("type[LockRung]", resolve_name(rung))(client, name, **options)
 
 
 def _fork(control: Connection[Any, Any], work: Work) -> int:
@@ -136,7 +136,7 @@ def _work(work: Work, pipe: Connection[Any, Any]) -> NoReturn:
         worker = Worker(pipe, work.now)
         become(cast("Actor", worker))
         client = stepping_client(work.redis_url)
-        lock = _new_lock(work.slug, client, work.lock, ttl=work.ttl, sleep=worker.sleep, clock=worker.clock)
+        lock = _new_lock(work.rung, client, work.lock, ttl=work.ttl, sleep=worker.sleep, clock=worker.clock)
         if work.in_memory:
             _as_steps(lock, worker)
         try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from lab.checkers.base import Checker
@@ -18,7 +18,15 @@ from lab.sandbox.sandbox import Sandbox
 from lab.workloads.base import NAMES
 from lab.workloads.etcd import EtcdWorkload
 from lab.workloads.experiment import Experiment
-from lab.workloads.lock import FenceWorkload, LockWorkload, MergeWorkload, NestedWorkload, SellWorkload
+from lab.workloads.lock import (
+    FenceWorkload,
+    LockWorkload,
+    MergeWorkload,
+    NestedWorkload,
+    RedisLockWorkload,
+    ReentrantWorkload,
+    SellWorkload,
+)
 from lab.workloads.postgres import PostgresWorkload
 from lab.workloads.process import MachinesWorkload, MemoryWorkload, ProcessWorkload
 from lab.workloads.redlock import MINORITY, PrimaryWorkload, RedlockWorkload
@@ -71,9 +79,7 @@ def _redlock(**options: Any) -> Builder:
     return build
 
 
-def sale(
-    demand: Demand = LAST_UNIT, *, seller: type[Seller] = StrategySeller, workload: type[StockWorkload] = StockWorkload
-) -> Builder:
+def sale(demand: Demand = LAST_UNIT, *, seller: type[Seller], workload: type[StockWorkload] = StockWorkload) -> Builder:
     """Return the builder of a stock experiment.
 
     Args:
@@ -100,7 +106,7 @@ def sale(
     return build
 
 
-BUILDERS: Mapping[str, Builder] = {
+BUILDERS: dict[str, Builder] = {
     # Locks
     "no-lock": lock_experiment(),
     "merge-without-a-lock": lock_experiment(MergeWorkload, checker=MergeChecker),
@@ -123,16 +129,16 @@ BUILDERS: Mapping[str, Builder] = {
     "watch-release": lock_experiment(),
     "lua-release": lock_experiment(),
     "renews-nothing": lock_experiment(),
-    "renewal": lock_experiment(),
-    "renewal-and-a-pause": lock_experiment(),
+    "renewal": lock_experiment(RedisLockWorkload),
+    "renewal-and-a-pause": lock_experiment(RedisLockWorkload),
     "fence-on-write-only": lock_experiment(FenceWorkload, checker=FenceChecker, exclusive=False),
     "fence": lock_experiment(FenceWorkload, faults=ClockJumpFaults, checker=FenceChecker, exclusive=False),
     "re-entrant-without-the-count": lock_experiment(NestedWorkload),
-    "re-entrant": lock_experiment(NestedWorkload),
+    "re-entrant": lock_experiment(ReentrantWorkload),
     "lost-wake-up": lock_experiment(),
-    "woken": lock_experiment(),
+    "woken": lock_experiment(RedisLockWorkload),
     "dead-head": lock_experiment(),
-    "fair": lock_experiment(),
+    "fair": lock_experiment(RedisLockWorkload),
     "one-primary-with-replicas": _primary,
     "redlock": _redlock(third="third-redlock", durable=True),
     "redlock-no-fsync": _redlock(),
@@ -152,30 +158,30 @@ BUILDERS: Mapping[str, Builder] = {
     "compute-and-overwrite": sale(Demand(10, (1, 1, 1)), seller=RungSeller),
     "subtract-in-sql": sale(seller=RungSeller),
     "lock-inside-the-transaction": sale(seller=RungSeller),
-    "file-lock": sale(),
+    "file-lock": sale(seller=StrategySeller),
     "lock-under-the-wrong-isolation": sale(seller=RungSeller),
     "refusal-swallowed": sale(seller=RungSeller),
     "order-after-the-unlock": sale(seller=RungSeller),
-    "redis-lock": sale(),
+    "redis-lock": sale(seller=StrategySeller),
     "exception-leaves-the-lock": sale(Demand(1, (2, 1, 1)), seller=RungSeller),
     "segmented-keys": sale(Demand(4, (1, 1, 1)), seller=OneSegmentSeller),
-    "segmented-redis": sale(Demand(2, (1, 1, 2))),
-    "segmented-lock": sale(Demand(2, (1, 1, 2))),
-    "row-lock": sale(),
-    "advisory-lock": sale(),
-    "guarded-update": sale(),
-    "unit-rows": sale(),
+    "segmented-redis": sale(Demand(2, (1, 1, 2)), seller=StrategySeller),
+    "segmented-lock": sale(Demand(2, (1, 1, 2)), seller=StrategySeller),
+    "row-lock": sale(seller=StrategySeller),
+    "advisory-lock": sale(seller=StrategySeller),
+    "guarded-update": sale(seller=StrategySeller),
+    "unit-rows": sale(seller=StrategySeller),
     "retries-reported-as-sold-out": sale(Demand(10, (1, 1, 1, 1)), seller=RungSeller),
-    "optimistic": sale(),
+    "optimistic": sale(seller=StrategySeller),
     "lua-off-by-one": sale(seller=RungSeller),
     "decr-and-look-at-the-sign": sale(Demand(1, (2, 1, 1)), seller=RungSeller),
     "redis-taken-then-the-process-dies": sale(seller=RungSeller),
     "queue-after-decrement-as-two-calls": sale(seller=RungSeller),
     "redis-loses-its-last-second": sale(seller=RungSeller),
-    "lua": sale(),
+    "lua": sale(seller=StrategySeller),
     "lua-queue": sale(seller=QueueSeller, workload=QueueWorkload),
     "duplicate-click": sale(Demand(2, (1, 1, 1), same_request=True), seller=RungSeller),
-    "group-commit": sale(),
+    "group-commit": sale(seller=StrategySeller),
 }
 """By slug. Each rung has a row of its own: staleness follows the row, so a change here outdates no other rung."""
 

@@ -184,12 +184,12 @@ def drift_in_redis(skus: Mapping[str, int]) -> int:
     A reservation whose order is saved is a sale.
     """
     counters = registry.counters()
-    notes = counters.reservations()
-    orders = saved([note.order_id for note in notes])
+    reservations = counters.reservations()
+    orders = saved([reservation.order_id for reservation in reservations])
     reserved: Counter[str] = Counter()
-    for note in notes:
-        if note.order_id not in orders:
-            for name, units in note.items:
+    for reservation in reservations:
+        if reservation.order_id not in orders:
+            for name, units in reservation.items:
                 reserved[sku_of(name)] += units
     on_hand = dict(StockItem.objects.filter(sku__in=skus).values_list("sku", stock.all_on_hand()))
     left = {sku: offered for sku, offered in counters.left(list(skus)).items() if offered is not None}

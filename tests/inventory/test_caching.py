@@ -66,13 +66,13 @@ def test_a_refreshed_value_is_used_from_then_on(source: Source) -> None:
 @pytest.mark.parametrize(("age", "value"), [(0.5, 1), (1.0, None)], ids=["usable", "expired"])
 def test_after_an_error_a_value_is_used_until_it_expires(source: Source, age: float, value: int | None) -> None:
     def fail() -> None:
-        raise OSError
+        raise OSError("no answer")
 
     source.get()
     source.now += age
     source.during = fail
     if value is None:
-        with pytest.raises(OSError):
+        with pytest.raises(OSError, match="no answer"):
             source.get()
     else:
         assert source.get() == value

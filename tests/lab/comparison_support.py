@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from lab.claims.comparisons import source_hash
+from lab.claims.staleness import behaviour_of_comparison
 
 MACHINE = {"cpus": 2, "processor": "x86_64", "python": "3.11.7"}
 
@@ -29,7 +29,7 @@ STORED: dict[str, Any] = {
     "strategies": {
         "made": "2026-01-31",
         "short": False,
-        "source": source_hash("strategies"),
+        "source": behaviour_of_comparison("strategies"),
         "machine": MACHINE,
         "report": {
             "empty": {"requests_per_s": 2000.4},
@@ -40,7 +40,7 @@ STORED: dict[str, Any] = {
     "locks": {
         "made": "2026-01-31",
         "short": False,
-        "source": source_hash("locks"),
+        "source": behaviour_of_comparison("locks"),
         "machine": MACHINE,
         "report": {
             "locks": {"redis": lock(250.0, 0.6, (31, 33), 9.9), "thread": lock(20.0, 0.1, (10, 10), None)},

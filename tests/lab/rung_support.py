@@ -6,13 +6,12 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import count
 
-from lab.site.pages.runs import offered
-
 from lab.claims.runs import Impossible, replay
 from lab.explorer.terms import FAULTS_OF_AN_ACTOR, Fault
 from lab.explorer.trace import Trace
 from lab.ladder.catalogue import LADDER
 from lab.sandbox.sandbox import Sandbox
+from lab.site.pages.replays import offered_faults
 
 
 def steps(schedule: str) -> list[str]:
@@ -48,7 +47,7 @@ class Player:
             list(schedule),
             self.sandbox,
             clients=clients,
-            events=offered(LADDER[slug]) if faults is None else faults,
+            faults=offered_faults(LADDER[slug]) if faults is None else faults,
             to_the_end=True,
             as_far_as_possible=True,
         )
@@ -58,7 +57,7 @@ class Player:
         broken: set[Fault] = set()
         for number in count():
             try:
-                choices = replay(slug, ["A"] * number, self.sandbox, events=sorted(faults)).choices
+                choices = replay(slug, ["A"] * number, self.sandbox, faults=sorted(faults)).choices
             except Impossible:  # A has ended
                 break
             for fault in faults:

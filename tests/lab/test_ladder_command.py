@@ -159,7 +159,7 @@ def test_a_stored_verdict_is_out_of_date_when_the_source_changes(
     verify.keep(line)
     stored = witness.verdict("renewal") or {}
     assert (stored["schedules"], stored["deep"], stored["outdated"]) == (111, [{"schedules": 5}], False)
-    monkeypatch.setattr(witness, "source_hash", lambda entry: "another")
+    monkeypatch.setattr(witness, "behaviour_of_verdict", lambda slug: "another")
     assert (witness.verdict("renewal") or {})["outdated"]
     verify.keep(line)
     assert "deep" not in (witness.verdict("renewal") or {}), "as it belongs to another source"

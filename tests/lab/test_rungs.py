@@ -15,7 +15,8 @@ import lab.ladder.locks
 import lab.ladder.stock
 from inventory.errors import UnknownStrategy
 from inventory.strategies import registry
-from lab.claims import verify, witness
+from lab.claims import witness
+from lab.claims.finding import find
 from lab.explorer.search import Bounds
 from lab.explorer.terms import Fault, Invariant
 from lab.ladder.catalogue import LADDER
@@ -23,8 +24,9 @@ from lab.ladder.locks import LOCKS, SOUND
 from lab.ladder.locks.rung import FaultRung
 from lab.ladder.stock import RUNGS
 from lab.ladder.stock.rung import Trigger
-from lab.workloads import stock
-from lab.workloads.registry import can_play
+from lab.workloads.registry import BUILDERS, can_play, sale
+from lab.workloads.sellers import OneSegmentSeller, RungSeller
+from lab.workloads.stock import Demand
 from shop.models import Sale
 from tests.lab.rung_support import Player, steps
 from tests.lab.test_schedules_on_servers import installed
@@ -167,7 +169,8 @@ EXCLUDES_NOBODY = {"no-lock", "merge-without-a-lock", "answer-not-read", "for-up
 def _enough(monkeypatch: pytest.MonkeyPatch) -> None:
     """Give the stock rungs eight units, so that only a fault can break them."""
     for slug in RUNGS:
-        monkeypatch.setitem(stock.SCENES, slug, (8, (1,) * 6, True))
+        seller = OneSegmentSeller if slug == "segmented-keys" else RungSeller
+        monkeypatch.setitem(BUILDERS, slug, sale(Demand(8), seller=seller))
 
 
 @pytest.mark.usefixtures("_enough")
@@ -186,7 +189,7 @@ def test_a_rung_survives_exactly_what_it_claims(play: Player, slug: str) -> None
 @pytest.mark.parametrize("slug", [slug for slug in PLAYED if LADDER[slug].broken_by])
 def test_without_its_fault_nothing_breaks_the_rung(play: Player, slug: str) -> None:
     entry = LADDER[slug]
-    found = verify.find(entry, play.sandbox, Bounds(preemptions=1, events=0), lambda done: None, but=[*get_args(Fault)])
+    found = find(entry, play.sandbox, Bounds(preemptions=1, faults=0), lambda done: None, without=[*get_args(Fault)])
     assert (found.run, found.exhausted) == (None, True)
 
 

@@ -245,7 +245,7 @@ def test_a_stored_rate_is_out_of_date_when_the_source_changes(tmp_path: Path, mo
     assert stored is not None
     assert (stored["broken"], stored["tries"], stored["outdated"]) == (17, 500, False)
     assert witness.control("renewal") is None
-    monkeypatch.setattr(witness, "source_hash", lambda entry: "another")
+    monkeypatch.setattr(witness, "behaviour_of_stress", lambda slug: "another")
     changed = witness.control("no-lock")
     assert changed is not None
     assert changed["outdated"]

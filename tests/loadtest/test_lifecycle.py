@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -50,19 +51,14 @@ def start(environment: dict[str, str], folder: Path, *arguments: str) -> subproc
 
 
 def processes_of(folder: Path) -> list[str]:
-    """Return the processes that have the run folder in their command line or environment."""
+    """Return the live processes that have the run folder in their command line or environment."""
     found = []
     for process in psutil.process_iter():
-        try:
+        with suppress(psutil.Error):
             command = " ".join(process.cmdline())
-            if (
-                process.status() != psutil.STATUS_ZOMBIE
-                and process.pid != os.getpid()
-                and (str(folder) in command or process.environ().get("RUN_FOLDER") == str(folder))
-            ):
+            named = str(folder) in command or process.environ().get("RUN_FOLDER") == str(folder)
+            if named and process.pid != os.getpid() and process.status() != psutil.STATUS_ZOMBIE:
                 found.append(f"{process.pid} {command}")
-        except (psutil.NoSuchProcess, psutil.AccessDenied, psutil.ZombieProcess):
-            continue
     return found
 
 

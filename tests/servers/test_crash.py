@@ -3,7 +3,6 @@
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -127,45 +126,36 @@ def test_without_ending_orphans_postgres_does_not_restart(
 
 
 def test_other_processes_are_not_orphans(folder: RunFolder, other_folder: RunFolder) -> None:
-    pause = "import signal; print('up', flush=True); signal.pause()"
-    cluster = Postgres(folder.postgres).cluster
+    cluster, socket = Postgres(folder.postgres).cluster, str(folder.valkey / "valkey.sock")
     bystanders = [
-        subprocess.Popen([command, "-c", pause, *more], executable=sys.executable, stdout=subprocess.PIPE)
-        for command, *more in [
-            ("valkey-cli", "-s", str(folder.valkey / "valkey.sock")),
-            ("tail", str(folder.path / "postgres.log"), cluster),
-            ("psql", f"--cluster_name={cluster}"),
-            ("valkey-server", str(other_folder.valkey / "valkey.sock")),
-            ("postgres", f"--cluster_name={Postgres(other_folder.postgres).cluster}"),
-        ]
+        ("valkey-cli", "-s", socket),
+        ("tail", str(folder.path / "postgres.log"), cluster),
+        ("psql", f"--cluster_name={cluster}"),
+        ("valkey-server", str(other_folder.valkey / "valkey.sock")),
+        ("postgres", f"--cluster_name={Postgres(other_folder.postgres).cluster}"),
     ]
-    for bystander in bystanders:
-        assert bystander.stdout is not None
-        assert bystander.stdout.readline() == b"up\n"
+    if os.geteuid() == 0:
+        bystanders.append(("valkey-server", socket))  # of another user
+    processes = []
+    for command, *more in bystanders:
+        process = subprocess.Popen(
+            [command, "-c", "trap : TERM; echo up; read never", *more],
+            executable="/bin/sh",
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            user="daemon" if len(processes) == 5 else None,
+        )
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"up\n"
+        processes.append(process)
     folder.create()
     for server in (Postgres(folder.postgres), Valkey(folder.valkey)):
         server.folder.mkdir()
         assert not server.end_orphans()
-    assert [bystander.poll() for bystander in bystanders] == [None] * 5
-    for bystander in bystanders:
-        bystander.kill()
-        bystander.communicate()
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to run a process as another user")
-def test_a_process_of_another_user_is_no_orphan(folder: RunFolder) -> None:
-    folder.create()
-    folder.valkey.mkdir()
-    command = ["valkey-server", "-c", "trap : TERM; echo up; read never", str(folder.valkey / "valkey.sock")]
-    process = subprocess.Popen(
-        command, executable="/bin/sh", stdin=subprocess.PIPE, stdout=subprocess.PIPE, user="daemon"
-    )
-    assert process.stdout is not None
-    assert process.stdout.readline() == b"up\n"
-    assert not Valkey(folder.valkey).end_orphans()
-    assert process.poll() is None
-    process.kill()
-    process.communicate()
+    for process in processes:
+        assert process.poll() is None
+        process.kill()
+        process.communicate()
 
 
 @pytest.mark.parametrize("program", ["/bin/true", "/bin/cat"], ids=["zombie", "unrelated program"])

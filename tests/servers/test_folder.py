@@ -191,11 +191,6 @@ def test_the_secret_key_is_private_and_lasts(folder: RunFolder, other_folder: Ru
     assert mode(folder.path / "secret-key") == 0o600
 
 
-def test_concurrent_processes_get_the_same_secret_key(folder: RunFolder) -> None:
-    readers = [run_python(SECRET, folder.path) for _ in range(4)]
-    assert len({reader.communicate()[0] for reader in readers}) == 1
-
-
 @pytest.mark.skipif(not Path("/proc/locks").exists(), reason="needs Linux to see who waits for a lock")
 def test_a_process_waits_for_a_secret_key_that_is_being_written(folder: RunFolder) -> None:
     folder.create()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import Any
 
 from django.conf import settings
@@ -10,7 +9,8 @@ from django.core.management.base import CommandError, CommandParser
 
 from lab.claims import comparisons
 from lab.claims.comparisons import FILE, PARTS
-from lab.claims.measuring import BenchmarkFailed, machine, measure
+from lab.claims.measuring import BenchmarkFailed
+from lab.claims.refresh import compare
 from lab.management.command import LabCommand, refuse_unless_writable
 
 
@@ -31,15 +31,7 @@ class Command(LabCommand):
         refuse_unless_writable(comparisons.FILE.parent)
         for part in options["parts"] or PARTS:
             try:
-                report = measure(part, short=options["short"])
+                compare(part, short=options["short"])
             except BenchmarkFailed as error:
                 raise CommandError(str(error), returncode=2) from error
-            result = {
-                "made": datetime.now(tz=UTC).date().isoformat(),
-                "short": options["short"],
-                "source": comparisons.source_hash(part),
-                "machine": machine(),
-                "report": report,
-            }
-            comparisons.store(part, result)
             self.stdout.write(f"{part}: stored.")

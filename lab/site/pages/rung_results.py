@@ -18,7 +18,7 @@ class RungResults:
     Attributes:
         number: its place on its track, from 1.
         witness: the schedule that breaks it.
-        verdict: the result of the search, if it is sound.
+        verdict: how its claim was last checked.
         control: how often it broke in stress runs, without a scheduler.
     """
 
@@ -37,7 +37,9 @@ class RungResults:
     def searches(self) -> Sequence[Mapping[str, Any]]:
         """The searches of a sound rung, from the narrowest bounds to the widest."""
         verdict = self.verdict
-        return () if verdict is None else (verdict, *verdict.get("also", ()), *verdict.get("deep", ()))
+        if verdict is None or self.entry.claim == "flawed":
+            return ()
+        return (verdict, *verdict.get("also", ()), *verdict.get("deep", ()))
 
 
 def rungs_of(track: Track) -> list[LadderEntry]:
