@@ -12,8 +12,10 @@ from uuid import UUID
 
 from redis import Redis
 
+from inventory.counters.scripts import script
 from inventory.counters.whole import RESERVATIONS, RESERVED_UNITS, Counters, counter_key
-from inventory.scripts import script
+
+REBALANCE = script("rebalance")
 
 
 def segment_count_key(sku: str) -> str:
@@ -34,7 +36,7 @@ class SegmentCounters(Counters):
 
     def __init__(self, client: Redis) -> None:
         super().__init__(client)
-        self._rebalance: Any = client.register_script(script("rebalance"))
+        self._rebalance: Any = client.register_script(REBALANCE)
 
     def segments(self, sku: str, guess: int = 0) -> tuple[Sequence[int], int] | None:
         """Return the units of each segment, and the units reserved from all of them, read at one moment.

@@ -17,9 +17,9 @@ from uuid import UUID
 import orjson
 from redis import Redis, RedisError
 
+from inventory.counters.scripts import script
 from inventory.errors import SoldOut, StockNotLoaded, StockReserved, StockUnavailable
 from inventory.requests import OrderRequest
-from inventory.scripts import script
 
 logger = logging.getLogger(__name__)
 
@@ -27,6 +27,10 @@ RESERVATIONS = "{stock}:reserved"
 """Hash of order id to reservation."""
 RESERVED_UNITS = "{stock}:reserved:units"
 """Hash of counter name to the sum of its reservations."""
+TAKE = script("take")
+END_RESERVATION = script("end_reservation")
+LOAD = script("load")
+RECOUNT = script("recount")
 ENTRY = re.compile(r"(\d+-\d+)?")
 BUYER = re.compile(r"(\d+:\d+)?")
 
@@ -67,10 +71,10 @@ class Counters:
 
     def __init__(self, client: Redis) -> None:
         self.client: Any = client
-        self._take = client.register_script(script("take"))
-        self._end_reservation = client.register_script(script("end_reservation"))
-        self._load: Any = client.register_script(script("load"))
-        self._recount: Any = client.register_script(script("recount"))
+        self._take = client.register_script(TAKE)
+        self._end_reservation = client.register_script(END_RESERVATION)
+        self._load: Any = client.register_script(LOAD)
+        self._recount: Any = client.register_script(RECOUNT)
 
     def load(self, sku: str, on_hand: int, committed: Collection[UUID], *, make: bool) -> int | None:
         """Set the counter of a sku to the units on hand minus the units reserved.

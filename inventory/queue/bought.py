@@ -8,12 +8,15 @@ from typing import Any
 
 from redis import Redis
 
+from inventory.counters.scripts import script
 from inventory.counters.whole import text
 from inventory.queue.entries import buyer_text, parse_buyer
 from inventory.requests import Buyer, ReturnedUnits
-from inventory.scripts import script
 
 logger = logging.getLogger(__name__)
+
+SUBTRACT = script("subtract_bought")
+CORRECT = script("correct_bought")
 
 
 def bought_key(sku: str) -> str:
@@ -26,8 +29,8 @@ class BoughtUnits:
 
     def __init__(self, client: Redis) -> None:
         self.client: Any = client
-        self._subtract: Any = client.register_script(script("subtract_bought"))
-        self._correct: Any = client.register_script(script("correct_bought"))
+        self._subtract: Any = client.register_script(SUBTRACT)
+        self._correct: Any = client.register_script(CORRECT)
 
     def of(self, sku: str) -> Mapping[Buyer, int]:
         """Return the units of a sku that each customer has queued or bought, where that is counted."""
@@ -39,7 +42,7 @@ class BoughtUnits:
                 logger.error("The units bought of %s in Redis cannot be read: %r by %r", sku, units, buyer)
         return counted
 
-    def subtract(self, returned: Iterable[ReturnedUnits]) -> None:
+    def subtract_returned(self, returned: Iterable[ReturnedUnits]) -> None:
         """Subtract units that customers gave back, so that they may buy as many again."""
         with self.client.pipeline(transaction=False) as pipe:
             for each in returned:

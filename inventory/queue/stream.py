@@ -17,6 +17,7 @@ import orjson
 from redis import Redis, RedisError
 from redis.exceptions import ResponseError
 
+from inventory.counters.scripts import script
 from inventory.counters.whole import RESERVATIONS, RESERVED_UNITS, Reservation, counter_key, text
 from inventory.errors import Duplicate, OverLimit, SoldOut, StockNotLoaded, StockUnavailable
 from inventory.queue.bought import BoughtUnits, bought_key
@@ -30,10 +31,12 @@ from inventory.queue.entries import (
     reservation_fields,
 )
 from inventory.requests import OrderRequest, QueuedOrder
-from inventory.scripts import script
 
 logger = logging.getLogger(__name__)
 
+ENQUEUE = script("enqueue")
+FINISH = script("finish")
+REMOVE_WORKERS = script("remove_workers")
 STREAM = "{stock}:queue"
 GROUP = "workers"
 NOBODY = "nobody"
@@ -70,14 +73,14 @@ class Queue:
         self.dead = dead
         self.bought = BoughtUnits(client)
         self.dead_letters = DeadLetters(client)
-        self._enqueue: Any = client.register_script(script("enqueue"))
-        self._finish: Any = client.register_script(script("finish"))
-        self._remove_workers: Any = client.register_script(script("remove_workers"))
+        self._enqueue: Any = client.register_script(ENQUEUE)
+        self._finish: Any = client.register_script(FINISH)
+        self._remove_workers: Any = client.register_script(REMOVE_WORKERS)
 
     def __len__(self) -> int:
         return int(self.client.xlen(STREAM))
 
-    def append(self, order: OrderRequest) -> tuple[int, bool]:
+    def enqueue(self, order: OrderRequest) -> tuple[int, bool]:
         """Take the units of an order and append it, or do neither. The same order is appended only once.
 
         Returns:

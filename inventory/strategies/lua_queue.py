@@ -49,7 +49,7 @@ class LuaQueue(Lua):
 
     def _place(self, order: OrderRequest, save: Save) -> Placement:
         with self.verifying_sold_out():
-            place, wake_worker = self.queue().append(order)
+            place, wake_worker = self.queue().enqueue(order)
         if wake_worker:
             worker_needed.send_robust(sender=type(self))
         return Placement(place)
@@ -167,7 +167,7 @@ class LuaQueue(Lua):
         return {}
 
     def units_returned(self, returned: Sequence[ReturnedUnits], saved: Saved) -> None:
-        self.queue().bought.subtract(returned)
+        self.queue().bought.subtract_returned(returned)
 
     def queued_order(self, customer: int, key: str) -> QueuedOrder | None:
         try:

@@ -9,9 +9,10 @@ change the hash:
 - imports and paths of files: a definition counts by what it says and by what the names in it lead to;
 - comments and blank lines of Lua.
 
-A method counts when its class is reached and an attribute of its name is used somewhere. All methods of a class count
-when it extends a class from outside the project, which may call them. A table whose keys are slugs of rungs counts by
-the row of the rung in question, since the other rows are not used.
+A method counts when its class is reached and an attribute of its name is used somewhere, unless all classes that are
+reached override it. All methods of a class count when it extends a class from outside the project, which may call
+them. A table whose keys are slugs of rungs counts by the row of the rung in question, since the other rows are not
+used.
 """
 
 from __future__ import annotations
@@ -93,6 +94,8 @@ class Unit:
 
     text: str
     names: set[Key] = field(default_factory=set)
+    bases: set[Key] = field(default_factory=set)
+    supers: set[str] = field(default_factory=set)
     attributes: set[str] = field(default_factory=set)
     scripts: set[Path] = field(default_factory=set)
 
@@ -106,13 +109,17 @@ class _Search:
         self._todo: list[Key] = []
         self._seen: set[Key] = set()
         self._attributes: set[str] = set()
-        self._members: list[tuple[str, Key]] = []
+        self._supers: set[str] = set()
+        self._members: list[tuple[str, Key, Key]] = []
+        self._used: set[Key] = set()
+        """Classes that are reached as such, and not only because another one extends them."""
+        self._extended_by: dict[Key, set[Key]] = {}
 
     def begin(self, root: Any) -> None:
         # A root may be named as `module:name`, where importing it would close a circle of imports.
         module, name = root.split(":") if isinstance(root, str) else (root.__module__, root.__qualname__)
         if module.partition(".")[0] in ROOMS:
-            self._todo.append((module, name))
+            self._use((module, name))
         else:  # A rung of another package counts by its source.
             self._found[f"{module}.{name}"] = inspect.getsource(inspect.getmodule(root))  # type: ignore[arg-type]
 
@@ -120,10 +127,21 @@ class _Search:
         while self._todo:
             while self._todo:
                 self._visit(self._todo.pop())
-            due = [key for attribute, key in self._members if attribute in self._attributes]
-            self._members = [member for member in self._members if member[0] not in self._attributes]
+            due = [key for name, key, owner in self._members if self._is_called(name, owner)]
+            self._members = [member for member in self._members if member[1] not in due]
             self._todo += due
         return self._found
+
+    def _is_called(self, name: str, owner: Key) -> bool:
+        if name in self._supers:
+            return True
+        heirs = self._extended_by.get(owner, ())
+        overridden = owner not in self._used and all(_defines(heir, name) for heir in heirs)
+        return name in self._attributes and not overridden
+
+    def _use(self, key: Key) -> None:
+        self._used.add(_origin(key))
+        self._todo.append(key)
 
     def _visit(self, key: Key) -> None:
         if key in self._seen or (module := load(key[0])) is None:
@@ -135,10 +153,15 @@ class _Search:
         for name, unit in module.units(key[1], self._slug, self._slugs):
             self._found[f"{key[0]}.{name}"] = unit.text
             self._attributes |= unit.attributes
-            self._todo += unit.names
+            self._supers |= unit.supers
+            for each in unit.names:
+                self._use(each)
+            for base in unit.bases:
+                self._extended_by.setdefault(_origin(base), set()).add(key)
+                self._todo.append(base)
             for script in unit.scripts:
                 self._found[script.name] = lua_text(script.read_text(encoding="utf-8"))
-        self._members += module.members(key)
+        self._members += [(name, member, key) for name, member in module.members(key)]
         if key[1] != MODULE:
             self._todo.append((key[0], MODULE))
 
@@ -247,14 +270,17 @@ class Module:
 
     def _unit(self, statement: ast.stmt) -> Unit:
         unit = Unit(Normaliser(self.imports).text(statement))
+        bases = statement.bases if isinstance(statement, ast.ClassDef) else []
+        for base in bases:
+            self._refer(base, unit.bases)
         for node in ast.walk(statement):
+            if node in bases:
+                continue
             if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
-                self._refer(node.id, unit)
+                self._refer(node, unit.names)
             elif isinstance(node, ast.Attribute):
-                if (target := _definition_at(self.dotted(node))) is not None:
-                    unit.names.add(target)
-                else:
-                    unit.attributes.add(node.attr)
+                if not self._refer(node, unit.names):
+                    (unit.supers if _is_super(node.value) else unit.attributes).add(node.attr)
             elif isinstance(node, ast.Constant) and isinstance(node.value, str):
                 self._literal(node.value, unit)
             elif isinstance(node, ast.Call) and self.dotted(node.func).rpartition(".")[2] == "script":
@@ -263,11 +289,14 @@ class Module:
             unit.names |= {key for _, key in self.members((self.name, statement.name))}
         return unit
 
-    def _refer(self, name: str, unit: Unit) -> None:
-        if name in self._definitions:
-            unit.names.add((self.name, name))
-        elif name in self.imports and (target := _definition_at(self.imports[name])) is not None:
-            unit.names.add(target)
+    def _refer(self, node: ast.expr, names: set[Key]) -> bool:
+        """Add the definition that a name or an attribute of a module leads to; return whether there is one."""
+        if isinstance(node, ast.Name) and node.id in self._definitions:
+            names.add((self.name, node.id))
+            return True
+        if (target := _definition_at(self.dotted(node))) is not None:
+            names.add(target)
+        return target is not None
 
     def _literal(self, text: str, unit: Unit) -> None:
         if (lazy := LAZY.fullmatch(text)) and (target := _definition_at(f"{lazy[1]}.{lazy[2]}")) is not None:
@@ -299,6 +328,22 @@ def _definition_at(dotted: str) -> Key | None:
     if not owner or load(dotted) is not None:
         return None
     return (owner, name) if load(owner) is not None else None
+
+
+def _origin(key: Key) -> Key:
+    """Where a definition is, when the module only imports it."""
+    module = load(key[0])
+    target = None if module is None else module.imported(key[1])
+    return key if target is None else _origin(target)
+
+
+def _defines(owner: Key, method: str) -> bool:
+    module = load(owner[0])
+    return module is not None and any(name == method for name, _ in module.members(owner))
+
+
+def _is_super(node: ast.expr) -> bool:
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "super"
 
 
 def _is_inert(statement: ast.stmt) -> bool:

@@ -45,8 +45,8 @@ class Witness:
 def load(slug: str) -> Witness | None:
     """Return the stored witness of a rung; None: there is none."""
 
-    def parse(said: Any) -> Witness:
-        return Witness(**said | {"schedule": tuple(said["schedule"])})
+    def parse(stored: Any) -> Witness:
+        return Witness(**stored | {"schedule": tuple(stored["schedule"])})
 
     return result_store.read(FOLDER / f"{slug}.json", parse, f"ladder --search {slug}")
 
@@ -61,10 +61,10 @@ def store(witness: Witness) -> Path:
 def trace(slug: str) -> Trace | None:
     """Return the stored trace of a rung that a page cannot replay, since it needs servers of its own."""
 
-    def parse(said: Any) -> Trace:
-        del said["ended"]
-        steps = [Step(**{name: _frozen(value) for name, value in step.items()}) for step in said["steps"]]
-        return Trace(**said | {"schedule": tuple(said["schedule"]), "steps": tuple(steps), "choices": ()})
+    def parse(stored: Any) -> Trace:
+        del stored["ended"]
+        steps = [Step(**{name: _frozen(value) for name, value in step.items()}) for step in stored["steps"]]
+        return Trace(**stored | {"schedule": tuple(stored["schedule"]), "steps": tuple(steps), "choices": ()})
 
     return result_store.read(TRACES / f"{slug}.json", parse, f"ladder --search {slug}")
 
@@ -83,41 +83,41 @@ def verdict(slug: str) -> Mapping[str, Any] | None:
 
     `deep` lists the searches with wider bounds, if there were any.
     """
-    return _kept(VERDICTS, slug, behaviour_of_verdict)
+    return _load(VERDICTS, slug, behaviour_of_verdict)
 
 
-def store_verdict(entry: LadderEntry, said: Mapping[str, Any]) -> None:
+def store_verdict(entry: LadderEntry, line: Mapping[str, Any]) -> None:
     """Store how a rung's claim was checked. Its deep searches stay as long as its behaviour is the same."""
     before = verdict(entry.slug) or {"outdated": True}
     deep = {"deep": before["deep"]} if not before["outdated"] and "deep" in before else {}
-    _keep(VERDICTS, entry, {**deep, **said}, behaviour_of_verdict)
+    _store(VERDICTS, entry, {**deep, **line}, behaviour_of_verdict)
 
 
 def control(slug: str) -> Mapping[str, Any] | None:
     """Return how often a rung broke (`broken`) in how many attempts (`tries`) of its stress run, and `outdated`."""
-    return _kept(CONTROL, slug, behaviour_of_stress)
+    return _load(CONTROL, slug, behaviour_of_stress)
 
 
-def store_control(entry: LadderEntry, said: Mapping[str, Any]) -> None:
+def store_control(entry: LadderEntry, line: Mapping[str, Any]) -> None:
     """Store the stress run of a rung."""
-    _keep(CONTROL, entry, said, behaviour_of_stress)
+    _store(CONTROL, entry, line, behaviour_of_stress)
 
 
-def _kept(path: Path, slug: str, behaviour: Callable[[str], str]) -> Mapping[str, Any] | None:
+def _load(path: Path, slug: str, behaviour: Callable[[str], str]) -> Mapping[str, Any] | None:
     if slug not in LADDER:
         return None
 
-    def parse(said: Any) -> dict[str, Any] | None:
-        line = said.get(slug)
+    def parse(stored: Any) -> dict[str, Any] | None:
+        line = stored.get(slug)
         return None if line is None else {**line, "outdated": line["source"] != behaviour(slug)}
 
     return result_store.read(path, parse, "lab refresh")
 
 
-def _keep(path: Path, entry: LadderEntry, said: Mapping[str, Any], behaviour: Callable[[str], str]) -> None:
-    def edit(kept: dict[str, Any]) -> dict[str, Any]:
+def _store(path: Path, entry: LadderEntry, line: Mapping[str, Any], behaviour: Callable[[str], str]) -> None:
+    def edit(stored: dict[str, Any]) -> dict[str, Any]:
         made = datetime.now(tz=UTC).date().isoformat()
-        kept[entry.slug] = {**said, "made": made, "machine": machine(), "source": behaviour(entry.slug)}
-        return {slug: kept[slug] for slug in LADDER if slug in kept}
+        stored[entry.slug] = {**line, "made": made, "machine": machine(), "source": behaviour(entry.slug)}
+        return {slug: stored[slug] for slug in LADDER if slug in stored}
 
     result_store.change(path, edit)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import locking
-from inventory.scripts import all_scripts
+from inventory.counters.scripts import all_scripts
 from lab.explorer.terms import EVERYTHING, POSTGRES, PendingStep
 
 READS = frozenset({"GET", "MGET", "PTTL", "TTL", "EXISTS", "HGET", "HGETALL", "LRANGE", "LLEN", "LINDEX", "WATCH"})

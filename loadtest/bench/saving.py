@@ -34,7 +34,7 @@ def measure(*, customers: Sequence[int], rounds: int) -> dict[str, float]:
         requests = [order_request(burst, customers[number % len(customers)]) for number in range(ORDERS)]
         queue = registry.queue()
         for each in requests:
-            queue.append(each)
+            queue.enqueue(each)
         started = time.monotonic()
         save_queued()
         saved.append(ORDERS / (time.monotonic() - started))

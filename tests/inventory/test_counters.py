@@ -63,7 +63,7 @@ def test_take_refuses_too_many(counters: Counters, left: int, quantity: int) -> 
 
 
 def test_without_the_comparison_it_oversells(redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
-    replace_in_script(monkeypatch, whole, "take", "tonumber(left) < item[2]", "tonumber(left) < 0")
+    replace_in_script(monkeypatch, whole, "TAKE", "tonumber(left) < item[2]", "tonumber(left) < 0")
     counters = load(Counters(redis), a=0)
     take(counters, ("a", 1))
     assert_units(counters, [-1], a=1)
@@ -83,7 +83,7 @@ def test_take_is_all_or_nothing(counters: Counters) -> None:
 @pytest.mark.parametrize("guarded", [True, False])
 def test_take_is_idempotent(redis: Redis, monkeypatch: pytest.MonkeyPatch, guarded: bool) -> None:
     if not guarded:
-        replace_in_script(monkeypatch, whole, "take", 'redis.call("HEXISTS", KEYS[1], ARGV[1]) == 1', "false")
+        replace_in_script(monkeypatch, whole, "TAKE", 'redis.call("HEXISTS", KEYS[1], ARGV[1]) == 1', "false")
     counters = load(Counters(redis), a=6)
     order = take(counters, ("a", 2))
     for _ in range(2):
@@ -114,7 +114,7 @@ def test_reserved_units_are_not_sold_out(counters: Counters, wanted: int) -> Non
 
 
 def test_without_reserved_units_it_is_sold_out_early(redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
-    replace_in_script(monkeypatch, whole, "take", "total < item[2]", "true")
+    replace_in_script(monkeypatch, whole, "TAKE", "total < item[2]", "true")
     counters = load(Counters(redis), a=1)
     first = take(counters, ("a", 1))
     with pytest.raises(SoldOut):
@@ -149,7 +149,7 @@ def test_a_lost_answer_is_given_back(redis: Redis, no_redis: Redis, lost: str) -
 @pytest.mark.parametrize("guarded", [True, False])
 def test_give_back_is_idempotent(redis: Redis, monkeypatch: pytest.MonkeyPatch, guarded: bool) -> None:
     if not guarded:
-        replace_in_script(monkeypatch, whole, "end_reservation", 'redis.call("HDEL", KEYS[1], ARGV[1])')
+        replace_in_script(monkeypatch, whole, "END_RESERVATION", 'redis.call("HDEL", KEYS[1], ARGV[1])')
     counters = load(Counters(redis), a=5)
     order = take(counters, ("a", 2))
     for _ in range(2):

@@ -193,7 +193,7 @@ def test_rebalance_needs_every_lock(
     assert counters.rebalance("unknown", 5, 5, 1) is None
     assert units_of(strategy) == [2, 2, 2, 2, 2]
     assert counters.segments("unknown") is None
-    replace_in_script(monkeypatch, segmented, "rebalance", "existing > known or")
+    replace_in_script(monkeypatch, segmented, "REBALANCE", "existing > known or")
     assert SegmentCounters(redis).rebalance("a", 4, 4, 9) == 8, "negative control: units are missed"
 
 

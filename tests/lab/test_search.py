@@ -102,11 +102,10 @@ def test_a_renewal_after_the_release_is_found(
 
 
 def test_a_wrong_comparison_in_the_stock_script_is_found(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
-    original = whole.script
-    wrong = original("take").replace("< item[2]", "<= item[2]")
-    assert wrong != original("take")
+    wrong = whole.TAKE.replace("< item[2]", "<= item[2]")
+    assert wrong != whole.TAKE
     sandbox.redis.script_load(wrong)
-    monkeypatch.setattr(whole, "script", lambda name: wrong if name == "take" else original(name))
+    monkeypatch.setattr(whole, "TAKE", wrong)
     assert broken_by(searched("lua", sandbox)) == "no false refusal"
 
 

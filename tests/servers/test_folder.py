@@ -83,9 +83,9 @@ def test_a_symbolic_link_is_refused(outer: Path) -> None:
     assert list(target.iterdir()) == []
 
 
-def test_a_file_or_a_missing_parent_is_refused(folder: RunFolder) -> None:
-    folder.path.touch()
-    for path, reason in ((folder.path, "not a folder"), (folder.path / "missing" / "run", "cannot be created")):
+def test_a_file_or_a_missing_parent_is_refused(outer: Path) -> None:
+    (outer / "file").touch()
+    for path, reason in ((outer / "file", "not a folder"), (outer / "missing" / "run", "cannot be created")):
         with pytest.raises(ServerError, match=reason):
             RunFolder(path).create()
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import orjson
 
+from inventory.counters.whole import END_RESERVATION, TAKE
 from inventory.errors import SoldOut, StockReserved
 from inventory.requests import OrderRequest, Placement, Save
-from inventory.scripts import script
 from lab.ladder.stock.counter_rung import CounterRung
 from lab.models import RungOrder
 
@@ -49,7 +49,7 @@ class RedisLosesItsLastSecond(CounterRung):
 
     def take(self, order: OrderRequest) -> None:
         reservation = orjson.dumps({"items": [(item.sku, item.quantity) for item in order.items]})
-        answer, position, left = self._run(script("take"), order, reservation)
+        answer, position, left = self._run(TAKE, order, reservation)
         item = order.items[position - 1]
         if answer == b"reserved":
             raise StockReserved(item.sku)
@@ -60,7 +60,7 @@ class RedisLosesItsLastSecond(CounterRung):
         self._end_reservation(order, "back")
 
     def _end_reservation(self, order: OrderRequest, how: str) -> None:
-        self._run(script("end_reservation"), order, how)
+        self._run(END_RESERVATION, order, how)
 
     def _run(self, text: str, order: OrderRequest, argument: bytes | str) -> Any:
         keys = [self.reservations_key, f"{self.reservations_key}:units", *self.keys(order)]
