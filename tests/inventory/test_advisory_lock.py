@@ -12,7 +12,7 @@ from inventory.errors import SoldOut
 from inventory.models import StockItem
 from inventory.strategies import advisory_lock, registry
 from inventory.strategies.advisory_lock import LOCK, key
-from locking.postgres.advisory import number
+from locking.postgres.names import advisory_key
 from tests.factories import elsewhere, interleaved, meeting_before_the_write, new_request, preheated, tally
 from tests.inventory.conftest import Ledger
 from tests.inventory.test_row_lock import subtract_unguarded
@@ -73,7 +73,7 @@ def test_a_refused_order_waits_for_no_row(ledger: Ledger) -> None:
 
 def test_a_key_is_the_same_in_every_process() -> None:
     assert (key("a"), key("a" * 64)) == (7444073993926074189, -8167838426030671072)
-    assert key("a") != number("a", 8), "a lock of that name"
+    assert key("a") != advisory_key("a"), "a lock of that name"
 
 
 def test_two_skus_with_the_same_key(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -250,11 +250,6 @@ def test_all_keys_are_in_one_slot(counters: Counters, sku: str) -> None:
     assert (counters.left([sku]), counters.reserved()) == ({sku: 1}, {sku: 1})
 
 
-def test_take_without_redis_is_unavailable(no_redis: Redis) -> None:
-    with pytest.raises(StockUnavailable, match="Redis did not answer"):
-        take(Counters(no_redis), ("a", 1))
-
-
 @pytest.mark.parametrize("call", ["give_back", "confirm_reservation"])
 def test_an_unreachable_redis_is_logged(no_redis: Redis, caplog: pytest.LogCaptureFixture, call: str) -> None:
     order = new_request(("a", 1))

@@ -103,15 +103,6 @@ def test_waiting_orders_are_saved_together(gate: Gate, place: Place, ledger: Led
     ledger.assert_law(a=(11, 9))
 
 
-def test_a_lone_call_does_not_wait(strategy: GroupCommit, ledger: Ledger) -> None:
-    stock.deliver("a", 2)
-    threads = threading.active_count()
-    for order in orders_of(1, 1):
-        assert strategy.place(order, ledger.save) is Placement.COMMITTED
-    assert threading.active_count() == threads
-    assert (strategy.batcher.pending(), strategy.batcher._running) == (0, False)
-
-
 def test_scarce_units_go_in_order_of_arrival(place: Place, ledger: Ledger) -> None:
     """An order that is too large does not keep a smaller one behind it from the units left."""
     stock.deliver("a", 4)
@@ -217,23 +208,6 @@ def test_a_lost_connection_fails_the_batch(gate: Gate, place: Place, ledger: Led
     assert [type(error) for error in place(*orders)] == [type(None), OperationalError, OperationalError]
     assert place(*orders_of(1)) == [None], "the next batch runs"
     ledger.assert_law(a=(7, 2))
-
-
-def test_an_interrupted_leader_wakes_the_others(gate: Gate, place: Place, ledger: Ledger) -> None:
-    stock.deliver("a", 9)
-    first, *others = orders_of(1, 1, 1)
-    save = gate.save
-
-    def stop(batch: Sequence[OrderRequest]) -> Mapping[UUID, Refusal]:
-        save(batch)
-        if first in batch:
-            raise KeyboardInterrupt
-        return {}
-
-    gate.save = stop  # type: ignore[method-assign]
-    raised = place(first, *others)
-    assert [type(error) for error in raised] == [KeyboardInterrupt, type(None), type(None)]
-    assert StockItem.objects.get(sku="a").on_hand == 7
 
 
 SPLIT = "a is split for another sale, or units came back just now. Try again."

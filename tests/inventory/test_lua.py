@@ -63,13 +63,6 @@ def test_a_refused_order_locks_no_row(strategy: Strategy, ledger: Ledger) -> Non
     ledger.assert_law(a=(2, 0))
 
 
-def test_a_missing_counter_is_not_loaded(strategy: Strategy, ledger: Ledger, counters: Counters) -> None:
-    counters.unload(["a"])
-    with pytest.raises(StockNotLoaded):
-        strategy.place(new_request(("a", 1)), ledger.save)
-    ledger.assert_law(a=(2, 0))
-
-
 def test_preheat_copies_units_on_hand(ledger: Ledger, counters: Counters) -> None:
     stock.deliver("a", 3)
     registry.get("guarded-update").place(new_request(("a", 1)), ledger.save)

@@ -2,11 +2,25 @@
 
 from __future__ import annotations
 
+import shutil
+import sys
+import threading
+from collections.abc import Callable
 from pathlib import Path
+from types import FrameType
+from typing import Any
 
 import pytest
 
-from lab.claims.behaviour import Module, lua_text
+from lab.claims import behaviour, staleness
+from lab.claims.behaviour import ROOMS, ROOT, Module, lua_text, reach
+from lab.claims.finding import find
+from lab.claims.verify import bounds_of
+from lab.ladder.catalogue import LADDER
+from lab.sandbox.sandbox import Sandbox
+from tests.lab.schedule_support import sandbox
+
+__all__ = ["sandbox"]
 
 BEFORE = """
 from time import monotonic as clock
@@ -71,3 +85,97 @@ def test_lua_counts_without_comments_and_blank_lines() -> None:
     assert lua_text(before) == lua_text("if left >= 1 then\n\n  return 1\nend")
     assert lua_text(before) != lua_text(before.replace(">=", ">"))
     assert lua_text('return "a--b"') == 'return "a--b"'
+
+
+@pytest.fixture
+def edit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str, str], set[str]]:
+    """Edit a file of a copy of the project, and return the rungs whose verdicts are out of date then."""
+    before = {slug: staleness.behaviour_of_verdict(slug) for slug in LADDER}
+
+    def change(name: str, old: str, new: str) -> set[str]:
+        for room in ROOMS:
+            shutil.copytree(
+                ROOT / room, tmp_path / room, ignore=shutil.ignore_patterns("*.md", "*.json", "*.po", "*.mo")
+            )
+        source = (tmp_path / name).read_text()
+        assert source.count(old) == 1
+        (tmp_path / name).write_text(source.replace(old, new))
+        scripts = {name: tmp_path / path.relative_to(ROOT) for name, path in behaviour.SCRIPTS.items()}
+        monkeypatch.setattr(behaviour, "ROOT", tmp_path)
+        monkeypatch.setattr(behaviour, "SCRIPTS", scripts)
+        caches = behaviour.load, behaviour._definition_at, staleness.behaviour_of_verdict
+        try:
+            for each in caches:
+                each.cache_clear()
+            return {slug for slug in LADDER if staleness.behaviour_of_verdict(slug) != before[slug]}
+        finally:
+            for each in caches:
+                each.cache_clear()
+
+    return change
+
+
+REDIS_LOCKS = {
+    *("renewal", "renewal-and-a-pause", "fence-on-write-only", "fence", "re-entrant", "woken", "fair"),
+    *("one-primary-with-replicas", "lock-under-the-wrong-isolation", "refusal-swallowed", "order-after-the-unlock"),
+    *("redis-lock", "exception-leaves-the-lock", "segmented-keys", "segmented-redis", "segmented-lock"),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new", "outdated"),
+    [
+        pytest.param("locking/redis/lock.py", '"""RedisLock', '"""The RedisLock', set(), id="docstring"),
+        pytest.param(
+            "inventory/counters/lua/take.lua",
+            "tonumber(left) < item[2]",
+            "tonumber(left) <= item[2]",
+            {"lua", "segmented-redis", "redis-loses-its-last-second"},
+            id="script of a strategy",
+        ),
+        pytest.param(
+            "inventory/queue/lua/finish.lua", "or 0) < reservation", "or 0) <= reservation", {"lua-queue"}, id="queue"
+        ),
+        pytest.param(
+            "inventory/strategies/guarded_update.py",
+            "quantity)",
+            "quantity + 1)",
+            {"guarded-update"},
+            id="strategy in Python",
+        ),
+        pytest.param("lab/ladder/locks/setnx.py", '"locked"', '"held"', {"setnx"}, id="rung"),
+        pytest.param(
+            "locking/redis/scripts/release.lua", "== ARGV[1]", "~= ARGV[1]", REDIS_LOCKS, id="script of a lock"
+        ),
+    ],
+)
+def test_a_change_outdates_the_rungs_that_run_it(
+    edit: Callable[[str, str, str], set[str]], name: str, old: str, new: str, outdated: set[str]
+) -> None:
+    assert edit(name, old, new) == outdated
+
+
+@pytest.mark.parametrize(
+    "slug", ["setnx", "renewal", "fair", "lock-table-insert", "segmented-keys", "lua", "group-commit"]
+)
+def test_all_that_runs_in_a_search_is_hashed(sandbox: Sandbox, slug: str) -> None:
+    """The hash is found by reading the code. Here the code runs, in the threads of its actors too."""
+    called: set[tuple[str, str]] = set()
+
+    def note(frame: FrameType, event: str, _: Any) -> None:
+        if event == "call" and frame.f_code.co_filename.startswith(str(ROOT)):
+            name = frame.f_code.co_qualname.partition(".<")[0]
+            if "<" not in name and "__" not in name:
+                called.add((frame.f_globals["__name__"], name))
+
+    threading.setprofile(note)
+    sys.setprofile(note)
+    try:
+        find(LADDER[slug], sandbox, bounds_of(LADDER[slug]), lambda done: None)
+    finally:
+        sys.setprofile(None)
+        threading.setprofile(None)  # type: ignore[arg-type]
+    hashed = reach([staleness.BUILDERS, LADDER[slug].code, *staleness.CHECKING], slug=slug, slugs=LADDER)
+    missing = {f"{module}.{name}" for module, name in called if module.partition(".")[0] in ROOMS} - set(hashed)
+    assert len(called) > 50
+    assert missing == set()

@@ -56,11 +56,11 @@ class DropsOrders(LuaQueue):
 
 
 class KnowsOneSegment(SegmentedLock):
-    def look(self, sku: str) -> dict[int, int]:
-        return {0: super().look(sku)[0]}
+    def segment_units(self, sku: str) -> dict[int, int]:
+        return {0: super().segment_units(sku)[0]}
 
-    def left(self, sku: str) -> int:
-        return self.look(sku)[0]
+    def units_left(self, sku: str) -> int:
+        return self.segment_units(sku)[0]
 
 
 @pytest.mark.parametrize(

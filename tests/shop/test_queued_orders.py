@@ -14,9 +14,9 @@ from django.db import IntegrityError
 from django.utils import timezone
 from redis import Redis, RedisError
 
-from inventory.counters.whole import NOTES
+from inventory.counters.whole import RESERVATIONS
 from inventory.models import StockItem
-from inventory.queue.stream import STREAM, Queue, key_key
+from inventory.queue.stream import STREAM, Queue, idempotency_key
 from inventory.strategies import registry
 from shop import conservation
 from shop.models import Allowance, Order, Product, Sale, SaleItem
@@ -90,8 +90,8 @@ def test_an_order_saved_between_two_reads_is_found(
     buyer: Buyer, offer: OnSale, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     location = location_of(buyer, offer, "mine", a=1)
-    waiting = registry.waiting
-    monkeypatch.setattr(registry, "waiting", lambda order: (save_queued(), waiting(order))[1])
+    waiting = registry.queued_order
+    monkeypatch.setattr(registry, "queued_order", lambda order: (save_queued(), waiting(order))[1])
     assert state_at(buyer, location) == "pending"
     assert Order.objects.filter(pk=location.split("/")[-2]).exists()
 
@@ -149,9 +149,9 @@ def test_units_of_a_rejected_order_stay_reserved_until_its_note_is_gone(
     assert registry.counters().left(["a"]) == {"a": 2}
     assert save_queued() == 1
     assert registry.counters().left(["a"]) == {"a": 3}
-    assert registry.queue().bought("a") == {(offer.sale, buyer.customer): 0}
+    assert registry.queue().bought.of("a") == {(offer.sale, buyer.customer): 0}
     assert orders_in("rejected") == 1
-    assert redis.exists(key_key(buyer.customer, "mine")), "the key belongs to the rejected order"
+    assert redis.exists(idempotency_key(buyer.customer, "mine")), "the key belongs to the rejected order"
 
 
 def test_the_time_to_pay_starts_when_the_order_is_saved(buyer: Buyer, offer: OnSale) -> None:
@@ -202,7 +202,7 @@ def test_of_two_sales_the_queued_order_under_a_key_is_rejected(buyer: Buyer, off
 def test_a_key_that_redis_has_lost_belongs_to_its_order(buyer: Buyer, offer: OnSale, redis: Redis) -> None:
     first = buyer.order(order_body(offer, a=1), key="mine").json()
     save_queued()
-    redis.delete(key_key(buyer.customer, "mine"))
+    redis.delete(idempotency_key(buyer.customer, "mine"))
     answer = buyer.order(order_body(offer, a=1), key="mine")
     assert answer.status_code == 202
     save_queued()
@@ -255,8 +255,8 @@ def test_an_invalid_entry_is_rejected_and_stops_no_other(
     ((number, entry),) = redis.xrange(STREAM)
     redis.xdel(STREAM, number)
     invalid = redis.xadd(STREAM, {**entry, "request": orjson.dumps({**orjson.loads(entry[b"request"]), **instead})})
-    note = orjson.loads(redis.hget(NOTES, poison.json()["id"]))
-    redis.hset(NOTES, poison.json()["id"], orjson.dumps({**note, "entry": invalid.decode()}))
+    note = orjson.loads(redis.hget(RESERVATIONS, poison.json()["id"]))
+    redis.hset(RESERVATIONS, poison.json()["id"], orjson.dumps({**note, "entry": invalid.decode()}))
     healthy = [location_of(other_buyer, offer, b=1) for _ in range(2)]
 
     assert save_queued() == 3
@@ -264,7 +264,7 @@ def test_an_invalid_entry_is_rejected_and_stops_no_other(
     assert [state_at(other_buyer, location) for location in healthy] == ["pending", "pending"]
     assert buyer.get(poison.headers["Location"]).json()["state"] == "rejected"
     assert len(registry.queue()) == 0
-    assert len(registry.queue().aside()) == 1
+    assert len(registry.queue().dead_letters.newest()) == 1
     registry.refresh(["a", "b"], saved)
     assert registry.redis_stock(["a", "b"]) == {"a": (3, 0), "b": (1, 0)}
     assert_conserved()
@@ -286,7 +286,7 @@ def test_an_order_that_cannot_be_saved_is_rejected_and_dead_lettered(
     assert save_queued() == 2
     assert state_at(buyer, poison) == "rejected"
     assert state_at(other_buyer, healthy) == "pending"
-    assert [reason for *_, reason in registry.queue().aside()] == ["IntegrityError: no such thing"]
+    assert [reason for *_, reason in registry.queue().dead_letters.newest()] == ["IntegrityError: no such thing"]
 
 
 def test_an_unreadable_entry_is_rejected(buyer: Buyer, offer: OnSale, redis: Redis) -> None:
@@ -295,8 +295,8 @@ def test_an_unreadable_entry_is_rejected(buyer: Buyer, offer: OnSale, redis: Red
     queued = answer.json()
     redis.delete(STREAM)
     number = redis.xadd(STREAM, {"request": "{}"}).decode()
-    note = orjson.loads(redis.hget(NOTES, queued["id"]))
-    redis.hset(NOTES, queued["id"], orjson.dumps({**note, "entry": number}))
+    note = orjson.loads(redis.hget(RESERVATIONS, queued["id"]))
+    redis.hset(RESERVATIONS, queued["id"], orjson.dumps({**note, "entry": number}))
     waiting = buyer.get(answer.headers["Location"]).json()
     assert (waiting["state"], waiting["items"]) == ("queued", queued["items"])
 
@@ -307,7 +307,7 @@ def test_an_unreadable_entry_is_rejected(buyer: Buyer, offer: OnSale, redis: Red
     assert (rejected["items"], rejected["total"]) == (queued["items"], queued["total"])
     assert Order.objects.get().body_hash == hash_of_body(offer.sale, offer.cart(a=1))
     assert registry.counters().left(["a"]) == {"a": 3}
-    assert redis.exists(key_key(buyer.customer, "mine")), "the key belongs to the rejected order"
+    assert redis.exists(idempotency_key(buyer.customer, "mine")), "the key belongs to the rejected order"
     again = buyer.order(order_body(offer, a=1), key="mine")
     assert (again.status_code, again.json()) == (202, rejected)
 
@@ -339,7 +339,7 @@ def test_an_order_whose_note_is_lost_is_rejected(
 ) -> None:
     """It cannot be written as rejected, and its entry was all that Redis had."""
     location = location_of(buyer, offer, "mine", a=1)
-    redis.delete(NOTES)
+    redis.delete(RESERVATIONS)
     lose_queued(monkeypatch)
     assert state_at(buyer, location) == "rejected"
     assert buyer.order(order_body(offer, a=1), key="mine").json()["state"] == "rejected"
@@ -404,7 +404,7 @@ def test_without_waiting_the_next_sale_sells_queued_units(
     offer = on_sale({"a": 1}, strategy="lua-queue")
     location = location_of(buyer, offer, a=1)
     lifecycle.close(offer.sale)
-    monkeypatch.setattr(registry, "promised", lambda skus: set())
+    monkeypatch.setattr(registry, "sales_with_queued_orders", lambda skus: set())
     after = on_sale({"a": 0}, strategy=second)
     assert other_buyer.order(order_body(after, a=1)).status_code == 201
     save_queued()
@@ -418,7 +418,7 @@ def test_an_order_of_a_deleted_sale_is_rejected_without_a_row(buyer: Buyer, othe
     save_queued()
     assert orders_in() == 0
     rejected = buyer.get(answer.headers["Location"]).json()
-    assert (rejected["state"], rejected["reason"]) == ("rejected", f"Sale {offer.sale} takes no orders now.")
+    assert (rejected["state"], rejected["reason"]) == ("rejected", f"Sale {offer.sale} does not take orders now.")
     assert (rejected["id"], rejected["sale"], rejected["items"]) == (answer.json()["id"], offer.sale, [])
     assert (rejected["total"], rejected["pay_by"]) == ("0.00", None)
     placed, shown = (datetime.fromisoformat(each["created_at"]) for each in (answer.json(), rejected))
@@ -444,8 +444,8 @@ def test_an_order_saved_between_two_reads_can_be_changed(
     buyer: Buyer, other_buyer: Buyer, offer: OnSale, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
     location = location_of(buyer, offer, a=1)
-    waiting = registry.waiting
-    monkeypatch.setattr(registry, "waiting", lambda order: (elsewhere(save_queued), waiting(order))[1])
+    waiting = registry.queued_order
+    monkeypatch.setattr(registry, "queued_order", lambda order: (elsewhere(save_queued), waiting(order))[1])
     assert_problem(other_buyer.post(f"{location}{what}/"), 404, "not-found")
     again = location_of(buyer, offer, a=1)
     assert buyer.post(f"{again}{what}/").status_code == 200
@@ -457,7 +457,7 @@ def test_changing_a_queued_order_changes_the_order_with_its_key(
 ) -> None:
     first = buyer.order(order_body(offer, a=1), key="mine").json()
     save_queued()
-    redis.delete(key_key(buyer.customer, "mine"))
+    redis.delete(idempotency_key(buyer.customer, "mine"))
     location = location_of(buyer, offer, "mine", a=1)
     save_queued()
     changed = buyer.post(f"{location}{what}/")

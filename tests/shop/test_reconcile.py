@@ -20,10 +20,11 @@ from django.utils import timezone
 from redis import Redis, RedisError
 
 from inventory import sold_out, stock
-from inventory.counters.whole import NOTES, UNITS, Counters, counter_key
+from inventory.counters.whole import RESERVATIONS, RESERVED_UNITS, Counters, counter_key
 from inventory.errors import OverLimit, SoldOut, StockNotLoaded, TryAgain
 from inventory.models import StockItem, StockUnit
-from inventory.queue.stream import STREAM, Queue, bought_key
+from inventory.queue.bought import bought_key
+from inventory.queue.stream import STREAM, Queue
 from inventory.strategies import registry
 from inventory.strategies.lua_queue import LuaQueue
 from shop.models import Order, Sale
@@ -64,7 +65,7 @@ def test_a_reservation_without_an_order_is_released_after_its_grace(offer: OnSal
     assert reconcile(grace=60) == []
     assert counters.order_ids() == {request.id}
     (repair,) = reconcile(grace=0)
-    assert (repair.what, repair.name, repair.units) == ("units reserved for nobody", str(request.id), 3)
+    assert (repair.what, repair.name, repair.units) == ("abandoned reservation", str(request.id), 3)
     assert reconcile(grace=0) == []
     assert_law(a=5, b=5)
 
@@ -82,7 +83,7 @@ def test_a_reservation_with_an_order_keeps_its_units(
     order = unconfirmed(monkeypatch, offer)
     assert counters.order_ids() == {order}
     (repair,) = reconcile(grace=0)
-    assert (repair.what, repair.units) == ("an order whose reservation had not ended", 0)
+    assert (repair.what, repair.units) == ("reservation of an order that is saved", 0)
     assert_law(a=3, b=5)
 
 
@@ -90,11 +91,11 @@ def test_without_asking_postgres_sold_units_are_returned(offer: OnSale, monkeypa
     """The negative control: no reservation is taken for that of an order."""
     monkeypatch.setattr("shop.reconcile.saved", lambda requests: set())
     unconfirmed(monkeypatch, offer)
-    assert [repair.units for repair in reconcile(grace=0) if repair.what == "units reserved for nobody"] == [2]
+    assert [repair.units for repair in reconcile(grace=0) if repair.what == "abandoned reservation"] == [2]
 
 
 @pytest.mark.parametrize("strategy", ["lua", "lua-queue", "segmented-redis"])
-@pytest.mark.parametrize("lost", [NOTES, UNITS, "one note"])
+@pytest.mark.parametrize("lost", [RESERVATIONS, RESERVED_UNITS, "one note"])
 def test_reservations_are_counted_again_after_a_loss(
     redis: Redis, counters: Counters, lost: str, strategy: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -111,10 +112,10 @@ def test_reservations_are_counted_again_after_a_loss(
     requests = [note.order_id for note in counters.reservations()]
     assert len(requests) == 2
     if lost == "one note":
-        redis.hdel(NOTES, str(requests[0]))
+        redis.hdel(RESERVATIONS, str(requests[0]))
     else:
         redis.delete(lost)
-    noted = {UNITS: 2, NOTES: 0, "one note": 1}[lost]
+    noted = {RESERVED_UNITS: 2, RESERVATIONS: 0, "one note": 1}[lost]
 
     repairs = reconcile(grace=60)
 
@@ -145,7 +146,7 @@ def test_an_invalid_note_does_not_stop_others(redis: Redis, note: dict[str, Any]
     before = on_sale({"a": 5, "b": 5}, strategy="lua-queue")
     lifecycle.close(before.sale)
     invalid = str(uuid4())
-    redis.hset(NOTES, invalid, json.dumps({"at": 1, **note}))
+    redis.hset(RESERVATIONS, invalid, json.dumps({"at": 1, **note}))
     after = on_sale({"a": 0, "b": 0}, strategy="lua", preheat=False)
     lifecycle.advance()
     assert Sale.objects.get(pk=after.sale).is_loaded
@@ -162,10 +163,10 @@ def test_an_invalid_note_does_not_stop_others(redis: Redis, note: dict[str, Any]
 def test_an_unreadable_note_keeps_reservations_as_they_are(offer: OnSale, counters: Counters, redis: Redis) -> None:
     counters.take(new_request(("a", 2)))
     (request,) = counters.order_ids()
-    redis.hset(NOTES, str(request), "{")
+    redis.hset(RESERVATIONS, str(request), "{")
     assert reconcile(grace=0) == []
     assert counters.reserved() == {"a": 2}
-    redis.hdel(NOTES, str(request))  # by an operator
+    redis.hdel(RESERVATIONS, str(request))  # by an operator
     assert [repair.units for repair in reconcile(grace=0)] == [0, 2]
     assert_law(a=5, b=5)
 
@@ -174,15 +175,15 @@ def test_an_unreadable_note_keeps_reservations_as_they_are(offer: OnSale, counte
 def test_a_wrong_counter_is_corrected(offer: OnSale, counters: Counters, redis: Redis, wrong: int) -> None:
     redis.incrby("{stock}:counter:a", wrong)
     (repair,) = reconcile()
-    assert (repair.what, repair.name, repair.units) == ("a counter that differed from what is on hand", "a", -wrong)
+    assert (repair.what, repair.name, repair.units) == ("counter that differed from the units on hand", "a", -wrong)
     assert_law(a=5, b=5)
 
 
 def test_a_counter_of_a_sku_that_is_not_on_sale_is_removed(offer: OnSale, counters: Counters) -> None:
     Sale.objects.update(opens_at=timezone.now() - timezone.timedelta(hours=2), closes_at=timezone.now())
     assert {(repair.what, repair.name) for repair in reconcile()} == {
-        ("a copy of stock that is not on sale", "a"),
-        ("a copy of stock that is not on sale", "b"),
+        ("copy of stock that is not on sale", "a"),
+        ("copy of stock that is not on sale", "b"),
     }
     assert counters.skus() == []
 
@@ -193,7 +194,7 @@ def test_split_stock_that_is_not_on_sale_is_joined() -> None:
     Sale.objects.update(opens_at=timezone.now() - timezone.timedelta(hours=2), closes_at=timezone.now())
     StockItem.objects.update(on_hand=3, split_by="unit-rows")
     StockUnit.objects.bulk_create(StockUnit(item_id="a") for _ in range(2))
-    assert [(repair.what, repair.name) for repair in reconcile()] == [("a copy of stock that is not on sale", "a")]
+    assert [(repair.what, repair.name) for repair in reconcile()] == [("copy of stock that is not on sale", "a")]
     assert (StockItem.objects.get(sku="a").on_hand, StockUnit.objects.count()) == (5, 0)
 
 
@@ -209,7 +210,7 @@ def test_an_order_that_the_queue_has_lost_is_rejected(redis: Redis) -> None:
     offer, customer = on_sale({"a": 5}, strategy="lua-queue", limit=2), new_customer()
     lost = buy(offer, customer, "lost", a=2).order
     redis.xtrim(STREAM, maxlen=0)
-    assert [(repair.what, repair.units) for repair in reconcile(grace=0)] == [("units reserved for nobody", 2)]
+    assert [(repair.what, repair.units) for repair in reconcile(grace=0)] == [("abandoned reservation", 2)]
     assert_law(a=5)
     rejected = find_order(lost.pk, customer=customer).order
     assert (rejected.state, rejected.reason) == ("rejected", "The queue has lost this order before it was saved.")
@@ -233,8 +234,8 @@ def test_bought_units_are_counted_again(redis: Redis, wrong: int, taken: int) ->
     redis.hincrby(bought_key("a"), f"{offer.sale}:{customer}", wrong)
     (repair,) = reconcile(grace=60)
     name = f"a, customer {customer} in sale {offer.sale}: {taken + wrong}, not {taken}"
-    assert (repair.what, repair.name, repair.units) == ("a count of what a customer has bought", name, 0)
-    assert queue.bought("a") == {(offer.sale, customer): taken}
+    assert (repair.what, repair.name, repair.units) == ("wrong count of units bought by a customer", name, 0)
+    assert queue.bought.of("a") == {(offer.sale, customer): taken}
     assert reconcile(grace=60) == []
 
 
@@ -250,11 +251,11 @@ def test_an_order_saved_by_a_dead_worker_is_counted_once(redis: Redis, monkeypat
         dying.setattr(Queue, "done", raising(Dies()))
         with pytest.raises(Dies):
             save_queued()
-    assert redis.hlen(NOTES) == 1
+    assert redis.hlen(RESERVATIONS) == 1
 
     assert reconcile() == []
 
-    assert registry.queue().bought("a") == {(offer.sale, customer): 1}
+    assert registry.queue().bought.of("a") == {(offer.sale, customer): 1}
     assert buy(offer, customer, "two", a=1).queued
 
 
@@ -278,8 +279,8 @@ def test_stock_is_locked_while_bought_units_are_counted() -> None:
 
 def test_a_count_that_has_changed_is_left_alone(redis: Redis) -> None:
     redis.hset(bought_key("a"), "1:2", 5)
-    assert registry.queue().correct("a", (1, 2), 4, 3) is False
-    assert registry.queue().bought("a") == {(1, 2): 5}
+    assert registry.queue().bought.correct("a", (1, 2), 4, 3) is False
+    assert registry.queue().bought.of("a") == {(1, 2): 5}
 
 
 def test_a_customer_whose_units_came_back_without_redis_may_buy_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -287,7 +288,7 @@ def test_a_customer_whose_units_came_back_without_redis_may_buy_again(monkeypatc
     first = buy(offer, customer, "first", a=2).order
     save_queued()
     with monkeypatch.context() as gone:
-        gone.setattr(LuaQueue, "given_back", raising(RedisError("gone")))
+        gone.setattr(LuaQueue, "units_returned", raising(RedisError("gone")))
         cancel_order(first.pk, customer=customer)
     with pytest.raises(OverLimit):
         buy(offer, customer, "second", a=2)
@@ -299,11 +300,11 @@ def test_unreadable_notes_are_logged_and_kept(
     offer: OnSale, counters: Counters, redis: Redis, caplog: pytest.LogCaptureFixture
 ) -> None:
     for request, note in [("nobody", "{}"), (str(uuid4()), "x"), (str(uuid4()), "{}"), (str(uuid4()), '{"items": 1}')]:
-        redis.hset(NOTES, request, note)
+        redis.hset(RESERVATIONS, request, note)
     redis.incrby("{stock}:counter:a", 1)
     assert [repair.name for repair in reconcile(grace=0)] == ["a"]
     assert caplog.text.count("cannot be read: ") >= 4
-    assert redis.hlen(NOTES) == 4
+    assert redis.hlen(RESERVATIONS) == 4
 
 
 def test_repairs_are_logged_even_if_a_later_one_fails(
@@ -314,7 +315,7 @@ def test_repairs_are_logged_even_if_a_later_one_fails(
     monkeypatch.setattr(registry, "refresh", raising(RedisError("gone")))
     with pytest.raises(RedisError):
         reconcile(grace=0)
-    assert f"Repaired: units reserved for nobody, {request.id}, +2 units" in caplog.text
+    assert f"Repaired: abandoned reservation, {request.id}, +2 units" in caplog.text
 
 
 def test_a_sale_that_is_preheated_meanwhile_keeps_its_split_stock(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -338,14 +339,14 @@ def test_a_busy_queue_is_left_alone(redis: Redis) -> None:
     buy(offer, a=2)
     assert len(registry.queue().read("busy", 10)) == 1
     assert reconcile(grace=0) == []
-    assert redis.hlen(NOTES) == 1
+    assert redis.hlen(RESERVATIONS) == 1
 
 
 def test_it_repairs_during_sales(offer: OnSale, counters: Counters) -> None:
     for request in (new_request(("a", 1)), new_request(("a", 1))):
         counters.take(request)
-        note = json.loads(counters.client.hget(NOTES, str(request.id)))
-        counters.client.hset(NOTES, str(request.id), json.dumps({**note, "at": 0}))  # older than the grace
+        note = json.loads(counters.client.hget(RESERVATIONS, str(request.id)))
+        counters.client.hset(RESERVATIONS, str(request.id), json.dumps({**note, "at": 0}))  # older than the grace
 
     def order(customer: int) -> Any:
         def once() -> Any:
@@ -373,7 +374,7 @@ def test_the_command_reports_repairs(offer: OnSale, counters: Counters, caplog: 
         call_command("reconcile", "--grace", "0", "--json", stdout=output)
     assert json.loads(output.getvalue()) == {
         "broken_before": [],
-        "repairs": [{"what": "units reserved for nobody", "name": str(request.id), "units": 2}],
+        "repairs": [{"what": "abandoned reservation", "name": str(request.id), "units": 2}],
         "broken_after": [],
     }
     assert str(request.id) in caplog.text
@@ -418,9 +419,9 @@ def test_reservations_are_released_when_saving_fails(
 
 
 def test_an_invalid_sum_of_reservations_is_corrected(offer: OnSale, redis: Redis) -> None:
-    redis.hset(UNITS, "a", "no number")
+    redis.hset(RESERVED_UNITS, "a", "no number")
     assert [(repair.what, repair.name) for repair in reconcile()] == [
-        ("0 units reserved, where requests have noted 0", "a")
+        ("0 units counted as reserved, but reservations add up to 0", "a")
     ]
     assert_law(a=5, b=5)
 

@@ -13,7 +13,7 @@ from django.db import transaction
 from django.utils import timezone
 
 from inventory import sold_out, stock
-from inventory.errors import NotThatMany, SoldOut, StockElsewhere, StockNotLoaded, TryAgain
+from inventory.errors import CorrectionTooLarge, SoldOut, StockElsewhere, StockNotLoaded, TryAgain
 from inventory.models import StockItem, StockMovement, StockSegment, StockUnit
 from inventory.strategies import registry
 from shop import conservation
@@ -80,7 +80,7 @@ def test_a_late_order_does_not_split_the_stock_of_the_next_sale(first: str, seco
     place, after = late_order(first, second, 3)
     if (first, second) == ("unit-rows", "segmented-lock"):
         # To join the segments it would have to wait for them while it holds the stock rows of its cart.
-        with pytest.raises(StockElsewhere, match="a is split up for another sale"):
+        with pytest.raises(StockElsewhere, match="a is split for another sale"):
             place()
     else:
         place()
@@ -133,7 +133,7 @@ def test_without_the_split_mark_a_late_order_splits_the_stock(first: str) -> Non
     place, after = late_order(first, "guarded-update", 1)
     StockItem.objects.update(split_by=first)
     place()
-    with pytest.raises(StockElsewhere, match="a is split up for another sale"):
+    with pytest.raises(StockElsewhere, match="a is split for another sale"):
         buy(after)
 
 
@@ -238,7 +238,7 @@ def test_reconciling_joins_stock_split_by_another_strategy(first: str, second: s
 
     repaired = [(repair.what, repair.name) for repair in reconcile()]
 
-    split_for_another = ("stock that was split for another strategy than the one that sells it", "a")
+    split_for_another = ("stock split for a strategy that does not sell it", "a")
     assert repaired == ([] if first == second else [split_for_another])
     assert reconcile() == []
     assert_all_can_be_bought(after, 9)
@@ -307,7 +307,7 @@ def test_a_correction_finds_split_units(name: str) -> None:
     offer = on_sale({"a": 10}, strategy=name)
     stock.move("a", StockMovement.Kind.CORRECTED, -4, why="broken")
     assert stock.on_hand("a") == 6
-    with pytest.raises(NotThatMany, match="7 to be taken away, 6 on hand"):
+    with pytest.raises(CorrectionTooLarge, match="cannot remove 7 units, only 6 are on hand"):
         stock.move("a", StockMovement.Kind.CORRECTED, -7, why="broken")
     assert_all_can_be_bought(offer, 6)
 
