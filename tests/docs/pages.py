@@ -21,7 +21,7 @@ def finish(*command: str, **more: str) -> str:
     done = subprocess.run(
         [str(shutil.which(command[0])), *command[1:]],
         cwd=ROOT,
-        env={**os.environ, "DJANGO_SETTINGS_MODULE": "shop.settings", "PYTHONPATH": str(ROOT), **more},
+        env={**os.environ, "DJANGO_SETTINGS_MODULE": "shop.runtime.settings", "PYTHONPATH": str(ROOT), **more},
         capture_output=True,
         text=True,
         timeout=60,

@@ -159,6 +159,7 @@ def test_every_name_in_the_advice_is_measured() -> None:
         assert {argument.better, argument.worse} <= names[argument.part]
 
 
+@pytest.mark.slow
 def test_rungs_and_their_rows_link_to_each_other() -> None:
     shown = page()
     assert [link for link in re.findall(r'href="#([^"]*)"', shown) if f' id="{link}"' not in shown] == []
@@ -177,6 +178,7 @@ def test_rungs_and_their_rows_link_to_each_other() -> None:
 # The command
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(
     not zookeeper.available() and not os.environ.get("CI"),
     reason="ZooKeeper is not installed; on Debian: apt-get install zookeeper default-jre-headless",

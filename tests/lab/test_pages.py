@@ -250,6 +250,7 @@ def test_a_sound_rung_explains_why_it_cannot_be_broken(reader: Client) -> None:
         assert part in page
 
 
+@pytest.mark.slow
 def test_a_schedule_ends_at_the_longest_address(reader: Client) -> None:
     # The dead client holds the lock forever, so the others poll without end.
     schedule, response = play_to_the_end(reader, "setnx", "A", "crash A", clients=4)

@@ -385,6 +385,7 @@ def test_a_command_without_a_free_sandbox_names_its_users(settings: Any, monkeyp
         pass
 
 
+@pytest.mark.slow
 def test_a_command_leaves_a_busy_sandbox_alone() -> None:
     assert manage("replay", "no-lock").returncode == 0
     number = django_settings.LAB_SANDBOXES
@@ -502,6 +503,7 @@ def test_a_role_that_may_not_create_databases_is_refused(client: Client, monkeyp
     assert (answer.status_code, answer["Retry-After"]) == (503, str(replays.RETRY_SECONDS))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", [("explore", "no-lock"), ("replay", "no-lock"), ("ladder", "no-lock", "--verify")])
 @pytest.mark.parametrize("gone", ["Postgres", "Redis"])
 def test_without_its_servers_a_command_says_so(command: tuple[str, ...], gone: str, tmp_path: Path) -> None:

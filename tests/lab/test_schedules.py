@@ -52,16 +52,22 @@ def test_only_flawed_rungs_have_a_stored_witness() -> None:
 
 # Sound rungs
 
+AT_ONCE = ("renewal", "guarded-update", "lua")
+"""The others are slow tests: their stored verdicts guard them."""
 
-@pytest.mark.parametrize("slug", QUICK)
+
+@pytest.mark.parametrize(
+    "slug", [pytest.param(slug, marks=() if slug in AT_ONCE else pytest.mark.slow) for slug in QUICK]
+)
 def test_a_sound_rung_holds_in_every_schedule(sandbox: Sandbox, slug: str) -> None:
     found = searched(slug, sandbox)
     assert (found.run, found.exhausted) == (None, True)
     assert found.schedules > 5
-    if slug in ("renewal", "guarded-update"):
+    if slug in AT_ONCE:
         assert searched(slug, sandbox).schedules == found.schedules
 
 
+@pytest.mark.slow
 def test_three_clients_share_a_sound_lock(sandbox: Sandbox) -> None:
     found = searched("woken", sandbox, clients=3, bounds=Bounds(preemptions=1, faults=1))
     assert (found.run, found.exhausted, found.clients) == (None, True, 3)
