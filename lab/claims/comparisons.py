@@ -108,7 +108,7 @@ def load(part: Part) -> Measured | None:
         stale = stored["source"] != behaviour_of_comparison(part)
         return Measured(stored["made"], stored["short"], stale, stored["machine"], tuple(rows), empty)
 
-    return result_store.read(FILE, parse, f"compare {part}")
+    return result_store.read(FILE, parse, "lab refresh")
 
 
 def store(part: Part, measured: Mapping[str, Any]) -> None:

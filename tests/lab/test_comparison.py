@@ -17,6 +17,7 @@ from django.test import Client
 from lab.claims import comparisons, measuring, staleness
 from lab.claims.comparisons import PARTS, Measurement, Part
 from lab.ladder.catalogue import LADDER
+from lab.management.commands.compare import Command
 from lab.site.comparison.advice import ARGUMENTS
 from lab.site.comparison.links import links_to_comparison
 from servers import zookeeper
@@ -189,7 +190,7 @@ def test_the_command_stores_what_it_measures_and_keeps_the_rest(
     file.write_text(json.dumps({"strategies": STORED["strategies"], "locks": {"made": "long ago"}}))
     tiny = ("--only", "thread", "redis-py", "--rounds", "1", "--pairs", "3", "--handoffs", "2", "--seconds", "0.1")
     monkeypatch.setitem(measuring.SHORT, "locks", (*tiny, "--idle", "0.1"))
-    call_command("compare", "locks", short=True)
+    call_command(Command(), "locks", short=True)
 
     assert capsys.readouterr().out == "locks: stored.\n"
     assert json.loads(file.read_text())["strategies"] == STORED["strategies"]
@@ -208,7 +209,7 @@ def test_the_command_stores_what_it_measures_and_keeps_the_rest(
 
 def test_the_command_refuses_an_unknown_part(file: Path) -> None:
     with pytest.raises(CommandError, match="strategies and locks"):
-        call_command("compare", "lock")
+        call_command(Command(), "lock")
     assert not file.exists()
 
 

@@ -115,8 +115,8 @@ def test_damage_is_logged_once_with_the_command_that_repairs_it(folder: Path, ca
             witness.control("no-lock")
             comparisons.load("locks")
     assert [record.getMessage().rpartition(": ")[2] for record in caplog.records] == [
-        "manage.py ladder --control",
-        "manage.py compare locks",
+        "manage.py lab refresh",
+        "manage.py lab refresh",
     ]
     caplog.clear()
     assert witness.verdict("renewal") is None

@@ -141,7 +141,7 @@ def test_units_of_a_rejected_order_stay_reserved_until_its_note_is_gone(
     Allowance.objects.create(sale_id=offer.sale, customer_id=buyer.customer, sku="a", taken=2)
     buyer.order(order_body(offer, a=1), key="mine")
     with monkeypatch.context() as dying:
-        dying.setattr(Queue, "back", raising(RedisError("gone")))
+        dying.setattr(Queue, "finish_refused", raising(RedisError("gone")))
         with pytest.raises(RedisError):
             save_queued()
     assert orders_in("rejected") == 1

@@ -248,7 +248,7 @@ def test_an_order_saved_by_a_dead_worker_is_counted_once(redis: Redis, monkeypat
     customer = new_customer()
     buy(offer, customer, "one", a=1)
     with monkeypatch.context() as dying:
-        dying.setattr(Queue, "done", raising(Dies()))
+        dying.setattr(Queue, "finish_saved", raising(Dies()))
         with pytest.raises(Dies):
             save_queued()
     assert redis.hlen(RESERVATIONS) == 1

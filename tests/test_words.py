@@ -1,0 +1,36 @@
+"""The repository is written in plain words: people are "they", and a thing has one name."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+READ = (".py", ".md", ".lua", ".html", ".js", ".toml", ".yml", ".po")
+NOT_OURS = ("CODE_OF_CONDUCT.md", "lab/static/lab/htmx", "tests/lab/vendor/", "lab/claims/", "tests/test_words.py")
+PERSONS = re.compile(r"\b(?:he|his|him|himself)\b", re.IGNORECASE)
+OLD_NAMES = re.compile(r"\b(?:Ticket|Draft|Tally|tend_sales|set_aside|end_leftovers|LAB_STAGES|replayed\(before)\b")
+
+
+def texts() -> dict[str, str]:
+    command = ["git", "ls-files"]
+    listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
+    names = [name for name in listed if name.endswith(READ) and not name.startswith(NOT_OURS)]
+    return {name: (ROOT / name).read_text(encoding="utf-8") for name in names if (ROOT / name).exists()}
+
+
+def found(pattern: re.Pattern[str], *, without: str = "") -> list[str]:
+    return [
+        f"{name}: {match[0]}" for name, text in texts().items() if name != without for match in pattern.finditer(text)
+    ]
+
+
+def test_a_person_is_they() -> None:
+    assert found(PERSONS) == []
+    assert PERSONS.search("what he is told")
+
+
+def test_a_thing_has_one_name() -> None:
+    assert found(OLD_NAMES, without="CHANGELOG.md") == []
+    assert OLD_NAMES.search("a Draft")
