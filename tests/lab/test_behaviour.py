@@ -145,7 +145,7 @@ REDIS_LOCKS = {
         ),
         pytest.param("lab/ladder/locks/setnx.py", '"locked"', '"held"', {"setnx"}, id="rung"),
         pytest.param(
-            "locking/redis/scripts/release.lua", "== ARGV[1]", "~= ARGV[1]", REDIS_LOCKS, id="script of a lock"
+            "locking/redis/scripts/release.lua", "~= ARGV[1]", "== ARGV[1]", REDIS_LOCKS, id="script of a lock"
         ),
     ],
 )

@@ -279,7 +279,7 @@ def test_units_are_returned_with_the_commit(make: Make, customer: int, commits: 
         assert registry.counters().left(["a", "b"]) == {"a": 6, "b": 8}
         transaction.set_rollback(not commits)
     assert books() == ({"a": (9, 9), "b": (9, 9)} if commits else {"a": (6, 6), "b": (8, 8)})
-    assert list(taken().values()) == ([0, 0] if commits else [3, 1])
+    assert sorted(taken().values()) == ([0, 0] if commits else [1, 3])
 
 
 def test_only_the_named_orders_return_units(make: Make, customer: int) -> None:
