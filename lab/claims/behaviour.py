@@ -10,9 +10,9 @@ change the hash:
 - comments and blank lines of Lua.
 
 A method counts when its class is reached and an attribute of its name is used somewhere, unless all classes that are
-reached override it. All methods of a class count when it extends a class from outside the project, which may call
-them. A table whose keys are slugs of rungs counts by the row of the rung in question, since the other rows are not
-used.
+reached override it. All methods of a class, and of its bases, count when it extends a class from outside the project,
+which may call them. A table whose keys are slugs of rungs counts by the row of the rung in question, since the other
+rows are not used.
 """
 
 from __future__ import annotations
@@ -286,7 +286,8 @@ class Module:
             elif isinstance(node, ast.Call) and self.dotted(node.func).rpartition(".")[2] == "script":
                 unit.scripts |= {SCRIPTS[f"{_constant(each)}.lua"] for each in node.args if _constant(each)}
         if isinstance(statement, ast.ClassDef) and self.outside(statement):
-            unit.names |= {key for _, key in self.members((self.name, statement.name))}
+            for owner in ((self.name, statement.name), *map(_origin, unit.bases)):
+                unit.names |= {key for _, key in _members(owner)}
         return unit
 
     def _refer(self, node: ast.expr, names: set[Key]) -> bool:
@@ -337,9 +338,13 @@ def _origin(key: Key) -> Key:
     return key if target is None else _origin(target)
 
 
-def _defines(owner: Key, method: str) -> bool:
+def _members(owner: Key) -> Sequence[tuple[str, Key]]:
     module = load(owner[0])
-    return module is not None and any(name == method for name, _ in module.members(owner))
+    return () if module is None else module.members(owner)
+
+
+def _defines(owner: Key, method: str) -> bool:
+    return any(name == method for name, _ in _members(owner))
 
 
 def _is_super(node: ast.expr) -> bool:

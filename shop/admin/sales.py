@@ -114,15 +114,13 @@ class SaleAdmin(ModelAdmin):
         the next one."""
         for sale in queryset:
             if self.state(sale) not in states:
-                self.message_user(
-                    request, f"{sale} was not {done}, because it is {self.state(sale)}.", messages.WARNING
-                )
+                self.message_user(request, f"{sale} was not {done}: it is {self.state(sale)}.", messages.WARNING)
                 continue
             try:
                 act(sale.pk)
             except RedisError as error:
                 self.message_user(
-                    request, f"{sale} was not {done} completely. Redis does not answer: {error}", messages.ERROR
+                    request, f"{sale} was not fully {done}. Redis does not answer: {error}", messages.ERROR
                 )
             except CannotPreheat as reason:
                 self.message_user(request, f"{sale} was not {done}. {reason}", messages.WARNING)

@@ -155,6 +155,14 @@ def test_a_change_outdates_the_rungs_that_run_it(
     assert edit(name, old, new) == outdated
 
 
+LEFT_OUT = (
+    # Repair also asks the strategies that sell nothing here: they find nothing to do.
+    *("inventory.strategies.", "inventory.queue.", "inventory.counters.segmented."),
+    # Called by Django, to find the connection and to filter the log.
+    *("lab.sandbox.connections._Cache.", "lab.sandbox.pool.is_no_visitors"),
+)
+
+
 @pytest.mark.parametrize(
     "slug", ["setnx", "renewal", "fair", "lock-table-insert", "segmented-keys", "lua", "group-commit"]
 )
@@ -168,14 +176,16 @@ def test_all_that_runs_in_a_search_is_hashed(sandbox: Sandbox, slug: str) -> Non
             if "<" not in name and "__" not in name:
                 called.add((frame.f_globals["__name__"], name))
 
+    bounds = bounds_of(LADDER[slug])
     threading.setprofile(note)
     sys.setprofile(note)
     try:
-        find(LADDER[slug], sandbox, bounds_of(LADDER[slug]), lambda done: None)
+        find(LADDER[slug], sandbox, bounds, lambda done: None)
     finally:
         sys.setprofile(None)
         threading.setprofile(None)  # type: ignore[arg-type]
     hashed = reach([staleness.BUILDERS, LADDER[slug].code, *staleness.CHECKING], slug=slug, slugs=LADDER)
-    missing = {f"{module}.{name}" for module, name in called if module.partition(".")[0] in ROOMS} - set(hashed)
+    names = {f"{module}.{name}" for module, name in called if module.partition(".")[0] in ROOMS}
+    missing = {name for name in names - set(hashed) if not name.startswith(LEFT_OUT)}
     assert len(called) > 50
-    assert missing == set()
+    assert missing == set(), sorted(missing)

@@ -89,7 +89,7 @@ def test_the_fixes_lead_to_a_sound_rung(slug: str) -> None:
 @pytest.mark.parametrize("rung", [rung for rung in LOCKS.values() if issubclass(rung, FaultRung)])
 def test_a_sound_lock_survives_all_but_the_fault(rung: type[FaultRung]) -> None:
     capabilities = rung.lock.capabilities
-    assert rung.event not in rung.survives
+    assert rung.broken_by not in rung.survives
     assert ("expiry" in rung.survives) is capabilities.renews
     assert ("crash" in rung.survives) is capabilities.survives_holder_crash
 
