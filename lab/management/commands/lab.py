@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Sequence
 from typing import Any
 
 from django.core.management.base import CommandError, CommandParser
@@ -12,7 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from lab.claims import witness
 from lab.claims.measuring import BenchmarkFailed
-from lab.claims.refresh import KINDS, out_of_date, refresh
+from lab.claims.refresh import KINDS, Kind, out_of_date, refresh
 from lab.management.command import LabCommand, number, refuse_unless_writable
 from lab.sandbox.databases import MOST
 from servers import ServerError
@@ -32,7 +33,8 @@ class Command(LabCommand):
         status = verbs.add_parser("status", help="list what is out of date; exit status 1 when something is")
         status.add_argument("--json", action="store_true", help='end with one JSON line: {"out_of_date": [...]}')
         again = verbs.add_parser("refresh", help="measure again what is out of date")
-        again.add_argument("--only", choices=KINDS, nargs="+", default=KINDS, help="only these kinds (default: all)")
+        for each in (status, again):
+            each.add_argument("--only", choices=KINDS, nargs="+", default=KINDS, help="only these kinds (default: all)")
         again.add_argument(
             "--processes",
             type=number(1, MOST),
@@ -42,12 +44,12 @@ class Command(LabCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         if options["verb"] == "status":
-            self._status(as_json=options["json"])
+            self._status(options["only"], as_json=options["json"])
         else:
             self._refresh(options)
 
-    def _status(self, *, as_json: bool) -> None:
-        stale = [str(result) for result in out_of_date()]
+    def _status(self, kinds: Sequence[Kind], *, as_json: bool) -> None:
+        stale = [str(result) for result in out_of_date(kinds)]
         if as_json:
             self.stdout.write(json.dumps({"out_of_date": stale}))
         else:
