@@ -203,7 +203,6 @@ def test_locking_says_that_it_is_typed() -> None:
     assert (ROOT / "locking" / "py.typed").is_file()
 
 
-@pytest.mark.xfail(strict=True, reason="the rooms have not been moved yet; remove this mark when they have")
 def test_the_files_that_the_checklists_name_are_there() -> None:
     text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
     named = set(re.findall(r"`((?:[\w.-]+/)+[\w.-]*)`", text))
