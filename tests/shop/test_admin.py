@@ -240,7 +240,7 @@ def test_a_sale_is_not_preheated_without_redis(admin_client: Client, redis_gone:
     Sale.objects.update(preheated_at=None)
     with redis_gone():
         page = run_action(admin_client, SALES, "preheat", offer.sale)
-    assert "Sale by lua was not preheated completely. Redis does not answer" in page
+    assert "Sale by lua was not fully preheated. Redis does not answer" in page
     assert Sale.objects.get().preheated_at is None
 
 
@@ -543,7 +543,7 @@ def test_actions_leave_the_stock_of_the_next_sale(admin_client: Client, redis: R
 def test_a_coming_sale_is_not_closed(admin_client: Client, redis: Redis) -> None:
     offer = on_sale({"a": 10}, strategy="lua", opens=timedelta(hours=1), closes=timedelta(hours=2))
     preheat_sale(offer.sale)
-    assert "Sale by lua was not closed, because it is to come." in run_action(admin_client, SALES, "close", offer.sale)
+    assert "Sale by lua was not closed: it is to come." in run_action(admin_client, SALES, "close", offer.sale)
     assert redis.get("{stock}:counter:a") == b"10"
 
 
