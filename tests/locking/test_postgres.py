@@ -375,8 +375,8 @@ class TestServerGone:
 class TestServersTimeouts(OnPostgres):
     TIMEOUTS = ("idle_in_transaction_session_timeout", "idle_session_timeout", "transaction_timeout")
 
-    def lost(self, recipe: PostgresRecipe, name: str, default: Default, timeout: str) -> bool:
-        default(timeout, "50ms")
+    def lost(self, recipe: PostgresRecipe, name: str, default: Default, timeout: str, after: str = "50ms") -> bool:
+        default(timeout, after)
         lease = held(recipe(name))
         with psycopg.connect(recipe.conninfo, autocommit=True) as other:
             if timeout != "idle_session_timeout":
@@ -397,7 +397,8 @@ class TestServersTimeouts(OnPostgres):
         only_ours = "SELECT set_config('lock_timeout', $1, false), set_config('idle_session_timeout', $2, false)"
         monkeypatch.setattr(session, "SETTINGS", only_ours)
         timeout = "idle_in_transaction_session_timeout"
-        assert self.lost(PostgresRecipe(RowLock, conninfo, tmp_path), "not off", default, timeout)
+        recipe = PostgresRecipe(RowLock, conninfo, tmp_path)
+        assert self.lost(recipe, "not off", default, timeout, after="2s")  # long enough to acquire the lock first
 
     def test_a_statement_timeout_does_not_end_a_wait(self, any_recipe: PostgresRecipe, default: Default) -> None:
         lock = any_recipe("statement")
