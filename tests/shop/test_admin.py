@@ -342,6 +342,12 @@ def test_an_invalid_movement_is_refused(admin_client: Client, form: dict[str, st
     assert StockMovement.objects.count() == 1
 
 
+def test_figures_cannot_be_edited(admin_client: Client) -> None:
+    on_sale({"a": 10})
+    post(admin_client, A, move("", why="", received="99", on_hand="99", sku="z"))
+    assert StockItem.objects.values_list("sku", "received", "on_hand").get() == ("a", 10, 10)
+
+
 @pytest.mark.parametrize("strategy", ["guarded-update", "segmented-lock", "unit-rows"])
 def test_a_correction_takes_no_more_than_is_on_hand(admin_client: Client, strategy: str) -> None:
     bought(on_sale({"a": 10}, strategy=strategy), a=4)

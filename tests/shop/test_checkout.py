@@ -18,7 +18,7 @@ from django.contrib.auth.models import User
 from django.db import OperationalError, connection, transaction
 from django.test.utils import CaptureQueriesContext
 
-from inventory import stock
+from inventory import sold_out, stock
 from inventory.errors import OverLimit, SoldOut, StockBusy, StockReserved, StockUnavailable, TryAgain, UnknownCustomer
 from inventory.requests import OrderRequest, Placement, Save
 from inventory.strategies import registry
@@ -264,6 +264,24 @@ def test_a_probe_that_is_sold_its_units_lets_everybody_try(customer: int, monkey
     asked.meanwhile = partial(buy, offer, customer, a=2)
     buy(offer, customer, a=2)
     assert_books(a=(3, 6))
+
+
+def test_of_two_requests_that_would_probe_at_once_one_is_refused(
+    customer: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    offer, asked = on_sale({"a": 1}), Asked(monkeypatch)
+    refused(offer, customer, a=2)
+    asked.now += 0.3
+    claim = sold_out.units_left.claim
+
+    def claimed_by_another(due: Any, *, until: float) -> Any:
+        claim(due, until=until)
+        monkeypatch.setattr(sold_out.units_left, "claim", claim)
+        return claim(due, until=until)
+
+    monkeypatch.setattr(sold_out.units_left, "claim", claimed_by_another)
+    refused(offer, customer, a=2)
+    assert asked.times == 1
 
 
 def test_a_request_refused_for_another_sku_probes_nothing(customer: int, monkeypatch: pytest.MonkeyPatch) -> None:
