@@ -15,6 +15,7 @@ import yaml
 from check_jsonschema.builtin_schemas import get_builtin_schema
 from jsonschema import Draft202012Validator
 from jsonschema.validators import validator_for
+from pre_commit import clientlib
 
 from tools import check_commit_subject
 from tools.check_wheels import LINUX, MACOS, SUPPORTED
@@ -179,7 +180,6 @@ def test_the_hooks_run_the_projects_own_tools() -> None:
 
 
 def test_pre_commit_accepts_the_configuration() -> None:
-    clientlib = pytest.importorskip("pre_commit.clientlib")
     assert clientlib.load_config(str(ROOT / ".pre-commit-config.yaml"))["repos"]
 
 
