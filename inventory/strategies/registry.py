@@ -53,7 +53,7 @@ __all__ = [
 logger = logging.getLogger(__name__)
 
 
-class Entry(NamedTuple):
+class StrategyEntry(NamedTuple):
     """How to make a strategy.
 
     Args:
@@ -88,8 +88,8 @@ def queue() -> Queue:
     return Queue(get_redis_connection("default"))
 
 
-def _lock(name: str, *, server: str = "") -> Entry:
-    return Entry("inventory.strategies.locks:lock_strategy", lambda: {"name": name}, server)
+def _lock(name: str, *, server: str = "") -> StrategyEntry:
+    return StrategyEntry("inventory.strategies.locks:lock_strategy", lambda: {"name": name}, server)
 
 
 def _segments() -> Mapping[str, Any]:
@@ -98,26 +98,28 @@ def _segments() -> Mapping[str, Any]:
     return {"make_lock": stock_lock, "wait": settings.STOCK_LOCK_WAIT, "segments": settings.STOCK_SEGMENTS}
 
 
-STRATEGIES: Mapping[str, Entry] = {
-    "advisory-lock": Entry("inventory.strategies.advisory_lock:AdvisoryLockStrategy"),
+STRATEGIES: Mapping[str, StrategyEntry] = {
+    "advisory-lock": StrategyEntry("inventory.strategies.advisory_lock:AdvisoryLockStrategy"),
     "etcd-lock": _lock("etcd-lock", server="ETCD_URL"),
     "file-lock": _lock("file-lock", server="LOCK_FOLDER"),
-    "group-commit": Entry("inventory.strategies.group_commit:GroupCommit"),
-    "guarded-update": Entry("inventory.strategies.guarded_update:GuardedUpdate"),
+    "group-commit": StrategyEntry("inventory.strategies.group_commit:GroupCommit"),
+    "guarded-update": StrategyEntry("inventory.strategies.guarded_update:GuardedUpdate"),
     "insert-lock": _lock("insert-lock"),
     "lock-table": _lock("lock-table"),
-    "lua": Entry("inventory.strategies.lua:Lua", lambda: {"counters": counters}),
-    "lua-queue": Entry("inventory.strategies.lua_queue:LuaQueue", lambda: {"counters": counters, "queue": queue}),
-    "optimistic": Entry("inventory.strategies.optimistic:Optimistic"),
+    "lua": StrategyEntry("inventory.strategies.lua:Lua", lambda: {"counters": counters}),
+    "lua-queue": StrategyEntry(
+        "inventory.strategies.lua_queue:LuaQueue", lambda: {"counters": counters, "queue": queue}
+    ),
+    "optimistic": StrategyEntry("inventory.strategies.optimistic:Optimistic"),
     "redis-lock": _lock("redis-lock"),
     "redlock": _lock("redlock", server="REDLOCK_URLS"),
-    "row-lock": Entry("inventory.strategies.row_lock:RowLockStrategy"),
-    "segmented-lock": Entry("inventory.strategies.segmented_lock:SegmentedLock", _segments),
-    "segmented-redis": Entry(
+    "row-lock": StrategyEntry("inventory.strategies.row_lock:RowLockStrategy"),
+    "segmented-lock": StrategyEntry("inventory.strategies.segmented_lock:SegmentedLock", _segments),
+    "segmented-redis": StrategyEntry(
         "inventory.strategies.segmented_redis:SegmentedRedis", lambda: {"counters": segment_counters, **_segments()}
     ),
     "session-lock": _lock("session-lock"),
-    "unit-rows": Entry("inventory.strategies.unit_rows:UnitRows"),
+    "unit-rows": StrategyEntry("inventory.strategies.unit_rows:UnitRows"),
     "zookeeper-lock": _lock("zookeeper-lock", server="ZOOKEEPER_HOSTS"),
 }
 

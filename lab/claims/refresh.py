@@ -53,7 +53,7 @@ def out_of_date(kinds: Sequence[Kind] = KINDS) -> list[Result]:
     """Return the results that are missing, or whose code behaves differently now."""
     found = []
     for slug in LADDER:
-        for kind, stored in (("verdict", witness.verdict(slug)), ("stress", witness.control(slug))):
+        for kind, stored in (("verdict", witness.verdict(slug)), ("stress", witness.stress(slug))):
             if stored is None or stored["outdated"]:
                 found.append(Result(kind, slug))  # type: ignore[arg-type]
     for part in comparisons.PARTS:
@@ -102,7 +102,7 @@ def _check(slugs: Sequence[str], processes: int) -> Iterator[Measured]:
 def _stress(slugs: Sequence[str], processes: int) -> Iterator[Measured]:
     if not slugs:
         return
-    with servers.running(), closing(in_processes("control", slugs, processes)) as lines:
+    with servers.running(), closing(in_processes("stress", slugs, processes)) as lines:
         for line in lines:
             slug, problem = line["rung"], ""
             if "missing" in line:
@@ -110,7 +110,7 @@ def _stress(slugs: Sequence[str], processes: int) -> Iterator[Measured]:
             elif line["claim"] == "sound" and line["broken"]:
                 problem = f"A sound rung was broken: {line['why']}"
             else:
-                witness.store_control(LADDER[slug], line)
+                witness.store_stress(LADDER[slug], line)
             yield Measured(Result("stress", slug), problem)
 
 

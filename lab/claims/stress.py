@@ -34,7 +34,7 @@ def stress(slug: str, sandbox: Sandbox, tries: int | None = None) -> dict[str, A
         tries: how many times; None: as many as its claim needs, and a flawed rung until it has broken once.
 
     Returns:
-        Its line of `manage.py ladder --control --json`.
+        Its line of `manage.py ladder --stress --json`.
     """
     entry, began = LADDER[slug], time.monotonic()
     experiment = new_experiment(entry, sandbox)

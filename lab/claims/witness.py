@@ -18,7 +18,7 @@ from lab.ladder.catalogue import LADDER, LadderEntry
 FOLDER = Path(__file__).resolve().parent / "witnesses"
 TRACES = FOLDER.with_name("traces")
 VERDICTS = FOLDER.with_name("verdicts.json")
-CONTROL = FOLDER.with_name("chance.json")
+STRESS = FOLDER.with_name("stress.json")
 
 
 @dataclass(frozen=True)
@@ -93,14 +93,14 @@ def store_verdict(entry: LadderEntry, line: Mapping[str, Any]) -> None:
     _store(VERDICTS, entry, {**deep, **line}, behaviour_of_verdict)
 
 
-def control(slug: str) -> Mapping[str, Any] | None:
+def stress(slug: str) -> Mapping[str, Any] | None:
     """Return how often a rung broke (`broken`) in how many attempts (`tries`) of its stress run, and `outdated`."""
-    return _load(CONTROL, slug, behaviour_of_stress)
+    return _load(STRESS, slug, behaviour_of_stress)
 
 
-def store_control(entry: LadderEntry, line: Mapping[str, Any]) -> None:
+def store_stress(entry: LadderEntry, line: Mapping[str, Any]) -> None:
     """Store the stress run of a rung."""
-    _store(CONTROL, entry, line, behaviour_of_stress)
+    _store(STRESS, entry, line, behaviour_of_stress)
 
 
 def _load(path: Path, slug: str, behaviour: Callable[[str], str]) -> Mapping[str, Any] | None:

@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from lab.claims.interrupts import insist
 
-JobName = Literal["check", "search", "deep", "control"]
+JobName = Literal["check", "search", "deep", "stress"]
 """What is done on a rung: `verify.check`, `verify.search`, `verify.deep`, or the stress runs (`stress.stress`)."""
 
 STOP_SECONDS = 3.0
@@ -62,12 +62,12 @@ def work(job: JobName, slug: str, **options: Any) -> dict[str, Any]:
         "check": verify.check,
         "search": verify.search,
         "deep": verify.deep,
-        "control": stress.stress,
+        "stress": stress.stress,
     }
     sandbox = _sandbox[0]
     try:
         with server_errors():
-            if job in ("check", "control"):
+            if job in ("check", "stress"):
                 # Not for a search: the pages replay what it finds, and their Redis cannot restart.
                 sandbox = restarting_sandbox(LADDER[slug], sandbox)
             return jobs[job](slug, sandbox, **options)

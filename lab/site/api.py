@@ -14,7 +14,7 @@ from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from inventory.errors import StockUnavailable
-from lab import ledger
+from lab.checkers import ledger
 from lab.ladder.stock import RUNGS
 from lab.models import LONGEST_SKU, RungStock
 from shop.api.serializers import StrictInteger

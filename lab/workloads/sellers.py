@@ -34,7 +34,7 @@ from inventory.strategies.row_lock import RowLockStrategy
 from inventory.strategies.segmented_lock import SegmentedLock
 from inventory.strategies.segmented_redis import SegmentedRedis
 from inventory.strategies.unit_rows import UnitRows
-from lab import ledger
+from lab.checkers import ledger
 from lab.explorer.history import History
 from lab.ladder.catalogue import LadderEntry
 from lab.ladder.stock import StockRung

@@ -70,7 +70,7 @@ VERDICT: dict[str, Any] = {
     ],
     "outdated": False,
 }
-CONTROL = {"broken": 17, "tries": 500, "outdated": False}
+STRESS = {"broken": 17, "tries": 500, "outdated": False}
 
 
 @pytest.fixture
@@ -78,5 +78,5 @@ def stored(stages: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Replace the stored results by two witnesses, one verdict and one failure rate."""
     monkeypatch.setattr(witness, "load", WITNESSES.get)
     monkeypatch.setattr(witness, "verdict", lambda slug: VERDICT if slug == "renewal" else None)
-    monkeypatch.setattr(witness, "control", lambda slug: CONTROL if slug == "no-lock" else None)
+    monkeypatch.setattr(witness, "stress", lambda slug: STRESS if slug == "no-lock" else None)
     monkeypatch.setattr(example_run, "_cache", {})

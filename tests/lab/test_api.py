@@ -10,7 +10,7 @@ from rest_framework.test import APIClient
 
 from inventory.audit import Figures
 from inventory.models import StockItem
-from lab import ledger
+from lab.checkers import ledger
 from lab.ladder.stock import RUNGS
 from lab.ladder.stock.rung import stock_lock
 from lab.models import RungOrder, RungStock

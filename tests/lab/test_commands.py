@@ -211,10 +211,10 @@ def test_nothing_is_measured_that_could_not_be_stored(
     nowhere.touch()
     monkeypatch.setattr(servers, "running", lambda: pytest.fail("It begins."))
     monkeypatch.setattr(compare, "measure", lambda *arguments, **options: pytest.fail("It begins."))
-    for place, path in (("CONTROL", nowhere / "control.json"), ("FOLDER", nowhere)):
+    for place, path in (("STRESS", nowhere / "stress.json"), ("FOLDER", nowhere)):
         with monkeypatch.context() as patch:
             patch.setattr(witness, place, path)
-            for job in ("--search", "--deep", "--control"):
+            for job in ("--search", "--deep", "--stress"):
                 refuses("ladder", job, "renewal")
     call_command("ladder", "renewal")
     assert "renewal" in capsys.readouterr().out

@@ -73,12 +73,12 @@ def test_a_missing_server_is_named_and_other_rungs_are_checked(sandbox: Sandbox,
 
 
 def test_no_stress_run_is_stored_for_a_missing_server(sandbox: Sandbox, tmp_path: Path) -> None:
-    before = witness.CONTROL.read_bytes()
-    done = manage("ladder", "--control", "zookeeper", "--tries", "1", PATH=str(tmp_path))
+    before = witness.STRESS.read_bytes()
+    done = manage("ladder", "--stress", "zookeeper", "--tries", "1", PATH=str(tmp_path))
     assert done.returncode == 1
     assert f"Not run: zookeeper ({NO_ZOOKEEPER})." in done.stderr
     assert "Traceback" not in done.stderr
-    assert witness.CONTROL.read_bytes() == before
+    assert witness.STRESS.read_bytes() == before
 
 
 @pytest.mark.parametrize("command", ["explore", "replay"])
@@ -107,7 +107,7 @@ def test_an_unchecked_rung_is_not_stored(tmp_path: Path, monkeypatch: pytest.Mon
         (("replay", "no-lock", "A,B,C,C,B,A"), 2, "'C' cannot come next"),
         (("replay", "no-lock", "A,B,C,C,B,A", "--clients", "3"), 0, "Broken: conserved"),
         (("replay", "no-lock", "--on", "renewal"), 0, "Nothing is broken"),
-        (("ladder", "renewal", "--verify", "--tries", "5"), 2, "only with --control"),
+        (("ladder", "renewal", "--verify", "--tries", "5"), 2, "only with --stress"),
         (("ladder",), 0, "get-compare-del"),
     ],
 )
@@ -130,7 +130,7 @@ def test_output_and_status(sandbox: Sandbox, arguments: tuple[str, ...], status:
         (("ladder", "nothing", "--verify"), "There is no rung nothing"),
         (("ladder", "renewal", "--verify", "--schedules", "5"), "only with --deep"),
         (("ladder", "renewal", "--deep", "--schedules", "0"), "--schedules: must be a number from 1, not 0"),
-        (("ladder", "renewal", "--control", "--tries", "0"), "--tries: must be a number from 1, not 0"),
+        (("ladder", "renewal", "--stress", "--tries", "0"), "--tries: must be a number from 1, not 0"),
     ],
 )
 def test_wrong_arguments_are_refused(arguments: tuple[str, ...], text: str) -> None:

@@ -26,7 +26,7 @@ from lab.sandbox.pool import borrowed
 from lab.site.pages import lessons, replays
 from lab.site.pages.play_session import MOST_CHOICES
 from shop.models import Order
-from tests.lab.conftest import CONTROL, VERDICT, WITNESSES
+from tests.lab.conftest import STRESS, VERDICT, WITNESSES
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("redis", "stored")]
 
@@ -74,7 +74,7 @@ def test_the_ladder_lists_every_rung_with_flaw_and_verdict(reader: Client) -> No
 
 @pytest.mark.parametrize("slug", ["redlock-no-fsync", "redlock", "watch-set-too-late", "etcd"])
 def test_a_rung_on_its_own_servers_has_a_page(reader: Client, monkeypatch: pytest.MonkeyPatch, slug: str) -> None:
-    monkeypatch.setattr(witness, "control", {slug: CONTROL}.get)
+    monkeypatch.setattr(witness, "stress", {slug: STRESS}.get)
     assert "broken in 17 of 500 runs" in text(reader.get(f"/lab/rungs/{slug}/"))
 
 

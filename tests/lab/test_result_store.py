@@ -26,7 +26,7 @@ def _nothing_is_logged_yet(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty folder in which everything is comparisons."""
-    for name in ("FOLDER", "TRACES", "VERDICTS", "CONTROL"):
+    for name in ("FOLDER", "TRACES", "VERDICTS", "STRESS"):
         monkeypatch.setattr(witness, name, tmp_path / getattr(witness, name).name)
     monkeypatch.setattr(comparisons, "FILE", tmp_path / comparisons.FILE.name)
     return tmp_path
@@ -43,7 +43,7 @@ def test_a_reader_reads_the_old_file_to_its_end(tmp_path: Path) -> None:
 
 
 def test_two_writers_do_not_undo_each_other(folder: Path) -> None:
-    second = threading.Thread(target=witness.store_control, args=(LADDER["renewal"], LINE))
+    second = threading.Thread(target=witness.store_stress, args=(LADDER["renewal"], LINE))
 
     def edit(kept: dict[str, Any]) -> dict[str, Any]:
         second.start()
@@ -52,9 +52,9 @@ def test_two_writers_do_not_undo_each_other(folder: Path) -> None:
         assert second.is_alive()
         return {**kept, "no-lock": {**LINE, "source": ""}}
 
-    result_store.change(witness.CONTROL, edit)
+    result_store.change(witness.STRESS, edit)
     wait_for(lambda: not second.is_alive(), "the second writer")
-    assert {*json.loads(witness.CONTROL.read_text())} == {"no-lock", "renewal"}
+    assert {*json.loads(witness.STRESS.read_text())} == {"no-lock", "renewal"}
 
 
 def test_a_failed_write_leaves_the_old_file_and_no_other(tmp_path: Path) -> None:
@@ -86,7 +86,7 @@ def test_a_damaged_file_counts_as_none(folder: Path, text: str) -> None:
     witness.TRACES.mkdir()
     for path in (
         witness.VERDICTS,
-        witness.CONTROL,
+        witness.STRESS,
         comparisons.FILE,
         witness.FOLDER / "no-lock.json",
         witness.TRACES / "redlock.json",
@@ -94,25 +94,25 @@ def test_a_damaged_file_counts_as_none(folder: Path, text: str) -> None:
         path.write_text(text)
     for address in ("/lab/", "/lab/rungs/redlock/", "/lab/comparison/"):
         assert Client().get(address).status_code == 200
-    assert witness.load("no-lock") is witness.control("no-lock") is witness.trace("redlock") is None
-    witness.store_control(LADDER["no-lock"], LINE)
-    stored = witness.control("no-lock")
+    assert witness.load("no-lock") is witness.stress("no-lock") is witness.trace("redlock") is None
+    witness.store_stress(LADDER["no-lock"], LINE)
+    stored = witness.stress("no-lock")
     assert stored is not None
     assert stored.items() >= {**LINE, "source": witness.behaviour_of_stress("no-lock"), "outdated": False}.items()
     assert {"made", "machine"} <= {*stored}
 
 
 def test_an_unreadable_file_counts_as_none(folder: Path) -> None:
-    witness.CONTROL.mkdir()
-    assert witness.control("no-lock") is None
+    witness.STRESS.mkdir()
+    assert witness.stress("no-lock") is None
 
 
 def test_damage_is_logged_once_with_the_command_that_repairs_it(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
-    witness.CONTROL.write_text("{")
+    witness.STRESS.write_text("{")
     comparisons.FILE.write_text("{")
     with caplog.at_level(logging.ERROR):
         for _ in range(3):
-            witness.control("no-lock")
+            witness.stress("no-lock")
             comparisons.load("locks")
     assert [record.getMessage().rpartition(": ")[2] for record in caplog.records] == [
         "manage.py lab refresh",

@@ -256,7 +256,7 @@ def test_commands_restart_redis_except_in_a_search(sandbox: Sandbox, monkeypatch
         monkeypatch.setattr(verify, name, job)
     monkeypatch.setattr(stress, "stress", job)
     monkeypatch.setattr(worker, "_sandbox", [sandbox])
-    for name in ("check", "control", "search", "deep"):
+    for name in ("check", "stress", "search", "deep"):
         worker.work(name, "lua")
     for slug in ("lua-queue", "redlock-no-fsync"):
         worker.work("check", slug)
@@ -285,7 +285,7 @@ def without_servers(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> Iterat
         each.close()
 
 
-@pytest.mark.parametrize("job", ["check", "search", "control"])
+@pytest.mark.parametrize("job", ["check", "search", "stress"])
 def test_a_worker_goes_on_without_a_missing_library(
     without_servers: Sandbox, monkeypatch: pytest.MonkeyPatch, job: worker.JobName
 ) -> None:

@@ -17,7 +17,7 @@ from inventory.audit import Figures
 from inventory.errors import OverLimit, SoldOut, StockUnavailable
 from inventory.models import StockItem
 from inventory.requests import Placement
-from lab import ledger
+from lab.checkers import ledger
 from lab.ladder.stock import RUNGS
 from lab.ladder.stock.segmented_keys import SEGMENTS, SegmentedKeys
 from lab.models import RungOrder, RungStock

@@ -231,21 +231,21 @@ def test_a_quick_sound_rung_is_tried_more_often(slug: str, seconds: float, tries
 
 
 def test_every_rung_has_a_stored_stress_run_that_fits_its_claim() -> None:
-    lines = json.loads(witness.CONTROL.read_text(encoding="utf-8"))
+    lines = json.loads(witness.STRESS.read_text(encoding="utf-8"))
     assert {*lines} == {*LADDER}
     assert all((line["broken"] > 0) == (LADDER[slug].claim == "flawed") for slug, line in lines.items())
     assert all(line["tries"] >= FEW for line in lines.values())
 
 
 def test_a_stored_rate_is_out_of_date_when_the_source_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(witness, "CONTROL", tmp_path / "control.json")
-    assert witness.control("no-lock") is None
-    witness.store_control(LADDER["no-lock"], {"broken": 17, "tries": 500})
-    stored = witness.control("no-lock")
+    monkeypatch.setattr(witness, "STRESS", tmp_path / "stress.json")
+    assert witness.stress("no-lock") is None
+    witness.store_stress(LADDER["no-lock"], {"broken": 17, "tries": 500})
+    stored = witness.stress("no-lock")
     assert stored is not None
     assert (stored["broken"], stored["tries"], stored["outdated"]) == (17, 500, False)
-    assert witness.control("renewal") is None
+    assert witness.stress("renewal") is None
     monkeypatch.setattr(witness, "behaviour_of_stress", lambda slug: "another")
-    changed = witness.control("no-lock")
+    changed = witness.stress("no-lock")
     assert changed is not None
     assert changed["outdated"]

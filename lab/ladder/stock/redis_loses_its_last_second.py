@@ -23,7 +23,7 @@ class RedisLosesItsLastSecond(CounterRung):
 
     Fixed by a guard in SQL, which refuses what Redis has let through: `lua`. Source: article 002 (section 4.2).
 
-    `manage.py ladder --verify` and `--control` kill a Valkey, which restarts with the file that it wrote when the sale
+    `manage.py ladder --verify` and `--stress` kill a Valkey, which restarts with the file that it wrote when the sale
     began. On the pages the data is reset to that moment, and no server stops.
     """
 

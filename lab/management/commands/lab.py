@@ -60,7 +60,7 @@ class Command(LabCommand):
             raise SystemExit(1)
 
     def _refresh(self, options: dict[str, Any]) -> None:
-        refuse_unless_writable(witness.CONTROL.parent, witness.VERDICTS.parent)
+        refuse_unless_writable(witness.STRESS.parent, witness.VERDICTS.parent)
         stale = out_of_date(options["only"])
         problems = []
         columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()

@@ -27,7 +27,7 @@ class Command(LabCommand):
         "Lists the rungs of both tracks with their claims. With --verify each claim is checked: the stored witness of "
         "a flawed rung has to break it 20 times out of 20, and a sound rung has to hold in all schedules of two "
         "clients with two preemptions and one event. With --deep the sound rungs are searched with three preemptions "
-        "and two events, and with three clients where that is possible. With --control, the stress runs, each rung "
+        "and two events, and with three clients where that is possible. With --stress, the stress runs, each rung "
         "runs in real threads and processes without a scheduler. Exit status 1: a claim was not reproduced, a stress "
         "run broke a sound rung, or something that a rung needs is not installed."
     )
@@ -41,13 +41,13 @@ class Command(LabCommand):
             "--deep", action="store_true", help="search the sound rungs with wider bounds, and store how far"
         )
         what.add_argument(
-            "--control", action="store_true", help="run them without a scheduler, and store how often they broke"
+            "--stress", action="store_true", help="run them without a scheduler, and store how often they broke"
         )
         parser.add_argument(
             "--tries",
             type=number(1),
             metavar="N",
-            help="with --control: attempts of each rung (default: 500, and a flawed rung until it has broken once; "
+            help="with --stress: attempts of each rung (default: 500, and a flawed rung until it has broken once; "
             "10000 for a sound rung whose attempts take 5 ms or less)",
         )
         parser.add_argument(
@@ -65,14 +65,14 @@ class Command(LabCommand):
         parser.add_argument("--json", action="store_true", help="end with one JSON object in place of the table")
 
     def handle(self, *args: Any, **options: Any) -> None:
-        if options["tries"] and not options["control"]:
-            raise CommandError("--tries can be used only with --control.", returncode=2)
+        if options["tries"] and not options["stress"]:
+            raise CommandError("--tries can be used only with --stress.", returncode=2)
         if options["schedules"] and not options["deep"]:
             raise CommandError("--schedules can be used only with --deep.", returncode=2)
-        if options["search"] or options["deep"] or options["control"]:
-            refuse_unless_writable(witness.CONTROL.parent, witness.VERDICTS.parent, witness.FOLDER, witness.TRACES)
+        if options["search"] or options["deep"] or options["stress"]:
+            refuse_unless_writable(witness.STRESS.parent, witness.VERDICTS.parent, witness.FOLDER, witness.TRACES)
         slugs = [slug for slug in LADDER if not options["rungs"] or slug in options["rungs"]]
-        if options["control"]:
+        if options["stress"]:
             self._stress(slugs, options)
             return
         if options["deep"]:
@@ -89,7 +89,7 @@ class Command(LabCommand):
             raise CommandError(f"Not reproduced: {', '.join(map(_named, failed))}.")
 
     def _stress(self, slugs: list[str], options: Mapping[str, Any]) -> None:
-        lines = self._do("control", slugs, options["processes"], tries=options["tries"])
+        lines = self._do("stress", slugs, options["processes"], tries=options["tries"])
         if options["json"]:
             self.stdout.write(json.dumps({"rungs": [lines[slug] for slug in slugs]}))
         else:
@@ -109,8 +109,8 @@ class Command(LabCommand):
                 with closing(in_processes(job, slugs, processes, **options)) as finished:
                     for line in finished:
                         lines[line["rung"]] = line
-                        if job == "control" and "missing" not in line:
-                            witness.store_control(LADDER[line["rung"]], line)
+                        if job == "stress" and "missing" not in line:
+                            witness.store_stress(LADDER[line["rung"]], line)
                         elif job in ("search", "deep"):
                             verify.keep(line)
                         result = line["verdict"] if "verdict" in line else _rate(line)
@@ -144,7 +144,7 @@ def _table(lines: Mapping[str, Mapping[str, Any]], slugs: Sequence[str]) -> Tabl
         entry, line = LADDER[slug], lines.get(slug)
         colour = "" if line is None else "[green]" if verify.reproduced(line) else "[red]"
         verdict = [f"{colour}{line['verdict']}" if line else ""] if lines else []
-        chance = _rate(witness.control(slug))
+        chance = _rate(witness.stress(slug))
         breaks, fault = entry.breaks or "", entry.broken_by or ""
         table.add_row(slug, entry.claim, breaks, fault, *verdict, _how(slug, line), chance)
     return table

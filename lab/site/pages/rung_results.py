@@ -19,19 +19,19 @@ class RungResults:
         number: its place on its track, from 1.
         witness: the schedule that breaks it.
         verdict: how its claim was last checked.
-        control: how often it broke in stress runs, without a scheduler.
+        stress: how often it broke in stress runs, without a scheduler.
     """
 
     number: int
     entry: LadderEntry
     witness: Witness | None
     verdict: Mapping[str, Any] | None
-    control: Mapping[str, Any] | None
+    stress: Mapping[str, Any] | None
 
     @property
     def measured(self) -> Iterator[Mapping[str, Any]]:
         """The results that are figures of a machine and of a version of the code."""
-        return (result for result in (self.verdict, self.control) if result is not None)
+        return (result for result in (self.verdict, self.stress) if result is not None)
 
     @property
     def searches(self) -> Sequence[Mapping[str, Any]]:
@@ -50,4 +50,4 @@ def rungs_of(track: Track) -> list[LadderEntry]:
 def results_of(entry: LadderEntry) -> RungResults:
     """Return what is stored about a rung."""
     slug, number = entry.slug, rungs_of(entry.track).index(entry) + 1
-    return RungResults(number, entry, witness.load(slug), witness.verdict(slug), witness.control(slug))
+    return RungResults(number, entry, witness.load(slug), witness.verdict(slug), witness.stress(slug))
