@@ -147,8 +147,9 @@ def _walk(
     faults: Collection[Fault],
     goal: Invariant | None,
 ) -> tuple[_Walk, Run]:
+    alike = frozenset(experiment.names if experiment.interchangeable else ())
     for _ in range(ATTEMPTS):
-        walk = _Walk(prefix, bounds, seen, interchangeable=experiment.interchangeable)
+        walk = _Walk(prefix, bounds, seen, alike)
         with suppress(Diverged):
             return walk, Scheduler(experiment, walk, faults=faults, goal=goal).play()
     choices = ", ".join(prefix.choices)
@@ -159,13 +160,13 @@ class _Walk:
     """A chooser that follows a prefix, then goes on without interference, and notes the alternatives on its way."""
 
     def __init__(
-        self, prefix: _Prefix, bounds: Bounds, seen: dict[int, list[tuple[int, int]]], *, interchangeable: bool
+        self, prefix: _Prefix, bounds: Bounds, seen: dict[int, list[tuple[int, int]]], alike: frozenset[str]
     ) -> None:
         self.others: list[_Prefix] = []
         self._prefix = prefix
         self._bounds = bounds
         self._seen = seen
-        self._interchangeable = interchangeable
+        self._alike = alike
         self._done: list[str] = []
         self._known = False
 
@@ -194,8 +195,9 @@ class _Walk:
         quiet = point.current is not None and goes_on and point.pending[point.current].quiet
         so_far = tuple(self._done)
         if not quiet:
-            # Interchangeable clients that have taken no step yet: the first of them stands for the others.
-            alike = sorted(point.fresh)[1:] if self._interchangeable else []
+            # Of the clients that do the same and have taken no step yet, the first stands for the others. A queue's
+            # worker takes no step for a while either, but it does something else.
+            alike = sorted(point.fresh & self._alike)[1:]
             for name in point.enabled:
                 if name in alike and choice not in alike:
                     continue

@@ -22,6 +22,7 @@ from lab.checkers.counter import CounterChecker
 from lab.claims import verify
 from lab.claims.finding import find
 from lab.claims.runs import replay
+from lab.explorer.run import Run
 from lab.explorer.sample import sample
 from lab.explorer.scheduler import Scheduler
 from lab.explorer.search import Bounds, explore
@@ -230,6 +231,21 @@ def test_pruning_leaves_out_no_outcome(sandbox: Sandbox, slug: str, monkeypatch:
 
 
 # Clearing up
+
+
+def test_a_worker_may_start_before_the_clients(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One client stands for the others before its first step. It does not stand for the worker."""
+    first = set()
+    play = Scheduler.play
+
+    def played(scheduler: Scheduler) -> Run:
+        run = play(scheduler)
+        first.add(run.schedule[0])
+        return run
+
+    monkeypatch.setattr(Scheduler, "play", played)
+    explore(new_experiment(LADDER["lua-queue"], sandbox), Bounds(preemptions=0, faults=0), (), None)
+    assert first == {"A", "W"}
 
 
 def test_clients_that_wait_for_each_other_are_ended(sandbox: Sandbox) -> None:
