@@ -87,7 +87,7 @@ def refresh(results: Sequence[Result], *, processes: int) -> Iterator[Measured]:
 def _check(slugs: Sequence[str], processes: int) -> Iterator[Measured]:
     if not slugs:
         return
-    with servers.running(), closing(in_processes("check", slugs, processes)) as lines:
+    with servers.running(), closing(in_processes("remeasure", slugs, processes)) as lines:
         for line in lines:
             slug, problem = line["rung"], ""
             if "missing" in line:

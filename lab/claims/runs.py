@@ -102,6 +102,7 @@ def replay(
         tuple(run.schedule),
         tuple(run.steps),
         run.choices,
+        entry.breaks,
         run.broken,
         run.why,
         run.ledger,

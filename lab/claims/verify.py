@@ -78,7 +78,16 @@ def search(slug: str, sandbox: Sandbox, progress: Progress = no_progress) -> dic
         witness = witness_of(entry, find(entry, sandbox, bounds_of(entry), progress))
         if witness is not None:
             store(witness)
-    if not can_play(entry):
+    return remeasure(slug, sandbox, progress)
+
+
+def remeasure(slug: str, sandbox: Sandbox, progress: Progress = no_progress) -> dict[str, Any]:
+    """Check a rung, and store the trace that its page shows when the page cannot replay the rung itself.
+
+    Returns:
+        The line of `check`.
+    """
+    if not can_play(LADDER[slug]):
         schedule = witness.schedule if (witness := load(slug)) else ()
         store_trace(replay(slug, schedule, sandbox, to_the_end=True))
     return check(slug, sandbox, progress)

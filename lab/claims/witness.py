@@ -62,7 +62,7 @@ def trace(slug: str) -> Trace | None:
     """Return the stored trace of a rung that a page cannot replay, since it needs servers of its own."""
 
     def parse(stored: Any) -> Trace:
-        del stored["ended"]
+        del stored["ended"], stored["reached"]
         steps = [Step(**{name: _frozen(value) for name, value in step.items()}) for step in stored["steps"]]
         return Trace(**stored | {"schedule": tuple(stored["schedule"]), "steps": tuple(steps), "choices": ()})
 

@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from lab.claims.interrupts import insist
 
-JobName = Literal["check", "search", "deep", "stress"]
+JobName = Literal["check", "remeasure", "search", "deep", "stress"]
 """What is done on a rung: `verify.check`, `verify.search`, `verify.deep`, or the stress runs (`stress.stress`)."""
 
 STOP_SECONDS = 3.0
@@ -60,6 +60,7 @@ def work(job: JobName, slug: str, **options: Any) -> dict[str, Any]:
         atexit.register(held.close)
     jobs: dict[JobName, Callable[..., dict[str, Any]]] = {
         "check": verify.check,
+        "remeasure": verify.remeasure,
         "search": verify.search,
         "deep": verify.deep,
         "stress": stress.stress,
@@ -67,7 +68,7 @@ def work(job: JobName, slug: str, **options: Any) -> dict[str, Any]:
     sandbox = _sandbox[0]
     try:
         with server_errors():
-            if job in ("check", "stress"):
+            if job in ("check", "remeasure", "stress"):
                 # Not for a search: the pages replay what it finds, and their Redis cannot restart.
                 sandbox = restarting_sandbox(LADDER[slug], sandbox)
             return jobs[job](slug, sandbox, **options)

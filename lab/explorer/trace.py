@@ -65,7 +65,8 @@ class Trace:
         schedule: every choice that was made, in order.
         steps: what each did, forced ones included.
         choices: what can come next; empty when all actors are done.
-        broken: the invariant that was broken, or None.
+        goal: the invariant that the run was to break; None: any.
+        broken: the invariant that was broken, or None. It need not be the goal.
         why: how it was broken, in one sentence; empty when it was not.
         ledger: the figures at the end, by name: what was there, what is left, what was sold.
     """
@@ -75,6 +76,7 @@ class Trace:
     schedule: tuple[str, ...]
     steps: tuple[Step, ...]
     choices: tuple[Choice, ...]
+    goal: Invariant | None
     broken: Invariant | None
     why: str
     ledger: Mapping[str, int]
@@ -84,6 +86,11 @@ class Trace:
         """Whether every actor is done."""
         return not self.choices
 
+    @property
+    def reached(self) -> bool:
+        """Whether the run has broken its goal."""
+        return self.broken is not None and self.goal in (None, self.broken)
+
     def as_json(self) -> dict[str, Any]:
         """Return the trace as JSON values."""
-        return asdict(self) | {"ended": self.ended}
+        return asdict(self) | {"ended": self.ended, "reached": self.reached}

@@ -207,6 +207,19 @@ def test_a_lesson_has_the_same_parts_in_both_languages(slug: str) -> None:
 # The visitor as scheduler
 
 
+@pytest.mark.parametrize(
+    ("schedule", "heading", "sentence"),
+    [
+        ("A,A,B,B", "All clients are done", "Not broken: conserved holds. But one holder does not: A and B are inside"),
+        ("A,B,B,A", "You broke it", "Broken: conserved. 2 clients were told sold, but 1 of 10 units are gone."),
+    ],
+)
+def test_only_the_goal_is_judged(reader: Client, schedule: str, heading: str, sentence: str) -> None:
+    page = re.sub("<[^>]*>", "", text(play(reader, "no-lock", schedule, clients=2)))
+    assert heading in page
+    assert sentence in " ".join(page.split())
+
+
 def test_every_choice_leads_to_an_address_with_one_more_choice(reader: Client) -> None:
     page = text(play(reader, "no-lock", "A", clients=2))
     for choice in ("A", "B"):

@@ -77,7 +77,9 @@ def show(trace: Trace, console: Console) -> None:
     for name, answer in (trace.steps[-1].answers if trace.steps else {}).items():
         console.print(f"{name} was told: {answer}")
     console.print(", ".join(f"{name}: {units}" for name, units in trace.ledger.items()))
-    if trace.broken:
+    if trace.reached:
         console.print(f"[bold red]Broken: {trace.broken}.[/] {trace.why}")
+    elif trace.broken:
+        console.print(f"[bold green]Not broken: {trace.goal} holds.[/] But {trace.broken} does not: {trace.why}")
     else:
         console.print("[bold green]Nothing is broken.[/]")

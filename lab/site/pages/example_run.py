@@ -52,7 +52,7 @@ def example_run(entry: LadderEntry) -> ExampleRun | None:
     """
     if not can_play(entry):
         trace = witness.trace(entry.slug)
-        return None if trace is None else ExampleRun("witness" if trace.broken else "alone", trace)
+        return None if trace is None else ExampleRun("witness" if trace.reached else "alone", trace)
     if entry.slug in _cache:
         return _cache[entry.slug]
     try:

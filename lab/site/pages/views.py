@@ -75,7 +75,7 @@ def play(request: HttpRequest, slug: str) -> HttpResponse:
         "goal": GOALS[entry.breaks] if entry.breaks else ANY_GOAL,
         "choices": _choices(session, trace),
         "most_choices": MOST_CHOICES,
-        "left_out": len(asked.schedule) - len(trace.schedule) if not trace.broken else 0,
+        "left_out": len(asked.schedule) - len(trace.schedule) if not trace.reached else 0,
         "undo": session.first(len(session.schedule) - 1) if session.schedule else None,
         "restart": session.first(0),
         "other_counts": [PlaySession(slug, (), clients) for clients in CLIENT_COUNTS],
@@ -139,6 +139,6 @@ def _replay(session: PlaySession) -> Trace:
 
 def _choices(session: PlaySession, trace: Trace) -> Sequence[tuple[Choice, PlaySession]]:
     """Return each choice of the visitor and the session to which it leads."""
-    if trace.broken or len(session.schedule) >= MOST_CHOICES:
+    if trace.reached or len(session.schedule) >= MOST_CHOICES:
         return ()
     return [(choice, session.after(choice.name)) for choice in trace.choices]
