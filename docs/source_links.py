@@ -1,6 +1,6 @@
 """A hook of MkDocs: show links to the source as code, since the site does not contain the source.
 
-On GitHub the same links open the file. `tests/docs/test_commands.py` checks that each of them leads to one.
+On GitHub the same links open the file. `tests/docs/test_commands.py` checks that each of them leads to a file.
 """
 
 import posixpath
@@ -10,7 +10,7 @@ LINK = re.compile(r"(?<!!)\[(?P<text>[^\]]+)\]\((?P<target>\.\./[^)#\s]*)[^)]*\)
 
 
 def on_page_markdown(markdown, page, **_):
-    """Replace links that leave the documentation by their text."""
+    """Replace links that leave the documentation with their text."""
     folder = posixpath.dirname(page.file.src_uri)
 
     def shown(link):

@@ -41,7 +41,7 @@ class Batcher(Generic[Request, Result]):
 
         Args:
             run: computes the results of many requests, in their order. All callers must pass equivalent functions,
-                since the function of any one of them serves the whole batch. What it raises is raised to every caller.
+                since the function of any one of them serves the whole batch. Its exception is raised in every caller.
         """
         mine: Pending[Request, Result] = Pending(request)
         if not self._enter(mine, only_as_leader=True):

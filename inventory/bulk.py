@@ -1,4 +1,4 @@
-"""Sell to many orders in one transaction: one statement a sku takes the stock, and one `Save` writes the orders."""
+"""Sell to many orders in one transaction: one statement per sku takes the stock, and one `Save` writes the orders."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ def commit(
 ) -> dict[UUID, InventoryError]:
     """Sell to each order what the ones before it have left, and commit.
 
-    Usually there is enough for all of them, and one statement a sku takes it. Otherwise they are fitted one by one.
+    Usually there is enough for all of them, and one statement per sku takes it. Otherwise they are sold one by one.
 
     Args:
-        reject: called in the same transaction with the orders that are sold nothing.
+        reject: called in the same transaction with the orders that get no units.
 
     Returns:
-        Why an order was sold nothing, by its id.
+        The reason for each order that got no units, by order id.
     """
     try:
         return _sell_to_all(orders, save, reject)

@@ -55,7 +55,7 @@ class Cache(Generic[Key, Value]):
                 self._entries[key] = new
 
     def claim(self, due: Mapping[Key, CacheEntry[Value]], *, until: float) -> dict[Key, CacheEntry[Value]] | None:
-        """Claim the refresh of some entries for the caller. Until then no other caller refreshes them.
+        """Claim the refresh of some entries: no other caller refreshes them before `until`.
 
         Args:
             until: a monotonic time; from then on another caller may claim the refresh.

@@ -39,7 +39,7 @@ class StockBusy(TryAgain):
 
 
 class StockElsewhere(TryAgain):
-    """Enough units are on hand, but not as unsplit stock: another sale has split them, or they came back just now."""
+    """Enough units are on hand, but not as unsplit stock: another sale has split them, or they were just returned."""
 
     def __init__(self, sku: str) -> None:
         super().__init__(f"{sku} is split for another sale, or units came back just now. Try again.")

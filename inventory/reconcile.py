@@ -1,4 +1,4 @@
-"""Repairs what processes that died have left inconsistent between Redis and Postgres, while the shop is selling.
+"""Repairs what crashed processes have left inconsistent between Redis and Postgres, while the shop is selling.
 
 Postgres is the truth. Each repair is guarded: it does nothing if the state has been corrected since it was read.
 """
@@ -29,7 +29,7 @@ class Repair:
 
     Args:
         what: a description of what was wrong.
-        name: of the sku or the order.
+        name: the sku, or the id of the order.
         units: units that Redis may now admit in addition; negative for units that it may no longer admit.
     """
 
@@ -133,7 +133,7 @@ def _correct_copies(on_sale: Callable[[], Collection[str]], saved: Saved) -> Ite
 def _correct_bought_units(
     counters: Counters, on_sale: Callable[[], Collection[str]], saved: Saved, taken: Taken
 ) -> Iterator[Repair]:
-    """Correct what customers have bought, where Redis missed that they gave units back or have them again.
+    """Correct the units bought per customer, where Redis missed a return or a late payment.
 
     An order that is cancelled meanwhile may leave a count too low: Postgres still refuses orders beyond the limit. Only
     a late payment that is committed meanwhile may leave a count too high. The next round corrects both.

@@ -34,7 +34,7 @@ class OrderRequest:
 
     Args:
         id: UUIDv7, made by the caller, so that an order whose answer was lost can be looked up.
-        items: sorted by sku, one a sku. Strategies take locks and rows in this order, so that two orders for the same
+        items: sorted by sku, one per sku. Strategies take locks and rows in this order, so that two orders for the same
             skus cannot deadlock.
         key: the customer's idempotency key. `body_hash` tells a retry from a different order with the same key.
     """
@@ -79,14 +79,14 @@ Placement.COMMITTED = Placement()
 Save = Callable[[Sequence[OrderRequest]], Mapping[UUID, Refusal]]
 """Write orders in the open transaction, in a fixed number of statements.
 
-Returns the refusals by order id; refused orders leave nothing behind. Calls of different requests are interchangeable.
+Returns the refusals by order id; refused orders leave nothing behind. The `Save` of one request can write another.
 """
 
 Reject = Callable[[Mapping[OrderRequest, str]], None]
 """Write queued orders that cannot be sold as rejected, with the reason, in the open transaction. Idempotent."""
 
 Saved = Callable[[Collection[UUID]], set[UUID]]
-"""Return those of these orders that were saved and sold, whatever their state is now. Rejected orders never were."""
+"""Return which of these orders were saved and sold, whatever their state is now. Rejected orders were never sold."""
 
 Buyer = tuple[int, int]
 """A customer in one sale: sale id and customer id."""

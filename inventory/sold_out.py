@@ -28,7 +28,7 @@ def remembered(request: OrderRequest) -> Iterator[None]:
     """Refuse a request that wants more units than were left a moment ago; otherwise run the block.
 
     A request that runs after `SOLD_OUT_TTL` seconds is a probe. If it is sold out as well, that is remembered again.
-    If it is sold its units, what was remembered is dropped and every request may try. If it fails in another way, the
+    If it gets its units, what was remembered is dropped and every request may try. If it fails in another way, the
     next request becomes the probe. A probe without an answer is followed by another one every `SOLD_OUT_TTL` seconds.
 
     Raises:
@@ -54,7 +54,7 @@ def forget() -> None:
 
 
 def _begin(request: OrderRequest) -> Mapping[str, CacheEntry[int]]:
-    """Return what the request probes, by sku.
+    """Return the sold-out entries that the request probes, by sku.
 
     Raises:
         SoldOut: too few units were left a moment ago. Then the request probes nothing, not even its other items.
@@ -73,7 +73,7 @@ def _begin(request: OrderRequest) -> Mapping[str, CacheEntry[int]]:
 
 
 def _probe_again(probes: Mapping[str, CacheEntry[int]], *, but: str = "") -> None:
-    """Let the next request probe what this one got no answer for."""
+    """Let the next request probe the skus for which this one got no answer."""
     for sku, entry in probes.items():
         if sku != but:
             units_left.replace(sku, entry, replace(entry, refresh_at=-math.inf))

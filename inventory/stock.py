@@ -65,7 +65,8 @@ def take(sku: str, units: int) -> None:
 def take_from_all(item: RequestItem) -> None:
     """Subtract an item in the open transaction, also from segments and unit rows if the unsplit stock is too small.
 
-    For callers that do not know how the sku is sold now. Call it for several skus in their order. Raises as `take`.
+    For callers that do not know which strategy sells the sku. Call it for several skus in sorted order. Raises the same
+    errors as `take`.
     """
     try:
         take(item.sku, item.quantity)
@@ -139,12 +140,12 @@ def give_back(quantities: Iterable[tuple[str, int]]) -> None:
 def move(sku: str, kind: StockMovement.Kind, units: int, *, who: int | None = None, why: str = "") -> None:
     """Change the units received of a sku, and with them those on hand, and record who did it and why.
 
-    A sku that is new is created.
+    Creates the sku if it is new.
 
     Args:
-        units: units that came; negative, in a correction, for units that turned out to be missing.
+        units: units received; negative, in a correction, for units that turned out to be missing.
         who: the id of the user; None for a program.
-        why: the user's words.
+        why: the reason, in the user's words.
 
     Raises:
         CorrectionTooLarge: a correction removes more units than are on hand; nothing was changed.

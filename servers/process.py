@@ -120,7 +120,7 @@ class Child:
         """
         deadline = time.monotonic() + timeout
         while not ready():
-            if not self.alive and not ready():  # checked again: `ready` may wait for the end
+            if not self.alive and not ready():  # check again: `ready` may return only once the process has ended
                 raise ServerError(f"{self.name} ended with status {self.returncode}.{self.last_lines()}")
             if time.monotonic() > deadline:
                 raise ServerError(f"{self.name} was not ready within {timeout:.0f} s.{self.last_lines()}")

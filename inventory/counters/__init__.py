@@ -1,1 +1,1 @@
-"""Stock counters in Redis: whole, one counter a sku, and segmented, several counters a sku."""
+"""Stock counters in Redis: whole, one counter per sku, and segmented, several counters per sku."""

@@ -1,4 +1,4 @@
-"""Several counters a sku in Redis: one for each segment, and a key that holds the number of segments.
+"""Several counters per sku in Redis: one for each segment, and a key that holds the number of segments.
 
 A segment's counter is an ordinary counter (see `whole.py`) under a name of its own. Reservations use that name, so
 units go back to the segment that they came from. While nothing is in progress, `all counters + reserved = on hand`.

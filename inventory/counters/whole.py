@@ -1,4 +1,4 @@
-"""One counter a sku in Redis, and a reservation for each order that has taken units from it.
+"""One counter per sku in Redis, and a reservation for each order that has taken units from it.
 
 Redis admits an order; Postgres decides on it. While nothing is in progress, `counter + reserved = on hand`; `load`
 restores that equation. Every key has the hash tag `{stock}`, so that one script may use the keys of several skus.
@@ -127,7 +127,7 @@ class Counters:
         """Put the units of an order back that certainly was not saved. Idempotent.
 
         Args:
-            names: of the counters of its items, in the order of the items.
+            names: counter names of its items, in the order of the items.
 
         Returns:
             Whether the order had a reservation; False also when Redis did not answer.

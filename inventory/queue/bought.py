@@ -33,7 +33,7 @@ class BoughtUnits:
         self._correct: Any = client.register_script(CORRECT)
 
     def of(self, sku: str) -> Mapping[Buyer, int]:
-        """Return the units of a sku that each customer has queued or bought, where that is counted."""
+        """Return the units of a sku that each customer has queued or bought; empty if Redis does not count them."""
         counted = {}
         for buyer, units in self.client.hgetall(bought_key(sku)).items():
             try:
@@ -51,7 +51,7 @@ class BoughtUnits:
             pipe.execute()
 
     def correct(self, sku: str, buyer: Buyer, before: int, after: int) -> bool:
-        """Set the units of a customer, and return True, unless they differ from `before` by now."""
+        """Set the units of a customer if they are still `before`, and return whether they were."""
         return bool(self._correct([bought_key(sku)], [buyer_text(*buyer), before, after]))
 
     def forget(self, skus: Sequence[str]) -> None:

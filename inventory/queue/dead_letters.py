@@ -27,7 +27,7 @@ class DeadLetters:
         self.client.xadd(DEAD_LETTERS, fields, maxlen=KEPT)
 
     def newest(self, count: int = 100) -> list[tuple[datetime, str, str, str]]:
-        """Return the newest dead letters first: time, order id or else entry id, the order as queued, reason."""
+        """Return the dead letters, newest first: time, id of the order (else of the entry), queued order, reason."""
         return [
             (datetime.fromtimestamp(int(text(number).split("-")[0]) / 1000).astimezone(), *_values(fields))
             for number, fields in self.client.xrevrange(DEAD_LETTERS, count=count)

@@ -25,7 +25,7 @@ class QueueEntry:
 
     Args:
         entry_id: the id that Redis gave to the entry.
-        order_id: None when the entry does not say.
+        order_id: None when the entry has none.
         order: None when the entry cannot be read.
         raw: the order as the entry holds it.
     """
@@ -96,7 +96,7 @@ def buyer_text(sale: int, customer: int) -> str:
 
 
 def parse_buyer(value: str) -> Buyer:
-    """Return the buyer of "sale:customer"."""
+    """Parse a buyer as Redis holds it: "sale:customer"."""
     sale, customer = map(int, value.split(":"))
     return sale, customer
 

@@ -49,7 +49,7 @@ KEPT = 86400
 
 
 def idempotency_key(customer: int, key: str) -> str:
-    """Return the key of the id of the order that has a customer's idempotency key."""
+    """Return the Redis key that maps a customer's idempotency key to the id of the order."""
     return f"{{stock}}:key:{customer}:{key}"
 
 
@@ -63,7 +63,7 @@ class Queue:
 
     Args:
         client: a redis-py client that returns text or bytes.
-        forgotten: seconds after which a wake-up that no worker followed is sent again.
+        forgotten: seconds after which a wake-up that no worker has answered is sent again.
         dead: seconds without a command after which the entries of a worker are taken over.
     """
 
@@ -141,7 +141,7 @@ class Queue:
         self.client.delete(WOKEN)
 
     def remove_worker(self, worker: str) -> None:
-        """Remove a worker that has finished all its entries, and dead workers that had finished all of theirs."""
+        """Remove this worker and all dead workers from the group, except those that still have entries to finish."""
         self._remove_workers([STREAM], [GROUP, worker, round(self.dead * 1000)])
 
     def finish_saved(self, entries: Iterable[QueueEntry]) -> None:
@@ -198,7 +198,7 @@ class Queue:
     def _order_of(self, entry_id: str) -> UUID | None:
         for order_id, encoded in self.client.hgetall(RESERVATIONS).items():
             if reservation_fields(encoded).get("entry") == entry_id:
-                with suppress(ValueError):  # The hash key is no order id.
+                with suppress(ValueError):  # The hash key is not an order id.
                     return UUID(text(order_id))
         return None
 

@@ -21,11 +21,12 @@ RETRY_LOCK_TIMEOUT = 0.1
 class GroupCommit(Strategy):
     """One thread of a process saves all orders that are waiting there, while the next batch collects.
 
-    Guarantees: those of `guarded-update`. Orders get units in order of arrival, and an order that makes the transaction
-    fail does so alone.
+    Guarantees: those of `guarded-update`. Orders get units in order of arrival. If one order makes the transaction
+    fail, only that order fails.
     Costs: an order may wait for the batch before its own. Each process has its own batches, which still wait for each
     other at the row.
-    Choose it: for one hot sku on Postgres alone. Row and disk are written once a batch, so throughput grows with load.
+    Choose it: for one hot sku on Postgres alone. Row and disk are written once per batch, so throughput grows with
+    load.
     """
 
     name = "group-commit"
@@ -44,7 +45,7 @@ def commit(orders: Sequence[OrderRequest], save: Save) -> list[BaseException | N
     """Save a batch. When its transaction fails, save the orders one by one.
 
     Returns:
-        For each order, why it was sold nothing.
+        The reason for each order that got no units.
     """
     try:
         refusals = bulk.commit(orders, save)

@@ -1,4 +1,4 @@
-"""`redis-lock` and the others: lock, check, decrement, save, commit, unlock, in this order. The lock is a parameter."""
+"""The lock strategies, such as `redis-lock`: lock, check, decrement, save, commit, unlock. The lock is a parameter."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Locked(Strategy):
     Choose it: when the decision involves systems beyond Postgres. For stock alone the row's own lock is enough.
 
     Args:
-        name: of the strategy, and of the kind of fence that its lock gives.
+        name: name of the strategy, and of the kind of fence that its lock gives.
         make_lock: returns the lock of a sku.
         wait: seconds that a customer waits for the locks of the whole order.
     """
@@ -64,7 +64,7 @@ class Locked(Strategy):
             raise StockBusy(str(error)) from error
         except NoSuchLock as error:
             raise StockNotLoaded(str(error)) from error
-        except (LockUnavailable, RedisError) as error:  # no answer, or an error: out of memory, a replica
+        except (LockUnavailable, RedisError) as error:  # no answer, or an error: out of memory, or a replica
             raise StockUnavailable(str(error)) from error
         return Placement.COMMITTED
 

@@ -69,7 +69,7 @@ def zookeeper_lock(sku: str) -> ZooKeeperLock:
 def file_lock(sku: str) -> ProcessLock:
     """Return a lock on a file in LOCK_FOLDER, for the processes of one machine. It gives no fence."""
     folder = Path(settings.LOCK_FOLDER)
-    with suppress(OSError):  # The lock reports what is wrong with the folder.
+    with suppress(OSError):  # If the folder cannot be used, the lock says why.
         folder.mkdir(mode=0o700, exist_ok=True)
     # Hash the sku, which can be longer than a file name may be.
     return ProcessLock(folder, f"stock-{hashlib.sha256(sku.encode()).hexdigest()}")
@@ -81,7 +81,7 @@ def session_lock(sku: str) -> AdvisoryLock:
 
 
 def insert_lock(sku: str) -> InsertLock:
-    """Return a lock whose holder is the one that has inserted its row in Postgres."""
+    """Return a lock that a holder takes by inserting its row in Postgres."""
     return InsertLock(conninfo(), lock_name(sku), ttl=settings.STOCK_LOCK_TTL)
 
 
@@ -111,7 +111,7 @@ LOCKS: Mapping[str, Callable[[str], Lock]] = {
     "session-lock": session_lock,
     "zookeeper-lock": zookeeper_lock,
 }
-"""What returns the lock of a sku, by the name of the strategy."""
+"""Functions that return the lock of a sku, by the name of the strategy."""
 
 
 def lock_strategy(name: str) -> Locked:

@@ -49,7 +49,7 @@ class Lua(Strategy):
 
     @contextmanager
     def verifying_sold_out(self) -> Iterator[None]:
-        """Let "sold out" pass from the block, which asks Redis, only if Postgres has no more units either.
+        """Run a block that asks Redis. Let its `SoldOut` pass only if Postgres has no more units either.
 
         Raises:
             StockNotLoaded: Postgres has more.
@@ -115,7 +115,7 @@ def save_admitted(order: OrderRequest, names: Sequence[str], counters: Counters,
     """Save an order that Redis has admitted, and end its reservation.
 
     Args:
-        names: of the counters from which the items were taken.
+        names: counters from which the items were taken.
     """
     rolls_back = True
     try:

@@ -29,7 +29,7 @@ BATCH = 500
 
 
 class LuaQueue(Lua):
-    """Answer when the order is in Redis; its rows follow.
+    """Answer once the order is in Redis; a worker writes its rows later.
 
     Guarantees: an accepted order is as durable as Redis' own log, and is saved at least once and sold at most once. An
     order that Redis admitted and Postgres refuses is rejected, and its units go back.
@@ -58,7 +58,7 @@ class LuaQueue(Lua):
         """Save queued orders until the queue is empty. Several workers may run at the same time.
 
         Args:
-            reject: writes the orders that are sold nothing after all.
+            reject: writes the orders that get no units after all.
             shift: seconds after which the worker returns although more is queued, so that other tasks get their turn,
                 and asks for another worker.
 
@@ -177,7 +177,7 @@ class LuaQueue(Lua):
 
 
 def _reject_if_possible(order: OrderRequest, reason: str, reject: Reject) -> None:
-    """Write an order as rejected. Whatever keeps it from being saved may fail this too, and must not stop the others.
+    """Write an order as rejected. If that fails too, log it: one order must not stop the others.
 
     Raises:
         django.db.Error: Postgres did not answer, or cannot save anything now. The next worker tries again.
@@ -194,9 +194,9 @@ def _reject_if_possible(order: OrderRequest, reason: str, reject: Reject) -> Non
 def _would_fail_for_any(error: Exception) -> bool:
     """Return whether any order would fail like this: Postgres is away, read-only, or lacks tables or rights.
 
-    Only errors about the values are the order's own, with two exceptions. A missing value is not: every field was
-    checked when the entry was read, so the table has a column that this version of the shop does not know. Nor is a
-    value that exists already, which `Save` checks for: a sequence is behind, as after a failover to a logical replica.
+    Only an error about a value is the order's own fault, with two exceptions. A missing value means that the table has
+    a column which this version of the shop does not know: every field was checked when the entry was read. A duplicate
+    value means that a sequence is behind, as after a failover to a logical replica: `Save` checks for duplicates.
     """
     not_its_own = isinstance(error.__cause__, (NotNullViolation, UniqueViolation))
     return isinstance(error, Error) and (not_its_own or not isinstance(error, (DataError, IntegrityError)))

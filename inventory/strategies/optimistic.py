@@ -20,12 +20,12 @@ class Optimistic(Strategy):
 
     Guarantees: no unit is sold twice, and "sold out" is answered only after reading too few units. When all attempts
     fail, the answer is "try again".
-    Costs: one read an item while there is no contention. With many customers of one sku most attempts fail, and each
+    Costs: one read per item while there is no contention. With many customers of one sku most attempts fail, and each
     one has cost a transaction.
     Choose it: when conflicts are rare. Not for a flash sale; it is here for comparison.
 
     Args:
-        attempts: in all.
+        attempts: maximum number of attempts.
         backoff: seconds. Retry k waits a random time of up to `backoff * k`, so that the customers who lost one round
             do not meet again in the next.
     """

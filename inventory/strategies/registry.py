@@ -194,7 +194,7 @@ def refresh(skus: Sequence[str], saved: Saved) -> Mapping[str, int]:
 
 
 def units_returned(returned: Sequence[ReturnedUnits], saved: Saved) -> None:
-    """Correct all copies after orders have ended. Another strategy may sell the sku now than when it was ordered."""
+    """Correct all copies after orders have ended. The strategy that sells the sku may have changed since the order."""
     sold_out.forget()
     try:
         for strategy in _copying():
@@ -206,7 +206,7 @@ def units_returned(returned: Sequence[ReturnedUnits], saved: Saved) -> None:
 
 
 def split_by_others(sellers: Mapping[str, str]) -> dict[str, str]:
-    """Return the skus that another strategy has split than the one that sells them, each with the other's name.
+    """Return the skus that were split by a strategy other than their seller, each with the name of that strategy.
 
     Args:
         sellers: the name of the strategy that sells each sku.
@@ -216,7 +216,7 @@ def split_by_others(sellers: Mapping[str, str]) -> dict[str, str]:
 
 
 def merge_splits_of_others(sellers: Mapping[str, str]) -> list[str]:
-    """Make stock unsplit again that another strategy has split than the one that sells it.
+    """Merge stock that was split by a strategy other than its seller.
 
     Args:
         sellers: the name of the strategy that sells each sku.

@@ -13,8 +13,8 @@ class RowLockStrategy(Strategy):
     """Lock the stock rows of the whole order with one `SELECT ... FOR UPDATE`, then check before anything is written.
 
     Guarantees: what was read stays true until the commit, so no unit is sold twice.
-    Costs: one more statement than `guarded-update`. Customers of one sku wait for each other at the row, and a customer
-    who comes too late waits as long as one who buys.
+    Costs: one more statement than `guarded-update`. Customers of one sku wait for each other at the row, and those who
+    are refused wait as long as those who buy.
     Choose it: when the decision needs more than one comparison of a number, for example a rule over several rows.
     """
 

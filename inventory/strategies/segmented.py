@@ -19,7 +19,7 @@ from inventory.strategies.base import Strategy
 from locking import Lease, Lock, LockTimeout, LockUnavailable
 
 CACHE_SECONDS = 2.0
-"""Seconds for which a process uses the units of the segments that it has read, and does not see new segments."""
+"""Seconds for which a process uses the units of the segments that it has read. It sees new segments only after that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class Segmented(Strategy):
         wait: seconds that a customer waits for the locks of the whole order.
         segments: the number of segments that a sku is split into. It may change while a sale runs: the next preheat or
             rebalance splits the stock into so many, and orders use every segment that has units.
-        start: given the sku and the number of segments that cover an item, returns which of them to try first. By
+        start: takes the sku and the number of segments that cover an item, and returns which of them to try first. By
             default they take turns.
     """
 
@@ -111,7 +111,7 @@ class Segmented(Strategy):
                     raise StockBusy(str(changed)) from changed
             except LockTimeout as error:
                 raise StockBusy(str(error)) from error
-            except (LockUnavailable, RedisError) as error:  # no answer, or an error: out of memory, a replica
+            except (LockUnavailable, RedisError) as error:  # no answer, or an error: out of memory, or a replica
                 raise StockUnavailable(str(error)) from error
 
     def _hold(self, item: RequestItem, leases: ExitStack, until: float) -> HeldItem:
@@ -164,8 +164,8 @@ class Segmented(Strategy):
 def round_robin() -> Callable[[str, int], int]:
     """Return a `start` that takes the segments of each sku in turn.
 
-    It counts for each sku: with one count for all, an order of as many skus as there are segments would find each sku
-    at the same segment every time.
+    It counts per sku. With a single count, an order with as many skus as there are segments would start each sku at the
+    same segment every time.
     """
     turns: defaultdict[str, itertools.count[int]] = defaultdict(itertools.count)
     return lambda sku, segments: next(turns[sku]) % segments

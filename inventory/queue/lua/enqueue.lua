@@ -10,7 +10,7 @@
 -- ARGV[1]   the order id
 -- ARGV[2]   the reservation: JSON, {"items": [[sku, units, limit or 0, price], ...], "buyer": "sale:customer",
 --           "key": the idempotency key, "hash": of the body, "request": the order}; the script adds time and place
--- ARGV[3]   seconds after which a wake-up that no worker followed expires
+-- ARGV[3]   seconds after which a wake-up that no worker has answered expires
 -- ARGV[4]   seconds for which the idempotency key is kept
 -- Returns {"queued", whether to wake a worker, place in the queue}, {"duplicate", id of the order that has the key, 0},
 -- {"over limit", item, units bought before}, {"sold out", item, left} or {"not loaded", item, 0}, where item is the

@@ -1,4 +1,4 @@
--- Remove idle workers from the group: the one that asks, and those that died after they had finished all their entries.
+-- Remove the worker that asks and all dead workers from the group, except those that still have entries to finish.
 -- KEYS[1]   the queue: a stream
 -- ARGV[1]   the group of workers
 -- ARGV[2]   the worker that asks to be removed
