@@ -1,4 +1,4 @@
-"""Reconcile Redis with Postgres: repair what a process that died has left behind."""
+"""Reconcile Redis with Postgres: repair what crashed processes have left inconsistent."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Reconciled:
 
 
 def reconcile(*, grace: float | None = None) -> list[Repair]:
-    """Save queued orders, and repair what processes that died have left between Redis and Postgres.
+    """Save queued orders, and repair what crashed processes have left inconsistent between Redis and Postgres.
 
     Args:
         grace: age in seconds from which a reservation without an order is released; None means `RECONCILE_GRACE`.

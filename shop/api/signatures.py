@@ -17,7 +17,7 @@ TOLERANCE = 300
 
 
 class BadSignature(APIException):
-    """The message is not signed by the provider, or not now."""
+    """The message is not signed by the provider, or its signature is too old."""
 
     status_code = 403
 

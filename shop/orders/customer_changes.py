@@ -20,7 +20,7 @@ class Changed:
     """An order that is paid, or cancelled.
 
     Args:
-        replayed: it was so before this call, which changed nothing.
+        replayed: the order was in that state already, so this call changed nothing.
     """
 
     order: Order

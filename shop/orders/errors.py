@@ -1,10 +1,10 @@
-"""What can go wrong with an order, in the caller's words. Nothing was sold or changed."""
+"""Errors about an order, for the caller. After any of them, nothing was sold or changed."""
 
 from __future__ import annotations
 
 
 class OrderError(Exception):
-    """The shop refuses what was asked of an order."""
+    """The shop refuses a request about an order."""
 
 
 class UnknownSale(OrderError):

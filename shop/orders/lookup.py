@@ -51,7 +51,7 @@ def find_order(order: UUID, *, customer: int) -> Placed:
 
 
 def order_under_key(strategy: Strategy | None, customer: int, key: str, body_hash: str, refused: Exception) -> Placed:
-    """Return the order that already has the key, whatever refuses a new one now.
+    """Return the order that already has the key, although a new order would be refused now.
 
     The stock, the sale or the offer may have ended since the first request.
 

@@ -14,7 +14,7 @@ from django.db import DEFAULT_DB_ALIAS, Error, connections
 from django.db.migrations.executor import MigrationExecutor
 
 FILES = 512
-"""Files that a web process opens at most, beside the connections of its clients."""
+"""Maximum number of files that a web process opens, apart from the connections of its clients."""
 
 
 def web_environment() -> dict[str, str]:

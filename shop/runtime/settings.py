@@ -67,7 +67,7 @@ DATABASE_POOL = environment.integer("DATABASE_POOL", default=0, minimum=0)
 
 # Lab
 
-# Serve the lab: wrong and right ways of taking stock, on tables of their own.
+# Serve the lab: flawed and sound ways of taking stock, on separate tables.
 LAB_ENABLED = environment.boolean("LAB_ENABLED", default=False)
 # Schedules of the lab that run at the same time, each with a Redis database and a Postgres database of its own.
 LAB_SANDBOXES = environment.integer("LAB_SANDBOXES", default=2, minimum=1)

@@ -37,7 +37,7 @@ def save_queued_orders() -> int:
 
 @shared_task
 def reconcile() -> int:
-    """Repair what processes that died have left between Redis and Postgres, and audit before and after.
+    """Repair what crashed processes have left inconsistent between Redis and Postgres, and audit before and after.
 
     Repairs and the results of the audits are logged.
     """

@@ -35,7 +35,7 @@ def overlaps(sale: Sale, products: Iterable[Product]) -> Iterator[str]:
 def advance() -> None:
     """Preheat the sales that open soon, and unload those that are over. Celery beat calls this every few seconds.
 
-    An error in one sale is logged and does not keep the others from it.
+    An error in one sale is logged and does not stop the others.
     """
     now = timezone.now()
     for sale in Sale.objects.filter(closes_at__lte=now, preheated_at__isnull=False, unloaded_at=None):
@@ -63,7 +63,7 @@ def _unload(sale: Sale) -> None:
     """Remove what was loaded for a sale, except for skus that another sale has loaded."""
     now = timezone.now()
     with transaction.atomic():
-        # With these rows locked, another sale of the skus is either loaded completely or waits to be.
+        # With these rows locked, another sale of the skus is either loaded completely or waits for these locks.
         skus = sale.skus
         stock.lock(skus)
         loaded = Sale.objects.filter(preheated_at__isnull=False, unloaded_at=None, closes_at__gt=now)

@@ -28,7 +28,8 @@ class SaleOver(CannotPreheat):
 def preheat_sale(sale: int, *, wait: bool = True, missed_at: datetime | None = None) -> None:
     """Load the stock of a sale, or correct what is loaded.
 
-    When two sales offer the same sku, the one that opens first sells it; the other one is preheated when that is over.
+    When two sales offer the same sku, the one that opens first sells it; the other one is preheated when the first is
+    over.
 
     Args:
         wait: whether to wait while another process preheats the sale.
@@ -50,7 +51,7 @@ def preheat_sale(sale: int, *, wait: bool = True, missed_at: datetime | None = N
         if locked.closes_at <= now:
             raise SaleOver(f"{locked} is over.")
         loaded_at = locked.preheated_at if locked.is_loaded else None
-        # A time in the future comes from another clock and says nothing.
+        # A time in the future comes from another machine's clock, so it cannot be compared.
         if loaded_at is not None and missed_at is not None and missed_at < loaded_at <= now:
             offers.forget(sale)
             return
@@ -86,7 +87,7 @@ def _load(sale: Sale, skus: Sequence[str], others: QuerySet[Sale], now: datetime
     # Lock all rows at once, in the order of the skus: below, some are written before the others.
     stock.lock(skus)
     loaded = others.filter(preheated_at__isnull=False, unloaded_at=None)
-    if sale.is_loaded:  # The first loading has removed what sales that are over had left.
+    if sale.is_loaded:  # The first preheat has already removed what earlier sales left.
         loaded = loaded.filter(closes_at__gt=now)
     theirs = SaleItem.objects.filter(sale__in=loaded, product__sku__in=skus)
     registry.unload(sorted(set(theirs.values_list("product__sku", flat=True))))

@@ -1,4 +1,4 @@
-"""`manage.py reconcile`: repair what processes that died have left between Redis and Postgres."""
+"""`manage.py reconcile`: repair inconsistencies between Redis and Postgres that crashed processes have left."""
 
 from __future__ import annotations
 
