@@ -90,9 +90,10 @@ class ReentrantLock(Lock):
     lost, and the next acquire asks the wrapped lock again. `on_lost` of the wrapped lock receives the wrapped lock's
     own lease.
 
-    An asyncio task is an owner of its own, distinct from the code that runs its loop and from the threads that it waits
-    for: these wait for the task, for ever if it waits for them. Where this is wrong, define the owner yourself, for
-    instance by a context variable that each request sets: `ReentrantLock(lock, owner=request_id.get)`.
+    An asyncio task is an owner of its own. The code that runs its loop and the threads that the task starts are other
+    owners: they wait until the task releases the lock, and if the task waits for one of them, both wait for ever. To
+    change this, define the owner yourself, for instance by a context variable that each request sets:
+    `ReentrantLock(lock, owner=request_id.get)`.
 
     Args:
         lock: the lock to wrap. Use it through this object only.
@@ -162,7 +163,7 @@ class SharedGrant:
         """Return one more lease, or None if the grant is over. The first lease of a grant is always returned."""
         lease = ReentrantLease(lock, self)
         with self._mutex:
-            self._entries += 1  # first of all, so that no lease that leaves meanwhile takes itself for the last one
+            self._entries += 1  # count this lease first, so that one that leaves meanwhile does not count as the last
             lease.entered = first or (self._entries > 1 and self.inner.remaining() > 0)
             self._entries -= not lease.entered
         return lease if lease.entered else None
@@ -176,7 +177,7 @@ class SharedGrant:
 
 
 class ReentrantLease(Lease):
-    """A share of a grant. Only its release is its own; everything else is that of the grant."""
+    """One of the leases that share a grant. Each is released separately; everything else is shared."""
 
     __slots__ = ("entered", "grant")
 

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 MIN_ANSWER_TIMEOUT = 1.0
-"""Seconds that the server has to answer at least, even if the caller's `timeout`, which is for the lock, is shorter."""
+"""Minimum seconds that the server has to answer. The caller's `timeout` limits the wait for the lock, not this."""
 
 
 class EtcdLock(Lock):
@@ -206,7 +206,7 @@ class EtcdLock(Lock):
         return {**self._range(), **order, "limit": "2", "keys_only": True}
 
     def _keep(self, token: str, deadline: float) -> float:
-        """Keep the place for another TTL, and return the time from which that counts."""
+        """Keep the place for another TTL, and return the time from which that TTL counts."""
         started = self._clock()
         if self._gateway.keep_alive([token], self._limit(deadline)) != [True]:
             raise _PlaceLost

@@ -81,11 +81,11 @@ class InsertLock(Lock):
     comes from a sequence, and is drawn and committed together with the row.
 
     Waiters queue for an advisory lock on the server. The first of them listens for the release (NOTIFY), looks when the
-    present grant expires, and then, if that was renewed, once per TTL of its own: it may notice that late that the
-    holder has died. The others sleep. A non-blocking attempt does not overtake them. A waiter that is stopped (SIGSTOP,
-    a suspended machine) and becomes first holds up the others for two of its TTLs; then the server ends its session,
-    and it queues again when it continues. Postgres 13 and older do not have this timeout: there, the others wait for as
-    long as it is stopped.
+    present grant expires, and then, if that was renewed, once per TTL of its own, so it may notice the death of the
+    holder up to one TTL late. The others sleep. A non-blocking attempt does not overtake them. A waiter that is stopped
+    (SIGSTOP, a suspended machine) and becomes first holds up the others for two of its TTLs; then the server ends its
+    session, and it queues again when it continues. Postgres 13 and older do not have this timeout: there, the others
+    wait for as long as it is stopped.
 
     The server identifies advisory locks by 64-bit numbers, so the queue is at a hash of the name. Two names may have
     the same hash (for a million names, the probability that any two do is 3 in 100 million). They then share a queue,
@@ -189,7 +189,7 @@ class InsertLock(Lock):
             except (StatementRefused, NoSuchLock):
                 raise
             except BaseException:
-                # Interrupted or not answered: a grant that was made would not be used by anybody.
+                # Interrupted or not answered: undo a grant that was made, because nobody would use it.
                 with suppress(LockError):
                     self._delete(token)
                 raise

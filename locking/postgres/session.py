@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from psycopg.pq.abc import PGresult
 
 ANSWER_SECONDS = 10.0
-"""Seconds that the server has to answer, independent of the caller's `timeout`, which is for the lock."""
+"""Seconds that the server has to answer. The caller's `timeout` limits the wait for the lock, not this."""
 
 LONGEST_WAIT = 2_000_000.0
 """Seconds (23 days). Client and server count milliseconds in 32 bits, so a longer wait ends after this time."""

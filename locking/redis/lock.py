@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from locking.redis.connection import Client
 
 MIN_ANSWER_TIMEOUT = 1.0
-"""Seconds that the server has to answer at least, even if the caller's `timeout`, which is for the lock, is shorter."""
+"""Minimum seconds that the server has to answer. The caller's `timeout` limits the wait for the lock, not this."""
 
 LONGEST_TTL = 1e9
 """Seconds (30 years). The server counts milliseconds, ten times as many for a fence, in numbers of limited size."""
@@ -143,7 +143,7 @@ class RedisLock(Lock):
         except LockUnavailable:
             raise
         except BaseException:
-            # Interrupted, or no thread left for renewal: a grant that was made would not be used by anybody.
+            # Interrupted, or no thread left for renewal: release a grant that was made, because nobody would use it.
             self._give_up(token)
             raise
 

@@ -51,12 +51,12 @@ class Redlock(Lock):
 
     It does not survive:
 
-    - Too many nodes that lose the grant. A grant by k nodes excludes others until k less the quorum of them have lost
-      it: two of five if all granted it, none if only three did. A node loses a grant when it restarts without having
-      synced it to disk (`appendfsync always` syncs every write), or when it fails over to a replica that is behind.
-      Keep such a node out of service for the longest TTL in use. An extension does not restore a lost grant.
-    - A clock that is set forward on that many nodes: servers expire keys by the time of day. The drift allowance covers
-      clocks that run at different speeds, not clocks that jump.
+    - Too many nodes that lose the grant. A grant by k nodes survives the loss of k - quorum of them: of two nodes if
+      all five granted it, of none if only three did. A node loses a grant when it restarts without having synced it to
+      disk (`appendfsync always` syncs every write), or when it fails over to a replica that is behind. Keep such a node
+      out of service for the longest TTL in use. An extension does not restore a lost grant.
+    - A clock that is set forward on more nodes than that: servers expire keys by the time of day. The drift allowance
+      covers clocks that run at different speeds, not clocks that jump.
     - A holder that works on without checking its lease.
 
     A node that cannot be reached during the release keeps its grant until the TTL is over.
@@ -202,7 +202,7 @@ class Redlock(Lock):
                 if not lease.lost:
                     return lease, False
         except BaseException:
-            # Interrupted, or no thread left: a grant that was made would not be used by anybody.
+            # Interrupted, or no thread left: release a grant that was made, because nobody would use it.
             self._take_back(token, self._nodes)
             raise
         votes, quorum = ballot.votes(), majority(len(self._nodes))
@@ -246,7 +246,7 @@ class Redlock(Lock):
             was_held = cast(RedlockLease, lease).was_held(ballot.votes(), majority(len(self._nodes)))
             if was_held is None:
                 raise self._unavailable(ballot)
-            # This attempt may have found nothing although an earlier one freed the lock: `Lease.release` then answers
+            # This attempt may have found nothing although an earlier one freed the lock: `Lease.release` then returns
             # True once for an unanswered request.
             lease._unanswered = was_held
         return verdict is True

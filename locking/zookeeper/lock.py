@@ -44,7 +44,7 @@ logger = logging.getLogger(__name__)
 SEQUENCE_DIGITS = 10
 
 MIN_ANSWER_TIMEOUT = 1.0
-"""Seconds that the server has to answer at least, even if the caller's `timeout`, which is for the lock, is shorter."""
+"""Minimum seconds that the server has to answer. The caller's `timeout` limits the wait for the lock, not this."""
 
 
 class ZooKeeperLock(Lock):
@@ -117,7 +117,7 @@ class ZooKeeperLock(Lock):
         try:
             lease = self._queue(session, token, deadline)
         except BaseException:
-            # Interrupted or not answered: the place would not be used, and the session may live for long.
+            # Interrupted or not answered: nobody would use the place, and the session may keep it for a long time.
             leave_queue(self._client, self._queue_path, token).wait(MIN_ANSWER_TIMEOUT)
             raise
         if lease is None:
