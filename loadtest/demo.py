@@ -11,7 +11,7 @@ from loadtest.report import comparison_table
 from loadtest.rush import OnProgress, Rush
 from loadtest.verdict import Verdict, holds
 
-# From the code that most people write first to the code that holds.
+# From the code that most people write first to correct code.
 PROGRESSION = (
     Rush(rung="compute-and-overwrite"),
     Rush(rung="subtract-in-sql"),

@@ -1,4 +1,4 @@
-"""What the buyers of one process were answered. Locust workers send it to the master, which adds it up."""
+"""The answers that the buyers of one process got, as counts. Locust workers send them to the master."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from shop.runtime import serve
 
 LOCUSTFILE = Path(__file__).parent / "locustfile.py"
 LOCUST_FILES = 256
-"""Files that Locust has open besides its buyers' connections, at most."""
+"""Maximum number of files that Locust has open, apart from its buyers' connections."""
 
 OnProgress = Callable[[dict[str, Any]], None]
 

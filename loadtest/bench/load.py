@@ -22,7 +22,7 @@ from geventhttpclient import HTTPClient
 def run(plan: dict[str, Any]) -> dict[str, Any]:
     """Post `body` to `path` of `url` over `clients` connections for `seconds`, with the `tokens` in turn.
 
-    `client_min` and `client_max` are the number of responses on the least and the most lucky connection.
+    `client_min` and `client_max` are the smallest and the largest number of responses on one connection.
     `generator_cpu` is the CPU time of this process per second.
     """
     statuses: Counter[int] = Counter()

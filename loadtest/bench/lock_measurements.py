@@ -83,7 +83,7 @@ def commands_per_pair(acquire: Acquire, sent: Callable[[], int] | None) -> float
 def handoffs(name: str, lock: str, at: Addresses, count: int) -> list[float]:
     """Return the seconds from just before each release until the waiter holds the lock.
 
-    The waiter is another process, or another thread for a lock of threads.
+    The waiter is another process, or another thread for a thread lock.
     """
     with worker(name, _take_turns, name, lock, at) as pipe, session(name, at) as own:
         acquire = own.make(lock)
@@ -113,7 +113,7 @@ def _take_turns(name: str, lock: str, at: Addresses, pipe: Pipe) -> None:
 
 
 def greedy(name: str, lock: str, at: Addresses, seconds: float) -> list[int]:
-    """Return how many turns each of `GREEDY` processes gets; threads, for a lock of threads."""
+    """Return how many turns each of `GREEDY` processes gets. For a thread lock, threads take the place of processes."""
     with ExitStack() as stack:
         pipes = [stack.enter_context(worker(name, _be_greedy, name, lock, at, seconds)) for _ in range(GREEDY)]
         for pipe in pipes:
@@ -164,7 +164,7 @@ def idle_commands(name: str, at: Addresses, seconds: float) -> float | None:
 def recovery(name: str, at: Addresses) -> float | None:
     """Return the seconds from the death of a holder process until a waiter in another process has the lock.
 
-    None for a lock of threads, which ends with its process.
+    None for a thread lock, which ends with its process.
     """
     if name == "thread":
         return None
@@ -195,7 +195,7 @@ def _hold(name: str, lock: str, at: Addresses, pipe: Pipe) -> None:
 
 @contextmanager
 def worker(name: str, target: Any, *args: Any) -> Iterator[Pipe]:
-    """Run `target(*args, pipe)` for a contender in a new process, or a thread for a lock of threads.
+    """Run `target(*args, pipe)` for a contender in a new process, or in a thread for a thread lock.
 
     Yields the other end of the pipe.
     """
