@@ -25,7 +25,7 @@ class LabConfig(AppConfig):
 
 
 def check_sandbox_count(**_: Any) -> Sequence[CheckMessage]:
-    """Check that Redis has a database for each sandbox beside the shop's."""
+    """Check that Redis has a database for each sandbox in addition to the shop's."""
     from lab.sandbox.databases import MOST
 
     if 1 <= settings.LAB_SANDBOXES <= MOST:

@@ -1,4 +1,4 @@
-"""A checker says what was broken once all clients are done, and the figures at the end."""
+"""A checker reports what is broken once all clients are done, and the final figures."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Checker(ABC):
 
     Args:
         sandbox: where the clients ran.
-        history: of the run.
+        history: the history of the run.
     """
 
     def __init__(self, sandbox: Sandbox, history: History) -> None:
@@ -32,4 +32,4 @@ class Checker(ABC):
 
     @abstractmethod
     def ledger(self, answers: Mapping[str, str]) -> Mapping[str, int]:
-        """Return the figures at the end, by name."""
+        """Return the final figures by name."""

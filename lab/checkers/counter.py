@@ -1,4 +1,4 @@
-"""Checks of the clients of a lock: a counter in Redis has lost as many units as clients were sold one."""
+"""Checks of the clients of a lock: the counter in Redis is down by one unit for each client that bought."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from lab.explorer.terms import CRASHED, Violation
 STOCK = "stock"
 """The key of the counter."""
 UNITS = 10
-"""What the counter is set to at first."""
+"""The initial value of the counter."""
 RECORD = "record"
 """The key of the record that sources merge their parts into."""
 SOLD, OVERTAKEN, MERGED = "sold", "overtaken", "merged"
@@ -19,7 +19,7 @@ SOLD, OVERTAKEN, MERGED = "sold", "overtaken", "merged"
 
 
 class CounterChecker(Checker):
-    """Every sale takes one unit, and every client that waits is sold one in the end."""
+    """Every sale takes one unit, and every client that waits gets one in the end."""
 
     def check(self, answers: Mapping[str, str]) -> Sequence[Violation]:
         sold = sum(answer == SOLD for answer in answers.values())
@@ -31,7 +31,7 @@ class CounterChecker(Checker):
         return [*violations, *self.unserved(answers)]
 
     def unserved(self, answers: Mapping[str, str]) -> Sequence[Violation]:
-        """Return the violation of `progress` when a client that did not crash was not sold a unit."""
+        """Return the violation of `progress` when a client that did not crash got no unit."""
         failed = [name for name, answer in answers.items() if answer not in (SOLD, CRASHED)]
         return [("progress", f"{' and '.join(failed)} could have bought a unit but got none.")] if failed else []
 

@@ -1,4 +1,4 @@
-"""The books of the rungs: write their orders to the lab's own tables, and check the conservation law there."""
+"""The ledger of the rungs: write their orders to the lab's own tables, and check the conservation law there."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def save(requests: Sequence[OrderRequest]) -> Mapping[UUID, Refusal]:
 
 
 def stock_up(sku: str, received: int) -> None:
-    """Reset a sku to the units received and no orders, and the copy that each rung keeps in Redis."""
+    """Reset a sku to the units received and no orders, and reset the copy of each rung in Redis."""
     with transaction.atomic():
         RungOrder.objects.filter(sku=sku).delete()
         RungStock.objects.update_or_create(sku=sku, defaults={"received": received, "on_hand": received})

@@ -1,4 +1,4 @@
-"""Checks of a sale: the conservation law, one order a request, no false refusal, no endless refusal."""
+"""Checks of a sale: the conservation law, one order per request, no false refusal, no endless refusal."""
 
 from __future__ import annotations
 

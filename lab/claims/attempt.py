@@ -1,7 +1,8 @@
 """One attempt of a stress run: real threads and processes, and no scheduler that decides what comes next.
 
 A thread that is about to take a step pauses for a random moment, so the order of the steps is up to the machine. In
-each attempt one fault happens before a random step. It hits a server, that client, or one that waits.
+each attempt one fault happens before a random step. It hits a server, the client that takes the step, or a client that
+waits.
 """
 
 from __future__ import annotations
@@ -26,9 +27,9 @@ from lab.workloads.experiment import Experiment
 from lab.workloads.registry import faults_of
 
 PAUSES = (0.0, 0.0002, 0.001, 0.005)
-"""Seconds that a client pauses before a step at most. Each attempt uses one of these."""
+"""Longest pauses of a client before a step, in seconds. Each attempt uses one of them."""
 LOOKS = 5
-"""How often every waiting client looks again in vain before time passes, or before the run counts as stuck."""
+"""How often every waiting client looks without success before time passes, or before the run counts as stuck."""
 STUCK_AFTER = 0.2
 """Seconds without progress, while all clients wait and no fault has happened, after which the run counts as stuck."""
 LIMIT = 30.0
@@ -53,7 +54,7 @@ class RunningClock(Clock):
 
 @contextmanager
 def running_clock(sandbox: Sandbox) -> Iterator[None]:
-    """For the block, let the clock of a sandbox run."""
+    """Let the clock of a sandbox run inside the `with` block."""
     before = sandbox.clock
     sandbox.clock = RunningClock()
     try:
@@ -66,9 +67,9 @@ class Attempt:
     """Runs an experiment once without a scheduler.
 
     Args:
-        experiment: in a sandbox whose clock runs.
-        seed: of everything that is random except the machine itself.
-        steps: how many steps an earlier attempt took: the fault comes before one of so many.
+        experiment: the experiment; the clock of its sandbox must run.
+        seed: seed of all random choices; the timing of the machine stays random.
+        steps: number of steps of an earlier attempt; the fault comes before one of that many steps.
     """
 
     def __init__(self, experiment: Experiment, seed: str, steps: int) -> None:
@@ -127,7 +128,7 @@ class Attempt:
         return next((violation for violation in found if goal in (None, violation[0])), None)
 
     def _reaches_step(self, client: Client) -> bool:
-        """In a client's thread, before a step: let the fault happen that is due. Returns whether it did."""
+        """Cause the fault if it is due, and return whether it happened. Runs in a client's thread before each step."""
         with self._mutex:
             self.steps += 1
             if self.fault is None or self.happened or self.steps <= self._due:
@@ -147,17 +148,18 @@ class Attempt:
             return happens.result()
 
     def _crash(self, client: Client) -> None:
-        """In a client's thread, before a step: crash this client, or one that waits."""
+        """Crash this client, or one that waits. Runs in this client's thread before a step."""
         waiting = self.history.holders_known and any(other.waits for other in self.clients)
         with self.gate.closed(wait=waiting) as quiet:
-            # A waiting client takes no step before which it could crash. Only behind the gate is it sure to wait still.
+            # A waiting client takes no steps, so it would never crash by itself. Only a closed gate guarantees that it
+            # still waits.
             others = [other for other in self.clients if other.waits] if waiting and quiet else []
             victim = self._draws.choice([client, *others])
             victim.crashed = True
             self.experiment.crash(victim.name)
 
     def _hear(self) -> None:
-        """Wait a moment for a report. Faults happen here: servers can be started only in the main thread."""
+        """Wait a moment for a report. Faults happen here, in the main thread, because only it can start servers."""
         with suppress(Empty):
             name, happens = self._reports.get(timeout=POLL)
             if happens is not None:
@@ -171,7 +173,7 @@ class Attempt:
         return True
 
     def _watch(self) -> Violation | None:
-        """Return when all clients are done or something is broken; let time pass when all wait for nothing else."""
+        """Return when all clients are done or something is broken. Let time pass when all wait only for that."""
         began = since = time.monotonic()
         before, passes = self._progress(0), 0
         looks = self._looks()

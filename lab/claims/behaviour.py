@@ -1,12 +1,12 @@
 """Hashes of what code does, so that a stored result is out of date when its behaviour changes and not before.
 
 `hash_of_behaviour` starts from some definitions, follows every name that they use to the project's own definitions, and
-hashes those. `hash_of_files` hashes whole files. Both hash the parsed code. What does not change the behaviour does not
-change the hash:
+hashes those. `hash_of_files` hashes whole files. Both hash the parsed code. The hash leaves out what does not change
+the behaviour:
 
 - docstrings, comments, formatting and type annotations: they are not run;
 - names of local variables: they are numbered in the order in which they appear;
-- imports and paths of files: a definition counts by what it says and by what the names in it lead to;
+- imports and paths of files: a definition is hashed by its text and by the definitions that its names lead to;
 - comments and blank lines of Lua.
 
 A method counts when its class is reached and an attribute of its name is used somewhere, unless all classes that are
@@ -29,9 +29,9 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 ROOMS = ("lab", "loadtest", "shop", "inventory", "locking")
-"""The rooms whose definitions are followed. The servers only run what the rungs talk to."""
+"""The rooms whose definitions are followed. `servers` is left out: it only starts the servers that the rungs use."""
 INERT_BASES = frozenset({"ABC", "Generic", "Protocol", "NamedTuple", "Enum", "Exception", "RuntimeError", "TypedDict"})
-"""Classes from outside that call no method of a subclass behind its back."""
+"""Classes from other packages that never call the methods of a subclass themselves."""
 LAZY = re.compile(r"([a-z_]+(?:\.[a-z_0-9]+)+):(\w+)")
 """A definition that is imported when it is first used, as `module:name`."""
 LUA_COMMENT = re.compile(r"--[^\n\"']*$", re.MULTILINE)
@@ -59,7 +59,7 @@ def hash_of_behaviour(roots: Iterable[Any], *, slug: str = "", slugs: Collection
 
 
 def hash_of_files(*places: Path) -> str:
-    """Hash the Python and the Lua in files, and in folders with what is below them."""
+    """Hash the Python and Lua code of files and of whole folders."""
     digest = hashlib.sha256()
     for place in places:
         for file in sorted(place.rglob("*")) if place.is_dir() else [place]:
@@ -116,11 +116,11 @@ class _Search:
         self._extended_by: dict[Key, set[Key]] = {}
 
     def begin(self, root: Any) -> None:
-        # A root may be named as `module:name`, where importing it would close a circle of imports.
+        # A root may be given as `module:name` if importing it would create a circular import.
         module, name = root.split(":") if isinstance(root, str) else (root.__module__, root.__qualname__)
         if module.partition(".")[0] in ROOMS:
             self._use((module, name))
-        else:  # A rung of another package counts by its source.
+        else:  # A rung of another package is hashed by its source.
             self._found[f"{module}.{name}"] = inspect.getsource(inspect.getmodule(root))  # type: ignore[arg-type]
 
     def run(self) -> Mapping[str, str]:
@@ -167,7 +167,7 @@ class _Search:
 
 
 MODULE = "<module>"
-"""The name of what a module does when it is imported, beside its definitions."""
+"""The name under which the statements of a module that are not definitions are hashed."""
 
 
 class Module:
@@ -210,13 +210,13 @@ class Module:
             self._rest.append(statement)
 
     def imported(self, name: str) -> Key | None:
-        """Where an imported name is defined, as far as this module says."""
+        """Return where an imported name is defined, according to this module."""
         if name in self._definitions or name not in self.imports:
             return None
         return _definition_at(self.imports[name])
 
     def units(self, name: str, slug: str, slugs: frozenset[str]) -> Sequence[tuple[str, Unit]]:
-        """What counts of a definition at once; see `members` for the rest of a class."""
+        """Return the parts of a definition that always count; see `members` for the methods of a class."""
         if name in self._found:
             return self._found[name]
         found = list(self._units_of(name, slug, slugs))
@@ -332,7 +332,7 @@ def _definition_at(dotted: str) -> Key | None:
 
 
 def _origin(key: Key) -> Key:
-    """Where a definition is, when the module only imports it."""
+    """Return where a definition is if the module only imports it."""
     module = load(key[0])
     target = None if module is None else module.imported(key[1])
     return key if target is None else _origin(target)
@@ -430,7 +430,7 @@ def _copy(node: Any, **changes: Any) -> Any:
 
 
 class Normaliser:
-    """Writes down parsed code without what does not change its behaviour.
+    """Renders parsed code as text, without what does not change its behaviour.
 
     Args:
         imports: what each imported name of the module stands for.
@@ -481,7 +481,7 @@ class Normaliser:
         dotted = self._imports.get(name)
         if dotted is None:
             return name
-        # A name of the project counts by what it leads to; one from outside by its whole path.
+        # A name of the project is hashed by its definition; a name from outside by its whole path.
         return dotted.rpartition(".")[2] if dotted.partition(".")[0] in ROOMS else dotted
 
     def _fields(self, node: ast.AST) -> str:
@@ -497,12 +497,12 @@ class Normaliser:
 
 
 def _is_docstring(node: ast.AST) -> bool:
-    """Whether a statement is a text that nothing uses: a docstring of whatever stands before or around it."""
+    """Whether a statement is an unused string, which is a docstring."""
     return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
 
 
 def _local_names(function: Any) -> Iterator[str]:
-    """The names that a function assigns, in the order in which they appear, without those of functions inside it."""
+    """Return the names that a function assigns, in order of appearance, without those of nested functions."""
     foreign: set[str] = set()
     names: dict[str, None] = {}
     todo: list[ast.AST] = list(reversed(function.body if isinstance(function.body, list) else [function.body]))

@@ -20,9 +20,9 @@ from lab.sandbox.sandbox import Sandbox
 from lab.sandbox.watchdogs import SteppedWatchdog
 
 LATE = 0.02
-"""Seconds by which a client is late at most whose step a fault precedes, and a helper that starts."""
+"""Longest delay in seconds of a client before whose step a fault happens, and of a helper before it starts."""
 POLL = 0.001
-"""Seconds between two looks at what a client waits for."""
+"""Seconds between two checks of what a client waits for."""
 
 
 @dataclass(frozen=True)
@@ -30,12 +30,13 @@ class Shared:
     """What the clients of one attempt share.
 
     Attributes:
-        sandbox: where they run. Its clock runs.
-        gate: passed at each step.
-        barrier: at which all start.
-        reports: where a client says, by name, that it is done (None), or that the fault that is due may happen.
+        sandbox: the sandbox in which they run; its clock must run.
+        gate: the gate that a client passes at each step.
+        barrier: the barrier at which all clients start together.
+        reports: queue of pairs: the client's name, and None if it is done or else a future that says whether the fault
+            happened.
         reaches_step: called by a client before a step. Returns whether a fault happened there.
-        pause: seconds that a client pauses before a step at most.
+        pause: longest pause of a client before a step, in seconds.
     """
 
     sandbox: Sandbox
@@ -52,9 +53,9 @@ class Client:
     Args:
         name: A, B, ….
         job: what it does.
-        shared: with the other clients.
+        shared: what the clients of the attempt share.
         watchdog: renews its leases.
-        seed: of its pauses.
+        seed: seed of its pauses.
         helper: whether it works for the clients, such as the worker of a queue: it starts a moment later.
 
     Attributes:
@@ -63,8 +64,8 @@ class Client:
         ended: whether it was ended by force, after the run.
         done: whether it takes no further step.
         waits: whether it sleeps, or listens to a server.
-        polls: how often it has looked whether its wait is over.
-        failures: how often it has looked for what it waits for and not found it, or slept before another attempt.
+        polls: how often it has checked whether its wait is over.
+        failures: how often it has looked for what it waits for without finding it, or slept before another attempt.
         session: the session of its lock with Postgres, when the lock has one.
     """
 
@@ -93,7 +94,7 @@ class Client:
         return self._shared.sandbox.clock.now
 
     def stop(self, pending: PendingStep, at: tuple[str, int] | None = None) -> None:
-        """In the client's own thread: pause for a random moment. A fault may happen meanwhile.
+        """Pause for a random moment. A fault may happen meanwhile. Called in the client's own thread.
 
         Raises:
             Crash: the client has crashed.
@@ -105,7 +106,7 @@ class Client:
         self.check_alive()
 
     def sleep(self, seconds: float, at: tuple[str, int] | None = None) -> None:
-        """In the client's own thread: sleep on the sandbox's clock.
+        """Sleep on the sandbox's clock. Called in the client's own thread.
 
         Raises:
             Crash: the client has crashed.
@@ -115,7 +116,7 @@ class Client:
         self.failures += 1
 
     def listen(self, connection: Any, until: float) -> bool:
-        """In the client's own thread: wait until there is an answer, or the time is over. See `Actor.listen`.
+        """Wait until there is an answer, or the time is over. Called in the client's own thread. See `Actor.listen`.
 
         Raises:
             Crash: the client has crashed.
@@ -149,7 +150,7 @@ class Client:
         self.check_alive()
 
     def check_alive(self) -> None:
-        """In the client's own thread: raise `Crash` when it has crashed."""
+        """Raise `Crash` if the client has crashed. Called in the client's own thread."""
         if self.crashed:
             raise Crash
 
@@ -162,7 +163,7 @@ class Client:
                     time.sleep(self._random.uniform(0, LATE))
             self.answer = self._job()
         except BaseException as error:
-            # The cleanup of a crashed client fails when its commands are not sent: that is no error of the rung.
+            # The cleanup of a crashed client fails because its commands are not sent. That is not an error of the rung.
             self.answer = CRASHED if self.crashed else f"{type(error).__name__}: {error}"
             # Leave the exception handler as no actor: dropping the exception deletes the objects of the job.
             become(None)
@@ -177,7 +178,7 @@ class Client:
 
 @contextmanager
 def as_no_actor() -> Iterator[None]:
-    """For the block, the calling thread is no actor's: what it asks of the servers is no step."""
+    """Treat requests of the calling thread as no steps inside the `with` block, as if it belonged to no actor."""
     before = current_actor()
     become(None)
     try:

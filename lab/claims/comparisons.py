@@ -45,7 +45,7 @@ RUNGS: Mapping[Part, Mapping[str, tuple[str, ...]]] = {
         "kazoo": ("kazoo-recipe",),
     },
 }
-"""The rungs that run a measured strategy or lock, where their names differ from its name."""
+"""The rungs that run a measured strategy or lock, if they are not named after it."""
 
 
 @dataclass(frozen=True)
@@ -55,8 +55,8 @@ class Measurement:
     Attributes:
         rungs: the slugs of the rungs that run it.
         peer: whether it is third-party code, measured for comparison.
-        per_s: orders per second through REST with all clients asking at once. For a lock: pairs of acquire and release
-            per second without contention.
+        per_s: orders per second through REST with all clients ordering at once. For a lock: pairs of acquire and
+            release per second without contention.
         p50_ms: median wait of a customer in milliseconds. For a lock: median time from before a release until a waiter
             in another process holds it.
         p95_ms: the 95th percentile of the same.

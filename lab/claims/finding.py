@@ -24,9 +24,9 @@ REPLAYS = 20
 SAMPLE = {"flawed": 1000, "sound": 30}
 """Schedules that are drawn at random on rungs whose servers are too slow to try them all."""
 BEYOND = 4
-"""Where a search reaches its limit, one schedule is drawn at random for so many that were tried in order."""
+"""When a search reaches its limit, one schedule is drawn at random for each `BEYOND` schedules tried in order."""
 SLOW = 20
-"""Where servers are restarted, one schedule takes as long as so many elsewhere."""
+"""Where servers are restarted, one schedule takes as long as `SLOW` schedules elsewhere."""
 
 Progress = Callable[[int], object]
 """Called with the number of schedules or replays that are done."""
@@ -46,11 +46,11 @@ def find(
 ) -> Found:
     """Search for what breaks a rung: its own invariant when it is flawed, any invariant when it is sound.
 
-    What breaks a flawed rung has to do so in each of `REPLAYS` replays: where several clients wait for one row,
-    Postgres may serve them in another order next time.
+    A schedule counts only if it breaks a flawed rung in each of `REPLAYS` replays: when several clients wait for one
+    row, Postgres may serve them in another order each time.
 
     Args:
-        clients: how many; 0: as many as it takes to show the rung.
+        clients: number of clients; 0: as many as the rung needs.
         without: faults that do not happen, although they are tried on the rung.
     """
 
@@ -86,7 +86,7 @@ def find(
 
 
 def shortened(entry: LadderEntry, run: Run, clients: int, sandbox: Sandbox) -> Run:
-    """Remove the choices that a violation does not need from a schedule that was drawn at random.
+    """Shorten a schedule that was drawn at random: remove the choices that the violation does not need.
 
     The clients are renamed so that the first one in the schedule is A.
     """
@@ -118,7 +118,7 @@ def cost(run: Run) -> tuple[int, int]:
 def breaks(
     entry: LadderEntry, witness: Witness, sandbox: Sandbox, replays: int, progress: Progress = no_progress
 ) -> int:
-    """Return how many of so many replays of a witness break its invariant."""
+    """Replay a witness several times, and return how many of the replays break its invariant."""
     broken = 0
     for done in range(1, replays + 1):
         with suppress(Impossible):
@@ -128,7 +128,7 @@ def breaks(
 
 
 def witness_of(entry: LadderEntry, found: Found) -> Witness | None:
-    """Return the witness that a search has found; None: it has found none."""
+    """Return the witness that a search has found, or None."""
     if found.run is None or found.run.broken is None:
         return None
     return _witness(entry, found.run, found.clients)
@@ -140,7 +140,7 @@ def _witness(entry: LadderEntry, run: Run, clients: int) -> Witness:
 
 
 def restarting_sandbox(entry: LadderEntry, sandbox: Sandbox) -> Sandbox:
-    """Return where a command tries a rung: in the sandbox, or in one whose Redis restarts when the rung needs that."""
+    """Return the sandbox for a rung: the given one, or one whose Redis restarts if the rung needs that."""
     if entry.track == "locks" or "restart" not in faults_of(entry):
         return sandbox
     restarting: Sandbox = sandbox.resource("restarting", lambda: RestartingSandbox(sandbox.database))

@@ -1,4 +1,4 @@
-"""A gate that lets time pass in a stress run only while every client is before a step or waits for one."""
+"""A gate that lets time pass in a stress run only while no client is in the middle of a step."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 QUIET_TIMEOUT = 0.2
-"""Seconds in which the other clients have to reach their next step, or wait."""
+"""Seconds within which the other clients must reach their next step, or wait."""
 
 
 class Gate:
     """Stops the clients of a stress run while something happens to all of them.
 
-    The servers answer within microseconds. Without the gate half a minute could pass between an answer and what the
-    client does with it: that is a pause, and another fault than the one that is meant.
+    The servers answer within microseconds. Without the gate, time could be moved on by half a minute between an answer
+    and its use by the client. That would be a pause, which is a different fault.
 
     Args:
         threads: how many clients there are.
@@ -27,7 +27,7 @@ class Gate:
 
     @contextmanager
     def quiet(self) -> Iterator[None]:
-        """For the block, the calling client is before a step or waits. It leaves the block while the gate is open."""
+        """Count the calling client as quiet inside the `with` block: it takes no step. Leave once the gate opens."""
         self.leave()
         try:
             yield
@@ -44,10 +44,10 @@ class Gate:
 
     @contextmanager
     def closed(self, *, wait: bool) -> Iterator[bool]:
-        """For the block, let no client take a step. Called by a client that is quiet, or by the main thread.
+        """Let no client take a step inside the `with` block. Called by a client that is quiet, or by the main thread.
 
         Args:
-            wait: until the other clients are quiet; otherwise the gate stays open.
+            wait: whether to close the gate and wait until the other clients are quiet; if False, the gate stays open.
 
         Yields:
             Whether they are quiet. False when another thread has closed the gate: it may wait for this one.

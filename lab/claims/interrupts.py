@@ -1,4 +1,4 @@
-"""Signals that end a command: they wait until its processes are started, and are not lost in a deletion."""
+"""Signals that end a command: delayed while it starts processes, and not lost while an object is deleted."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 REPEAT_DELAY = 0.01
-"""Seconds after which a signal is raised again whose exception was lost."""
+"""Seconds after which a signal is raised again if its exception was lost."""
 
 
 def insist(number: signal.Signals, error: type[BaseException]) -> None:
@@ -44,7 +44,7 @@ def insist(number: signal.Signals, error: type[BaseException]) -> None:
 
 @contextmanager
 def not_interrupted() -> Iterator[None]:
-    """For the block, delay Ctrl-C. It never reaches a process that is started there: its parent ends it in order.
+    """Delay Ctrl-C inside the `with` block. Processes started there never get it: their parent ends them in order.
 
     To be called in the main thread.
     """

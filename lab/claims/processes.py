@@ -31,7 +31,7 @@ def in_processes(
         options: arguments of the job.
 
     Yields:
-        The line of each rung, as soon as it is done.
+        The result line of each rung, as soon as the rung is done.
 
     Raises:
         ServerError: there are not so many sandboxes, a server does not answer, or a process was killed.
@@ -53,7 +53,7 @@ def in_processes(
 
 @contextmanager
 def _ended_with(executor: ProcessPoolExecutor) -> Iterator[None]:
-    """When the block is left early, end the executor's processes: they clean up, or are killed."""
+    """End the executor's processes if the `with` block is left early: they clean up, or are killed."""
     others = active_children()
     try:
         yield

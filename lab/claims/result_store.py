@@ -1,4 +1,4 @@
-"""JSON files that commands write and pages read. A reader never sees a part of one, and no writer undoes another."""
+"""JSON files that commands write and pages read. No reader sees a part of a file; no writer undoes another's change."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def read(path: Path, parse: Callable[[Any], Result], again: str) -> Result | Non
     """Read a file; None when there is none. A file that cannot be read counts as none, and is logged once.
 
     Args:
-        parse: makes the result of the JSON.
-        again: the command that makes the file again.
+        parse: converts the JSON to the result.
+        again: the command that writes the file again.
     """
     try:
         return parse(json.loads(path.read_text(encoding="utf-8")))
@@ -67,7 +67,7 @@ def refuse_unless_writable(folder: Path) -> None:
 
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """For the block, keep other writers out of a folder. The folder itself is locked, so that no lock file is left."""
+    """Keep other writers out of a folder inside the `with` block. Lock the folder itself, to leave no lock file."""
     opened = os.open(folder, os.O_RDONLY)
     try:
         fcntl.flock(opened, fcntl.LOCK_EX)

@@ -66,13 +66,13 @@ def replay(
     Args:
         slug: the rung.
         schedule: the choices, in order: names of actors, and faults.
-        sandbox: where.
-        clients: how many; None: as many as it takes to show the rung.
-        faults: what may happen; None: what is tried on the rung.
+        sandbox: the sandbox to run in.
+        clients: number of clients; None: as many as the rung needs.
+        faults: the faults that may happen; None: those that are tried on the rung.
         to_the_end: whether the clients go on without interference after the schedule; otherwise the trace says what can
             come next.
         as_far_as_possible: whether to leave out choices that are not possible, for a schedule of another rung.
-        seconds: of real time after which no further step is taken.
+        seconds: real time in seconds after which no further step is taken.
 
     Raises:
         KeyError: there is no such rung.

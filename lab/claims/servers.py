@@ -14,7 +14,7 @@ from servers import Servers
 
 @contextmanager
 def running() -> Iterator[None]:
-    """For the block, run the project's own servers unless others are configured. Redis does not wait for its disk."""
+    """Run the project's own servers inside the `with` block, unless others are configured. Redis uses no fsync."""
     owned = {"postgres": settings.DATABASE_IS_OURS, "valkey": settings.REDIS_IS_OURS}
     with ExitStack() as stack:
         if wanted := tuple(name for name, is_owned in owned.items() if is_owned):

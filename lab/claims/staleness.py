@@ -31,7 +31,7 @@ def behaviour_of_verdict(slug: str) -> str:
 
 @cache
 def behaviour_of_stress(slug: str) -> str:
-    """Hash what runs when a rung is left to chance."""
+    """Hash what runs in the stress run of a rung."""
     return hash_of_behaviour([BUILDERS, LADDER[slug].code, *STRESSING], slug=slug, slugs=LADDER)
 
 

@@ -11,18 +11,18 @@ from lab.sandbox.sandbox import Sandbox
 from lab.workloads.registry import new_experiment
 
 QUICK = 0.005
-"""Seconds: a sound rung whose attempts take no longer is tried `MANY` times."""
+"""A sound rung is tried `MANY` times if an attempt takes no longer than this, in seconds."""
 MANY, FEW = 10_000, 500
-"""Attempts."""
+"""Number of attempts: for quick sound rungs, and for all others."""
 WARM_UP = 20
-"""Attempts that measure how long one takes."""
+"""Number of attempts that measure how long an attempt takes."""
 
 
 def tries_of(entry: LadderEntry, seconds: float) -> int:
     """Return how often a rung is tried: enough to trust a sound one, or to estimate the rate of a flawed one.
 
     Args:
-        seconds: that an attempt takes.
+        seconds: the time that an attempt takes.
     """
     return MANY if entry.claim == "sound" and seconds <= QUICK else FEW
 
@@ -34,7 +34,7 @@ def stress(slug: str, sandbox: Sandbox, tries: int | None = None) -> dict[str, A
         tries: how many times; None: as many as its claim needs, and a flawed rung until it has broken once.
 
     Returns:
-        Its line of `manage.py ladder --stress --json`.
+        The rung's line of `manage.py ladder --stress --json`.
     """
     entry, began = LADDER[slug], time.monotonic()
     experiment = new_experiment(entry, sandbox)
@@ -44,7 +44,7 @@ def stress(slug: str, sandbox: Sandbox, tries: int | None = None) -> dict[str, A
         while tries is None or done < tries or (until_broken and not broken and done < MANY):
             attempt = Attempt(experiment, f"{slug} {done}", steps)
             violation = attempt.play()
-            # An attempt that a violation has ended early is no measure of how many steps there are.
+            # An attempt that a violation has ended early does not show how many steps there are.
             steps = attempt.steps if violation is None else max(steps, attempt.steps)
             done += 1
             if violation is not None:

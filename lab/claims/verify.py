@@ -1,4 +1,4 @@
-"""Checking the claim of a rung: its witness is replayed, or all schedules within bounds are tried."""
+"""Check the claim of a rung: replay its witness, or try all schedules within bounds."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from lab.sandbox.sandbox import Sandbox
 from lab.workloads.registry import can_play
 
 SOUND = Bounds(preemptions=2, faults=1)
-"""How far a sound rung is searched each time, with two clients."""
+"""The bounds of the first search of a sound rung, with two clients."""
 CROWD = 3
 CROWDED = {
     "locks": Bounds(preemptions=2, faults=1, schedules=1000),
@@ -37,7 +37,7 @@ EXTENT = ("schedules", "exhausted", "completed", "sampled", "clients", "preempti
 
 
 def bounds_of(entry: LadderEntry) -> Bounds:
-    """Return how far to search: what it takes to break a flawed rung, or `SOUND`."""
+    """Return the bounds of a search: what it takes to break a flawed rung, or `SOUND`."""
     return SOUND if entry.claim == "sound" else Bounds(entry.preemptions, 1 if entry.broken_by else 0)
 
 
@@ -45,7 +45,7 @@ def check(slug: str, sandbox: Sandbox, progress: Progress = no_progress) -> dict
     """Check whether a rung does what it claims.
 
     Returns:
-        Its line of `manage.py ladder --verify --json`.
+        The rung's line of `manage.py ladder --verify --json`.
     """
     entry, began = LADDER[slug], time.monotonic()
     line = _line(entry)
@@ -126,7 +126,7 @@ def unchecked(slug: str, missing: str) -> dict[str, Any]:
 
 
 def keep(line: Mapping[str, Any]) -> None:
-    """Store how a rung's claim was checked, for the pages, when it was reproduced."""
+    """Store how a rung's claim was checked, for the pages, if the claim was reproduced."""
     if reproduced(line):
         names = ("verdict", "replays", "broken", *EXTENT, "also", "deep")
         store_verdict(LADDER[line["rung"]], {name: line[name] for name in names if name in line})
@@ -153,7 +153,7 @@ def _line(entry: LadderEntry) -> dict[str, Any]:
 
 
 def _has_a_crowd(entry: LadderEntry) -> bool:
-    """Return whether a third client is tried. On servers of its own, two would retry for a crashed one without end."""
+    """Return whether a third client is tried. On rungs with own servers, two would retry endlessly after a crash."""
     return can_play(entry) and entry.slug != UNORDERED
 
 

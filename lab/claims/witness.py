@@ -30,7 +30,7 @@ class Witness:
         invariant: what it breaks.
         clients: how many.
         schedule: the choices, in order: names of actors, and faults.
-        preemptions: how often an actor was stopped that could go on.
+        preemptions: how often an actor was stopped although it could go on.
         events: how many faults happened.
     """
 
@@ -43,7 +43,7 @@ class Witness:
 
 
 def load(slug: str) -> Witness | None:
-    """Return the stored witness of a rung; None: there is none."""
+    """Return the stored witness of a rung, or None."""
 
     def parse(stored: Any) -> Witness:
         return Witness(**stored | {"schedule": tuple(stored["schedule"])})

@@ -16,7 +16,7 @@ from typing import Any, Literal
 from lab.claims.interrupts import insist
 
 JobName = Literal["check", "remeasure", "search", "deep", "stress"]
-"""What is done on a rung: `verify.check`, `verify.search`, `verify.deep`, or the stress runs (`stress.stress`)."""
+"""A job on one rung: `verify.check`, `verify.remeasure`, `verify.search`, `verify.deep`, or the stress runs (`stress.stress`)."""
 
 STOP_SECONDS = 3.0
 """Seconds in which such a process has to clean up when it is told to end, before it is killed."""
@@ -69,7 +69,7 @@ def work(job: JobName, slug: str, **options: Any) -> dict[str, Any]:
     try:
         with server_errors():
             if job in ("check", "remeasure", "stress"):
-                # Not for a search: the pages replay what it finds, and their Redis cannot restart.
+                # Not for a search: pages replay the witness that it finds, and the pages' Redis cannot restart.
                 sandbox = restarting_sandbox(LADDER[slug], sandbox)
             return jobs[job](slug, sandbox, **options)
     except Missing as missing:
@@ -77,14 +77,14 @@ def work(job: JobName, slug: str, **options: Any) -> dict[str, Any]:
 
 
 def _end(number: int, frame: object) -> None:
-    """Leave the current job so that everything is cleaned up. The executor takes the exception for its result."""
+    """Leave the current job so that everything is cleaned up. The executor takes the exception as the job's result."""
     global _told_to_end
     _told_to_end = True
     raise SystemExit
 
 
 def _end_with_parent() -> None:
-    """End this process when its parent was killed, which then cannot tell it to end."""
+    """End this process when its parent was killed and therefore cannot end it."""
     parent = parent_process()
     if parent is None:
         return

@@ -15,7 +15,7 @@ _thread = threading.local()
 
 
 def become(actor: Actor | None) -> None:
-    """Make the calling thread the thread of an actor; None: of no actor any more."""
+    """Make the calling thread the thread of an actor; None: make it a thread of no actor."""
     _thread.actor = actor
 
 
@@ -50,17 +50,17 @@ class Actor:
     Args:
         name: A, B, ….
         job: what it does.
-        reports: where the actor reports that it has stopped, listens or is done.
+        reports: queue in which the actor reports that it has stopped, listens or is done.
         clock: the schedule's.
         watchdog: renews the actor's leases.
-        works_for: the name of the actor whose watchdog thread this is; empty: it is a client.
+        works_for: the actor whose watchdog thread this is; empty if this is a client.
 
     Attributes:
         pending: the step before which it has stopped, or which it is taking.
         file, line: where in the code under test it is; empty and 0 when it is elsewhere.
         answer: what it was told, when it is done.
         crashed: whether it has crashed.
-        asleep: whether its next step is to go on after a sleep, and nothing has changed since the sleep began.
+        asleep: whether its next step ends a sleep, and nothing has changed since the sleep began.
         wakes_at: when its sleep or its wait for an answer ends, on the schedule's clock.
         touched: the names that it has read or written since its last sleep.
         steps: how many steps it has taken.
@@ -97,7 +97,7 @@ class Actor:
         self.session: Any = None
         self._job = job
         self._reports = reports
-        # Use a plain lock: a semaphore sleeps in the code by which waits for another thread are recognised.
+        # Use a plain lock: a semaphore would sleep in the code that `local_waits` takes for a wait for another thread.
         self._go = threading.Lock()
         self._go.acquire()
         self._mutex = threading.Lock()
@@ -129,16 +129,16 @@ class Actor:
         self._go.release()
 
     def check_alive(self) -> None:
-        """In the actor's own thread: raise `Crash` when the actor has crashed."""
+        """Raise `Crash` if the actor has crashed. Called in the actor's own thread."""
         if self.crashed:
             raise Crash
 
     def stop(self, pending: PendingStep, at: tuple[str, int] | None = None) -> None:
-        """In the actor's own thread: wait until the scheduler resumes the actor.
+        """Wait until the scheduler resumes the actor. Called in the actor's own thread.
 
         Args:
             pending: the step that it is about to take.
-            at: the file and the line that take the step; None: those that this thread is in.
+            at: the file and the line that take the step; None: the line that this thread is at.
 
         Raises:
             Crash: the actor has crashed.
@@ -150,12 +150,12 @@ class Actor:
         self.check_alive()
 
     def sleep(self, seconds: float, at: tuple[str, int] | None = None) -> None:
-        """In the actor's own thread: sleep for at least this long on the schedule's clock."""
+        """Sleep for at least this long on the schedule's clock. Called in the actor's own thread."""
         self.asleep, self.wakes_at = True, self.clock() + seconds
         self.stop(PendingStep(f"sleeps {seconds:g} s", "clock", seconds=seconds), at)
 
     def listen(self, connection: Any, until: float) -> bool:
-        """In the actor's own thread: wait until there is an answer, or until a moment on the schedule's clock.
+        """Wait until there is an answer, or until a moment on the schedule's clock. Called in the actor's own thread.
 
         Args:
             connection: the connection to Redis on which a blocking command was sent, or a `Notification`.
@@ -171,7 +171,7 @@ class Actor:
         return not self.timed_out
 
     def mark_blocked(self, *, blocked: bool) -> None:
-        """Record whether the actor's server says that it waits, unless the actor has stopped meanwhile."""
+        """Record whether the server says that the actor waits, unless the actor has stopped meanwhile."""
         with self._mutex:
             if blocked and self.state in (State.RUNNING, State.LISTENING):
                 self.state = State.BLOCKED
@@ -195,7 +195,7 @@ class Actor:
             self.answer = CRASHED
         except BaseException as error:
             self.error = error
-            # The cleanup of a crashed actor fails when its commands are not sent: that is no error of the rung.
+            # The cleanup of a crashed actor fails because its commands are not sent. That is not an error of the rung.
             self.answer = CRASHED if self.crashed else f"{type(error).__name__}: {error}"
         finally:
             become(None)

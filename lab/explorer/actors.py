@@ -1,4 +1,4 @@
-"""The actors of one run: starting them, waiting until none of them moves, killing them."""
+"""The actors of one run: start them, wait until none of them runs, kill them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from lab.explorer.experiment import Environment, Watchdog
 from lab.explorer.terms import Job
 
 POLL = 0.002
-"""Seconds after which a server is asked whether an actor that does not report waits in it."""
+"""Seconds without a report of an actor after which its server is asked whether the actor waits there."""
 RESPONSE_TIMEOUT = 20.0
 """Seconds without a report of any actor after which the schedule has failed."""
 WAITING = (State.LISTENING, State.BLOCKED)
@@ -27,7 +27,7 @@ class Actors:
     """Every actor of one run, watchdog threads included.
 
     Args:
-        environment: where their steps take place.
+        environment: the servers in which their steps take place.
     """
 
     def __init__(self, environment: Environment) -> None:
@@ -47,7 +47,7 @@ class Actors:
         return list(self._by_name.values())
 
     def living(self) -> Sequence[Actor]:
-        """Return those that are not done."""
+        """Return the actors that are not done."""
         return [actor for actor in self._by_name.values() if actor.state is not State.DONE]
 
     def add(self, name: str, job: Job, watchdog: Watchdog, works_for: str = "") -> Actor:
@@ -66,11 +66,11 @@ class Actors:
         return {actor.name: actor.answer for actor in clients if actor.answer is not None}
 
     def blocked(self) -> tuple[str, ...]:
-        """Return the names of those that wait in a server for another."""
+        """Return the names of the actors that wait in a server for another actor."""
         return tuple(actor.name for actor in self._by_name.values() if actor.state is State.BLOCKED)
 
     def wake(self) -> None:
-        """After a change that all may notice: let sleepers look again, and end the waits whose time is over."""
+        """Wake actors after a change that all may notice: sleepers look again, and waits whose time is over end."""
         now = self._environment.clock.now
         for actor in self._by_name.values():
             actor.asleep = False
@@ -78,7 +78,7 @@ class Actors:
                 actor.timed_out = True
 
     def wait_until_quiescent(self) -> None:
-        """Return when every actor has stopped, is done, or waits in a server for another.
+        """Return when every actor has stopped, is done, or waits in a server for another actor.
 
         Raises:
             Stuck: an actor does none of these in `RESPONSE_TIMEOUT` seconds.
@@ -109,7 +109,7 @@ class Actors:
     def kill_all(self) -> None:
         """Crash every actor that is not done."""
         living = [actor for actor in self._started() if actor.state is not State.DONE]
-        # Mark all of them first: otherwise one that waits for another would take its lock when that one is killed.
+        # Mark all of them first: otherwise an actor that waits for a lock would get it when its holder is killed.
         for actor in living:
             actor.crashed = True
         for actor in living:

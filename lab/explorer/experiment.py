@@ -1,4 +1,4 @@
-"""What the scheduler needs of an experiment, and of the sandbox in which it runs. The lab implements both."""
+"""What the scheduler requires of an experiment and of the sandbox in which it runs. The lab implements both."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Environment(Protocol):
         ...
 
     def fingerprint(self, names: Collection[str]) -> Sequence[Any]:
-        """Return what an actor that looks again at these names could notice."""
+        """Return a value that changes when an actor that looks at these names again could see a difference."""
         ...
 
     def is_blocked(self, actor: Actor) -> bool:
@@ -57,7 +57,7 @@ class Environment(Protocol):
         ...
 
     def terminate(self, actor: Actor) -> None:
-        """End what a crashed actor waits for in a server: its thread does not notice the crash by itself."""
+        """End the wait of a crashed actor in a server: its thread does not notice the crash by itself."""
         ...
 
     def disconnect(self, actor: Actor) -> None:
@@ -69,12 +69,12 @@ class Experiment(Protocol):
     """Clients who use a rung in a sandbox, the faults that may hit them, and the check of what must hold.
 
     Attributes:
-        name: the rung's, for messages.
-        names: the clients'.
+        name: name of the rung, for messages.
+        names: names of the clients.
         ttl: seconds for which a lease lasts.
-        interchangeable: whether all clients do the same, so that one stands for the others before its first step.
+        interchangeable: whether all clients do the same, so that only one of them has to be tried for a first step.
         history: what has happened in the current run.
-        watchdogs: of each actor, by name, in the current run.
+        watchdogs: the watchdogs of the current run by the actor's name.
     """
 
     @property
@@ -105,7 +105,7 @@ class Experiment(Protocol):
         ...
 
     def inject(self, fault: Fault, actor: str = "") -> None:
-        """Let a fault happen."""
+        """Cause a fault."""
         ...
 
     def wake_watchdog(self, actor: str) -> None:
@@ -117,7 +117,7 @@ class Experiment(Protocol):
         ...
 
     def state(self) -> tuple[Mapping[str, Any], ...]:
-        """Return what the servers keep, for people."""
+        """Return what the servers store, as text for people."""
         ...
 
     def verdict(self, answers: Mapping[str, str]) -> Sequence[Violation]:
@@ -125,5 +125,5 @@ class Experiment(Protocol):
         ...
 
     def ledger(self, answers: Mapping[str, str]) -> Mapping[str, int]:
-        """Return the figures at the end, by name."""
+        """Return the final figures by name."""
         ...

@@ -1,4 +1,4 @@
-"""What has happened in a run so far: who is inside, who has crashed, how many faults there were."""
+"""The history of a run: which clients hold the lock, which have crashed, and how many faults happened."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class History:
         crashed: the clients that have crashed.
         broken: the first violation that was seen while the clients ran.
         faults: how many faults happened, crashes excepted.
-        server_faults: how many of them hit a server.
+        server_faults: how many of these faults hit a server.
     """
 
     def __init__(self, *, exclusive: bool = True, holders_known: bool = True) -> None:
@@ -26,7 +26,7 @@ class History:
         self.clear()
 
     def clear(self) -> None:
-        """Start over."""
+        """Clear the history for the next run."""
         self.inside: list[str] = []
         self.crashed: set[str] = set()
         self.broken: Violation | None = None
@@ -40,11 +40,11 @@ class History:
             self.broken = "one holder", f"{' and '.join(self.inside)} are inside at the same time."
 
     def leave(self, name: str) -> None:
-        """Record that a client has done its work. It still has to release."""
+        """Record that a client has done its work. The client still has to release the lock."""
         self.inside.remove(name)
 
     def crash(self, name: str) -> None:
-        """Record that a client has crashed: it is not inside any more."""
+        """Record that a client has crashed, so it no longer holds the lock."""
         self.crashed.add(name)
         if name in self.inside:
             self.inside.remove(name)

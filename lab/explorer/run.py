@@ -1,4 +1,4 @@
-"""The outcome of one run, and the points at which a chooser decides what comes next."""
+"""The outcome of one run, and the scheduling points at which a chooser decides what comes next."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from lab.explorer.terms import Invariant, PendingStep
 from lab.explorer.trace import Choice, Step
 
 STOP = "stop"
-"""The choice that ends a run early, so that it says what could come next."""
+"""The choice that ends a run early, so that the run lists what could come next."""
 
 
 @dataclass
@@ -20,8 +20,8 @@ class SchedulingPoint:
         enabled: the actors that can take a step, the one that took the last step first.
         current: the actor that took the last step.
         pending: the step that each enabled actor is about to take.
-        fresh: those of them that have not taken a step yet.
-        faults: asks which faults can happen instead; it queries the servers.
+        fresh: the enabled actors that have not taken a step yet.
+        faults: returns which faults can happen instead of a step; it queries the servers.
         key: what the trace so far has in common with every equivalent trace.
     """
 
@@ -43,13 +43,13 @@ class Run:
 
     Attributes:
         schedule: every choice that was made, in order.
-        steps: what each of them did, of a run that was watched.
+        steps: what each choice did; only for a run that was watched.
         answers: what each client was told.
         broken: the invariant that was broken, or None.
         why: how it was broken, in one sentence.
-        ledger: the figures at the end, of a run that was watched.
-        choices: what could come next, of a run that was stopped.
-        preemptions: how often an actor was stopped that could have gone on.
+        ledger: the final figures; only for a run that was watched.
+        choices: what could come next; only for a run that was stopped.
+        preemptions: how often an actor was stopped although it could have gone on.
         faults: how many faults happened.
     """
 

@@ -23,7 +23,7 @@ from lab.explorer.terms import Fault, Invariant
 LATE = 0.5
 """How often the actor that took the last step loses its priority when a fault happens, so that the others go first."""
 SHORTEST = 4
-"""The length of a run that is assumed before the first one."""
+"""The length that is assumed for the first run."""
 
 
 def sample(
@@ -47,7 +47,7 @@ def sample(
         faults: what may happen.
         goal: the invariant; None: any.
         size: how many schedules to run at most.
-        seed: of the random numbers; the same seed gives the same schedules.
+        seed: seed of the random numbers; the same seed gives the same schedules.
         progress: called with the number of schedules that were run so far.
         confirm: whether a run that breaks the invariant is accepted; if not, the sample goes on.
     """
@@ -84,6 +84,6 @@ class _Walk:
             self._priorities.setdefault(name, self._draws.random())
         first = max(point.enabled, key=self._priorities.__getitem__)
         if self._done in self._changes:
-            self._priorities[first] = -self._draws.random()  # lower than every priority that was not changed
+            self._priorities[first] = -self._draws.random()  # lower than every unchanged priority
             first = max(point.enabled, key=self._priorities.__getitem__)
         return first

@@ -30,11 +30,11 @@ from lab.explorer.trace_equivalence import TraceKey
 MAX_STEPS = 400
 """Steps after which a run is ended: actors that only get in each other's way never finish."""
 MAX_PASSES = 8
-"""How often time may pass because no actor can go on. A lock that has not freed itself by then never will."""
+"""How often time may pass because no actor can go on. A lock that has not expired by then never will."""
 BEFORE_EXPIRY = 0.3
-"""Seconds before an expiry at which polling waiters look once more: they see a TTL that rounds down to zero."""
+"""Seconds before an expiry at which polling waiters look once more and may see a TTL that is rounded down to zero."""
 EXPIRY_MARGIN = 0.5
-"""Seconds. Deadlines this close together pass together: the servers' own clocks go on between two of our commands."""
+"""Deadlines at most this many seconds apart pass together: the servers' own clocks go on between two commands."""
 
 CANNOT_ENTER = {
     "never": "No client is inside, but {who} can never enter.",
@@ -53,10 +53,10 @@ class Scheduler:
     Args:
         experiment: what the actors do.
         choose: decides what comes next.
-        faults: what may happen beside the actors' own steps.
+        faults: the faults that may happen between the actors' steps.
         watch: record what every step did, and the figures at the end. It queries the servers at each step.
         goal: the invariant that is to be broken; None: any.
-        seconds: of real time after which no further step is taken.
+        seconds: real time in seconds after which no further step is taken.
     """
 
     def __init__(
@@ -113,7 +113,7 @@ class Scheduler:
             self.experiment.end()
 
     def _step(self) -> bool:
-        """Let one choice happen. Returns whether the run goes on."""
+        """Carry out one choice, and return whether the run goes on."""
         if time.monotonic() > self.until:
             raise TooLong
         living = self.actors.living()
@@ -186,7 +186,7 @@ class Scheduler:
         actor.steps += 1
         self._current = actor.name
         self._key.add_step(actor.name, pending)
-        # A sleeper wakes only when something that it looked at has changed: otherwise it would see the same again.
+        # Wake a sleeper only if something that it looked at has changed: otherwise it would see the same again.
         sleepers = [other for other in self.actors.all() if other.asleep and other is not actor]
         sleepers = [other for other in sleepers if pending.writes & {*other.touched, EVERYTHING}]
         written = sorted(pending.writes) if sleepers and pending.where == "redis" else []
@@ -210,7 +210,7 @@ class Scheduler:
         self._record(f"crash {actor.name}", actor.name, "crashes", "process")
 
     def _let_time_pass(self, living: Sequence[Actor]) -> bool:
-        """When all actors sleep or wait: let time pass until something can change. Returns whether the run goes on."""
+        """Let time pass, when all actors sleep or wait, until something can change. Return whether the run goes on."""
         sleeps = [actor.wakes_at for actor in living if actor.asleep]
         progress = len(living), tuple(self.history.inside), self._passes
         if sleeps and progress != self._progress_at_last_sleep:
@@ -258,7 +258,7 @@ class Scheduler:
         if actor.works_for:
             return False
         if fault == "crash":
-            # A thread that waits for another thread of its process cannot die alone.
+            # A thread that waits for another thread of its process cannot crash without that one.
             return not self.environment.waits_for_a_thread(actor)
         # A pause may hit a holder whose watchdog is about to renew; that watchdog is paused too.
         renewing = {thread.works_for for thread in self.actors.renewing()}

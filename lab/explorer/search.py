@@ -1,7 +1,7 @@
 """The search: every schedule within bounds, those with the fewest preemptions and faults first.
 
-Most concurrency bugs need few preemptions, so schedules are tried in the order of their preemption count, and what is
-found first is a shortest one.
+Most concurrency bugs need few preemptions, so schedules are tried in the order of their preemption count. The first
+schedule found is therefore a shortest one.
 
 Source: M. Musuvathi, S. Qadeer, "Iterative Context Bounding for Systematic Testing of Multithreaded Programs",
 PLDI 2007 (the tool CHESS).
@@ -25,7 +25,7 @@ from lab.explorer.terms import Fault, Invariant
 logger = logging.getLogger(__name__)
 
 ATTEMPTS = 3
-"""How often a prefix is tried whose next choice is not possible this time: on a busy machine servers may be late."""
+"""How often a prefix is tried if its next choice is not possible: on a busy machine a server may be late."""
 
 
 class Diverged(RuntimeError):
@@ -37,7 +37,7 @@ class Bounds:
     """How far a search goes.
 
     Attributes:
-        preemptions: how often an actor may be stopped that could go on.
+        preemptions: how often an actor may be stopped although it could go on.
         faults: how many faults may happen.
         schedules: runs after which the search ends; None: no limit.
     """
@@ -57,8 +57,8 @@ class Found:
         schedules: how many were run.
         exhausted: whether every schedule within the bounds was run.
         seconds: how long it took.
-        completed: all schedules with so many preemptions and faults together were tried; None: not even those with
-            none.
+        completed: all schedules with up to this many preemptions and faults together were tried; None: not even those
+            without any.
         sampled: how many of the schedules were drawn at random.
     """
 
@@ -95,11 +95,11 @@ def explore(
     """Run schedules until one breaks the invariant, or all within the bounds were tried.
 
     Each run follows a prefix and then goes on without interference; every other choice on its way becomes a prefix.
-    Where the trace is equivalent to an earlier one that had as much left to spend, nothing new can follow.
+    If the trace is equivalent to an earlier one with as many preemptions and faults left, nothing new can follow.
 
     Args:
         experiment: what the actors do.
-        bounds: how far.
+        bounds: how far the search goes.
         faults: what may happen.
         goal: the invariant; None: any.
         progress: called with the number of schedules that were run so far.
@@ -119,7 +119,7 @@ def explore(
         try:
             walk, run = _walk(experiment, prefix, bounds, seen, faults, goal)
         except Diverged as error:
-            # Where several clients wait for one row, Postgres may serve them in another order.
+            # If several clients wait for one row, Postgres may serve them in another order.
             logger.info("Left out: %s", error)
             left_out = min(left_out, prefix.cost)
             continue

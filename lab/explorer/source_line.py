@@ -1,4 +1,4 @@
-"""The line of the code under test that a thread is in, as a trace shows it."""
+"""The line of the code under test that a thread is at, as a trace shows it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ SHOWN = tuple(str(ROOT / room) for room in ("lab/ladder", "locking", "inventory"
 
 
 def current_line() -> tuple[str, int]:
-    """Return the file, relative to the project's folder, and the line that the caller's caller is in.
+    """Return the file, relative to the project's folder, and the line that the caller's caller is at.
 
     Returns:
         Empty and 0 when the thread is in none of the shown folders.
@@ -31,5 +31,5 @@ def current_line() -> tuple[str, int]:
 
 
 def relative_line(path: str, line: int) -> tuple[str, int]:
-    """Return a line of a file with the file relative to the project's folder."""
+    """Return a file, relative to the project's folder, and a line in it."""
     return path[len(str(ROOT)) + 1 :], line

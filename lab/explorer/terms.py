@@ -25,7 +25,7 @@ FAULT_TEXTS: Mapping[Fault, str] = {
 }
 
 Job = Callable[[], str]
-"""What one actor does. It returns the answer that the actor gets in the end."""
+"""The job of one actor. It returns the answer that the actor gets in the end."""
 
 Where = Literal["redis", "postgres", "zookeeper", "etcd", "clock", "process"]
 """Where a step takes place."""
@@ -33,7 +33,7 @@ Where = Literal["redis", "postgres", "zookeeper", "etcd", "clock", "process"]
 EVERYTHING = "*"
 """Stands for all names: a step that touches it commutes with no other step."""
 POSTGRES = "postgres"
-"""The one name for everything in Postgres: two of its statements are never taken to commute."""
+"""The one name for all data in Postgres, so that two statements never commute."""
 
 CRASHED = "crashed"
 """The answer of an actor that has crashed."""
@@ -48,11 +48,11 @@ class PendingStep:
     """The step that an actor is about to take.
 
     Attributes:
-        does: its text for people, the same in every run.
+        does: a description for people, the same in every run.
         where: the server that it is sent to.
         reads: the names that it reads.
         writes: the names that it may change.
-        seconds: how long it sleeps, or waits in Redis, at most; None: it does neither.
+        seconds: how long it sleeps or waits in Redis at most; None if it does neither.
     """
 
     does: str
@@ -63,7 +63,7 @@ class PendingStep:
 
     @property
     def quiet(self) -> bool:
-        """Whether no other actor can notice the step, so that a switch before it shows nothing new."""
+        """Whether no other actor can notice the step, so that a switch before it has no effect."""
         return not self.reads and not self.writes
 
 

@@ -14,7 +14,7 @@ class Choice:
     """What can come next.
 
     Attributes:
-        name: as it stands in a schedule: the name of an actor, or a fault such as `crash A`.
+        name: the entry for a schedule: the name of an actor, or a fault such as `crash A`.
         does: what it does, for people.
         event: whether it is a fault, not an actor's own step.
     """
@@ -30,16 +30,16 @@ class Step:
 
     Attributes:
         choice: its entry in the schedule.
-        actor: the actor that took the step; None: it was a fault, or time that passed.
+        actor: the actor that took the step; None for a fault, or for time that passed.
         does: the command, the statement or the fault.
-        where: the server, or the part of the world, in which it took place.
+        where: the server, or another place such as the process, in which it took place.
         file: the path, relative to the project's folder, of the line that took the step; empty: none.
-        line: its number, from 1; 0: none.
+        line: the line number, from 1; 0: none.
         forced: whether no actor could go on, so that it was no choice.
         answers: what each client that is done was told.
         holders: the clients that believe they hold the lock.
         blocked: the clients that wait in a server for another.
-        state: what the servers keep: a list of `{"where", "name", "value", "ttl"}`, TTLs in seconds or None.
+        state: what the servers store: a list of `{"where", "name", "value", "ttl"}`, TTLs in seconds or None.
     """
 
     choice: str
@@ -63,12 +63,12 @@ class Trace:
         rung: the slug.
         clients: how many there are.
         schedule: every choice that was made, in order.
-        steps: what each did, forced ones included.
+        steps: what each choice did, forced ones included.
         choices: what can come next; empty when all actors are done.
         goal: the invariant that the run was to break; None: any.
         broken: the invariant that was broken, or None. It need not be the goal.
         why: how it was broken, in one sentence; empty when it was not.
-        ledger: the figures at the end, by name: what was there, what is left, what was sold.
+        ledger: the final figures by name: units at the start, units left, units sold.
     """
 
     rung: str

@@ -1,7 +1,7 @@
 """A key that equivalent traces share: those that differ only in the order of steps that commute.
 
-Two steps commute when neither writes a name that the other reads or writes. The traces that such exchanges make out of
-one another are an equivalence class, and it is enough to continue one of them.
+Two steps commute when neither writes a name that the other reads or writes. Traces that differ only by exchanges of
+such steps form an equivalence class, and it is enough to continue one of them.
 
 Source: A. Mazurkiewicz, "Trace Theory", in: Petri Nets: Applications and Relationships to Other Models of Concurrency,
 LNCS 255, 1987.
@@ -15,7 +15,7 @@ from lab.explorer.terms import EVERYTHING, PendingStep
 
 
 class TraceKey:
-    """The partial order of a trace, as hashes: of each step that it could not be exchanged with, which came before."""
+    """The partial order of a trace: a hash for each step, of the earlier steps with which it does not commute."""
 
     def __init__(self) -> None:
         self._last: dict[str, int] = {}

@@ -1,1 +1,1 @@
-"""What may happen to the clients of an experiment and to their servers."""
+"""Faults that may hit the clients of an experiment and their servers."""

@@ -1,4 +1,4 @@
-"""Faults of leases: their time passes, a watchdog renews, a client is paused."""
+"""Faults of leases: the TTL passes, a watchdog renews, a client is paused."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ class LeaseFaults:
     """Faults that any lock with a TTL can meet.
 
     Args:
-        sandbox: where the clients run.
-        history: of the run.
+        sandbox: the sandbox in which the clients run.
+        history: the history of the run.
 
     Attributes:
-        watchdogs: of each actor, by name, in the current run.
+        watchdogs: the watchdogs of the current run by the actor's name.
     """
 
     ticks = 3
-    """How many renewal intervals are longer than a server keeps a grant that is not renewed."""
+    """Number of renewal intervals after which the server has ended a grant that is not renewed."""
 
     def __init__(self, sandbox: Sandbox, history: History) -> None:
         self.sandbox = sandbox
@@ -37,7 +37,7 @@ class LeaseFaults:
         """Return whether a fault can happen now.
 
         Args:
-            actor: the one that it hits, for `FAULTS_OF_AN_ACTOR`.
+            actor: the actor that the fault hits, for `FAULTS_OF_AN_ACTOR`.
         """
         inside = self.history.inside
         if fault == "tick":
@@ -54,7 +54,7 @@ class LeaseFaults:
         return self.sandbox.until_expiry() is not None
 
     def inject(self, fault: Fault, actor: str = "") -> None:
-        """Let a fault happen that was offered."""
+        """Cause a fault that was offered."""
         if fault == "tick":
             self.wait_for_renewal()
             self.watchdogs[actor].tick()
@@ -73,7 +73,7 @@ class LeaseFaults:
 
 
 class ClockJumpFaults(LeaseFaults):
-    """The same, and the clock of the lock's server may be set forward: what expires there does so at once."""
+    """Faults of leases, and a lock server whose clock is set forward, so that all its TTLs pass at once."""
 
     def offers(self, fault: Fault, actor: str = "") -> bool:
         """See `LeaseFaults.offers`."""
@@ -90,7 +90,7 @@ class ClockJumpFaults(LeaseFaults):
 
 
 class LineFaults(LeaseFaults):
-    """Faults of locks on ZooKeeper and etcd, whose leases are not in Redis."""
+    """Faults of locks on ZooKeeper and etcd, which do not store their leases in Redis."""
 
     def offers(self, fault: Fault, actor: str = "") -> bool:
         """See `LeaseFaults.offers`."""
@@ -100,6 +100,6 @@ class LineFaults(LeaseFaults):
 
 
 class EtcdFaults(LineFaults):
-    """The same for etcd, which keeps a lease for a quarter longer than the lock's TTL."""
+    """Faults of locks on etcd, which keeps a lease for a quarter longer than the lock's TTL."""
 
     ticks = 4

@@ -12,7 +12,7 @@ OF_A_SERVER: tuple[Fault, ...] = ("restart", "failover", "clock jump")
 
 
 class ClusterFaults(LeaseFaults):
-    """Faults of leases, and one fault of a server of a cluster, once a run.
+    """Faults of leases, and one fault of a server of a cluster per run.
 
     Args:
         cluster: the servers of the lock.
@@ -39,7 +39,7 @@ class ClusterFaults(LeaseFaults):
 
 
 class RestartFaults(LeaseFaults):
-    """Faults of leases, and restarts of the Redis of the sandbox, which loses what it was told since its snapshot."""
+    """Faults of leases, and restarts of the Redis of the sandbox, which loses all writes since its snapshot."""
 
     def offers(self, fault: Fault, actor: str = "") -> bool:
         """See `LeaseFaults.offers`."""

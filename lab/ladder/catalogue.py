@@ -96,9 +96,9 @@ def _sound(track: Track, slug: str, title: str, code: type, survives: Iterable[F
 RENEWED: tuple[Fault, ...] = ("late release", "tick", "expiry", "crash")
 FENCED: tuple[Fault, ...] = (*RENEWED, "pause", "clock jump")
 BY_MAJORITY: tuple[Fault, ...] = (*RENEWED, "restart", "failover")
-"""Independent nodes that remember what they grant. One of them may be lost; no replica takes its place."""
+"""Faults that independent nodes with durable grants survive. One node may be lost; no replica replaces it."""
 AROUND_A_GUARDED_WRITE: tuple[Fault, ...] = ("tick", "pause", "crash")
-"""A lock in Redis around a write that has its own guard."""
+"""Faults that a lock in Redis survives if the write has its own guard."""
 IN_POSTGRES: tuple[Fault, ...] = ("crash",)
 
 _SOUND_LOCKS: dict[str, tuple[str, tuple[Fault, ...], str]] = {

@@ -1,4 +1,4 @@
-"""What the lab's commands share: how they end when they are interrupted, and the types of their arguments."""
+"""Shared by the lab's commands: how they end when they are interrupted, and the types of their arguments."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from lab.ladder.catalogue import LADDER
 from lab.workloads.base import NAMES
 
 INTERRUPTED = 130
-"""The exit status of a command that Ctrl-C has ended: 128 and the number of the signal, as in shells."""
+"""The exit status of a command that Ctrl-C has ended: 128 plus the number of the signal, as in shells."""
 
 
 class LabCommand(BaseCommand):

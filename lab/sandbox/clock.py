@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 TTL = 30.0
-"""Seconds on the schedule's clock: so many that the real time which passes during a run does not matter."""
+"""Seconds on the schedule's clock, so long that the real time which passes during a run does not matter."""
 RENEWAL_INTERVAL = 0.35 * TTL
 """Seconds after which a watchdog has something to renew."""
 

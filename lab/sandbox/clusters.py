@@ -1,4 +1,4 @@
-"""Groups of Valkey servers on which a distributed lock runs, and what may happen to one of them."""
+"""Groups of Valkey servers on which a distributed lock runs, and the fault that may hit one of them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Cluster(ABC):
     """Servers that a schedule sets up and that a fault may hit once.
 
     Args:
-        sandbox: whose time passes on the servers too.
+        sandbox: the sandbox; its time passes on the servers too.
     """
 
     def __init__(self, sandbox: Sandbox) -> None:
@@ -27,7 +27,7 @@ class Cluster(ABC):
         return fleet
 
     def begin(self) -> None:
-        """Set up the servers. Threads that the lock starts wait for servers alone."""
+        """Set up the servers. Threads that the lock starts wait only for servers."""
         self.sandbox.local_waits = False
         self.set_up()
 
@@ -42,10 +42,10 @@ class Cluster(ABC):
 
     @abstractmethod
     def strike(self, fault: Fault) -> None:
-        """Let a fault happen to a server."""
+        """Cause a fault of a server."""
 
     def serve(self, place: str, node: Node | None) -> None:
-        """Let clients and the sandbox find a server at a place; None: no server."""
+        """Let clients and the sandbox find a server at a place, or no server if it is None."""
         self.fleet.serve(place, node)
         address = str(self.fleet.address(place))
         if node is None:
@@ -81,7 +81,7 @@ class RedlockNodes(Cluster):
     """Five nodes, two of which cannot be reached at first. Faults hit the third.
 
     Args:
-        third: the name of the third node: experiments that start it with other options have one each.
+        third: the name of the third node. Experiments that start it with different options use different names.
         durable: whether the third node keeps its data over a restart.
         own_clock: whether the third node has a clock that can be set.
         replicated: whether a replica that lags behind takes the place of the third node when that is lost.

@@ -67,7 +67,7 @@ def address(database: Mapping[str, Any]) -> dict[str, Any]:
     """Return the address of a Postgres database as libpq's parameters.
 
     Args:
-        database: Django's settings of it.
+        database: Django's settings of the database.
     """
     known = {option.keyword.decode() for option in Conninfo.get_defaults()}
     wanted = hooks.StoppingDatabase(dict(database), DEFAULT_DB_ALIAS).get_connection_params()

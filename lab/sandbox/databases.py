@@ -23,14 +23,14 @@ from lab.sandbox.redis_database import NotOurs
 from servers import ServerError
 
 REDIS_DATABASES = range(15, -1, -1)
-"""The databases that every Redis has by default. The sandboxes use them in this order, except for the shop's."""
+"""The databases that every Redis has by default. The sandboxes use them in this order and skip the shop's."""
 MOST = len(REDIS_DATABASES) - 1
-"""How many sandboxes there can be."""
+"""The maximum number of sandboxes."""
 CREATING = (0x4C6162, 1)
-"""The advisory lock, in the server's `postgres` database, of the process that creates the database of a sandbox."""
+"""The advisory lock that a process holds while it creates a sandbox's database. It is in the database `postgres`."""
 
 MADE = "The lab of Last Unit: "
-"""Begins the comment of every Postgres database that the lab has created. The migrations follow."""
+"""The beginning of the comment on every Postgres database that the lab has created. The migrations follow it."""
 
 CHECK = "Start it, check that DATABASE_URL and REDIS_URL name a running server, and try again."
 
@@ -41,7 +41,7 @@ class SandboxesBusy(ServerError):
 
 @contextmanager
 def server_errors() -> Iterator[None]:
-    """For the block, turn the connection errors of the Postgres and Redis clients into `ServerError`.
+    """Turn connection errors of the Postgres and Redis clients into `ServerError` inside the `with` block.
 
     Raises:
         ServerError: a server does not answer.
@@ -58,8 +58,8 @@ def redis_url_of(number: int, shop: str) -> str:
     """Return the URL of a sandbox's Redis database.
 
     Args:
-        number: of the sandbox, from 0.
-        shop: the URL of the shop's own database, which is on the same server and is no sandbox's.
+        number: number of the sandbox, from 0.
+        shop: the URL of the shop's own database, which is on the same server and is never a sandbox's.
 
     Raises:
         ServerError: there is no sandbox of this number.
@@ -72,7 +72,7 @@ def redis_url_of(number: int, shop: str) -> str:
             f"Set LAB_SANDBOXES to {MOST} or less."
         )
     place, _, query = shop.partition("#")[0].partition("?")
-    # The first `db` of a query would win, and any of them takes precedence over a path.
+    # A `db` in the query takes precedence over the path, and the first one counts.
     kept = [part for part in query.split("&") if part and unquote_plus(part.partition("=")[0]) != "db"]
     if place.startswith("unix:"):
         kept.append(f"db={free[number]}")
@@ -85,7 +85,7 @@ def shops_database() -> dict[str, Any]:
     """Return Django's settings of the shop's Postgres database, without its pool."""
     shop = connections.databases[DEFAULT_DB_ALIAS]
     options = {name: value for name, value in shop["OPTIONS"].items() if name != "pool"}
-    # The name of the connection, not of the settings: in a test it is that of the test's database.
+    # Use the name in the connection, not in the settings: in a test it is the test database.
     name = connections[DEFAULT_DB_ALIAS].settings_dict["NAME"]
     return {**shop, "NAME": name, "OPTIONS": options, "CONN_MAX_AGE": 0}
 
@@ -94,11 +94,11 @@ def postgres_database(number: int, until: float) -> dict[str, Any]:
     """Return Django's settings of a sandbox's Postgres database, and create it unless it is there.
 
     Args:
-        number: of the sandbox, from 0.
-        until: how long to wait while another process creates one, on the monotonic clock.
+        number: number of the sandbox, from 0.
+        until: when to stop waiting for another process that creates one, on the monotonic clock.
 
     Raises:
-        SandboxesBusy: another process creates one for longer than that.
+        SandboxesBusy: another process was still creating one at that time.
         NotOurs: a database of that name is not the lab's.
         ServerError: the shop's role may not create databases.
     """
@@ -139,7 +139,7 @@ def _is_made(connection: psycopg.Connection[Any], name: str) -> bool:
 
 
 def _comment() -> str:
-    """Return the comment of a database that has today's tables: one with other migrations is created again."""
+    """Return the comment of a database with the current tables. A database with other migrations is created again."""
     return MADE + ", ".join(f"{app}.{name}" for app, name in sorted(MigrationLoader(None).graph.leaf_nodes()))
 
 

@@ -1,4 +1,4 @@
-"""More Valkey servers of a sandbox, which a schedule may disconnect, restart, fail over, or set the clock of."""
+"""Additional Valkey servers of a sandbox. A schedule may disconnect or restart them, fail over or set clocks."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from servers.valkey import Valkey
 
 HOST = "127.0.0.1"
 RESPONSE_TIMEOUT = 10.0
-"""Seconds in which a server has to do what usually takes milliseconds."""
+"""Seconds within which a server must do what usually takes milliseconds."""
 
 DURABLE = ("--appendonly", "yes", "--appendfsync", "always")
 VOLATILE = ("--appendonly", "no")
@@ -41,7 +41,7 @@ class Node:
     """A Valkey server that can be killed and started again.
 
     Args:
-        folder: a folder of its own.
+        folder: the folder of this server.
         extra: arguments for the server.
     """
 
@@ -119,7 +119,7 @@ class Fleet:
         self._outer = Path(tempfile.mkdtemp(prefix="lu-lab-"))
         self._outer.chmod(0o755)
         self._nodes: dict[str, Node] = {}
-        # The servers end with this process in any case; their folder does not.
+        # The servers end with this process in any case, but their folder stays.
         atexit.register(self.close)
 
     def node(self, name: str, *extra: str, own_clock: bool = False) -> Node:
@@ -138,7 +138,7 @@ class Fleet:
         return self._outer / f"at-{place}"
 
     def serve(self, place: str, node: Node | None) -> None:
-        """Let clients find a server at a place; None: no server."""
+        """Let clients find a server at a place, or no server if it is None."""
         address = self.address(place)
         if node is None:
             address.unlink(missing_ok=True)
@@ -167,7 +167,7 @@ def replicate(primary: Node, replica: Node) -> None:
 
 
 def detach(replica: Node) -> None:
-    """Stop the replication: the replica keeps its data, and looks for its primary where no server is."""
+    """Stop the replication: the replica keeps its data, and looks for its primary at an address without a server."""
     with suppress(redis.ResponseError):
         replica.admin.replicaof(HOST, "1")
 

@@ -1,6 +1,6 @@
-"""Where an actor's thread stops: hooks at the extension points of redis-py, Django's backends and `PostgresSession`.
+"""Hooks that stop an actor's thread, at the extension points of redis-py, Django's backends and `PostgresSession`.
 
-A thread that is no actor's passes every hook unchanged.
+In a thread of no actor, the hooks do nothing.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class _Stopping:
 
     def send_command(self, *command: Any, **options: Any) -> None:
         if command[0] == "UNWATCH":
-            # redis-py cleans up with it, even when a pipeline is garbage collected, in any thread: it is no step.
+            # redis-py sends it to clean up, in any thread, even when a pipeline is garbage collected: it is no step.
             if (actor := current_actor()) is not None and actor.crashed:
                 raise redis.ConnectionError("the process has crashed")
         elif not self._handshake:
@@ -90,7 +90,7 @@ class StoppingDatabase(DatabaseWrapper):
 
     def _rollback(self) -> None:
         if (actor := current_actor()) is not None and actor.crashed:
-            # Django then drops the connection, as it is dropped when a process dies.
+            # Django then drops the connection, as the death of a process does.
             raise OperationalError("the process has crashed")
         stop_before(PendingStep("ROLLBACK", "postgres", writes=frozenset({"postgres"})))
         super()._rollback()  # type: ignore[misc]
@@ -113,7 +113,7 @@ class Notification(ABC):
 
     @abstractmethod
     def arrived(self) -> bool:
-        """Return whether the actor is to wake, as the server sees it. Called in another thread, while it waits."""
+        """Return whether the actor is to wake, according to the server. Called in another thread."""
 
 
 class StoppingSession(Notification, PostgresSession):

@@ -13,7 +13,7 @@ from servers import RunFolder, ServerError
 PASSED_ON = ("PATH", "HOME", "LANG", "LC_ALL", "TZ", "TMPDIR", "LD_LIBRARY_PATH", "PYTHONPATH", "VIRTUAL_ENV")
 """The environment variables that are passed on: no address, password or key of the shop."""
 STOP_TIMEOUT = 15.0
-"""Seconds in which the servers of a killed command have to end."""
+"""Seconds within which the servers of a killed command must end."""
 RETRY_DELAY = 0.1
 """Seconds between two attempts to remove their folder."""
 
@@ -43,6 +43,6 @@ def remove(run: RunFolder) -> None:
 
 
 def environment(run: RunFolder) -> Mapping[str, str]:
-    """Return the whole environment of a command that uses the servers of that folder."""
+    """Return the complete environment of a command that uses the servers of that folder."""
     passed_on = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
     return {**passed_on, "RUN_FOLDER": str(run.path), "DJANGO_SETTINGS_MODULE": "shop.runtime.settings"}

@@ -1,7 +1,7 @@
 """Whether the thread of an actor waits for another thread of this process.
 
-No server knows of these waits, so they are recognised by where the thread sleeps: on an event of `inventory`, on a turn
-of `ThreadLock`, or between two attempts of `ProcessLock` to lock its file.
+No server knows of these waits, so they are recognised by the function in which the thread sleeps: `Event.wait` called
+    by `inventory`, the queue of `ThreadLock`, or the pause of `ProcessLock` between two attempts to lock its file.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ def waits_for_a_thread(actor: Actor) -> bool:
     code = frame.f_code
     if code.co_filename == THREADING and code.co_name == "wait":
         waiter = frame.f_locals.get("waiter")
-        # The caller of `Event.wait`: a thread that starts another waits for an event too, and is not meant.
+        # Look at the caller of `Event.wait`: a thread that starts another one also waits for an event, but not for a
+        # lock.
         caller = frame.f_back and frame.f_back.f_back
         in_inventory = caller is not None and caller.f_code.co_filename.startswith(INVENTORY)
         return in_inventory and waiter is not None and waiter.locked()

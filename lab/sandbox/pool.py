@@ -1,4 +1,4 @@
-"""The pool of sandboxes: their databases are beside the shop's own, so that no schedule can touch the shop's data."""
+"""The pool of sandboxes. Their databases are separate from the shop's, so no schedule can touch the shop's data."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _changed = threading.Condition()
 _used: set[int] = set()
 """The sandboxes that a thread of this process uses, or tries to reserve."""
 _idle: dict[int, Sandbox] = {}
-"""The open sandboxes that this process does not use. Another process may."""
+"""The open sandboxes that this process does not use at the moment. Another process may use them."""
 
 SHOP = ("locking", "inventory", "shop")
 """The packages that write to the shop's log."""
@@ -36,7 +36,7 @@ _thread = threading.local()
 
 @contextmanager
 def borrowed(wait_timeout: float = VISITORS_WAIT) -> Iterator[Sandbox]:
-    """For the block, reserve one of the visitors' sandboxes.
+    """Reserve one of the visitors' sandboxes for the length of the `with` block.
 
     Args:
         wait_timeout: seconds to wait for a free one.
@@ -63,7 +63,7 @@ def borrowed(wait_timeout: float = VISITORS_WAIT) -> Iterator[Sandbox]:
 
 @contextmanager
 def for_a_command(wait_timeout: float = COMMANDS_WAIT) -> Iterator[Sandbox]:
-    """For the block, reserve a sandbox. One of the visitors' is used only when no other is free.
+    """Reserve a sandbox for the length of the `with` block; one of the visitors' only if no other is free.
 
     Args:
         wait_timeout: seconds to wait for a free one.
@@ -88,7 +88,7 @@ def for_a_command(wait_timeout: float = COMMANDS_WAIT) -> Iterator[Sandbox]:
 
 
 def is_no_visitors(record: logging.LogRecord) -> bool:
-    """Filter of logs: leave out what the shop's packages log in a visitor's schedule. The page shows it."""
+    """Log filter: leave out what the shop's packages log in a visitor's schedule. The page shows it."""
     in_schedule = getattr(_thread, "borrows", False) or current_actor() is not None
     return not (in_schedule and record.name.partition(".")[0] in SHOP)
 
@@ -97,7 +97,7 @@ def open_sandbox(number: int, redis_url: str = "") -> Sandbox:
     """Open and reserve a sandbox, until it is closed.
 
     Args:
-        number: from 0.
+        number: number of the sandbox, from 0.
         redis_url: another Redis database than the one of that number on the shop's server.
 
     Raises:
@@ -169,7 +169,7 @@ def _try(number: int, until: float) -> Sandbox | None:
 
 
 def _put_back(number: int, sandbox: Sandbox | None) -> None:
-    """Let other threads use a sandbox, which stays open unless it is None."""
+    """Let other threads use a sandbox. It stays open; None: it is closed already."""
     with _changed:
         _used.discard(number)
         if sandbox is not None:

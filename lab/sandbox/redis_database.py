@@ -48,7 +48,7 @@ redis.call('SET', KEYS[1], ARGV[1])
 return 0
 """
 CONNECT_TIMEOUT = 5
-"""Seconds in which a server has to accept a connection."""
+"""Seconds within which a server must accept a connection."""
 SOCKET_TIMEOUT = 10
 
 
@@ -57,7 +57,7 @@ class NotOurs(ServerError):
 
 
 class RedisDatabase:
-    """One Redis database, and the scripts with which its time passes.
+    """One Redis database, and the scripts that let time pass in it.
 
     Args:
         url: its address.
@@ -73,14 +73,14 @@ class RedisDatabase:
         self._snapshot: dict[bytes, bytes] = {}
 
     def load_scripts(self) -> None:
-        """Make the scripts known: without that a first run would have more commands than every later one."""
+        """Load the scripts into the server. Otherwise the first run would send more commands than the later ones."""
         pipeline = self.client.pipeline(transaction=False)
         for script in scripts():
             pipeline.script_load(script)
         pipeline.execute()
 
     def empty(self, mark: str) -> None:
-        """Delete all keys, and leave the mark, by which the lab recognises its data after a crash.
+        """Delete all keys except the mark, by which the lab recognises its data after a crash.
 
         Raises:
             NotOurs: the database holds keys that are not the lab's.
@@ -95,7 +95,7 @@ class RedisDatabase:
             )
 
     def unmark(self) -> None:
-        """Delete the mark: what is in the database later is not the lab's."""
+        """Delete the mark: from now on, data in the database is not the lab's."""
         self.client.delete(MARK)
 
     def pass_time(self, seconds: float, others: Collection[Any] = ()) -> None:
@@ -122,7 +122,7 @@ class RedisDatabase:
         self._snapshot = {key: self.client.dump(key) for key in self.client.keys("*")}
 
     def restore_snapshot(self) -> None:
-        """Put the data back that `save_snapshot` has seen, in one transaction, so that no client sees a part of it."""
+        """Restore the data of `save_snapshot` in one transaction, so that no client sees a part of it."""
         pipeline = self.client.pipeline()
         pipeline.flushdb()
         for key, value in self._snapshot.items():
@@ -140,7 +140,7 @@ def stepping_client(url: str) -> redis.Redis:
 
 
 def shown_keys(client: Any) -> tuple[Mapping[str, Any], ...]:
-    """Return what a Redis database keeps, for people."""
+    """Return what a Redis database stores, as text for people."""
     found = []
     for name in sorted({*client.keys("*")} - {MARK.encode()}):
         kind = client.type(name)

@@ -1,4 +1,4 @@
-"""A sandbox whose Redis restarts: a server of its own that is killed, and starts with the snapshot on its disk."""
+"""A sandbox whose Redis restarts: a separate server that is killed, and starts again with the snapshot on its disk."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from lab.sandbox.sandbox import Sandbox
 
 
 class RestartingSandbox(Sandbox):
-    """A sandbox whose Redis loses what it was told after its last snapshot, as a loss of power does.
+    """A sandbox whose Redis can lose all writes since its last snapshot, as in a power failure.
 
     The snapshot is written when the sale begins, so that it is certain what is lost; on a clock it would be the last
     second, or whatever interval the server is set to.
@@ -29,7 +29,7 @@ class RestartingSandbox(Sandbox):
         self._server.admin.save()
 
     def restart(self) -> None:
-        """In the main thread: take from Redis what it was told since `save_snapshot`, and drop every connection."""
+        """Make Redis lose all writes since `save_snapshot`, and drop every connection. Call it in the main thread."""
         self._server.kill()
         self._server.start()
 

@@ -33,9 +33,9 @@ JOIN pg_stat_activity ON pg_stat_activity.pid = holder AND backend_type = 'clien
 """Autovacuum locks a table for a moment while it truncates it, and gives way by itself: it is not counted."""
 
 IN_USE = (0x4C6162, 0)
-"""The advisory lock, in a sandbox's own Postgres database, of the process that uses the sandbox."""
+"""The advisory lock of the process that uses a sandbox. It is in the sandbox's own Postgres database."""
 RESPONSE_TIMEOUT = 10.0
-"""Seconds in which a server has to notice what was sent to it."""
+"""Seconds within which a server must notice what was sent to it."""
 
 
 class Resource(Protocol):
@@ -65,10 +65,10 @@ class Sandbox:
         database: Django's settings of the Postgres database; `ENGINE` is ignored.
 
     Attributes:
-        redis: a client whose commands are no steps.
-        clock: the schedule's.
-        nodes: more Redis servers that the current experiment uses, by the path of their socket.
-        leases: another server whose leases expire with the schedule's time; None: there is none.
+        redis: a client whose commands are not steps.
+        clock: the clock of the schedule.
+        nodes: additional Redis servers that the current experiment uses, by the path of their socket.
+        leases: another server whose leases expire with the schedule's time, or None.
         local_waits: whether an actor may wait for another thread of this process, and not only for servers.
     """
 
@@ -93,7 +93,7 @@ class Sandbox:
         """Reserve the sandbox, in all processes, until `release` or `close`, or until `observer` loses its connection.
 
         Returns:
-            False: it is in use.
+            False if the sandbox is in use.
 
         Raises:
             NotOurs: its Redis database holds keys that are not the lab's.
@@ -149,7 +149,7 @@ class Sandbox:
             self._acquired = False
 
     def _clean(self) -> None:
-        """Leave no key in Redis: keys that are there when the lab comes back are taken for foreign data.
+        """Leave no key in Redis: the lab would later take such keys for foreign data.
 
         Raises:
             psycopg.OperationalError: the reservation may be lost, and another process may use the sandbox.
@@ -160,7 +160,7 @@ class Sandbox:
         self._redis.unmark()
 
     def resource(self, name: str, make: Callable[[], Resource]) -> Any:
-        """Return something that experiments need again and again. It is made once, and closed with the sandbox."""
+        """Return a resource that experiments need repeatedly. It is made once, and closed with the sandbox."""
         if name not in self._resources:
             self._resources[name] = make()
         return self._resources[name]
@@ -171,7 +171,7 @@ class Sandbox:
     def observer(self) -> psycopg.Connection[Any]:
         """The connection that asks Postgres which backends wait. Its statements are no steps.
 
-        While the sandbox is reserved it is not reopened: the reservation is lost with the connection.
+        It is not reopened while the sandbox is reserved, because the reservation is lost with the connection.
         """
         if self._observer is None or (self._observer.closed and not self._acquired):
             self._observer = psycopg.connect(
@@ -191,7 +191,7 @@ class Sandbox:
         return make_conninfo("", **address(self.database))
 
     def connect_thread(self, name: str) -> ActorConnections:
-        """In an actor's own thread: make Django's default connections those of the actor.
+        """Make Django's default connections those of the actor. Called in the actor's own thread.
 
         Code in this thread that asks for the shop's database or Redis gets the sandbox's.
         """
@@ -203,7 +203,7 @@ class Sandbox:
 
     @contextmanager
     def as_default(self) -> Iterator[None]:
-        """For the block, make Django's default connections of this thread the sandbox's."""
+        """Make Django's default connections of this thread the sandbox's inside the `with` block."""
         before = connections[DEFAULT_DB_ALIAS], caches["default"]
         self.connect_thread("stage")
         try:
@@ -232,17 +232,17 @@ class Sandbox:
         return any(server.pttl(name) > 0 for server in (self.redis, *self.nodes.values()) for name in names)
 
     def fingerprint(self, names: Collection[str]) -> Sequence[Any]:
-        """Return what an actor that looks again at these keys could notice."""
+        """Return a value that changes when an actor that looks at these keys again could see a difference."""
         if self.nodes:
             return [time.monotonic_ns()]  # unique each time: the change may be on another server
         return self._redis.fingerprint(names)
 
     def save_snapshot(self) -> None:
-        """Make what Redis keeps now survive a restart."""
+        """Save the present data of Redis, so that it survives a restart."""
         self._redis.save_snapshot()
 
     def restart(self) -> None:
-        """Take from Redis what it was told since `save_snapshot`.
+        """Make Redis lose all writes since `save_snapshot`.
 
         No server ends here: the shop uses it too, and the threads of a web process cannot start another. Commands use
         a server that does end, see `RestartingSandbox`.
@@ -258,7 +258,7 @@ class Sandbox:
         if actor.listens_to is not None:
             return self._is_blocked_in_redis(actor.listens_to)
         pids = backends_of(self._connections.get(actor.name), actor)
-        # Ask which backends block only when there are some: that query is the slow one.
+        # Ask which backends block only if any exist: that query is the slow one.
         if (
             pids
             and self.observer.execute(COUNT_BLOCKERS, [pids]).fetchone() != (0,)

@@ -1,4 +1,4 @@
-"""Replacements for the names of a module, such as a class by one that stops at each step, while experiments run."""
+"""Replace names in modules while experiments run, such as a class by one that stops at each step."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ _mutex = threading.Lock()
 
 
 class StandIns:
-    """Replaces names in modules for as long as at least one user wants it.
+    """Replaces names in modules as long as at least one user needs the replacements.
 
     Args:
-        places: the module, the name, and the object that replaces what has that name.
+        places: triples of the module, the name, and the object that replaces the one of that name.
     """
 
     def __init__(self, *places: tuple[Any, str, Any]) -> None:

@@ -20,7 +20,7 @@ QUIET = frozenset({"UNWATCH", "PING"})
 
 RANDOM = re.compile(r"\b[0-9a-f]{16,64}\b|\b[0-9a-f]{8}-[0-9a-f-]{27}\b")
 MAX_TEXT = 160
-"""Characters of a text at most."""
+"""Maximum number of characters of a text."""
 
 
 def of_commands(commands: Sequence[Sequence[Any]]) -> PendingStep:

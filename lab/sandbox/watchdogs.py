@@ -39,7 +39,7 @@ class SteppedWatchdog(Watchdog):
 
 
 class _OfTheActor:
-    """Passes each call on to the watchdog of the calling actor, or to the process's own outside of actors."""
+    """Passes each call on to the watchdog of the calling actor or, outside of actors, to that of the process."""
 
     def watch(self, lease: Lease, renewer: Renewer | None) -> None:
         _watchdog().watch(lease, renewer)

@@ -28,12 +28,12 @@ CONTENT_SECURITY_POLICY = "; ".join(
 
 
 class PageRefused(Exception):
-    """The page cannot be shown: it does not exist, or not now.
+    """The page cannot be shown: it does not exist, or cannot be shown now.
 
     Args:
         status: the HTTP status.
         message: the reason in one sentence, in the reader's language.
-        link: address of a page that helps further; empty: only the ladder is offered.
+        link: address of a page that helps; if empty, only a link to the ladder is shown.
         label: text of that link.
         retry_after: seconds after which a retry may succeed; None: a retry does not help.
     """

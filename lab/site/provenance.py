@@ -10,7 +10,7 @@ from django.utils.translation import ngettext
 
 
 def measured_line(results: Iterable[Mapping[str, Any]]) -> str:
-    """Return one sentence per machine: the first and the last day, and the machine. Empty: nothing says when.
+    """Return one sentence per machine: the first and the last day, and the machine. Empty if no day is known.
 
     Args:
         results: stored results. `made` is a day such as 2026-01-31; `machine` has `cpus`, `processor` and `python`.
@@ -25,7 +25,7 @@ def measured_line(results: Iterable[Mapping[str, Any]]) -> str:
 
 
 def outdated_line(results: Iterable[Mapping[str, Any]]) -> str:
-    """Return how many results are out of date. Empty: none."""
+    """Return a text that says how many results are out of date; empty if none are."""
     count = sum(bool(result.get("outdated")) for result in results)
     if not count:
         return ""

@@ -21,7 +21,7 @@ def listed(texts: Iterable[str]) -> str:
 
 @register.filter
 def source_label(source: str) -> str:
-    """Return where a rung was found: in articles, which are named by number, or elsewhere."""
+    """Return the source of a rung: articles, which have numbers, or another source."""
     if not source[0].isdigit():
         return translated(source)
     sentence = gettext("articles %(numbers)s") if "," in source else gettext("article %(numbers)s")

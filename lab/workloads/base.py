@@ -14,7 +14,7 @@ from lab.sandbox.redis_database import shown_keys
 from lab.sandbox.sandbox import Sandbox
 
 NAMES = "ABCDEF"
-"""The names of the clients, and so how many there can be."""
+"""The names of the clients, which also limit their number."""
 
 
 class Workload(ABC):
@@ -22,13 +22,13 @@ class Workload(ABC):
 
     Args:
         entry: the rung.
-        sandbox: where they run.
-        names: the clients'.
-        history: to which they report.
+        sandbox: the sandbox in which they run.
+        names: names of the clients.
+        history: the history to which they report.
     """
 
     interchangeable = True
-    """Whether all clients do the same."""
+    """Whether all clients have the same job."""
 
     def __init__(self, entry: LadderEntry, sandbox: Sandbox, names: Sequence[str], history: History) -> None:
         self.entry = entry
@@ -44,7 +44,7 @@ class Workload(ABC):
         """Undo what `prepare` did outside of the servers. Safe to call more than once, and after it has failed."""
 
     def finish(self, answers: Mapping[str, str]) -> Mapping[str, str]:
-        """Once all clients are done: do what follows when no client is active, and return the final answers."""
+        """Do what follows once all clients are done and none is active, and return the final answers."""
         return answers
 
     def state(self) -> tuple[Mapping[str, Any], ...]:

@@ -13,8 +13,8 @@ def sell(client: Any, lock: Lock, inside: AbstractContextManager[None]) -> str:
     """Sell one unit by GET and SET: only the lock keeps clients from overwriting each other.
 
     Args:
-        client: redis-py's.
-        lock: the client's own.
+        client: redis-py's client.
+        lock: the lock object of this client.
         inside: entered when the lock is granted, and left when the unit is sold.
 
     Returns:

@@ -50,7 +50,7 @@ class EtcdWorkload(LineWorkload):
 
 @dataclass
 class _Grant:
-    """A lease of etcd's.
+    """A lease on etcd.
 
     Attributes:
         owner: the actor that has asked for it.
@@ -64,16 +64,16 @@ class _Grant:
 
 
 _granted: dict[str, _Grant] = {}
-"""The leases that actors have been granted, by number. Only commands run this workload, one run at a time."""
+"""The leases granted to actors, by number. Only commands run this workload, and only one run at a time."""
 
 
 class EtcdLeases:
     """Ends leases when their time is over on the schedule's clock: the server's own clock cannot be set.
 
     Args:
-        client: of the server.
+        client: a client of the server.
         lock: the name of the lock, for messages.
-        clock: the schedule's.
+        clock: the clock of the schedule.
     """
 
     def __init__(self, client: Etcd3Client, lock: str, clock: Callable[[], float]) -> None:
@@ -89,7 +89,7 @@ class EtcdLeases:
         return None
 
     def revoke_of(self, actor: Actor) -> None:
-        """In the thread of an actor that has crashed: revoke its leases. That is no step."""
+        """Revoke the leases of an actor that has crashed. Called in its thread; not a step."""
         become(None)
         try:
             self._revoke([lease for lease, grant in _granted.items() if grant.owner is actor])
@@ -131,7 +131,7 @@ class StoppingGateway(EtcdGateway):
             yield cast("DeletionWatch", _Listening(received, self, key))
 
     def is_gone(self, key: str) -> bool:
-        """Return whether a key has been deleted, as the server sees it."""
+        """Return whether a key has been deleted, according to the server."""
         request = {"key": key, "count_only": True}
         return int(super().ask("kv/range", request, RESPONSE_TIMEOUT).get("count", 0)) == 0
 
@@ -146,7 +146,7 @@ REQUESTS = {
 
 
 class _Listening(hooks.Notification):
-    """Deletions that an actor waits for on the schedule's clock."""
+    """Deletions for which an actor waits, on the schedule's clock."""
 
     def __init__(self, received: DeletionWatch, gateway: StoppingGateway, key: str) -> None:
         self._received = received
@@ -157,7 +157,7 @@ class _Listening(hooks.Notification):
         actor = current_actor()
         if actor is None:
             return self._received.wait(seconds)
-        # The server may report later what it has done: once the key is gone, wait for the report.
+        # The server may report a deletion late: once the key is gone, wait for the report.
         return actor.listen(self, actor.clock() + seconds) and self._received.wait(RESPONSE_TIMEOUT)
 
     def arrived(self) -> bool:

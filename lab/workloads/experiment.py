@@ -85,7 +85,7 @@ class Experiment:
         return self.faults.offers(fault, actor)
 
     def inject(self, fault: Fault, actor: str = "") -> None:
-        """Let a fault happen."""
+        """Cause a fault."""
         self.faults.inject(fault, actor)
 
     def wake_watchdog(self, actor: str) -> None:
@@ -98,7 +98,7 @@ class Experiment:
         self.watchdogs[actor].close()
 
     def state(self) -> tuple[Mapping[str, Any], ...]:
-        """Return what the servers keep, for people."""
+        """Return what the servers store, as text for people."""
         return self.workload.state()
 
     def verdict(self, answers: Mapping[str, str]) -> Sequence[Violation]:
@@ -106,9 +106,9 @@ class Experiment:
         return self.checker.check(self.workload.finish(self._of_clients(answers)))
 
     def ledger(self, answers: Mapping[str, str]) -> Mapping[str, int]:
-        """Return the figures at the end, by name."""
+        """Return the final figures by name."""
         return self.checker.ledger(self._of_clients(answers))
 
     def _of_clients(self, answers: Mapping[str, str]) -> Mapping[str, str]:
-        """Leave out the actors that are no clients, such as the worker of a queue."""
+        """Leave out the actors that are not clients, such as the worker of a queue."""
         return {name: answer for name, answer in answers.items() if name in self.names}

@@ -22,7 +22,7 @@ from servers.folder import RunFolder
 from servers.zookeeper import ZooKeeper
 
 RESPONSE_TIMEOUT = 10.0
-"""Seconds in which a server has to do what usually takes milliseconds."""
+"""Seconds within which a server must do what usually takes milliseconds."""
 LINE = "line"
 """The name that the steps touch."""
 
@@ -30,7 +30,7 @@ _numbers = count(1)
 
 
 class LineWorkload(LockWorkload):
-    """Each run has a lock, and so a line, of its own."""
+    """Each run has its own lock, and therefore its own queue."""
 
     def prepare(self) -> Mapping[str, Job]:
         self.lock = f"stock {next(_numbers)}"
@@ -52,18 +52,18 @@ class LineWorkload(LockWorkload):
 
     @abstractmethod
     def line_up(self, name: str, client: Any) -> str:
-        """Do what one client does. Returns what it is told."""
+        """Run one client, and return its answer."""
 
     @abstractmethod
     def end_session(self, name: str) -> None:
-        """In the thread of a client that has crashed: end its session."""
+        """End the session of a client that has crashed. Called in its thread."""
 
 
 class RunningServer:
     """A server in a folder of its own, until it is closed.
 
     Args:
-        kind: which server.
+        kind: the kind of server.
     """
 
     def __init__(self, kind: type[ZooKeeper] | type[Etcd]) -> None:

@@ -18,7 +18,7 @@ from lab.workloads.counter import sell
 from locking import Lock, LockUnavailable, RedisLock, ReentrantLock
 
 ONE_HOLDER_IS_NOT_ENOUGH = ("fence", "fence-on-write-only")
-"""Rungs on which two clients may be inside at the same time: what they protect is what is written."""
+"""Rungs on which two clients may hold the lock at the same time: these rungs protect the write, not the block."""
 
 
 class LockWorkload(Workload):
@@ -53,12 +53,12 @@ class LockWorkload(Workload):
         return rung(client, "stock", ttl=TTL, sleep=sleep, clock=self.sandbox.clock)
 
     def work(self, name: str, client: Any, lock: Lock) -> str:
-        """Do what one client does. Returns what it is told."""
+        """Run one client, and return its answer."""
         return sell(client, lock, self.inside(name))
 
     @contextmanager
     def inside(self, name: str) -> Iterator[None]:
-        """For the block, the client is inside: from the grant until its work is done, without the release."""
+        """Record that the client is inside inside the `with` block, from the grant to the end of its work."""
         self.history.enter(name)
         yield
         self.history.leave(name)

@@ -1,4 +1,4 @@
-"""Clients that are processes of their own: forked workers of a program. A thread here relays the steps of each."""
+"""Clients that run as separate processes: forked workers of a program. A thread here relays the steps of each."""
 
 from __future__ import annotations
 
@@ -131,13 +131,13 @@ class ProcessWorkload(LockWorkload):
 
 
 class MemoryWorkload(ProcessWorkload):
-    """The same, and the lock is in the memory of the processes."""
+    """Clients that are processes, with a lock in the memory of these processes."""
 
     in_memory = True
 
 
 class MachinesWorkload(MemoryWorkload):
-    """A and B are workers of one program; the clients after them run on another machine: in another program."""
+    """A and B are workers of one program; further clients run in another program, as on another machine."""
 
     interchangeable = False
 

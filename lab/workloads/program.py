@@ -40,10 +40,11 @@ class Work:
     Attributes:
         rung: the code of the rung, as `module:class`. This process imports no other rung.
         lock: the name of the lock.
-        redis_url: where the counter is.
-        ttl: of the lock, in seconds.
+        redis_url: URL of the Redis with the counter.
+        ttl: TTL of the lock, in seconds.
         now: the time on the schedule's clock.
-        in_memory: whether the lock is in memory. Then taking and freeing it send no command, and are steps themselves.
+        in_memory: whether the lock is in memory. Acquiring and releasing it then sends no command, so both are steps
+            themselves.
     """
 
     rung: str
@@ -58,7 +59,7 @@ class Worker:
     """Stands for the actor in the worker's process, and passes its calls on over a pipe.
 
     Args:
-        pipe: to the thread that relays them.
+        pipe: the pipe to the thread that relays them.
         now: the time on the schedule's clock.
     """
 
@@ -82,7 +83,7 @@ class Worker:
 
     @contextmanager
     def inside(self) -> Iterator[None]:
-        """For the block, the client is inside."""
+        """Record that the client is inside for the length of the `with` block."""
         self.tell("enters")
         yield
         self.tell("leaves")
@@ -97,7 +98,7 @@ class Worker:
 
 
 def main(descriptor: int) -> None:
-    """Do what is ordered over a descriptor, until its other end is closed."""
+    """Carry out the orders that arrive on a file descriptor, until its other end is closed."""
     # Lost leases are what the rungs show: do not log them.
     logging.disable(logging.WARNING)
     with Connection(descriptor) as control:
@@ -150,7 +151,7 @@ def _work(work: Work, pipe: Connection[Any, Any]) -> NoReturn:
 
 
 def _as_steps(lock: Any, worker: Worker) -> None:
-    """Make taking and freeing a lock in memory steps."""
+    """Make acquiring and releasing a lock in memory steps."""
     for name, does in (("take", "asks for the lock in its memory"), ("free", "frees the lock in its memory")):
         setattr(lock, name, _after_a_stop(getattr(lock, name), does, worker))
 

@@ -28,13 +28,13 @@ from locking.redis.ballot import Ballot
 from locking.redis.nodes import node_of
 
 NODE_TIMEOUT = 10.0
-"""Seconds: a node that runs answers sooner, and one that does not refuses at once."""
+"""Seconds, more than any node needs: a running node answers sooner, and a stopped one refuses at once."""
 PAUSE = 0.1
 """Seconds on the schedule's clock that a pause of random length takes."""
 RETRY_DELAY = 0.005
 """Seconds between two attempts of a client in a stress run: about as long as another client is inside."""
 MINORITY = "N"
-"""The name, in a schedule, of the two nodes that cannot be reached at first. Their step is to come back."""
+"""The name, in a schedule, of the actor that reconnects the two nodes that cannot be reached at first."""
 BACK = "back"
 VOTED = "redlock:stock"
 """The key that all nodes vote on."""
@@ -67,7 +67,7 @@ class PrimaryWorkload(LockWorkload):
 
 
 class RedlockWorkload(PrimaryWorkload):
-    """The lock is on five nodes. One step asks all of them, in one vote.
+    """The lock is on five nodes. One step asks all of them, in one ballot.
 
     Args:
         cluster: the nodes.
@@ -111,7 +111,7 @@ class StoppingBallot(Ballot):
         stop_before(PendingStep(does, "redis", writes=frozenset({VOTED})))
         super().hold(seconds)
         # An attempt to reach a silent node outlasts the vote, and the next vote may use it. Wait until every attempt
-        # has ended: otherwise it would be chance whether a node that comes back in the next step is reached.
+        # has ended: otherwise chance would decide whether a node that comes back in the next step is reached.
         wait(self._openings, NODE_TIMEOUT)
 
 

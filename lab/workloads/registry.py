@@ -83,7 +83,7 @@ def sale(demand: Demand = LAST_UNIT, *, seller: type[Seller], workload: type[Sto
     """Return the builder of a stock experiment.
 
     Args:
-        demand: what the clients want.
+        demand: the units in stock and what the clients want.
         seller: who sells.
     """
 
@@ -199,7 +199,7 @@ ON_SERVERS = frozenset(
         "etcd",
     }
 )
-"""Rungs whose experiments need servers of their own: only samples of their schedules are run, and no visitor plays."""
+"""Rungs whose experiments need their own servers: only samples of their schedules run, and visitors cannot play."""
 WITH_A_MINORITY = frozenset({"redlock", "redlock-no-fsync", "redlock-replicated-nodes", "redlock-clock-jump"})
 WITH_A_WORKER = frozenset({"lua-queue"})
 
@@ -208,13 +208,13 @@ def new_experiment(entry: LadderEntry, sandbox: Sandbox, clients: int | None = N
     """Return the experiment of a rung.
 
     Args:
-        clients: how many; None: as many as it takes to show the rung.
+        clients: number of clients; None: as many as the rung needs.
     """
     return BUILDERS[entry.slug](entry, sandbox, NAMES[: clients or entry.clients])
 
 
 def actors(entry: LadderEntry, clients: int) -> tuple[str, ...]:
-    """Return the actors of a rung, by the names in its schedules: so many clients, and those that work for them."""
+    """Return the names of a rung's actors in schedules: this many clients, and the helpers that work for them."""
     helpers = (MINORITY,) if entry.slug in WITH_A_MINORITY else (WORKER,) if entry.slug in WITH_A_WORKER else ()
     return (*NAMES[:clients], *helpers)
 

@@ -1,6 +1,6 @@
-"""Who sells in a stock experiment: a rung from the lab's tables, or a strategy from the shop's tables.
+"""The sellers of stock experiments: a rung that uses the lab's tables, or a strategy that uses the shop's tables.
 
-A seller also says what its tables hold at the end. It implements `lab.checkers.stock.Records`.
+A seller also reports what its tables contain at the end. It implements `lab.checkers.stock.Records`.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from shop.sold import saved
 
 SKU = "unit"
 KEY = "key of "
-"""Begins the idempotency key of a client's request; the client's name follows."""
+"""The beginning of the idempotency key of a client's request; the client's name follows."""
 WAIT = 60.0
 """Seconds of real time that a buyer waits for a lock: longer than any schedule takes."""
 SEGMENTS = 2
@@ -62,7 +62,7 @@ class Seller(ABC):
     Args:
         entry: the rung.
         units: how many there are.
-        history: of the run.
+        history: the history of the run.
     """
 
     repairs = False
@@ -75,7 +75,7 @@ class Seller(ABC):
 
     @abstractmethod
     def open(self) -> tuple[Strategy, Save]:
-        """Stock up and open the sale. Returns the strategy, and how it saves orders."""
+        """Fill the stock and open the sale. Return the strategy, and its function that saves orders."""
 
     @abstractmethod
     def load(self) -> None:
@@ -98,7 +98,7 @@ class Seller(ABC):
 
     @abstractmethod
     def rows(self) -> Sequence[Mapping[str, Any]]:
-        """Return what Postgres keeps, for people."""
+        """Return what Postgres stores, as text for people."""
 
 
 class RungSeller(Seller):
@@ -137,7 +137,7 @@ class RungSeller(Seller):
 
 
 class OneSegmentSeller(RungSeller):
-    """A rung with segments that sends every buyer to the first: a random choice would be no part of the schedule."""
+    """A rung with segments that sends every buyer to the first one, since a schedule cannot repeat a random choice."""
 
     def make_rung(self) -> StockRung:
         rung = cast("SegmentedKeys", super().make_rung())
@@ -217,7 +217,7 @@ class QueueSeller(StrategySeller):
         reconcile(grace=0)
 
     def work(self) -> str:
-        """Save what is queued, as a worker does. Returns what it has done."""
+        """Save the queued orders as a worker does, and return a description of the work."""
         strategy = cast("LuaQueue", STRATEGIES[self.entry.slug]())
         return f"took {strategy.work(save, reject, saved)} off the queue"
 

@@ -27,7 +27,7 @@ WORKER = "W"
 
 @dataclass(frozen=True)
 class Demand:
-    """What there is, and what the clients want.
+    """The units in stock, and what the clients want.
 
     Attributes:
         units: how many units there are.
@@ -48,7 +48,7 @@ class Demand:
         return f"{KEY}{NAMES[0] if self.same_request else name}"
 
     def customer(self, name: str) -> int:
-        """Return the id of the customer that a client is."""
+        """Return the customer id of a client."""
         return 1 + (0 if self.same_request else NAMES.index(name))
 
 
@@ -117,7 +117,7 @@ class StockWorkload(Workload):
         return SOLD if placement == Placement.COMMITTED else QUEUED
 
     def finish(self, answers: Mapping[str, str]) -> Mapping[str, str]:
-        """Let the shop repair what a crash has left, and let refused clients order again when no other is active."""
+        """Let the shop repair what a crash has left. Then let refused clients order again, one at a time."""
         with self.sandbox.as_default():
             self.seller.repair()
             refused = [name for name, answer in answers.items() if answer.startswith(REFUSED)]

@@ -1,7 +1,7 @@
-"""Clients whose lock is on ZooKeeper. Each has a session, and each request of it is a step.
+"""Clients whose lock is on ZooKeeper. Each has a session, and each request of the session is a step.
 
-Time ends no session: a thread of its own keeps it alive for as long as the process lives and is not paused, so only the
-time of the leases passes.
+The passing of time ends no session here: a separate thread keeps a session alive while its process runs and is not
+    paused. So only the TTLs of the leases pass.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from servers import zookeeper
 from servers.zookeeper import ZooKeeper
 
 LONGEST_WAIT = 1e6
-"""Seconds. A longer wait counts as one without end."""
+"""Seconds. A longer wait counts as infinite."""
 
 
 class ZooKeeperWorkload(LineWorkload):
@@ -109,7 +109,7 @@ class StoppingClient(KazooClient):  # type: ignore[misc, unused-ignore]
 
 
 class _Handler(SequentialThreadingHandler):  # type: ignore[misc, unused-ignore]
-    """kazoo's threads, and the events that an actor waits for."""
+    """kazoo's threads, and the events for which an actor waits."""
 
     client: StoppingClient
 

@@ -1,7 +1,7 @@
 """Track one: the locks that people ship, each repaired by a later one.
 
-`LOCKS` has the flawed ones, one file each. `SOUND` names the code of the sound ones: `fence`, which is the part of the
-store and not a lock, is in this folder too; the others are locks that you may ship.
+`LOCKS` has the flawed ones, one file each. `SOUND` names the code of the sound ones. `fence` is in this folder too: it
+is a part of the store and not a lock. The others are locks that you may use in production.
 """
 
 from kazoo.recipe.lock import Lock as KazooRecipe

@@ -9,10 +9,10 @@ from locking import RedisLock
 class OnePrimaryWithReplicas(FaultRung):
     """Flawed: a replica that becomes primary knows only what had reached it by then.
 
-    The lock is the `RedisLock` that you may ship. The flaw is asynchronous replication. The schedule that breaks it:
-    the primary grants A the lock and is lost before it replicates the grant. A replica is promoted that does not know
-    A, and it grants B the lock. Both leases look valid until A's next renewal is refused, up to a third of the TTL
-    later. That is time enough to sell.
+    The lock is the sound `RedisLock`. The flaw is asynchronous replication. The schedule that breaks it:
+    the primary grants A the lock and is lost before it replicates the grant. A replica without A's grant is promoted,
+    and it grants B the lock. Both leases look valid until A's next renewal is refused, up to a third of the TTL later.
+    That is time enough to sell.
 
     With `wait_for_replicas=1` this schedule ends well: a grant that no replica has is an error. That narrows the gap
     and does not close it. With two replicas, A's grant may be on one of them while the other is promoted, and two

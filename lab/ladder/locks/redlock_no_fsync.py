@@ -9,7 +9,7 @@ from locking import Redlock
 class RedlockNoFsync(FaultRung):
     """Flawed: two majorities share a node, which does not help when that node forgets.
 
-    The lock is the `Redlock` that you may ship. The flaw is how its nodes store their grants. The schedule that breaks
+    The lock is the sound `Redlock`. The flaw is how its nodes store their grants. The schedule that breaks
     it: two of five nodes cannot be reached, and the other three grant A the lock. One of the three loses power and
     restarts without the grant, and the two nodes come back. B asks. These three nodes know no lock, and three are a
     majority.

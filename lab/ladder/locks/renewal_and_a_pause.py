@@ -9,7 +9,7 @@ from locking import RedisLock
 class RenewalAndAPause(FaultRung):
     """Flawed: a lock expires by itself, and nothing makes its holder check before it writes.
 
-    The lock is the `RedisLock` that you may ship. It is right to let B in: a holder that is silent for a whole TTL may
+    The lock is the sound `RedisLock`. It is right to let B in: a holder that is silent for a whole TTL may
     be dead. The schedule that breaks it: A acquires the lock and reads the stock. Its process is paused for longer than
     the TTL (garbage collection, SIGSTOP, a virtual machine that is moved), and its watchdog with it. B acquires the
     lock, reads the same stock and writes. A wakes and overwrites that.

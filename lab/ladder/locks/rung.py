@@ -1,4 +1,4 @@
-"""What the lock rungs share: their claims, waiters that poll, and the counter that they protect.
+"""Shared by the lock rungs: their claims, waiters that poll, and the counter that they protect.
 
 A rung implements two methods: `take` acquires the lock and `free` releases it. The difference between these methods of
 two neighbouring rungs is the lesson.
@@ -51,7 +51,7 @@ class Rung:
         preemptions: highest number of preemptions that its witness needs. A preemption stops a client that could go on.
         survives: the faults that do not break it, each on its own:
             `late release`: the TTL runs out after the work and before the release.
-            `tick`: the holder's watchdog renews, and its command is on the way while the clients go on.
+            `tick`: the holder's watchdog renews, and the clients go on while its command is on the way.
             `expiry`: the TTL runs out while the holder works; a lock with a watchdog is renewed.
             `pause`: a holder and its watchdog stand still for longer than the TTL.
             `crash`: the holder's process dies, before or after any of its commands.
@@ -78,7 +78,7 @@ class FaultRung(Rung):
     """A claim about a fault, `broken_by`, that a sound lock does not survive.
 
     Attributes:
-        lock: the lock, which you may ship.
+        lock: the lock, which is sound and may be used in production.
     """
 
     lock: ClassVar[type[Lock]]
@@ -88,8 +88,8 @@ class LockRung(Rung, Lock):
     """A lock whose waiters poll. Its `capabilities` are what its users rely on, not what it achieves.
 
     Args:
-        client: a client that returns bytes, which is redis-py's default. The counter is on the same server.
-        name: of the lock.
+        client: a client that returns bytes (redis-py's default). The counter is on the same server.
+        name: name of the lock.
         ttl: seconds after which a grant expires, on rungs whose lock expires.
         on_lost: called once with the lease when the holder notices that it has expired.
         sleep: sleeps for a number of seconds.

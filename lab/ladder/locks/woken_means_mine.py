@@ -16,7 +16,7 @@ class WokenMeansMine(Rung, ZooKeeperLock):
     with its session. C is woken and enters beside A. As long as no waiter dies or gives up, the code is right, so a
     test with two clients passes.
 
-    Fixed by reading the queue again, and sleeping behind the node that is then before one's own: `zookeeper`. Source:
+    Fixed by reading the queue again, and then watching the node that is now next in front: `zookeeper`. Source:
     article 002, section 3.4, whose published listing does this.
     """
 

@@ -1,4 +1,4 @@
-"""What the rungs share in which Redis alone decides: a counter per sku, and an order without a check in Postgres."""
+"""Shared by the rungs in which Redis alone decides: a counter per sku, and an order without a check in Postgres."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ end
 
 
 class LuaOffByOne(CounterRung):
-    """Flawed: a script runs alone and does what it says, and zero is not below zero.
+    """Flawed: the script is atomic, but it compares with zero, and zero is not below zero.
 
     The schedule that breaks it: A buys the last unit, and the counter is 0. The script lets B in too, and only then is
     the counter below zero. N units are sold N + 1 times, every time and without any load. A test with stock for a

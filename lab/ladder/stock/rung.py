@@ -1,4 +1,4 @@
-"""What the stock rungs share: their claims, their locks, and two ways to subtract."""
+"""Shared by the stock rungs: their claims, their locks, and two ways to subtract."""
 
 from __future__ import annotations
 

@@ -134,7 +134,7 @@ def _report(lines: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _table(lines: Mapping[str, Mapping[str, Any]], slugs: Sequence[str]) -> Table:
-    # Fit into 80 columns: only the words wrap, and there is no column for what was not asked.
+    # Fit into 80 columns: only text columns wrap, and columns that were not asked for are left out.
     words = [Column("breaks", min_width=10), Column("by", min_width=7)]
     columns = [Column("rung", no_wrap=True), Column("claim", no_wrap=True), *words]
     columns += [Column("verdict", no_wrap=True)] if lines else []

@@ -36,7 +36,7 @@ class Argument:
     text: str
 
     def ratio(self, better: Measurement, worse: Measurement) -> float:
-        """Return how many times better the one is; 0: there is nothing to compare."""
+        """Return how many times better the first one is; 0 if there is nothing to compare."""
         figures = getattr(better, self.field), getattr(worse, self.field)
         more, less = figures if self.field == "per_s" else reversed(figures)
         return more / less if more and less else 0.0

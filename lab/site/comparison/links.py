@@ -18,7 +18,7 @@ class ComparisonLink:
     """A link to a row of the comparison.
 
     Attributes:
-        address: of the row.
+        address: address of the row.
         name: of the measured strategy or lock.
         figure: the first figure of the row, with its heading.
     """

@@ -26,7 +26,7 @@ class SortOrder:
 
 @dataclass(frozen=True)
 class Heading:
-    """A column heading: the address behind it, and the present order as the value of `aria-sort`."""
+    """A column heading: the address behind it, and the current order as the value of `aria-sort`."""
 
     title: str
     unit: str
@@ -77,7 +77,7 @@ def comparison_table(part: Part, measured: Measured | None, orders: Mapping[Part
 
     Args:
         part: the part.
-        measured: what is stored of it; None: nothing.
+        measured: the stored results of the part, or None.
         orders: the order of each part. The headings keep the order of the other part in their addresses.
     """
     order = orders[part]

@@ -1,4 +1,4 @@
-"""A visitor's session as scheduler. Its address holds all of it; the server stores nothing."""
+"""A visitor's session as scheduler. The page's address contains all of it; the server stores nothing."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from lab.site.page import PageRefused
 from lab.workloads.registry import actors
 
 MOST_CHOICES = 60
-"""Choices that an address may hold."""
+"""Maximum number of choices in an address."""
 CLIENT_COUNTS = (2, 3, 4)
 
 

@@ -32,7 +32,7 @@ RETRY_SECONDS = 2
 REPLAY_SECONDS = 10.0
 """Seconds after which a replay takes no further step, because other visitors wait for its sandbox."""
 VISITORS = 4
-"""Visitors of one process who may replay a schedule or wait for a sandbox. The other threads are the shop's."""
+"""Maximum number of visitors per process who replay a schedule or wait for a sandbox. The shop needs other threads."""
 
 _slots = BoundedSemaphore(VISITORS)
 
@@ -67,7 +67,7 @@ def replay_for_page(
 
 
 def offered_faults(entry: LadderEntry) -> Sequence[Fault]:
-    """Return the faults that a rung survives, that break it, or that break a rung which it fixes."""
+    """Return the faults that a rung survives, those that break it, and those that break a rung which it fixes."""
     fixed = [other.broken_by for other in LADDER.values() if other.fixed_by == entry.slug]
     faults = {*entry.survives, entry.broken_by, *fixed}
     return [fault for fault in get_args(Fault) if fault in faults]

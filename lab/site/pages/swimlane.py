@@ -16,7 +16,7 @@ ROW = 34
 TAIL = 24
 """Height in pixels below the last row, so that the bands show the state after it."""
 LONGEST_VALUE = 12
-"""Longest value that is shown in full. A longer one is an owner token, of which the first letters are enough."""
+"""Maximum length of a value that is shown in full. A longer one is an owner token; its first letters are enough."""
 SERVERS = {"redis": "Redis", "postgres": "Postgres", "zookeeper": "ZK", "etcd": "etcd"}
 
 BandKind = Literal["inside", "together", "waits"]
@@ -67,15 +67,15 @@ class StepRow:
     """A step.
 
     Attributes:
-        number: from 1.
-        who: the actor; empty: a fault that affects all clients.
+        number: number of the step, from 1.
+        who: the actor; empty for a fault that affects all clients.
         does: the description of the step.
         mark: the symbol that is drawn.
-        y: the middle of its row, in pixels.
+        y: vertical position of the middle of its row, in pixels.
         start, end: the two ends of its arrow in percent of the width, the actor's first.
         source: the line of source that took the step, as `file:line`; empty: none.
         forced: whether there was no other choice.
-        entered: the actors that are inside together from this step on; empty: no new one entered here.
+        entered: the actors that hold the lock together from this step on; empty if none entered here.
         panel: index of the panel with the state after the step.
     """
 

@@ -123,7 +123,7 @@ def _replay(session: PlaySession) -> Trace:
     """Replay a visitor's schedule.
 
     Raises:
-        PageRefused: it cannot be replayed, now or at all.
+        PageRefused: it cannot be replayed, either now or ever.
     """
     try:
         return replay_for_page(session.slug, session.schedule, session.clients, lenient=session.lenient)

@@ -1,1 +1,1 @@
-"""The race: the same burst of customers on several ways of selling, one after the other, on a page to watch."""
+"""The race: the same burst of customers on several ways of selling, one after the other, shown live on a page."""

@@ -31,7 +31,7 @@ FOLDER = "race"
 BURST_SECONDS = 15
 """Seconds after which no more customers come to a racer, and those who were told to try again give up."""
 STOP_SECONDS = 15
-"""Seconds in which a child has to stop what it started, before it is killed."""
+"""Seconds within which a child must stop what it started, before it is killed."""
 HEARTBEAT_SECONDS = 1.0
 """Longest time in seconds between two signs of life of a race that reports nothing."""
 
@@ -51,7 +51,7 @@ def run_child(race: Race, lease: Lease) -> None:
 
     Args:
         race: the race; its state is updated.
-        lease: the lease of the one race at a time. The child is stopped when it is lost.
+        lease: the lease of the lock that allows one race at a time. The child is stopped when the lease is lost.
     """
     with tempfile.TemporaryFile() as stderr:
         with subprocess.Popen(

@@ -32,5 +32,5 @@ class RaceForm(forms.Form):
         chosen: list[str] = self.cleaned_data["racers"]
         if len(chosen) > MOST_RACERS:
             raise forms.ValidationError(_("Choose at most %(most)d.") % {"most": MOST_RACERS})
-        # In the order of the page, in whatever order the browser sent them.
+        # Sort them as on the page: the browser may send them in any order.
         return [name for name in RACERS if name in chosen]

@@ -26,7 +26,7 @@ class QuotaUsed(Exception):
 def charge(race: Race, visitor: str) -> None:
     """Charge a race's time limit to its visitor's hour, which begins with the first race.
 
-    The limit is charged in advance, so that a race whose process dies has been paid for.
+    The whole limit is charged in advance, so a race whose process dies is charged too.
 
     Raises:
         QuotaUsed: too little is left.
@@ -40,12 +40,12 @@ def charge(race: Race, visitor: str) -> None:
 
 
 def refund(race: Race, visitor: str, seconds: float) -> None:
-    """Give back what a race has not used of its time limit.
+    """Refund the part of its time limit that a race has not used.
 
     Args:
         race: the race, charged before.
         visitor: the visitor who was charged.
-        seconds: what it took.
+        seconds: how long the race took.
     """
     client, key = get_redis_connection("default"), quota_key(visitor)
     if client.exists(key):  # The visitor's hour may be over, and a new key would never expire.

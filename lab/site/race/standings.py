@@ -1,4 +1,4 @@
-"""What the page shows of a race: a row for each racer on common scales, and one sentence about the whole."""
+"""What the page shows of a race: a row for each racer on common scales, and a sentence about the race as a whole."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def _row(racer: Racer, race: Race, units: float, slowest: float) -> RacerRow:
 
 
 def title_of(name: str) -> str:
-    """Return the title of a rung in the reader's language; empty: a strategy without a rung."""
+    """Return the title of a rung in the reader's language; empty for a strategy without a rung."""
     return _(LADDER[name].title) if name in LADDER else ""
 
 
@@ -119,7 +119,7 @@ def _verdict(racer: Racer, race: Race) -> tuple[str, str]:
 
 
 def reasons(result: dict[str, Any]) -> Iterator[str]:
-    """Yield what is broken, each in a few words."""
+    """Yield each violation in a few words."""
     if result["oversold"]:
         yield _("%(units)d sold beyond the stock") % {"units": result["oversold"]}
     if result["on_hand"] < 0:

@@ -34,7 +34,7 @@ def start_race(names: Sequence[str], *, clients: int, stock: int, visitor: str) 
     """Start a race and return while it runs.
 
     Args:
-        names: of rungs and strategies, each once.
+        names: names of rungs and strategies, each once.
         clients: customers who ask at the same time.
         stock: units for each racer.
         visitor: IP address of the visitor who starts it.

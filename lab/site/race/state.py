@@ -25,12 +25,12 @@ class Racer:
     """One way of selling, and its progress.
 
     Attributes:
-        name: of a rung or a strategy.
+        name: name of a rung or a strategy.
         wanted: orders that will be tried; 0 until its burst begins.
         answered: customers who were told that they have bought.
         refused: customers who were told that it is sold out.
         busy: how often a customer was told to try again.
-        p50_ms: median wait in milliseconds of the customers who were answered last; 0: no customer yet.
+        p50_ms: median wait in milliseconds of the customers who were answered last; 0 before the first answer.
         p99_ms: the 99th percentile of the same.
         result: the verdict, counted from the tables; see `manage.py rush`.
         holds: whether no unit was sold twice, lost or withheld.
@@ -90,7 +90,7 @@ class Race:
         return START_SECONDS + RACER_SECONDS * len(self.racers)
 
     def update(self, line: dict[str, Any]) -> None:
-        """Take over one line of the child's output."""
+        """Update the state from one line of the child's output."""
         racer = next(racer for racer in self.racers if racer.name == line["name"])
         for name in ("wanted", "answered", "refused", "busy", "result", "holds", "error"):
             if name in line:
@@ -109,7 +109,7 @@ class Race:
 
 
 def find_race(race: UUID) -> Race | None:
-    """Return the race with this id; None: there was none in the last hour.
+    """Return the race with this id, or None if there was none in the last hour.
 
     Raises:
         RedisError: Redis did not answer.

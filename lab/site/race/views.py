@@ -1,4 +1,4 @@
-"""The pages of the race: choose the racers, and watch the race."""
+"""The pages of the race: one to choose the racers, one to watch the race."""
 
 from __future__ import annotations
 
