@@ -25,7 +25,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:
-    """Say in the header of a run that it leaves the slow tests out."""
+    """Say in the header of a run that it leaves out the slow tests."""
     return ["slow tests are left out; run them with: make test-slow"] if config.option.markexpr == "not slow" else []
 
 
@@ -109,7 +109,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: SLOW.index(item.path.stem) if item.path.stem in SLOW else len(SLOW))
     for item in items:
         if getattr(item, "originalname", item.name) in getattr(getattr(item, "cls", None), "FAILS", ()):
-            # Other exceptions still fail the run: a server that does not start proves nothing about the lock.
+            # Other exceptions still fail the run: a server that fails to start proves nothing about the lock.
             broken = getattr(item.cls, "FAILS_WITH", (AssertionError, pytest.fail.Exception, LeaseLost, LockTimeout))
             item.add_marker(pytest.mark.xfail(strict=True, raises=broken, reason="declared to fail"))
 

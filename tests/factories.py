@@ -91,7 +91,7 @@ def on_sale(
     closes: timedelta = timedelta(hours=1),
     preheat: bool = True,
 ) -> OnSale:
-    """Create a sale of products that are in stock. It is open and preheated unless its window says otherwise."""
+    """Create a sale of products in stock. The sale is open and preheated unless its window says otherwise."""
     now = timezone.now()
     sale = Sale.objects.create(
         name=f"Sale by {strategy}", opens_at=now + opens, closes_at=now + closes, strategy=strategy
@@ -134,7 +134,7 @@ def begin(pool: ThreadPoolExecutor, body: Callable[[], T]) -> Future[T]:
 
 
 def at_once(*bodies: Callable[[], T]) -> list[T | Exception]:
-    """Run every body in its own thread and on its own connection, all from the same moment.
+    """Run every body in its own thread and on its own connection, all at the same time.
 
     Returns:
         The result of each, or the exception that it raised.
@@ -225,7 +225,7 @@ def meeting_before_the_write(*buyers: Callable[[], T], waiting: Callable[[], int
     This forces the schedule that breaks a check made before the write: nobody writes before everybody has read.
 
     Args:
-        waiting: returns how many buyers wait inside this process, where no server sees it.
+        waiting: returns how many buyers wait inside this process, which no server can see.
     """
     arrived: list[int] = []
     answered: list[int] = []
@@ -263,7 +263,7 @@ def meeting_before_the_write(*buyers: Callable[[], T], waiting: Callable[[], int
 def waiting_in_postgres() -> int:
     """Count the sessions that wait for a lock in Postgres, except those that `locking` opens for its own locks."""
     with connection.cursor() as cursor:
-        # pg_stat_activity alone will not do: inside a transaction it keeps showing its first snapshot.
+        # pg_stat_activity alone is not enough: inside a transaction it keeps showing its first snapshot.
         cursor.execute(
             "SELECT count(DISTINCT pid) FROM pg_locks LEFT JOIN pg_stat_activity USING (pid)"
             " WHERE NOT granted AND coalesce(application_name, '') NOT LIKE %s",
@@ -284,7 +284,7 @@ def _is_acquire(frame: FrameType) -> bool:
 
 
 def nobody(requests: Collection[UUID]) -> set[UUID]:
-    """A `Saved` callable for tests without requests in flight: no request has become an order."""
+    """A `Saved` callable for tests without requests in progress: no request has become an order."""
     return set()
 
 

@@ -21,8 +21,8 @@ def use() -> Path | None:
     """Create the folder and make it the place of temporary files for this process and its children.
 
     Returns:
-        The folder. None when `TMPDIR` is set, and where memory will not do: Docker gives a container 64 MB there and
-        forbids to execute files.
+        The folder. None when `TMPDIR` is set, or when memory is unsuitable: Docker gives a container 64 MB and forbids
+        executing files there.
     """
     if "TMPDIR" in os.environ:
         return None

@@ -39,5 +39,5 @@ from tests.waiting import PATIENCE  # noqa: E402
 DATABASES["default"]["OPTIONS"]["options"] = f"-c lock_timeout={3 * PATIENCE:.0f}s"
 
 PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
-# Look for static files when they are requested, not each time that a test makes a client.
+# Look for static files on request, not each time a test makes a client.
 WHITENOISE_AUTOREFRESH = True

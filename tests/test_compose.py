@@ -97,7 +97,7 @@ def substitute(node: Any, variables: Mapping[str, str]) -> Any:
 
 
 def rendered(variables: Mapping[str, str] = SECRETS) -> dict[str, Any]:
-    """Return the services as Compose starts them. A name without a value is passed on if it is set."""
+    """Return the services as Compose starts them. A variable without a value gets it from `variables`."""
     services = substitute(load()["services"], {**variables, **PROJECT})
     for service in services.values():
         given = service.get("environment", {})
@@ -144,7 +144,7 @@ def unread(compose: dict[str, Any]) -> set[str]:
 
 
 def run(code: str, *arguments: str, service: str = "web", **changed: str | None) -> subprocess.CompletedProcess[str]:
-    """Run Python in the environment of a service only; a change to None removes a variable."""
+    """Run Python with only the environment of a service. A change to None removes a variable."""
     given = {**rendered()[service]["environment"], **changed}
     environment = {name: value for name, value in given.items() if value is not None}
     command = [sys.executable, "-c", code, *arguments]
@@ -376,7 +376,7 @@ def test_a_health_check_over_http_believes_the_answer(
             self.end_headers()
 
         def log_message(self, *_: Any) -> None:
-            """Nothing to say."""
+            """Log nothing."""
 
     kind, python, option, code = rendered()[service]["healthcheck"]["test"]
     with HTTPServer(("127.0.0.1", 0), Answer) as server:

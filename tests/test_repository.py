@@ -34,7 +34,7 @@ def parsed(file: Path) -> Any:
 
 
 def errors(schema: str, document: Any) -> list[str]:
-    """Return what a schema that check-jsonschema brings finds wrong with a document."""
+    """Return the errors that a schema of check-jsonschema finds in a document."""
     rules = get_builtin_schema(schema)
     kind = validator_for(rules, default=Draft202012Validator)
     return [f"{error.json_path}: {error.message}" for error in kind(rules).iter_errors(document)]

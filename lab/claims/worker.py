@@ -16,7 +16,7 @@ from typing import Any, Literal
 from lab.claims.interrupts import insist
 
 JobName = Literal["check", "remeasure", "search", "deep", "stress"]
-"""A job on one rung: `verify.check`, `verify.remeasure`, `verify.search`, `verify.deep`, or the stress runs (`stress.stress`)."""
+"""A job on one rung: the function of `lab.claims.verify` with this name, or the stress runs (`stress.stress`)."""
 
 STOP_SECONDS = 3.0
 """Seconds in which such a process has to clean up when it is told to end, before it is killed."""

@@ -27,7 +27,7 @@ ONLY_PARSED = {
     "serve": "runs until it is stopped; tests/loadtest runs it",
     "servers": "stops what the tests run on; tests/servers runs it",
 }
-"""Why a command of `manage.py` is parsed and not run here."""
+"""Commands of `manage.py` that are only parsed here, and why they are not run."""
 PARSE = """
 import argparse, runpy, sys
 parse = argparse.ArgumentParser.parse_args

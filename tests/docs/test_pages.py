@@ -1,4 +1,4 @@
-"""What README and docs say of files, log lines and problem types is so."""
+"""README and docs are right about files, log lines and problem types."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ def test_the_samples_run(page: str, live_server: Any, redis: Redis, settings: An
 
 
 def run_in_shell(text: str) -> None:
-    """Run the blocks with curl as one script. What each answers has the status, headers and fields that follow it."""
+    """Run the blocks with curl as one script. Answers have the status, headers and fields that the page shows."""
     pairs: list[tuple[str, str]] = []
     for kind, block in BLOCK.findall(text):
         if kind == "sh" and "curl " in block:

@@ -18,7 +18,7 @@ CUTS = 4
 DOWNTIME = 0.2  # seconds until a killed server is started again, at most
 
 InjectFault = Callable[[Parts, Crowd, Random], int]
-"""Causes the fault, and returns how many times."""
+"""Causes the fault, and returns how often it happened."""
 
 
 def kill_web_process(parts: Parts, crowd: Crowd, random: Random) -> int:
@@ -70,7 +70,7 @@ def cut(proxy: CuttableProxy, crowd: Crowd, random: Random, within: Mapping[Dire
     """Cut one connection after the other, each in the middle of a call, until the burst is over.
 
     Args:
-        within: the most bytes before a cut: a few orders of the strategy that sends least.
+        within: maximum number of bytes before a cut: a few orders of the strategy that sends the fewest bytes.
     """
     before = proxy.cuts
     for number in range(before + 1, before + CUTS + 1):

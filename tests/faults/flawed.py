@@ -1,4 +1,4 @@
-"""Flawed strategies that lose something when a part of the shop is killed: negative controls of the rounds."""
+"""Flawed strategies that lose stock or orders when a part of the shop is killed: negative controls of the rounds."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from inventory.strategies.lua import Lua
 from inventory.strategies.lua_queue import LuaQueue
 from shop.models import Sale
 
-WINDOW = 0.1  # seconds for which a flaw is open: before the commit, or before its outcome is known
+WINDOW = 0.1  # seconds for which a flaw can show: before the commit, or before its outcome is known
 
 
 class AnswersEarly(Strategy):

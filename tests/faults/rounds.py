@@ -55,7 +55,7 @@ def play(parts: Parts, *, strategy: str, fault: str, seed: str) -> dict[str, Any
     purchases = [purchase_of(each, sale, random_cart(list(products.values()), random), random) for each in customers]
 
     parts.ended.clear()
-    # Units that a dead process reserved keep buyers busy until they are reconciled, so let purchases be postponed.
+    # Units that a dead process reserved keep buyers busy until they are reconciled, so allow purchases to be postponed.
     with Crowd(parts.shop.port, purchases, busy=BUSY) as crowd:
         crowd.wait_until(moment)
         time.sleep(pause)  # into the middle of a call
@@ -171,7 +171,7 @@ def sku_of(counter: str) -> str:
 
 
 def lasting_drift(skus: Mapping[str, int]) -> int:
-    """Return the drift that stays: a worker may write between our reads of Redis and Postgres."""
+    """Return the drift that stays: a worker may write between the two reads, of Redis and of Postgres."""
     deadline = time.monotonic() + WRITTEN
     while (drift := drift_in_redis(skus)) and time.monotonic() < deadline:
         time.sleep(0.05)

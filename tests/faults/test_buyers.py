@@ -1,4 +1,4 @@
-"""What a buyer counts as an answer decides the verdict of a round."""
+"""Which responses a buyer counts as answers. The verdict of a round depends on that."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ class StrategyConformance(ABC):
 
     @staticmethod
     def sell(strategy: Strategy, ledger: Ledger, *carts: Sequence[tuple[str, int]]) -> dict[str, int]:
-        """Place one order a cart, all at once, and count the final answers."""
+        """Place one order per cart, all at the same time, and count the final answers."""
         orders = [new_request(*cart) for cart in carts]
         return tally(at_once(*[partial(to_the_end, strategy, order, ledger.save) for order in orders]))
 

@@ -32,7 +32,7 @@ def fails(error: BaseException) -> Save:
 
 
 def after(look: Callable[[], object], save: Save) -> Save:
-    """A Save that looks first."""
+    """A Save that calls `look` first."""
     return lambda orders: (look(), save(orders))[1]
 
 

@@ -51,7 +51,7 @@ def units_of(strategy: Segmented, sku: str = "a") -> list[int]:
 
 
 class Locks:
-    """Makes the shop's locks, and keeps which were asked for; `before` is called first."""
+    """Makes the shop's locks and records which were requested; calls `before` first."""
 
     def __init__(self, before: Callable[[str, int], object] = lambda sku, number: None) -> None:
         self.asked: list[tuple[str, int]] = []
@@ -64,13 +64,13 @@ class Locks:
 
 
 def second_order_of_the_last_unit(strategy: Segmented, ledger: Ledger, redis: Redis) -> Any:
-    """The answer to an order that comes while the first one is in its save, which then fails."""
+    """Return the answer to an order that arrives while an earlier order is being saved. The earlier save then fails."""
     put_on_sale(strategy, a=1)
     comes, answers = threading.Event(), []
 
     def second() -> None:
         comes.wait(PATIENCE)
-        strategy.forget("a")  # As another process, which has read nothing yet.
+        strategy.forget("a")  # As in another process, which has read nothing yet.
         try:
             answers.append(buy(strategy, ledger, ("a", 1)))
         except SoldOut as refused:

@@ -1,4 +1,4 @@
-"""The batcher: concurrent calls share a batch, which starts after they came, and hold no connection while they wait."""
+"""The batcher: concurrent calls share a batch, which starts after they arrive, and wait without a connection."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def batcher() -> Batcher[str, int]:
 
 @pytest.fixture
 def submit(batcher: Batcher[str, int], counting: Counting) -> Iterator[Submit]:
-    """Submit in a thread, and return once that leads a batch or waits."""
+    """Submit in a thread, and return once the thread leads a batch or waits."""
     pool = ThreadPoolExecutor(8)
 
     def start(request: str) -> Future[int]:

@@ -1,4 +1,4 @@
-"""The counters. Each guard of a script has its negative control: the same calls with the script without it."""
+"""The counters. Each guard of a script has its negative control: the same calls to a script without that guard."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def test_a_lost_answer_is_given_back(redis: Redis, no_redis: Redis, lost: str) -
         Redis(connection_pool=ConnectionPool(connection_class=Cut, path=path, retry=None, retry_on_timeout=False))
     )
     first, order = take(load(counters, a=3), ("a", 1)), new_request(("a", 1))
-    counters.give_back(first.id, first.skus)  # The server knows the scripts from now on.
+    counters.give_back(first.id, first.skus)  # From here on, the server has the scripts cached.
     if lost == "its return too":
         counters._end_reservation = Counters(no_redis)._end_reservation
     Cut.cut_next = True

@@ -29,7 +29,7 @@ ORDERED_OR_NOT = pytest.mark.parametrize(
 
 
 def unordered(order: OrderRequest) -> OrderRequest:
-    """The same order with its items reversed, which its constructor refuses."""
+    """Return the same order with its items reversed. The constructor would refuse that."""
     object.__setattr__(order, "items", order.items[::-1])
     return order
 

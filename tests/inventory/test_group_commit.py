@@ -1,4 +1,4 @@
-"""`group-commit`: waiting orders are saved together; an order waits for no company, and fails alone."""
+"""`group-commit`: waiting orders are saved together; an order never waits for others to join, and fails alone."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_waiting_orders_are_saved_together(gate: Gate, place: Place, ledger: Led
 
 
 def test_scarce_units_go_in_order_of_arrival(place: Place, ledger: Ledger) -> None:
-    """An order that is too large does not keep a smaller one behind it from the units left."""
+    """An order that is too large does not stop a smaller one behind it from getting the units left."""
     stock.deliver("a", 4)
     raised = place(*orders_of(1, 2, 2, 1, 1))
     assert [type(error) for error in raised] == [type(None), type(None), SoldOut, type(None), SoldOut]
@@ -168,7 +168,7 @@ def held(ledger: Ledger) -> Iterator[None]:
 def test_an_order_that_times_out_fails_alone(
     gate: Gate, place: Place, ledger: Ledger, held: None, monkeypatch: pytest.MonkeyPatch, waits: str, unknown: bool
 ) -> None:
-    """The negative control: taken for unknown, the error of one fails the batch."""
+    """The negative control: if the error counts as unknown, one order fails the whole batch."""
     stock.deliver("a", 9)
     orders = orders_of(*[1] * 5)
     gate.before = lambda batch: orders[2] in batch and execute(*WAITS[waits])
@@ -182,7 +182,7 @@ def test_an_order_that_times_out_fails_alone(
 def test_retries_have_a_short_lock_timeout(gate: Gate, place: Place, ledger: Ledger, held: None) -> None:
     stock.deliver("a", 9)
     first, *others = orders_of(*[1] * 5)
-    # Alone, an order sets no timeout of its own.
+    # An order that is alone sets no timeout.
     gate.before = lambda batch: first not in batch and execute(*WAITS["for a lock"][len(batch) == 1 :])
     raised = place(first, *others)
     assert [type(error and error.__cause__) for error in raised] == [type(None), *[LockNotAvailable] * 4]

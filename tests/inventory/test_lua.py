@@ -1,4 +1,4 @@
-"""`lua`: Redis admits, Postgres decides, and `counter + reserved = on hand` whatever fails in between."""
+"""`lua`: Redis admits, Postgres decides, and `counter + reserved = on hand` whichever step fails."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def test_a_counter_too_low_is_not_sold_out(
 
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_a_commit_between_the_reads_is_no_doubt(strategy: Strategy, ledger: Ledger, when: str) -> None:
-    """Redis is read first, since orders only lower the units on hand. Read second, it would seem too low."""
+    """Redis is read first: orders only lower the units on hand. Read second, its counter would seem too low."""
     with (
         interleaved(lambda: strategy.place(new_request(("a", 1)), ledger.save), **{when: "SELECT"}),
         pytest.raises(SoldOut),

@@ -1,4 +1,4 @@
-"""`lua-queue`: an accepted order is saved once, whichever process dies meanwhile, or rejected with a reason."""
+"""`lua-queue`: an accepted order is saved once or rejected with a reason, whichever process dies meanwhile."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Followed(LuaQueue):
 
 
 class TestFollowed(StrategyConformance):
-    """The properties of every strategy, but for those of the answer after the save, which are tested below."""
+    """The properties of every strategy, except those of an answer after the save. These are tested below."""
 
     test_save_runs_in_the_transaction = None  # type: ignore[assignment]
     test_a_refusal_of_save_takes_nothing = None  # type: ignore[assignment]
@@ -61,7 +61,7 @@ class TestFollowed(StrategyConformance):
     def strategy(self, ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> Strategy:
         strategy = Followed(registry.counters, registry.queue)
         monkeypatch.setattr(strategy, "ledger", ledger, raising=False)
-        # In the shop `lua` corrects the counters of both.
+        # In the shop, `lua` corrects the counters for both strategies.
         monkeypatch.setattr(Followed, "refresh", registry.get("lua").refresh)
         monkeypatch.setattr(Followed, "units_returned", registry.get("lua").units_returned)
         return strategy
@@ -77,7 +77,7 @@ def strategy(ledger: Ledger) -> LuaQueue:
 
 @pytest.fixture
 def heir(redis: Redis) -> LuaQueue:
-    """A worker that takes over at once what another one has read."""
+    """A worker that takes over at once the entries that another one has read."""
     return LuaQueue(registry.counters, lambda: Queue(redis, dead=0))
 
 
@@ -113,7 +113,7 @@ def workers(strategy: LuaQueue) -> set[str]:
 
 
 def assert_at_rest(strategy: LuaQueue) -> None:
-    """Nothing is queued or reserved, and no worker is on the way."""
+    """Check that nothing is queued or reserved, and no worker was woken."""
     redis = redis_of(strategy)
     assert [redis.exists(key) for key in (RESERVATIONS, RESERVED_UNITS, WOKEN)] == [0, 0, 0]
     assert redis.xlen(STREAM) == 0
@@ -218,7 +218,7 @@ def test_an_order_after_the_last_read_is_saved(
     monkeypatch: pytest.MonkeyPatch,
     reads_again: bool,
 ) -> None:
-    """The worker finds the queue empty; before it clears the wake-up, an order comes, which wakes nobody."""
+    """The worker finds the queue empty. Before it clears the wake-up, an order arrives, which wakes no worker."""
     clear, read, cleared = Queue.clear_wake_up, Queue.read, []
 
     def clear_late(queue: Queue) -> None:
@@ -322,7 +322,7 @@ def test_orders_of_a_dead_worker_are_sold_once(
 def test_committed_orders_stay_sold_without_stock(
     strategy: LuaQueue, ledger: Ledger, heir: LuaQueue, monkeypatch: pytest.MonkeyPatch, looks: bool
 ) -> None:
-    """The dead worker has sold all of `a`: its heir must not reject the order because nothing is left."""
+    """The dead worker has sold all of `a`. The worker that takes over must not reject the order as sold out."""
     order = new_request(("a", 3), ("b", 1))
     strategy.place(order, ledger.save)
     die_after_the_commit(strategy, ledger, monkeypatch)
@@ -403,7 +403,7 @@ def test_orders_stay_queued_when_none_can_be_saved(strategy: LuaQueue, ledger: L
 def test_blaming_the_orders_rejects_them_all(
     strategy: LuaQueue, ledger: Ledger, statement: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The negative control: only a server that does not answer is excused."""
+    """The negative control: only "the server does not answer" counts as an error that is not the order's."""
     excused = (OperationalError, InterfaceError)
     monkeypatch.setattr(lua_queue, "_would_fail_for_any", lambda error: isinstance(error, excused))
     put(strategy, *[("a", 1)] * 3)
@@ -443,7 +443,7 @@ def test_a_shift_ends_and_wakes_another_worker(
 
 
 def test_four_workers_save_each_order_once(strategy: LuaQueue, ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lua_queue, "BATCH", 10)  # So that there is something for each of them.
+    monkeypatch.setattr(lua_queue, "BATCH", 10)  # so that each worker has something to save
     stock.deliver("a", 197)
     strategy.preheat(["a"], ledger.saved)
     put(strategy, *[("a", 1)] * 200)

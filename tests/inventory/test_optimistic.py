@@ -1,4 +1,4 @@
-"""`optimistic`: a write in between is seen, tried again a bounded number of times, and never called sold out."""
+"""`optimistic`: a write in between is noticed and retried a bounded number of times, and never reported as sold out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A holder stopped (SIGSTOP) beyond its TTL is told on waking, and what it writes all the same Postgres refuses."""
+"""A holder that is stopped (SIGSTOP) beyond its TTL notices it when it wakes, and Postgres refuses its writes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`redis-lock`: released after the commit; busy is not sold out; an overtaken holder changes nothing."""
+"""`redis-lock`: released after the commit; a busy lock is not sold out; an overtaken holder changes nothing."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def test_without_a_server_it_is_unavailable(ledger: Ledger, no_redis: Redis) -> 
 
 @pytest.fixture
 def buy(strategy: Strategy, ledger: Ledger) -> Callable[[], Placement]:
-    """Two units of `a`, and what buys one."""
+    """Deliver two units of `a`, and return a function that buys one."""
     stock.deliver("a", 2)
     return lambda: strategy.place(new_request(("a", 1)), ledger.save)
 
@@ -117,7 +117,7 @@ def buy(strategy: Strategy, ledger: Ledger) -> Callable[[], Placement]:
 def test_an_overtaken_holder_changes_nothing(
     ledger: Ledger, redis: Redis, buy: Callable[[], Placement], monkeypatch: pytest.MonkeyPatch, fenced: bool
 ) -> None:
-    """The negative control: without the fence it writes, though it no longer has the lock."""
+    """The negative control: without the fence it writes, although it no longer has the lock."""
     paused = Locked("redis-lock", lambda sku: PausedAfterGrant(redis, f"stock:{sku}", buy), wait=5)
     if fenced:
         with pytest.raises(StockBusy, match="overtaken"):

@@ -1,4 +1,4 @@
-"""An order request is valid or cannot be made: strategies and Save rely on it."""
+"""An invalid order request cannot be made: strategies and Save rely on that."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ def test_unit_rows_of_a_locked_item_can_be_inserted(ledger: Ledger) -> None:
 
 
 def test_rows_are_locked_in_the_order_of_python(ledger: Ledger) -> None:
-    """Our own database sorts as Python does, and has no other collation. Others have `a` before `B`."""
+    """The project's own database sorts as Python does. With other collations, `a` comes before `B`."""
     with transaction.atomic(), CaptureQueriesContext(connection) as queries:
         stock.lock(["a", "B"])
         assert stock.lock([]) == {}

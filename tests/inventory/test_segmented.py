@@ -221,7 +221,7 @@ def test_segments_that_keep_changing_are_busy(ledger: Ledger, name: str) -> None
 
 
 def in_the_worst_order(redis: Redis, lock: tuple[str, int]) -> Callable[[str, int], None]:
-    """For two orders: the first to ask for this lock waits until the other has it, waits for another, or is done."""
+    """Return a `before` for two orders: the first to ask for this lock waits until the other has it or waits."""
     first = threading.Event()
 
     def before(sku: str, number: int) -> None:
@@ -256,7 +256,7 @@ def backwards(kind: Any) -> type[Segmented]:
 
 @pytest.mark.parametrize("same_order", [True, False])
 def test_no_deadlock_between_two_orders_of_all(ledger: Ledger, redis: Redis, name: str, same_order: bool) -> None:
-    """Each asks for the second lock when the other has its first one or waits. The negative control blocks."""
+    """Each order asks for its second lock when the other has its first lock or waits. The negative control blocks."""
     strategies, met = [], threading.Event()
     for kind in (CLASSES[name], CLASSES[name] if same_order else backwards(CLASSES[name])):
         asked: list[int] = []

@@ -60,7 +60,7 @@ def test_the_lock_is_held_until_the_commit(strategy: Segmented, ledger: Ledger) 
 
 @pytest.fixture
 def paused(strategy: Segmented, ledger: Ledger, redis: Redis) -> Segmented:
-    """A strategy that is paused after the grant of segment 0, while a rival takes one unit of it."""
+    """Return a strategy that is paused after the grant of segment 0 while another order takes a unit of the segment."""
 
     def lock(sku: str, number: int) -> RedisLock:
         if number:
@@ -145,7 +145,7 @@ def test_unload_merges_all_units(strategy: Segmented, ledger: Ledger) -> None:
 
 
 def test_unsplit_stock_is_sold(ledger: Ledger) -> None:
-    """It stays unsplit: only preheat splits, because the stock may be another sale's by now."""
+    """It stays unsplit: only preheating splits stock, because the stock may belong to another sale by now."""
     stock.deliver("a", 6)
     strategy = make("segmented-lock")
     buy(strategy, ledger, ("a", 1))

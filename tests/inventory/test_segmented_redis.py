@@ -71,7 +71,7 @@ def test_a_failed_save_gives_units_back(strategy: Segmented, ledger: Ledger, cou
 
 
 def test_units_of_a_dead_process_go_back(strategy: Segmented, ledger: Ledger, counters: SegmentCounters) -> None:
-    """Reconciliation knows the reservation, and nothing of segments."""
+    """Reconciliation uses the reservation and does not know of segments."""
     a_process_dies(counters, 3, units=2)
     assert units_of(strategy) == [2, 2, 2, 0, 2]
     (found,) = counters.reservations()
@@ -213,7 +213,7 @@ def test_load_returns_the_difference(strategy: Segmented, counters: SegmentCount
 
 
 def test_the_segment_count_never_shrinks(strategy: Segmented, ledger: Ledger, counters: SegmentCounters) -> None:
-    """Reserved units may come back to the segments beyond, also after Redis has come back older."""
+    """Reserved units may return to segments that are no longer filled, even after Redis was restored from old data."""
     order = a_process_dies(counters, 4)
     counters.client.set(segment_count_key("a"), 3)
     assert counters.rebalance("a", 5, 3, 1) == 9

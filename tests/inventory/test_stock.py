@@ -86,7 +86,7 @@ def without_the_constraint() -> Iterator[None]:
 def test_the_last_unit_is_sold_in_between(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch, guarded: bool, constrained: bool, error: type[Exception] | None
 ) -> None:
-    """The same order in between, each time with one guard less."""
+    """The same order comes in between, each time with one guard fewer."""
     if not guarded:
         monkeypatch.setattr(stock, "take", unguarded)
     stock.deliver("a", 1)

@@ -1,4 +1,4 @@
-"""Every strategy has the properties of a strategy; what an order costs with each of them; and the registry."""
+"""Every strategy has the properties of `StrategyConformance`; what an order costs with each one; and the registry."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.inventory.conftest import Ledger
 
 
 class TestStrategy(StrategyConformance):
-    """All but `lua-queue`, which answers before the order is saved: see test_lua_queue.py."""
+    """All strategies except `lua-queue`, which answers before the order is saved: see test_lua_queue.py."""
 
     @pytest.fixture(params=[name for name in NAMES if name != "lua-queue"])
     def strategy(self, request: pytest.FixtureRequest) -> Strategy:
@@ -108,7 +108,7 @@ COSTS = {
 @pytest.mark.parametrize("name", NAMES)
 def test_the_cost_of_an_order(name: str, ledger: Ledger, redis: Redis) -> None:
     strategy = preheated(name, {"a": 2, "b": 2})
-    strategy.place(new_request(("a", 1), ("b", 1)), ledger.save)  # The server knows the scripts from now on.
+    strategy.place(new_request(("a", 1), ("b", 1)), ledger.save)  # From here on, the server has the scripts cached.
 
     with CaptureQueriesContext(connection) as queries:
         sent = commands_sent(redis, lambda: strategy.place(new_request(("a", 1), ("b", 1)), ledger.save))
@@ -123,7 +123,7 @@ def commands_sent(redis: Redis, body: Callable[[], Any]) -> list[str]:
     """The commands that clients send to Redis during the body, without those that scripts run."""
     sent: list[str] = []
     with redis.monitor() as monitor:
-        redis.echo("begin")  # Opens a connection too, in place of the one that listens.
+        redis.echo("begin")  # This also opens a connection to replace the one that listens.
         body()
         redis.echo("end")
         for command in monitor.listen():

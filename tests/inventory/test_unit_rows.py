@@ -26,7 +26,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 
 def on_sale(rows: int = 1000, **units: int) -> UnitRows:
-    """The strategy, with at most so many rows a sku."""
+    """Deliver stock and return the strategy, with at most `rows` rows per sku."""
     for sku, received in units.items():
         stock.deliver(sku, received)
     strategy = UnitRows(rows=rows)
@@ -101,7 +101,7 @@ def refuse(orders: Sequence[OrderRequest]) -> Mapping[UUID, Refusal]:
 
 
 def hold_a_unit(strategy: UnitRows, meanwhile: Callable[[], object], save: Save) -> None:
-    """Take one unit of `a`, and do something before the order is saved or refused."""
+    """Take one unit of `a`, and run an action before the order is saved or refused."""
     order, held = new_request(("a", 1)), after(meanwhile, save)
     if save is refuse:
         with pytest.raises(OverLimit):
@@ -111,7 +111,7 @@ def hold_a_unit(strategy: UnitRows, meanwhile: Callable[[], object], save: Save)
 
 
 def begin_while_held(strategy: UnitRows, save: Save, body: Callable[[], Any]) -> Future[Any]:
-    """Begin something while an order holds a unit of `a`, and return it when that order has ended."""
+    """Begin an action while an order holds a unit of `a`, and return it when that order has ended."""
     with ThreadPoolExecutor(1) as pool:
         later: list[Future[Any]] = []
 
@@ -246,7 +246,7 @@ def test_no_deadlock_between_the_attempts(
 
         def buy_the_other() -> Any:
             with connection.cursor() as cursor:
-                cursor.execute("SET deadlock_timeout = '60s'")  # The first order is the one that is told.
+                cursor.execute("SET deadlock_timeout = '60s'")  # Postgres reports the deadlock to the first order.
             return buy(UnitRows(rows=1), ledger)
 
         def step(execute: Callable[..., Any], sql: str, *rest: Any) -> Any:
@@ -267,7 +267,7 @@ def test_no_deadlock_between_the_attempts(
 
 @pytest.mark.parametrize("seed", range(3))
 def test_random_carts_sell_everything(ledger: Ledger, seed: int) -> None:
-    """Orders fail at random and units move meanwhile. In the end nothing is left that a refused order wanted."""
+    """Orders fail at random and units move meanwhile. At the end, no unit is left that a refused order wanted."""
     strategy = on_sale(rows=3, a=20, b=20, c=20)
     refused: list[SoldOut] = []
 

@@ -39,7 +39,7 @@ def lab_disabled(settings: Any) -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def play(servers: Servers, django_db_setup: None, django_db_blocker: DjangoDbBlocker) -> Iterator[Player]:
-    """Run schedules in a sandbox of the module's own."""
+    """Run schedules in a sandbox that only this module uses."""
     with django_db_blocker.unblock(), closing(open_sandbox(NUMBER)) as sandbox:
         yield Player(sandbox)
 

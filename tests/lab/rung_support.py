@@ -39,8 +39,9 @@ class Player:
         Args:
             slug: the rung.
             schedule: the choices, in order.
-            faults: those that may happen. By default, those that the rung survives or that break it or what it fixes.
-            clients: how many. By default, as many as it takes to break the rung.
+            faults: the faults that may happen. By default, those that the rung survives, that break it, or that break a
+                rung it fixes.
+            clients: number of clients. By default, as many as it takes to break the rung.
         """
         return replay(
             slug,
@@ -53,7 +54,7 @@ class Player:
         )
 
     def survived(self, slug: str, faults: Collection[Fault]) -> set[Fault]:
-        """Return the faults that break nothing when they happen after any of A's steps and B goes on from there."""
+        """Return the faults that break nothing, whichever step of A they follow, when B goes on from there."""
         broken: set[Fault] = set()
         for number in count():
             try:

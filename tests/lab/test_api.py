@@ -21,7 +21,7 @@ from tests.shop.conftest import Buyer, assert_problem, order_body
 pytestmark = pytest.mark.django_db(transaction=True)
 
 ALONE = {"refusal-swallowed", "segmented-keys", "lua-off-by-one"}
-"""Rungs that go wrong with one customer after the other; see test_stock_rungs.py."""
+"""Rungs that go wrong even with one customer at a time; see test_stock_rungs.py."""
 
 
 @pytest.fixture
@@ -115,7 +115,7 @@ def test_the_figures_show_an_oversold_sku(buyer: Buyer) -> None:
 
 
 def test_the_figures_show_unowned_units_and_repeated_orders(buyer: Buyer, redis: Redis) -> None:
-    """A dead process took a unit from the counter, and an order came twice. The tables alone add up."""
+    """A dead process took a unit from the counter, and an order arrived twice. The tables alone would look right."""
     ledger.stock_up("a", 5)
     redis.decr("lab:{redis-taken-then-the-process-dies}:a")
     request = new_request(("a", 1))

@@ -89,7 +89,7 @@ def test_lua_counts_without_comments_and_blank_lines() -> None:
 
 @pytest.fixture
 def edit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str, str], set[str]]:
-    """Edit a file of a copy of the project, and return the rungs whose verdicts are out of date then."""
+    """Edit a file in a copy of the project, and return the rungs whose verdicts this puts out of date."""
     before = {slug: staleness.behaviour_of_verdict(slug) for slug in LADDER}
 
     def change(name: str, old: str, new: str) -> set[str]:
@@ -156,7 +156,7 @@ def test_a_change_outdates_the_rungs_that_run_it(
 
 
 LEFT_OUT = (
-    # Repair also asks the strategies that sell nothing here: they find nothing to do.
+    # Repair also calls the strategies that sell nothing here; they have nothing to do.
     *("inventory.strategies.", "inventory.queue.", "inventory.counters.segmented."),
     # Called by Django, to find the connection and to filter the log.
     *("lab.sandbox.connections._Cache.", "lab.sandbox.pool.is_no_visitors"),
@@ -167,7 +167,7 @@ LEFT_OUT = (
     "slug", ["setnx", "renewal", "fair", "lock-table-insert", "segmented-keys", "lua", "group-commit"]
 )
 def test_all_that_runs_in_a_search_is_hashed(sandbox: Sandbox, slug: str) -> None:
-    """The hash is found by reading the code. Here the code runs, in the threads of its actors too."""
+    """The hash comes from reading the code. Here the code runs, and the hash must contain every function it calls."""
     called: set[tuple[str, str]] = set()
 
     def note(frame: FrameType, event: str, _: Any) -> None:

@@ -1,4 +1,4 @@
-"""The lab in Chromium: read, stepped through and played, by keyboard, without scripts, on a phone and in the dark."""
+"""The lab in Chromium: read, step through and play, by keyboard, without scripts, on a phone and in dark mode."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def open_page(live_server: Any) -> Iterator[Open]:
 
 
 def choose(page: Page, *choices: str) -> None:
-    """Make choices, and wait for the page after each."""
+    """Make choices, and wait for the next page after each one."""
     for choice in choices:
         before = page.url
         page.locator(".choice", has=page.get_by_text(choice, exact=True)).click()
@@ -207,7 +207,7 @@ def assert_accessible(page: Page) -> None:
     for viewport, scheme in product((DESKTOP, PHONE), ("light", "dark")):
         page.set_viewport_size(viewport)
         page.emulate_media(color_scheme=scheme)
-        page.evaluate("Promise.all(document.getAnimations().map(each => each.finished))")  # Colours must not be moving.
+        page.evaluate("Promise.all(document.getAnimations().map(each => each.finished))")  # No colour may be changing.
         assert page.evaluate("document.documentElement.scrollWidth - window.innerWidth") <= 0, (page.url, viewport)
         violations = page.evaluate("axe.run()")["violations"]
         found = [(rule["id"], [node["target"] for node in rule["nodes"]]) for rule in violations]

@@ -60,7 +60,7 @@ def workers(process: psutil.Process) -> list[psutil.Process]:
 
 
 def at_work(process: psutil.Process) -> bool:
-    """Return whether two of them run schedules: while they import modules they have no connection."""
+    """Return whether two of the processes run schedules. While they import modules, they have no connection."""
     return sum(len(worker.net_connections("unix")) > 2 for worker in workers(process)) == 2
 
 
@@ -108,7 +108,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored when the tes
 if {insists}:
     interrupts.insist(signal.{signal}, {error})
 """
-"""A process that gets a signal while it deletes an object. {deleted}: what it does then."""
+"""A program that gets a signal while it deletes an object. {deleted} is the code that it runs then."""
 
 MEANWHILE = """
 interrupts.REPEAT_DELAY = 1.0  # a busy machine needs time for the next lines
@@ -187,7 +187,7 @@ def another_thread() -> Iterator[threading.Thread]:
 
 @pytest.fixture
 def interruptible() -> Iterator[socket.socket]:
-    """Ctrl-C interrupts this process; the socket tells when the signal has come."""
+    """Let Ctrl-C interrupt this process, and yield a socket that shows when the signal has arrived."""
     handler = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         told, tells = socket.socketpair()

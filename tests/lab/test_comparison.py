@@ -31,7 +31,7 @@ SHORT = "This was a short run"
 
 @pytest.fixture
 def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The file of the comparison, which does not exist yet."""
+    """Return the path of the comparison file, which does not exist yet."""
     path = tmp_path / "comparison.json"
     monkeypatch.setattr(comparisons, "FILE", path)
     return path

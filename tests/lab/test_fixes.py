@@ -18,7 +18,7 @@ from tests.lab.schedule_support import sandbox
 __all__ = ["sandbox"]
 
 WITHOUT_ITS_FAULT = "ttl-healed-in-one-script"
-"""On its fix A is inside before B asks, so the TTL cannot run out there. `test_rungs` lets it run out later."""
+"""On this rung's fix, A holds the lock before B asks, so the TTL cannot run out there. `test_rungs` covers that."""
 FLAWED = [slug for slug, entry in LADDER.items() if entry.claim == "flawed"]
 
 

@@ -1,4 +1,4 @@
-"""What the schedules do not show of the lock rungs, and the rungs as negative controls of the suite for locks.
+"""Properties of the lock rungs that no schedule shows, and the rungs as negative controls of the suite for locks.
 
 The schedules are in test_rungs.py.
 """
@@ -44,7 +44,7 @@ from tests.locking.support import Clock, RedisCell, client_of
 __all__ = ["valkey"]
 
 IN_MEMORY = {"no-lock", "thread-lock", "process-lock"}
-"""Rungs that ask no server."""
+"""Rungs that use no server."""
 
 
 @pytest.fixture
@@ -56,7 +56,7 @@ def client(valkey: Valkey) -> Iterator[Redis]:
     client.close()
 
 
-# What a lease or a lock says
+# What leases and locks report
 
 
 def test_a_lease_without_a_ttl_never_ends(client: Redis) -> None:
@@ -210,7 +210,7 @@ OUTERMOST = "test_the_outermost_release_frees_it"
 
 
 def control(slug: str, *, fails: set[str], passes: set[str]) -> Callable[[Suite], Suite]:
-    """Run these properties on a rung, and no others."""
+    """Run only these properties on a rung."""
 
     def narrow(suite: Suite) -> Suite:
         suite.SLUG, suite.FAILS = slug, frozenset(fails)

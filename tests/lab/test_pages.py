@@ -1,4 +1,4 @@
-"""The lab's pages: what each shows, that a session is its address, and that nothing is touched, kept or unbounded."""
+"""The lab's pages: what each shows, sessions that are only an address, and limits. No page touches the shop's data."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def play(reader: Client, slug: str, schedule: Sequence[str] | str, **query: Any)
 
 
 def play_to_the_end(reader: Client, slug: str, *schedule: str, clients: int) -> tuple[list[str], Any]:
-    """Take the first choice until there is none. Return the schedule and the last response."""
+    """Take the first choice until none is left. Return the schedule and the last response."""
     chosen = list(schedule)
     while choices := (response := play(reader, slug, chosen, clients=clients)).context["choices"]:
         chosen.append(choices[0][0].name)

@@ -24,7 +24,7 @@ def _empty_cache(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def links(reader: Client, address: str, page: str) -> list[str]:
-    """Return the addresses of the game on the page at an address. `page` is the page that links to it."""
+    """Return the links to the game on the page at this address. `page` is the page that links to the address."""
     response = reader.get(address)
     text = response.content.decode()
     words = " ".join(re.sub(r"<[^>]*>", " ", text).split())

@@ -1,4 +1,4 @@
-"""The race: real bursts in a separate shop, one race at a time, and nothing of it is left behind."""
+"""The race: real bursts in a separate shop, one race at a time, and nothing is left behind."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ NOTHING = [sys.executable, "-c", ""]
 
 @pytest.fixture
 def visitor(redis: Redis) -> Iterator[Client]:
-    """A visitor without an account. The race is over before the next test."""
+    """A visitor without an account. Waits for the end of the race before the next test."""
     yield Client()
     wait_until_no_race_runs()
 
@@ -156,7 +156,7 @@ def test_a_race_ends_with_verdicts_and_leaves_the_shop_unchanged(visitor: Client
 
 
 def test_at_its_time_limit_a_race_is_stopped(visitor: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    # So many racers that none of them has a verdict yet when the shop has started.
+    # Enough racers that the race is still running when the shop has started.
     started = visitor.post(RACE, {**CHOICE, "racers": form.STRATEGIES[: form.MOST_RACERS], "stock": "500"})
     wait_for(lambda: len(processes()) > 3, "the race's shop to start")
     end_its_time(monkeypatch)
@@ -254,7 +254,7 @@ def test_a_race_without_signs_of_life_is_over(visitor: Client, monkeypatch: pyte
 def test_a_visitor_who_has_raced_enough_waits(
     redis: Redis, settings: Any, monkeypatch: pytest.MonkeyPatch, proxies: int
 ) -> None:
-    """Behind a proxy, the proxy names the visitor. Otherwise a header of the visitor's own changes nothing."""
+    """Behind a proxy, the proxy names the visitor. Without one, a header that the visitor sends changes nothing."""
     settings.REST_FRAMEWORK = {**settings.REST_FRAMEWORK, "NUM_PROXIES": proxies}
     # Enough for the limit of one race. The race takes less than its limit, but more than nothing.
     racers = [Racer(name) for name in CHOICE["racers"]]

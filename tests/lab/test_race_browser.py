@@ -1,4 +1,4 @@
-"""The race and the comparison in Chromium: started, watched and sorted, by keyboard, on a phone and in the dark."""
+"""The race and the comparison in Chromium: start, watch and sort, by keyboard, on a phone and in dark mode."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ ENDED = Race(
 
 @pytest.fixture
 def one_at_a_time(redis: Any) -> Iterator[None]:
-    """The race is over before the next test."""
+    """Wait for the end of the race before the next test."""
     yield
     wait_for(lambda: race_lock().acquire(blocking=False), "the race to end", timeout=60).release()
 

@@ -1,4 +1,4 @@
-"""The rungs of both tracks: what each says of itself, and the schedules that show it."""
+"""The rungs of both tracks: the claims of each, and the schedules that show them."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ PLAYED = [slug for slug in FLAWED if can_play(LADDER[slug])]
 ON_SERVERS = [slug for slug in FLAWED if slug not in PLAYED]
 
 
-# What a rung says of itself
+# The claims of a rung
 
 
 def test_every_rung_is_on_the_ladder_in_order() -> None:
-    """A flawed rung comes before its fix where it is nothing but its flaw."""
+    """A flawed rung comes before its fix if the flaw is their only difference."""
     of_locks = [slug for slug, entry in LADDER.items() if entry.track == "locks"]
     assert [slug for slug in of_locks if slug in LOCKS] == list(LOCKS)
     assert [slug for slug in of_locks if slug in SOUND] == list(SOUND)
@@ -104,7 +104,7 @@ def test_a_rung_is_no_strategy_of_the_shop() -> None:
             Sale(name="x", opens_at=now, closes_at=now + timedelta(hours=1), strategy=slug).full_clean()
 
 
-# Schedules beside the stored witnesses, which test_schedules.py and test_fixes.py run
+# Schedules in addition to the stored witnesses, which test_schedules.py and test_fixes.py run
 
 SCHEDULES: list[tuple[str, str, Invariant]] = [
     # The TTL passes once the work is done: on the fix, that is one step earlier.
@@ -158,10 +158,10 @@ def test_the_witness_of_a_stock_rung_ends_in_these_figures(play: Player, slug: s
     assert (ledger["received"], ledger["on hand"], ledger["sold"]) == FIGURES[slug]
 
 
-# What a flawed rung survives all the same
+# Faults that a flawed rung survives
 
 SHOWN_ELSEWHERE = {"fence-on-write-only", "dead-head", "lock-under-the-wrong-isolation"}
-"""Rungs that a fault breaks only with a third client or another switch: see their witnesses and `SCHEDULES`."""
+"""Rungs that a fault breaks only with a third client or one more preemption: see their witnesses and `SCHEDULES`."""
 EXCLUDES_NOBODY = {"no-lock", "merge-without-a-lock", "answer-not-read", "for-update-without-the-row"}
 
 
@@ -195,7 +195,7 @@ def test_without_its_fault_nothing_breaks_the_rung(play: Player, slug: str) -> N
 
 @pytest.mark.usefixtures("_enough")
 def test_only_a_crash_before_the_order_is_queued_loses_the_unit(play: Player) -> None:
-    """Later, the next buyer writes the queued order, once, and then their own."""
+    """After a later crash, the next buyer writes the queued order once, and then their own."""
     slug = "queue-after-decrement-as-two-calls"
     ends = [play(slug, steps(f"A*{number}, crash A"), faults=["crash"]) for number in range(1, 9)]
     assert [(end.broken, end.ledger["sold"]) for end in ends] == [("conserved", 1), *[(None, 2)] * 7]

@@ -1,4 +1,4 @@
-"""Sandboxes touch nothing of the shop's, have one user at a time, and say what is wrong when none can be used."""
+"""Sandboxes touch no data of the shop, have one user at a time, and report what is wrong when none can be used."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def opened_sandbox() -> Iterator[Sandbox]:
 
 @contextmanager
 def server() -> Iterator[psycopg.Connection[Any]]:
-    """A connection to the database from which others are created."""
+    """A connection to the database `postgres`, from which other databases are created."""
     with databases.server(databases.shops_database(), time.monotonic() + 5) as connection:
         yield connection
 
@@ -338,7 +338,7 @@ def test_an_unfinished_database_is_dropped_and_no_other(other_database: Callable
 
 @contextmanager
 def another_process(number: int) -> Iterator[None]:
-    """Another process, as far as Postgres can tell, that uses a sandbox."""
+    """A second connection that uses a sandbox: to Postgres it looks like another process."""
     open_sandbox(number).close()
     settings = databases.postgres_database(number, time.monotonic() + 5)
     there = make_conninfo("", **address(settings) | {"application_name": "another process"})
@@ -572,7 +572,7 @@ def test_a_connection_that_is_being_closed_has_no_backend(django_db_setup: None)
 def test_a_terminated_backend_is_gone_before_the_next_schedule(
     opened_sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By then the actor's thread has closed its connection, and no longer knows its backend."""
+    """By the next schedule, the actor's thread has closed its connection and no longer knows its backend."""
     actor: Any = SimpleNamespace(name="dies", session=None)
 
     def wait_for_a_lock() -> None:

@@ -53,7 +53,7 @@ def test_only_flawed_rungs_have_a_stored_witness() -> None:
 # Sound rungs
 
 AT_ONCE = ("renewal", "guarded-update", "lua")
-"""The others are slow tests: their stored verdicts guard them."""
+"""The rungs of the quick tests. The others run in slow tests, and their stored verdicts guard them."""
 
 
 @pytest.mark.parametrize(

@@ -70,7 +70,7 @@ def test_a_flaw_in_a_sound_rung_is_found(sandbox: Sandbox, monkeypatch: pytest.M
 
 
 def test_a_release_without_the_owner_check_is_found(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It takes three clients: a late release of the first frees the lock of the second, and the third gets it."""
+    """This needs three clients: a late release of the first frees the lock of the second, and the third gets it."""
     before = insert.DELETE
     monkeypatch.setattr(insert, "DELETE", before.replace("owner = $2", "$2::text IS NOT NULL"))
     assert before != insert.DELETE

@@ -46,9 +46,9 @@ FLAWED = (
 )
 SOUND = ("redlock", "zookeeper", "kazoo-recipe", "etcd")
 ENOUGH = 300
-"""Schedules among which one breaks a flawed rung."""
+"""Number of schedules of which one breaks a flawed rung."""
 SIZE = 50
-"""Schedules that break no sound rung."""
+"""Number of schedules of which none breaks a sound rung."""
 
 
 @pytest.fixture(autouse=True)
@@ -108,7 +108,7 @@ def test_a_crashed_client_keeps_no_other_out(sandbox: Sandbox, slug: str, steps:
 
 
 class _AlwaysFirst(list[str]):
-    """A line in which each client is the first."""
+    """A queue in which each client believes that it is the first."""
 
     def __contains__(self, node: object) -> bool:
         return True
@@ -178,7 +178,7 @@ def test_what_a_step_begins_ends_in_it(sandbox: Sandbox, monkeypatch: pytest.Mon
 # A Redis that restarts
 
 LOST = ["A", "restart"]
-"""A has taken the last unit from the counter in Redis, which has lost that."""
+"""A schedule: A takes the last unit from the counter in Redis, and Redis loses that write."""
 
 
 @pytest.fixture
@@ -231,7 +231,7 @@ def test_a_restart_during_a_sale(
 def test_restoring_the_snapshot_has_the_outcome_of_a_restart(
     sandbox: Sandbox, restarting: RestartingSandbox, slug: str, broken: str | None
 ) -> None:
-    """Except that a real restart drops the connection of the next client, which then asks again."""
+    """One difference is allowed: a real restart drops the connection of the next client, which then asks again."""
     for steps in range(6):
         schedule = ["A"] * steps + ["restart"]
         runs = [replay(slug, schedule, where, to_the_end=True) for where in (sandbox, restarting)]

@@ -1,4 +1,4 @@
-"""The search finds new flaws in sound rungs, prunes nothing that matters, and says how far it went."""
+"""The search finds flaws that are put into sound rungs, prunes nothing that matters, and reports how far it went."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class AroundTheTransaction(Strategy):
 
 
 class InsideTheTransaction(AroundTheTransaction):
-    """The same, but it unlocks before it commits."""
+    """Like `AroundTheTransaction`, but it unlocks before it commits."""
 
     def _place(self, order: OrderRequest, save: Save) -> Placement:
         with transaction.atomic(durable=True), ExitStack() as leases:
@@ -94,7 +94,7 @@ end"""
 def test_a_renewal_after_the_release_is_found(
     sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch, faults: tuple[Fault, ...], broken: Invariant | None
 ) -> None:
-    """Only `tick` finds it: the renewal is on the way while the holder goes on."""
+    """Only the fault `tick` finds it: the holder goes on while the renewal is on the way."""
     check = "if redis.call('GET', KEYS[1]) ~= ARGV[1] then\n    return 0\nend"
     mutate_script("extend", check, RENEWS_FOR_ANYBODY, sandbox, monkeypatch)
     found = explore(new_experiment(LADDER["renewal"], sandbox), Bounds(preemptions=2, faults=1), faults, None)
@@ -114,7 +114,7 @@ def test_a_wrong_comparison_in_the_stock_script_is_found(sandbox: Sandbox, monke
 
 
 class OwnLocks(LockWorkload):
-    """Each client has a lock of its own, and says in the end whether it still holds it."""
+    """Each client has its own lock, and reports at the end whether it still holds it."""
 
     def work(self, name: str, client: Any, lock: Lock) -> str:
         lease = RedisLock(client, name, ttl=TTL, clock=self.sandbox.clock).acquire()
@@ -189,7 +189,7 @@ def test_a_deep_search_that_breaks_a_rung_says_so(sandbox: Sandbox, monkeypatch:
 
 
 def test_a_random_sample_follows_where_the_search_reaches_its_limit(sandbox: Sandbox) -> None:
-    """What breaks this rung is beyond the first 20 schedules in order; a few hundred draws find it."""
+    """The first 20 schedules in order do not break this rung; a few hundred random ones do."""
     entry = LADDER["set-nx-ex"]
     found = find(entry, sandbox, Bounds(preemptions=2, faults=1, schedules=20), lambda done: None, 3)
     assert found.run is None
@@ -230,7 +230,7 @@ def test_pruning_leaves_out_no_outcome(sandbox: Sandbox, slug: str, monkeypatch:
     assert few == many if slug in ("no-lock", "subtract-in-sql") else few < many
 
 
-# Clearing up
+# Cleaning up
 
 
 def test_a_worker_may_start_before_the_clients(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ from tests.lab.schedule_support import sandbox
 __all__ = ["sandbox"]
 
 HARMLESS = QUIET | {"WATCH"}
-"""They change nothing, but the server does not flag them as reading."""
+"""Commands that change nothing, although the server does not flag them as read-only."""
 
 
 def test_the_server_agrees_which_commands_only_read(sandbox: Sandbox) -> None:

@@ -1,4 +1,4 @@
-"""What the schedules do not show of the stock rungs: carts, refusals, keys, an outage of Redis, and their ledger.
+"""Properties of the stock rungs that no schedule shows: carts, refusals, keys, an outage of Redis, and the ledger.
 
 The schedules are in test_rungs.py.
 """
@@ -36,7 +36,7 @@ def buy(slug: str, sku: str = "a", quantity: int = 1) -> Placement:
 
 @pytest.mark.parametrize(("slug", "on_hand"), [("compute-and-overwrite", 0), ("subtract-in-sql", -3)])
 def test_when_all_read_before_any_writes_the_last_unit_is_sold_to_all(slug: str, on_hand: int) -> None:
-    """The negative control of `meeting_before_the_write`, which tests/inventory holds the strategies against."""
+    """The negative control of `meeting_before_the_write`, which tests/inventory uses on the strategies."""
     ledger.stock_up("a", 1)
     assert tally(meeting_before_the_write(*[partial(buy, slug)] * 4)) == {"COMMITTED": 4}
     figures = ledger.figures("a")

@@ -33,11 +33,11 @@ __all__ = ["installed", "sandbox"]
 pytestmark = pytest.mark.slow
 
 ENOUGH = 1500
-"""Attempts among which one breaks a rung that chance breaks once in a hundred."""
+"""Enough attempts to break a rung that chance breaks once in a hundred attempts."""
 
 
 def attempts(slug: str, sandbox: Sandbox, number: int, steps: int = 1, **changed: Any) -> Any:
-    """Yield so many attempts of a rung, with other attributes than they draw. Each is played before the next."""
+    """Yield this many attempts of a rung, with the given attributes. Each is played before the next."""
     with running_clock(sandbox):
         for seed in range(number):
             attempt = Attempt(new_experiment(LADDER[slug], sandbox), f"{slug} {seed}", steps)
@@ -65,7 +65,7 @@ def test_chance_breaks_no_sound_rung(sandbox: Sandbox, slug: str) -> None:
 
 @pytest.mark.parametrize("slug", FLAWED)
 def test_chance_breaks_a_flawed_rung_on_servers_of_its_own(sandbox: Sandbox, slug: str) -> None:
-    # With the longest pauses: the shorter ones break these rungs too, but seldom.
+    # Use the longest pauses: shorter ones break these rungs too, but rarely.
     found = (violation for _, violation in attempts(slug, sandbox, ENOUGH, pause=PAUSES[-1]) if violation)
     assert next(found)[0] == LADDER[slug].breaks
 
@@ -96,7 +96,7 @@ def test_the_checker_decides(sandbox: Sandbox, slug: str, monkeypatch: pytest.Mo
 
 
 def test_a_fault_happens_in_most_attempts(sandbox: Sandbox) -> None:
-    """It is offered only while the lock is held, so not in each attempt."""
+    """The fault is offered only while the lock is held, so it does not happen in each attempt."""
     played = list(attempts("renewal", sandbox, 30, steps=8))
     assert all(violation is None for _, violation in played)
     assert sum(attempt.happened for attempt, _ in played) > 15
@@ -111,7 +111,7 @@ def test_a_crashed_client_leaves_a_lock_that_expires(sandbox: Sandbox) -> None:
 
 
 def test_a_waiting_client_may_crash_at_the_step_of_another(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It takes no step itself."""
+    """The waiting client takes no steps itself."""
     seen, original = set(), Attempt._crash
 
     def crash(attempt: Attempt, client: Client) -> None:
@@ -130,7 +130,7 @@ def test_a_waiting_client_may_crash_at_the_step_of_another(sandbox: Sandbox, mon
 
 
 class Sleepers(LockWorkload):
-    """Clients that sleep a few times before they enter: longer than a run may be stuck, but in fewer looks."""
+    """Clients that sleep a few times before they enter: for longer than a run may be stuck, but with few looks."""
 
     def work(self, name: str, client: Any, lock: Any) -> str:
         for _ in range(LOOKS - 1):
@@ -146,7 +146,7 @@ def test_a_few_looks_in_vain_are_not_stuck(sandbox: Sandbox) -> None:
 
 
 class ThirdLook(hooks.Notification):
-    """It arrives at the third look, and records which actor looks."""
+    """A notification that arrives at the third look, and records which actor looks."""
 
     def __init__(self) -> None:
         self.looked: list[object] = []
@@ -177,7 +177,7 @@ def test_looking_for_a_notification_is_no_step(sandbox: Sandbox) -> None:
 
 
 def test_only_one_thread_closes_the_gate() -> None:
-    """The other does not wait for it: the first may be waiting for the other."""
+    """The second thread does not wait for the first, which may be waiting for the second."""
     gate = Gate(0)
     with gate.closed(wait=True) as first, gate.closed(wait=True) as second:
         assert (first, second) == (True, False)
@@ -205,7 +205,7 @@ def test_the_clock_runs_and_can_be_set_forward(sandbox: Sandbox) -> None:
 def test_a_flawed_rung_is_tried_until_it_breaks(
     sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch, slug: str, breaks_at: int, broken: int, tries: int
 ) -> None:
-    """Up to `MANY` attempts."""
+    """It is tried up to `MANY` times."""
     monkeypatch.setattr(stress, "tries_of", lambda entry, seconds: 25)
     monkeypatch.setattr(stress, "MANY", 30)
     played = []

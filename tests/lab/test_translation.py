@@ -75,11 +75,11 @@ def test_names_are_joined_in_chinese_and_commands_stay(text: str, chinese: str) 
         assert translated(text) == chinese
 
 
-# What is needed and what is written
+# Texts in the code and texts in the .po file
 
 
 def needed() -> set[Texts]:
-    """Return every text of the lab's pages: a singular alone, or with its plural."""
+    """Return every text of the lab's pages, alone or as a pair of singular and plural."""
     of_rungs = {text for entry in LADDER.values() for text in (entry.title, entry.flaw) if text}
     found: set[Texts] = {(text,) for text in {*get_args(Fault), *get_args(Invariant), *FAULT_TEXTS.values(), *of_rungs}}
     for folder in ("site", "templatetags"):
@@ -99,7 +99,7 @@ def _in_code(tree: ast.AST) -> Iterator[Texts]:
 
 
 def _in_template(file: Path) -> Iterator[Texts]:
-    # Django turns a template into calls of gettext between text that is no Python, as it does for xgettext.
+    # Django turns a template into gettext calls between text that is not Python, as it does for xgettext.
     for plural, call in re.findall(
         r" (n?)gettext\((.*?)(?:, *count)?\) ", templatize(file.read_text(encoding="utf-8"))
     ):

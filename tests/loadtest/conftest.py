@@ -60,7 +60,7 @@ def manage(environment: dict[str, str]) -> Manage:
 
 @pytest.fixture(scope="module")
 def shop(environment: dict[str, str]) -> Iterator[str]:
-    """A shop with the lab and without a worker. Waiting for a lock ends after two TTLs."""
+    """A shop with the lab and without a worker. A wait for a lock ends after two TTLs."""
     port = free_port()
     command = [sys.executable, "manage.py", "serve", "--port", str(port)]
     subprocess.run([sys.executable, "manage.py", "migrate", "-v", "0"], cwd=CHECKOUT, env=environment, check=True)

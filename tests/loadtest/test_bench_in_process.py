@@ -1,4 +1,4 @@
-"""In-process figures of the strategy benchmark, and that a run which lost something has no figure."""
+"""The in-process figures of the strategy benchmark. A run that lost units or orders has no figure."""
 
 from __future__ import annotations
 

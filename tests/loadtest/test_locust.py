@@ -51,9 +51,9 @@ def test_the_verdict_is_a_row_and_the_exit_status(
 def test_without_a_shop_it_ends_at_once_and_says_what_to_do(
     environment: dict[str, str], options: tuple[str, ...], closed: bool
 ) -> None:
-    """Otherwise every buyer would retry for minutes. Output may be closed, as with `| head -1`."""
+    """Without this check, every buyer would retry for minutes. Output may be closed, as with `| head -1`."""
     command = locust(f"http://127.0.0.1:{free_port()}", "--headless", "--users", "5", *options)
-    # Buffered output is what fails when it is flushed at the end.
+    # Buffer the output, so that flushing it fails at the end.
     environment = {name: value for name, value in environment.items() if name != "PYTHONUNBUFFERED"}
     reading, writing = os.pipe()
     if closed:

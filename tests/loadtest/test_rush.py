@@ -84,7 +84,7 @@ def test_the_time_limit_ends_the_burst_with_a_verdict(manage: Manage, shop: str)
 
 @pytest.mark.django_db
 def test_more_buyers_than_open_files_are_refused_before_the_burst() -> None:
-    """It runs in a process of its own, which cannot raise its limit again."""
+    """It runs in a separate process, which cannot raise its limit again."""
     code = (
         "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (256, 500))\n"
         "import django; django.setup()\n"

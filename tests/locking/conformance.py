@@ -1,7 +1,7 @@
 """The conformance suite of the locks: one test per property.
 
-The tests of a lock subclass `LockConformance`, and the class of each capability that the lock declares and of no other.
-A flawed lock lists the tests that it must fail in `FAILS`; passing one of them fails the run.
+The tests of a lock subclass `LockConformance` and the class of each capability that the lock declares, and no other
+class. A flawed lock lists the tests that it must fail in `FAILS`; passing one of them fails the run.
 """
 
 from __future__ import annotations
@@ -49,13 +49,13 @@ SHORT = 0.5
 """Seconds: a TTL that a test waits out."""
 
 RENEWED = 2.0
-"""Seconds: a TTL that renewal extends while a test looks on, although the machine stands still for a second."""
+"""Seconds: a TTL that is extended in time during a test, even if the machine stalls for a second."""
 
 LONG = 60.0
-"""Seconds: a TTL that no test lives to see the end of."""
+"""Seconds: a TTL that is longer than any test."""
 
 BUSY = 1.0
-"""Seconds that a busy machine may take on top of a bound: to wake a thread, to open a connection."""
+"""Seconds that a busy machine may need beyond a bound: to wake a thread, to open a connection."""
 
 
 Tests = TypeVar("Tests", bound="type[LockConformance]")
@@ -115,12 +115,12 @@ class LockConformance(ABC):
         """Return the number of sleeping waiters of the lock."""
 
     def is_asleep(self, thread: int) -> bool:
-        """Return whether a waiting thread is at a point where its client handles an interrupt as such."""
+        """Return whether a waiting thread is at a point where its client can handle an interrupt."""
         return True
 
     @abstractmethod
     def traces(self, lock: Lock) -> dict[str, int]:
-        """Count what exists because of the lock, on its server and here, by kind: keys, connections, …"""
+        """Count what the lock has left on its server and in this process, by kind: keys, connections, …"""
 
     @pytest.fixture(autouse=True)
     def _impatient(self, request: pytest.FixtureRequest, monkeypatch: Patch) -> None:
@@ -659,7 +659,7 @@ class SurvivesNodeLossConformance(LockConformance):
 
     @abstractmethod
     def without_a_minority(self) -> AbstractContextManager[None]:
-        """Make as many servers dead or hang as the lock survives."""
+        """Stop or hang as many servers as the lock survives."""
 
     def test_it_is_granted_without_a_minority(self, make_lock: MakeLock) -> None:
         lock, other = make_lock(**self.NODE_LOSS_OPTIONS), make_lock(**self.NODE_LOSS_OPTIONS)
@@ -1037,4 +1037,4 @@ CONFORMANCE: dict[str, type[LockConformance]] = {
     "survives_holder_crash": SurvivesHolderCrashConformance,
     "survives_node_loss": SurvivesNodeLossConformance,
 }
-"""The tests of each capability. Those of `across_machines` take servers that can be cut off."""
+"""The tests of each capability. Those of `across_machines` need servers that can be cut off."""

@@ -63,7 +63,7 @@ class EtcdRecipe:
     host: str
     port: int
     folder: Path
-    """Where the cells are."""
+    """Where the counter cells are stored."""
     own: int = 0
 
     @property

@@ -32,7 +32,7 @@ OF_THE_LOCK_WITHIN = (
 
 
 def a_tenth(tests: Tests) -> Tests:
-    """Run a slow lock with fewer pairs and clients."""
+    """Run the tests of a slow lock with fewer pairs and clients."""
     for name in OF_THE_LOCK_WITHIN:
         if hasattr(tests, name):
             setattr(tests, name, None)
@@ -46,7 +46,7 @@ def ten_threads_lose_no_update(self: LockConformance, recipe: Recipe, name: str)
 
 
 class OfTheLockWithin(ReentrantConformance):
-    """Mix-in for the tests of a lock that runs them on a ReentrantLock around it."""
+    """Mix-in that runs the tests of a lock on a ReentrantLock around it."""
 
     def waiters(self, lock: Lock) -> int:
         return int(cast(Any, super()).waiters(within(lock)))

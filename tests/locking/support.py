@@ -88,7 +88,7 @@ class RemoteRecipe(Recipe, Protocol):
     """Makes locks on servers whose addresses can be replaced, and knows the bytes of a release."""
 
     RELEASE: ClassVar[bytes]
-    """What the last request of a release contains, and no other one that its holder sends meanwhile."""
+    """Bytes that the last request of a release contains, and no other request that its holder sends meanwhile."""
 
     @property
     def servers(self) -> Sequence[Address]: ...
@@ -206,7 +206,7 @@ def clients_apart(recipe: Any, count: int) -> Iterator[list[Any]]:
 
 
 RECIPES = [f"tests.locking.{server}_support" for server in ("etcd", "postgres", "redlock", "zookeeper")]
-"""Where the recipes of other servers' locks are."""
+"""The modules with the recipes of locks on other servers."""
 
 
 @contextmanager
@@ -278,7 +278,7 @@ def paused(pid: int) -> Iterator[None]:
     """Stop a process for the body. Its sockets stay open but it answers nothing."""
     os.kill(pid, signal.SIGSTOP)
     try:
-        # Threads stop one by one, and one that runs on another core may still answer.
+        # Threads stop one by one, and a thread on another core may still answer.
         wait_for(lambda: all(_is_stopped(thread) for thread in Path(f"/proc/{pid}/task").iterdir()))
         yield
     finally:

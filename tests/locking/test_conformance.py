@@ -1,6 +1,6 @@
 """Negative controls of the conformance suite: a lock with one fault fails the test for that fault.
 
-Others are with their servers: kazoo's recipe, the etcd, ZooKeeper and insert locks; and the rungs of the lab.
+More controls are in the tests of etcd, ZooKeeper, InsertLock and kazoo's recipe, and in those of the lab's rungs.
 """
 
 from __future__ import annotations

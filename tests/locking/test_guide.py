@@ -56,7 +56,7 @@ def test_what_a_lock_declares_shows(monkeypatch: Patch) -> None:
 
 @pytest.fixture
 def addresses(valkey: Valkey, tmp_path: Path) -> Iterator[Callable[[type[Lock]], Mapping[str, str]]]:
-    """Return the replacements of the document's addresses by those of running servers."""
+    """Return the addresses in the document, each with the address of a running server that replaces it."""
     with ExitStack() as running:
 
         def of(lock: type[Lock]) -> Mapping[str, str]:

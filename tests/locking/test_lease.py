@@ -14,7 +14,7 @@ from tests.waiting import PATIENCE
 
 
 class ScriptedLock(Lock):
-    """A lock that answers True or False, or raises, as the test says."""
+    """A lock that returns True or False, or raises, as the test says."""
 
     capabilities = Capabilities()
 

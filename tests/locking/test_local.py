@@ -69,7 +69,7 @@ def tasks() -> set[str]:
 
 
 def switches(but: Collection[str]) -> int:
-    """Return how often the process's other threads have gone to sleep."""
+    """Return how often the other threads of this process have gone to sleep."""
     total = 0
     for task in Path("/proc/self/task").iterdir():
         if task.name not in but:
@@ -99,7 +99,7 @@ class Bell:
 
 @without("test_the_first_in_line_may_die", "test_the_first_in_line_may_be_stopped")
 class TestThreadLock(suite.FairConformance, suite.ForkConformance, suite.QuietWaitConformance):
-    """Waiters die and stop with their process."""
+    """A waiter cannot die or stop without its process."""
 
     @pytest.fixture
     def recipe(self, tmp_path: Path) -> ThreadRecipe:
@@ -181,7 +181,7 @@ def test_an_interrupted_release_wakes_the_next(name: str, monkeypatch: Patch) ->
     class Interrupted(deque):  # type: ignore[type-arg]
         def remove(self, turn: object) -> None:
             super().remove(turn)
-            if self:  # there is a waiter behind
+            if self:  # another waiter is behind this one
                 raise KeyboardInterrupt
 
     lock, served = ThreadLock(name), list[bool]()

@@ -40,7 +40,7 @@ PUSH_THE_GRANT = "redis.call('RPUSH', KEYS[4], grant)"
 """The line of release.lua that wakes a waiter."""
 
 OVER = "1 1 over"
-"""A grant whose time is over: of a millisecond, long ago."""
+"""A grant that has expired: it was made for a millisecond, long ago."""
 
 
 @pytest.fixture

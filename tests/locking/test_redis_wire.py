@@ -388,7 +388,7 @@ class TestEveryKindOfClient:
             return late
 
         with lock.hold():
-            # One success is enough: a busy machine is late now and then, the server's timer would always add GRACE.
+            # One success is enough: a busy machine is late at times, but the server's timer would always add GRACE.
             wait_for(lambda: late_by() < GRACE / 2)
 
 

@@ -55,10 +55,10 @@ Nodes = list[Valkey]
 NODES = 5
 QUORUM = 3
 NODE_TIMEOUT = 0.6
-"""Seconds: all nodes that hang cost it together and once, and a busy machine gets as much again."""
+"""Seconds: hanging nodes cost this much in total, not each. A busy machine may need as much again."""
 
 PATIENT = PATIENCE
-"""Seconds: no node needs as long, also while two hundred threads want answers at the same time."""
+"""Seconds: longer than any node needs, even while two hundred threads ask at the same time."""
 
 
 @pytest.fixture(scope="session")
@@ -149,7 +149,7 @@ class TestRedlock(
 
     @contextmanager
     def clients(self, recipe: RedlockRecipe, count: int) -> Iterator[list[Recipe]]:
-        """Yield recipes with open connections, because the test is about asking at once, not connecting at once."""
+        """Yield recipes with open connections, because the test is about simultaneous requests, not connects."""
         with clients_apart(recipe, min(count, 50)) as apart:
             places = [apart[place % len(apart)] for place in range(count)]
             for place in places:

@@ -348,7 +348,7 @@ def test_two_tasks_of_one_thread_exclude_each_other(lock: ReentrantLock) -> None
 
 
 async def both_by_thread(lock: ReentrantLock) -> bool:
-    """Return whether a task enters what another task of its thread holds."""
+    """Return whether a task enters a lock that another task of its thread holds."""
 
     async def enter() -> bool:
         lease = lock.acquire(blocking=False)

@@ -36,7 +36,7 @@ from tests.locking.support import (
 from tests.waiting import PATIENCE, wait_for
 
 SOCKET_TIMEOUT = 5.0
-"""Seconds: redis-py's default, which a renewal that waits for a server that hangs would take at least."""
+"""Seconds: redis-py's default timeout. A renewal that waited for a hanging server would take at least as long."""
 
 
 class ScriptedRenewer:

@@ -299,7 +299,7 @@ def test_an_acquire_between_sessions_waits(
     ended, go_on = threading.Event(), threading.Event()
 
     def hold_up(state: str) -> None:
-        """Delay kazoo's next session, which starts after all listeners were told of the end of the last."""
+        """Delay kazoo's next session, which starts once all listeners know of the end of the last one."""
         if state == KazooState.LOST:
             ended.set()
             assert go_on.wait(PATIENCE)

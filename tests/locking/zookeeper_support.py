@@ -104,7 +104,7 @@ class ZooKeeperRecipe:
 
     hosts: str
     folder: Path
-    """Where the cells are."""
+    """Where the counter cells are stored."""
     own: int = 0
 
     def client(self, ttl: float = LONGEST) -> CountingClient:

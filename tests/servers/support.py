@@ -61,7 +61,7 @@ def processes_naming(*marks: object) -> list[psutil.Process]:
 
 
 def of_each(ask: Callable[[psutil.Process], Answer], processes: Iterable[psutil.Process]) -> list[Answer]:
-    """Return the answers of the processes that are still there: a Postgres backend ends with its client."""
+    """Return the results for the processes that still exist: a Postgres backend ends with its client."""
     answers = []
     for process in processes:
         with suppress(psutil.NoSuchProcess):

@@ -30,7 +30,7 @@ from tests.waiting import wait_for
 
 pytestmark = pytest.mark.slow
 
-# Never waits, so it never notices that the postmaster is gone.
+# This statement never waits, so its backend never notices that the postmaster is gone.
 BUSY = "DO $$ BEGIN LOOP END LOOP; END $$"
 
 

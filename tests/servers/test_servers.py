@@ -49,12 +49,12 @@ def test_both_answer_and_are_private_and_durable(folder: RunFolder, other_folder
         for server in (servers.postgres, servers.valkey):
             assert set(server.child.env or ()) == {"PATH", "LC_ALL"}
 
-        # Text sorts and folds the same whatever locales the system has.
+        # Text sorts and folds the same on every system, whatever locales it has.
         assert sql(folder, "SHOW server_encoding") == "UTF8"
         assert sql(folder, "SELECT upper('æøå') || lower('ÄÖÜ')") == "ÆØÅäöü"
         assert sql(folder, "SHOW timezone") == "UTC"
 
-        # Every process of Postgres can be told from those of another one.
+        # The processes of one Postgres can be told from those of another.
         titles = [" ".join(parts) for parts in of_each(psutil.Process.cmdline, server_processes(folder))]
         titles = [title for title in titles if "valkey" not in title]
         assert len(titles) > 5

@@ -40,7 +40,7 @@ class Buyer(APIClient):
         super().__init__(HTTP_AUTHORIZATION=f"Bearer {self.token}", raise_request_exception=False)
 
     def order(self, body: Any, key: str | None = None, **options: Any) -> Any:
-        """POST an order under a new key, unless one is given."""
+        """POST an order, under a new key unless one is given."""
         headers = {"Idempotency-Key": str(uuid4()) if key is None else key, **options.pop("headers", {})}
         return self.post("/api/orders/", body, format="json", headers=headers, **options)
 
@@ -133,7 +133,7 @@ def order_body(offer: OnSale, **units: int) -> dict[str, Any]:
 
 
 def buy(offer: OnSale, customer: int | None = None, key: str = "", **units: int) -> Placed:
-    """Place an order of a customer, a new one if none is given, under a key, a new one if none is given."""
+    """Place an order of a customer under a key. A customer or key that is not given is created."""
     customer = new_customer() if customer is None else customer
     return place_order(customer=customer, sale=offer.sale, quantities=offer.cart(**units), key=key or str(uuid4()))
 
@@ -172,9 +172,9 @@ def raising(error: BaseException) -> Callable[..., NoReturn]:
 
 
 def race(first: Callable[[], Any], second: Callable[[], Any], **at: str) -> tuple[Any, Any]:
-    """Run `second` in another thread from a statement of `first` on, and return both results.
+    """Run `second` in another thread once `first` has reached a statement, and return both results.
 
-    The first one continues when the second is done or waits for a lock in Postgres.
+    `first` continues when `second` is done or waits for a lock in Postgres.
 
     Args:
         at: the statement, as `before` or `after`; see `interleaved`.

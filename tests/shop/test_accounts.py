@@ -1,4 +1,4 @@
-"""The audit: it is one snapshot, also during sales, and its exit status says whether stock is broken."""
+"""The audit: it reads one snapshot, even during sales, and its exit status says whether stock is broken."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def test_the_command_lists_broken_skus_only(sold: None, capsys: pytest.CaptureFi
 
 
 def test_received_without_a_movement_breaks_the_law(sold: None, capsys: pytest.CaptureFixture[str]) -> None:
-    """A unit was written into the row by hand, so the figures of the row alone add up."""
+    """A unit was added to the row by hand, so the figures of the row itself look right."""
     StockItem.objects.filter(sku="b").update(received=3, on_hand=3)
     assert conservation.figures(["b"]) == [Figures("b", 2, 3, 0, unexplained=1)]
     assert run_audit() == 1

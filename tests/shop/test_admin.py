@@ -78,7 +78,7 @@ def post(client: Client, path: str, form: Mapping[str, Any]) -> str:
 
 
 def stocked(sku: str = "a") -> tuple[int, int]:
-    """Return what the row of a sku says: units received and on hand."""
+    """Return the units received and on hand in the row of a sku."""
     return StockItem.objects.values_list("received", "on_hand").get(sku=sku)
 
 
@@ -107,7 +107,7 @@ def many_orders(offer: OnSale, sku: str, count: int) -> None:
 
 @pytest.fixture
 def staff(db: None) -> Callable[..., Client]:
-    """Log in a member of the staff with some permissions."""
+    """Log in a staff member with some permissions."""
 
     def log_in(*permissions: str) -> Client:
         user = User.objects.create_user(f"staff {uuid4()}", is_staff=True)
@@ -262,10 +262,10 @@ def test_a_form_sent_twice_delivers_once(admin_client: Client) -> None:
     again = admin_client.post(A, form).content.decode()
     assert "The stock has changed since this page was opened" in text(again)
     assert stocked() == (15, 15)
-    # Saved once more, as the message says, it is a second delivery.
+    # Saved again, as the message says, the form is a second delivery.
     assert '<input type="hidden" name="received_before" value="15"' in again
     assert admin_client.post(A, {**form, "received_before": "15"}).status_code == 302
-    # The negative control: a form that does not say what it was based on.
+    # The negative control: a form that does not name the last movement that it is based on.
     assert admin_client.post(A, move("5")).status_code == 302
     assert stocked() == (25, 25)
 

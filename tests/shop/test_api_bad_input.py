@@ -1,6 +1,7 @@
 """Bad input: every request gets a clear problem document, never a 500, and no order is made.
 
-None of these requests reaches a strategy, so the tests run in one transaction, in which a strategy would refuse to run.
+None of these requests reaches a strategy, so the tests can run in one transaction. A strategy would refuse to run
+there.
 """
 
 from __future__ import annotations

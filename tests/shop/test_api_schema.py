@@ -50,7 +50,7 @@ def test_it_is_valid_openapi(described: dict[str, Any]) -> None:
 
 
 def test_every_problem_is_declared_with_its_status(described: dict[str, Any]) -> None:
-    """Schemathesis checks below that operations answer with no others."""
+    """Schemathesis checks below that operations return no other statuses."""
     declared = set()
     for operations in described["paths"].values():
         for operation in operations.values():
@@ -121,7 +121,7 @@ class Shop:
         self.answers: set[int] = set()
 
     def name_existing_objects(self, case: schemathesis.Case) -> None:
-        """Make every other valid request name existing objects, which random values never would."""
+        """Make every second valid request name existing objects, which random values would never hit."""
         body: Any = case.body
         path = case.path_parameters
         match case.operation.label:

@@ -248,7 +248,7 @@ def test_one_request_probes_and_the_others_are_refused(customer: int, monkeypatc
 
 
 def returned_elsewhere(offer: OnSale, customer: int, asked: Asked, *, wanted: int) -> None:
-    """Be refused, then return units as another process does, and let `SOLD_OUT_TTL` pass."""
+    """Place an order that is refused, return units as another process does, and let `SOLD_OUT_TTL` pass."""
     refused(offer, customer, a=wanted)
     stock.deliver("a", 8)
     asked.now += 0.3
@@ -285,7 +285,7 @@ def test_of_two_requests_that_would_probe_at_once_one_is_refused(
 
 
 def test_a_request_refused_for_another_sku_probes_nothing(customer: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Otherwise carts with a sold-out sku would keep others from units that are back."""
+    """If it probed, carts with a sold-out sku would keep other customers from units that are back."""
     offer, asked = on_sale({"a": 1, "b": 1}), Asked(monkeypatch)
     refused(offer, customer, a=2)
     asked.now += 0.2
@@ -305,7 +305,7 @@ def refused(offer: OnSale, customer: int, **cart: int) -> SoldOut:
 def test_a_probe_refused_for_another_sku_lets_the_next_one_probe(
     customer: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Otherwise b, which is back, would be refused as long as carts with a keep probing."""
+    """If it did not, b, which is back, would be refused as long as carts with a keep probing."""
     offer, asked = on_sale({"a": 1, "b": 1}), Asked(monkeypatch)
     refused(offer, customer, a=2)
     refused(offer, customer, b=2)
@@ -335,7 +335,7 @@ def test_a_probe_that_fails_lets_the_next_one_probe(
 
 
 def test_a_probe_does_not_drop_newer_knowledge(customer: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A probe that was paused ends after another request has learned that even less is left."""
+    """A paused probe ends after another request has found that even fewer units are left."""
     offer, asked = on_sale({"a": 2}), Asked(monkeypatch)
     returned_elsewhere(offer, customer, asked, wanted=3)
 
@@ -351,7 +351,7 @@ def test_a_probe_does_not_drop_newer_knowledge(customer: int, monkeypatch: pytes
 
 
 def test_reserved_units_are_not_remembered_as_sold_out(customer: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The reservation may end without an order. A request for no more than that is told to try again."""
+    """The reservation may end without an order. A request for no more than the reserved units is told to try again."""
     offer = on_sale({"a": 1}, strategy="lua")
     first, answers = new_customer(), []
 
@@ -402,7 +402,7 @@ def test_a_second_request_with_the_key_is_told_that_the_first_is_running(custome
 
 @pytest.fixture
 def many_processes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let requests not see each other, as if each came to another process."""
+    """Keep requests from seeing each other, as if each came to a different process."""
 
     class Unseen(dict[Any, Any]):
         def setdefault(self, key: Any, default: Any = None) -> Any:
@@ -522,7 +522,7 @@ def test_more_than_the_limit_is_over_limit_and_not_sold_out(customer: int, name:
     offer = on_sale({"a": 5, "b": 1}, strategy=name, limit=2)
     first = buy(offer, customer, key="mine", a=1)
     save_queued()
-    for _ in range(2):  # The second time, this process might remember that b is sold out.
+    for _ in range(2):  # At the second order, this process might remember that b is sold out.
         with pytest.raises(OverLimit) as refused:
             buy(offer, customer, a=999, b=1)
         assert (refused.value.sku, refused.value.limit, refused.value.taken) == ("a", 2, 1)

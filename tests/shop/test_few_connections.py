@@ -1,4 +1,4 @@
-"""Threads share few connections: none may hold one while it waits for a thread that needs one."""
+"""Threads share few connections: a thread must not hold one while it waits for another thread that needs one."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_threads_that_share_a_connection_sell_everything(one_connection: None, s
     start = threading.Barrier(BUYERS)
 
     def buy(turn: int) -> Placed:
-        """Every other request holds the connection when it takes stock, because it has read the offer."""
+        """Place an order. Every second request has read the offer, so it holds the connection when it takes stock."""
         if turn % 2:
             return place_order(customer=customers[turn], sale=sale.sale, quantities=sale.cart(a=1), key=str(uuid4()))
         request = make_request(offer, customer=customers[turn], quantities=sale.cart(a=1), key=str(uuid4()))

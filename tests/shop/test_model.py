@@ -1,4 +1,4 @@
-"""A model of the shop runs random steps beside it: after every step both agree, and the law holds."""
+"""A model runs the same random steps as the shop: after every step both agree, and the law holds."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ class Shop(RuleBasedStateMachine):
         if not registry.get(self.strategy).queues:
             self.forgotten.add((customer, key))
         if short or over:
-            # Redis has lost the counts of the customer. Postgres has not.
+            # Redis has lost the customer's counts, but Postgres still has them.
             save_queued()
             assert Order.objects.get(pk=order).state == Order.State.REJECTED
             self.ended.add(order)
@@ -284,7 +284,7 @@ def test_a_wrong_counter_breaks_the_law_until_it_is_reconciled(strategy: str) ->
 
 @pytest.mark.parametrize("wanted", [{"a": 2}, {"b": 1}], ids=["the same", "something else"])
 def test_a_key_that_redis_has_lost_still_has_its_order(wanted: dict[str, int]) -> None:
-    """Random steps seldom find this: the stock is loaded again without a read of the key in Postgres."""
+    """Random steps rarely find this: the stock is loaded again without a read of the key in Postgres."""
     shop = type("Shop by lua-queue", (Shop,), {"strategy": "lua-queue"})()
     shop.open((4, 1))
     shop.place(who=0, wanted={"a": 2}, key="y", fresh=False)
@@ -298,7 +298,7 @@ def test_a_key_that_redis_has_lost_still_has_its_order(wanted: dict[str, int]) -
 
 @pytest.mark.parametrize("second", NEXT)
 def test_queued_orders_are_sold_when_the_next_sale_begins(second: str) -> None:
-    """Random steps seldom find this: there is no other step in between."""
+    """Random steps rarely find this: there must be no other step in between."""
     shop = type("Shop by lua-queue", (Shop,), {"strategy": "lua-queue"})()
     shop.open((4, 1))
     shop.place(who=0, wanted={"a": 3, "b": 1}, key="y", fresh=False)

@@ -335,7 +335,7 @@ THEN = {
     ("paid", "pay"): "paid",
     ("paid", "provider"): "refund_due",
 }
-"""Answers to changes of an order that has ended, by its state and the change."""
+"""Answers to changes of an order that has ended, by state and change."""
 ALONE = {"cancel": "cancelled", "expire": "1 expired", "pay": "paid", "provider": "paid"}
 """Answers to changes of a pending order."""
 ENDS = {"cancel": "cancelled", "expire": "expired", "pay": "paid", "provider": "paid"}
@@ -365,7 +365,7 @@ def contested(customer: int) -> UUID:
 
 
 def act(name: str, order: UUID, reference: str = "pay_1") -> str:
-    """Make a change, and return its result in a word."""
+    """Make a change, and return its result as one word."""
     customer = Order.objects.values_list("customer", flat=True).get(pk=order)
     try:
         match name:

@@ -137,7 +137,7 @@ def test_an_order_that_postgres_refuses_is_rejected(buyer: Buyer, offer: OnSale)
 def test_units_of_a_rejected_order_stay_reserved_until_its_note_is_gone(
     buyer: Buyer, offer: OnSale, redis: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A worker died after its commit. In Redis the units stay reserved until the next worker takes over."""
+    """A worker died after its commit. The units stay reserved in Redis until the next worker takes over."""
     Allowance.objects.create(sale_id=offer.sale, customer_id=buyer.customer, sku="a", taken=2)
     buyer.order(order_body(offer, a=1), key="mine")
     with monkeypatch.context() as dying:
@@ -239,7 +239,7 @@ ITEM = {"sku": "a", "quantity": 1, "price": "9.90", "limit": None}
     "instead",
     [
         {"customer": [1]},
-        {"key": "\0", "items": [ITEM]},  # fewer items than the note has, too
+        {"key": "\0", "items": [ITEM]},  # also with fewer items than in the reservation
         *[{"items": items} for items in ([], [ITEM, ITEM])],
         *[{"items": [{**ITEM, **wrong}]} for wrong in ({"quantity": True}, {"sku": True}, {"sku": 5}, {"limit": "x"})],
         *[{"sale": sale} for sale in ("x", True)],
@@ -290,7 +290,7 @@ def test_an_order_that_cannot_be_saved_is_rejected_and_dead_lettered(
 
 
 def test_an_unreadable_entry_is_rejected(buyer: Buyer, offer: OnSale, redis: Redis) -> None:
-    """For example, the worker has another version. The note has the content, too."""
+    """For example, the worker has another version. The reservation contains the order too."""
     answer = buyer.order(order_body(offer, a=1), key="mine")
     queued = answer.json()
     redis.delete(STREAM)
@@ -321,7 +321,7 @@ def lose_queued(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_key_of_an_order_without_a_row_is_kept(buyer: Buyer, offer: OnSale, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Redis keeps it for a day."""
+    """Redis keeps the key for a day."""
     first = buyer.order(order_body(offer, a=1), key="mine").json()
     lose_queued(monkeypatch)
     assert orders_in() == 0
@@ -337,7 +337,7 @@ def test_a_key_of_an_order_without_a_row_is_kept(buyer: Buyer, offer: OnSale, mo
 def test_an_order_whose_note_is_lost_is_rejected(
     buyer: Buyer, offer: OnSale, redis: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It cannot be written as rejected, and its entry was all that Redis had."""
+    """It cannot be written as rejected, because its entry was all that Redis had of it."""
     location = location_of(buyer, offer, "mine", a=1)
     redis.delete(RESERVATIONS)
     lose_queued(monkeypatch)
@@ -346,7 +346,7 @@ def test_an_order_whose_note_is_lost_is_rejected(
 
 
 def test_an_order_queued_during_preheating_keeps_its_stock(buyer: Buyer) -> None:
-    """The order reaches Redis after the first read of the queue. It was requested before the sale ended."""
+    """The order was requested before the sale ended, and reaches Redis after the first read of the queue."""
     offer = on_sale({"a": 1}, strategy="lua-queue")
     known = offers.read(offer.sale)
     assert known is not None

@@ -1,4 +1,4 @@
-"""Reconciling repairs what processes that died have left between Redis and Postgres, and nothing else."""
+"""Reconciling repairs what crashed processes have left inconsistent between Redis and Postgres, and nothing else."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_a_reservation_without_an_order_is_released_after_its_grace(offer: OnSal
 
 
 def unconfirmed(monkeypatch: pytest.MonkeyPatch, offer: OnSale) -> UUID:
-    """Place an order of two units by a process that dies after its commit."""
+    """Place an order of two units in a process that dies after its commit."""
     with monkeypatch.context() as dying:
         dying.setattr(Counters, "confirm_reservation", lambda *rest: False)
         return buy(offer, a=2).order.pk
@@ -88,7 +88,7 @@ def test_a_reservation_with_an_order_keeps_its_units(
 
 
 def test_without_asking_postgres_sold_units_are_returned(offer: OnSale, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The negative control: no reservation is taken for that of an order."""
+    """The negative control: reconciliation finds no order for any reservation."""
     monkeypatch.setattr("shop.reconcile.saved", lambda requests: set())
     unconfirmed(monkeypatch, offer)
     assert [repair.units for repair in reconcile(grace=0) if repair.what == "abandoned reservation"] == [2]
@@ -189,7 +189,7 @@ def test_a_counter_of_a_sku_that_is_not_on_sale_is_removed(offer: OnSale, counte
 
 
 def test_split_stock_that_is_not_on_sale_is_joined() -> None:
-    """The process that had split the stock died before it joined it again."""
+    """The process that split the stock died before it merged the stock again."""
     on_sale({"a": 5}, strategy="guarded-update")
     Sale.objects.update(opens_at=timezone.now() - timezone.timedelta(hours=2), closes_at=timezone.now())
     StockItem.objects.update(on_hand=3, split_by="unit-rows")
@@ -222,7 +222,7 @@ def test_an_order_that_the_queue_has_lost_is_rejected(redis: Redis) -> None:
 
 @pytest.mark.parametrize(("wrong", "taken"), [(1, 0), (-1, 2), (2, 1)])
 def test_bought_units_are_counted_again(redis: Redis, wrong: int, taken: int) -> None:
-    """Saved orders and queued orders count, also those that a stuck worker has read."""
+    """Saved and queued orders count, including those that a stuck worker has read."""
     offer = on_sale({"a": 9}, strategy="lua-queue", limit=3)
     customer = new_customer()
     for number in range(taken):
@@ -240,7 +240,7 @@ def test_bought_units_are_counted_again(redis: Redis, wrong: int, taken: int) ->
 
 
 class Dies(BaseException):
-    """Ends a process: nothing catches it."""
+    """Ends a process: no code catches it."""
 
 
 def test_an_order_saved_by_a_dead_worker_is_counted_once(redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -319,7 +319,7 @@ def test_repairs_are_logged_even_if_a_later_one_fails(
 
 
 def test_a_sale_that_is_preheated_meanwhile_keeps_its_split_stock(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is preheated after its split stock was found and before the sales are read."""
+    """The sale is preheated after its split stock was found and before the sales are read."""
     on_sale({"a": 6}, strategy="unit-rows")
     hour = timezone.timedelta(hours=1)
     Sale.objects.update(preheated_at=None, opens_at=timezone.now() + hour, closes_at=timezone.now() + 2 * hour)
@@ -468,7 +468,7 @@ def buy_until_sold_out(offer: OnSale) -> None:
 def test_an_older_redis_loses_nothing_and_sells_nothing_twice(
     redis: Redis, name: str, more: int, reconciled: bool
 ) -> None:
-    """All of Redis is older: counters, notes, segments, queue, keys and counts of customers."""
+    """All of Redis is older: counters, reservations, segments, queue, keys and counts of customers."""
     offer = on_sale({"a": 10}, strategy=name)
     first = [buy(offer, a=1).order.pk for _ in range(2)]
     older = saved_keys(redis)

@@ -199,13 +199,13 @@ def test_an_offer_that_was_read_before_a_change_is_not_cached() -> None:
 
 
 def test_preheating_locks_stock_in_the_order_of_skus() -> None:
-    """The sale before has pieces of the second sku to be put back: it would be locked before the first."""
+    """The earlier sale has split stock of the second sku to merge, which would lock that sku before the first."""
     earlier = on_sale({"b": 5}, strategy="unit-rows")
     Sale.objects.filter(pk=earlier.sale).update(closes_at=timezone.now())
     later = on_sale({"a": 5, "b": 0}, strategy="lua", preheat=False)
     with ThreadPoolExecutor(1) as pool:
         with transaction.atomic():
-            stock.lock(["a"])  # an order of both ends, say
+            stock.lock(["a"])  # for example, an order of both skus ends
             preheating = begin(pool, partial(preheat_sale, later.sale))
             with connection.cursor() as cursor:
                 cursor.execute("SET LOCAL lock_timeout = '1s'")
@@ -216,7 +216,7 @@ def test_preheating_locks_stock_in_the_order_of_skus() -> None:
 
 @pytest.mark.parametrize("who", ["preheats", "ends"])
 def test_a_cart_that_joins_segments_does_not_deadlock(who: str) -> None:
-    """The cart holds a segment of a and wants the row of b, which the other holds while it waits for a."""
+    """The cart holds a segment of a and waits for the row of b. The other side holds that row and waits for a."""
     offer = on_sale({"a": 50, "b": 5}, strategy="segmented-lock")
     action = partial(preheat_sale, offer.sale) if who == "preheats" else partial(lifecycle._unload, sale(offer.sale))
     customer = new_customer()

@@ -39,7 +39,7 @@ def offer(redis: Redis) -> OnSale:
 
 @pytest.fixture
 def make(offer: OnSale, customer: int) -> Callable[..., OrderRequest]:
-    """Make a request of the customer in the sale; of one unit of `a`, unless a cart is given."""
+    """Make a request of the customer in the sale, for one unit of `a` unless a cart is given."""
 
     def make_request(*cart: tuple[str, int], **more: Any) -> OrderRequest:
         return new_request(*(cart or (("a", 1),)), **{"customer": customer, "sale": offer.sale, **more})
@@ -131,7 +131,7 @@ def test_of_requests_with_one_key_the_first_is_saved(make: Make) -> None:
 
 @pytest.mark.parametrize("arrival", [("1", "2"), ("2", "1")], ids=str)
 def test_batches_write_keys_in_one_order(make: Make, arrival: tuple[str, str]) -> None:
-    """A batch that waits for the lower key holds no higher one, so batches cannot deadlock."""
+    """A batch that waits for a lower key holds no higher key, so batches cannot deadlock."""
     with ThreadPoolExecutor(1) as pool:
         with transaction.atomic():
             assert save([make(key="1")]) == {}
@@ -258,7 +258,7 @@ def test_batches_of_the_same_customers_do_not_deadlock(make: Make) -> None:
 
 
 def place_two(make: Make) -> list[UUID]:
-    """Place two orders of the customer: an `a` and a `b`, and two of `a`."""
+    """Place two orders of the customer: one with an `a` and a `b`, one with two `a`."""
     requests = [make(("a", 1), ("b", 1), limit=5), make(("a", 2), limit=5)]
     for request in requests:
         registry.get("lua").place(request, save)

@@ -34,7 +34,7 @@ SECONDS = {
     "PREHEAT_LEAD": 0,
     "RECONCILE_GRACE": 0,
 }
-"""The minimum of each."""
+"""The numeric settings with their minimum."""
 BAD_URLS = [
     ("DATABASE_URL", "sesame"),
     ("DATABASE_URL", "mysql://shop:sesame@db/shop"),

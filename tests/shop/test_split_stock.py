@@ -52,7 +52,7 @@ def buy_patiently(offer: OnSale) -> None:
 
 
 def split() -> tuple[int, str]:
-    """Return the units of `a` that are split, and the strategy that has split them."""
+    """Return the split units of `a`, and the strategy that split them."""
     item = StockItem.objects.get(sku="a")
     return stock.on_hand("a") - item.on_hand, item.split_by
 
@@ -79,7 +79,7 @@ def late_order(first: str, second: str, units: int) -> tuple[Callable[[], object
 def test_a_late_order_does_not_split_the_stock_of_the_next_sale(first: str, second: str) -> None:
     place, after = late_order(first, second, 3)
     if (first, second) == ("unit-rows", "segmented-lock"):
-        # To join the segments it would have to wait for them while it holds the stock rows of its cart.
+        # To merge the segments, it would have to wait for them while it holds the stock rows of its cart.
         with pytest.raises(StockElsewhere, match="a is split for another sale"):
             place()
     else:
@@ -156,7 +156,7 @@ def test_a_sale_preheated_too_early_is_preheated_again(first: str, second: str) 
 
 
 def add(offer: OnSale, to: OnSale) -> OnSale:
-    """Add the items of a sale to another sale and preheat that, as the admin does."""
+    """Add the items of a sale to another sale and preheat the latter, as the admin does."""
     for item in SaleItem.objects.filter(sale=offer.sale):
         SaleItem.objects.create(sale_id=to.sale, product=item.product, price=item.price)
     offers.cache.clear()
@@ -313,7 +313,7 @@ def test_a_correction_finds_split_units(name: str) -> None:
 
 
 def test_a_late_payment_locks_no_segment_before_its_skus() -> None:
-    """Carts lock all stock rows before segments. Otherwise each would wait for the other."""
+    """Carts lock all stock rows before segments. If the payment did not, each would wait for the other."""
     offer = on_sale({"a": 10, "c": 10}, strategy="segmented-lock")
     cart = {"customer": new_customer(), "quantities": offer.cart(a=1, c=1), "key": "k"}
     order = Order.objects.get(pk=place_order(sale=offer.sale, **cart).order.pk)

@@ -34,7 +34,7 @@ def logging_stays() -> Iterator[None]:
 
 @pytest.fixture
 def two_queues(request: pytest.FixtureRequest) -> Iterator[bool]:
-    """Whether saving has its own queue and a worker fetches only what it can start."""
+    """Return whether saving has its own queue and a worker fetches only tasks that it can start."""
     separate: bool = request.param
     routes, ahead = app.conf.task_routes, app.conf.worker_prefetch_multiplier
     app.conf.task_routes = routes if separate else {}

@@ -1,4 +1,4 @@
-"""Behaviour that only a real web server shows: chunked bodies, hosts, missing slashes, long waits."""
+"""Behaviour that only a real web server has: chunked bodies, hosts, missing slashes, long waits."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_a_row_locked_for_long_is_503(port: int) -> None:
 
 
 def test_loaded_objects_are_not_collected() -> None:
-    """Otherwise each full collection goes through all of them while no request is answered."""
+    """Without this, each full collection would go through all of them while no request is answered."""
     count = "import gc, shop.runtime.wsgi; before = gc.get_freeze_count(); gc.collect(); "
     count += "print(before, len(gc.get_objects()))"
     done = subprocess.run([sys.executable, "-c", count], cwd=CHECKOUT, capture_output=True, text=True, check=True)
