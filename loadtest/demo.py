@@ -22,7 +22,7 @@ PROGRESSION = (
 )
 
 MAX_BURSTS = 5
-"""Bursts for a flawed rung. It oversells only when it loses a race, which one burst may miss on a busy machine."""
+"""Maximum number of bursts for a flawed rung: on a busy machine, one burst may not hit the race that oversells."""
 
 
 def run_progression(url: str, console: Console) -> list[Verdict]:

@@ -107,7 +107,7 @@ class SaleItem(models.Model):
 
 
 class Order(models.Model):
-    """An order of a customer. Only `shop.orders` changes it, and its state by one guarded update each time."""
+    """An order of a customer. Only `shop.orders` changes it; each change of state is one guarded update."""
 
     class State(models.TextChoices):
         PENDING = "pending"

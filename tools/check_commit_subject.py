@@ -51,7 +51,7 @@ def main(argument: str) -> int:
         subjects = subprocess.run(command, capture_output=True, check=True, text=True).stdout.splitlines()
     else:
         subject = subject_of(Path(argument).read_text(encoding="utf-8"))
-        # An empty message is git's to refuse.
+        # Git itself refuses an empty message.
         subjects = [] if not subject or subject.startswith(TEMPORARY) else [subject]
     found = {subject: what for subject in subjects if (what := problem(subject))}
     for subject, what in found.items():

@@ -158,11 +158,11 @@ class Queue:
 
         Args:
             existing: the order that was saved in its place, and has its idempotency key.
-            reason: why it is rejected, when there is no such order. It then keeps its key, so that a retry with the
-                same key is told the reason and does not buy.
+            reason: why the order is rejected, if no other order was saved in its place. The rejected order then keeps
+                its key, so a retry with the same key gets the reason and does not buy.
 
         Returns:
-            Whether it had a reservation: its units go back once.
+            Whether it still had a reservation. Its units go back only once.
         """
         outcome = str(existing or "")
         if existing is None and (order := entry.order) is not None:

@@ -127,7 +127,7 @@ class LuaQueue(Lua):
         """Reject an order that has a reservation and no entry on the queue, so that no worker would ever save it.
 
         Returns:
-            Whether it still had a reservation: its units go back once.
+            Whether it still had a reservation. Its units go back only once.
         """
         reason = "The queue has lost this order before it was saved."
         entry = self.queue().recover(QueueEntry(reservation.entry, reservation.order_id, None, ""))

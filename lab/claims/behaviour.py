@@ -90,7 +90,7 @@ def lua_text(source: str) -> str:
 
 @dataclass
 class Unit:
-    """A definition: its normalised text, and what it leads to."""
+    """A definition: its normalised text, and the definitions that it refers to."""
 
     text: str
     names: set[Key] = field(default_factory=set)
@@ -412,7 +412,7 @@ def _is_table(statement: ast.stmt, slugs: frozenset[str]) -> bool:
 
 
 def _one_row(statement: ast.stmt, slug: str, slugs: frozenset[str]) -> ast.stmt:
-    """A table of rungs with the row of one of them; any other statement as it is."""
+    """Return a table of rungs reduced to the row of one rung, and any other statement unchanged."""
     if not slug or not _is_table(statement, slugs):
         return statement
     table: ast.Dict = statement.value  # type: ignore[attr-defined]

@@ -21,7 +21,7 @@ SHORT: Mapping[str, tuple[str, ...]] = {
 }
 """The options of a short run, by part."""
 STOP_SECONDS = 15.0
-"""Seconds in which a benchmark that was interrupted has to stop what it started, before it is killed."""
+"""Seconds within which an interrupted benchmark must stop what it started, before it is killed."""
 
 
 class BenchmarkFailed(RuntimeError):

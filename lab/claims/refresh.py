@@ -50,7 +50,7 @@ class Measured:
 
 
 def out_of_date(kinds: Sequence[Kind] = KINDS) -> list[Result]:
-    """Return the results that are missing, or whose code behaves differently now."""
+    """Return the results that are missing, or whose code behaves differently by now."""
     found = []
     for slug in LADDER:
         for kind, stored in (("verdict", witness.verdict(slug)), ("stress", witness.stress(slug))):

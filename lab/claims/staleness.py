@@ -20,7 +20,7 @@ MEASURED: dict[Part, tuple[str, ...]] = {
     "strategies": ("locking", "inventory", "shop/orders", "shop/sales", "shop/api", "shop/runtime", "loadtest/bench"),
     "locks": ("locking", "loadtest/bench"),
 }
-"""The folders whose code a comparison measures, or which measure it."""
+"""The folders with the code that a comparison measures, and with the code that measures it."""
 
 
 @cache

@@ -182,7 +182,7 @@ class PostgresSession:
         Raises:
             StatementRefused: the server answered with an error.
             SessionEnded: the server ended the session, with a reason. The statement may have taken effect.
-            LockUnavailable: the server did not answer. The session is closed, and the server ends what it did.
+            LockUnavailable: the server did not answer. The session is closed, which ends everything that it held.
         """
         try:
             if values:

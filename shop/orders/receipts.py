@@ -53,7 +53,7 @@ class Receipt:
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """The order that a request has placed, or that an earlier request with the same key has.
+    """The order that a request, or an earlier request with the same key, has placed.
 
     Args:
         order: as it was saved, or will be saved by a worker.

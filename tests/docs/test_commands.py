@@ -73,7 +73,7 @@ def check(*words: str) -> None:
             assert name in RUN or name in ONLY_PARSED, f"say why {name} is not run here"
             load_command_class(get_commands()[name], name).create_parser("manage.py", name).parse_args(rest)
         case ["python", "-m", "pytest", *_]:
-            pass  # is running right now
+            pass  # this very test run is one
         case ["python", "-m", *rest]:
             finish(sys.executable, "-c", PARSE, *rest)
         case ["celery", *rest]:

@@ -58,7 +58,7 @@ def play(parts: Parts, *, strategy: str, fault: str, seed: str) -> dict[str, Any
     # Units that a dead process reserved keep buyers busy until they are reconciled, so allow purchases to be postponed.
     with Crowd(parts.shop.port, purchases, busy=BUSY) as crowd:
         crowd.wait_until(moment)
-        time.sleep(pause)  # into the middle of a call
+        time.sleep(pause)  # so that the fault comes in the middle of a call
         answered_before = crowd.answered
         faults = {**FAULTS, **CONTROLS}[fault](parts, crowd, random)
         parts.restart_until(lambda: crowd.done, "the buyers to be answered")

@@ -38,7 +38,7 @@ def running(*arguments: str) -> Iterator[subprocess.Popen[str]]:
     """A command that leads a process group, as in a terminal."""
     command = [sys.executable, str(settings.BASE_DIR / "manage.py"), *arguments]
     there = {**os.environ, "DJANGO_SETTINGS_MODULE": "shop.runtime.settings"}
-    # A shell that runs the tests in the background makes them, and what they start, ignore SIGINT.
+    # A shell that runs the tests in the background makes them and their child processes ignore SIGINT.
     handler = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         process = subprocess.Popen(

@@ -376,7 +376,7 @@ class LockConformance(ABC):
         handler = signal.signal(signal.SIGINT, signal.default_int_handler)  # background jobs ignore SIGINT
         try:
             with lock.hold():
-                assert other.acquire(timeout=SHORT) is None  # open everything that is opened once and kept
+                assert other.acquire(timeout=SHORT) is None  # open the connections that are opened once and kept
                 before = self.all_traces(lock)
                 thread = threading.Thread(target=interrupt)
                 thread.start()
@@ -394,7 +394,7 @@ class LockConformance(ABC):
     def test_it_leaves_nothing_behind(self, make_lock: MakeLock) -> None:
         lock, other = make_lock(), make_lock()
         with lock.hold():
-            assert other.acquire(timeout=SHORT) is None  # open everything that is opened once and kept
+            assert other.acquire(timeout=SHORT) is None  # open the connections that are opened once and kept
         before = self.all_traces(lock)
         for _ in range(self.PAIRS):
             with lock.hold(timeout=LONG):  # one of thousands of answers may be late on a loaded machine
@@ -415,7 +415,7 @@ class LockConformance(ABC):
                 assert other.acquire(**how) is None
 
         with lock.hold():
-            # Open everything that so many threads open once and keep.
+            # Let this many threads open the connections that they keep.
             assert other.acquire(timeout=SHORT) is None
             run_threads(*[partial(try_in_vain, 5)] * 8)
             before = self.all_traces(lock)
@@ -618,7 +618,7 @@ class ScriptsConformance(LockConformance):
         self.lose_the_scripts()
         assert other.acquire(blocking=False) is None
         self.lose_the_scripts()
-        assert other.acquire(timeout=0.01) is None  # and leaves
+        assert other.acquire(timeout=0.01) is None  # the waiter leaves the queue again
         self.lose_the_scripts()
         lease.extend()
         self.lose_the_scripts()
@@ -878,7 +878,7 @@ class RenewsConformance(LockConformance):
 
 
 class FairConformance(LockConformance):
-    """Waiters are served in order of arrival. A dead one delays the others by two TTLs at most."""
+    """Waiters are served in order of arrival. A dead waiter delays the others by two TTLs at most."""
 
     def in_line(self, lock: Lock) -> int:
         """Return the number of waiters, including those of other processes."""

@@ -373,7 +373,7 @@ class RedisTraces:
         monkeypatch.setattr(Waiter, "wait", wait)
 
     def traces(self, lock: Lock) -> dict[str, int]:
-        fence = f"lock:{{{lock.name}}}:fence".encode()  # expires by itself
+        fence = f"lock:{{{lock.name}}}:fence".encode()  # not counted: it expires by itself
         keys = {key for key in self.client.scan_iter(f"lock:{{{lock.name}}}*") if key != fence}
         pool = self.client.connection_pool
         return {

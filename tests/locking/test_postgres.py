@@ -357,7 +357,7 @@ class TestServerGone:
                     lease.extend()
         finally:
             own_server.start()
-        assert lease.release() is (kind is InsertLock)  # a committed row stays
+        assert lease.release() is (kind is InsertLock)  # the committed row of an InsertLock stays
 
     def test_a_renewal_ends_in_time(self, own_server: Postgres) -> None:
         lease = held(InsertLock(conninfo_of(own_server), "hangs", ttl=LONG))

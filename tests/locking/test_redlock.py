@@ -244,7 +244,7 @@ class TestEveryMixOfNodes:
     def test_a_majority_decides(self, make: Make, nodes: Nodes, up: int, gone: int, hung: int, refused: int) -> None:
         granted = up >= QUORUM
         allowed = NODE_TIMEOUT * (2 if hung else 1)
-        turn = EVERY_MIX.index((up, gone, hung, refused)) % NODES  # vary the nodes
+        turn = EVERY_MIX.index((up, gone, hung, refused)) % NODES  # break different nodes in each case
         turned = nodes[turn:] + nodes[:turn]
         broken, working = turned[: NODES - up], turned[NODES - up :]
         before = make("before", renew=False).acquire(blocking=False)
@@ -750,7 +750,7 @@ class TestRelease:
             assert [released(lease), released(lease)] == [
                 None,
                 None,
-            ]  # undecided
+            ]  # too few nodes answered to decide
         assert wait_for(lambda: released(lease)) is True
         assert lease.release() is False
 

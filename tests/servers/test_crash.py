@@ -135,7 +135,7 @@ def test_other_processes_are_not_orphans(folder: RunFolder, other_folder: RunFol
         ("postgres", f"--cluster_name={Postgres(other_folder.postgres).cluster}"),
     ]
     if os.geteuid() == 0:
-        bystanders.append(("valkey-server", socket))  # of another user
+        bystanders.append(("valkey-server", socket))  # a server of another user
     processes = []
     for command, *more in bystanders:
         process = subprocess.Popen(
@@ -163,7 +163,7 @@ def test_a_lock_file_with_a_reused_process_id_is_no_obstacle(folder: RunFolder, 
     with Servers(folder, runs=["postgres"]):
         lock_file = folder.postgres / "data" / "postmaster.pid"
         remove_stale_lock_file(lock_file, "postgres")
-        assert lock_file.exists()  # of a live postmaster
+        assert lock_file.exists()  # the file of a live postmaster stays
     other = subprocess.Popen([program], stdin=subprocess.PIPE, user=unprivileged_user())
     wait_for(lambda: program == "/bin/cat" or gone(psutil.Process(other.pid)))
     for name in (Path("data") / "postmaster.pid", Path(".s.PGSQL.5432.lock")):

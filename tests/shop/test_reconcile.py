@@ -166,7 +166,7 @@ def test_an_unreadable_note_keeps_reservations_as_they_are(offer: OnSale, counte
     redis.hset(RESERVATIONS, str(request), "{")
     assert reconcile(grace=0) == []
     assert counters.reserved() == {"a": 2}
-    redis.hdel(RESERVATIONS, str(request))  # by an operator
+    redis.hdel(RESERVATIONS, str(request))  # an operator deletes the reservation
     assert [repair.units for repair in reconcile(grace=0)] == [0, 2]
     assert_law(a=5, b=5)
 

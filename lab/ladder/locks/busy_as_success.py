@@ -12,7 +12,7 @@ class BusyAsSuccess(LockRung):
     lock. B is refused and reports success. A sells. Two customers were told that they have bought, but only one unit is
     gone. Under load, most clients are in the position of B.
 
-    Fixed by `setnx`, where a client waits, and one that does not get the lock raises an error. Source: article 000.
+    Fixed by `setnx`, where a client waits, and raises an error if it does not get the lock. Source: article 000.
     """
 
     slug = "busy-as-success"

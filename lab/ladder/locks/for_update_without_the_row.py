@@ -19,7 +19,8 @@ class ForUpdateWithoutTheRow(Rung, RowLock):
     there is no row with this name. A's statement finds nothing and returns at once, and so does B's. Both are in the
     critical section. No statement waits for another, so nothing is slow, and nothing is in the log.
 
-    Fixed by counting the rows, where none is an error that says what to do: `lock-table-for-update`. Inserting the row
+    Fixed by counting the rows, and raising an error that says what to do if there is none: `lock-table-for-update`.
+        Inserting the row
     and trying again would work too. Source: article 002, section 3.2.1.
     """
 

@@ -85,7 +85,7 @@ class FaultRung(Rung):
 
 
 class LockRung(Rung, Lock):
-    """A lock whose waiters poll. Its `capabilities` are what its users rely on, not what it achieves.
+    """A lock whose waiters poll. Its `capabilities` are what its users expect, not what it achieves.
 
     Args:
         client: a client that returns bytes (redis-py's default). The counter is on the same server.

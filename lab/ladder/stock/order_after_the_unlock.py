@@ -15,8 +15,8 @@ class OrderAfterTheUnlock(StockRung):
     schedule that breaks it: A takes a unit and commits. Its process dies before the second transaction. B is told "sold
     out". The unit is gone, and no order has it.
 
-    Fixed by one transaction for both, under the lock: `redis-lock`. Source: article 002 (section 2), whose listings
-    that are called right do this.
+    Fixed by one transaction for both, under the lock: `redis-lock`. Source: article 002 (section 2), where even the
+        listings that it calls right do this.
     """
 
     slug = "order-after-the-unlock"

@@ -176,7 +176,7 @@ def _how(slug: str, line: Mapping[str, Any] | None) -> str:
 
 
 def _seconds(line: Mapping[str, Any]) -> float:
-    """Return how long a rung has taken. The seconds of its line do not include its deep searches."""
+    """Return how long a rung has taken. The seconds in its result line do not include the deep searches."""
     return float(line.get("seconds", 0) + sum(search["seconds"] for search in line.get("deep", ())))
 
 
