@@ -1,1 +1,1 @@
-"""The lab: everything that is wrong on purpose lives here, behind LAB_ENABLED and on tables of its own."""
+"""The lab: all code that is wrong on purpose is here, behind LAB_ENABLED and on separate tables."""

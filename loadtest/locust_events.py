@@ -91,7 +91,7 @@ def on_test_start(environment: Environment, **_: Any) -> None:
 
 
 def on_test_stop(environment: Environment, **_: Any) -> None:
-    """Count the verdict from the tables; it sets the exit status: 0 when it holds, else 1."""
+    """Compute the verdict from the tables. It sets the exit status: 0 when it holds, else 1."""
     if isinstance(environment.runner, WorkerRunner) or not environment.prepared_burst.ready():
         return
     options = environment.parsed_options

@@ -1,6 +1,6 @@
 """Entry point for Locust: `locust -f loadtest/locustfile.py`, with its web page, headless, or with `--processes 2`.
 
-The start of a test prepares the burst. Its end counts the verdict from the tables, and reports it as a row of the
+The start of a test prepares the burst. Its end computes the verdict from the tables, and reports it as a row of the
 statistics and as the exit status.
 """
 

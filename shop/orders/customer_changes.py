@@ -28,7 +28,7 @@ class Changed:
 
 
 def pay_order(order: UUID, *, customer: int) -> Changed:
-    """Mark a pending order as paid because its customer says so. Paying twice is paying once.
+    """Mark a pending order as paid because its customer says so. Paying again changes nothing.
 
     Raises:
         ProviderDecides: `PAYMENT_SECRET` is set, so a payment provider decides what is paid.
@@ -49,7 +49,7 @@ def pay_order(order: UUID, *, customer: int) -> Changed:
 
 
 def cancel_order(order: UUID, *, customer: int) -> Changed:
-    """End a pending order, and return its units and allowance. Cancelling twice is cancelling once.
+    """End a pending order, and return its units and allowance. Cancelling again changes nothing.
 
     Raises:
         Order.DoesNotExist: the customer has no such order.

@@ -32,7 +32,7 @@ class Racer:
         busy: how often a customer was told to try again.
         p50_ms: median wait in milliseconds of the customers who were answered last; 0 before the first answer.
         p99_ms: the 99th percentile of the same.
-        result: the verdict, counted from the tables; see `manage.py rush`.
+        result: the verdict, computed from the tables; see `manage.py rush`.
         holds: whether no unit was sold twice, lost or withheld.
         error: why there is no verdict.
     """
