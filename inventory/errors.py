@@ -42,7 +42,7 @@ class StockElsewhere(TryAgain):
     """Enough units are on hand, but not as unsplit stock: another sale has split them, or they were just returned."""
 
     def __init__(self, sku: str) -> None:
-        super().__init__(f"{sku} is split for another sale, or units came back just now. Try again.")
+        super().__init__(f"{sku} is split for another sale, or units have just been returned. Try again.")
         self.sku = sku
 
 

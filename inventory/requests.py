@@ -54,7 +54,7 @@ class OrderRequest:
 
     def __post_init__(self) -> None:
         if not self.skus or self.skus != sorted(set(self.skus)):
-            raise ValueError("An order needs at least one item, one a sku, sorted by sku.")
+            raise ValueError("An order needs at least one item, one per sku, sorted by sku.")
         if any(item.quantity < 1 for item in self.items):
             raise ValueError("An item needs a quantity of at least 1.")
 

@@ -33,7 +33,7 @@ def check_sandbox_count(**_: Any) -> Sequence[CheckMessage]:
     return [
         Error(
             f"LAB_SANDBOXES is {settings.LAB_SANDBOXES}, but must be from 1 to {MOST}.",
-            hint="Each sandbox needs its own Redis database beside the shop's.",
+            hint="Each sandbox needs its own Redis database besides the shop's.",
             id="lab.E001",
         )
     ]

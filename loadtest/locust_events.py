@@ -112,7 +112,7 @@ def on_test_stop(environment: Environment, **_: Any) -> None:
     if options.json_lines:
         _write_line({"result": verdict})
     else:
-        sys.stdout.write(f"\nVerdict, counted from the tables: {summarize(verdict)}\n{json.dumps(verdict)}\n")
+        sys.stdout.write(f"\nVerdict, computed from the tables: {summarize(verdict)}\n{json.dumps(verdict)}\n")
 
 
 def _reset(environment: Environment) -> None:

@@ -74,10 +74,10 @@ lock = RedisLock(client, "stock:sku-42", ttl=10.0)
         "Two round trips; one if the lock is handed over. A waiter uses one connection of the client's pool; a process "
         "uses one more for all renewals.",
         "The server loses its data, fails over to a replica without the grant (`wait_for_replicas` narrows that "
-        "window), or has its clock set forward. A holder that is paused beyond its TTL works on: check the fence. It "
-        "grows as long as the server's clock is not set back. A waiter that is stopped but not dead (SIGSTOP, a "
-        "suspended VM) may be handed the lock, and keeps it for the TTL of the releasing client, as a paused holder "
-        "does.",
+        "window), or has its clock set forward. A holder that is paused beyond its TTL keeps working: check the "
+        "fence. It grows as long as the server's clock is not set back. A waiter that is stopped but not dead "
+        "(SIGSTOP, a suspended VM) may be handed the lock, and keeps it for the TTL of the releasing client, as a "
+        "paused holder does.",
         "The default if there is a Redis server: fast, fair and fenced. `FairRedisLock` is an alias of this class.",
     ),
     GuideEntry(
@@ -107,7 +107,7 @@ lock = Redlock([Redis.from_url(url) for url in urls], "stock:sku-42", ttl=10.0)
         "Enough of the granting nodes lose the grant that another majority can grant the lock again: restarts without "
         "fsync, failovers to replicas that are behind, clocks that jump. One such node is enough if only a bare "
         "majority had granted. There is no fence, so nothing refuses the writes of a paused holder.",
-        "Losing one server must not stop the work, and doing the work twice now and then is acceptable.",
+        "Losing one server must not stop the work, and doing the work twice occasionally is acceptable.",
     ),
     GuideEntry(
         ZooKeeperLock,
@@ -122,7 +122,8 @@ lock = ZooKeeperLock(client, "stock:sku-42")
 """,
         "Four requests, of which two are writes to a quorum; a few milliseconds. An idle waiter sends only its "
         "session's pings.",
-        "A holder whose session has ended without its knowledge works on until its lease is over: check the fence.",
+        "A holder whose session has ended without its knowledge keeps working until its lease is over: check the "
+        "fence.",
         "ZooKeeper is already in use. An ensemble keeps its grants when it loses a server (the tests here use one "
         "server).",
     ),
@@ -179,8 +180,8 @@ create_lock_tables("postgresql://shop@localhost/shop")  # once
 lock = InsertLock("postgresql://shop@localhost/shop", "stock:sku-42", ttl=10.0)
 """,
         "A connection per request, four statements, two commits.",
-        "Postgres loses its data, or its clock is set forward. A holder that is paused beyond its TTL works on: check "
-        "the fence.",
+        "Postgres loses its data, or its clock is set forward. A holder that is paused beyond its TTL keeps working: "
+        "check the fence.",
         "A lock on Postgres must outlive connections, restarts and poolers, and be free again after a crash.",
     ),
 )

@@ -68,7 +68,7 @@ def redis_url_of(number: int, shop: str) -> str:
     free = [database for database in REDIS_DATABASES if database != shops_own][:MOST]
     if not 0 <= number < len(free):
         raise ServerError(
-            f"There is no sandbox {number}: Redis has databases for {MOST} beside the shop's. "
+            f"There is no sandbox {number}: Redis has databases for {MOST} besides the shop's. "
             f"Set LAB_SANDBOXES to {MOST} or less."
         )
     place, _, query = shop.partition("#")[0].partition("?")

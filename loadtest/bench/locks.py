@@ -18,7 +18,7 @@ from loadtest.bench.lock_sessions import TTL
 
 LEGEND = (
     "pair: acquire and release without contention. hand-over: from just before a release until a waiter in another "
-    "process holds the lock. greedy: turns of the least and the most lucky of eight processes. idle: commands of a "
+    "process holds the lock. greedy: fewest and most turns of one of eight processes. idle: commands of a "
     "waiter, without those of the holder. All run on one machine: compare ratios only."
 )
 

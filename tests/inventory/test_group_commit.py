@@ -210,7 +210,7 @@ def test_a_lost_connection_fails_the_batch(gate: Gate, place: Place, ledger: Led
     ledger.assert_law(a=(7, 2))
 
 
-SPLIT = "a is split for another sale, or units came back just now. Try again."
+SPLIT = "a is split for another sale, or units have just been returned. Try again."
 
 
 @pytest.mark.parametrize(

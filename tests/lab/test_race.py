@@ -160,7 +160,7 @@ def test_at_its_time_limit_a_race_is_stopped(visitor: Client, monkeypatch: pytes
     started = visitor.post(RACE, {**CHOICE, "racers": form.STRATEGIES[: form.MOST_RACERS], "stock": "500"})
     wait_for(lambda: len(processes()) > 3, "the race's shop to start")
     end_its_time(monkeypatch)
-    assert "no verdict: the time was over" in final_bars(visitor, started["Location"])
+    assert "no verdict: the time was up" in final_bars(visitor, started["Location"])
     assert_nothing_is_left()
 
 
@@ -179,7 +179,7 @@ def test_a_child_that_does_not_stop_is_killed_with_its_group(visitor: Client, mo
     race = start("lua")
     wait_for(lambda: len(processes()) == 2, "the child and its own child")
     end_its_time(monkeypatch)
-    assert "no verdict: the time was over" in final_bars(visitor, f"{RACE}{race.id}/")
+    assert "no verdict: the time was up" in final_bars(visitor, f"{RACE}{race.id}/")
     wait_for(lambda: processes() == [], "both to end")
 
 

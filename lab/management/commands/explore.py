@@ -22,16 +22,16 @@ from servers import ServerError
 
 class Command(LabCommand):
     help = (
-        "Searches for a schedule that breaks a rung. Schedules with few preemptions and events come first, so the "
+        "Searches for a schedule that breaks a rung. Schedules with few preemptions and faults come first, so the "
         "first one found is a shortest one. Shows it, or how many schedules were run when none breaks the rung. Exit "
         "status 0: the rung did what it claims; 1: it did not; 2: it was not searched."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("rung", type=rung, help="its slug, as manage.py ladder shows it")
-        parser.add_argument("--clients", type=clients, help="how many (default: as many as it takes to show the rung)")
+        parser.add_argument("--clients", type=clients, help="how many (default: as many as the rung needs)")
         parser.add_argument(
-            "--preemptions", type=number(0), help="how often a client may be stopped that could go on, at most"
+            "--preemptions", type=number(0), help="limit for how often a client is stopped although it could go on"
         )
         parser.add_argument("--events", type=number(0), help="how many faults may happen (default: 1)")
         parser.add_argument(

@@ -26,8 +26,8 @@ class Command(LabCommand):
     help = (
         "Lists the rungs of both tracks with their claims. With --verify each claim is checked: the stored witness of "
         "a flawed rung has to break it 20 times out of 20, and a sound rung has to hold in all schedules of two "
-        "clients with two preemptions and one event. With --deep the sound rungs are searched with three preemptions "
-        "and two events, and with three clients where that is possible. With --stress, the stress runs, each rung "
+        "clients with two preemptions and one fault. With --deep the sound rungs are searched with three preemptions "
+        "and two faults, and with three clients where that is possible. With --stress, the stress runs, each rung "
         "runs in real threads and processes without a scheduler. Exit status 1: a claim was not reproduced, a stress "
         "run broke a sound rung, or something that a rung needs is not installed."
     )
@@ -38,7 +38,7 @@ class Command(LabCommand):
         what.add_argument("--verify", action="store_true", help="check every claim")
         what.add_argument("--search", action="store_true", help="search for the witnesses again, and store them")
         what.add_argument(
-            "--deep", action="store_true", help="search the sound rungs with wider bounds, and store how far"
+            "--deep", action="store_true", help="search the sound rungs with wider bounds, and store the bounds"
         )
         what.add_argument(
             "--stress", action="store_true", help="run them without a scheduler, and store how often they broke"
@@ -187,6 +187,6 @@ def _searched(search: Mapping[str, Any]) -> str:
     ordered = search["schedules"] - search["sampled"]
     parts = [f"{ordered} in order"] if ordered else []
     if search["completed"] is not None:
-        parts.append(f"all with up to {search['completed']} preemptions and events among them")
+        parts.append(f"all with up to {search['completed']} preemptions and faults among them")
     parts.append(f"{search['sampled']} at random")
     return f"{schedules} {clients} ({', '.join(parts)})"

@@ -109,7 +109,7 @@ def _verdict(racer: Racer, race: Race) -> tuple[str, str]:
     if racer.error:
         return "bad", _("no verdict: too few customers were answered")
     if not race.running:
-        return "none", _("no verdict: the time was over") if race.timed_out else _("no verdict: the race ended early")
+        return "none", _("no verdict: the time was up") if race.timed_out else _("no verdict: the race ended early")
     if not racer.wanted:
         return "none", _("waiting")
     return "none", _("selling: %(done)d of %(wanted)d customers answered") % {

@@ -18,8 +18,8 @@ from shop.reconcile import reconcile_and_audit
 class Command(BaseCommand):
     help = (
         "Save queued orders, release units reserved for orders that were never saved, reject orders that the queue has "
-        "lost, correct counters that differ from what is on hand, remove counters of skus that are not on sale, join "
-        "stock that is split for another strategy than the one that sells it, and count again what customers have "
+        "lost, correct counters that differ from what is on hand, remove counters of skus that are not on sale, "
+        "merge stock that is split for a strategy other than the one that sells it, and recount what customers have "
         "bought in sales that queue orders. Safe while the shop is selling; Celery does the same every minute. "
         "Exit status: 0 when the conservation law holds afterwards, 1 when it is broken, 2 when a server does not "
         "answer."
