@@ -17,8 +17,8 @@ def fail(message: str) -> NoReturn:
 
 
 def exit_on_broken_pipe() -> NoReturn:
-    """Exit as SIGPIPE would end the process, for example when the output is piped into `head`."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Otherwise Python fails when it flushes.
+    """End the process as SIGPIPE would, for example when the output is piped into `head`."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python fails when it flushes
     sys.exit(128 + signal.SIGPIPE)
 
 

@@ -40,7 +40,7 @@ class Cache(Generic[Key, Value]):
         self._missing: CacheEntry[Value] = CacheEntry()
 
     def get(self, key: Key) -> CacheEntry[Value]:
-        """Return the entry of a key, also when it has expired."""
+        """Return the entry of a key, even if it has expired."""
         return self._entries.get(key, self._missing)
 
     def put(self, key: Key, value: Value, *, refresh_at: float, expires_at: float = math.inf) -> None:

@@ -107,12 +107,12 @@ class ReentrantLock(Lock):
         self.capabilities = replace(lock.capabilities, reentrant=True)
         self._lock = lock
         self._owner = owner
-        # Weak: leases keep their grant alive, so it is freed with them when their owner has died or dropped them.
+        # Weak: leases keep their grant alive, so the grant is freed once the owner has died or dropped them.
         self._grants: weakref.WeakValueDictionary[Hashable, SharedGrant] = weakref.WeakValueDictionary()
 
     def acquire(self, blocking: bool = True, timeout: float | None = None) -> Lease | None:  # noqa: FBT001, FBT002
         """Acquire the lock as described in `Lock.acquire`. An owner that holds it neither waits nor asks the server."""
-        wait_timeout(blocking, timeout)  # raises ValueError for wrong arguments, also if the caller holds the lock
+        wait_timeout(blocking, timeout)  # raises ValueError for wrong arguments, even if the caller holds the lock
         key = (os.getpid(), self._owner())
         held = self._grants.get(key)
         if held is not None and (lease := held.enter(self)) is not None:

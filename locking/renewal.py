@@ -47,7 +47,7 @@ class Renewer(Protocol):
 
         Args:
             leases: the leases to extend.
-            seconds: total time limit, also if the server hangs.
+            seconds: total time limit, even if the server hangs.
 
         Returns:
             For each lease, whether it still held the lock, or None if there was no answer.
@@ -208,7 +208,7 @@ class Watchdog:
     def _sleep(self) -> bool:
         """Sleep until something may be due, and return whether any lease is left.
 
-        Leases are counted only after waking up, so that one that comes and goes in between does not wake the thread.
+        Leases are counted only after waking up, so that a lease that comes and goes meanwhile does not wake the thread.
         """
         with self._condition:
             while self._wakes_at < math.inf and (pause := self._wakes_at - time.monotonic()) > 0:

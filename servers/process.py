@@ -58,7 +58,7 @@ class Child:
 
     @property
     def pid(self) -> int:
-        """The process id, also after the process ended. Raises ServerError before the first start."""
+        """The process id, even after the process ended. Raises ServerError before the first start."""
         if self._process is None:
             raise ServerError(f"{self.name} was not started.")
         return self._process.pid

@@ -16,7 +16,7 @@ from locking import LeaseLost, LockTimeout
 from servers import Servers
 from shop.sales import offers
 
-# Assertions in support modules explain a failure as well as those in test modules do.
+# Let assertions in support modules explain a failure in as much detail as those in test modules.
 pytest.register_assert_rewrite(*[f"tests.{room}" for room in ("faults", "inventory", "lab", "loadtest", "locking")])
 
 

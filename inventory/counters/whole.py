@@ -130,7 +130,7 @@ class Counters:
             names: counter names of its items, in the order of the items.
 
         Returns:
-            Whether the order had a reservation; False also when Redis did not answer.
+            Whether the order had a reservation; False as well if Redis did not answer.
         """
         return self._end(order_id, names, "back")
 

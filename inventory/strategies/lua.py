@@ -89,7 +89,7 @@ def verify_sold_out(sku: str, total: int | None) -> None:
 
 
 def load(counters: Counters, skus: Sequence[str], saved: Saved, *, make: bool) -> dict[str, int]:
-    """Set counters from the units on hand in Postgres, also while the shop is selling.
+    """Set counters from the units on hand in Postgres. Safe while the shop is selling.
 
     Args:
         make: create missing counters too.

@@ -93,7 +93,7 @@ class LuaQueue(Lua):
                 looked_twice = True
 
     def _save(self, entries: Sequence[QueueEntry], save: Save, reject: Reject, saved: Saved) -> None:
-        """Save orders in one transaction. If it fails, save each alone; one that still fails becomes a dead letter."""
+        """Save orders in one transaction. If it fails, save each alone. Orders that still fail become dead letters."""
         orders = [entry.order for entry in entries if entry.order]
         try:
             if len(orders) < len(entries):

@@ -25,10 +25,9 @@ class SegmentedLock(Segmented):
     """Do what `redis-lock` does on one of N segments: lock, check, decrement, save, commit, unlock.
 
     Guarantees: those of `redis-lock`, fences included, for each segment. "Sold out" is answered only after segments and
-    unsplit stock were added up in one statement. If all segments together cover an item and none does alone, the order
-    locks all of them, takes its units from the total, and rebalances the rest.
-    Costs: up to N locks and N rows for the last units.
-    Choose it: when `redis-lock` is right and one sku is too hot for one line.
+    unsplit stock were added up in one statement. If all segments together cover an item but no single one does, the
+    order locks all of them, takes its units from the total, and rebalances the rest. Costs: up to N locks and N rows
+    for the last units. Choose it: when `redis-lock` is right and one sku is too hot for one line.
     """
 
     name = "segmented-lock"

@@ -22,10 +22,10 @@ class SegmentedRedis(Segmented):
     """Lock a segment, check and decrement its counter, and reserve the units; save in Postgres, commit, unlock.
 
     Guarantees: those of `lua`. Redis admits and the guarded update decides, so a lease that was overtaken does no harm
-    and no fence is checked. If all segments together cover an item and none does alone, the order locks all of them and
-    rebalances the counters so that one covers it.
-    Costs: the locks of `segmented-lock` and the round trips of `lua`; admitted customers still wait at the one row.
-    Choose it: to compare it with `lua`, whose script does the same without a lock and in fewer round trips.
+    and no fence is checked. If all segments together cover an item but no single one does, the order locks all of them
+    and rebalances the counters so that one covers it. Costs: the locks of `segmented-lock` and the round trips of
+    `lua`; admitted customers still wait at the one row. Choose it: to compare it with `lua`, whose script does the same
+    without a lock and in fewer round trips.
 
     Args:
         counters: returns the segments' counters in Redis. Called for each order, so that nothing connects at import.

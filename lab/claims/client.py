@@ -165,7 +165,8 @@ class Client:
         except BaseException as error:
             # The cleanup of a crashed client fails because its commands are not sent. That is not an error of the rung.
             self.answer = CRASHED if self.crashed else f"{type(error).__name__}: {error}"
-            # Leave the exception handler as no actor: dropping the exception deletes the objects of the job.
+            # Leave the exception handler as a thread of no actor: dropping the exception deletes the objects of the
+            # job.
             become(None)
         finally:
             become(None)

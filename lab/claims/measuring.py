@@ -1,4 +1,4 @@
-"""Runs the benchmarks whose figures the page of the comparison shows."""
+"""Runs the benchmarks whose figures the comparison page shows."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ def refuse_unless_writable(folder: Path) -> None:
     """Check that files can be written in a folder.
 
     Raises:
-        OSError: they cannot.
+        OSError: files cannot be written there.
     """
     # Permissions are not enough: the disk may be read-only, or full.
     with TemporaryFile(dir=folder):

@@ -33,7 +33,7 @@ DEEP = ((2, Bounds(preemptions=3, faults=2)), (3, Bounds(preemptions=2, faults=2
 DEEP_SCHEDULES = 2000
 """How many schedules each deep search tries at most by default."""
 EXTENT = ("schedules", "exhausted", "completed", "sampled", "clients", "preemptions", "events")
-"""The members of a line that say how far was searched."""
+"""The members of a result line that say how far the search went."""
 
 
 def bounds_of(entry: LadderEntry) -> Bounds:

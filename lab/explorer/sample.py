@@ -23,7 +23,7 @@ from lab.explorer.terms import Fault, Invariant
 LATE = 0.5
 """How often the actor that took the last step loses its priority when a fault happens, so that the others go first."""
 SHORTEST = 4
-"""The length that is assumed for the first run."""
+"""The number of steps that is assumed for the first run."""
 
 
 def sample(

@@ -54,7 +54,7 @@ class Scheduler:
         experiment: what the actors do.
         choose: decides what comes next.
         faults: the faults that may happen between the actors' steps.
-        watch: record what every step did, and the figures at the end. It queries the servers at each step.
+        watch: record what every step did, and the final figures. It queries the servers at each step.
         goal: the invariant that is to be broken; None: any.
         seconds: real time in seconds after which no further step is taken.
     """

@@ -1,1 +1,1 @@
-"""The rungs of the ladder. Each differs from the one before only by what it fixes."""
+"""The rungs of the ladder. Each differs from the one before only in what it fixes."""

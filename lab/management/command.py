@@ -38,7 +38,7 @@ def refuse_unless_writable(*folders: Path) -> None:
     """Check that results can be stored in folders, before they are measured. A missing folder will be created.
 
     Raises:
-        CommandError: they cannot.
+        CommandError: a folder cannot be written.
     """
     for folder in folders:
         try:

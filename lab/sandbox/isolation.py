@@ -28,7 +28,7 @@ def remove(run: RunFolder) -> None:
     """Remove the folder of a command that has ended. Wait for its servers, which a killed command leaves behind.
 
     Raises:
-        ServerError: they have not ended in time, or it is not a run folder.
+        ServerError: the servers have not ended in time, or the folder is not a run folder.
     """
     until = time.monotonic() + STOP_TIMEOUT
     while True:

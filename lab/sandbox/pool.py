@@ -98,7 +98,7 @@ def open_sandbox(number: int, redis_url: str = "") -> Sandbox:
 
     Args:
         number: number of the sandbox, from 0.
-        redis_url: another Redis database than the one of that number on the shop's server.
+        redis_url: a Redis database to use instead of the one with that number on the shop's server.
 
     Raises:
         SandboxesBusy: it is in use.

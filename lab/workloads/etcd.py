@@ -85,7 +85,7 @@ class EtcdLeases:
         self._revoke([lease for lease, grant in _granted.items() if grant.ends <= self._clock()])
 
     def until_expiry(self) -> float | None:
-        """Return None: waiters are woken by deletions, and never wait for the end of a lease alone."""
+        """Return None: waiters are woken by deletions, and never wait only for the end of a lease."""
         return None
 
     def revoke_of(self, actor: Actor) -> None:

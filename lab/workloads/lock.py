@@ -58,7 +58,7 @@ class LockWorkload(Workload):
 
     @contextmanager
     def inside(self, name: str) -> Iterator[None]:
-        """Record that the client is inside inside the `with` block, from the grant to the end of its work."""
+        """Count the client as inside during the `with` block: from the grant to the end of its work."""
         self.history.enter(name)
         yield
         self.history.leave(name)

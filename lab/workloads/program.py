@@ -83,7 +83,7 @@ class Worker:
 
     @contextmanager
     def inside(self) -> Iterator[None]:
-        """Record that the client is inside for the length of the `with` block."""
+        """Count the client as inside during the `with` block."""
         self.tell("enters")
         yield
         self.tell("leaves")
@@ -151,7 +151,7 @@ def _work(work: Work, pipe: Connection[Any, Any]) -> NoReturn:
 
 
 def _as_steps(lock: Any, worker: Worker) -> None:
-    """Make acquiring and releasing a lock in memory steps."""
+    """Turn the acquire and the release of a lock in memory into steps."""
     for name, does in (("take", "asks for the lock in its memory"), ("free", "frees the lock in its memory")):
         setattr(lock, name, _after_a_stop(getattr(lock, name), does, worker))
 

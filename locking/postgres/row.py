@@ -11,7 +11,7 @@ from locking.postgres.session_lock import SessionGrant, SessionLock
 from locking.postgres.tables import NoSuchLock, ask_table
 
 BEGIN = "BEGIN; SET LOCAL statement_timeout = {limit}"
-"""Limits the whole wait: `lock_timeout` starts again for each of the locks of a row that a statement waits for."""
+"""Limits the whole wait. `lock_timeout` would not: it restarts for each lock that a statement waits for on the row."""
 
 LOCK_ROW = """
 WITH held AS (SELECT fence FROM lock_row WHERE name = $1 FOR UPDATE{nowait})

@@ -279,7 +279,7 @@ class RenewalConnection:
             connection.disconnect()
 
     def _wait(self, replicas: int, until: float) -> int:
-        """Return how many replicas have received the writes; 0 if unknown, so that leases without replicas go on."""
+        """Return how many replicas have received the writes; 0 if unknown, so that leases that need none go on."""
         timeout = round(max(until - time.monotonic(), SHORTEST_TIMEOUT) * 1000 / 2)
         try:
             (acknowledged,) = self._exchange([("WAIT", replicas, timeout)], until)

@@ -3,7 +3,7 @@
 Keys. The braces are a hash tag, which keeps all keys of a lock on one node of a cluster.
 
     lock:{name}             token of the holder; expires after the TTL
-    lock:{name}:fence       last fence, and the label of its holder; expires when the lock is unused for long
+    lock:{name}:fence       last fence, and the label of its holder; expires if the lock is unused for a long time
     lock:{name}:waiters     sorted set of waiters; the score is the time until which a waiter counts as alive
     lock:{name}:wake        list with the grant that a release offers; waiters block on it
     lock:{name}:bell:<id>   list that wakes one waiter from its blocked pop when it leaves; short-lived

@@ -48,7 +48,7 @@ class RedlockNode:
         self._pid = os.getpid()
 
     def take(self) -> Any:
-        """Return an idle connection that owes no answer, or None if there is none."""
+        """Return an idle connection without outstanding answers, or None if there is none."""
         if self._pid != os.getpid():
             self._reset()  # after a fork the connections belong to the parent
         while self._idle:
@@ -63,7 +63,7 @@ class RedlockNode:
         return None
 
     def put(self, connection: Any) -> None:
-        """Give back a connection that owes no answer."""
+        """Give back a connection without outstanding answers."""
         self._idle.append(connection)
 
     def open(self, seconds: float) -> Future[None]:

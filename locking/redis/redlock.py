@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 PAUSE_PER_ATTEMPT = 10
-"""A waiter pauses this many times as long as its last attempt took, up to this many times `retry_delay`."""
+"""A waiter pauses for this multiple of the duration of its last attempt, at most this multiple of `retry_delay`."""
 
 ELECTIONS = 10
 """Number of times that an attempt is repeated at once because the votes were split and nobody holds the lock."""

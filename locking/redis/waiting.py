@@ -19,7 +19,7 @@ LONGEST_WAIT = 1e6
 """Seconds of one wait. Client and server both count milliseconds in an integer of limited size."""
 
 GRACE = 1.0
-"""Seconds that the server keeps a pop blocked beyond the waiter's deadline, and that it has to end a pop on request."""
+"""Seconds by which a blocked pop outlasts the waiter's deadline on the server, and that a requested end may take."""
 
 
 class Waiter:
@@ -86,7 +86,8 @@ class Waiter:
                 self._blocked = True
                 self._connection.send_command("BLPOP", *self._lists, left + GRACE if left < LONGEST_WAIT else 0)
             try:
-                # The client's socket_timeout does not apply: the server owes no answer before the lock is handed over.
+                # The client's socket_timeout does not apply: the server does not have to answer before the lock is
+                # handed over.
                 return self._popped(min(seconds, LONGEST_WAIT))
             except redis.TimeoutError:
                 return None

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def leave_queue(client: KazooClient, queue: str, token: str) -> Any:
-    """Remove the node of `token` from the queue, also if it is still being created, and retry after lost connections.
+    """Remove the node of `token` from the queue, even if it is still being created, and retry after lost connections.
 
     Returns at once. The server runs the requests of a session in order, so the look at the queue sees the result of an
     earlier, unanswered create.

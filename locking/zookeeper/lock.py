@@ -1,7 +1,7 @@
 """ZooKeeperLock: a lock on ZooKeeper. Clients queue with one node each, and the first node holds the lock.
 
-    /locks/<name>                       the queue: a container, which the server removes when it has been empty for long
-    /locks/<name>/<token>-<sequence>    a holder or waiter: an ephemeral node, which disappears with its session
+    /locks/<name>                       the queue: a container, which the server removes once it has been empty for a
+    while /locks/<name>/<token>-<sequence>    a holder or waiter: an ephemeral node, which disappears with its session
 
 The token comes first in a node's name, so that a node whose creation was not answered can be found. Each waiter watches
 only the node right before its own, so a release wakes one waiter. The node before may have belonged to a waiter that

@@ -15,7 +15,7 @@ SHORTEST_TIMEOUT = 0.001
 """Seconds. A timeout of 0 would make a socket non-blocking."""
 
 CONTAINER = 4
-"""Flag of a node that the server removes when it has been empty for long."""
+"""Flag of a node that the server removes once it has been empty for a while."""
 
 
 class CreateContainer(Create):  # type: ignore[misc, unused-ignore]

@@ -1,4 +1,4 @@
-"""What customers do with their orders: pay, where no payment provider decides, and cancel."""
+"""Changes that customers make to their orders: cancel them, and pay in a shop without a payment provider."""
 
 from __future__ import annotations
 

@@ -159,8 +159,8 @@ def save(requests: Sequence[OrderRequest], *, payable_from: datetime | None = No
     bought before.
 
     Args:
-        payable_from: when the orders can be paid, for queued orders: now that they are saved. None means from the
-            time when each was placed.
+        payable_from: the time from which queued orders can be paid, since they are saved only now. None: from the time
+            when each was placed.
 
     Returns:
         Why requests were not written, by request id. `Duplicate` wins over `OverLimit`, because a retry is not a new

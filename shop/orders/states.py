@@ -1,4 +1,4 @@
-"""Change the state of an order: lock its row, check its state, and write the new one by a guarded update."""
+"""Change the state of an order: lock its row, check its state, and write the new one with a guarded update."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def change(order: Order, state: Order.State) -> None:
     """Write the new state of an order in the open transaction, if its state is still the one that was read.
 
     Raises:
-        StateConflict: it is not, because the order was read without a lock. The caller rolls back.
+        StateConflict: the state has changed, because the order was read without a lock. The caller rolls back.
     """
     if not Order.objects.filter(pk=order.pk, state=order.state).update(state=state):
         raise StateConflict(f"Order {order.pk} is not {order.state} any more.")

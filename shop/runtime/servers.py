@@ -14,7 +14,7 @@ from servers.status import Status
 
 
 def given() -> dict[str, str]:
-    """Return by server the setting that gives its address; empty for a server that the project runs itself."""
+    """Return the setting that gives the address of each server; empty for a server that the project runs itself."""
     return {
         "postgres": "" if getattr(settings, "DATABASE_IS_OURS", True) else "DATABASE_URL",
         "valkey": "" if getattr(settings, "REDIS_IS_OURS", True) else "REDIS_URL",

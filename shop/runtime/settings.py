@@ -62,7 +62,7 @@ WEB_CONNECTIONS = environment.integer("WEB_CONNECTIONS", default=8192, minimum=1
 # a row in Postgres: with 4 for 16 threads the shop sells more, and the slowest answers take less than half the time.
 WEB_DATABASE_CONNECTIONS = environment.integer("WEB_DATABASE_CONNECTIONS", default=4, minimum=1)
 # Connections in the pool of a process; 0 for no pool. `manage.py serve` sets it. Commands use one connection at a time,
-# and Celery closes a pool after every task, so neither has use for one.
+# and Celery closes a pool after every task, so neither needs a pool.
 DATABASE_POOL = environment.integer("DATABASE_POOL", default=0, minimum=0)
 
 # Lab
@@ -274,8 +274,8 @@ AUTH_PASSWORD_VALIDATORS = [
 ]
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 LANGUAGE_CODE = "en"
-# Languages of the lab's pages, which choose one themselves. There is no middleware for it, so that the answers of the
-# API do not depend on the language.
+# Languages of the lab's pages. The pages choose the language, not a middleware, so that the answers of the API do not
+# depend on it.
 LANGUAGES = [("en", "English"), ("zh-hans", "简体中文")]
 TIME_ZONE = "UTC"
 USE_TZ = True

@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 
 
 def overlaps(sale: Sale, products: Iterable[Product]) -> Iterator[str]:
-    """Say why a sale cannot offer some products: a sku must not be in two sales that are open at the same time."""
+    """Return why a sale cannot offer some products: a sku must not be in two sales that are open at the same time."""
     others = SaleItem.objects.filter(
         product__in=list(products), sale__opens_at__lt=sale.closes_at, sale__closes_at__gt=sale.opens_at
     ).exclude(sale=sale.pk)

@@ -171,7 +171,7 @@ def sku_of(counter: str) -> str:
 
 
 def lasting_drift(skus: Mapping[str, int]) -> int:
-    """Return the drift that stays: a worker may write between the two reads, of Redis and of Postgres."""
+    """Return the drift that lasts: a worker may write between the two reads, of Redis and of Postgres."""
     deadline = time.monotonic() + WRITTEN
     while (drift := drift_in_redis(skus)) and time.monotonic() < deadline:
         time.sleep(0.05)

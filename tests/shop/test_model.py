@@ -244,7 +244,7 @@ class Shop(RuleBasedStateMachine):
 
     @rule(strategy=given.sampled_from(NEXT))
     def next_sale(self, strategy: str) -> None:
-        """Close the sale, also with queued orders, and open the next one of the same products."""
+        """Close the sale, even with queued orders, and open the next one of the same products."""
         lifecycle.close(self.offer.sale)
         self.strategy = strategy
         self.offer = on_sale(dict.fromkeys(self.received, 0), strategy=strategy, limit=LIMIT, preheat=False)

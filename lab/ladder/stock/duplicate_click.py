@@ -15,7 +15,7 @@ class DuplicateClick(StockRung):
     clicks again, so B arrives and becomes a second order. The customer knows of one order and cancels it. The stock was
     taken twice and comes back once: one unit stays with an unwanted order.
 
-    Fixed by an idempotency key that is unique with the order and written in the same transaction: `guarded-update`,
+    Fixed by a unique idempotency key that is written with the order in the same transaction: `guarded-update`,
     with the shop's own save. Source: common practice.
     """
 

@@ -18,8 +18,8 @@ from locking import ThreadLock
 class LockInsideTheTransaction(StockRung):
     """Flawed: the lock is released before other transactions can see the work that it protects.
 
-    The order of the two blocks decides. A lock on a method whose decorator opens the transaction ends first. The
-    schedule that breaks it: A locks, subtracts the last unit and unlocks. Before A commits, B locks and reads "one
+    The order of the two blocks decides. If a decorator opens the transaction, a lock inside the method ends before it.
+    The schedule that breaks it: A locks, subtracts the last unit and unlocks. Before A commits, B locks and reads "one
     left". B subtracts as soon as A has committed, and the stock is -1.
 
     Fixed by a lock around the transaction: `redis-lock`. As in the source, the lock here is local to the process. One

@@ -1,4 +1,4 @@
-"""`redis-loses-its-last-second`: a counter that may be older than the truth, and nothing else is asked."""
+"""`redis-loses-its-last-second`: a counter decides alone, although it may be out of date."""
 
 from __future__ import annotations
 

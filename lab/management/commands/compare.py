@@ -1,4 +1,4 @@
-"""`manage.py compare`: measure what the page of the comparison shows."""
+"""`manage.py compare`: measure the figures on the comparison page."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ local now = math.floor(now_us / 1000)
 
 local last = tonumber(string.match(redis.call('GET', KEYS[2]) or '0', '^%d+'))
 local fence = math.max(now_us, last + 1)
--- The last fence may expire when the lock is unused for long: the clock alone then keeps the fence growing.
+-- The last fence may expire if the lock is unused for a long time: then the clock alone keeps the fence growing.
 local forgotten = math.max(10 * ttl, 60000)
 
 -- The offer is unclaimed: the release granted the lock to its waiters, but none of them was blocked on the list.
