@@ -274,7 +274,7 @@ def waiting_in_postgres() -> int:
 
 
 def _asking_for_locks() -> int:
-    """Count the threads inside the `acquire` of a lock, whatever its server."""
+    """Count the threads inside the `acquire` of a lock, on any server."""
     threads = [[frame for frame, _ in traceback.walk_stack(top)] for top in sys._current_frames().values()]
     return sum(any(_is_acquire(frame) for frame in frames) for frames in threads)
 

@@ -24,7 +24,7 @@ class CounterChecker(Checker):
     def check(self, answers: Mapping[str, str]) -> Sequence[Violation]:
         sold = sum(answer == SOLD for answer in answers.values())
         gone = UNITS - int(self.sandbox.redis.get(STOCK))
-        # A client that crashed may have sold a unit or not.
+        # A client that crashed may or may not have sold a unit.
         violations: list[Violation] = []
         if not sold <= gone <= sold + len(self.history.crashed):
             violations.append(("conserved", f"{sold} clients were told sold, but {gone} of {UNITS} units are gone."))
@@ -41,7 +41,7 @@ class CounterChecker(Checker):
 
 
 class FenceChecker(CounterChecker):
-    """The same, but the store may refuse a client that a fault has hit."""
+    """Like `CounterChecker`, but the store may refuse a client that a fault has hit."""
 
     def unserved(self, answers: Mapping[str, str]) -> Sequence[Violation]:
         faults = self.history.faults
@@ -51,7 +51,7 @@ class FenceChecker(CounterChecker):
 
 
 class QuorumChecker(CounterChecker):
-    """The same, but after the fault of a node there may be too few nodes to grant anything."""
+    """Like `CounterChecker`, but after the fault of a node there may be too few nodes to grant the lock."""
 
     def unserved(self, answers: Mapping[str, str]) -> Sequence[Violation]:
         return [] if self.history.server_faults else super().unserved(answers)

@@ -54,7 +54,7 @@ def cancel(order: UUID) -> bool:
 
 
 def figures(sku: str) -> audit.Figures:
-    """Return the conservation law for a sku, from one snapshot of the lab's tables.
+    """Return the figures of a sku in the conservation law, from one snapshot of the lab's tables.
 
     Raises:
         RungStock.DoesNotExist: the lab has no stock of this sku.

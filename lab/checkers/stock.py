@@ -27,7 +27,7 @@ class Records(Protocol):
     def repairs(self) -> bool: ...
 
     def figures(self) -> Figures:
-        """Return the conservation law of the sku."""
+        """Return the figures of the sku in the conservation law."""
         ...
 
     def unowned(self, on_hand: int) -> int:

@@ -11,8 +11,8 @@ the behaviour:
 
 A method counts when its class is reached and an attribute of its name is used somewhere, unless all classes that are
 reached override it. All methods of a class, and of its bases, count when it extends a class from outside the project,
-which may call them. A table whose keys are slugs of rungs counts by the row of the rung in question, since the other
-rows are not used.
+which may call them. Of a table whose keys are slugs of rungs, only the row of the rung in question counts, since the
+other rows are not used.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ LAZY = re.compile(r"([a-z_]+(?:\.[a-z_0-9]+)+):(\w+)")
 LUA_COMMENT = re.compile(r"--[^\n\"']*$", re.MULTILINE)
 
 SCRIPTS = {path.name: path for room in ROOMS for path in sorted((ROOT / room).rglob("*.lua"))}
-"""The Lua scripts by name. Code names a script in a call of `script`, with its ending, or by the name of a file in a
-folder `scripts` beside it."""
+"""The Lua scripts by name. Code names a script in a call of `script`: with its ending, or as a file in its folder
+`scripts`."""
 
 Key = tuple[str, str]
 """A module and the name of a definition in it; `Class.method` for a method."""
@@ -50,7 +50,7 @@ def hash_of_behaviour(roots: Iterable[Any], *, slug: str = "", slugs: Collection
     Args:
         roots: functions and classes of the project or of other packages, or names as `module:name`.
         slug: the rung in question.
-        slugs: all rungs: a table with some of these keys counts by the row of `slug`.
+        slugs: all rungs: of a table with some of these keys, only the row of `slug` counts.
     """
     digest = hashlib.sha256()
     for text in sorted(reach(roots, slug=slug, slugs=slugs).values()):
@@ -324,7 +324,7 @@ def load(name: str) -> Module | None:
 
 @cache
 def _definition_at(dotted: str) -> Key | None:
-    """Split a dotted path into a module of the project and a name in it. A module alone is no definition."""
+    """Split a dotted path into a module of the project and a name in it. A module alone is not a definition."""
     owner, _, name = dotted.rpartition(".")
     if not owner or load(dotted) is not None:
         return None
@@ -490,7 +490,7 @@ class Normaliser:
             value = getattr(node, name, None)
             if name in {"ctx", "kind", "type_comment", "annotation", "returns", "type_params"} or value in (None, []):
                 continue
-            if name in {"name", "asname"} and isinstance(value, str):  # of an except clause or a pattern
+            if name in {"name", "asname"} and isinstance(value, str):  # a name that an except clause or a pattern binds
                 value = self._name(value)
             said.append(f"{name}={self.text(value)}")
         return f"{type(node).__name__}({','.join(said)})"

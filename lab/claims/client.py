@@ -33,8 +33,8 @@ class Shared:
         sandbox: the sandbox in which they run; its clock must run.
         gate: the gate that a client passes at each step.
         barrier: the barrier at which all clients start together.
-        reports: queue of pairs: the client's name, and None if it is done or else a future that says whether the fault
-            happened.
+        reports: queue of pairs of a client's name and either None (the client is done) or a future that will say
+            whether the fault happened.
         reaches_step: called by a client before a step. Returns whether a fault happened there.
         pause: longest pause of a client before a step, in seconds.
     """
@@ -179,7 +179,7 @@ class Client:
 
 @contextmanager
 def as_no_actor() -> Iterator[None]:
-    """Treat requests of the calling thread as no steps inside the `with` block, as if it belonged to no actor."""
+    """Do not count requests of the calling thread as steps inside the `with` block, as if it belonged to no actor."""
     before = current_actor()
     become(None)
     try:

@@ -1,4 +1,4 @@
-"""Finding the schedule that breaks a rung, and making a witness of it."""
+"""Find the schedule that breaks a rung, and make a witness of it."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def find(
 
     Args:
         clients: number of clients; 0: as many as the rung needs.
-        without: faults that do not happen, although they are tried on the rung.
+        without: faults to leave out of those that are tried on the rung.
     """
 
     def confirm(run: Run) -> bool:

@@ -33,7 +33,7 @@ def insist(number: signal.Signals, error: type[BaseException]) -> None:
                 return
         except error:  # the signal came in this hook, where its exception would be lost too
             pass
-        # Use a timer, not a thread: the deletion may happen while this thread holds a lock of the interpreter's.
+        # Use a timer, not a thread: the deletion may happen while this thread holds a lock of the interpreter.
         signal.setitimer(signal.ITIMER_REAL, REPEAT_DELAY)
 
     signal.signal(signal.SIGALRM, lambda *arguments: signal.raise_signal(number))

@@ -1,4 +1,4 @@
-"""Rungs checked in several processes at a time, each with a sandbox of its own."""
+"""Check rungs in several processes at a time, each with its own sandbox."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ class Impossible(Exception):
 
 
 def rehearse(entry: LadderEntry, witness: Witness, sandbox: Sandbox) -> Run:
-    """Replay a stored witness to its end, without recording what the servers keep.
+    """Replay a stored witness to its end, without recording what the servers store.
 
     Raises:
         Impossible: the rung's code has changed, and the schedule does not fit it any more.

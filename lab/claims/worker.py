@@ -19,7 +19,7 @@ JobName = Literal["check", "remeasure", "search", "deep", "stress"]
 """A job on one rung: the function of `lab.claims.verify` with this name, or the stress runs (`stress.stress`)."""
 
 STOP_SECONDS = 3.0
-"""Seconds in which such a process has to clean up when it is told to end, before it is killed."""
+"""Seconds within which such a process must clean up after it is told to end, before it is killed."""
 
 _sandbox: list[Any] = []
 _told_to_end = False
@@ -40,7 +40,8 @@ def work(job: JobName, slug: str, **options: Any) -> dict[str, Any]:
     """Do a job on a rung, in this process's sandbox.
 
     Returns:
-        The line of the rung. When a server or library is not installed the line says so: other rungs need none.
+        The result line of the rung. If a server or library is missing, the line says so, because other rungs may not
+        need it.
 
     Raises:
         ServerError: there is no sandbox, or a server does not answer.

@@ -20,7 +20,7 @@ def become(actor: Actor | None) -> None:
 
 
 def current_actor() -> Actor | None:
-    """Return the actor that the calling thread belongs to; None when it is no actor's."""
+    """Return the actor that the calling thread belongs to; None when it belongs to none."""
     return getattr(_thread, "actor", None)
 
 
@@ -51,7 +51,7 @@ class Actor:
         name: A, B, ….
         job: what it does.
         reports: queue in which the actor reports that it has stopped, listens or is done.
-        clock: the schedule's.
+        clock: the clock of the schedule.
         watchdog: renews the actor's leases.
         works_for: the actor whose watchdog thread this is; empty if this is a client.
 
@@ -117,7 +117,7 @@ class Actor:
             self._resume()
 
     def crash(self) -> None:
-        """Crash the actor before its next step. What it cleans up on the way out reaches no server."""
+        """Crash the actor before its next step. The commands of its cleanup reach no server."""
         with self._mutex:
             self.crashed = True
             if self.state is State.STOPPED or self.listens_to is not None:

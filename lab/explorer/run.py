@@ -17,12 +17,12 @@ class SchedulingPoint:
     """A moment in which the chooser decides what comes next.
 
     Attributes:
-        enabled: the actors that can take a step, the one that took the last step first.
+        enabled: the actors that can take a step. The actor that took the last step comes first.
         current: the actor that took the last step.
         pending: the step that each enabled actor is about to take.
         fresh: the enabled actors that have not taken a step yet.
         faults: returns which faults can happen instead of a step; it queries the servers.
-        key: what the trace so far has in common with every equivalent trace.
+        key: the key that the trace so far shares with every equivalent trace.
     """
 
     enabled: tuple[str, ...]

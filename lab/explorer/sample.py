@@ -2,7 +2,7 @@
 
 The schedules are drawn with PCT: each actor has a random priority, the enabled actor with the highest priority goes on,
 and at a few random steps the actor that would go on gets the lowest priority. A bug that needs d ordered steps among n
-actors and k steps is met by each draw with a probability of at least 1 / (n * k ** (d - 1)).
+actors and k steps is found by each draw with a probability of at least 1 / (n * k ** (d - 1)).
 
 Source: S. Burckhardt, P. Kothari, M. Musuvathi, S. Nagarakatte, "A Randomized Scheduler with Probabilistic Guarantees
 of Finding Bugs", ASPLOS 2010.

@@ -26,7 +26,7 @@ FOREVER: Any = object()
 
 
 class _Stopping:
-    """A connection to Redis that stops before each command. The commands of its handshake are no steps."""
+    """A connection to Redis that stops before each command. The commands of its handshake are not steps."""
 
     client_id = 0
     """The id that the server has given to the connection."""
@@ -42,7 +42,7 @@ class _Stopping:
 
     def send_command(self, *command: Any, **options: Any) -> None:
         if command[0] == "UNWATCH":
-            # redis-py sends it to clean up, in any thread, even when a pipeline is garbage collected: it is no step.
+            # redis-py sends it to clean up, in any thread, even when a pipeline is garbage collected: it is not a step.
             if (actor := current_actor()) is not None and actor.crashed:
                 raise redis.ConnectionError("the process has crashed")
         elif not self._handshake:

@@ -104,7 +104,7 @@ class RedisDatabase:
             self._pass_time(args=[round(seconds * 1000)], client=client)
 
     def expiries(self, others: Collection[Any] = ()) -> list[float]:
-        """Return the seconds until the first key expires, of each server on which one does."""
+        """Return the seconds until the first key expires, for each server with an expiring key."""
         found = [self._next_expiry(client=client) for client in (self.client, *others)]
         return [left / 1000 for left in found if left >= 0]
 

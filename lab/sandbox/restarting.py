@@ -12,8 +12,8 @@ from lab.sandbox.sandbox import Sandbox
 class RestartingSandbox(Sandbox):
     """A sandbox whose Redis can lose all writes since its last snapshot, as in a power failure.
 
-    The snapshot is written when the sale begins, so that it is certain what is lost; on a clock it would be the last
-    second, or whatever interval the server is set to.
+    The snapshot is written when the sale begins, so that it is certain what is lost. A real server writes at intervals,
+    so it would lose, for example, its last second.
 
     Args:
         database: see `Sandbox`.

@@ -30,7 +30,7 @@ BLOCKED_BY_A_CLIENT = """
 SELECT FROM unnest(%s) AS pid, unnest(pg_blocking_pids(pid)) AS holder
 JOIN pg_stat_activity ON pg_stat_activity.pid = holder AND backend_type = 'client backend'
 """
-"""Autovacuum locks a table for a moment while it truncates it, and gives way by itself: it is not counted."""
+"""Autovacuum locks a table for a moment while it truncates it, and gives way by itself: it does not count as a wait."""
 
 IN_USE = (0x4C6162, 0)
 """The advisory lock of the process that uses a sandbox. It is in the sandbox's own Postgres database."""
@@ -169,7 +169,7 @@ class Sandbox:
 
     @property
     def observer(self) -> psycopg.Connection[Any]:
-        """The connection that asks Postgres which backends wait. Its statements are no steps.
+        """The connection that asks Postgres which backends wait. Its statements are not steps.
 
         It is not reopened while the sandbox is reserved, because the reservation is lost with the connection.
         """

@@ -1,4 +1,4 @@
-"""The lab's endpoints: they take the same body as the shop's orders, and a rung sells it from the lab's own tables."""
+"""The lab's endpoints: they take the same body as the shop's orders, and a rung sells from the lab's own tables."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ class Workload(ABC):
         return answers
 
     def state(self) -> tuple[Mapping[str, Any], ...]:
-        """Return what the servers keep, for people."""
+        """Return what the servers store, as text for people."""
         return shown_keys(self.sandbox.redis)
 
 

@@ -48,7 +48,7 @@ class LockWorkload(Workload):
         return job
 
     def make_lock(self, client: Any) -> Lock:
-        """Make the lock of one client: the rung's own."""
+        """Make the rung's own lock for one client."""
         rung = cast("type[LockRung]", self.entry.code)
         return rung(client, "stock", ttl=TTL, sleep=sleep, clock=self.sandbox.clock)
 
@@ -79,7 +79,7 @@ class RedisLockWorkload(LockWorkload):
 
 
 class FenceWorkload(RedisLockWorkload):
-    """Clients whose store checks the fence of each."""
+    """Clients of a store that checks each client's fence."""
 
     def work(self, name: str, client: Any, lock: Lock) -> str:
         store: FenceOnWriteOnly = self.entry.code(client, STOCK)

@@ -67,7 +67,7 @@ class PostgresWorkload(LockWorkload):
 
 
 class LockGrants:
-    """The grants in Postgres, which expire by the server's clock. That clock cannot be set, so the grants are moved."""
+    """The grants in Postgres, which expire by the server's clock. That clock cannot be set, so the expiry is moved."""
 
     def __init__(self, sandbox: Sandbox) -> None:
         self._sandbox = sandbox

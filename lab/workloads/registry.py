@@ -183,7 +183,7 @@ BUILDERS: dict[str, Builder] = {
     "duplicate-click": sale(Demand(2, (1, 1, 1), same_request=True), seller=RungSeller),
     "group-commit": sale(seller=StrategySeller),
 }
-"""By slug. Each rung has a row of its own: staleness follows the row, so a change here outdates no other rung."""
+"""The builders by slug. Staleness follows the row of a rung, so a changed row makes no other rung out of date."""
 
 ON_SERVERS = frozenset(
     {

@@ -86,7 +86,7 @@ class Seller(ABC):
 
     @abstractmethod
     def figures(self) -> Figures:
-        """Return the conservation law of the sku."""
+        """Return the figures of the sku in the conservation law."""
 
     @abstractmethod
     def unowned(self, on_hand: int) -> int:
@@ -266,4 +266,4 @@ STRATEGIES: dict[str, Callable[[], Strategy]] = {
     "lua-queue": lambda: LuaQueue(registry.counters, registry.queue),
     "group-commit": GroupCommit,
 }
-"""A new strategy, which remembers nothing of an earlier run, by slug."""
+"""Functions that make a strategy without memory of an earlier run, by slug."""

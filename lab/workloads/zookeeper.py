@@ -80,7 +80,7 @@ class _Sessions:
 
 
 class StoppingClient(KazooClient):  # type: ignore[misc, unused-ignore]
-    """kazoo's client, which stops before each request of an actor. Its pings are no steps."""
+    """kazoo's client, which stops before each request of an actor. Its pings are not steps."""
 
     def __init__(self, hosts: str) -> None:
         handler = _Handler()

@@ -72,7 +72,7 @@ return {0, 0}
 
 
 class TrustsSoldOut(Lua):
-    """Trusts "sold out" from Redis, without asking Postgres, where unreserved units would look lost."""
+    """Trusts "sold out" from Redis without asking Postgres, although Redis may count too few units."""
 
     @contextmanager
     def verifying_sold_out(self) -> Iterator[None]:

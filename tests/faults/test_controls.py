@@ -1,4 +1,4 @@
-"""Negative controls of the rounds: a flawed strategy's loss is found, and there is none without a fault."""
+"""Negative controls of the rounds: the loss of a flawed strategy is found, and without a fault no loss is found."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The same faults for strategies whose locks are on servers of their own."""
+"""The faults of `test_faults` for strategies whose locks are on other servers."""
 
 from __future__ import annotations
 

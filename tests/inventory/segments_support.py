@@ -27,7 +27,7 @@ CLASSES: dict[str, Any] = {"segmented-lock": SegmentedLock, "segmented-redis": S
 
 
 def make(name: str, base: type[Segmented] | None = None, **options: Any) -> Any:
-    """A strategy as another process has it; it tries the first segment that covers an item first."""
+    """Return a strategy as in another process, with nothing cached. It tries the first segment that covers an item."""
     options = {"wait": PATIENCE, "segments": 5, "start": lambda sku, segments: 0} | options
     arguments = [options.pop("make_lock", stock_lock)]
     if name == "segmented-redis":

@@ -1,4 +1,4 @@
-"""`advisory-lock`: held until the commit, on a number that every process computes alike."""
+"""`advisory-lock`: a lock on a number that is the same in every process, held until the commit."""
 
 from __future__ import annotations
 

@@ -403,7 +403,7 @@ def test_orders_stay_queued_when_none_can_be_saved(strategy: LuaQueue, ledger: L
 def test_blaming_the_orders_rejects_them_all(
     strategy: LuaQueue, ledger: Ledger, statement: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The negative control: only "the server does not answer" counts as an error that is not the order's."""
+    """The negative control: every error counts as the order's own, unless the server did not answer."""
     excused = (OperationalError, InterfaceError)
     monkeypatch.setattr(lua_queue, "_would_fail_for_any", lambda error: isinstance(error, excused))
     put(strategy, *[("a", 1)] * 3)
@@ -556,7 +556,7 @@ def test_a_reservation_that_is_not_json(strategy: LuaQueue, ledger: Ledger, whos
     assert sorted(ledger.orders()) == sorted([*saved, *(other.id for other in others)])
     assert len(strategy.queue().dead_letters.newest()) == 1 - len(saved)
     assert len(strategy.queue()) == 0
-    # The reservation stays, and its units reserved, until an operator deletes it.
+    # The reservation stays, and its units stay reserved, until an operator deletes it.
     redis_of(strategy).delete(RESERVATIONS)
     strategy.counters().recount()
     registry.get("lua").refresh(["a", "b"], ledger.saved)

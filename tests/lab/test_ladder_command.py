@@ -42,7 +42,7 @@ def test_verify_reports_each_claim_as_json(sandbox: Sandbox) -> None:
 def test_a_flawed_rung_that_is_not_reproduced_has_a_complete_line(
     sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch, broken: int | None, replays: int
 ) -> None:
-    """There is no witness, or one that breaks it only now and then."""
+    """There is no witness, or one that breaks the rung only in some replays."""
     if broken is None:
         monkeypatch.setattr(verify, "load", lambda slug: None)
     monkeypatch.setattr(verify, "breaks", lambda *arguments: broken)

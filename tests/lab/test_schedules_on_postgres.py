@@ -88,7 +88,7 @@ def test_a_lease_that_is_not_renewed_is_found(sandbox: Sandbox, monkeypatch: pyt
 
 
 def test_a_waiter_is_woken_by_the_release(sandbox: Sandbox) -> None:
-    """From its fourth step on B listens: ask, line up, listen, ask again."""
+    """B asks, joins the queue, listens from its fourth step on, and asks again."""
     run = replay("lock-table-insert", ["A", "B", "B", "B", "B"], sandbox, to_the_end=True)
     assert (run.broken, run.ledger["told yes"]) == (None, 2)
     assert not [step for step in run.steps if step.forced]

@@ -22,7 +22,7 @@ from tests.waiting import wait_for
 
 pytestmark = pytest.mark.slow
 
-# A shell makes background jobs ignore Ctrl-C, and the tests may be one.
+# A shell makes background jobs ignore Ctrl-C, and the tests may run as one.
 WITH_CTRL_C = """
 import runpy, signal, sys
 signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -354,7 +354,7 @@ class LockConformance(ABC):
             return late
 
         with lock.hold():
-            # One success is enough, because a busy machine is slow now and then.
+            # One success is enough, because a busy machine is slow at times.
             wait_for(lambda: late_by() < 0.4)
             assert self.waiters(lock) == 0
 
@@ -546,7 +546,7 @@ class AcrossMachinesConformance(LockConformance):
             pass
 
     def test_it_works_after_a_restart(self, link: Link, name: str) -> None:
-        """A lease from before the restart is held or lost, as declared; two are never held.
+        """A lease from before the restart is held or lost, as declared, but two are never held at the same time.
 
         A waiter is granted the lock in the end, or told to ask again; its place may then stay for its TTL. Clients are
         cut off until the servers are ready, because some servers accept a request earlier and never answer it.

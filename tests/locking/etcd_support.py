@@ -56,7 +56,7 @@ def client_of(host: str, port: int, pid: int, own: int = 0) -> Etcd3Client:
 
 @dataclass(frozen=True)
 class EtcdRecipe:
-    """Makes `EtcdLock`s on one server, over client object number `own` of this process."""
+    """Makes `EtcdLock`s on one server, using client object number `own` of this process."""
 
     RELEASE: ClassVar[bytes] = b"/lease/revoke"
 

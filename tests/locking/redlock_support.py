@@ -40,7 +40,7 @@ class CountedRedlock(Redlock):
 
 @dataclass(frozen=True)
 class RedlockRecipe:
-    """Makes `Redlock`s on the servers at `urls`, over client objects number `own`."""
+    """Makes `Redlock`s on the servers at `urls`, using client objects number `own`."""
 
     RELEASE: ClassVar[bytes] = b"EVALSHA"
 

@@ -134,7 +134,7 @@ def client_of(url: str, pid: int, own: int = 0) -> redis.Redis:
 
 @dataclass(frozen=True)
 class RedisRecipe:
-    """Makes `RedisLock`s on the server at `url`, over client object number `own` of this process."""
+    """Makes `RedisLock`s on the server at `url`, using client object number `own` of this process."""
 
     RELEASE: ClassVar[bytes] = b"EVALSHA"
 

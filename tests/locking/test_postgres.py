@@ -408,7 +408,7 @@ class TestServersTimeouts(OnPostgres):
 
 
 class TestServersTransactions(OnPostgres):
-    """A stricter default isolation has no effect; read-only mode has."""
+    """A stricter default isolation has no effect, but read-only mode has one."""
 
     WRITES = {
         RowLock: "UPDATE lock_row SET fence = 7 WHERE name = %s",
@@ -552,7 +552,7 @@ class TestFork(OnPostgres):
                     wait_for(lambda: end_of(mine) > granted + SHORT)
                     return "renewed"
 
-            with inherited._mutex:  # as `ended` does; in the child it would stay locked
+            with inherited._mutex:  # as `ended` does: a child that inherits it would find it locked
                 assert in_fork(renewed) == "renewed"
             assert renewer.renew([kept], LONG) == [True]
             assert renewer._session is inherited

@@ -205,7 +205,7 @@ def valkeys_sentinel(primary: int) -> Iterator[int]:
         f"port {port}\nbind {HOST}\ndir {folder.valkey}\nsentinel monitor shop {HOST} {primary} 1\n"
         "sentinel down-after-milliseconds shop 500\nsentinel failover-timeout shop 2000\n"
     )
-    settings.chmod(0o666)  # the sentinel rewrites it, as any user
+    settings.chmod(0o666)  # the sentinel rewrites the file, whichever user it runs as
     sentinel = Child(
         "sentinel",
         [str(WHEEL.path(folder.path)), str(settings), "--sentinel"],

@@ -32,7 +32,7 @@ PARENT_WITHOUT_DEATH_SIGNAL = (
 
 def run_python(code: str, *args: object) -> "subprocess.Popen[str]":
     """Run a script that may import the project, in its own session and with a pipe as its output."""
-    # A shell makes background jobs ignore Ctrl-C, and the tests may be one.
+    # A shell makes background jobs ignore Ctrl-C, and the tests may run as one.
     prologue = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
     command = [sys.executable, "-c", prologue + code, *map(str, args)]
     return subprocess.Popen(command, cwd=CHECKOUT, stdout=subprocess.PIPE, text=True, start_new_session=True)

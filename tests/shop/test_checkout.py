@@ -285,7 +285,7 @@ def test_of_two_requests_that_would_probe_at_once_one_is_refused(
 
 
 def test_a_request_refused_for_another_sku_probes_nothing(customer: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """If it probed, carts with a sold-out sku would keep other customers from units that are back."""
+    """Such a probe would let carts with a sold-out sku keep other customers from units that are back."""
     offer, asked = on_sale({"a": 1, "b": 1}), Asked(monkeypatch)
     refused(offer, customer, a=2)
     asked.now += 0.2
@@ -305,7 +305,7 @@ def refused(offer: OnSale, customer: int, **cart: int) -> SoldOut:
 def test_a_probe_refused_for_another_sku_lets_the_next_one_probe(
     customer: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """If it did not, b, which is back, would be refused as long as carts with a keep probing."""
+    """Without that next probe, b would be refused although it is back, for as long as carts with a keep probing."""
     offer, asked = on_sale({"a": 1, "b": 1}), Asked(monkeypatch)
     refused(offer, customer, a=2)
     refused(offer, customer, b=2)

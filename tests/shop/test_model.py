@@ -70,7 +70,7 @@ class Shop(RuleBasedStateMachine):
         self.placed: dict[tuple[int, str], tuple[UUID, dict[str, int], int]] = {}
         self.ended: set[UUID] = set()
         self.paid: set[UUID] = set()
-        # Keys that only Postgres knows. Queueing does not read it.
+        # Keys that only Postgres knows. Queueing an order does not read Postgres.
         self.forgotten: set[tuple[int, str]] = set()
 
     def teardown(self) -> None:

@@ -15,7 +15,7 @@ class RedlockNoFsync(FaultRung):
     majority.
 
     A grant by all five nodes survives the restart of two such nodes; a grant by three survives none. The holder does
-    not know which it has.
+    not know how many nodes granted it the lock.
 
     Fixed by nodes that sync each write to disk (`appendfsync always`, which costs a disk wait per grant), or that stay
     out for the longest TTL in use before they come back: `redlock`. Source: article 002, section 4.2.2.

@@ -45,7 +45,7 @@ class CounterRung(StockRung):
             raise
 
     def give_back(self, order: OrderRequest) -> None:
-        """Return the units of an order that is not written to their counters."""
+        """Put units back into their counters, because their order is not written."""
         for item in order.items:
             self.redis.incrby(self.key(item.sku), item.quantity)
 

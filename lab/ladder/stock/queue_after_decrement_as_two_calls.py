@@ -20,7 +20,7 @@ class QueueAfterDecrementAsTwoCalls(RedisTakenThenTheProcessDies):
     The schedule that breaks it: A's script has run, and its process dies before it publishes the order. This is the gap
     of the rung before, only shorter: the fault is rarer, and just as hard to explain.
 
-    Fixed by one script that takes the units and records for whom: `lua`. Source: common practice.
+    Fixed by one script that takes the units and records whom they are for: `lua`. Source: common practice.
     """
 
     slug = "queue-after-decrement-as-two-calls"

@@ -16,8 +16,8 @@ from lab.models import RungOrder
 class RedisLosesItsLastSecond(CounterRung):
     """Flawed: Redis alone decides whether a unit is left, and Redis can forget.
 
-    The scripts are those of the sound strategy: they take a whole cart or nothing, record for whom, and return units
-        only once.
+    The scripts are those of the sound strategy: they take a whole cart or nothing, record whom the units are for, and
+        return them only once.
     The schedule that breaks it: A's script takes the last unit. Redis restarts without its last second of data, so the
     counter says "one left" and A's reservation is gone. A's order is written all the same. B buys too, and the stock is
     -1.

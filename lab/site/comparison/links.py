@@ -19,7 +19,7 @@ class ComparisonLink:
 
     Attributes:
         address: address of the row.
-        name: of the measured strategy or lock.
+        name: name of the measured strategy or lock.
         figure: the first figure of the row, with its heading.
     """
 

@@ -30,7 +30,7 @@ class RungResults:
 
     @property
     def measured(self) -> Iterator[Mapping[str, Any]]:
-        """The results that are figures of a machine and of a version of the code."""
+        """The results that depend on the machine and on the version of the code."""
         return (result for result in (self.verdict, self.stress) if result is not None)
 
     @property

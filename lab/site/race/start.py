@@ -1,4 +1,4 @@
-"""Start a race. One race runs at a time: a lock in the shop's Redis tells all web processes so."""
+"""Start a race. A lock in the shop's Redis ensures that only one race runs at a time in all web processes."""
 
 from __future__ import annotations
 
