@@ -20,7 +20,7 @@ def ignore_rejections(rejected: Mapping[OrderRequest, str]) -> None:
 def commit(
     orders: Sequence[OrderRequest], save: Save, reject: Reject = ignore_rejections
 ) -> dict[UUID, InventoryError]:
-    """Sell to each order what the ones before it have left, and commit.
+    """Sell to each order what the orders before it have left, and commit.
 
     Usually there is enough for all of them, and one statement per sku takes it. Otherwise they are sold one by one.
 
@@ -55,7 +55,7 @@ def _sell_to_all(orders: Sequence[OrderRequest], save: Save, reject: Reject) -> 
 
 
 def _sell_one_by_one(orders: Sequence[OrderRequest], save: Save, reject: Reject) -> dict[UUID, InventoryError]:
-    """Sell to each order what the ones before it have left.
+    """Sell to each order what the orders before it have left.
 
     When `Save` refuses orders, their units are offered to the orders that did not fit before.
     """

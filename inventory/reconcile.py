@@ -112,7 +112,7 @@ def _remove_unused_copies(counters: Counters, on_sale: Callable[[], Collection[s
 
 
 def _merge_splits_of_others(on_sale: Callable[[], Mapping[str, str]]) -> Iterator[Repair]:
-    """Merge segments and unit rows of skus that another strategy sells now, which does not find units there."""
+    """Merge segments and unit rows of skus that another strategy sells now: it would not find the units there."""
     if not (found := registry.split_by_others(on_sale())):
         return
     with transaction.atomic():

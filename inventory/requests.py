@@ -18,7 +18,7 @@ class RequestItem:
 
     Args:
         quantity: units, at least 1.
-        price: of one unit.
+        price: the price of one unit.
         limit: units that a customer may have of the sku in this sale; None for no limit.
     """
 
@@ -97,7 +97,7 @@ Taken = Callable[[str, Collection[int]], Mapping[Buyer, int]]
 
 @dataclass(frozen=True, slots=True)
 class ReturnedUnits:
-    """Units of an order that was cancelled or has expired; negative for one that was paid late and has them again."""
+    """Units of an order that was cancelled or has expired; negative if it was paid late and took them again."""
 
     sale: int
     customer: int

@@ -21,7 +21,7 @@ def total_units(item: StockItem, segments: Sequence[StockSegment]) -> int:
 
 
 def rebalance(item: StockItem, segments: Sequence[StockSegment], units: int, segment_count: int) -> None:
-    """Distribute units evenly over the first segments of a sku, or, with none, make all of them unsplit stock.
+    """Distribute units evenly over the first segments of a sku. With 0 segments, make all units unsplit stock.
 
     The rows are locked by `lock_rows` in the open transaction; what they held before is overwritten. A segment that is
     no longer needed keeps its row with no units, because the row holds the last fence.

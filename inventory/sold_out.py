@@ -27,7 +27,7 @@ units_left: Cache[str, int] = Cache()
 def remembered(request: OrderRequest) -> Iterator[None]:
     """Refuse a request that wants more units than were left a moment ago; otherwise run the block.
 
-    A request that runs after `SOLD_OUT_TTL` seconds is a probe. If it is sold out as well, that is remembered again.
+    A request that runs after `SOLD_OUT_TTL` seconds is a probe. If it is refused as sold out, that is remembered again.
     If it gets its units, what was remembered is dropped and every request may try. If it fails in another way, the
     next request becomes the probe. A probe without an answer is followed by another one every `SOLD_OUT_TTL` seconds.
 

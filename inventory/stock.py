@@ -63,7 +63,7 @@ def take(sku: str, units: int) -> None:
 
 
 def take_from_all(item: RequestItem) -> None:
-    """Subtract an item in the open transaction, also from segments and unit rows if the unsplit stock is too small.
+    """Subtract an item in the open transaction. Use segments and unit rows if the unsplit stock is too small.
 
     For callers that do not know which strategy sells the sku. Call it for several skus in sorted order. Raises the same
     errors as `take`.
@@ -87,7 +87,7 @@ def check(items: Iterable[RequestItem], unsplit_units: Mapping[str, int]) -> Non
 
 
 def shortage_error(sku: str, *, wanted: int, left: int) -> SoldOut | StockElsewhere:
-    """Return why the unsplit stock of a sku is too small: too few units are left at all, or they are split.
+    """Return why the unsplit stock of a sku is too small: too few units are left in total, or they are split.
 
     Args:
         left: all units on hand, read after the unsplit ones.

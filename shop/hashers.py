@@ -9,8 +9,8 @@ from django.db import connection
 class PasswordHasher(PBKDF2PasswordHasher):
     """Django's PBKDF2 hasher, which returns the connection to the pool before it computes.
 
-    Hashing takes a good part of a second, and the threads of a process share few connections. Otherwise four logins at
-    the same time would keep all orders waiting.
+    Hashing takes a good part of a second, and the threads of a process share few connections. If hashing kept a
+    connection, four logins at the same time would keep all orders waiting.
     """
 
     def encode(self, password: str, salt: str, iterations: int | None = None) -> str:

@@ -194,7 +194,7 @@ class Payment(models.Model):
 
 
 class Allowance(models.Model):
-    """The units of a sku that a customer has bought in a sale. Counted without a limit too: one may be set later."""
+    """The units of a sku that a customer has bought in a sale. Counted even without a limit: one may be set later."""
 
     sale = models.ForeignKey(Sale, on_delete=models.CASCADE)
     customer = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE)

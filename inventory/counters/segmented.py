@@ -26,7 +26,8 @@ def segment_count_key(sku: str) -> str:
 def segment_name(sku: str, number: int) -> str:
     """Return the counter name of a segment.
 
-    Postgres allows no zero byte in a sku, so names are unique; it sorts first, so they keep the order of their skus.
+    Postgres allows no zero byte in a sku, so names are unique. The zero byte sorts first, so names keep the order of
+    skus.
     """
     return f"{sku}\0{number}"
 

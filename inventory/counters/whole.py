@@ -99,7 +99,7 @@ class Counters:
             self.client.delete(*keys)
 
     def take(self, order: OrderRequest) -> None:
-        """Take the units of every item of an order, or none, and reserve them. The same order takes only once.
+        """Take the units of every item of an order, or none, and reserve them. A repeated call takes nothing more.
 
         Raises:
             SoldOut, StockReserved, StockNotLoaded: nothing was taken.
@@ -124,7 +124,7 @@ class Counters:
                 raise StockNotLoaded(f"{item.sku} has no counter in Redis: preheat its sale.")
 
     def give_back(self, order_id: UUID, names: Iterable[str]) -> bool:
-        """Put the units of an order back that certainly was not saved. Idempotent.
+        """Put back the units of an order that certainly was not saved. Idempotent.
 
         Args:
             names: counter names of its items, in the order of the items.

@@ -145,7 +145,7 @@ class Queue:
         self._remove_workers([STREAM], [GROUP, worker, round(self.dead * 1000)])
 
     def finish_saved(self, entries: Iterable[QueueEntry]) -> None:
-        """Take orders off the queue that are saved."""
+        """Take saved orders off the queue."""
         saved = list(entries)
         with self.client.pipeline(transaction=False) as pipe:
             for entry in saved:
@@ -154,7 +154,7 @@ class Queue:
                 _warn_if_not_reserved(entry, result)
 
     def finish_refused(self, entry: QueueEntry, *, existing: UUID | None = None, reason: str = "") -> bool:
-        """Take an order off the queue that is not sold. Its units go back.
+        """Take a refused order off the queue. Its units go back.
 
         Args:
             existing: the order that was saved in its place, and has its idempotency key.
@@ -173,7 +173,7 @@ class Queue:
         return bool(result == 1)
 
     def finish_dead_letter(self, entry: QueueEntry, reason: str) -> None:
-        """Take an order off the queue that cannot be saved, and keep it as a dead letter."""
+        """Take an order that cannot be saved off the queue, and keep it as a dead letter."""
         self.dead_letters.add(entry, reason)
         self.finish_refused(entry, reason=reason)
 
@@ -189,7 +189,7 @@ class Queue:
         return self._finish(keys, [str(order.id), entry.entry_id, GROUP, outcome, details, KEPT], client=client)
 
     def recover(self, entry: QueueEntry) -> QueueEntry:
-        """Complete an entry that cannot be read from its reservation. Without one its order stays None."""
+        """Restore an unreadable entry from its reservation. Without a reservation, its order stays None."""
         order_id = entry.order_id or self._order_of(entry.entry_id)
         if order_id is None:
             return entry

@@ -20,9 +20,9 @@ class Lua(Strategy):
 
     Guarantees: Redis never decides alone. Postgres refuses units that a restarted Redis offers again, "sold out" is
     checked there too, and the reservation tells whose units were taken when a process dies.
-    Costs: two round trips to Redis in addition, and a copy of the stock that must be preheated and reconciled. Admitted
+    Costs: two additional round trips to Redis, and a copy of the stock that must be preheated and reconciled. Admitted
     customers still wait for each other at the row.
-    Choose it: when far more customers come than there are units. Redis refuses late ones; they never touch the row.
+    Choose it: when far more customers come than there are units. Redis refuses late customers, who never reach the row.
 
     Args:
         counters: returns the counters in Redis. Called for each order, so that nothing connects at import.

@@ -161,7 +161,7 @@ def _copying() -> Iterator[Strategy]:
 def preheat(name: str, skus: Sequence[str], saved: Saved) -> None:
     """Make the copies from which a strategy sells the skus, or correct them, in the open transaction.
 
-    The skus are locked one after the other in their order, which prevents deadlocks.
+    The skus are locked one after the other in sorted order, which prevents deadlocks.
 
     Raises:
         RedisError: Redis did not answer, and the strategy needs it.
@@ -172,7 +172,7 @@ def preheat(name: str, skus: Sequence[str], saved: Saved) -> None:
 
 
 def unload(skus: Sequence[str]) -> None:
-    """Remove all copies of the skus, of whatever strategy. None of them is on sale."""
+    """Remove all copies of the skus, made by any strategy. None of the skus is on sale."""
     for strategy in _copying():
         strategy.unload(skus)
 

@@ -37,8 +37,7 @@ LAZY = re.compile(r"([a-z_]+(?:\.[a-z_0-9]+)+):(\w+)")
 LUA_COMMENT = re.compile(r"--[^\n\"']*$", re.MULTILINE)
 
 SCRIPTS = {path.name: path for room in ROOMS for path in sorted((ROOT / room).rglob("*.lua"))}
-"""The Lua scripts by name. Code names a script in a call of `script`: with its ending, or as a file in its folder
-`scripts`."""
+"""The Lua scripts by name. A call of `script` names one with its ending, or as a file in the folder `scripts`."""
 
 Key = tuple[str, str]
 """A module and the name of a definition in it; `Class.method` for a method."""

@@ -1,4 +1,4 @@
-"""The list of stock movements. A movement is made on the page of its sku."""
+"""The list of stock movements. A movement is added on the page of its sku."""
 
 from __future__ import annotations
 

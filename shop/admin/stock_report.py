@@ -23,7 +23,7 @@ class RedisUnits:
 
     @property
     def drift(self) -> int:
-        """The units that Redis has too many. While orders are being saved it is above 0 for a moment."""
+        """The number of units that Redis counts in excess. While orders are being saved, it is above 0 for a moment."""
         return self.left + self.reserved - self.on_hand
 
 

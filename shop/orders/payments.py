@@ -110,7 +110,7 @@ def record_payment(order: Order, *, reference: str, amount: Decimal) -> Payment:
 
 
 def refunds_due(payments: QuerySet[Payment]) -> QuerySet[Payment]:
-    """Return those of the payments that are to be refunded and have not been."""
+    """Return the payments that are due for refund and not refunded yet."""
     return payments.filter(outcome=Payment.Outcome.REFUND_DUE, refunded_at=None)
 
 

@@ -63,8 +63,8 @@ def place_order(*, customer: int, sale: int, quantities: Mapping[int, int], key:
 
 def place_request(request: OrderRequest, offer: Offer, strategy: Strategy) -> Placed:
     """Place a request by a given strategy. See `place_order`, which uses the sale's own."""
-    # A repeated request is refused early while this process places the first one. In another process it waits at the
-    # unique key of the order, which lets one of the two through, and gets that order.
+    # A repeated request is refused early while this process places the first one. In another process it waits for the
+    # unique key of the order, which accepts only one of the two, and gets that order.
     running = (request.customer, request.key)
     if _running.setdefault(running, request.id) != request.id:
         raise StillRunning("An order with this key is being placed. Ask again in a moment.")

@@ -1,4 +1,4 @@
-"""Receipts: what a customer sees of an order, from its row or from the request that is to become one."""
+"""Receipts: what a customer sees of an order, from its row or from the request that will become an order."""
 
 from __future__ import annotations
 

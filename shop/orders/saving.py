@@ -1,4 +1,4 @@
-"""Write many orders in few statements: save them, reject them, return their units or take those again."""
+"""Write many orders in few statements: save them, reject them, return their units or take the units again."""
 
 from __future__ import annotations
 
@@ -244,7 +244,7 @@ def _undo_over_limit(
 
 
 def reject(refused: Mapping[OrderRequest, str]) -> None:
-    """Write requests that Redis has accepted and Postgres refuses as rejected orders, inside the open transaction.
+    """Write rejected orders, for requests that Redis has accepted and Postgres refuses, inside the open transaction.
 
     Rejected orders hold no stock and no allowance. This takes one statement for any number of requests, and one more
     if another transaction has used one of the keys. A request that was saved in the meantime is left as it is.

@@ -93,8 +93,8 @@ RECONCILE_GRACE = environment.seconds("RECONCILE_GRACE", default=60.0, minimum=0
 STOCK_LOCK_TTL = environment.seconds("STOCK_LOCK_TTL", default=3.0, minimum=0.1)
 # Seconds that an order waits for a stock lock before it is answered with 503.
 STOCK_LOCK_WAIT = environment.seconds("STOCK_LOCK_WAIT", default=5.0, minimum=0)
-# Segments into which `segmented-lock` and `segmented-redis` split the stock of a sku; so many orders run at the same
-# time. To change it during a sale, restart the web processes one after the other, then preheat the sale again.
+# Segments into which `segmented-lock` and `segmented-redis` split the stock of a sku; as many orders can run at the
+# same time. To change it during a sale, restart the web processes one after the other, then preheat the sale again.
 STOCK_SEGMENTS = environment.integer("STOCK_SEGMENTS", default=5, minimum=1)
 # The strategies below can be chosen when their setting is not empty.
 # `redlock`: independent servers, separated by commas: redis://one:6379/0,redis://two:6379/0,redis://three:6379/0

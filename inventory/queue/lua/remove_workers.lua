@@ -5,7 +5,7 @@
 -- ARGV[3]   milliseconds without a command after which another worker counts as dead
 -- Returns nothing. A worker that was removed while alive is added again when it next reads.
 
--- Keep workers with pending entries: their entries would be lost to all other workers together with them.
+-- Keep workers with pending entries: removing a worker would hide its entries from all other workers.
 for _, fields in ipairs(redis.call("XINFO", "CONSUMERS", KEYS[1], ARGV[1])) do
     local worker = {}
     for index = 1, #fields, 2 do
