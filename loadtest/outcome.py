@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 
 
 def close_sale(burst: Burst) -> None:
-    """Close the burst's sale. When Redis does not answer, its counters stay there and a warning is logged."""
+    """Close the burst's sale. If Redis does not answer, the sale's counters stay there and a warning is logged."""
     try:
         lifecycle.close(burst.sale)
     except RedisError as error:

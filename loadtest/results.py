@@ -72,7 +72,7 @@ class Results:
         return values
 
     def add(self, values: dict[str, Any]) -> None:
-        """Add the values that another process took."""
+        """Add the values that `take` has returned in another process."""
         for name in ("attempted", "refused", "refused_carts", "busy", "errors", "orders", "waits"):
             setattr(self, name, getattr(self, name) + values[name])
         for name, pick in (("began", min), ("first_refused", min), ("last_sold", max), ("last_refused", max)):

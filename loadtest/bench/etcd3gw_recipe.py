@@ -98,7 +98,7 @@ class Etcd3gwLock(Lock):
 
 
 class Etcd3gwLease(Lease):
-    """A lease with its etcd3gw lock object, of which each grant has its own."""
+    """A lease with the etcd3gw lock object of its grant."""
 
     __slots__ = ("recipe",)
 

@@ -22,7 +22,7 @@ from shop.orders.place import place_order
 
 STOCK = 1_000_000
 MAX_CLIENTS = 100
-"""Most clients on the hot row: each has a connection to Postgres."""
+"""Maximum number of clients on the hot row: each has a connection to Postgres."""
 HOT_ROW = Path(__file__).with_name("hot_row.sql")
 TABLES = "bench_stock, bench_order, bench_item"
 CREATE = f"""

@@ -105,7 +105,7 @@ def commands_per_order(name: str, customers: list[int]) -> dict[str, float]:
 
 
 def summarize_rounds(rounds: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return medians over the rounds, and least and most orders per second."""
+    """Return medians over the rounds, and the fewest and most orders per second."""
     latencies, clients = ("p50_ms", "p95_ms", "p99_ms"), ("client_min", "client_max")
     names = ("per_s", "refusals_per_s", *latencies, *clients, "generator_cpu")
     return {

@@ -308,7 +308,7 @@ class RedlockLease(Lease):
     def was_held(self, votes: dict[RedlockNode, Any], quorum: int) -> bool | None:
         """Return whether a quorum still had the lease when it was first released, or None while that is undecided.
 
-        A node that answers no after an earlier attempt without its answer counts as freed by that attempt.
+        A node that answers no, but left an earlier attempt unanswered, counts as freed by that attempt.
 
         Args:
             votes: the answers of the nodes to one more attempt.

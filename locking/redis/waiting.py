@@ -19,7 +19,7 @@ LONGEST_WAIT = 1e6
 """Seconds of one wait. Client and server both count milliseconds in an integer of limited size."""
 
 GRACE = 1.0
-"""Seconds by which a blocked pop outlasts the waiter's deadline on the server, and that a requested end may take."""
+"""Seconds by which the server's timer of a pop exceeds the waiter's deadline; also the limit for ending a pop."""
 
 
 class Waiter:
