@@ -247,8 +247,7 @@ class Lease:
         return self._clock() >= self._deadline
 
     def _prolong(self, started: float, ttl: float) -> None:
-        """Record that the server keeps the lock for `ttl` seconds from `started`. An answer that comes too late loses
-        the lease."""
+        """Record that the server keeps the lock for `ttl` seconds from `started`. A late answer loses the lease."""
         with self._mutex:
             if self._state is _State.HELD and not self._ended():
                 self._deadline = max(self._deadline, started + self._validity(ttl))

@@ -19,7 +19,7 @@ REBALANCE = script("rebalance")
 
 
 def segment_count_key(sku: str) -> str:
-    """Return the key of the number of segments of a sku. The number only grows until the sale has ended."""
+    """Return the key of the number of segments of a sku. The number never shrinks before the sale has ended."""
     return f"{{stock}}:segments:{sku}"
 
 

@@ -148,7 +148,7 @@ class LuaQueue(Lua):
             match refusals.get(entry.order_id):
                 case None:
                     continue
-                # A duplicate of itself is an order that was rejected before: it falls through to the next case.
+                # An order that is its own duplicate was rejected before: it falls through to the next case.
                 case Duplicate(existing=existing, same=True) if existing != entry.order_id:
                     queue.finish_refused(entry, existing=existing)
                 case refusal:

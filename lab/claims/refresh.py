@@ -70,7 +70,7 @@ def refresh(results: Sequence[Result], *, processes: int) -> Iterator[Measured]:
         processes: how many rungs at a time. Comparisons run alone.
 
     Yields:
-        Each result as soon as it is stored, or cannot be.
+        Each result, as soon as it is stored or could not be stored.
 
     Raises:
         ServerError: a server does not answer.

@@ -1,7 +1,7 @@
 """PostgresSession: a connection that belongs to one grant or one wait, and is closed with it.
 
-It is never a connection of the application's pool: a waiter would keep from the pool the connection that the holder
-needs to finish. Allow in `max_connections` for one connection per holder and one per waiter. Opening one takes a few
+It is never a connection of the application's pool: waiters could use up the connections that the holder needs to
+finish. Allow in `max_connections` for one connection per holder and one per waiter. Opening one takes a few
 milliseconds.
 
 Statements go through libpq's own calls (`psycopg.pq`), because psycopg's `execute` has no time limit, and wakes up ten

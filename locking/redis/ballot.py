@@ -51,8 +51,7 @@ class Ballot:
         return {node: answer for node, answer in answered.items() if not isinstance(answer, Exception)}
 
     def verdict(self, call: int = 0) -> bool | None:
-        """Return True if a quorum answered 1 to the call, False if no quorum is possible any more, None if it is
-        undecided."""
+        """Return True if a quorum answered 1 to the call, False if no quorum is possible, None if it is undecided."""
         votes = list(self.votes(call).values())
         if votes.count(1) >= self._quorum:
             return True

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 PAUSE_PER_ATTEMPT = 10
-"""A waiter pauses for this multiple of the duration of its last attempt, at most this multiple of `retry_delay`."""
+"""Pause of a waiter, as a multiple of the duration of its last attempt; at most that multiple of `retry_delay`."""
 
 ELECTIONS = 10
 """Number of times that an attempt is repeated at once because the votes were split and nobody holds the lock."""
@@ -206,7 +206,7 @@ class Redlock(Lock):
             self._take_back(token, self._nodes)
             raise
         votes, quorum = ballot.votes(), majority(len(self._nodes))
-        # A node that refused has nothing to take back. A node that did not answer is told again.
+        # A node that refused has nothing to take back. A node that did not answer gets the release once more.
         self._take_back(token, [node for node in self._nodes if votes.get(node, 1) == 1])
         if len(votes) < quorum:
             raise self._unavailable(ballot)

@@ -52,7 +52,7 @@ def broken_by(found: Found) -> Invariant | None:
 
 
 def mutate_script(name: str, old: str, new: str, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Change a script of `locking`, and load it into the server as the others are."""
+    """Change a script of `locking`, and load it into the server like the other scripts."""
     original = connection.script
 
     def changed(asked: str) -> tuple[str, str]:

@@ -457,7 +457,7 @@ def test_a_lost_sandbox_is_not_used_again(settings: Any) -> None:
     assert lost[0] not in pool._idle.values()
     with borrowed() as another:
         assert another is not lost[0]
-    end_backend(another.observer)  # while it is idle
+    end_backend(another.observer)  # the connection is lost while the sandbox is idle
     with borrowed() as opened_again:
         assert opened_again.observer.execute("SELECT 1").fetchone() == (1,)
 
