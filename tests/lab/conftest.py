@@ -15,11 +15,12 @@ from pytest_django import DjangoDbBlocker
 import shop.runtime.urls
 from lab.claims import witness
 from lab.claims.witness import Witness
+from lab.sandbox.databases import MOST
 from lab.sandbox.pool import open_sandbox
+from lab.sandbox.sandbox import Sandbox
 from lab.site.pages import example_run
 from servers import Servers
 from tests.lab.rung_support import Player
-from tests.lab.schedule_support import NUMBER
 from tests.locking.conftest import _without_a_watchdog
 from tests.shop.conftest import buyer, visitor
 
@@ -38,10 +39,16 @@ def lab_disabled(settings: Any) -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def play(servers: Servers, django_db_setup: None, django_db_blocker: DjangoDbBlocker) -> Iterator[Player]:
+def sandbox(servers: Servers, django_db_setup: None, django_db_blocker: DjangoDbBlocker) -> Iterator[Sandbox]:
+    """The last sandbox: visitors and commands use the others first."""
+    with django_db_blocker.unblock(), closing(open_sandbox(MOST - 1)) as sandbox:
+        yield sandbox
+
+
+@pytest.fixture(scope="module")
+def play(sandbox: Sandbox) -> Player:
     """Run schedules in a sandbox that only this module uses."""
-    with django_db_blocker.unblock(), closing(open_sandbox(NUMBER)) as sandbox:
-        yield Player(sandbox)
+    return Player(sandbox)
 
 
 @pytest.fixture(scope="session")

@@ -1,11 +1,10 @@
-"""A sandbox, commands and flaws for the tests of schedules."""
+"""Commands, searches and flaws for the tests of schedules."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from hashlib import sha1
 
 import pytest
@@ -15,23 +14,9 @@ from lab.claims import verify
 from lab.explorer.search import Bounds, Found, explore
 from lab.explorer.terms import Invariant
 from lab.ladder.catalogue import LADDER
-from lab.sandbox.databases import MOST
-from lab.sandbox.pool import open_sandbox
 from lab.sandbox.sandbox import Sandbox
 from lab.workloads.registry import faults_of, new_experiment
 from locking.redis import connection
-from servers import Servers
-
-NUMBER = MOST - 1
-"""The last sandbox: visitors and commands use the others first."""
-
-
-@pytest.fixture(scope="module")
-def sandbox(servers: Servers, django_db_setup: None, django_db_blocker: object) -> Iterator[Sandbox]:
-    with django_db_blocker.unblock():  # type: ignore[attr-defined]
-        opened = open_sandbox(NUMBER)
-        yield opened
-        opened.close()
 
 
 def manage(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:

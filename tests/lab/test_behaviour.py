@@ -18,9 +18,6 @@ from lab.claims.finding import find
 from lab.claims.verify import bounds_of
 from lab.ladder.catalogue import LADDER
 from lab.sandbox.sandbox import Sandbox
-from tests.lab.schedule_support import sandbox
-
-__all__ = ["sandbox"]
 
 BEFORE = """
 from time import monotonic as clock

@@ -22,10 +22,7 @@ from django.core.management import CommandError, call_command
 from lab.claims import comparisons, interrupts, servers, witness
 from lab.management.commands import compare
 from lab.sandbox.sandbox import Sandbox
-from tests.lab.schedule_support import sandbox
 from tests.waiting import wait_for
-
-__all__ = ["sandbox"]
 
 pytestmark = pytest.mark.slow
 

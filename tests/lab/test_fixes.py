@@ -13,9 +13,6 @@ from lab.ladder.locks.fence_on_write_only import FenceOnWriteOnly
 from lab.sandbox.sandbox import Sandbox
 from lab.site.pages.replays import offered_faults
 from lab.workloads.registry import can_play, new_experiment
-from tests.lab.schedule_support import sandbox
-
-__all__ = ["sandbox"]
 
 WITHOUT_ITS_FAULT = "ttl-healed-in-one-script"
 """On this rung's fix, A holds the lock before B asks, so the TTL cannot run out there. `test_rungs` covers that."""

@@ -25,9 +25,7 @@ from lab.explorer.search import Bounds
 from lab.sandbox.sandbox import Sandbox
 from lab.workloads import sellers
 from locking import LockUnavailable, RedisLock
-from tests.lab.schedule_support import mutate_script, sandbox
-
-__all__ = ["sandbox"]
+from tests.lab.schedule_support import mutate_script
 
 pytestmark = pytest.mark.slow
 

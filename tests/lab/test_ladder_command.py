@@ -13,9 +13,7 @@ from lab.claims import verify, witness
 from lab.claims.finding import REPLAYS
 from lab.ladder.catalogue import LADDER
 from lab.sandbox.sandbox import Sandbox
-from tests.lab.schedule_support import manage, sandbox
-
-__all__ = ["sandbox"]
+from tests.lab.schedule_support import manage
 
 pytestmark = pytest.mark.slow
 

@@ -12,9 +12,7 @@ from lab.ladder.catalogue import LADDER
 from lab.sandbox.sandbox import Sandbox
 from lab.workloads import sellers
 from lab.workloads.registry import BUILDERS, can_play
-from tests.lab.schedule_support import broken_by, sandbox, searched
-
-__all__ = ["sandbox"]
+from tests.lab.schedule_support import broken_by, searched
 
 FLAWED = [slug for slug, entry in LADDER.items() if entry.claim == "flawed" and can_play(entry)]
 QUICK = ["renewal", "re-entrant", "fence", "lock-table-for-update", "redis-lock", "guarded-update", "lua"]

@@ -24,10 +24,8 @@ from lab.workloads.postgres import USERS
 from lab.workloads.registry import faults_of, new_experiment
 from locking.postgres import AdvisoryLock, insert, row
 from locking.postgres.session import PostgresSession
-from tests.lab.schedule_support import broken_by, sandbox, searched
+from tests.lab.schedule_support import broken_by, searched
 from tests.waiting import wait_for
-
-__all__ = ["sandbox"]
 
 pytestmark = pytest.mark.slow
 

@@ -13,9 +13,6 @@ from lab.ladder.catalogue import LADDER
 from lab.sandbox.sandbox import Sandbox
 from lab.workloads.process import MemoryWorkload, Program
 from lab.workloads.registry import lock_experiment, new_experiment
-from tests.lab.schedule_support import sandbox
-
-__all__ = ["sandbox"]
 
 pytestmark = pytest.mark.slow
 

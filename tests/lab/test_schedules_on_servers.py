@@ -30,9 +30,7 @@ from locking import zookeeper
 from locking.etcd.lock import QueueTail
 from locking.redis import nodes, redlock
 from servers import zookeeper as zookeeper_server
-from tests.lab.schedule_support import broken_by, sandbox
-
-__all__ = ["sandbox"]
+from tests.lab.schedule_support import broken_by
 
 pytestmark = pytest.mark.slow
 

@@ -36,9 +36,7 @@ from lab.workloads import sellers
 from lab.workloads.lock import LockWorkload
 from lab.workloads.registry import faults_of, lock_experiment, new_experiment
 from locking import Lock, RedisLock
-from tests.lab.schedule_support import broken_by, mutate_script, sandbox, searched
-
-__all__ = ["sandbox"]
+from tests.lab.schedule_support import broken_by, mutate_script, searched
 
 pytestmark = pytest.mark.slow
 

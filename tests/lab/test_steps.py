@@ -12,9 +12,6 @@ import locking
 from lab.explorer.terms import EVERYTHING, POSTGRES, PendingStep
 from lab.sandbox.sandbox import Sandbox
 from lab.sandbox.steps import QUIET, READS, of_commands, of_statement, scripts
-from tests.lab.schedule_support import sandbox
-
-__all__ = ["sandbox"]
 
 HARMLESS = QUIET | {"WATCH"}
 """Commands that change nothing, although the server does not flag them as read-only."""

@@ -25,10 +25,9 @@ from lab.workloads.lock import LockWorkload
 from lab.workloads.postgres import USERS
 from lab.workloads.registry import faults_of, lock_experiment, new_experiment
 from locking.postgres.session import PostgresSession
-from tests.lab.schedule_support import sandbox
 from tests.lab.test_schedules_on_servers import FLAWED, SOUND, installed
 
-__all__ = ["installed", "sandbox"]
+__all__ = ["installed"]
 
 pytestmark = pytest.mark.slow
 
