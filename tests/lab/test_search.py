@@ -33,7 +33,7 @@ from lab.sandbox.clock import TTL
 from lab.sandbox.redis_database import stepping_client
 from lab.sandbox.sandbox import Sandbox
 from lab.workloads import sellers
-from lab.workloads.lock import LockWorkload
+from lab.workloads.lock import RedisLockWorkload
 from lab.workloads.registry import faults_of, lock_experiment, new_experiment
 from locking import Lock, RedisLock
 from tests.lab.schedule_support import broken_by, mutate_script, searched
@@ -111,7 +111,7 @@ def test_a_wrong_comparison_in_the_stock_script_is_found(sandbox: Sandbox, monke
 # Watchdogs
 
 
-class OwnLocks(LockWorkload):
+class OwnLocks(RedisLockWorkload):
     """Each client has its own lock, and reports at the end whether it still holds it."""
 
     def work(self, name: str, client: Any, lock: Lock) -> str:

@@ -21,7 +21,7 @@ from lab.ladder.catalogue import LADDER
 from lab.sandbox import hooks
 from lab.sandbox.sandbox import Sandbox
 from lab.workloads.base import sleep
-from lab.workloads.lock import LockWorkload
+from lab.workloads.lock import RedisLockWorkload
 from lab.workloads.postgres import USERS
 from lab.workloads.registry import faults_of, lock_experiment, new_experiment
 from locking.postgres.session import PostgresSession
@@ -128,7 +128,7 @@ def test_a_waiting_client_may_crash_at_the_step_of_another(sandbox: Sandbox, mon
 # Waiting
 
 
-class Sleepers(LockWorkload):
+class Sleepers(RedisLockWorkload):
     """Clients that sleep a few times before they enter: for longer than a run may be stuck, but with few looks."""
 
     def work(self, name: str, client: Any, lock: Any) -> str:
@@ -155,7 +155,7 @@ class ThirdLook(hooks.Notification):
         return len(self.looked) == 3
 
 
-class Listeners(LockWorkload):
+class Listeners(RedisLockWorkload):
     """Clients that listen before they sell."""
 
     def prepare(self) -> Mapping[str, Job]:
