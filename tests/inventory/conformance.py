@@ -20,7 +20,7 @@ from inventory.strategies import registry
 from inventory.strategies.base import Strategy
 from inventory.strategies.group_commit import GroupCommit
 from tests.factories import at_once, elsewhere, meeting_before_the_write, new_request, nobody, tally, to_the_end
-from tests.inventory.conftest import Ledger, after, fails
+from tests.inventory.conftest import Ledger, after, execute, fails
 
 NEED_PREHEAT = {"lock-table", "lua", "lua-queue", "segmented-redis"}
 """The strategies that sell nothing before the sale is preheated."""
@@ -181,8 +181,7 @@ class StrategyConformance(ABC):
     def test_returned_units_are_sold_again(self, strategy: Strategy, ledger: Ledger) -> None:
         self.put_on_sale(strategy, a=1)
         strategy.place(new_request(("a", 1)), ledger.save)
-        with connection.cursor() as cursor:
-            cursor.execute("DELETE FROM tests_sold")
+        execute("DELETE FROM tests_sold")
         stock.give_back([("a", 1)])
         strategy.units_returned([ReturnedUnits(1, 1, "a", 1)], ledger.saved)
         ledger.assert_law(a=(1, 0))

@@ -31,6 +31,12 @@ def fails(error: BaseException) -> Save:
     return save
 
 
+def execute(*statements: str) -> None:
+    with connection.cursor() as cursor:
+        for statement in statements:
+            cursor.execute(statement)
+
+
 def after(look: Callable[[], object], save: Save) -> Save:
     """A Save that calls `look` first."""
     return lambda orders: (look(), save(orders))[1]
@@ -64,8 +70,7 @@ class Ledger:
     def lose_connection(self, orders: Sequence[OrderRequest]) -> Mapping[UUID, Refusal]:
         """A Save whose connection is closed by the server after it has written."""
         self.save(orders)
-        with connection.cursor() as cursor:
-            cursor.execute("SELECT pg_terminate_backend(pg_backend_pid())")
+        execute("SELECT pg_terminate_backend(pg_backend_pid())")
         return {}
 
     def sold(self) -> dict[str, int]:
@@ -108,11 +113,9 @@ class Ledger:
 
 @pytest.fixture
 def ledger(transactional_db: None, redis: Redis) -> Iterator[Ledger]:
-    with connection.cursor() as cursor:
-        cursor.execute("CREATE TABLE tests_sold (order_id uuid, sku text, quantity int)")
+    execute("CREATE TABLE tests_sold (order_id uuid, sku text, quantity int)")
     yield Ledger()
-    with connection.cursor() as cursor:
-        cursor.execute("DROP TABLE tests_sold")
+    execute("DROP TABLE tests_sold")
 
 
 def replace_in_script(monkeypatch: pytest.MonkeyPatch, module: Any, name: str, guard: str, instead: str = "") -> None:

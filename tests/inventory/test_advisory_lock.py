@@ -14,7 +14,7 @@ from inventory.strategies import advisory_lock, registry
 from inventory.strategies.advisory_lock import LOCK, key
 from locking.postgres.names import advisory_key
 from tests.factories import elsewhere, interleaved, meeting_before_the_write, new_request, preheated, tally
-from tests.inventory.conftest import Ledger
+from tests.inventory.conftest import Ledger, execute
 from tests.inventory.test_row_lock import subtract_unguarded
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -58,8 +58,7 @@ def test_a_refused_order_waits_for_no_row(ledger: Ledger) -> None:
     preheated("advisory-lock", {"a": 1})
 
     def buy(name: str) -> None:
-        with connection.cursor() as cursor:
-            cursor.execute("SET lock_timeout = '100ms'")
+        execute("SET lock_timeout = '100ms'")
         registry.get(name).place(new_request(("a", 2)), ledger.save)
 
     with transaction.atomic():

@@ -17,7 +17,7 @@ from inventory.strategies import advisory_lock, registry
 from inventory.strategies.advisory_lock import LOCK
 from inventory.strategies.guarded_update import GuardedUpdate
 from tests.factories import at_once, new_request, preheated, tally, waiting_in_postgres
-from tests.inventory.conftest import Ledger
+from tests.inventory.conftest import Ledger, execute
 from tests.waiting import PATIENCE, wait_for
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -32,11 +32,6 @@ def unordered(order: OrderRequest) -> OrderRequest:
     """Return the same order with its items reversed. The constructor would refuse that."""
     object.__setattr__(order, "items", order.items[::-1])
     return order
-
-
-def detect_deadlocks_early() -> None:
-    with connection.cursor() as cursor:
-        cursor.execute("SET deadlock_timeout = '50ms'")
 
 
 def test_unordered_items_deadlock(ledger: Ledger) -> None:
@@ -55,7 +50,7 @@ def test_unordered_items_deadlock(ledger: Ledger) -> None:
                     both_have_one.wait(PATIENCE)
             return result
 
-        detect_deadlocks_early()
+        execute("SET deadlock_timeout = '50ms'")
         with connection.execute_wrapper(meet):
             return GuardedUpdate().place(order, ledger.save)
 
@@ -69,7 +64,7 @@ def released_at_once(take_everything: Callable[[], object], *orders: Callable[[]
     """Let two orders wait while everything is locked, and then unlock all of it at once."""
 
     def place(order: Callable[[], Any]) -> Any:
-        detect_deadlocks_early()
+        execute("SET deadlock_timeout = '50ms'")
         return order()
 
     with ThreadPoolExecutor(1) as pool:

@@ -18,7 +18,7 @@ from inventory.requests import OrderRequest, Placement
 from inventory.strategies import group_commit
 from inventory.strategies.group_commit import GroupCommit
 from tests.factories import new_request
-from tests.inventory.conftest import Ledger
+from tests.inventory.conftest import Ledger, execute
 from tests.waiting import PATIENCE, wait_for
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -87,12 +87,6 @@ def place(strategy: GroupCommit, gate: Gate) -> Iterator[Place]:
 
 def orders_of(*quantities: int) -> list[OrderRequest]:
     return [new_request(("a", quantity)) for quantity in quantities]
-
-
-def execute(*statements: str) -> None:
-    with connection.cursor() as cursor:
-        for statement in statements:
-            cursor.execute(statement)
 
 
 def test_waiting_orders_are_saved_together(gate: Gate, place: Place, ledger: Ledger) -> None:

@@ -24,7 +24,7 @@ from inventory.strategies.locked import CLAIM, Locked
 from inventory.strategies.locks import conninfo, file_lock
 from locking import FairRedisLock, Lease, Lock, ProcessLock, RedisLock, ReentrantLock, ThreadLock
 from tests.factories import elsewhere, meeting_before_the_write, new_request, nobody, preheated, tally
-from tests.inventory.conftest import Ledger, after
+from tests.inventory.conftest import Ledger, after, execute
 from tests.inventory.test_row_lock import subtract_unguarded
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -139,8 +139,7 @@ def test_the_lock_is_held_in_save(ledger: Ledger, name: str) -> None:
 def test_preheat_inserts_the_lock_row(ledger: Ledger) -> None:
     stock.deliver("a", 1)
     strategy = registry.get("lock-table")
-    with connection.cursor() as cursor:
-        cursor.execute("DELETE FROM lock_row")
+    execute("DELETE FROM lock_row")
     with pytest.raises(StockNotLoaded, match="no row 'stock:a'"):
         strategy.place(new_request(("a", 1)), ledger.save)
     for _ in range(2):
