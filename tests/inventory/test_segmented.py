@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import random
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -15,7 +14,7 @@ from redis import Redis
 
 from inventory import audit, stock
 from inventory.errors import SoldOut, StockBusy
-from inventory.requests import OrderRequest, Placement, ReturnedUnits
+from inventory.requests import OrderRequest, Placement
 from inventory.strategies.locks import stock_lock
 from inventory.strategies.segmented import HeldItem, Segmented, SegmentsChanged, round_robin
 from locking import held
@@ -115,16 +114,6 @@ def test_round_robin_counts_for_each_sku(ledger: Ledger, name: str, turns: str) 
     assert (units_of(strategy, "a"), units_of(strategy, "b")) == expected
 
 
-def test_a_random_start_uses_all_segments(ledger: Ledger, name: str) -> None:
-    locks = Locks()
-    put_on_sale(make(name), a=100)
-    chance = random.Random(1)  # noqa: S311 - no secret
-    strategy = make(name, make_lock=locks, start=lambda sku, segments: chance.randrange(segments))
-    for _ in range(30):
-        buy(strategy, ledger, ("a", 1))
-    assert {number for _, number in locks.asked} == set(range(5))
-
-
 @pytest.mark.parametrize("adds_up", [True, False])
 def test_an_item_larger_than_a_segment(ledger: Ledger, name: str, adds_up: bool) -> None:
     """The negative control takes the units of one segment for all that are left."""
@@ -167,20 +156,6 @@ def test_contention_strands_no_units(ledger: Ledger, name: str) -> None:
     assert refused
     assert left < min(answer.wanted for answer in refused)
     ledger.assert_law(a=(left, 23 - left))
-
-
-@pytest.mark.parametrize("wanted", [1, 3])
-def test_returned_units_are_sold(ledger: Ledger, name: str, wanted: int) -> None:
-    strategy = make(name)
-    put_on_sale(strategy, a=5)
-    buy(strategy, ledger, ("a", 5))
-    with pytest.raises(SoldOut):
-        buy(strategy, ledger, ("a", 1))
-    ledger.forget(3)
-    stock.give_back([("a", 3)])
-    strategy.units_returned([ReturnedUnits(1, 1, "a", 3)], ledger.saved)
-    assert buy(strategy, ledger, ("a", wanted)) is Placement.COMMITTED
-    ledger.assert_law(a=(3 - wanted, 2 + wanted))
 
 
 def test_a_refused_order_takes_no_lock(ledger: Ledger, name: str) -> None:
@@ -276,27 +251,6 @@ def test_no_deadlock_between_two_orders_of_all(ledger: Ledger, redis: Redis, nam
     else:
         assert answers.get("StockBusy", 0) >= 1
         assert ledger.figures()["a"].on_hand >= 5
-
-
-def test_mixed_carts_all_commit(ledger: Ledger, name: str) -> None:
-    processes = [make(name, start=round_robin()) for _ in range(4)]
-    put_on_sale(processes[0], a=60, b=60, c=60)
-    carts = [
-        [("a", 1), ("b", 6)],
-        [("b", 1), ("a", 6)],
-        [("c", 6), ("a", 1)],
-        [("b", 6), ("c", 6)],
-        [("a", 1)],
-        [("c", 1), ("b", 1), ("a", 1)],
-        [("a", 13)],
-        [("b", 1), ("c", 13)],
-    ]
-    orders = [
-        partial(to_the_end, processes[at % 4], new_request(*cart), ledger.save) for at, cart in enumerate(carts * 2)
-    ]
-    assert tally(at_once(*orders)) == {"COMMITTED": 16}
-    sold = {sku: 2 * sum(units for cart in carts for each, units in cart if each == sku) for sku in "abc"}
-    ledger.assert_law(**{sku: (60 - units, units) for sku, units in sold.items()})
 
 
 def at_one_moment(ledger: Ledger) -> Mapping[str, audit.Figures]:
