@@ -19,7 +19,7 @@ from inventory.requests import OrderRequest, Placement, Save, save_one
 from inventory.strategies import unit_rows
 from inventory.strategies.unit_rows import TooFewUnlocked, UnitRows, take_unlocked, take_waiting
 from tests.factories import at_once, begin, elsewhere, interleaved, new_request, nobody, tally
-from tests.inventory.conftest import Ledger, after
+from tests.inventory.conftest import Ledger, after, execute
 from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -77,23 +77,6 @@ def test_an_item_is_taken_from_rows_and_unsplit_units(ledger: Ledger) -> None:
     buy(strategy, ledger, ("a", 3), ("b", 2), ("c", 5))
     assert (where("a"), where("b"), where("c")) == ((0, 0), (0, 0), (2, 2))
     ledger.assert_law(a=(0, 3), b=(0, 2), c=(4, 5))
-
-
-def test_delivered_units_are_sold(ledger: Ledger) -> None:
-    strategy = on_sale(a=1)
-    stock.deliver("a", 1)
-    assert where("a") == (1, 1)
-    with pytest.raises(SoldOut, match="b: 1 wanted, 0 left"):
-        buy(strategy, ledger, ("b", 1))
-    for _ in range(2):
-        buy(strategy, ledger)
-    ledger.assert_law(a=(0, 2))
-
-
-def test_it_sells_without_preheat(ledger: Ledger) -> None:
-    stock.deliver("a", 2)
-    buy(UnitRows(), ledger)
-    ledger.assert_law(a=(1, 1))
 
 
 def refuse(orders: Sequence[OrderRequest]) -> Mapping[UUID, Refusal]:
@@ -193,8 +176,7 @@ def test_the_stock_row_is_locked_in_the_second_attempt(
         monkeypatch.setattr(stock, "lock", stock.unsplit)
 
     def move() -> None:
-        with connection.cursor() as cursor:
-            cursor.execute("SET lock_timeout = '100ms'")
+        execute("SET lock_timeout = '100ms'")
         try:
             strategy.preheat(["a"], nobody)
         finally:
@@ -245,8 +227,7 @@ def test_no_deadlock_between_the_attempts(
         rival: list[Future[Any]] = []
 
         def buy_the_other() -> Any:
-            with connection.cursor() as cursor:
-                cursor.execute("SET deadlock_timeout = '60s'")  # Postgres reports the deadlock to the first order.
+            execute("SET deadlock_timeout = '60s'")  # Postgres reports the deadlock to the first order.
             return buy(UnitRows(rows=1), ledger)
 
         def step(execute: Callable[..., Any], sql: str, *rest: Any) -> Any:
@@ -256,8 +237,7 @@ def test_no_deadlock_between_the_attempts(
                 assert not rival[0].done()
             return result
 
-        with connection.cursor() as cursor:
-            cursor.execute("SET deadlock_timeout = '50ms'")
+        execute("SET deadlock_timeout = '50ms'")
         with connection.execute_wrapper(step), pytest.raises(error, match=reason):
             buy(strategy, ledger, ("a", 2))
         assert rival[0].result(PATIENCE) is Placement.COMMITTED
