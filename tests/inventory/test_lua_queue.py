@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -26,7 +27,7 @@ from inventory.strategies.base import Strategy
 from inventory.strategies.lua_queue import LuaQueue
 from tests.factories import at_once, elsewhere, new_request, preheated, tally
 from tests.inventory.conformance import StrategyConformance
-from tests.inventory.conftest import Ledger
+from tests.inventory.conftest import Ledger, after, execute
 from tests.waiting import wait_for
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -293,31 +294,6 @@ def test_entries_of_a_dead_worker_are_taken_over(
     ledger.assert_law(a=(2, 1), b=(3, 0))
 
 
-class Dies(Exception):
-    """The worker's process ends."""
-
-
-def die_after_the_commit(strategy: LuaQueue, ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
-    def die(*arguments: Any, **options: Any) -> None:
-        raise Dies
-
-    with monkeypatch.context() as dying:
-        dying.setattr(Queue, "finish_saved", die)
-        with pytest.raises(Dies):
-            work(strategy, ledger)
-
-
-def test_orders_of_a_dead_worker_are_sold_once(
-    strategy: LuaQueue, ledger: Ledger, heir: LuaQueue, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (order,) = put(strategy, ("a", 1))
-    die_after_the_commit(strategy, ledger, monkeypatch)
-    assert ledger.orders() == [order.id]
-    assert work(heir, ledger, lambda orders: {order.id: Duplicate(order.id)}) == 1
-    assert_at_rest(strategy)
-    ledger.assert_law(a=(2, 1), b=(3, 0))
-
-
 @pytest.mark.parametrize("looks", [True, False], ids=["", "without looking for saved orders"])
 def test_committed_orders_stay_sold_without_stock(
     strategy: LuaQueue, ledger: Ledger, heir: LuaQueue, monkeypatch: pytest.MonkeyPatch, looks: bool
@@ -325,7 +301,10 @@ def test_committed_orders_stay_sold_without_stock(
     """The dead worker has sold all of `a`. The worker that takes over must not reject the order as sold out."""
     order = new_request(("a", 3), ("b", 1))
     strategy.place(order, ledger.save)
-    die_after_the_commit(strategy, ledger, monkeypatch)
+    with monkeypatch.context() as dying:
+        dying.setattr(Queue, "finish_saved", lambda *arguments: sys.exit())
+        with pytest.raises(SystemExit):
+            work(strategy, ledger)
     asked: list[int] = []
 
     def saved(order_ids: Collection[UUID]) -> set[UUID]:
@@ -364,21 +343,9 @@ def test_orders_stay_queued_without_postgres(strategy: LuaQueue, ledger: Ledger)
     ledger.assert_law(a=(2, 1), b=(3, 0))
 
 
-def running(statement: str, ledger: Ledger) -> Save:
-    """A Save that runs a statement first."""
-
-    def save(orders: Sequence[OrderRequest]) -> Mapping[UUID, Refusal]:
-        with connection.cursor() as cursor:
-            cursor.execute(statement)
-        return ledger.save(orders)
-
-    return save
-
-
 SURROUNDINGS = {
     "a read-only server": "SET TRANSACTION READ ONLY; UPDATE inventory_stockitem SET received = received",
     "no such column": "SELECT no_such_column FROM inventory_stockitem",
-    "no such table": "SELECT FROM no_such_table",
     "a new column": "INSERT INTO inventory_stockitem (sku) VALUES ('new')",
     "a sequence that is behind": "INSERT INTO inventory_stockitem SELECT * FROM inventory_stockitem",
     "no such statement": "EXECUTE _pg3_0",
@@ -391,7 +358,7 @@ def test_orders_stay_queued_when_none_can_be_saved(strategy: LuaQueue, ledger: L
     orders = put(strategy, *[("a", 1)] * 3)
     for _ in range(3):
         with pytest.raises(Error):
-            work(strategy, ledger, running(statement, ledger))
+            work(strategy, ledger, after(partial(execute, statement), ledger.save))
     assert [find(strategy, order).order for order in orders] == orders
     assert (ledger.rejected, strategy.queue().dead_letters.newest()) == ({}, [])
     assert len(workers(strategy)) == 1, "however often it is tried"
@@ -407,7 +374,7 @@ def test_blaming_the_orders_rejects_them_all(
     excused = (OperationalError, InterfaceError)
     monkeypatch.setattr(lua_queue, "_would_fail_for_any", lambda error: isinstance(error, excused))
     put(strategy, *[("a", 1)] * 3)
-    assert work(strategy, ledger, running(statement, ledger)) == 3
+    assert work(strategy, ledger, after(partial(execute, statement), ledger.save)) == 3
     assert len(ledger.rejected) == 3
 
 
@@ -416,7 +383,7 @@ def test_blaming_the_orders_rejects_them_all(
 )
 def test_bad_values_are_the_orders_own(strategy: LuaQueue, ledger: Ledger, statement: str) -> None:
     (order,) = put(strategy, ("a", 1))
-    assert work(strategy, ledger, running(statement, ledger)) == 1
+    assert work(strategy, ledger, after(partial(execute, statement), ledger.save)) == 1
     assert set(ledger.rejected) == {order.id}
     assert len(strategy.queue().dead_letters.newest()) == 1
     ledger.assert_law(a=(3, 0), b=(3, 0))
