@@ -9,6 +9,7 @@ from uuid import UUID
 
 import pytest
 from django.db import DatabaseError, IntegrityError, OperationalError, connection, transaction
+from django.test.utils import CaptureQueriesContext
 from redis import Redis, RedisError
 
 from inventory import stock
@@ -20,7 +21,7 @@ from inventory.strategies import registry
 from inventory.strategies.base import Strategy
 from inventory.strategies.lua import Lua
 from tests.factories import elsewhere, interleaved, new_request, preheated
-from tests.inventory.conftest import Ledger, after, fails
+from tests.inventory.conftest import Ledger, after, execute, fails
 from tests.inventory.test_row_lock import subtract_unguarded
 from tests.waiting import wait_for
 
@@ -50,16 +51,11 @@ def test_units_are_reserved_during_save(strategy: Strategy, ledger: Ledger, coun
 
 
 def test_a_refused_order_locks_no_row(strategy: Strategy, ledger: Ledger) -> None:
-    statements: list[str] = []
-
-    def listen(execute: Callable[..., object], sql: str, *rest: object) -> object:
-        statements.append(sql)
-        return execute(sql, *rest)
-
-    with connection.execute_wrapper(listen), pytest.raises(SoldOut):
+    with CaptureQueriesContext(connection) as queries, pytest.raises(SoldOut):
         strategy.place(new_request(("a", 3)), ledger.save)
-    assert [sql.split()[0] for sql in statements] == ["SELECT"]
-    assert "FOR " not in statements[0]
+    (query,) = queries
+    assert query["sql"].startswith("SELECT")
+    assert "FOR " not in query["sql"]
     ledger.assert_law(a=(2, 0))
 
 
@@ -173,8 +169,7 @@ def lost_before_the_commit() -> None:
             return cursor.fetchone() is not None
 
     def end() -> None:
-        with connection.cursor() as cursor:
-            cursor.execute("SELECT pg_terminate_backend(%s)", [pid])
+        execute(f"SELECT pg_terminate_backend({pid})")
         wait_for(lambda: not is_there(), "the backend to end")
 
     elsewhere(end)
