@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Sequence
-from functools import partial
 
 import pytest
 from django.conf import settings
@@ -16,7 +15,7 @@ from inventory.counters import whole
 from inventory.counters.whole import RESERVATIONS, RESERVED_UNITS, Counters, counter_key
 from inventory.errors import SoldOut, StockNotLoaded, StockReserved, StockUnavailable
 from inventory.requests import OrderRequest
-from tests.factories import at_once, new_request, tally
+from tests.factories import new_request
 from tests.inventory.conftest import replace_in_script
 from tests.locking.support import CutConnection
 
@@ -89,14 +88,6 @@ def test_take_is_idempotent(redis: Redis, monkeypatch: pytest.MonkeyPatch, guard
     for _ in range(2):
         counters.take(order)
     assert_units(counters, [4 if guarded else 0], a=2 if guarded else 6)
-
-
-@pytest.mark.django_db
-def test_32_takers_of_ten_units_take_ten(counters: Counters) -> None:
-    load(counters, a=10)
-    answers = at_once(*[partial(take, counters, ("a", 1)) for _ in range(32)])
-    assert tally([answer for answer in answers if isinstance(answer, Exception)]) == {"StockReserved": 22}
-    assert_units(counters, [0], a=10)
 
 
 @pytest.mark.parametrize("wanted", [2, 3])
