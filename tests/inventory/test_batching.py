@@ -64,13 +64,6 @@ def submit(batcher: Batcher[str, int], counting: Counting) -> Iterator[Submit]:
     pool.shutdown()
 
 
-def test_calls_during_a_batch_share_the_next_one(submit: Submit, counting: Counting) -> None:
-    results = [submit(request) for request in "abcd"]
-    counting.go_on.set()
-    assert [result.result(PATIENCE) for result in results] == [1, 2, 2, 2]
-    assert counting.batches == [["a"], ["b", "c", "d"]]
-
-
 def test_a_lone_call_does_not_wait(batcher: Batcher[str, int], counting: Counting) -> None:
     counting.go_on.set()
     threads = threading.active_count()
