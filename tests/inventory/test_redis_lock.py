@@ -20,7 +20,7 @@ from inventory.strategies.locked import Locked
 from inventory.strategies.locks import stock_lock
 from locking import Lease, RedisLock
 from tests.factories import elsewhere, interleaved, new_request
-from tests.inventory.conftest import Ledger, PausedAfterGrant, after, fails
+from tests.inventory.conftest import Ledger, PausedAfterGrant, after
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -69,15 +69,6 @@ def test_unlocked_first_it_is_free_before_the_commit(ledger: Ledger) -> None:
     stock.deliver("a", 1)
     UnlocksFirst().place(new_request(("a", 1)), ledger.save)
     assert seen == [(True, [])]
-
-
-@pytest.mark.parametrize("error", [KeyError("ours"), SoldOut("a", wanted=1, left=0)])
-def test_a_failed_order_releases_the_lock(strategy: Strategy, ledger: Ledger, error: Exception) -> None:
-    stock.deliver("a", 1)
-    with pytest.raises(type(error)):
-        strategy.place(new_request(("a", 1)), fails(error))
-    assert is_free("a")
-    ledger.assert_law(a=(1, 0))
 
 
 @pytest.mark.parametrize("left", [1, 0])
@@ -184,16 +175,3 @@ def test_the_row_keeps_the_last_fence(strategy: Strategy, ledger: Ledger, buy: C
     first = fence()
     buy()
     assert 0 < first < fence()
-
-
-def test_other_writers_wait_for_the_commit(ledger: Ledger, buy: Callable[[], Placement]) -> None:
-    seen: list[bool] = []
-
-    def try_to_lock_the_row() -> None:
-        with transaction.atomic():
-            seen.append(StockItem.objects.select_for_update(skip_locked=True).filter(sku="a").exists())
-
-    with interleaved(try_to_lock_the_row, after="fence < "):
-        buy()
-    assert seen == [False]
-    ledger.assert_law(a=(1, 1))

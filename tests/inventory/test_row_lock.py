@@ -10,7 +10,6 @@ from django.db.transaction import TransactionManagementError
 from django.test.utils import CaptureQueriesContext
 
 from inventory import stock
-from inventory.errors import SoldOut
 from inventory.models import StockItem, StockUnit
 from tests.factories import elsewhere, interleaved, meeting_before_the_write, new_request, preheated, tally
 from tests.inventory.conftest import Ledger
@@ -49,13 +48,6 @@ def test_all_rows_are_locked_before_any_is_written(ledger: Ledger) -> None:
         strategy.place(new_request(("a", 1), ("c", 1)), ledger.save)
     assert free == ["b"]
     ledger.assert_law(a=(0, 1), b=(1, 0), c=(0, 1))
-
-
-def test_a_refused_order_writes_nothing(ledger: Ledger) -> None:
-    strategy = preheated("row-lock", {"a": 1, "b": 1})
-    with pytest.raises(SoldOut, match="b: 2 wanted, 1 left"):
-        strategy.place(new_request(("a", 1), ("b", 2)), ledger.save)
-    assert set(StockItem.objects.values_list("version", flat=True)) == {0}
 
 
 def test_unit_rows_of_a_locked_item_can_be_inserted(ledger: Ledger) -> None:
