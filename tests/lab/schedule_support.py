@@ -10,6 +10,8 @@ from hashlib import sha1
 import pytest
 from django.conf import settings
 
+from inventory.requests import OrderRequest, Placement, Save
+from inventory.strategies.guarded_update import GuardedUpdate
 from lab.claims import verify
 from lab.explorer.search import Bounds, Found, explore
 from lab.explorer.terms import Invariant
@@ -34,6 +36,13 @@ def searched(slug: str, sandbox: Sandbox, *, clients: int | None = None, bounds:
 def broken_by(found: Found) -> Invariant | None:
     """Return the invariant that a search has broken."""
     return found.run.broken if found.run else None
+
+
+class SellsNothing(GuardedUpdate):
+    """Says that it has sold."""
+
+    def _place(self, order: OrderRequest, save: Save) -> Placement:
+        return Placement.COMMITTED
 
 
 def mutate_script(name: str, old: str, new: str, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:

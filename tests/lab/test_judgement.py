@@ -15,7 +15,6 @@ from inventory.queue.entries import QueueEntry
 from inventory.requests import OrderRequest, Placement, RequestItem, Save
 from inventory.strategies import unit_rows
 from inventory.strategies.base import Strategy
-from inventory.strategies.guarded_update import GuardedUpdate
 from inventory.strategies.lua_queue import LuaQueue
 from inventory.strategies.row_lock import RowLockStrategy
 from inventory.strategies.segmented_lock import SegmentedLock
@@ -25,7 +24,7 @@ from lab.explorer.search import Bounds
 from lab.sandbox.sandbox import Sandbox
 from lab.workloads import sellers
 from locking import LockUnavailable, RedisLock
-from tests.lab.schedule_support import mutate_script
+from tests.lab.schedule_support import SellsNothing, mutate_script
 
 pytestmark = pytest.mark.slow
 
@@ -34,11 +33,6 @@ def assert_found(slug: str, sandbox: Sandbox, why: str) -> None:
     line = verify.check(slug, sandbox)
     assert line["verdict"] == "broken"
     assert why in line["why"]
-
-
-class SellsNothing(GuardedUpdate):
-    def _place(self, order: OrderRequest, save: Save) -> Placement:
-        return Placement.COMMITTED
 
 
 class AlwaysBusy(RowLockStrategy):

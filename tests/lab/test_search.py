@@ -5,19 +5,13 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
 from itertools import count
 from typing import Any
 
 import pytest
-from django.db import connection, transaction
+from django.db import connection
 
 from inventory.counters import whole
-from inventory.errors import SoldOut
-from inventory.models import StockItem
-from inventory.requests import OrderRequest, Placement, Save, save_one
-from inventory.strategies.base import Strategy
-from inventory.strategies.locks import stock_lock
 from lab.checkers.counter import CounterChecker
 from lab.claims import verify
 from lab.claims.finding import find
@@ -36,48 +30,9 @@ from lab.workloads import sellers
 from lab.workloads.lock import RedisLockWorkload
 from lab.workloads.registry import faults_of, lock_experiment, new_experiment
 from locking import Lock, RedisLock
-from tests.lab.schedule_support import broken_by, mutate_script, searched
+from tests.lab.schedule_support import SellsNothing, broken_by, mutate_script, searched
 
 pytestmark = pytest.mark.slow
-
-
-class AroundTheTransaction(Strategy):
-    """Lock, read, subtract, commit, unlock: nothing but the lock protects the stock, and that is enough."""
-
-    name = "around"
-
-    def _place(self, order: OrderRequest, save: Save) -> Placement:
-        with stock_lock(order.skus[0]).hold(60), transaction.atomic(durable=True):
-            self.sell(order, save)
-        return Placement.COMMITTED
-
-    def sell(self, order: OrderRequest, save: Save) -> None:
-        (item,) = order.items
-        left = StockItem.objects.get(sku=item.sku).on_hand
-        if left < item.quantity:
-            raise SoldOut(item.sku, wanted=item.quantity, left=left)
-        with connection.cursor() as cursor:
-            cursor.execute("UPDATE inventory_stockitem SET on_hand = %s WHERE sku = %s", [left - 1, item.sku])
-        save_one(order, save)
-
-
-class InsideTheTransaction(AroundTheTransaction):
-    """Like `AroundTheTransaction`, but it unlocks before it commits."""
-
-    def _place(self, order: OrderRequest, save: Save) -> Placement:
-        with transaction.atomic(durable=True), ExitStack() as leases:
-            leases.enter_context(stock_lock(order.skus[0]).hold(60))
-            self.sell(order, save)
-        return Placement.COMMITTED
-
-
-@pytest.mark.parametrize(("strategy", "broken"), [(AroundTheTransaction, None), (InsideTheTransaction, "conserved")])
-def test_a_commit_after_the_unlock_is_found(
-    sandbox: Sandbox, strategy: type[Strategy], broken: Invariant | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sellers.STRATEGIES, "redis-lock", strategy)
-    experiment = new_experiment(LADDER["redis-lock"], sandbox)
-    assert broken_by(explore(experiment, Bounds(preemptions=2, faults=0), (), None)) == broken
 
 
 RENEWS_FOR_ANYBODY = """redis.call('SET', KEYS[1], ARGV[1])
@@ -179,8 +134,8 @@ def test_a_deep_search_says_where_it_ended(sandbox: Sandbox) -> None:
 
 
 def test_a_deep_search_that_breaks_a_rung_says_so(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sellers.STRATEGIES, "redis-lock", InsideTheTransaction)
-    line = verify.deep("redis-lock", sandbox, schedules=300)
+    monkeypatch.setitem(sellers.STRATEGIES, "guarded-update", SellsNothing)
+    line = verify.deep("guarded-update", sandbox, schedules=20)
     assert line["verdict"] == "broken"
     assert "A" in line["why"]
     assert not verify.reproduced(line)
