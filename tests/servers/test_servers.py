@@ -14,13 +14,11 @@ from servers.postgres import Postgres
 from servers.valkey import Valkey
 from tests.servers.support import (
     of_each,
-    read_one,
     server_processes,
     sockets,
     sql,
     start_parent,
     valkey_client,
-    write_one,
 )
 
 pytestmark = pytest.mark.slow
@@ -76,16 +74,6 @@ def test_odd_variables_and_an_odd_path_change_nothing(outer: Path, monkeypatch: 
         assert sql(folder, "SHOW lc_messages") == "C"
         assert valkey_client(folder).ping()
     assert server_processes(folder) == []
-
-
-def test_two_folders_share_nothing(folder: RunFolder, other_folder: RunFolder) -> None:
-    with Servers(folder) as first, Servers(other_folder) as second:
-        assert (first.owned, second.owned) == (True, True)
-        write_one(folder)
-        assert sql(other_folder, "SELECT to_regclass('kept')") == "None"
-        assert valkey_client(other_folder).get("kept") is None
-        second.stop()
-        assert read_one(folder) == ("7", "7")
 
 
 def test_a_dropped_database_is_created_again(folder: RunFolder) -> None:
