@@ -88,7 +88,6 @@ SLOW = (
     "test_bench_locks",
     "test_command",
     "test_judgement",
-    "test_rush_on_other_servers",
     "test_search",
     "test_bench_strategies",
     "test_lifecycle",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack
 
 import pytest
 from django.test import override_settings
@@ -17,9 +16,7 @@ from inventory.strategies.locks import lock_strategy
 from tests.factories import new_request
 from tests.inventory.conformance import StrategyConformance
 from tests.inventory.conftest import Ledger
-from tests.locking.conftest import running_valkey
-from tests.locking.etcd_support import running_etcd
-from tests.locking.zookeeper_support import running_zookeeper
+from tests.lock_servers import SERVERS
 
 pytestmark = [pytest.mark.slow, pytest.mark.django_db(transaction=True)]
 
@@ -34,42 +31,27 @@ def forget_clients() -> None:
         clients.cache_clear()
 
 
-@pytest.fixture(scope="module")
-def etcd_lock() -> Iterator[Strategy]:
-    with running_etcd() as etcd, override_settings(ETCD_URL=etcd.url):
-        yield lock_strategy("etcd-lock")
-        forget_clients()
-
-
-@pytest.fixture(scope="module")
-def redlock() -> Iterator[Strategy]:
-    with ExitStack() as stack:
-        urls = [stack.enter_context(running_valkey()).url for _ in range(3)]
-        stack.enter_context(override_settings(REDLOCK_URLS=urls))
-        yield lock_strategy("redlock")
-        forget_clients()
-
-
-@pytest.fixture(scope="module")
-def zookeeper_lock() -> Iterator[Strategy]:
-    with running_zookeeper() as zookeeper, override_settings(ZOOKEEPER_HOSTS=zookeeper.hosts):
-        yield lock_strategy("zookeeper-lock")
+@pytest.fixture(scope="module", params=SERVERS)
+def on_its_server(request: pytest.FixtureRequest) -> Iterator[Strategy]:
+    setting, server = SERVERS[request.param]
+    with server() as address, override_settings(**{setting: address.split(",") if "," in address else address}):
+        yield lock_strategy(request.param)
         forget_clients()
 
 
 class TestLock(StrategyConformance):
-    @pytest.fixture(params=["etcd_lock", "redlock", "zookeeper_lock"])
-    def strategy(self, request: pytest.FixtureRequest) -> Strategy:
-        strategy: Strategy = request.getfixturevalue(request.param)
-        return strategy
+    @pytest.fixture
+    def strategy(self, on_its_server: Strategy) -> Strategy:
+        return on_its_server
 
 
-def test_a_sku_moves_from_redis_to_etcd_and_back(ledger: Ledger, etcd_lock: Strategy) -> None:
+@pytest.mark.parametrize("on_its_server", ["etcd-lock"], indirect=True)
+def test_a_sku_moves_from_redis_to_etcd_and_back(ledger: Ledger, on_its_server: Strategy) -> None:
     """The fences of etcd are revisions, which are far lower than those of Redis."""
     stock.deliver("a", 4)
     redis_lock = registry.get("redis-lock")
     seen = []
-    for strategy in (redis_lock, etcd_lock, etcd_lock, redis_lock):
+    for strategy in (redis_lock, on_its_server, on_its_server, redis_lock):
         strategy.place(new_request(("a", 1)), ledger.save)
         seen.append(StockItem.objects.values_list("fenced_by", "fence").get())
     assert [name for name, _ in seen] == ["redis-lock", "etcd-lock", "etcd-lock", "redis-lock"]
