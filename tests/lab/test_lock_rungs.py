@@ -19,14 +19,9 @@ from redis.retry import Retry
 
 from lab.ladder.locks import LOCKS, LockRung
 from lab.ladder.locks.dead_head import DeadHead
-from lab.ladder.locks.fence import Fence
-from lab.ladder.locks.fence_on_write_only import FenceOnWriteOnly
 from lab.ladder.locks.owner_is_ip_pid_thread_time import OwnerIsIpPidThreadTime
-from lab.ladder.locks.re_entrant_without_the_count import ReEntrantWithoutTheCount
-from lab.ladder.locks.renews_nothing import RenewsNothing
 from lab.ladder.locks.setnx import Setnx
 from lab.ladder.locks.watch_release import WatchRelease
-from lab.ladder.locks.wrong_key_expires import WrongKeyExpires
 from locking import Lock, LockUnavailable
 from servers.valkey import Valkey
 from tests.locking.conformance import (
@@ -66,21 +61,6 @@ def test_a_lease_without_a_ttl_never_ends(client: Redis) -> None:
     assert (lease.remaining(), client.pttl("rung:x")) == (math.inf, -1)
 
 
-def test_a_holder_believes_in_the_ttl_of_the_wrong_key(client: Redis) -> None:
-    lease = WrongKeyExpires(client, "x", ttl=60.0).acquire()
-    assert lease is not None
-    assert 0 < lease.remaining() <= 60.0
-    assert client.pttl("rung:x") == -1
-
-
-def test_a_renewal_that_renews_nothing_says_that_it_has(client: Redis) -> None:
-    lock = RenewsNothing(client, "x", ttl=60.0)
-    with lock.hold() as lease:
-        client.pexpire("rung:x", 30_000)
-        assert lock.renew([lease], 60.0) == [True]
-        assert client.pttl("rung:x") <= 30_000
-
-
 def test_owners_in_one_place_differ_only_by_the_clock(client: Redis) -> None:
     clock = Clock()
     lock = OwnerIsIpPidThreadTime(client, "x", clock=clock)
@@ -89,17 +69,6 @@ def test_owners_in_one_place_differ_only_by_the_clock(client: Redis) -> None:
     assert lock.owner() == owner
     clock.now += 0.01
     assert lock.owner() != owner
-
-
-def test_the_outer_lease_does_not_know_of_the_inner_release(client: Redis) -> None:
-    first, second = (ReEntrantWithoutTheCount(client, "x") for _ in range(2))
-    outer, inner = first.acquire(), first.acquire()
-    assert outer is not None
-    assert inner is not None
-    assert inner.release() is True
-    assert second.acquire(blocking=False) is not None
-    outer.check()
-    assert outer.release() is False
 
 
 def test_a_waiter_that_gives_up_leaves_the_line(client: Redis) -> None:
@@ -128,12 +97,6 @@ def test_a_release_is_retried_when_the_watched_key_was_only_touched(
     assert lease.release() is True
     assert len(tries) == 2
     assert not client.exists("rung:x")
-
-
-def test_a_claim_in_the_store_refuses_the_earlier_holder_at_once(client: Redis) -> None:
-    client.set("stock", 10)
-    answers = [[store.read(2), store.read(1)] for store in (Fence(client, "stock"), FenceOnWriteOnly(client, "stock"))]
-    assert answers == [[10, None], [10, 10]]
 
 
 def test_when_sold_out_a_buyer_is_told_so(client: Redis) -> None:
