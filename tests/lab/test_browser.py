@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import shutil
 from collections.abc import Callable, Iterator
 from itertools import product
@@ -68,16 +67,6 @@ def choose(page: Page, *choices: str) -> None:
 # A rung
 
 
-def test_a_reader_climbs_the_ladder(open_page: Open) -> None:
-    page = open_page("/lab/")
-    page.get_by_role("link", name="No lock", exact=True).click()
-    titles = []
-    for _ in range(3):
-        titles.append(page.locator("h1").inner_text())
-        page.locator("a[rel=next]").click()
-    assert titles == ["1 No lock", "2 Merge without a lock", "3 Thread lock"]
-
-
 def test_a_witness_is_stepped_through_without_a_request(open_page: Open) -> None:
     page = open_page("/lab/rungs/get-compare-del/")
     current, state = page.locator(".steps [aria-current]"), page.locator(".panel:not([hidden])")
@@ -114,29 +103,6 @@ def test_a_witness_plays_to_its_end(open_page: Open) -> None:
 
 
 # The game
-
-
-def test_a_visitor_breaks_a_flawed_rung_but_not_the_next(open_page: Open) -> None:
-    page = open_page("/lab/rungs/get-compare-del/")
-    page.get_by_role("link", name="You are the scheduler").click()
-    choose(page, *WITNESS)
-    expect(page.get_by_role("heading", name="You broke it")).to_be_visible()
-    expect(page.get_by_text(WHY)).to_be_visible()
-    page.get_by_role("link", name=re.compile("Replay on the next rung")).click()
-    expect(page.get_by_role("heading", level=1)).to_contain_text("WATCH")
-    expect(page.get_by_role("heading", name="You broke it")).to_have_count(0)
-    expect(page.locator(".steps")).to_contain_text("The TTL passes before the release")
-
-
-def test_a_visitor_cannot_break_a_sound_rung_and_is_told_why(open_page: Open) -> None:
-    page = open_page("/lab/rungs/renewal/play/")
-    choose(page, "A", "B", "expiry")
-    while page.locator(".choice").count():
-        choose(page, page.locator(".choice b").first.inner_text())
-    expect(page.get_by_text("Not broken.")).to_be_visible()
-    expect(page.get_by_text("It claims to survive each of these")).to_be_visible()
-    page.get_by_role("link", name="The lesson explains why.").click()
-    expect(page.get_by_role("heading", name="The lesson")).to_be_in_viewport()
 
 
 def test_undo_and_the_browsers_history_lead_back(open_page: Open) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -83,13 +82,6 @@ def width(racer: Any, part: str) -> int:
     return round(racer.locator(part).evaluate("part => part.getBoundingClientRect().width"))
 
 
-@pytest.mark.usefixtures("one_at_a_time")
-def test_a_race_is_watched_without_scripts(open_page: Open) -> None:
-    ENDED.save()
-    page = open_page(f"/lab/race/{ENDED.id}/", java_script_enabled=False)
-    expect(page.get_by_role("status")).to_have_text("The race is over: 1 held, 2 did not.")
-
-
 @pytest.mark.usefixtures("measured")
 def test_a_heading_sorts_the_comparison_in_both_directions(open_page: Open) -> None:
     page = open_page("/lab/comparison/")
@@ -110,19 +102,6 @@ def test_a_heading_sorts_the_comparison_in_both_directions(open_page: Open) -> N
     expect(chart).to_contain_text("Crash recovery")
     assert chart.locator("span").all_inner_texts() == ["redis-py", "redis", "thread"]
     assert [round(float(bar.get_attribute("width")[:-1])) for bar in chart.locator(".sold").all()] == [100, 99, 0]
-
-
-@pytest.mark.usefixtures("measured", "stored")
-def test_links_lead_from_a_rung_to_the_comparison_and_back(open_page: Open) -> None:
-    page = open_page("/lab/rungs/guarded-update/")
-    page.get_by_role("link", name="guarded-update", exact=True).click()
-    row = page.locator("tr:target")
-    expect(row).to_contain_text("1,250")
-    expect(row).to_be_in_viewport()
-    page.get_by_role("region", name="Which to choose").get_by_role("link", name="redis-lock").click()
-    expect(page.locator("tr:target")).to_contain_text("3.01")
-    page.locator("tr:target").get_by_role("link").click()
-    expect(page).to_have_url(re.compile("/lab/rungs/redis-lock/$"))
 
 
 @pytest.mark.usefixtures("measured", "one_at_a_time")
