@@ -61,7 +61,7 @@ def held(client: Client, limit: int = 1000, *, scan: int = 1_000_000) -> list[He
     """Return the `RedisLock`s that are held on a server or cluster, sorted by name.
 
     The keys of the server are read in steps (SCAN), which blocks no other client. A lock that is acquired or released
-    meanwhile may be missing.
+    meanwhile may be missing. A lock that was released and offered to its waiters is not held until one takes it.
 
     Args:
         client: client of the server or cluster.
@@ -96,7 +96,7 @@ def force_release(client: Client, name: str, *, by: str) -> bool:
         by: who releases the lock and why, for the log.
 
     Returns:
-        Whether the lock was held.
+        Whether the lock was held; False as well if it was only offered to its waiters.
 
     Raises:
         LockUnavailable: the server could not be reached, did not answer, or refused a command.
@@ -105,9 +105,10 @@ def force_release(client: Client, name: str, *, by: str) -> bool:
     keys = (key, f"{key}:fence", f"{key}:waiters", f"{key}:wake")
     try:
         token, last, ttl = client.get(key), client.get(keys[1]), client.pttl(key)
+        offer = client.lindex(keys[3], 0)
     except FAILURES as error:
         raise LockUnavailable(f"The Redis server could not look up lock {name!r} ({error}). Try again.") from error
-    if token is None:
+    if token is None or token == offer:
         return False
     holder = _text(last or b"").partition(" ")[2] or "an unknown holder"
     logger.warning("Lock %r is about to be taken from %s by force, by %s.", name, holder, by)
@@ -149,11 +150,14 @@ def _look(client: Redis, names: list[str]) -> Iterator[HeldLock]:
         pipeline.pttl(key)
         pipeline.get(f"{key}:fence")
         pipeline.zcount(f"{key}:waiters", f"({now // 1000}", "+inf")
+        pipeline.lindex(f"{key}:wake", 0)
     answers: list[Any] = pipeline.execute(raise_on_error=False)
-    for name, token, ttl, last, waiters in zip(names, *(answers[part::4] for part in range(4)), strict=True):
-        # Skip a lock that was freed since the scan, and a key that is not a lock, which answers with an error.
+    for name, token, ttl, last, waiters, offer in zip(names, *(answers[part::5] for part in range(5)), strict=True):
+        # Skip a lock that was freed since the scan, or is offered to its waiters and taken by none, and a key that is
+        # not a lock, which answers with an error.
         if (
             token is None
+            or token == offer
             or ttl == NO_SUCH_KEY
             or any(isinstance(answer, Exception) for answer in (token, ttl, last, waiters))
         ):

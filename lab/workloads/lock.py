@@ -20,6 +20,11 @@ from locking import Lock, LockUnavailable, RedisLock, ReentrantLock
 ONE_HOLDER_IS_NOT_ENOUGH = ("fence", "fence-on-write-only")
 """Rungs on which two clients may hold the lock at the same time: these rungs protect the write, not the block."""
 
+LATE = "A late client"
+"""Who looks for the lock when all others are gone."""
+LATE_TTL = 0.1 * TTL
+"""Seconds: far less than for which a dead waiter counts as alive."""
+
 
 class LockWorkload(Workload):
     """Each client takes the lock, sells one unit of the counter, and releases it."""
@@ -72,10 +77,21 @@ class SellWorkload(LockWorkload):
 
 
 class RedisLockWorkload(LockWorkload):
-    """Clients of `RedisLock`."""
+    """Clients of `RedisLock`. Once they are done or have crashed, another one finds the lock free."""
 
     def make_lock(self, client: Any) -> Lock:
         return RedisLock(client, "stock", ttl=TTL, clock=self.sandbox.clock)
+
+    def finish(self, answers: Mapping[str, str]) -> Mapping[str, str]:
+        self.sandbox.pass_time(1.01 * TTL)  # the grant of a dead holder is over, and so is an offer to dead waiters
+        for _ in range(2):  # if nobody has offered the lock to the dead waiters, the first try does
+            lock = RedisLock(self.sandbox.redis, "stock", ttl=LATE_TTL, renew=False)
+            lease = lock.acquire(blocking=False)
+            if lease is not None:
+                lease.release()
+                return answers
+            self.sandbox.pass_time(1.01 * LATE_TTL)
+        return {**answers, LATE: "the lock is refused although all others are gone"}
 
 
 class FenceWorkload(RedisLockWorkload):

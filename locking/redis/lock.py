@@ -5,7 +5,7 @@ Keys. The braces are a hash tag, which keeps all keys of a lock on one node of a
     lock:{name}             token of the holder; expires after the TTL
     lock:{name}:fence       last fence, and the label of its holder; expires if the lock is unused for a long time
     lock:{name}:waiters     sorted set of waiters; the score is the time until which a waiter counts as alive
-    lock:{name}:wake        list with the grant that a release offers; waiters block on it
+    lock:{name}:wake        list with the last offer of a grant; waiters block on it
     lock:{name}:bell:<id>   list that wakes one waiter from its blocked pop when it leaves; short-lived
 """
 
@@ -23,7 +23,7 @@ from locking._ids import new_token, owner_label
 from locking.errors import LockUnavailable
 from locking.lease import Lease
 from locking.lock import Capabilities, Lock, wait_timeout
-from locking.redis.connection import ScriptCall, milliseconds, pool_of, run_script
+from locking.redis.connection import RenewalConnection, ScriptCall, milliseconds, pool_of, run_script
 from locking.redis.lease import RedisLease
 from locking.redis.renewal import RedisRenewer
 from locking.redis.waiting import Waiter
@@ -46,12 +46,13 @@ class RedisLock(Lock):
     Wake-up and grant are one message, so a newcomer cannot overtake a sleeping waiter. The order is that in which
     waiters fall asleep: a waiter that has asked, but falls asleep only a round trip later, can be overtaken. A waiter
     that is not woken asks again when the present grant expires, and once per TTL after that; if it then finds the lock
-    free, it hands it to the waiter that has slept longest. A non-blocking attempt may therefore be refused once
-    although holder and waiters have died; another attempt within the TTL is granted.
+    free, it hands it to the waiter that has slept longest.
 
-    Dead waiters. A waiter whose connection is gone is skipped. A waiter that is stopped while its connection lives
-    (SIGSTOP, a frozen machine) keeps a lock that is handed to it for the TTL of the releasing client, and for up to one
-    TTL of the other waiters, until they ask again.
+    Dead waiters. A waiter whose connection is gone is skipped. If all waiters are dead, the grant that a release offers
+    them goes to the next caller. If their holder has died too, the next caller makes the offer: a non-blocking attempt
+    is then refused once, and the one after it is granted. An offer that nobody has taken is no holder. A waiter that is
+    stopped while its connection lives (SIGSTOP, a frozen machine) keeps a lock that is handed to it for the TTL of the
+    releasing client, and for up to one TTL of the other waiters, until they ask again.
 
     Limits. Mutual exclusion holds as long as the server keeps its data and its clock is not set forward. A failover to
     a replica that has not received the grant may grant the lock twice. Check the fence where you write: it covers both
@@ -143,8 +144,10 @@ class RedisLock(Lock):
         except LockUnavailable:
             raise
         except BaseException:
-            # Interrupted, or no thread left for renewal: release a grant that was made, because nobody would use it.
+            # Interrupted, or no thread left for renewal: a grant that was made would not be used by anybody, and an
+            # entry in the list of waiters would make others wait for a waiter that is gone.
             self._give_up(token)
+            self._strike(token)
             raise
 
     def _ask(self, token: str, deadline: float, *, waits: bool, on: Any = None) -> Lease | Refusal:
@@ -170,11 +173,12 @@ class RedisLock(Lock):
         return Refusal(started, min((figure + 1) / 1000, self.ttl) if figure >= 0 else self.ttl)
 
     def _wait(self, token: str, deadline: float, refused: Refusal) -> Lease | None:
-        leave, give_up = partial(self._leave, token), partial(self._give_up, waited_as=token)
+        leave, strike = partial(self._leave, token), partial(self._strike, token)
+        give_up = partial(self._give_up, waited_as=token)
         pool = pool_of(self._client, self._key)
         # A popped grant is no older than the last refused request before the pop, because the lock was held then.
         asked, pause = refused
-        with Waiter(pool, self.name, self._bell(token), self._wake, leave, give_up) as waiter:
+        with Waiter(pool, self.name, self._bell(token), self._wake, leave, strike, give_up) as waiter:
             while (left := deadline - self._clock()) > 0:
                 grant = waiter.wait(min(pause, left), left)
                 if grant is not None:
@@ -242,6 +246,15 @@ class RedisLock(Lock):
 
     def _leave(self, token: str, blocked: bool) -> None:  # noqa: FBT001 - a callback
         self._send(self._leave_call(token, blocked=blocked), MIN_ANSWER_TIMEOUT)
+
+    def _strike(self, token: str) -> None:
+        """Strike a waiter from the list after an error. If the server cannot be reached, the entry expires."""
+        with suppress(LockUnavailable, redis.RedisError):
+            connection = RenewalConnection(pool_of(self._client, self._key))
+            try:
+                connection.run([self._leave_call(token, blocked=False)], MIN_ANSWER_TIMEOUT)
+            finally:
+                connection.close()
 
     def _give_up(self, token: str, waited_as: str = "") -> None:
         """Release a grant that may have been made. If the server cannot be reached, the grant expires by itself."""

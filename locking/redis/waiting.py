@@ -35,6 +35,7 @@ class Waiter:
         wake: key of the list from which a waiter pops a grant.
         leave: tells the server that this waiter leaves. Its argument says whether the pop may still be blocked; if so,
             it pushes to `bell`.
+        strike: does the same after an error, when the server may have gone. It takes a second at most.
         give_up: gives back a grant that arrived too late to be used.
     """
 
@@ -45,12 +46,14 @@ class Waiter:
         bell: str,
         wake: str,
         leave: Callable[[bool], None],
+        strike: Callable[[], None],
         give_up: Callable[[str], None],
     ) -> None:
         self._pool = pool
         self._lock = lock
         self._lists = (bell, wake)
         self._leave = leave
+        self._strike = strike
         self._give_up = give_up
         self._connection: Any = None
         self._blocked = False
@@ -93,12 +96,22 @@ class Waiter:
                 return None
         except redis.ResponseError as error:
             self._blocked = False
+            self._withdraw()
             raise LockUnavailable(f"The Redis server ended the wait for lock {self._lock!r}: {error}") from error
         except NO_ANSWER as error:
+            self._withdraw()
             raise LockUnavailable(
                 f"The wait for lock {self._lock!r} was cut ({error}). Try again. If that does not help, check that the "
                 "server is running, and that max_connections of the client allows two connections per waiting thread."
             ) from error
+
+    def _withdraw(self) -> None:
+        """Stop waiting after an error: end the pop with its connection, and strike this waiter from the list."""
+        self._left = True
+        if self._connection is not None:
+            self._connection.disconnect()
+        self._blocked = False
+        self._strike()
 
     def leave(self) -> str | None:
         """Stop waiting, and return a grant that was popped at the last moment."""

@@ -55,6 +55,22 @@ def test_a_renewal_after_the_release_is_found(
     assert found.run is None or "A's watchdog" in found.run.schedule
 
 
+OFFERED_BEFORE = " and redis.call('EXISTS', KEYS[4]) == 0"
+"""The part of acquire.lua that makes no second offer to waiters that have not taken the first."""
+
+
+@pytest.mark.parametrize(("known", "broken"), [(True, None), (False, "progress")])
+def test_a_lock_that_is_offered_to_the_dead_again_and_again_is_found(
+    sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch, known: bool, broken: Invariant | None
+) -> None:
+    """Only `crash` finds it: the waiter dies in its sleep, and the holder releases the lock afterwards."""
+    if not known:
+        mutate_script("acquire", OFFERED_BEFORE, "", sandbox, monkeypatch)
+    found = explore(new_experiment(LADDER["fair"], sandbox), Bounds(preemptions=2, faults=1), ("crash",), None)
+    assert broken_by(found) == broken
+    assert found.run is None or "crash B" in found.run.schedule
+
+
 def test_a_wrong_comparison_in_the_stock_script_is_found(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
     wrong = whole.TAKE.replace("< item[2]", "<= item[2]")
     assert wrong != whole.TAKE

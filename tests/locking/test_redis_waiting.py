@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import pytest
 import redis
 
-from locking import Lease, LockUnavailable, RedisLock, force_release
+from locking import Lease, LockUnavailable, RedisLock, force_release, held
 from locking._ids import new_token
 from locking.lease import validity
 from locking.redis.lock import Refusal
@@ -38,6 +38,9 @@ KEY, WAITERS, WAKE = "lock:{wait}", "lock:{wait}:waiters", "lock:{wait}:wake"
 
 PUSH_THE_GRANT = "redis.call('RPUSH', KEYS[4], grant)"
 """The line of release.lua that wakes a waiter."""
+
+OFFER_OUTLIVES_ITS_GRANT = "redis.call('PEXPIRE', KEYS[4], math.max(ttl, redis.call('PTTL', KEYS[3])))"
+"""The line of release.lua by which an unclaimed offer is known as such after it has expired."""
 
 OVER = "1 1 over"
 """A grant that has expired: it was made for a millisecond, long ago."""
@@ -77,8 +80,9 @@ class Sleeper:
         token = new_token()
         assert not isinstance(lock._ask(token, float("inf"), waits=True), Lease)
         self.bell = lock._bell(token)
-        leave = partial(lock._leave, token)
-        self.waiter = Waiter(lock._client.connection_pool, lock.name, self.bell, lock._wake, leave, lock._give_up)
+        leave, strike = partial(lock._leave, token), partial(lock._strike, token)
+        pool = lock._client.connection_pool
+        self.waiter = Waiter(pool, lock.name, self.bell, lock._wake, leave, strike, lock._give_up)
         assert self.waiter.wait(0.01, 60.0) is None
 
     def give_up(self) -> None:
@@ -217,7 +221,7 @@ class TestHandOver:
         lease.release()
         force_release(client, "wait", by="who makes a second grant")
         assert client.lrange(WAKE, 0, -1) == [client.get(KEY)]
-        assert 0 < client.pexpiretime(WAKE) <= client.pexpiretime(KEY)
+        assert 0 < client.pexpiretime(WAKE) <= max(client.pexpiretime(KEY), client.pexpiretime(WAITERS))
 
     def test_an_unclaimed_offer_goes_to_the_next_caller(self, lock: RedisLock, client: redis.Redis) -> None:
         fence = self.left_lying(lock)
@@ -487,6 +491,100 @@ class TestLateGrant:
         fences = [turn.result(PATIENCE) for turn in turns]  # the first by its timer, the others by a hand-over
         assert len(set(fences)) == 12
         assert blocked(client) == 0
+
+
+class TestDeadWaiters:
+    """A waiter that dies costs others one refusal at most, and never the lock."""
+
+    TTL = 0.2
+
+    @pytest.fixture
+    def short(self, client: redis.Redis) -> RedisLock:
+        """Return a lock whose TTL is a small part of that of the waiter that dies."""
+        return RedisLock(client, "wait", ttl=self.TTL, renew=False)
+
+    @staticmethod
+    def die(client: redis.Redis) -> None:
+        """Leave the entry of a waiter that counts as alive for two minutes, and sleeps no more."""
+        RedisLock(client, "wait", ttl=60.0)._ask("a waiter who dies", float("inf"), waits=True)
+
+    @staticmethod
+    def offer_is_over(client: redis.Redis) -> None:
+        wait_for(lambda: not client.exists(KEY), "the offer to expire")
+
+    @pytest.mark.parametrize("remembered", [True, False])
+    def test_a_try_is_granted_once_the_offer_is_over(
+        self, short: RedisLock, client: redis.Redis, flawed: Flawed, remembered: bool
+    ) -> None:
+        if not remembered:
+            flawed("release", OFFER_OUTLIVES_ITS_GRANT, "redis.call('PEXPIRE', KEYS[4], ttl)")
+        with short.hold():
+            self.die(client)
+        self.offer_is_over(client)
+        assert (short.acquire(timeout=0) is not None) is remembered
+
+    def test_a_dead_holder_and_waiter_cost_one_refusal(self, short: RedisLock, client: redis.Redis) -> None:
+        with short.hold():
+            self.die(client)
+            client.delete(KEY)
+            assert short.acquire(timeout=0) is None
+        self.offer_is_over(client)
+        for _ in range(3):
+            with short.hold(timeout=0):
+                pass
+            self.offer_is_over(client)
+
+    def test_an_offer_that_is_over_goes_to_nobody_twice(
+        self, lock: RedisLock, short: RedisLock, client: redis.Redis, threads: Pool
+    ) -> None:
+        with short.hold():
+            self.die(client)
+        self.offer_is_over(client)
+        with lock.hold(timeout=0):
+            assert not client.exists(WAKE)
+            turn = threads.submit(take_turn, RedisLock(client, "wait", ttl=60.0))
+            wait_for(lambda: blocked(client) == 1)
+            assert not turn.done()
+        assert turn.result(PATIENCE) > 0
+
+    def test_a_waiter_takes_no_offer_that_is_over(self, lock: RedisLock, short: RedisLock, client: redis.Redis) -> None:
+        with short.hold():
+            self.die(client)
+            sleeper = new_token()
+            refused = lock._ask(sleeper, float("inf"), waits=True)
+        self.offer_is_over(client)
+        grant = client.lpop(WAKE).decode()
+        assert lock._accept(grant, sleeper, refused.asked) is None
+
+    def test_an_unclaimed_offer_is_no_holder(self, lock: RedisLock, client: redis.Redis) -> None:
+        with lock.hold():
+            self.die(client)
+            assert [one.name for one in held(client)] == ["wait"]
+        assert client.exists(KEY, WAKE) == 2
+        assert held(client) == []
+        assert force_release(client, "wait", by="who sees an offer") is False
+
+    def test_a_waiter_that_is_cut_strikes_its_entry(self, lock: RedisLock, client: redis.Redis, threads: Pool) -> None:
+        with lock.hold():
+            attempt = threads.submit(lock.acquire)
+            wait_for(lambda: blocked(client) == 1)
+            (sleeping,) = [one for one in client.client_list() if "b" in one["flags"]]
+            client.client_kill_filter(_id=sleeping["id"])
+            with pytest.raises(LockUnavailable):
+                attempt.result(PATIENCE)
+            assert client.zcard(WAITERS) == 0
+
+    def test_an_interrupt_after_a_refusal_strikes_the_entry(
+        self, lock: RedisLock, client: redis.Redis, monkeypatch: Patch
+    ) -> None:
+        def interrupted(self: RedisLock, *args: Any) -> None:
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(RedisLock, "_wait", interrupted)
+        with lock.hold():
+            with pytest.raises(KeyboardInterrupt):
+                lock.acquire()
+            assert client.zcard(WAITERS) == 0
 
 
 class TestLog:

@@ -95,7 +95,7 @@ def test_a_freed_lock_is_left_out(client: redis.Redis, monkeypatch: Patch) -> No
         assert [lock.name for lock in held(client)] == ["kept"]
 
 
-@pytest.mark.parametrize("answers", [[None, 5000, None, 0], [b"a token", -2, None, 0]])
+@pytest.mark.parametrize("answers", [[None, 5000, None, 0, None], [b"a token", -2, None, 0, None]])
 def test_a_changing_lock_is_left_out(client: redis.Redis, monkeypatch: Patch, answers: list[object]) -> None:
     with RedisLock(client, "fleeting").hold():
         pipeline = client.pipeline(transaction=False)

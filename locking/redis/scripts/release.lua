@@ -4,7 +4,7 @@
 -- KEYS[1]  lock: token of the holder
 -- KEYS[2]  last grant: its fence and the label of its holder, for display
 -- KEYS[3]  waiters: sorted set of tokens; the score is the server time in ms until which a waiter counts as alive
--- KEYS[4]  wake: list that waiters are blocked on
+-- KEYS[4]  wake: list that waiters are blocked on; keeps an unclaimed offer for as long as a waiter may count as alive
 -- ARGV[1]  token
 -- ARGV[2]  token under which the holder waited; empty if it did not wait
 -- ARGV[3]  TTL in ms
@@ -29,7 +29,7 @@ if redis.call('EXISTS', KEYS[3]) == 1 then
         redis.call('SET', KEYS[2], fence, 'PX', math.max(10 * ttl, 60000))
         redis.call('DEL', KEYS[4])
         redis.call('RPUSH', KEYS[4], grant)
-        redis.call('PEXPIRE', KEYS[4], ttl)
+        redis.call('PEXPIRE', KEYS[4], math.max(ttl, redis.call('PTTL', KEYS[3])))
         return 1
     end
 end
