@@ -71,8 +71,9 @@ from locking import RedisLock
 client = Redis.from_url("redis://localhost:6379/0", socket_timeout=5)
 lock = RedisLock(client, "stock:sku-42", ttl=10.0)
 """,
-        "Two round trips; one if the lock is handed over. A waiter uses one connection of the client's pool; a process "
-        "uses one more for all renewals.",
+        "Two round trips; one if the lock is handed over. Its connections are its own, outside of the client's pool: "
+        "one for each request at a time, one for all renewals, and one for each lock that threads of the process wait "
+        "for.",
         "The server loses its data, fails over to a replica without the grant (`wait_for_replicas` narrows that "
         "window), or has its clock set forward. A holder that is paused beyond its TTL keeps working: check the "
         "fence. It grows as long as the server's clock is not set back. A waiter that is stopped but not dead "

@@ -17,9 +17,11 @@ import sys
 import threading
 import time
 from collections import defaultdict, deque
+from collections.abc import Hashable
 from io import FileIO
 from pathlib import Path
-from typing import cast
+from types import TracebackType
+from typing import Self, cast
 from urllib.parse import quote
 
 from locking.errors import LockUnavailable
@@ -40,7 +42,7 @@ PAUSE_PER_WAIT = 0.1
 _mutex = threading.RLock()
 """Guards `_queues` and `_files`. Re-entrant: the garbage collector may end a lease while this thread holds it."""
 
-_queues: defaultdict[str, deque[QueuePlace]] = defaultdict(deque)
+_queues: defaultdict[Hashable, deque[QueuePlace]] = defaultdict(deque)
 """For each name in use: its holder, followed by its waiters in order of arrival."""
 
 _files: set[FileIO] = set()
@@ -112,14 +114,27 @@ class ThreadLease(LocalLease):
 
 
 class QueuePlace:
-    """A place in the queue of a name. The first place holds the lock; the place that becomes first is woken."""
+    """A place in the queue of a name, as a context manager that leaves it. The place that becomes first is woken.
+
+    The first place in the queue of a text holds the `ThreadLock` of that name. Other locks have queues of their own: a
+    waiter in the first place waits at the server, and the other threads of the process wait for that place.
+
+    Args:
+        name: identifies the queue in this process.
+    """
 
     __slots__ = ("_name", "_wake")
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: Hashable) -> None:
         self._name = name
         self._wake = threading.Lock()
         self._wake.acquire()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.leave()
 
     def wait_for_turn(self, deadline: float) -> bool:
         """Join the queue, and return whether this place became first by `deadline`. If not, leave the queue."""
@@ -154,6 +169,11 @@ class QueuePlace:
     def _wake_up(self) -> None:
         if self._wake.locked():
             self._wake.release()
+
+
+def has_queue(name: Hashable) -> bool:
+    """Return whether a place in the queue of a name is taken at this moment."""
+    return name in _queues
 
 
 class ProcessLock(Lock):

@@ -46,7 +46,7 @@ class HeldLock:
         fence: fencing token of the grant; None if its key is missing.
         age: seconds since the grant, by the server's clock; None without a fence.
         ttl: seconds until the grant expires unless it is renewed; None if the key does not expire.
-        waiters: number of waiters.
+        waiters: number of waiters that the server knows of. Of several threads of a process, this may be one alone.
     """
 
     name: str

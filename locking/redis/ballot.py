@@ -91,7 +91,7 @@ class Ballot:
 
     def _ask(self, node: RedlockNode, seconds: float) -> None:
         """Send the calls, or start to open a connection for them."""
-        connection = node.take()
+        connection = node.take_idle()
         if connection is None:
             self._openings[node.open(seconds)] = node
         else:

@@ -6,10 +6,7 @@ left without an answer: the grant or the release may still take effect.
 
 from __future__ import annotations
 
-import logging
 import math
-import os
-import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import cache
@@ -18,20 +15,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import redis
-from redis.backoff import NoBackoff
 from redis.cluster import RedisCluster
-from redis.driver_info import DriverInfo
 from redis.exceptions import MovedError, NoScriptError, RedisClusterException
-from redis.retry import Retry
 
 from locking.errors import LockUnavailable
+from locking.redis.own_connections import open_connection, own_connections
 
 if TYPE_CHECKING:
     from redis import ConnectionPool, Redis
 
     Client = Redis | RedisCluster
-
-logger = logging.getLogger(__name__)
 
 Command = tuple[Any, ...]
 
@@ -120,11 +113,11 @@ def run_script(
     timeouts and retries, and does not count towards the time limit.
 
     Args:
-        client: client whose connection pool is used.
+        client: supplies the server. Its pool is not used, see `OwnConnections`.
         lock: name of the lock, for messages.
         call: what to run.
         seconds: time limit for the answer. The client's `socket_timeout` applies if it is shorter.
-        on: an idle connection that the caller has already taken from the pool.
+        on: an idle connection of the caller's.
         undo: returns calls that undo the request. They are sent if the request fails or is not answered, on the same
             connection, so that a slow server runs them after the request. If that connection is broken, a new one is
             tried.
@@ -144,7 +137,7 @@ def run_script(
                 client.nodes_manager.initialize()
         raise LockUnavailable(
             f"The Redis server did not answer for lock {lock!r} ({error}). Try again. If that does not help, check "
-            "that the server is running, and that max_connections and socket_timeout of the client are large enough."
+            "that the server is running, and that the client's socket_timeout is long enough."
         ) from error
     except redis.RedisError as error:
         raise LockUnavailable(f"The Redis server refused a request for lock {lock!r}: {error}") from error
@@ -153,12 +146,17 @@ def run_script(
 def _run_script(
     pool: ConnectionPool, call: ScriptCall, seconds: float, on: Any, undo: Callable[[], Sequence[ScriptCall]] | None
 ) -> Any:
-    connection: Any = pool.get_connection() if on is None else on
+    own = own_connections(pool)
+    connection: Any = (own.take_idle() or open_connection(pool)) if on is None else on
     try:
-        return _run(connection, call, seconds)
+        answer = _run(connection, call, seconds)
     except MovedError:  # this node has done nothing
+        if on is None:
+            own.put(connection)
         raise
-    except BaseException:
+    except BaseException as error:
+        if isinstance(error, NO_ANSWER):
+            own.drop_idle()
         try:
             if undo is not None:
                 steps = connection.pack_commands([step.in_full for step in undo()])
@@ -169,9 +167,9 @@ def _run_script(
             # A late answer must not be read as the answer to the next request on this connection.
             connection.disconnect()
         raise
-    finally:
-        if on is None:
-            pool.release(connection)
+    if on is None:
+        own.put(connection)
+    return answer
 
 
 def _run(connection: Any, call: ScriptCall, seconds: float) -> Any:
@@ -201,105 +199,3 @@ class TooFewReplicas(redis.RedisError):
 
     def __init__(self, acknowledged: int, wanted: int) -> None:
         super().__init__(f"{acknowledged} of {wanted} replicas have received the write")
-
-
-def open_connection(pool: ConnectionPool, seconds: float) -> Any:
-    """Open a connection to the server of a pool, outside of the pool and without its retries.
-
-    Args:
-        pool: supplies the address and the settings.
-        seconds: time limit for connecting, and for each answer of the handshake.
-
-    Raises:
-        redis.exceptions.RedisError: no connection in time.
-    """
-    limits = {"socket_timeout": seconds, "socket_connect_timeout": seconds, "retry": Retry(NoBackoff(), 0)}
-    connection = pool.connection_class(**{"driver_info": driver_info()} | pool.connection_kwargs | limits)
-    connection.connect()
-    return connection
-
-
-@cache
-def driver_info() -> DriverInfo:
-    """Return redis-py's description of itself, cached because redis-py reads it from a file for each connection."""
-    return DriverInfo()
-
-
-class RenewalConnection:
-    """A connection for renewals to the server of a pool, outside of the pool and without its retries.
-
-    An application that has used up its pool must still renew its locks. Every batch ends within its time limit,
-    connecting included.
-    """
-
-    def __init__(self, pool: ConnectionPool) -> None:
-        self._pool = pool
-        self._connection: Any = None
-
-    def run(self, calls: Sequence[ScriptCall], seconds: float) -> list[Any]:
-        """Run scripts in one round trip.
-
-        Args:
-            calls: what to run.
-            seconds: total time limit.
-
-        Returns:
-            The answers in the order of `calls`. An answer is an exception if the server answered with an error, or if
-            too few replicas have received the write.
-
-        Raises:
-            redis.exceptions.RedisError: no connection, or not all answers in time.
-        """
-        until = time.monotonic() + seconds
-        try:
-            if self._connection is not None and self._connection.pid != os.getpid():
-                self.close()  # after a fork the connection belongs to the parent
-            if self._connection is None:
-                self._connection = open_connection(self._pool, max(seconds / 4, SHORTEST_TIMEOUT))
-            answers = self._exchange([call.by_digest for call in calls], until)
-            unknown = [index for index, answer in enumerate(answers) if isinstance(answer, NoScriptError)]
-            again = self._exchange([calls[index].in_full for index in unknown], until)
-            for index, answer in zip(unknown, again, strict=True):
-                answers[index] = answer
-            wanted = [call.replicas if granted(answer) else 0 for call, answer in zip(calls, answers, strict=True)]
-            if replicas := max(wanted):
-                acknowledged = self._wait(replicas, until)
-                for index in range(len(calls)):
-                    if wanted[index] > acknowledged:
-                        answers[index] = TooFewReplicas(acknowledged, wanted[index])
-        except BaseException:
-            self.close()
-            raise
-        return answers
-
-    def close(self) -> None:
-        """Close the connection. The next use opens a new one."""
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            connection.disconnect()
-
-    def _wait(self, replicas: int, until: float) -> int:
-        """Return how many replicas have received the writes; 0 if unknown, so that leases that need none go on."""
-        timeout = round(max(until - time.monotonic(), SHORTEST_TIMEOUT) * 1000 / 2)
-        try:
-            (acknowledged,) = self._exchange([("WAIT", replicas, timeout)], until)
-        except redis.RedisError as error:
-            self.close()
-            acknowledged = error
-        if isinstance(acknowledged, Exception):
-            logger.warning("The number of replicas that have received a renewal is unknown (%s).", acknowledged)
-            return 0
-        return int(acknowledged)
-
-    def _exchange(self, commands: Sequence[Command], until: float) -> list[Any]:
-        if not commands:
-            return []
-        connection = self._connection
-        connection.send_packed_command(connection.pack_commands(commands))
-        answers: list[Any] = []
-        for _ in commands:
-            try:
-                answers.append(connection.read_response(timeout=max(until - time.monotonic(), SHORTEST_TIMEOUT)))
-            except redis.ResponseError as error:
-                answers.append(error)
-        return answers

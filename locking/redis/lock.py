@@ -11,6 +11,7 @@ Keys. The braces are a hash tag, which keeps all keys of a lock on one node of a
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -22,10 +23,11 @@ import redis
 from locking._ids import new_token, owner_label
 from locking.errors import LockUnavailable
 from locking.lease import Lease
+from locking.local import QueuePlace, has_queue
 from locking.lock import Capabilities, Lock, wait_timeout
-from locking.redis.connection import RenewalConnection, ScriptCall, milliseconds, pool_of, run_script
+from locking.redis.connection import ScriptCall, milliseconds, pool_of, run_script
 from locking.redis.lease import RedisLease
-from locking.redis.renewal import RedisRenewer
+from locking.redis.renewal import RedisRenewer, RenewalConnection
 from locking.redis.waiting import Waiter
 from locking.renewal import RENEWALS_PER_TTL, watchdog
 
@@ -44,9 +46,9 @@ class RedisLock(Lock):
 
     Waiting. A release with waiters does not free the lock; it grants the lock to the waiter that has slept longest.
     Wake-up and grant are one message, so a newcomer cannot overtake a sleeping waiter. The order is that in which
-    waiters fall asleep: a waiter that has asked, but falls asleep only a round trip later, can be overtaken. A waiter
-    that is not woken asks again when the present grant expires, and once per TTL after that; if it then finds the lock
-    free, it hands it to the waiter that has slept longest.
+    waiters fall asleep: a waiter that has asked, but falls asleep only a round trip later, can be overtaken. Processes
+    with several waiting threads take turns. A waiter that is not woken asks again when the present grant expires, and
+    once per TTL after that; if it then finds the lock free, it hands it to the waiter that has slept longest.
 
     Dead waiters. A waiter whose connection is gone is skipped. If all waiters are dead, the grant that a release offers
     them goes to the next caller. If their holder has died too, the next caller makes the offer: a non-blocking attempt
@@ -60,9 +62,11 @@ class RedisLock(Lock):
     greater. It decreases only if the clock is set back beyond the last grant while the server restarts, or if the
     clock of a promoted replica that has not received the grant is that far behind.
 
-    Connections. A waiter uses one connection of the client's pool, and sometimes a second one: allow two per waiting
-    thread. Give the client a `socket_timeout` and few retries, because the time to connect comes on top of every time
-    limit.
+    Connections. The lock has connections of its own, made with the settings of the client's pool, and waits for none of
+    that pool. Of the threads of a process that wait for the lock, one sleeps at the server; the others queue for its
+    place, in order of arrival, each within its own timeout. A process thus uses one connection for each lock that it
+    waits for, one for all renewals, and one for each request at a time. Give the client a `socket_timeout` and few
+    retries, because the time to connect comes on top of every time limit.
 
     Args:
         client: any `redis.Redis`, including one from Sentinel, or a `RedisCluster`. Needs Redis 7 or Valkey 7.2.
@@ -123,6 +127,7 @@ class RedisLock(Lock):
         self._replicas = wait_for_replicas
         self._renewer = RedisRenewer(client) if renew else None
         key = f"lock:{{{name}}}"
+        self._queue = (getattr(client, "connection_pool", client), key)
         self._key, self._fence, self._waiters, self._wake = key, f"{key}:fence", f"{key}:waiters", f"{key}:wake"
 
     def acquire(self, blocking: bool = True, timeout: float | None = None) -> Lease | None:  # noqa: FBT001, FBT002
@@ -137,10 +142,14 @@ class RedisLock(Lock):
         deadline = self._clock() + wait_seconds
         token = new_token()
         try:
-            answer = self._ask(token, deadline, waits=wait_seconds > 0)
-            if isinstance(answer, Lease):
-                return answer
-            return self._wait(token, deadline, answer) if wait_seconds > 0 else None
+            refused = None
+            # A thread that waits queues behind those of this process that wait already, and asks when its turn comes.
+            if wait_seconds == 0 or not has_queue(self._queue):
+                answer = self._ask(token, deadline, waits=wait_seconds > 0)
+                if isinstance(answer, Lease):
+                    return answer
+                refused = answer
+            return self._wait(token, deadline, refused) if wait_seconds > 0 else None
         except LockUnavailable:
             raise
         except BaseException:
@@ -172,15 +181,32 @@ class RedisLock(Lock):
         # A key expires after its last millisecond. A key without an expiry was not set by a lock.
         return Refusal(started, min((figure + 1) / 1000, self.ttl) if figure >= 0 else self.ttl)
 
-    def _wait(self, token: str, deadline: float, refused: Refusal) -> Lease | None:
+    def _wait(self, token: str, deadline: float, refused: Refusal | None) -> Lease | None:
+        """Wait until the lock is granted, and return the lease, or None if the deadline passes first.
+
+        Args:
+            token: token of the waiter.
+            deadline: when to give up, on the lock's clock.
+            refused: the answer to its first request; None if it has not asked yet.
+        """
         leave, strike = partial(self._leave, token), partial(self._strike, token)
         give_up = partial(self._give_up, waited_as=token)
         pool = pool_of(self._client, self._key)
         # A popped grant is no older than the last refused request before the pop, because the lock was held then.
-        asked, pause = refused
-        with Waiter(pool, self.name, self._bell(token), self._wake, leave, strike, give_up) as waiter:
+        asked = look_at = -math.inf
+        if refused is not None:
+            asked, look_at = refused.asked, self._clock() + refused.pause
+        with (
+            QueuePlace(self._queue) as place,
+            Waiter(pool, self.name, self._bell(token), self._wake, leave, strike, give_up) as waiter,
+        ):
+            waiter.listed = refused is not None
+            # One thread of the process waits at the server. The others wait here, each within its own timeout.
+            if not place.wait_for_turn(time.monotonic() + deadline - self._clock()):
+                return None
             while (left := deadline - self._clock()) > 0:
-                grant = waiter.wait(min(pause, left), left)
+                pause = look_at - self._clock()
+                grant = waiter.wait(min(pause, left), left) if pause > 0 else None
                 if grant is not None:
                     lease = self._accept(grant, token, asked, on=waiter.idle_connection)
                     if lease is not None:
@@ -189,14 +215,15 @@ class RedisLock(Lock):
                     waiter.grant = None
                 elif left <= pause:
                     break
-                still_blocked = waiter.idle_connection is None
+                still_blocked = waiter.blocked
+                waiter.listed = True
                 answer = self._ask(token, deadline, waits=True, on=waiter.idle_connection)
                 if isinstance(answer, Lease):
                     waiter.granted = True
                     return answer
                 asked = asked if still_blocked else answer.asked
                 # Not woken, and the lock is still held: its holder renews it, so one request per TTL is enough now.
-                pause = self.ttl if grant is None else answer.pause
+                look_at = self._clock() + (self.ttl if still_blocked else answer.pause)
             grant = waiter.leave()
             lease = None if grant is None else self._accept(grant, token, asked)
             waiter.granted = lease is not None

@@ -1,23 +1,23 @@
-"""RedlockNode: one server of a Redlock, with its idle connections.
+"""RedlockNode: one server of a Redlock, with its connections.
 
 Connections are opened in threads, because name resolution, TLS and the handshake block and redis-py offers no other
-way. They are kept outside of the clients' pools for as long as these pools live. An open connection needs no thread.
+way. An open connection needs no thread.
 """
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary, ref
+from weakref import WeakKeyDictionary
 
 import redis
 
-from locking.redis.connection import SHORTEST_TIMEOUT, Command, ScriptCall, open_connection
+from locking.redis.connection import SHORTEST_TIMEOUT, Command, ScriptCall
+from locking.redis.own_connections import OwnConnections, open_connection
 
 if TYPE_CHECKING:
     from redis import ConnectionPool
@@ -26,8 +26,8 @@ OPENINGS = 8
 """Number of connections to a node that are opened at once. More threads that connect together only slow each other."""
 
 
-class RedlockNode:
-    """One server: its idle connections, and whether it answered last time.
+class RedlockNode(OwnConnections):
+    """One server: the connections of all Redlocks to it, and whether it answered last time.
 
     Args:
         pool: supplies the address and the settings. The node does not keep it alive.
@@ -36,38 +36,14 @@ class RedlockNode:
         silent: whether the node could not be reached, or did not answer in time, and has not answered since.
     """
 
-    def __init__(self, pool: ConnectionPool) -> None:
-        self._pool = ref(pool)
-        self._reset()
-
     def _reset(self) -> None:
+        super()._reset()
         self.silent = False
-        self._idle: list[Any] = []
         self._opening: Future[None] | None = None
         self._opening_slots = threading.BoundedSemaphore(OPENINGS)
-        self._pid = os.getpid()
-
-    def take(self) -> Any:
-        """Return an idle connection without outstanding answers, or None if there is none."""
-        if self._pid != os.getpid():
-            self._reset()  # after a fork the connections belong to the parent
-        while self._idle:
-            try:
-                connection = self._idle.pop()
-            except IndexError:  # another thread took the last one
-                break
-            with suppress(redis.RedisError):
-                if not connection.can_read():
-                    return connection
-            connection.disconnect()
-        return None
-
-    def put(self, connection: Any) -> None:
-        """Give back a connection without outstanding answers."""
-        self._idle.append(connection)
 
     def open(self, seconds: float) -> Future[None]:
-        """Start to open one more connection, for `take` to find. A silent node has one attempt at a time.
+        """Start to open one more connection, for `take_idle` to find. A silent node has one attempt at a time.
 
         Args:
             seconds: time limit for each step of connecting.
@@ -109,13 +85,10 @@ class RedlockNode:
         Raises:
             redis.exceptions.RedisError: no connection in time.
         """
-        pool = self._pool()
-        if pool is None:
-            raise redis.ConnectionError("the client was closed")
         with self._opening_slots:
             if self.silent and not probe:
                 raise redis.TimeoutError("the node did not answer earlier attempts in time")
-            return open_connection(pool, seconds)
+            return open_connection(self.pool, seconds)
 
     def abandon(self, connection: Any, calls: Sequence[ScriptCall]) -> None:
         """Send calls behind the unanswered request, and close the connection without waiting for answers.
@@ -140,7 +113,7 @@ class RedlockNode:
         """
         if opening.exception() is not None:
             return
-        connection = self.take()
+        connection = self.take_idle()
         try:
             if connection is None:
                 # Not put into the idle list first: no other request may overtake these calls.

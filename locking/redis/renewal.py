@@ -1,18 +1,28 @@
-"""RedisRenewer: extends the leases of all `RedisLock`s on one server or cluster."""
+"""RedisRenewer: extends the leases of all `RedisLock`s on one server or cluster, over connections of its own."""
 
 from __future__ import annotations
 
 import logging
+import os
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import redis
-from redis.exceptions import MovedError
+from redis.exceptions import MovedError, NoScriptError
 
 from locking.lease import Lease
-from locking.redis.connection import NoNode, RenewalConnection, ScriptCall, pool_of
+from locking.redis.connection import (
+    SHORTEST_TIMEOUT,
+    Command,
+    NoNode,
+    ScriptCall,
+    TooFewReplicas,
+    granted,
+    pool_of,
+)
 from locking.redis.lease import RedisLease
+from locking.redis.own_connections import open_connection
 
 if TYPE_CHECKING:
     from redis import ConnectionPool
@@ -82,3 +92,82 @@ class RedisRenewer:
 
 def _extension(lease: Lease) -> ScriptCall:
     return cast(RedisLease, lease).extend_call(lease.ttl)
+
+
+class RenewalConnection:
+    """A connection for renewals to the server of a pool, outside of the pool and without its retries.
+
+    Every batch ends within its time limit, connecting included.
+    """
+
+    def __init__(self, pool: ConnectionPool) -> None:
+        self._pool = pool
+        self._connection: Any = None
+
+    def run(self, calls: Sequence[ScriptCall], seconds: float) -> list[Any]:
+        """Run scripts in one round trip.
+
+        Args:
+            calls: what to run.
+            seconds: total time limit.
+
+        Returns:
+            The answers in the order of `calls`. An answer is an exception if the server answered with an error, or if
+            too few replicas have received the write.
+
+        Raises:
+            redis.exceptions.RedisError: no connection, or not all answers in time.
+        """
+        until = time.monotonic() + seconds
+        try:
+            if self._connection is not None and self._connection.pid != os.getpid():
+                self.close()  # after a fork the connection belongs to the parent
+            if self._connection is None:
+                self._connection = open_connection(self._pool, max(seconds / 4, SHORTEST_TIMEOUT))
+            answers = self._exchange([call.by_digest for call in calls], until)
+            unknown = [index for index, answer in enumerate(answers) if isinstance(answer, NoScriptError)]
+            again = self._exchange([calls[index].in_full for index in unknown], until)
+            for index, answer in zip(unknown, again, strict=True):
+                answers[index] = answer
+            wanted = [call.replicas if granted(answer) else 0 for call, answer in zip(calls, answers, strict=True)]
+            if replicas := max(wanted):
+                acknowledged = self._wait(replicas, until)
+                for index in range(len(calls)):
+                    if wanted[index] > acknowledged:
+                        answers[index] = TooFewReplicas(acknowledged, wanted[index])
+        except BaseException:
+            self.close()
+            raise
+        return answers
+
+    def close(self) -> None:
+        """Close the connection. The next use opens a new one."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.disconnect()
+
+    def _wait(self, replicas: int, until: float) -> int:
+        """Return how many replicas have received the writes; 0 if unknown, so that leases without replicas go on."""
+        timeout = round(max(until - time.monotonic(), SHORTEST_TIMEOUT) * 1000 / 2)
+        try:
+            (acknowledged,) = self._exchange([("WAIT", replicas, timeout)], until)
+        except redis.RedisError as error:
+            self.close()
+            acknowledged = error
+        if isinstance(acknowledged, Exception):
+            logger.warning("The number of replicas that have received a renewal is unknown (%s).", acknowledged)
+            return 0
+        return int(acknowledged)
+
+    def _exchange(self, commands: Sequence[Command], until: float) -> list[Any]:
+        if not commands:
+            return []
+        connection = self._connection
+        connection.send_packed_command(connection.pack_commands(commands))
+        answers: list[Any] = []
+        for _ in commands:
+            try:
+                answers.append(connection.read_response(timeout=max(until - time.monotonic(), SHORTEST_TIMEOUT)))
+            except redis.ResponseError as error:
+                answers.append(error)
+        return answers

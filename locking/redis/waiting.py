@@ -11,6 +11,7 @@ import redis
 
 from locking.errors import LockUnavailable
 from locking.redis.connection import NO_ANSWER
+from locking.redis.own_connections import open_connection, own_connections
 
 if TYPE_CHECKING:
     from redis import ConnectionPool
@@ -29,7 +30,7 @@ class Waiter:
     ends the pop first: an abandoned pop would swallow a grant that is meant for a waiter that is still alive.
 
     Args:
-        pool: pool that the connection comes from.
+        pool: pool of the client. Its connections are not used, see `OwnConnections`.
         lock: name of the lock, for messages.
         bell: key of the list that wakes only this waiter.
         wake: key of the list from which a waiter pops a grant.
@@ -56,8 +57,10 @@ class Waiter:
         self._strike = strike
         self._give_up = give_up
         self._connection: Any = None
-        self._blocked = False
-        self._left = False
+        self.listed = False
+        """Whether the server may have this waiter in its list."""
+        self.blocked = False
+        """Whether a pop may be blocked on the connection."""
         self.grant: str | None = None
         """The grant that was popped. On exit, it is given back unless the lock is held by it."""
         self.granted = False
@@ -66,7 +69,7 @@ class Waiter:
     @property
     def idle_connection(self) -> Any:
         """The connection, or None while a pop is blocked on it."""
-        return None if self._blocked else self._connection
+        return None if self.blocked else self._connection
 
     def wait(self, seconds: float, left: float) -> str | None:
         """Sleep until the lock is handed over.
@@ -84,9 +87,9 @@ class Waiter:
         """
         try:
             if self._connection is None:
-                self._connection = self._pool.get_connection()
-            if not self._blocked:
-                self._blocked = True
+                self._connection = own_connections(self._pool).take_idle() or open_connection(self._pool)
+            if not self.blocked:
+                self.blocked = True
                 self._connection.send_command("BLPOP", *self._lists, left + GRACE if left < LONGEST_WAIT else 0)
             try:
                 # The client's socket_timeout does not apply: the server does not have to answer before the lock is
@@ -95,31 +98,31 @@ class Waiter:
             except redis.TimeoutError:
                 return None
         except redis.ResponseError as error:
-            self._blocked = False
+            self.blocked = False
             self._withdraw()
             raise LockUnavailable(f"The Redis server ended the wait for lock {self._lock!r}: {error}") from error
         except NO_ANSWER as error:
             self._withdraw()
             raise LockUnavailable(
                 f"The wait for lock {self._lock!r} was cut ({error}). Try again. If that does not help, check that the "
-                "server is running, and that max_connections of the client allows two connections per waiting thread."
+                "server is running, and that its maxclients allows for all its clients."
             ) from error
 
     def _withdraw(self) -> None:
         """Stop waiting after an error: end the pop with its connection, and strike this waiter from the list."""
-        self._left = True
+        self.listed = False
         if self._connection is not None:
             self._connection.disconnect()
-        self._blocked = False
+        self._connection, self.blocked = None, False
         self._strike()
 
     def leave(self) -> str | None:
         """Stop waiting, and return a grant that was popped at the last moment."""
-        self._left = True
+        self.listed = False
         # If the server cannot be reached, it drops this waiter when its time in the list is over.
         with suppress(LockUnavailable, redis.RedisError):
-            self._leave(self._blocked)
-            return self._popped(GRACE) if self._blocked else None
+            self._leave(self.blocked)
+            return self._popped(GRACE) if self.blocked else None
         return None
 
     def __enter__(self) -> Self:
@@ -127,19 +130,20 @@ class Waiter:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         try:
-            if not isinstance(error, LockUnavailable) and not self._left and (self._blocked or not self.granted):
+            if not isinstance(error, LockUnavailable) and self.listed and (self.blocked or not self.granted):
                 self.leave()
             if self.grant is not None and not self.granted:
                 self._give_up(self.grant)
         finally:
             if self._connection is not None:
-                if self._blocked:
+                if self.blocked:
                     self._connection.disconnect()
-                self._pool.release(self._connection)
+                else:
+                    own_connections(self._pool).put(self._connection)
 
     def _popped(self, seconds: float) -> str | None:
         answer = self._connection.read_response(timeout=seconds, disconnect_on_error=False)
-        self._blocked = False
+        self.blocked = False
         if answer is None:  # the server's own timer ended the pop
             return None
         at, popped = (part if isinstance(part, str) else part.decode() for part in answer)

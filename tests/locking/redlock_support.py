@@ -67,7 +67,7 @@ class RedlockRecipe:
     def close(self) -> None:
         for client in self.clients:
             node = node_of(client.connection_pool)
-            while (connection := node.take()) is not None:
+            while (connection := node.take_idle()) is not None:
                 connection.disconnect()
             client.close()
 

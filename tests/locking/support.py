@@ -25,6 +25,7 @@ import redis
 from redis.connection import UnixDomainSocketConnection
 
 from locking import Lease, Lock, RedisLock, ReentrantLock
+from locking.local import _queues
 from locking.redis.waiting import Waiter
 from tests.waiting import PATIENCE, wait_for
 
@@ -344,8 +345,11 @@ class RedisTraces:
     client: redis.Redis
 
     def waiters(self, lock: Lock) -> int:
-        """Count the waiters that are listed and blocked."""
-        return min(self.client.zcard(f"lock:{{{lock.name}}}:waiters"), self.client.info("clients")["blocked_clients"])
+        """Count the waiters that are listed, and blocked or waiting for another thread of this process to be."""
+        key = f"lock:{{{lock.name}}}"
+        local = [len(queue) - 1 for name, queue in list(_queues.items()) if isinstance(name, tuple) and name[1] == key]
+        asleep = min(self.client.zcard(f"{key}:waiters"), self.client.info("clients")["blocked_clients"])
+        return asleep + (sum(local) if asleep else 0)
 
     def is_asleep(self, thread: int) -> bool:
         """Return whether the pop was sent: redis-py closes a connection that is interrupted while sending."""
@@ -375,11 +379,10 @@ class RedisTraces:
     def traces(self, lock: Lock) -> dict[str, int]:
         fence = f"lock:{{{lock.name}}}:fence".encode()  # not counted: it expires by itself
         keys = {key for key in self.client.scan_iter(f"lock:{{{lock.name}}}*") if key != fence}
-        pool = self.client.connection_pool
         return {
             "keys": len(keys),
             "in line": self.client.zcard(f"lock:{{{lock.name}}}:waiters"),
-            "connections in use": len(pool._in_use_connections),
+            "in line here": len(_queues),
             "blocked": self.client.info("clients")["blocked_clients"],
         }
 

@@ -15,7 +15,7 @@ import pytest
 import redis
 
 from locking import Lease, LockUnavailable, RedisLock
-from locking.redis import connection
+from locking.redis import connection, renewal
 from tests.locking import test_redis
 from tests.locking.conformance import SHORT, fails
 from tests.locking.support import Flawed, Patch, RedisRecipe
@@ -131,10 +131,8 @@ class TestWaitsForRenewal(Faulty):
 
     @pytest.fixture(autouse=True)
     def _waits(self, monkeypatch: Patch) -> None:
-        run = connection.RenewalConnection.run
-        monkeypatch.setattr(
-            connection.RenewalConnection, "run", lambda line, calls, seconds: run(line, calls, 20 * SHORT)
-        )
+        run = renewal.RenewalConnection.run
+        monkeypatch.setattr(renewal.RenewalConnection, "run", lambda line, calls, seconds: run(line, calls, 20 * SHORT))
 
 
 @fails(MISSED)
@@ -160,7 +158,7 @@ class TestRenewsOverItsFirstConnection(Faulty):
 
     @pytest.fixture(autouse=True)
     def _opens_one(self, monkeypatch: Patch) -> None:
-        connect, opened = connection.open_connection, list[Any]()
+        connect, opened = renewal.open_connection, list[Any]()
 
         def once(pool: Any, seconds: float) -> Any:
             if opened:
@@ -168,7 +166,7 @@ class TestRenewsOverItsFirstConnection(Faulty):
             opened.append(connect(pool, seconds))
             return opened[0]
 
-        monkeypatch.setattr(connection, "open_connection", once)
+        monkeypatch.setattr(renewal, "open_connection", once)
 
 
 @fails(SCRIPTS_LOST)

@@ -17,6 +17,7 @@ from locking import Lease, LockUnavailable, RedisLock, force_release, held
 from locking._ids import new_token
 from locking.lease import validity
 from locking.redis.lock import Refusal
+from locking.redis.own_connections import own_connections
 from locking.redis.waiting import Waiter
 from tests.locking import actors
 from tests.locking.conformance import BUSY
@@ -29,6 +30,7 @@ from tests.locking.support import (
     Pool,
     RedisRecipe,
     acquired,
+    clients_apart,
     paused,
     process,
 )
@@ -50,6 +52,13 @@ OVER = "1 1 over"
 def lock(client: redis.Redis) -> RedisLock:
     """Return a lock with a long TTL: only a wake-up can end a wait for it."""
     return RedisLock(client, "wait", ttl=60.0)
+
+
+@pytest.fixture
+def beside(recipe: RedisRecipe) -> Iterator[redis.Redis]:
+    """Yield a client whose waiters sleep on a connection of their own, as those of another process do."""
+    with clients_apart(recipe, 1) as (apart,):
+        yield apart.client
 
 
 @pytest.fixture
@@ -83,6 +92,7 @@ class Sleeper:
         leave, strike = partial(lock._leave, token), partial(lock._strike, token)
         pool = lock._client.connection_pool
         self.waiter = Waiter(pool, lock.name, self.bell, lock._wake, leave, strike, lock._give_up)
+        self.waiter.listed = True
         assert self.waiter.wait(0.01, 60.0) is None
 
     def give_up(self) -> None:
@@ -182,11 +192,18 @@ class TestHandOver:
 
     @pytest.mark.parametrize(("handed_on", "order"), [(True, [0, 1, 2]), (False, [2, 0, 1])])
     def test_the_order_outlives_the_holder(
-        self, client: redis.Redis, threads: Pool, flawed: Flawed, handed_on: bool, order: list[int]
+        self,
+        recipe: RedisRecipe,
+        client: redis.Redis,
+        threads: Pool,
+        flawed: Flawed,
+        handed_on: bool,
+        order: list[int],
     ) -> None:
         if not handed_on:
             flawed("acquire", "not holder and waited_for", "false")
-        assert self.served_after_a_crash(client, threads) == order
+        with clients_apart(recipe, 3) as apart:
+            assert self.served_after_a_crash(client, [one.client for one in apart], threads) == order
 
     def test_a_try_does_not_overtake_sleepers(self, lock: RedisLock, client: redis.Redis, threads: Pool) -> None:
         client.set(KEY, "a holder who dies")
@@ -197,12 +214,12 @@ class TestHandOver:
         assert turn.result(PATIENCE) > 0
 
     @staticmethod
-    def served_after_a_crash(client: redis.Redis, threads: Pool) -> list[int]:
+    def served_after_a_crash(client: redis.Redis, waiting: list[redis.Redis], threads: Pool) -> list[int]:
         client.set(KEY, "a holder who dies")
         served: list[int] = []
 
         def turn(place: int, ttl: float) -> None:
-            with RedisLock(client, "wait", ttl=ttl).hold(timeout=2 * PATIENCE):
+            with RedisLock(waiting[place], "wait", ttl=ttl).hold(timeout=2 * PATIENCE):
                 served.append(place)
 
         turns = []
@@ -353,12 +370,14 @@ class TestTimeOfAGrant:
         with RedisLock(client, "wait").hold(timeout=0):
             assert lock._accept(OVER, token, refused.asked) is None
 
-    def test_an_unusable_grant_goes_on(self, client: redis.Redis, threads: Pool, monkeypatch: Patch) -> None:
+    def test_an_unusable_grant_goes_on(
+        self, client: redis.Redis, beside: redis.Redis, threads: Pool, monkeypatch: Patch
+    ) -> None:
         plain = RedisLock(client, "wait", ttl=60.0, renew=False)
         lease = plain.acquire()
         renews = threads.submit(take_turn, RedisLock(client, "wait", ttl=60.0))
         wait_for(lambda: blocked(client) == 1)
-        turn = threads.submit(take_turn, plain)
+        turn = threads.submit(take_turn, RedisLock(beside, "wait", ttl=60.0, renew=False))
         wait_for(lambda: blocked(client) == 2)
 
         def fail(thread: threading.Thread) -> None:
@@ -404,7 +423,7 @@ class TestLateGrant:
         assert turn.result(PATIENCE) > lease.fence
 
     def test_an_interrupt_with_a_grant_hands_it_on(
-        self, lock: RedisLock, client: redis.Redis, threads: Pool, monkeypatch: Patch
+        self, lock: RedisLock, client: redis.Redis, beside: redis.Redis, threads: Pool, monkeypatch: Patch
     ) -> None:
         lease, accept = lock.acquire(), RedisLock._accept
         hit: list[str] = []
@@ -418,7 +437,7 @@ class TestLateGrant:
         monkeypatch.setattr(RedisLock, "_accept", interrupted)
         first = threads.submit(take_turn, lock)
         wait_for(lambda: blocked(client) == 1)
-        turn = threads.submit(take_turn, lock)
+        turn = threads.submit(take_turn, RedisLock(beside, "wait", ttl=60.0))
         wait_for(lambda: blocked(client) == 2)
         lease.release()
         assert turn.result(PATIENCE) > lease.fence
@@ -616,14 +635,14 @@ class TestLeaving:
             connection = sleeper.waiter._connection
             sleeper.give_up()
             assert not client.exists(WAITERS, WAKE, sleeper.bell)
-            assert connection in client.connection_pool._available_connections
+            assert connection in own_connections(client.connection_pool)._idle
             assert connection.is_connected
             assert connection.can_read() is False
 
     def test_a_grant_without_a_wake_ends_the_wait(self, client: redis.Redis) -> None:
         client.set(KEY, "a holder who dies", px=300)
         with RedisLock(client, "wait", ttl=60.0).hold(timeout=PATIENCE):
-            connections = client.connection_pool._available_connections
+            connections = own_connections(client.connection_pool)._idle
             assert [connection.is_connected for connection in connections] == [True, True]
             assert blocked(client) == 0
             assert set(client.scan_iter()) == {KEY.encode(), b"lock:{wait}:fence"}
@@ -644,7 +663,7 @@ class TestLeaving:
             client.client_kill_filter(_id=sleeping["id"])
             with pytest.raises(LockUnavailable, match="cut"):
                 attempt.result(PATIENCE)
-        assert client.connection_pool._in_use_connections == set()
+        assert blocked(client) == 0
 
     def test_a_grant_without_a_watchdog_thread_is_undone(self, client: redis.Redis, monkeypatch: Patch) -> None:
         def fail(thread: threading.Thread) -> None:

@@ -19,6 +19,7 @@ from redis.retry import Retry
 from locking import Lease, LeaseLost, LockTimeout, LockUnavailable, RedisLock
 from locking.redis.connection import ScriptCall
 from locking.redis.lease import RedisLease
+from locking.redis.own_connections import own_connections
 from locking.redis.waiting import GRACE
 from servers.valkey import Valkey
 from tests.locking.conformance import LONG, RENEWED
@@ -271,7 +272,7 @@ class TestLostAnswers:
         lock.acquire().release()
         with paused(own_valkey.child.pid), pytest.raises(LockUnavailable):
             lock.acquire()
-        assert [connection.is_connected for connection in client.connection_pool._available_connections] == [False]
+        assert own_connections(client.connection_pool).take_idle() is None
 
     def test_a_server_that_is_gone_is_said_to_be(self, own_valkey: Valkey) -> None:
         client = impatient(own_valkey.url)
@@ -305,7 +306,7 @@ class TestLostAnswers:
         with lock.hold(timeout=0) as lease:  # the connection is open now
             lease.check()
 
-    def test_a_late_confirmation_is_given_back(self, client: redis.Redis, monkeypatch: Patch) -> None:
+    def test_a_late_confirmation_is_given_back(self, connect: Connect, client: redis.Redis, monkeypatch: Patch) -> None:
         clock = Clock()
         holder = RedisLock(client, "slow", ttl=2 * LONG).acquire()  # another TTL, so that the waiter confirms the grant
         slow = RedisLock(client, "slow", ttl=LONG, clock=clock)
@@ -319,28 +320,12 @@ class TestLostAnswers:
         with ThreadPoolExecutor(2) as threads:
             first = threads.submit(slow.acquire)
             wait_for(lambda: client.info("clients")["blocked_clients"] == 1)
-            second = threads.submit(RedisLock(client, "slow", ttl=LONG).acquire, timeout=PATIENCE)
+            second = threads.submit(RedisLock(connect(), "slow", ttl=LONG).acquire, timeout=PATIENCE)
             wait_for(lambda: client.info("clients")["blocked_clients"] == 2)
             holder.release()
             with pytest.raises(LockUnavailable, match="too late"):
                 first.result(PATIENCE)
             assert second.result().release() is True
-
-    def test_an_exhausted_pool_is_said_to_be(self, connect: Connect) -> None:
-        small = connect(max_connections=1)
-        taken = small.connection_pool.get_connection()
-        with pytest.raises(LockUnavailable, match="max_connections"):
-            RedisLock(small, "pool").acquire()
-        small.connection_pool.release(taken)
-
-    def test_an_exhausted_pool_does_not_stop_renewal(self, connect: Connect) -> None:
-        small = connect(max_connections=1)
-        lease = RedisLock(small, "pool", ttl=RENEWED).acquire()
-        taken = small.connection_pool.get_connection()
-        renew(lease)
-        lease.check()
-        small.connection_pool.release(taken)
-        assert lease.release() is True
 
 
 CLIENTS = {

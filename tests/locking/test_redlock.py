@@ -490,7 +490,7 @@ class TestLateGrants:
         self, make: Make, clients: Clients, nodes: Nodes, monkeypatch: Patch
     ) -> None:
         lease, node = make(renew=False).acquire(), node_of(clients[0].connection_pool)
-        while (connection := node.take()) is not None:
+        while (connection := node.take_idle()) is not None:
             connection.disconnect()
         node.silent = True  # so that the ballot does not wait for it
         connect, put = nodes_module.open_connection, RedlockNode.put
@@ -503,7 +503,7 @@ class TestLateGrants:
         def put_and_taken(to: RedlockNode, connection: Any) -> None:
             put(to, connection)
             if to is node:
-                taken.append(to.take())
+                taken.append(to.take_idle())
 
         monkeypatch.setattr(nodes_module, "open_connection", late)
         monkeypatch.setattr(RedlockNode, "put", put_and_taken)

@@ -15,7 +15,8 @@ from redis.retry import Retry
 
 from locking import Capabilities, Lease, Lock, RedisLock
 from locking.lease import validity
-from locking.redis.connection import RenewalConnection, ScriptCall
+from locking.redis.connection import ScriptCall
+from locking.redis.renewal import RenewalConnection
 from locking.renewal import RETRY_SECONDS, Watchdog, watchdog
 from servers.valkey import Valkey
 from tests.locking.conformance import RENEWED

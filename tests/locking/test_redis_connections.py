@@ -1,0 +1,224 @@
+"""Tests of the connections of RedisLock: waiters share few, and a release never waits for one of the client's pool."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, suppress
+from typing import Any
+
+import pytest
+import redis
+
+from locking import LockTimeout, LockUnavailable, RedisLock
+from locking.local import QueuePlace, _queues
+from locking.redis import own_connections as own_module
+from locking.redis.own_connections import MOST_IDLE, own_connections
+from servers.valkey import Valkey
+from tests.locking.conformance import LONG, RENEWED
+from tests.locking.support import paused, renew, run_threads, socket_of
+from tests.waiting import PATIENCE, wait_for
+
+Make = Callable[..., redis.Redis]
+
+WAITERS = 100
+
+
+@pytest.fixture
+def default(valkey: Valkey, client: redis.Redis) -> Iterator[redis.Redis]:
+    """Yield a client with redis-py's own limit of 100 connections."""
+    with redis.Redis(unix_socket_path=socket_of(valkey.url)) as made:
+        yield made
+
+
+@pytest.fixture
+def tiny(valkey: Valkey, client: redis.Redis) -> Iterator[redis.Redis]:
+    """Yield a client of four connections, whose pool lets callers wait for one for 20 seconds."""
+    pool = redis.BlockingConnectionPool.from_url(valkey.url, max_connections=4, timeout=20)
+    with redis.Redis(connection_pool=pool) as made:
+        yield made
+
+
+def connected(client: redis.Redis) -> int:
+    return int(client.info("clients")["connected_clients"])
+
+
+def listed(client: redis.Redis) -> int:
+    return int(client.zcard("lock:{crowd}:waiters"))
+
+
+def asleep(client: redis.Redis) -> int:
+    return int(client.info("clients")["blocked_clients"])
+
+
+def used_up(client: redis.Redis) -> ExitStack:
+    """Take all connections of the client's pool until the returned stack is closed."""
+    pool, stack = client.connection_pool, ExitStack()
+    for _ in range(pool.max_connections):
+        stack.callback(pool.release, pool.get_connection())
+    return stack
+
+
+class TestManyWaiters:
+    @pytest.mark.parametrize("kind", ["default", "tiny"])
+    def test_they_share_a_connection_and_the_holder_releases(
+        self, client: redis.Redis, kind: str, request: pytest.FixtureRequest
+    ) -> None:
+        crowded: redis.Redis = request.getfixturevalue(kind)
+        lock = RedisLock(crowded, "crowd", ttl=60.0, renew=False)
+        turns: list[int] = []
+
+        def wait() -> None:
+            with lock.hold(timeout=2 * PATIENCE) as lease:
+                turns.append(lease.fence or 0)
+
+        with ThreadPoolExecutor(WAITERS) as threads:
+            lease = lock.acquire()
+            waiting = [threads.submit(wait) for _ in range(WAITERS)]
+            wait_for(lambda: (queued(), asleep(client)) == (WAITERS, 1))
+            assert crowded.ping()
+            began = time.monotonic()
+            assert lease.release() is True
+            assert time.monotonic() - began < 1.0
+            for one in waiting:
+                one.result(PATIENCE)
+        assert turns == sorted(turns)
+        assert len(set(turns)) == WAITERS
+        assert connected(client) <= MOST_IDLE + 10
+
+    def test_those_without_a_turn_are_refused_in_time(self, default: redis.Redis, client: redis.Redis) -> None:
+        lock = RedisLock(default, "crowd", ttl=60.0)
+
+        def wait() -> float:
+            began = time.monotonic()
+            with pytest.raises(LockTimeout), lock.hold(timeout=0.5):
+                pytest.fail("two hold it")
+            return time.monotonic() - began
+
+        with lock.hold():
+            assert min(run_threads(*[wait] * 150)) >= 0.5
+            assert (listed(client), asleep(client)) == (0, 0)
+
+    def test_they_are_served_in_order(self, default: redis.Redis, client: redis.Redis) -> None:
+        lock, served = RedisLock(default, "crowd", ttl=60.0), list[int]()
+
+        def wait(place: int) -> None:
+            with lock.hold(timeout=PATIENCE):
+                served.append(place)
+
+        with ThreadPoolExecutor(8) as threads, lock.hold():
+            for place in range(8):
+                threads.submit(wait, place)
+                wait_for(lambda count=place + 1: queued() == count)
+        assert served == list(range(8))
+
+    def test_two_locks_do_not_wait_for_each_other(self, default: redis.Redis, client: redis.Redis) -> None:
+        one, other = (RedisLock(default, name, ttl=60.0) for name in ("crowd", "free"))
+        with ThreadPoolExecutor(2) as threads, one.hold(), other.hold() as lease:
+            held_up = threads.submit(one.acquire, timeout=PATIENCE)
+            waiting = threads.submit(other.acquire, timeout=PATIENCE)
+            wait_for(lambda: asleep(client) == 2)
+            lease.release()
+            assert waiting.result(PATIENCE).release() is True
+            assert not held_up.done()
+        assert held_up.result(PATIENCE).release() is True
+
+    @pytest.mark.parametrize("asks_first", [True, False])
+    def test_whoever_becomes_first_is_listed_before_it_sleeps(
+        self, default: redis.Redis, client: redis.Redis, asks_first: bool
+    ) -> None:
+        """A release wakes nobody else: a waiter that has not asked, or whose entry has expired, asks first."""
+        lock, place = RedisLock(default, "crowd", ttl=0.5), QueuePlace((default.connection_pool, "lock:{crowd}"))
+        with ThreadPoolExecutor(1) as threads, place:
+            holder = RedisLock(client, "crowd", ttl=60.0).acquire()
+            if not asks_first:
+                place.wait_for_turn(time.monotonic())
+            late = threads.submit(lock.acquire, timeout=PATIENCE)
+            if asks_first:
+                wait_for(lambda: asleep(client) == 1)
+            else:
+                wait_for(lambda: queued() == 2)
+                assert listed(client) == 0
+                place.leave()
+                wait_for(lambda: asleep(client) == 1)
+            assert listed(client) == 1
+            assert holder.release() is True
+            assert late.result(PATIENCE).release() is True
+
+    def test_a_server_that_is_gone_is_reported_to_all_at_once(self, own_valkey: Valkey) -> None:
+        with redis.Redis.from_url(own_valkey.url, retry=None) as gone:
+            own_valkey.child.kill()
+
+            def refused() -> None:
+                with pytest.raises(LockUnavailable):
+                    RedisLock(gone, "crowd").acquire()
+
+            run_threads(*[refused] * 20)
+
+    def test_a_fork_starts_with_connections_of_its_own(self, default: redis.Redis) -> None:
+        RedisLock(default, "crowd").acquire().release()
+        own = own_connections(default.connection_pool)
+        assert len(own._idle) == 1
+        own._pid = 0  # as in a child
+        assert own.take_idle() is None
+
+
+class TestUsedUpPool:
+    def test_it_stops_neither_acquire_nor_renewal_nor_release(self, tiny: redis.Redis) -> None:
+        with used_up(tiny):
+            lock = RedisLock(tiny, "pool", ttl=RENEWED)
+            with lock.hold() as lease:
+                renew(lease)
+                assert run_threads(lambda: lock.acquire(timeout=0.1)) == [None]
+            assert lease.release() is False
+
+    def test_idle_connections_are_few(self, default: redis.Redis, client: redis.Redis) -> None:
+        own, pool = own_connections(default.connection_pool), default.connection_pool
+        opened = [own_module.open_connection(pool) for _ in range(MOST_IDLE + 5)]
+        for connection in opened:
+            own.put(connection)
+        assert sum(connection.is_connected for connection in opened) == MOST_IDLE
+
+
+class TestInterrupted:
+    """A connection that is not given back is closed with its last reference: nothing counts it as used for ever."""
+
+    @pytest.mark.parametrize("method", ["send_command", "read_response"])
+    def test_a_call_leaves_no_connection_open(self, client: redis.Redis, valkey: Valkey, method: str) -> None:
+        class Interrupted(redis.UnixDomainSocketConnection):
+            armed = False
+
+        def interrupt(self: Any, *args: Any, **options: Any) -> Any:
+            if Interrupted.armed:
+                Interrupted.armed = False
+                raise KeyboardInterrupt
+            return getattr(redis.UnixDomainSocketConnection, method)(self, *args, **options)
+
+        setattr(Interrupted, method, interrupt)
+        with redis.Redis.from_url(valkey.url, connection_class=Interrupted, max_connections=1) as single:
+            lock = RedisLock(single, "cut short", ttl=LONG)
+            lock.acquire().release()
+            before = connected(client)
+            for _ in range(3):
+                Interrupted.armed = True
+                with pytest.raises(KeyboardInterrupt):
+                    lock.acquire()
+                wait_for(lambda: connected(client) <= before, "the connection to be closed")
+            with lock.hold(timeout=0):
+                pass
+
+    def test_a_failover_closes_the_idle_ones(self, own_valkey: Valkey) -> None:
+        with redis.Redis.from_url(own_valkey.url, socket_timeout=0.2, retry=None) as client:
+            lock = RedisLock(client, "gone")
+            lease = lock.acquire()
+            own = own_connections(client.connection_pool)
+            own.put(own_module.open_connection(client.connection_pool))
+            with paused(own_valkey.child.pid), suppress(LockUnavailable):
+                lease.release()
+            assert own._idle == []
+
+
+def queued() -> int:
+    """Return how many threads of this process wait for the lock."""
+    return sum(len(queue) for (_, key), queue in list(_queues.items()) if key == "lock:{crowd}")
