@@ -24,6 +24,7 @@ from types import TracebackType
 from typing import Self, cast
 from urllib.parse import quote
 
+from locking._once import Once
 from locking.errors import LockUnavailable
 from locking.lease import Lease
 from locking.lock import Capabilities, Lock, wait_timeout
@@ -39,7 +40,7 @@ LONGEST_PAUSE = 0.05
 PAUSE_PER_WAIT = 0.1
 """Pause between two attempts as a fraction of the time waited so far. Polling then adds about a tenth to a wait."""
 
-_mutex = threading.RLock()
+_mutex = Once(lambda: threading.RLock())
 """Guards `_queues` and `_files`. Re-entrant: the garbage collector may end a lease while this thread holds it."""
 
 _queues: defaultdict[Hashable, deque[QueuePlace]] = defaultdict(deque)
@@ -71,8 +72,8 @@ class ThreadLock(Lock):
     thread that has waited longest, so a newcomer cannot overtake it. A forked child starts with all names free, because
     its parent's leases belong to the parent.
 
-    The lease does not expire, cannot be lost, and has no fence. Under gevent, if `threading` is patched before this
-    module is imported, the lock also excludes greenlets.
+    The lease does not expire, cannot be lost, and has no fence. Under gevent, if `threading` is patched before the
+    first lock of the process is acquired, the lock also excludes greenlets.
 
     Args:
         name: what is locked.
@@ -138,13 +139,13 @@ class QueuePlace:
 
     def wait_for_turn(self, deadline: float) -> bool:
         """Join the queue, and return whether this place became first by `deadline`. If not, leave the queue."""
-        with _mutex:
+        with _mutex():
             # One expression: a signal handler or finalizer that leaves the queue in between would remove it.
             _queues[self._name].append(self)
             first = _queues[self._name][0] is self
         if not first and (left := deadline - time.monotonic()) > 0:
             self._wake.acquire(timeout=min(left, threading.TIMEOUT_MAX))
-        with _mutex:
+        with _mutex():
             first = _queues[self._name][0] is self
             if not first:
                 self.leave()
@@ -152,7 +153,7 @@ class QueuePlace:
 
     def leave(self) -> bool:
         """Leave the queue, and return whether this place was still in it. May be called more than once."""
-        with _mutex:
+        with _mutex():
             queue = _queues[self._name]
             was_queued = self in queue
             try:
@@ -229,7 +230,7 @@ class ProcessLock(Lock):
         """Open the file for this attempt alone: `flock` excludes other openings of a file, not other processes."""
         try:
             # Holds the mutex so that no fork happens in between: a child must know every file that it has to close.
-            with _mutex:
+            with _mutex():
                 file = FileIO(self._path, "a")
                 _files.add(file)
                 return file
@@ -270,7 +271,7 @@ class ProcessLease(LocalLease):
 
 def _close(file: FileIO) -> bool:
     """Unlock and close the file, and return whether it was open."""
-    with _mutex:
+    with _mutex():
         if file.closed:
             return False
         try:
@@ -292,7 +293,11 @@ def _drop_inherited() -> None:
     for file in _files:
         file.close()
     _files.clear()
-    _mutex.release()
+    _mutex().release()
 
 
-os.register_at_fork(before=_mutex.acquire, after_in_parent=_mutex.release, after_in_child=_drop_inherited)
+os.register_at_fork(
+    before=lambda: _mutex().acquire(),
+    after_in_parent=lambda: _mutex().release(),
+    after_in_child=_drop_inherited,
+)

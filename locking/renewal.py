@@ -16,6 +16,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+from locking._once import Once
+
 if TYPE_CHECKING:
     from locking.lease import Lease
 
@@ -75,13 +77,21 @@ class Watchdog:
     def reset(self) -> None:
         """Forget all leases. A forked child calls this, because inherited leases belong to the parent."""
         # Re-entrant: the garbage collector may run a finalizer that releases a lease while this thread holds the lock.
-        self._condition = threading.Condition(threading.RLock())
+        self._make_condition = Once(lambda: threading.Condition(threading.RLock()))
         # Keeps a caller of `tick` from using a renewer's connection at the same time as the thread.
-        self._ticking = threading.RLock()
+        self._make_ticking = Once(lambda: threading.RLock())
         self._watched: dict[str, _Watched] = {}
         self._renewers: dict[Renewer, Renewer] = {}
         self._thread: threading.Thread | None = None
         self._wakes_at = math.inf
+
+    @property
+    def _condition(self) -> threading.Condition:
+        return self._make_condition()
+
+    @property
+    def _ticking(self) -> threading.RLock:
+        return self._make_ticking()
 
     def watch(self, lease: Lease, renewer: Renewer | None) -> None:
         """Renew `lease` until it is forgotten, lost or collected, and call its `on_lost` when its lifetime is over.

@@ -492,11 +492,12 @@ class AcrossProcessesConformance(LockConformance):
         for pipe in pipes:
             pipe.send("go")
 
-    def test_greenlets_each_own_a_lease(self, recipe: Recipe, name: str, tmp_path: Any) -> None:
+    @pytest.mark.parametrize("patched", ["first", "late"])
+    def test_greenlets_each_own_a_lease(self, recipe: Recipe, name: str, tmp_path: Any, patched: str) -> None:
         """Runs in a separate process, because gevent patches the whole process."""
         recipe.cell(name).write(0)
         subprocess.run(
-            [sys.executable, "-m", "tests.locking.greenlets"],
+            [sys.executable, "-m", "tests.locking.greenlets", patched],
             input=actors.pickled((recipe, name, self.OPTIONS)),
             check=True,
             timeout=2 * PATIENCE,

@@ -1,11 +1,18 @@
-"""Program: twenty greenlets add one under a lock. Separate, because gevent patches the whole process."""
+"""Program: twenty greenlets add one under a lock. Separate, because gevent patches the whole process.
+
+With the argument `late`, gevent patches it after `locking` was imported.
+"""
+
+import sys
+
+if "late" in sys.argv:
+    import locking.postgres  # noqa: F401
 
 from gevent import monkey
 
 monkey.patch_all()
 
 import pickle  # noqa: E402
-import sys  # noqa: E402
 
 import gevent  # noqa: E402
 
