@@ -83,7 +83,7 @@ def test_a_wrong_comparison_in_the_stock_script_is_found(sandbox: Sandbox, monke
 
 
 class OwnLocks(RedisLockWorkload):
-    """Each client has its own lock, and reports at the end whether it still holds it."""
+    """Each client has a lock of its own, and says in the end whether it still holds it."""
 
     def work(self, name: str, client: Any, lock: Lock) -> str:
         lease = RedisLock(client, name, ttl=TTL, clock=self.sandbox.clock).acquire()

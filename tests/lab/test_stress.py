@@ -129,7 +129,7 @@ def test_a_waiting_client_may_crash_at_the_step_of_another(sandbox: Sandbox, mon
 
 
 class Sleepers(RedisLockWorkload):
-    """Clients that sleep a few times before they enter: for longer than a run may be stuck, but with few looks."""
+    """Clients that sleep a few times before they enter: longer than a run may be stuck, but in fewer looks."""
 
     def work(self, name: str, client: Any, lock: Any) -> str:
         for _ in range(LOOKS - 1):
