@@ -168,6 +168,8 @@ def test_what_a_step_begins_ends_in_it(sandbox: Sandbox, monkeypatch: pytest.Mon
 
 # A Redis that restarts
 
+"""A has taken the last unit from the counter in Redis, which has lost that."""
+
 
 @pytest.fixture
 def restarting(sandbox: Sandbox) -> RestartingSandbox:
