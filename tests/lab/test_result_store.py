@@ -81,7 +81,7 @@ DAMAGED = ["", "{", "[]", "null", '"text"', '{"no-lock": {"broken": 1', '{"no-lo
 @pytest.mark.django_db
 @pytest.mark.usefixtures("stages")
 @pytest.mark.parametrize("text", DAMAGED)
-def test_a_damaged_file_counts_as_none(folder: Path, text: str) -> None:
+def test_a_damaged_file_counts_as_none(folder: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     witness.FOLDER.mkdir()
     witness.TRACES.mkdir()
     for path in (
@@ -100,6 +100,8 @@ def test_a_damaged_file_counts_as_none(folder: Path, text: str) -> None:
     assert stored is not None
     assert stored.items() >= {**LINE, "source": witness.behaviour_of_stress("no-lock"), "outdated": False}.items()
     assert {"made", "machine"} <= {*stored}
+    monkeypatch.setattr(witness, "behaviour_of_stress", lambda slug: "another")
+    assert (witness.stress("no-lock") or {})["outdated"]
 
 
 def test_an_unreadable_file_counts_as_none(folder: Path) -> None:

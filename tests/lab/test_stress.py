@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
@@ -15,10 +13,10 @@ from lab.claims.attempt import LOOKS, PAUSES, STUCK_AFTER, Attempt, RunningClock
 from lab.claims.client import Client
 from lab.claims.gate import Gate
 from lab.claims.stress import FEW, MANY, QUICK, tries_of
-from lab.explorer.actor import Actor, current_actor
-from lab.explorer.terms import Job, Violation
+from lab.explorer.actor import current_actor
+from lab.explorer.terms import Violation
 from lab.ladder.catalogue import LADDER
-from lab.sandbox import hooks
+from lab.sandbox.hooks import StoppingSession
 from lab.sandbox.sandbox import Sandbox
 from lab.workloads.base import sleep
 from lab.workloads.lock import RedisLockWorkload
@@ -144,35 +142,16 @@ def test_a_few_looks_in_vain_are_not_stuck(sandbox: Sandbox) -> None:
         assert attempt.play() is None
 
 
-class ThirdLook(hooks.Notification):
-    """A notification that arrives at the third look, and records which actor looks."""
+def test_looking_for_a_notification_is_no_step(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    looked: list[object] = []
 
-    def __init__(self) -> None:
-        self.looked: list[object] = []
+    def arrived(session: StoppingSession, look: Any = StoppingSession.arrived) -> bool:
+        looked.append(current_actor())
+        return bool(look(session))
 
-    def arrived(self) -> bool:
-        self.looked.append(current_actor())
-        return len(self.looked) == 3
-
-
-class Listeners(RedisLockWorkload):
-    """Clients that listen before they sell."""
-
-    def prepare(self) -> Mapping[str, Job]:
-        self.notifications = {name: ThirdLook() for name in self.names}
-        return super().prepare()
-
-    def work(self, name: str, client: Any, lock: Any) -> str:
-        cast("Actor", current_actor()).listen(self.notifications[name], math.inf)
-        return super().work(name, client, lock)
-
-
-def test_looking_for_a_notification_is_no_step(sandbox: Sandbox) -> None:
-    experiment = lock_experiment(Listeners)(LADDER["renewal"], sandbox, "AB")
-    with running_clock(sandbox):
-        assert Attempt(experiment, "", 1).play() is None
-    looked = [each.looked for each in cast("Listeners", experiment.workload).notifications.values()]
-    assert looked == [[None] * 3] * 2
+    monkeypatch.setattr(StoppingSession, "arrived", arrived)
+    next(attempt for attempt in attempts("lock-table-insert", sandbox, ENOUGH) if looked)
+    assert set(looked) == {None}
 
 
 def test_only_one_thread_closes_the_gate() -> None:
@@ -234,17 +213,3 @@ def test_every_rung_has_a_stored_stress_run_that_fits_its_claim() -> None:
     assert {*lines} == {*LADDER}
     assert all((line["broken"] > 0) == (LADDER[slug].claim == "flawed") for slug, line in lines.items())
     assert all(line["tries"] >= FEW for line in lines.values())
-
-
-def test_a_stored_rate_is_out_of_date_when_the_source_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(witness, "STRESS", tmp_path / "stress.json")
-    assert witness.stress("no-lock") is None
-    witness.store_stress(LADDER["no-lock"], {"broken": 17, "tries": 500})
-    stored = witness.stress("no-lock")
-    assert stored is not None
-    assert (stored["broken"], stored["tries"], stored["outdated"]) == (17, 500, False)
-    assert witness.stress("renewal") is None
-    monkeypatch.setattr(witness, "behaviour_of_stress", lambda slug: "another")
-    changed = witness.stress("no-lock")
-    assert changed is not None
-    assert changed["outdated"]
