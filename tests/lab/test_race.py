@@ -26,6 +26,7 @@ from lab.site.race.start import race_lock, start_race
 from lab.site.race.state import Race, Racer
 from servers import ServerError
 from shop.models import Order, Product, Sale
+from tests.servers.support import processes_in
 from tests.waiting import wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.django_db(transaction=True), pytest.mark.timeout(180)]
@@ -50,17 +51,7 @@ def wait_until_no_race_runs() -> None:
 
 def processes() -> list[psutil.Process]:
     """Return every process that runs for a race."""
-    ours = str(isolation.folder(child.FOLDER).path)
-    found = []
-    for process in psutil.process_iter():
-        try:
-            if process.status() != psutil.STATUS_ZOMBIE and (
-                process.environ().get("RUN_FOLDER") == ours or ours in " ".join(process.cmdline())
-            ):
-                found.append(process)
-        except (psutil.NoSuchProcess, psutil.AccessDenied, psutil.ZombieProcess):
-            continue
-    return found
+    return processes_in(isolation.folder(child.FOLDER).path)
 
 
 def assert_nothing_is_left() -> None:

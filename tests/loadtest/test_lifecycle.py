@@ -9,7 +9,6 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -18,6 +17,7 @@ import pytest
 from loadtest.local_shop import free_port
 from servers import RunFolder
 from tests.loadtest.conftest import CHECKOUT, Manage
+from tests.servers.support import of_each, processes_in
 from tests.waiting import wait_for
 
 pytestmark = pytest.mark.slow
@@ -50,16 +50,9 @@ def start(environment: dict[str, str], folder: Path, *arguments: str) -> subproc
     )
 
 
-def processes_of(folder: Path) -> list[str]:
-    """Return the live processes that have the run folder in their command line or environment."""
-    found = []
-    for process in psutil.process_iter():
-        with suppress(psutil.Error):
-            command = " ".join(process.cmdline())
-            named = str(folder) in command or process.environ().get("RUN_FOLDER") == str(folder)
-            if named and process.pid != os.getpid() and process.status() != psutil.STATUS_ZOMBIE:
-                found.append(f"{process.pid} {command}")
-    return found
+def commands_in(folder: Path) -> str:
+    """Return the command lines of the processes of a run folder; "" when there are none."""
+    return "\n".join(" ".join(parts) for parts in of_each(psutil.Process.cmdline, processes_in(folder)))
 
 
 def sockets_of(folder: Path) -> list[str]:
@@ -71,11 +64,11 @@ def test_an_interrupted_rush_leaves_no_process(
     environment: dict[str, str], own_folder: Path, number: signal.Signals
 ) -> None:
     rush = start(environment, own_folder, "rush", "--stock", "20000", "--clients", "20")
-    wait_for(lambda: any("locust" in line for line in processes_of(own_folder)), timeout=60)
+    wait_for(lambda: "locust" in commands_in(own_folder), timeout=60)
     os.kill(rush.pid, number)
     output, _ = rush.communicate(timeout=60)
 
-    wait_for(lambda: processes_of(own_folder) == [], timeout=30)
+    wait_for(lambda: commands_in(own_folder) == "", timeout=30)
     if number == signal.SIGINT:
         assert sockets_of(own_folder) == []
         assert rush.returncode == 2
@@ -92,7 +85,7 @@ def test_the_demo_shows_its_table_and_serves_until_ctrl_c(environment: dict[str,
         lines.append(line)
         if "another burst" in line:
             break
-    running = " ".join(processes_of(own_folder))
+    running = commands_in(own_folder)
     assert all(part in running for part in ("granian", "worker", "beat", "postgres", "valkey"))
     os.kill(demo.pid, signal.SIGINT)
     demo.communicate(timeout=60)
@@ -105,7 +98,7 @@ def test_the_demo_shows_its_table_and_serves_until_ctrl_c(environment: dict[str,
     for part in ("postgres  up, version 18", f"http://127.0.0.1:{port}/admin/", "password", "tables of the lab"):
         assert part in output
     assert demo.returncode == 0
-    wait_for(lambda: processes_of(own_folder) == [], timeout=30)
+    wait_for(lambda: commands_in(own_folder) == "", timeout=30)
     assert sockets_of(own_folder) == []
 
 

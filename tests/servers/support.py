@@ -1,5 +1,6 @@
 """Helpers: scripts that run servers, and looking at processes."""
 
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterable
@@ -56,6 +57,17 @@ def processes_naming(*marks: object) -> list[psutil.Process]:
     for process in psutil.process_iter():
         with suppress(psutil.Error):
             if any(str(mark) in part for part in process.cmdline() for mark in marks):
+                found.append(process)
+    return found
+
+
+def processes_in(folder: Path) -> list[psutil.Process]:
+    """Return the live processes that have the path of a run folder in their command line or environment."""
+    found = []
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            named = str(folder) in " ".join(process.cmdline()) or process.environ().get("RUN_FOLDER") == str(folder)
+            if named and process.pid != os.getpid() and not gone(process):
                 found.append(process)
     return found
 
