@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 
+import pytest
+
+from servers import zookeeper as zookeeper_server
 from tests.locking.conftest import running_valkey
 from tests.locking.etcd_support import running_etcd
 from tests.locking.zookeeper_support import running_zookeeper
+
+needs_zookeeper = pytest.mark.skipif(
+    not zookeeper_server.available() and not os.environ.get("CI"),
+    reason="ZooKeeper is not installed; on Debian: apt-get install zookeeper default-jre-headless",
+)
 
 
 @contextmanager

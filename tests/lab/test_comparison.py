@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import html
 import json
-import os
 import re
 from pathlib import Path
 from typing import Any
@@ -20,8 +19,8 @@ from lab.ladder.catalogue import LADDER
 from lab.management.commands.compare import Command
 from lab.site.comparison.advice import ARGUMENTS
 from lab.site.comparison.links import links_to_comparison
-from servers import zookeeper
 from tests.lab.comparison_support import STORED
+from tests.lock_servers import needs_zookeeper
 
 PAGE = "/lab/comparison/"
 MISSING = "This has not been measured yet."
@@ -86,8 +85,6 @@ def test_every_figure_is_shown_and_the_fastest_comes_first(file: Path) -> None:
     ("query", "names"),
     [
         ("?locks=name", "redis redis-py thread"),
-        ("?locks=-name", "thread redis-py redis"),
-        ("?locks=p50_ms", "thread redis redis-py"),
         ("?locks=-p50_ms", "redis-py redis thread"),
         ("?locks=fairness", "redis-py redis thread"),
         ("?locks=recovery_s", "redis redis-py thread"),
@@ -180,10 +177,7 @@ def test_rungs_and_their_rows_link_to_each_other() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(
-    not zookeeper.available() and not os.environ.get("CI"),
-    reason="ZooKeeper is not installed; on Debian: apt-get install zookeeper default-jre-headless",
-)
+@needs_zookeeper
 def test_the_command_stores_what_it_measures_and_keeps_the_rest(
     file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -17,6 +17,7 @@ from loadtest.bench.lock_sessions import TTL
 from locking import Lease
 from locking.renewal import watchdog
 from servers import zookeeper
+from tests.lock_servers import needs_zookeeper
 
 pytestmark = pytest.mark.slow
 
@@ -24,11 +25,6 @@ FIGURES = {
     *("pair_us", "handoff_p50_ms", "handoff_p95_ms", "handoff_p99_ms", "greedy_min", "greedy_max"),
     *("commands_per_pair", "idle_commands_per_s"),
 }
-
-needs_zookeeper = pytest.mark.skipif(
-    not zookeeper.available() and not os.environ.get("CI"),
-    reason="ZooKeeper is not installed; on Debian: apt-get install zookeeper default-jre-headless",
-)
 
 
 def bench(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:

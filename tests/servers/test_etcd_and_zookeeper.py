@@ -16,13 +16,10 @@ from servers.etcd import Etcd
 from servers.folder import unprivileged_user
 from servers.status import Status
 from servers.zookeeper import ZooKeeper
+from tests.lock_servers import needs_zookeeper
 from tests.servers.support import gone, run_python
 from tests.waiting import wait_for
 
-needs_zookeeper = pytest.mark.skipif(
-    not zookeeper.available() and not os.environ.get("CI"),
-    reason="ZooKeeper is not installed; on Debian: apt-get install zookeeper default-jre-headless",
-)
 pytestmark = pytest.mark.slow
 
 PARENT = """
