@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from uuid import UUID, uuid4
 
+import psycopg
 import pytest
-from django.db import OperationalError, connection, connections, transaction
+from django.db import OperationalError, connection, connections
 from psycopg.errors import LockNotAvailable
 
 from inventory import bulk, stock
@@ -17,6 +18,7 @@ from inventory.models import StockItem, StockSegment
 from inventory.requests import OrderRequest, Placement
 from inventory.strategies import group_commit
 from inventory.strategies.group_commit import GroupCommit
+from inventory.strategies.locks import conninfo
 from tests.factories import new_request
 from tests.inventory.conftest import Ledger, execute
 from tests.waiting import PATIENCE, wait_for
@@ -140,21 +142,9 @@ WAITS = {
 def held(ledger: Ledger) -> Iterator[None]:
     """Another transaction keeps the row of `held` locked."""
     stock.deliver("held", 1)
-    with ThreadPoolExecutor(1) as pool:
-        there, over = threading.Event(), threading.Event()
-
-        def hold() -> None:
-            with transaction.atomic():
-                stock.lock(["held"])
-                there.set()
-                assert over.wait(PATIENCE)
-            connections.close_all()
-
-        holding = pool.submit(hold)
-        assert there.wait(PATIENCE)
+    with psycopg.connect(conninfo()) as other:
+        other.execute("SELECT FROM inventory_stockitem WHERE sku = 'held' FOR UPDATE")
         yield
-        over.set()
-        holding.result(PATIENCE)
 
 
 @pytest.mark.parametrize("unknown", [False, True], ids=["known to be rolled back", "taken for unknown"])
