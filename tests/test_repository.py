@@ -97,7 +97,6 @@ LIMIT = "lab: " + "search further ".ljust(55, "x")
     "subject",
     [
         "locking: grant at once when a waiter has died",
-        "lab: ignore a second signal during shutdown",
         "lab/site: say when a verdict was measured",
         LIMIT,
         "Merge branch 'main' into queue",
@@ -111,11 +110,9 @@ def test_a_subject_with_an_area_and_a_verb_is_accepted(subject: str) -> None:
 @pytest.mark.parametrize(
     ("subject", "what"),
     [
-        ("Grant at once when a waiter has died", "not `area: verb what`"),
         ("Locking: grant at once", "not `area: verb what`"),
         ("locking: Grant at once", "not `area: verb what`"),
         ("locking:grant at once", "not `area: verb what`"),
-        ("locking: fix", "not `area: verb what`"),
         ("my change: grant at once", "not `area: verb what`"),
         ("locking: grant at once.", "ends with a full stop"),
         (f"{LIMIT}x", "has 61 characters and may have 60"),
@@ -125,10 +122,6 @@ def test_a_subject_with_an_area_and_a_verb_is_accepted(subject: str) -> None:
 )
 def test_any_other_subject_is_refused_with_the_reason(subject: str, what: str) -> None:
     assert what in (check_commit_subject.problem(subject) or "")
-
-
-def test_the_longest_subject_that_is_accepted_has_60_characters() -> None:
-    assert len(LIMIT) == 60
 
 
 @pytest.mark.parametrize(
