@@ -28,12 +28,6 @@ def three(db: None) -> None:
     stock.deliver("a", 3)
 
 
-@pytest.mark.parametrize("quantity", [1, 2, 3])
-def test_take_subtracts(three: None, quantity: int) -> None:
-    stock.take("a", quantity)
-    assert row() == (3, 3 - quantity, 1)
-
-
 @pytest.mark.parametrize(("sku", "quantity", "left"), [("a", 4, 3), ("a", 2**62, 3), ("unknown", 1, 0)])
 def test_take_refuses_too_many(three: None, sku: str, quantity: int, left: int) -> None:
     with pytest.raises(SoldOut) as refused:
