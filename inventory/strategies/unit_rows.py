@@ -81,7 +81,7 @@ def take_unlocked(item: RequestItem) -> None:
     """Take units that no other order has locked, in the open transaction, without waiting.
 
     Raises:
-        SoldOut: too few units are left even if all other orders fail: units that these have locked still count.
+        SoldOut: too few units are left, even with the units that other orders have locked.
         TooFewUnlocked: there may be enough. Roll back what was taken before waiting for anything.
     """
     taken = _take(item.sku, item.quantity, "SKIP LOCKED")

@@ -250,7 +250,7 @@ class Module:
         return [node for node in self._definitions.get(name, ()) if isinstance(node, ast.ClassDef)]
 
     def outside(self, node: ast.ClassDef) -> bool:
-        """Whether a class extends one from outside the project that may call its methods."""
+        """Whether a class extends a class from outside the project, which may call its methods."""
         for base in node.bases:
             dotted = self.dotted(base.value if isinstance(base, ast.Subscript) else base)
             if dotted.rpartition(".")[2] in INERT_BASES:

@@ -55,7 +55,7 @@ def order_request(burst: Burst, customer: int) -> OrderRequest:
 
 
 def copy(orders: Sequence[UUID]) -> float:
-    """Return the seconds that COPY takes to commit the rows of orders into tables with the same indexes."""
+    """Return the seconds that COPY takes to write and commit the rows of orders, in tables with the same indexes."""
     with connection.cursor() as cursor:
         for table in TABLES:
             cursor.execute(f"CREATE TABLE bench_{table} (LIKE {table} INCLUDING ALL)")

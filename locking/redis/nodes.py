@@ -144,7 +144,7 @@ def read(connection: Any, count: int, until: float) -> list[Any]:
     """Read `count` answers until a monotonic time. An error that the server answers is returned as an exception.
 
     Raises:
-        redis.exceptions.RedisError: not all answers in time. The connection stays open.
+        redis.exceptions.RedisError: not all answers came in time. The connection stays open.
     """
     answers: list[Any] = []
     for _ in range(count):

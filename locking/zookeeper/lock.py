@@ -300,7 +300,7 @@ class ZooKeeperLock(Lock):
         Raises:
             NoNodeError, NodeExistsError: as answered.
             ConnectionLoss: the connection was lost. The request may have taken effect.
-            LockUnavailable: no answer in time, or the server refused. The request may have taken effect.
+            LockUnavailable: the server did not answer in time, or refused. The request may have taken effect.
         """
         try:
             return result.get(timeout=self._limit(deadline))

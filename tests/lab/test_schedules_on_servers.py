@@ -44,7 +44,7 @@ SOUND = ("redlock", "zookeeper", "kazoo-recipe", "etcd")
 ENOUGH = 300
 """Number of schedules of which one breaks a flawed rung."""
 SIZE = 50
-"""Number of schedules of which none breaks a sound rung."""
+"""Number of schedules that are tried on a sound rung; none may break it."""
 
 
 @pytest.fixture(autouse=True)

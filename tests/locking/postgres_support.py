@@ -152,7 +152,7 @@ class SessionWaits:
 
     @contextmanager
     def woken_in_vain(self, lock: Lock) -> Iterator[Callable[[], object]]:
-        """Wakes waiters by a death of the holder, after which the waiter before them holds the lock."""
+        """Wakes waiters by the death of the holder, after which the waiter before them holds the lock."""
         handed, end = threading.Event(), threading.Event()
         lease: Any = lock.acquire()
         assert lease is not None

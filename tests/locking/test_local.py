@@ -113,7 +113,7 @@ class TestThreadLock(suite.FairConformance, suite.ForkConformance, suite.QuietWa
 
     @pytest.fixture(autouse=True)
     def threads_of_others(self) -> None:
-        """Return the threads that are not of this test."""
+        """Remember which threads ran before this test."""
         self.others = tasks()
 
     def asked(self, lock: Lock) -> int:

@@ -381,7 +381,7 @@ class TestServersTimeouts(OnPostgres):
         with psycopg.connect(recipe.conninfo, autocommit=True) as other:
             if timeout != "idle_session_timeout":
                 other.execute("BEGIN")
-            wait_for(lambda: session._ready(other.pgconn.socket, 0.0))  # the timeout ends any other session
+            wait_for(lambda: session._ready(other.pgconn.socket, 0.0))  # the timeout has ended this session
             other.close()
         lost = lease.lost
         assert lease.release() is not lost

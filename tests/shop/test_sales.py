@@ -205,7 +205,7 @@ def test_preheating_locks_stock_in_the_order_of_skus() -> None:
     later = on_sale({"a": 5, "b": 0}, strategy="lua", preheat=False)
     with ThreadPoolExecutor(1) as pool:
         with transaction.atomic():
-            stock.lock(["a"])  # for example, an order of both skus ends
+            stock.lock(["a"])  # like an order of both skus that ends
             preheating = begin(pool, partial(preheat_sale, later.sale))
             with connection.cursor() as cursor:
                 cursor.execute("SET LOCAL lock_timeout = '1s'")
