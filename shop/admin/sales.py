@@ -75,9 +75,13 @@ class SaleAdmin(ModelAdmin):
         return super().has_delete_permission(request, obj) and not (obj and obj.strategy_is_fixed)
 
     def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Sale | None:
-        """Return the sale, locked if the request may change it, so that it is not preheated before the change."""
+        """Return the sale, locked while a form of this user changes or deletes it, so that it is not preheated before.
+
+        Django opens a transaction for those forms alone: the history reads the sale outside one, even by a POST.
+        """
         sale = super().get_object(request, object_id, from_field)
-        if sale is None or request.method != "POST":
+        may_write = self.has_change_permission(request, sale) or self.has_delete_permission(request, sale)
+        if sale is None or not may_write or not transaction.get_connection().in_atomic_block:
             return sale
         return Sale.objects.select_for_update(no_key=True).filter(pk=sale.pk).first()
 

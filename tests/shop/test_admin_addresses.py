@@ -1,0 +1,271 @@
+"""Every address of the admin, with every method, for every role: no error, and nothing changes without permission."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from django.apps import apps
+from django.contrib import admin
+from django.contrib.auth.models import Group, Permission, User
+from django.contrib.contenttypes.models import ContentType
+from django.db import connection
+from django.db.models import Model
+from django.test import Client
+from django.urls import URLPattern, get_resolver
+from redis import Redis
+
+from inventory.models import StockItem, StockMovement
+from shop.models import Order, Payment, Product, Sale
+from shop.orders import payments
+from tests.factories import new_customer, on_sale
+from tests.shop.conftest import buy
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("redis")]
+
+METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "NONSENSE")
+MODELS = {"stockitem", "stockmovement", "order", "payment", "product", "sale", "user", "group"}
+FORM = {"post": "yes", "name": "forged", "units": "1000", "kind": "delivered", "why": "x", "sku": "forged",
+        "state": "paid", "username": "forged", "password1": "forged-2026", "password2": "forged-2026",
+        "usable_password": "true", "is_superuser": "on", "is_active": "on", "is_staff": "on"}  # fmt: skip
+OWN = {"login", "logout", "jsi18n", "password_change", "password_change_done"}
+"""Addresses that need no permission, because they show or change nothing but the account of the caller."""
+
+
+def every(patterns: Any, prefix: str = "") -> Iterator[tuple[str, str | None]]:
+    """Yield all addresses of the project and their names. Parameters are in angle brackets."""
+    for pattern in patterns:
+        address = prefix + str(pattern.pattern)
+        if isinstance(pattern, URLPattern):
+            yield address, pattern.name
+        else:
+            yield from every(pattern.url_patterns, address)
+
+
+ADDRESSES = [(address, name) for address, name in every(get_resolver().url_patterns) if address.startswith("admin/")]
+
+
+class World:
+    """One object of each model, and a member of the staff for each role."""
+
+    def __init__(self) -> None:
+        offer = on_sale({"a": 10}, strategy="lua")
+        order = Order.objects.get(pk=buy(offer, a=1).order.pk)
+        for reference in ("first", "second"):
+            payments.receive_payment(reference, order=order.pk, amount=order.total)
+        buy(offer, a=1)
+        group = Group.objects.create(name="a group")
+        objects: list[Model] = [StockItem.objects.get(), StockMovement.objects.get(), Order.objects.latest("id")]
+        objects += [Payment.objects.latest("pk"), Product.objects.get(), Sale.objects.get(), group]
+        objects += [User.objects.get(pk=new_customer())]
+        self.ids = {each._meta.model_name: str(each.pk) for each in objects}
+        assert set(self.ids) == MODELS
+        self.content_type = str(ContentType.objects.get_for_model(Sale).pk)
+
+    def requests(self) -> Iterator[tuple[str | None, str, str]]:
+        """Yield the name of an address, a method and a path: every method on an object that exists, and the two that
+        the admin tells apart on objects that do not.
+        """
+        # Deleting comes last: then every other form has its object.
+        for address, name in sorted(ADDRESSES, key=lambda each: "/delete/" in each[0]):
+            found = re.search("|".join(sorted(MODELS, key=len, reverse=True)), address)
+            known = self.ids[found[0]] if found else self.ids["sale"]
+            for method in METHODS:
+                for pk in (known, "0", "x") if method in ("GET", "POST") and "object_id" in address else (known,):
+                    given = {"content_type_id": self.content_type, "url": "nothing/", "object_id": pk, "id": pk}
+                    yield name, method, "/" + fill(address, given)
+
+
+def fill(address: str, given: Mapping[str, str]) -> str:
+    if "app_label" in address:
+        return "admin/shop/"
+    address = address.replace("(?P<url>.*)$", "<path:url>")
+    if address == "admin/autocomplete/":
+        address += "?app_label=shop&model_name=saleitem&field_name=product"
+    return re.sub(r"<(?:\w+:)?(\w+)>", lambda match: given[match[1]], address)
+
+
+@pytest.fixture
+def world(redis: Redis) -> World:
+    return World()
+
+
+def anonymous() -> Client:
+    return Client(raise_request_exception=False)
+
+
+def log_in(user: User) -> Client:
+    client = anonymous()
+    client.force_login(user)
+    return client
+
+
+def customer() -> Client:
+    return log_in(User.objects.get(pk=new_customer()))
+
+
+def staff(*kinds: str) -> Client:
+    """Return a member of the staff with all permissions of these kinds, such as `view`."""
+    user = User.objects.create_user(f"staff {uuid4()}", is_staff=True)
+    user.user_permissions.set(Permission.objects.filter(codename__regex=f"^({'|'.join(kinds)})_") if kinds else [])
+    return log_in(user)
+
+
+def superuser() -> Client:
+    return log_in(User.objects.create_superuser(f"super {uuid4()}"))
+
+
+def contents() -> dict[str, Any]:
+    """Return the rows of all tables in which the admin can write, except for sessions and last logins."""
+    models = [model for model in apps.get_models(include_auto_created=True) if model._meta.app_label != "sessions"]
+    rows: dict[str, Any] = {}
+    for model in models:
+        fields = [field.attname for field in model._meta.concrete_fields if field.name != "last_login"]
+        rows[model._meta.label] = sorted(map(repr, model._default_manager.values_list(*fields)))
+    return rows
+
+
+def redis_contents(redis: Redis) -> dict[bytes, Any]:
+    return {key: redis.dump(key) for key in redis.scan_iter()}
+
+
+def ask(client: Client, method: str, path: str) -> Any:
+    data: Any = FORM if method == "POST" else b""
+    return client.post(path, data) if method == "POST" else client.generic(method, path, data)
+
+
+NOBODY: dict[str, Callable[[], Client]] = {"anonymous": anonymous, "customer": customer}
+READERS: dict[str, Callable[[], Client]] = {"without permissions": staff, "may view": lambda: staff("view")}
+WRITERS: dict[str, Callable[[], Client]] = {
+    "may change": lambda: staff("view", "change"),
+    "may change unseen": lambda: staff("change"),
+    "may delete": lambda: staff("view", "delete"),
+    "may add": lambda: staff("add"),
+    "may everything": superuser,
+}
+
+
+def test_every_model_of_the_admin_is_in_the_world() -> None:
+    assert {model._meta.model_name for model in admin.site._registry} == MODELS
+    assert len(ADDRESSES) > 50
+
+
+@pytest.mark.parametrize("role", NOBODY)
+def test_a_stranger_is_sent_to_the_login(world: World, redis: Redis, role: str) -> None:
+    client = NOBODY[role]()
+    before = contents(), redis_contents(redis)
+    let_in = []
+    for name, method, path in world.requests():
+        answer = ask(client, method, path) if name not in OWN else None
+        if answer and not (answer.status_code == 302 and answer.headers["Location"].startswith("/admin/login/?next=")):
+            let_in.append((method, path, answer.status_code))
+    assert let_in == []
+    assert (contents(), redis_contents(redis)) == before
+
+
+@pytest.mark.parametrize("role", READERS)
+def test_a_role_that_may_not_change_anything_changes_nothing(world: World, redis: Redis, role: str) -> None:
+    client = READERS[role]()
+    before = contents(), redis_contents(redis)
+    answers = [
+        (ask(client, method, path).status_code, name, method, path)
+        for name, method, path in world.requests()
+        if name not in OWN
+    ]
+    assert [answer for answer in answers if answer[0] >= 500] == []
+    assert (contents(), redis_contents(redis)) == before
+    shown = {name for status, name, method, _ in answers if status == 200 and method in ("GET", "POST")}
+    assert (shown == {"index"}) is (role == "without permissions"), shown
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("role", WRITERS)
+def test_no_address_of_the_admin_fails(world: World, role: str) -> None:
+    client, failed = WRITERS[role](), []
+    for name, method, path in world.requests():
+        if name not in OWN and ask(client, method, path).status_code >= 500:
+            failed.append((method, path))
+    assert failed == []
+    assert client.get("/admin/").status_code == 200, "a form has changed the account of the caller"
+
+
+ACTIONS = {"order": {"cancel"}, "payment": {"refund"}, "sale": {"preheat", "close"}}
+
+
+def actions() -> Iterator[tuple[str, str, str]]:
+    """Yield each action that a model of the admin has: the address of its list, its model and its name."""
+    for model, its_admin in admin.site._registry.items():
+        names = {action if isinstance(action, str) else action.__name__ for action in its_admin.actions}
+        assert names == ACTIONS.get(str(model._meta.model_name), set()), model
+        for name in sorted({*names, *dict(admin.site.actions)}):
+            yield f"/admin/{model._meta.app_label}/{model._meta.model_name}/", str(model._meta.model_name), name
+
+
+@pytest.mark.parametrize("role", [*NOBODY, *READERS])
+def test_an_action_without_its_permission_does_nothing(world: World, redis: Redis, role: str) -> None:
+    client = {**NOBODY, **READERS}[role]()
+    Sale.objects.update(preheated_at=None)
+    before = contents(), redis_contents(redis)
+    for path, model, name in actions():
+        form = {**FORM, "action": name, "_selected_action": world.ids[model], "index": "0", "select_across": "0"}
+        answer = client.post(path, form)
+        assert answer.status_code in (200, 302, 403), (path, name)
+    assert (contents(), redis_contents(redis)) == before
+
+
+@pytest.mark.parametrize(
+    ("model", "name", "permission"),
+    [
+        ("order", "cancel", "change_order"),
+        ("payment", "refund", "change_payment"),
+        ("sale", "close", "change_sale"),
+        ("product", "delete_selected", "delete_product"),
+    ],
+)
+def test_the_same_action_with_its_permission_does_it(world: World, model: str, name: str, permission: str) -> None:
+    """The negative control: the form that does nothing above is complete."""
+    if model == "product":
+        world.ids["product"] = str(Product.objects.create(sku="b", name="B").pk)
+    user = User.objects.create_user("staff", is_staff=True)
+    codenames = [f"view_{model}", permission]
+    user.user_permissions.set(Permission.objects.filter(codename__in=codenames))
+    client, before = log_in(user), contents()
+    form = {"post": "yes", "action": name, "_selected_action": world.ids[model], "index": "0", "select_across": "0"}
+    assert client.post(f"/admin/shop/{model}/", form).status_code == 302
+    after = contents()
+    assert {table for table in after if after[table] != before[table]} >= {f"shop.{model.title()}"}
+
+
+@pytest.mark.parametrize("query", ["s=sale", "s=sale&page=x", "s=sale&page=0", "s=%00"])
+def test_the_search_that_no_page_offers_is_off(query: str) -> None:
+    """The one of unfold fails with an odd page, and without Redis."""
+    assert superuser().get(f"/admin/search/?{query}").status_code == 404
+
+
+def test_a_sale_is_locked_by_the_form_that_changes_it_alone(world: World) -> None:
+    sale = world.ids["sale"]
+    with connection.execute_wrapper(statements := Statements()):
+        assert superuser().get(f"/admin/shop/sale/{sale}/change/").status_code == 200
+        assert superuser().post(f"/admin/shop/sale/{sale}/history/").status_code == 200
+    assert not statements.locks
+    with connection.execute_wrapper(statements):
+        assert staff("view").post(f"/admin/shop/sale/{sale}/change/", {}).status_code == 403
+    assert not statements.locks
+    with connection.execute_wrapper(statements):
+        assert staff("view", "change").post(f"/admin/shop/sale/{sale}/change/", {}).status_code == 200
+    assert statements.locks
+
+
+class Statements:
+    """The statements of this thread that lock a sale."""
+
+    def __init__(self) -> None:
+        self.locks: list[str] = []
+
+    def __call__(self, execute: Callable[..., Any], sql: str, *rest: Any) -> Any:
+        if re.search(r'FROM "shop_sale".* FOR NO KEY UPDATE', sql):
+            self.locks.append(sql)
+        return execute(sql, *rest)
