@@ -15,6 +15,7 @@ class NewestFirst(CursorPagination):
 
     ordering = "-id"
     page_size = 50
+    invalid_cursor_message = "The cursor is not one of this list. Start at its first page."
 
     def decode_cursor(self, request: Request) -> Any:
         cursor = super().decode_cursor(request)

@@ -12,8 +12,9 @@ import orjson
 from django.contrib.auth import get_user_model
 from django.core.exceptions import PermissionDenied
 from django.db import IntegrityError, InterfaceError, InternalError, OperationalError
-from django.http import Http404, HttpRequest, HttpResponse
+from django.http import Http404, HttpResponse
 from rest_framework import exceptions
+from rest_framework.request import Request
 
 from inventory import errors
 from shop.api.signatures import BadSignature
@@ -57,7 +58,12 @@ class Problem:
         return f"/api/problems/{self.slug}/"
 
 
-INVALID = Problem("invalid", 400, "The request is not valid", "Correct the fields that `errors` lists.")
+INVALID = Problem(
+    "invalid", 400, "The request is not valid", "Correct what `detail` names, and each field that `errors` lists."
+)
+UNKNOWN_HOST = Problem(
+    "unknown-host", 400, "Unknown host", "Use a host name of the shop. Its operator lists them in ALLOWED_HOSTS."
+)
 KEY_INVALID = Problem(
     "idempotency-key",
     400,
@@ -93,10 +99,16 @@ WRONG_AMOUNT = Problem("wrong-amount", 422, "The amount is not the total of the 
 REFERENCE_REUSED = Problem(
     "reference-reused", 422, "The reference belongs to another payment", "Use a new reference for a new payment."
 )
-BUSY = Problem("busy", 503, "Too many customers at once", "Nothing was sold. Try again with the same key.", 1)
+BUSY = Problem(
+    "busy", 503, "Other requests were first", "Nothing was changed. Try again; repeat an order with the same key.", 1
+)
 NOT_LOADED = Problem("not-loaded", 503, "The stock is not loaded yet", "Try again with the same key.", 5)
 UNAVAILABLE = Problem(
-    "unavailable", 503, "A server that the shop needs does not answer", "Try again with the same key.", 2
+    "unavailable",
+    503,
+    "A server that the shop needs does not answer",
+    "Try again; repeat an order with the same key.",
+    2,
 )
 TOO_FAST = Problem("too-fast", 429, "Too many requests", "Send fewer requests.", 1)
 UNAUTHENTICATED = Problem(
@@ -113,8 +125,10 @@ LENGTH_REQUIRED = Problem(
     "Send a Content-Length, not a chunked body.",
 )
 UNSUPPORTED = Problem("unsupported-media-type", 415, "The body is not JSON", "Send `Content-Type: application/json`.")
-TOO_LARGE = Problem("too-large", 413, "The body is too large", "Split the order into several requests.")
-INTERNAL = Problem("internal", 500, "Internal error", "Try again with the same key. The order is placed only once.")
+TOO_LARGE = Problem("too-large", 413, "The body is too large", "Send less. Split a large order into several.")
+INTERNAL = Problem(
+    "internal", 500, "Internal error", "Try again; repeat an order with the same key: it is placed only once."
+)
 
 PROBLEMS = {problem.slug: problem for problem in list(globals().values()) if isinstance(problem, Problem)}
 
@@ -151,7 +165,6 @@ BY_EXCEPTION: tuple[tuple[type[Exception], Problem], ...] = (
     (exceptions.NotAcceptable, NOT_ACCEPTABLE),
     (exceptions.UnsupportedMediaType, UNSUPPORTED),
     (exceptions.Throttled, TOO_FAST),
-    (exceptions.ValidationError, INVALID),
     (exceptions.ParseError, INVALID),
 )
 
@@ -189,25 +202,31 @@ def handle_exception(error: Exception, context: Mapping[str, Any]) -> HttpRespon
     if isinstance(error, BadSignature):
         return response(SIGNATURE, str(error))
     if isinstance(error, UnknownSale):
-        return response(INVALID, errors=[{"pointer": "#/sale", "detail": str(error)}])
+        return _invalid([{"pointer": "#/sale", "detail": str(error)}])
     if isinstance(error, UnknownProduct):
-        return response(INVALID, errors=[{"pointer": "#/items", "detail": str(error)}])
+        return _invalid([{"pointer": "#/items", "detail": str(error)}])
+    if isinstance(error, exceptions.ValidationError):
+        return _invalid(list(pointers(error.detail)))
     # InternalError: the transaction has reached its time limit, or the server is read-only, such as a standby.
     if isinstance(error, (OperationalError, InterfaceError, InternalError)):
         # It is unknown whether the transaction was committed. A request with the same key finds out.
         logger.warning("Postgres does not answer or is read-only: %s", error)
-        return response(UNAVAILABLE, "The database cannot be used now. Try again with the same key.")
+        return response(UNAVAILABLE, f"The database cannot be used now. {UNAVAILABLE.advice}")
     if isinstance(error, IntegrityError):
         # A row that the order refers to was deleted after the offer was read.
         logger.warning("The sale has changed while an order was saved: %s", error)
-        return response(BUSY, "The sale has just changed. Try again with the same key.")
+        return response(BUSY, f"The sale has just changed. {BUSY.advice}")
     for kind, problem in BY_EXCEPTION:
         if isinstance(error, kind):
-            return _response_to(error, problem)
+            return _response_to(error, problem, context["request"])
     return None
 
 
-def _response_to(error: Exception, problem: Problem) -> HttpResponse:
+def _invalid(errors: list[dict[str, str]]) -> HttpResponse:
+    return response(INVALID, "Correct the fields that `errors` lists.", errors=errors)
+
+
+def _response_to(error: Exception, problem: Problem, request: Request) -> HttpResponse:
     members: dict[str, Any] = {}
     detail = str(error)
     headers = {"WWW-Authenticate": 'Bearer realm="api"'} if problem is UNAUTHENTICATED else {}
@@ -224,9 +243,15 @@ def _response_to(error: Exception, problem: Problem) -> HttpResponse:
             members = {"sku": error.sku, "limit": error.limit, "taken": error.taken}
         case payments.WrongAmount():
             members = {"expected": f"{error.expected:.2f}", "received": f"{error.received:.2f}"}
-        case exceptions.ValidationError():
-            members = {"errors": list(pointers(error.detail))}
-            detail = ""
+        case errors.UnknownCustomer():
+            detail = "The account of this token is closed."
+        case Http404() if not detail:
+            detail = f"There is nothing at {request.get_full_path()}."
+        case exceptions.UnsupportedMediaType() if not request.content_type:
+            detail = "The body has no Content-Type."
+        case exceptions.NotAcceptable():
+            media_types = sorted({renderer.media_type for renderer in error.available_renderers or ()})
+            detail = f"The Accept header allows none of the formats that there are: {', '.join(media_types)}."
         case exceptions.Throttled():
             headers["Retry-After"] = str(max(1, ceil(getattr(error, "wait", None) or 1)))
         case exceptions.AuthenticationFailed() if isinstance(error.detail, dict):
@@ -273,25 +298,3 @@ def pointers(detail: Any, path: str = "#") -> Any:
             yield from pointers(inner, path)
     else:
         yield {"pointer": path, "detail": str(detail)}
-
-
-def not_found(request: HttpRequest, exception: Exception) -> HttpResponse:
-    """Answer a request for an unknown URL. See `_page`."""
-    return _page(request, NOT_FOUND, f"There is nothing at {request.path}.")
-
-
-def bad_request(request: HttpRequest, exception: Exception) -> HttpResponse:
-    """Answer a bad request, such as one for an unknown host. See `_page`."""
-    return _page(request, INVALID)
-
-
-def internal(request: HttpRequest) -> HttpResponse:
-    """Answer a request that has failed with an exception. See `_page`."""
-    return _page(request, INTERNAL)
-
-
-def _page(request: HttpRequest, problem: Problem, detail: str = "") -> HttpResponse:
-    """Return a problem document below /api/ and /lab/, and a short HTML page elsewhere."""
-    if f"{request.path}/".startswith(("/api/", "/lab/")):
-        return response(problem, detail)
-    return HttpResponse(f"<!doctype html><title>{problem.title}</title><h1>{problem.title}</h1>", status=problem.status)

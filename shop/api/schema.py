@@ -6,7 +6,13 @@ from typing import Any
 
 from shop.api import problems
 
-EVERYWHERE = (problems.TOO_LARGE, problems.UNSUPPORTED, problems.NOT_ALLOWED, problems.UNAVAILABLE)
+EVERYWHERE = (
+    problems.UNKNOWN_HOST,
+    problems.TOO_LARGE,
+    problems.UNSUPPORTED,
+    problems.NOT_ALLOWED,
+    problems.UNAVAILABLE,
+)
 WITH_TOKEN = (problems.UNAUTHENTICATED,)
 BY_OPERATION = {
     ("/api/orders/", "post"): (
@@ -50,6 +56,13 @@ BY_OPERATION = {
     ("/api/token/", "post"): (problems.INVALID, problems.UNAUTHENTICATED),
     ("/api/token/refresh/", "post"): (problems.INVALID, problems.UNAUTHENTICATED),
 }
+MEMBERS: dict[problems.Problem, dict[str, Any]] = {
+    problems.INVALID: {
+        "detail": "Correct the fields that `errors` lists.",
+        "errors": [{"pointer": "#/sale", "detail": "This field is required."}],
+    }
+}
+"""Members of the examples, where the type alone says too little."""
 PROBLEM = {
     "type": "object",
     "description": "Problem document (RFC 9457)",
@@ -87,5 +100,5 @@ def describe_problems(result: dict[str, Any], **_: Any) -> dict[str, Any]:
                     },
                 )
                 examples = described["content"][problems.CONTENT_TYPE]["examples"]
-                examples[problem.slug] = {"value": problems.document(problem)}
+                examples[problem.slug] = {"value": problems.document(problem, **MEMBERS.get(problem, {}))}
     return result

@@ -42,7 +42,8 @@ def verify(header: str, body: bytes) -> None:
         raise BadSignature("This shop accepts no payments from a provider: PAYMENT_SECRET is not set.")
     match = FORM.fullmatch(header)
     if match is None:
-        raise BadSignature(f"Send a {HEADER} header that matches {FORM.pattern}.")
+        wrong = "malformed" if header else "missing"
+        raise BadSignature(f"The signature is {wrong}. Send a {HEADER} header that matches {FORM.pattern}.")
     moment = int(match[1])
     if not hmac.compare_digest(_digest(body, moment), match[2]):
         raise BadSignature("The signature does not match the body.")

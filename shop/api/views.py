@@ -99,12 +99,14 @@ def idempotency_key(request: Request) -> str:
     Raises:
         BadKey: the key is missing or malformed.
     """
-    key = request.headers.get("Idempotency-Key", "").strip()
+    header = request.headers.get("Idempotency-Key")
+    key = (header or "").strip()
     if len(key) > 1 and key[0] == key[-1] == '"':
         key = key[1:-1]
     if not KEY.fullmatch(key):
         raise BadKey(
-            f"Send an Idempotency-Key header that matches {KEY.pattern}, such as a UUID, and a new one for each order."
+            f"The Idempotency-Key is {'missing' if header is None else 'malformed'}. "
+            f"Send one that matches {KEY.pattern}, such as a UUID, and a new one for each order."
         )
     return key
 

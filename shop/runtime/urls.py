@@ -7,7 +7,7 @@ from django.urls import include, path
 from django.views.generic import RedirectView
 
 from locking.contrib.django.admin import held_locks, release_by_force
-from shop.api.problems import not_found
+from shop.api.error_pages import not_found
 from shop.api.views import Health
 
 urlpatterns = [
@@ -28,6 +28,7 @@ if settings.LAB_ENABLED:
         path("lab/", include("lab.site.urls")),
     ]
 
-handler400 = "shop.api.problems.bad_request"
-handler404 = "shop.api.problems.not_found"
-handler500 = "shop.api.problems.internal"
+handler400 = "shop.api.error_pages.bad_request"
+handler403 = "shop.api.error_pages.forbidden"
+handler404 = "shop.api.error_pages.not_found"
+handler500 = "shop.api.error_pages.internal"

@@ -114,6 +114,7 @@ def assert_problem(response: Any, status: int, slug: str, *, pointers: Sequence[
     assert document["title"]
     assert isinstance(document["detail"], str)
     assert document["detail"]
+    assert ("`errors`" in document["detail"]) is ("errors" in document), "it names what it does not list"
     assert ("Retry-After" in response.headers) is (slug in ADVISES_TO_WAIT)
     if "Retry-After" in response.headers:
         assert int(response.headers["Retry-After"]) >= 1
