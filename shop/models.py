@@ -193,6 +193,16 @@ class Payment(models.Model):
         return self.reference
 
 
+class SignOut(models.Model):
+    """How often a user has signed out everywhere. It is part of the session that their tokens name."""
+
+    user = models.OneToOneField(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, primary_key=True)
+    times = models.PositiveIntegerField(default=0)
+
+    def __str__(self) -> str:
+        return f"{self.user_id} signed out {self.times} times"
+
+
 class Allowance(models.Model):
     """The units of a sku that a customer has bought in a sale. Counted even without a limit: one may be set later."""
 

@@ -5,12 +5,15 @@ They send a problem document below /api/ and /lab/, and a short HTML page elsewh
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from django.conf import settings
 from django.core.exceptions import DisallowedHost, RequestDataTooBig, TooManyFieldsSent
 from django.http import HttpRequest, HttpResponse
 from django.urls import Resolver404, resolve
 from django.utils.html import format_html
 
+from shop.accounts.errors import NotNow, TooManyGuesses
 from shop.api import problems
 from shop.api.problems import Problem
 
@@ -49,6 +52,24 @@ def not_found(request: HttpRequest, exception: Exception) -> HttpResponse:
 def internal(request: HttpRequest) -> HttpResponse:
     """Answer a request that has failed with an exception."""
     return _page(request, problems.INTERNAL)
+
+
+class NotNowMiddleware:
+    """Answers a log-in that is refused for now, on any page. Django has no handler for it."""
+
+    def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:
+        self.get_response = get_response
+
+    def __call__(self, request: HttpRequest) -> HttpResponse:
+        return self.get_response(request)
+
+    def process_exception(self, request: HttpRequest, exception: Exception) -> HttpResponse | None:
+        if not isinstance(exception, NotNow):
+            return None
+        problem = problems.TOO_MANY_GUESSES if isinstance(exception, TooManyGuesses) else problems.LOGIN_BUSY
+        response = _page(request, problem, str(exception))
+        response.headers["Retry-After"] = str(exception.wait)
+        return response
 
 
 def _is_known(path: str) -> bool:

@@ -9,14 +9,15 @@ from math import ceil
 from typing import Any
 
 import orjson
-from django.contrib.auth import get_user_model
 from django.core.exceptions import PermissionDenied
 from django.db import IntegrityError, InterfaceError, InternalError, OperationalError
 from django.http import Http404, HttpResponse
 from rest_framework import exceptions
 from rest_framework.request import Request
+from rest_framework_simplejwt.exceptions import TokenError
 
 from inventory import errors
+from shop.accounts.errors import HashingBusy, NotNow, TooManyGuesses
 from shop.api.signatures import BadSignature
 from shop.models import Order
 from shop.orders import payments, states
@@ -111,6 +112,17 @@ UNAVAILABLE = Problem(
     2,
 )
 TOO_FAST = Problem("too-fast", 429, "Too many requests", "Send fewer requests.", 1)
+TOO_MANY_GUESSES = Problem(
+    "too-many-guesses",
+    429,
+    "Too many wrong passwords",
+    "Wait as long as Retry-After says. Refresh tokens instead of logging in again.",
+    900,
+)
+LOGIN_BUSY = Problem("login-busy", 503, "Too many people log in at once", "Try again in a moment.", 1)
+WRONG_CREDENTIALS = Problem(
+    "wrong-credentials", 401, "Wrong name or password", "Correct the name or the password. Both are case-sensitive."
+)
 UNAUTHENTICATED = Problem(
     "unauthenticated", 401, "No valid token", "Get a token at /api/token/ and send it as `Authorization: Bearer …`."
 )
@@ -153,8 +165,9 @@ BY_EXCEPTION: tuple[tuple[type[Exception], Problem], ...] = (
     (payments.WrongAmount, WRONG_AMOUNT),
     (payments.ReferenceReused, REFERENCE_REUSED),
     (Order.DoesNotExist, NOT_FOUND),
-    # A refresh token may outlive its account.
-    (get_user_model().DoesNotExist, UNAUTHENTICATED),
+    (TooManyGuesses, TOO_MANY_GUESSES),
+    (HashingBusy, LOGIN_BUSY),
+    (TokenError, UNAUTHENTICATED),
     (Http404, NOT_FOUND),
     (exceptions.NotFound, NOT_FOUND),
     (exceptions.NotAuthenticated, UNAUTHENTICATED),
@@ -182,6 +195,10 @@ class LengthRequired(exceptions.APIException):
     status_code = 411
 
 
+class WrongCredentials(exceptions.AuthenticationFailed):
+    """There is no active account with this name and password."""
+
+
 class BadKey(exceptions.APIException):
     """The Idempotency-Key header is missing or malformed."""
 
@@ -199,6 +216,8 @@ def handle_exception(error: Exception, context: Mapping[str, Any]) -> HttpRespon
         return response(LENGTH_REQUIRED)
     if isinstance(error, BadKey):
         return response(KEY_INVALID, str(error))
+    if isinstance(error, WrongCredentials):
+        return _response_to(error, WRONG_CREDENTIALS, context["request"])
     if isinstance(error, BadSignature):
         return response(SIGNATURE, str(error))
     if isinstance(error, UnknownSale):
@@ -229,7 +248,7 @@ def _invalid(errors: list[dict[str, str]]) -> HttpResponse:
 def _response_to(error: Exception, problem: Problem, request: Request) -> HttpResponse:
     members: dict[str, Any] = {}
     detail = str(error)
-    headers = {"WWW-Authenticate": 'Bearer realm="api"'} if problem is UNAUTHENTICATED else {}
+    headers = {"WWW-Authenticate": 'Bearer realm="api"'} if problem.status == 401 else {}
     match error:
         case errors.SoldOut():
             members = {"sku": error.sku, "wanted": error.wanted, "left": error.left}
@@ -252,10 +271,10 @@ def _response_to(error: Exception, problem: Problem, request: Request) -> HttpRe
         case exceptions.NotAcceptable():
             media_types = sorted({renderer.media_type for renderer in error.available_renderers or ()})
             detail = f"The Accept header allows none of the formats that there are: {', '.join(media_types)}."
+        case NotNow():
+            headers["Retry-After"] = str(error.wait)
         case exceptions.Throttled():
             headers["Retry-After"] = str(max(1, ceil(getattr(error, "wait", None) or 1)))
-        case exceptions.AuthenticationFailed() if isinstance(error.detail, dict):
-            detail = str(error.detail.get("detail", ""))
         case Order.DoesNotExist():
             detail = "You have no such order."
     return response(problem, detail, headers=headers, **members)

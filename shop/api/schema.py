@@ -53,8 +53,14 @@ BY_OPERATION = {
         problems.LENGTH_REQUIRED,
     ),
     ("/api/sales/{sale}/", "get"): (problems.NOT_FOUND,),
-    ("/api/token/", "post"): (problems.INVALID, problems.UNAUTHENTICATED),
-    ("/api/token/refresh/", "post"): (problems.INVALID, problems.UNAUTHENTICATED),
+    ("/api/token/", "post"): (
+        problems.INVALID,
+        problems.WRONG_CREDENTIALS,
+        problems.TOO_MANY_GUESSES,
+        problems.LOGIN_BUSY,
+        problems.LENGTH_REQUIRED,
+    ),
+    ("/api/token/refresh/", "post"): (problems.INVALID, problems.UNAUTHENTICATED, problems.LENGTH_REQUIRED),
 }
 MEMBERS: dict[problems.Problem, dict[str, Any]] = {
     problems.INVALID: {

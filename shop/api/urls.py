@@ -5,9 +5,8 @@ from drf_spectacular.renderers import OpenApiJsonRenderer, OpenApiYamlRenderer
 from drf_spectacular.views import SpectacularAPIView, SpectacularSwaggerView
 from rest_framework.negotiation import DefaultContentNegotiation
 from rest_framework.renderers import TemplateHTMLRenderer
-from rest_framework_simplejwt.views import TokenObtainPairView, TokenRefreshView
 
-from shop.api import views
+from shop.api import tokens, views
 
 schema = SpectacularAPIView.as_view(
     renderer_classes=[OpenApiYamlRenderer, OpenApiJsonRenderer],
@@ -22,8 +21,9 @@ docs = SpectacularSwaggerView.as_view(
 )
 
 urlpatterns = [
-    path("token/", TokenObtainPairView.as_view(), name="api-token"),
-    path("token/refresh/", TokenRefreshView.as_view(), name="api-token-refresh"),
+    path("token/", tokens.ObtainTokens.as_view(), name="api-token"),
+    path("token/refresh/", tokens.RefreshTokens.as_view(), name="api-token-refresh"),
+    path("token/sign-out/", tokens.SignOutEverywhere.as_view(), name="api-token-sign-out"),
     path("sales/", views.Sales.as_view(), name="api-sales"),
     path("sales/<int:sale>/", views.OneSale.as_view(), name="api-sale"),
     path("orders/", views.Orders.as_view(), name="api-orders"),

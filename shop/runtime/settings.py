@@ -49,8 +49,8 @@ DEBUG = environment.boolean("DEBUG", default=False)
 ALLOWED_HOSTS = env.list("ALLOWED_HOSTS", default=["localhost", "127.0.0.1", "[::1]"])
 # Origins of the admin behind a proxy, separated by commas: https://shop.example
 CSRF_TRUSTED_ORIGINS = env.list("CSRF_TRUSTED_ORIGINS", default=[])
-# Number of reverse proxies in front of the shop. The lab limits visitors by IP address, which it takes from the
-# X-Forwarded-For header that they set, or from the connection if there is none.
+# Number of reverse proxies in front of the shop. Guesses of passwords, and visitors of the lab, are limited by IP
+# address, which is taken from the X-Forwarded-For header that they set, or from the connection if there is none.
 NUM_PROXIES = environment.integer("NUM_PROXIES", default=0, minimum=0)
 # Threads of a web process.
 WEB_THREADS = environment.integer("WEB_THREADS", default=16, minimum=1)
@@ -86,6 +86,16 @@ SOLD_OUT_TTL = environment.seconds("SOLD_OUT_TTL", default=0.25, minimum=0)
 PREHEAT_LEAD = environment.seconds("PREHEAT_LEAD", default=60.0, minimum=0)
 # Seconds after which units reserved for an order that was never saved are released. Longer than any request takes.
 RECONCILE_GRACE = environment.seconds("RECONCILE_GRACE", default=60.0, minimum=0)
+
+# Accounts
+
+# Wrong passwords for one account within 15 minutes, on all pages together; then its log-ins are answered 429.
+GUESSES_PER_ACCOUNT = environment.integer("GUESSES_PER_ACCOUNT", default=10, minimum=1)
+# Wrong passwords from one IP address within 15 minutes, for all accounts together.
+GUESSES_PER_ADDRESS = environment.integer("GUESSES_PER_ADDRESS", default=100, minimum=1)
+# Seconds for which an access token is valid. For so long it can still place orders after its user has signed out
+# everywhere or has a new password.
+ACCESS_TOKEN_TTL = environment.integer("ACCESS_TOKEN_TTL", default=900, minimum=1)
 
 # Strategies
 
@@ -135,6 +145,7 @@ MIDDLEWARE = [
     "django.contrib.auth.middleware.AuthenticationMiddleware",
     "django.contrib.messages.middleware.MessageMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
+    "shop.api.error_pages.NotNowMiddleware",
 ]
 # No redirects: an order that is posted without the last slash would become a GET of the list.
 APPEND_SLASH = False
@@ -234,7 +245,7 @@ CELERY_TIMEZONE = "UTC"
 # REST API
 
 REST_FRAMEWORK = {
-    "DEFAULT_AUTHENTICATION_CLASSES": ["rest_framework_simplejwt.authentication.JWTStatelessUserAuthentication"],
+    "DEFAULT_AUTHENTICATION_CLASSES": ["shop.api.authentication.TokenAuthentication"],
     "DEFAULT_PERMISSION_CLASSES": ["rest_framework.permissions.IsAuthenticated"],
     "DEFAULT_PARSER_CLASSES": ["shop.api.parsers.JsonParser"],
     "DEFAULT_RENDERER_CLASSES": ["shop.api.renderers.JsonRenderer"],
@@ -246,7 +257,7 @@ REST_FRAMEWORK = {
     "NUM_PROXIES": NUM_PROXIES,
 }
 SIMPLE_JWT = {
-    "ACCESS_TOKEN_LIFETIME": timedelta(hours=1),
+    "ACCESS_TOKEN_LIFETIME": timedelta(seconds=ACCESS_TOKEN_TTL),
     "REFRESH_TOKEN_LIFETIME": timedelta(days=1),
 }
 SPECTACULAR_SETTINGS = {
@@ -267,6 +278,7 @@ SPECTACULAR_SETTINGS = {
 
 # Accounts, language, static files
 
+AUTHENTICATION_BACKENDS = ["shop.accounts.guesses.GuardedBackend"]
 PASSWORD_HASHERS = ["shop.hashers.PasswordHasher"]
 AUTH_PASSWORD_VALIDATORS = [
     {"NAME": "django.contrib.auth.password_validation.MinimumLengthValidator"},

@@ -98,7 +98,10 @@ def postgres_gone(tmp_path: Path) -> Gone:
     return gone
 
 
-ADVISES_TO_WAIT = {"still-queued", "still-running", "busy", "not-loaded", "unavailable", "too-fast", "unknown-order"}
+ADVISES_TO_WAIT = {
+    *("still-queued", "still-running", "busy", "not-loaded", "unavailable", "too-fast", "unknown-order"),
+    *("too-many-guesses", "login-busy"),
+}
 
 
 def assert_problem(response: Any, status: int, slug: str, *, pointers: Sequence[str] | None = None) -> dict[str, Any]:

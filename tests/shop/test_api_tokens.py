@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from base64 import urlsafe_b64encode
 from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
 from typing import Any
 from uuid import uuid4
 
@@ -11,11 +13,14 @@ import jwt
 import pytest
 from django.conf import settings
 from django.contrib.auth.models import User
+from django.test import Client
 from redis import Redis
 from rest_framework.test import APIClient
-from rest_framework_simplejwt.tokens import AccessToken, RefreshToken
 
 from shop import conservation
+from shop.accounts import tokens
+from shop.accounts.tokens import AccessToken, RefreshToken
+from shop.models import SignOut
 from tests.factories import OnSale, on_sale, orders_in
 from tests.shop.conftest import Buyer, assert_problem, order_body
 
@@ -54,6 +59,43 @@ def without(user: User, claim: str) -> str:
     return signed(payload)
 
 
+def b64(text: str) -> str:
+    return urlsafe_b64encode(text.encode()).decode().rstrip("=")
+
+
+def with_claim(user: User, *, claim: str, value: Any) -> str:
+    return f"Bearer {signed(claims(user, **{claim: value}))}"
+
+
+NO_TIMES = [10**18, 10**400, -1, 1.5, float("inf"), float("nan"), "2000000000", True, None, [], [1], {}, ""]
+ODD_CLAIMS: dict[str, list[Any]] = {
+    "exp": NO_TIMES,
+    "iat": NO_TIMES,
+    "nbf": [*NO_TIMES, 4_000_000_000],
+    "user_id": [
+        int("9" * 30),
+        "9" * 30,
+        2**31,
+        0,
+        -1,
+        "0",
+        "01",
+        "\u0661",
+        " 1",
+        "1\n",
+        1.0,
+        True,
+        None,
+        [1],
+        {},
+        "",
+        "a",
+    ],
+    "jti": [1, None, [], "", "x" * 300],
+    "token_type": ["refresh", 1, None, ["access"], "ACCESS"],
+    "session": [1, None, [], ""],
+    "is_staff": ["no", 1, None],
+}
 BAD: dict[str, Callable[[User], str]] = {
     "none": lambda user: "",
     "another scheme": lambda user: "Basic YWRhOnRoZSByaWdodCBvbmU=",
@@ -74,6 +116,12 @@ BAD: dict[str, Callable[[User], str]] = {
     "without a type": lambda user: f"Bearer {without(user, 'token_type')}",
     "without a user": lambda user: f"Bearer {without(user, 'user_id')}",
     "without an end": lambda user: f"Bearer {without(user, 'exp')}",
+    "a header of nested lists": lambda user: f"Bearer {b64('[' * 30_000)}.e30.x",
+    **{
+        f"{claim} {value!r:.40}": partial(with_claim, claim=claim, value=value)
+        for claim, values in ODD_CLAIMS.items()
+        for value in values
+    },
 }
 
 
@@ -115,10 +163,10 @@ def close(user: User, how: str) -> None:
 
 @pytest.mark.parametrize("how", ["deleted", "deactivated"])
 def test_a_closed_account_gets_and_uses_no_tokens(visitor: APIClient, user: User, offer: OnSale, how: str) -> None:
-    buyer, refresh = Buyer(user.pk), str(RefreshToken.for_user(user))
+    buyer, refresh = Buyer(user.pk), tokens.issue(user)["refresh"]
     close(user, how)
     assert_problem(buyer.order(order_body(offer, a=1)), 401, "unauthenticated")
-    assert_problem(ask(visitor, username="ada", password=PASSWORD), 401, "unauthenticated")
+    assert_problem(ask(visitor, username="ada", password=PASSWORD), 401, "wrong-credentials")
     answer = visitor.post("/api/token/refresh/", {"refresh": refresh}, format="json")
     assert_problem(answer, 401, "unauthenticated")
     assert orders_in() == 0
@@ -143,6 +191,96 @@ def test_the_token_of_a_closed_account_shows_and_changes_nothing(buyer: Buyer, o
     assert orders_in("paid") == (since == "open")
 
 
+def changed_password(user: User) -> None:
+    user.set_password("a new one")
+    user.save()
+
+
+def signed_out(user: User) -> None:
+    access = tokens.issue(user)["access"]
+    client = APIClient(HTTP_AUTHORIZATION=f"Bearer {access}", raise_request_exception=False)
+    assert client.post("/api/token/sign-out/").status_code == 204
+
+
+ENDINGS: dict[str, Callable[[User], Any]] = {
+    "nothing": lambda user: None,
+    "a new password": changed_password,
+    "a sign-out": signed_out,
+    "two sign-outs": lambda user: [signed_out(user) for _ in range(2)],
+    "a closed account": lambda user: close(user, "deactivated"),
+    "a deleted account": lambda user: close(user, "deleted"),
+}
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_what_ends_a_session_ends_its_tokens(visitor: APIClient, user: User, ending: str) -> None:
+    """The negative control is the session that nothing has ended."""
+    issued = ask(visitor, username="ada", password=PASSWORD).json()
+    refreshed = visitor.post("/api/token/refresh/", {"refresh": issued["refresh"]}, format="json").json()
+    ENDINGS[ending](user)
+    refresh = visitor.post("/api/token/refresh/", {"refresh": issued["refresh"]}, format="json")
+    lists = [
+        visitor.get("/api/orders/", headers={"Authorization": f"Bearer {access}"})
+        for access in (issued["access"], refreshed["access"])
+    ]
+    if ending == "nothing":
+        assert [answer.status_code for answer in (refresh, *lists)] == [200] * 3
+        return
+    said = "is closed" if "account" in ending else "Log in again"
+    for answer in (refresh, *lists):
+        assert said in assert_problem(answer, 401, "unauthenticated")["detail"]
+
+
+def test_after_a_sign_out_the_user_logs_in_again_at_once(visitor: APIClient, user: User) -> None:
+    signed_out(user)
+    access = ask(visitor, username="ada", password=PASSWORD).json()["access"]
+    assert visitor.get("/api/orders/", headers={"Authorization": f"Bearer {access}"}).status_code == 200
+
+
+def test_a_sign_out_ends_the_sessions_of_that_user_in_the_admin(user: User) -> None:
+    other = User.objects.create_user("bob", is_staff=True)
+    User.objects.filter(pk=user.pk).update(is_staff=True)
+    clients = {each.pk: Client() for each in (user, other)}
+    for each in (user, other):
+        clients[each.pk].force_login(each)
+    signed_out(user)
+    assert [clients[each.pk].get("/admin/").status_code for each in (user, other)] == [302, 200]
+
+
+def test_signing_out_needs_a_session_that_has_not_ended(visitor: APIClient, user: User) -> None:
+    access = tokens.issue(user)["access"]
+    signed_out(user)
+    answer = visitor.post("/api/token/sign-out/", headers={"Authorization": f"Bearer {access}"})
+    assert_problem(answer, 401, "unauthenticated")
+    assert SignOut.objects.get().times == 1
+
+
+def test_an_access_token_of_an_ended_session_orders_until_it_expires(user: User, offer: OnSale) -> None:
+    """Reading the account would cost each order a query, so the lifetime is the limit, and it is short."""
+    issued = AccessToken(tokens.issue(user)["access"])
+    signed_out(user)
+    headers = {"Authorization": f"Bearer {issued}", "Idempotency-Key": "mine"}
+    body = order_body(offer, a=1)
+    assert APIClient().post("/api/orders/", body, format="json", headers=headers).status_code == 201
+    assert issued["exp"] - issued["iat"] == settings.ACCESS_TOKEN_TTL == 900
+
+
+@pytest.mark.parametrize("session", [None, "another"])
+def test_a_refresh_token_names_its_session(visitor: APIClient, user: User, session: str | None) -> None:
+    """A refresh token of an earlier version names none."""
+    token = RefreshToken.for_user(user)
+    if session:
+        token["session"] = session
+    answer = visitor.post("/api/token/refresh/", {"refresh": str(token)}, format="json")
+    assert_problem(answer, 401, "unauthenticated")
+
+
+def test_reading_a_token_costs_no_query(user: User, django_assert_num_queries: Any) -> None:
+    access = tokens.issue(user)["access"]
+    with django_assert_num_queries(0):
+        assert AccessToken(access)["user_id"] == str(user.pk)
+
+
 def ask(client: APIClient, **body: Any) -> Any:
     return client.post("/api/token/", body, format="json")
 
@@ -162,7 +300,7 @@ def test_name_and_password_get_tokens(visitor: APIClient, user: User, offer: OnS
 @pytest.mark.parametrize("wrong", [{"password": "wrong"}, {"username": "nobody"}, {"username": "a" * 10_000}])
 def test_a_wrong_name_or_password_is_401(visitor: APIClient, user: User, wrong: dict[str, str]) -> None:
     answer = ask(visitor, **{"username": "ada", "password": PASSWORD, **wrong})
-    assert_problem(answer, 401, "unauthenticated")
+    assert_problem(answer, 401, "wrong-credentials")
 
 
 @pytest.mark.parametrize(

@@ -77,7 +77,11 @@ def test_requests_reach_the_shop_through_the_web_server(port: int) -> None:
     assert (status, kind, problem["status"]) == (411, "application/problem+json", 411)
 
     status, kind, problem = place("three", path="/api/orders")
-    assert (status, kind, problem["detail"]) == (404, "application/problem+json", "There is nothing at /api/orders.")
+    assert (status, kind, problem["detail"]) == (
+        404,
+        "application/problem+json",
+        "There is nothing at /api/orders. Add a slash at the end: /api/orders/",
+    )
 
     for path in ("/api/orders/", "/api/sales/"):
         status, kind, problem = ask(port, "GET", path, Host="evil.example")

@@ -1,0 +1,25 @@
+"""Why a password is not checked now."""
+
+from __future__ import annotations
+
+
+class NotNow(Exception):
+    """No password was checked. Try again after `wait` seconds."""
+
+    def __init__(self, message: str, *, wait: int) -> None:
+        super().__init__(message)
+        self.wait = wait
+
+
+class TooManyGuesses(NotNow):
+    """The account, or the address of the caller, has had as many wrong passwords as it may have."""
+
+    def __init__(self, wait: int) -> None:
+        super().__init__(f"Too many wrong passwords. Try again in {wait} seconds.", wait=wait)
+
+
+class HashingBusy(NotNow):
+    """This process checks as many passwords as it may."""
+
+    def __init__(self) -> None:
+        super().__init__("Too many people log in at once. Try again in a moment.", wait=1)

@@ -1,0 +1,137 @@
+"""Access and refresh tokens: read strictly, and ended by a new password, a closed account or a sign-out.
+
+A token names the session of its account: a digest of the password and of how often the account has signed out
+everywhere. Each change of either makes another session, and ends the tokens of the one before. Refresh tokens, and
+everything but placing an order, compare it with the account. Placing an order does not, because that would cost each
+order a query: there, an access token ends after `ACCESS_TOKEN_TTL` seconds.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from typing import Any
+
+import jwt
+from django.contrib.auth import get_user_model
+from django.contrib.auth.models import User
+from django.contrib.sessions.models import Session
+from django.db import transaction
+from django.db.models import F
+from django.utils.crypto import constant_time_compare, salted_hmac
+from rest_framework_simplejwt import tokens
+from rest_framework_simplejwt.backends import TokenBackend
+from rest_framework_simplejwt.exceptions import TokenBackendError, TokenError
+from rest_framework_simplejwt.settings import api_settings
+
+from shop.models import SignOut
+
+SESSION = "session"
+"""Claim with the session of the account. A token that another service of yours has issued need not have it."""
+LAST_MOMENT = 253_402_300_799
+"""The end of the year 9999 in seconds since 1970."""
+LAST_USER = 2**31 - 1
+LONGEST = 255
+USER_ID = re.compile(r"[1-9][0-9]{0,9}")
+SIGNATURE_ONLY = {
+    **dict.fromkeys(("verify_exp", "verify_iat", "verify_nbf", "verify_aud", "verify_iss"), False),
+    **dict.fromkeys(("verify_sub", "verify_jti"), False),
+}
+
+
+class StrictBackend(TokenBackend):
+    """Checks the signature of a token, and reads its claims with `checked`."""
+
+    def decode(self, token: Any, verify: bool = True) -> dict[str, Any]:  # noqa: FBT001, FBT002 - the name is simplejwt's
+        try:
+            claims = jwt.decode(token, self.get_verifying_key(token), [self.algorithm], options=SIGNATURE_ONLY)  # type: ignore[arg-type]
+        # RecursionError: anybody may send a header of nested lists. It is read before the signature.
+        except (jwt.InvalidTokenError, ValueError, TypeError, RecursionError) as error:
+            raise TokenBackendError("The token is malformed or not signed by this shop.") from error
+        return checked(claims)
+
+
+def checked(claims: dict[str, Any]) -> dict[str, Any]:
+    """Return the claims of a token whose signature is right, after checking the type and the range of each.
+
+    simplejwt checks afterwards that the token has not expired and is of the right type.
+
+    Raises:
+        TokenError: a claim is not what it should be.
+    """
+    for name in ("exp", "iat", "nbf"):
+        if name in claims and not (type(claims[name]) is int and 0 <= claims[name] <= LAST_MOMENT):
+            raise TokenError(f"The claim {name} of the token is not a time in seconds since 1970.")
+    for name in ("jti", SESSION):
+        if name in claims and not (isinstance(claims[name], str) and 0 < len(claims[name]) <= LONGEST):
+            raise TokenError(f"The claim {name} of the token is not a text of 1 to {LONGEST} characters.")
+    for name in ("is_staff", "is_superuser"):
+        if type(claims.get(name, False)) is not bool:
+            raise TokenError(f"The claim {name} of the token is neither true nor false.")
+    user = claims.get("user_id")
+    if type(user) not in (int, str) or not USER_ID.fullmatch(str(user)) or int(str(user)) > LAST_USER:
+        raise TokenError("The claim user_id of the token is not the id of an account.")
+    if claims.get("nbf", 0) > time.time():
+        raise TokenError("The token is not valid yet.")
+    return {**claims, "user_id": str(user)}
+
+
+BACKEND = StrictBackend(api_settings.ALGORITHM, api_settings.SIGNING_KEY)
+
+
+class AccessToken(tokens.AccessToken):
+    """A token that authenticates requests."""
+
+    _token_backend = BACKEND
+
+
+class RefreshToken(tokens.RefreshToken):
+    """A token that is exchanged for new access tokens."""
+
+    _token_backend = BACKEND
+    access_token_class = AccessToken
+
+
+def issue(user: User) -> dict[str, str]:
+    """Return a new refresh token and a new access token of a user who has just proved their password."""
+    token = RefreshToken.for_user(user)
+    token[SESSION] = _session(user.password, SignOut.objects.filter(user=user).values_list("times", flat=True).first())
+    return {"refresh": str(token), "access": str(token.access_token)}
+
+
+def refresh(text: str) -> dict[str, str]:
+    """Return a new access token for a refresh token.
+
+    Raises:
+        TokenError: the token is not valid, or its session has ended.
+    """
+    token = RefreshToken(text)  # type: ignore[arg-type]
+    require_session(int(token["user_id"]), token.get(SESSION, ""))
+    return {"access": str(token.access_token)}
+
+
+def require_session(user: int, session: str | None) -> None:
+    """Check that an account is open, and that it has this session; None stands for a token that names no session.
+
+    Raises:
+        TokenError: the account is closed, or the session has ended.
+    """
+    active = get_user_model().objects.filter(pk=user, is_active=True)
+    account = active.values_list("password", "signout__times").first()
+    if account is None:
+        raise TokenError("The account of this token is closed.")
+    if session is not None and not constant_time_compare(session, _session(*account)):
+        raise TokenError("The password has changed, or the account has signed out everywhere. Log in again.")
+
+
+def sign_out_everywhere(user: int) -> None:
+    """End all sessions of an account: its refresh tokens, its access tokens, and its sessions in the admin."""
+    with transaction.atomic():
+        SignOut.objects.get_or_create(user_id=user)
+        SignOut.objects.filter(user_id=user).update(times=F("times") + 1)
+        ended = [each.pk for each in Session.objects.all() if each.get_decoded().get("_auth_user_id") == str(user)]
+        Session.objects.filter(pk__in=ended).delete()
+
+
+def _session(password: str, sign_outs: int | None) -> str:
+    return salted_hmac("shop.accounts.tokens", f"{sign_outs or 0}${password}", algorithm="sha256").hexdigest()[:32]

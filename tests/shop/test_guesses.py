@@ -1,0 +1,185 @@
+"""Guessing passwords: limited by account and address on every door, and never more than one hash at a time."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import User
+from django.db import connections
+from django.test import Client, RequestFactory
+from redis import Redis
+from rest_framework.test import APIClient
+
+from shop import hashers
+from shop.accounts import guesses
+from shop.accounts.errors import HashingBusy
+from shop.hashers import PasswordHasher
+from tests.factories import at_once
+from tests.shop.conftest import Gone, assert_problem
+from tests.waiting import PATIENCE, wait_for
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("redis")]
+
+PASSWORD = "the right one"
+
+
+@pytest.fixture
+def user(db: None, redis: Redis) -> User:
+    return User.objects.create_user("ada", password=PASSWORD, is_staff=True)
+
+
+def by_token(name: str, password: str, **sent: Any) -> Any:
+    client = APIClient(raise_request_exception=False)
+    return client.post("/api/token/", {"username": name, "password": password}, format="json", **sent)
+
+
+def by_admin(name: str, password: str, **sent: Any) -> Any:
+    client = Client(raise_request_exception=False)
+    return client.post("/admin/login/", {"username": name, "password": password, "next": "/admin/"}, **sent)
+
+
+DOORS: dict[str, tuple[Callable[..., Any], int, int]] = {"token": (by_token, 401, 200), "admin": (by_admin, 200, 302)}
+"""How to log in, and the status of a wrong and of a right password."""
+
+
+@pytest.mark.parametrize("door", DOORS)
+def test_an_account_has_ten_guesses(user: User, settings: Any, door: str) -> None:
+    log_in, wrong, right = DOORS[door]
+    settings.GUESSES_PER_ACCOUNT = 10
+    assert [log_in("ada", str(guess)).status_code for guess in range(12)] == [wrong] * 10 + [429] * 2
+    refused = log_in("ada", PASSWORD)
+    assert (refused.status_code, int(refused.headers["Retry-After"]) in range(890, 901)) == (429, True)
+    assert "Try again in" in refused.content.decode()
+    # Other accounts are not affected.
+    User.objects.create_user("bob", password=PASSWORD, is_staff=True)
+    assert log_in("bob", PASSWORD).status_code == right
+
+
+def test_the_doors_count_together(user: User, settings: Any) -> None:
+    settings.GUESSES_PER_ACCOUNT = 2
+    by_token("ada", "1")
+    by_admin("ada", "2")
+    assert_problem(by_token("ada", PASSWORD), 429, "too-many-guesses")
+    assert by_admin("ada", PASSWORD).status_code == 429
+
+
+@pytest.mark.parametrize("limit", [3, 1000])
+def test_guesses_at_the_same_time_are_counted_before_they_are_checked(user: User, settings: Any, limit: int) -> None:
+    """With the negative control: with a higher limit all of them are checked."""
+    settings.GUESSES_PER_ACCOUNT = limit
+    statuses = Counter(answer.status_code for answer in at_once(*[lambda: by_token("ada", "wrong")] * 12))
+    assert statuses[401] == min(limit, 12)
+    assert statuses[429] == 12 - min(limit, 12)
+
+
+def test_an_address_has_its_own_limit(user: User, settings: Any) -> None:
+    settings.GUESSES_PER_ADDRESS = 3
+    for guess in range(3):
+        assert by_token(f"nobody {guess}", "wrong", REMOTE_ADDR="192.0.2.1").status_code == 401
+    assert by_token("ada", PASSWORD, REMOTE_ADDR="192.0.2.1").status_code == 429
+    assert by_token("ada", PASSWORD, REMOTE_ADDR="192.0.2.2").status_code == 200
+
+
+def test_a_right_password_is_no_guess(user: User, settings: Any, redis: Redis) -> None:
+    settings.GUESSES_PER_ACCOUNT, settings.GUESSES_PER_ADDRESS = 2, 2
+    assert [by_token("ada", PASSWORD).status_code for _ in range(5)] == [200] * 5
+    assert by_token("ada", "wrong").status_code == 401
+    assert {int(str(redis.get(key), "ascii")) for key in redis.scan_iter("{guesses}:*")} == {1}  # type: ignore[arg-type]
+
+
+def test_a_window_ends_although_the_guessing_goes_on(user: User, settings: Any, redis: Redis) -> None:
+    settings.GUESSES_PER_ACCOUNT = 1
+    by_token("ada", "wrong")
+    (key,) = redis.scan_iter("{guesses}:account:*")
+    redis.expire(key, 7)
+    assert by_token("ada", "wrong").headers["Retry-After"] in ("6", "7")
+    assert redis.ttl(key) in (6, 7)
+    redis.delete(key)
+    assert by_token("ada", PASSWORD).status_code == 200
+
+
+@pytest.mark.parametrize("door", DOORS)
+def test_without_redis_the_right_password_still_opens(user: User, redis_gone: Gone, door: str) -> None:
+    log_in, wrong, right = DOORS[door]
+    with redis_gone():
+        assert [log_in("ada", password).status_code for password in ("wrong", PASSWORD)] == [wrong, right]
+
+
+@pytest.mark.parametrize(
+    ("proxies", "sent", "address"),
+    [
+        (0, {"REMOTE_ADDR": "192.0.2.1", "HTTP_X_FORWARDED_FOR": "203.0.113.9"}, "192.0.2.1"),
+        (1, {"REMOTE_ADDR": "192.0.2.1", "HTTP_X_FORWARDED_FOR": "198.51.100.7, 203.0.113.9"}, "203.0.113.9"),
+        (0, {"REMOTE_ADDR": "2001:db8:1:2:3:4:5:6"}, "2001:db8:1:2::/64"),
+        (0, {"REMOTE_ADDR": "nonsense" * 100}, ("nonsense" * 100)[:64]),
+    ],
+)
+def test_the_address_is_that_of_the_client(settings: Any, proxies: int, sent: dict[str, str], address: str) -> None:
+    settings.REST_FRAMEWORK = {**settings.REST_FRAMEWORK, "NUM_PROXIES": proxies}
+    assert guesses.address_of(RequestFactory().get("/", **sent)) == address
+
+
+@pytest.fixture
+def hashing(settings: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
+    """The hasher of the shop, which takes until the event is set, or for as long as the test."""
+    settings.PASSWORD_HASHERS = ["shop.hashers.PasswordHasher"]
+    go_on = threading.Event()
+
+    def encode(hasher: Any, password: str, salt: str, iterations: int | None = None) -> str:
+        assert go_on.wait(PATIENCE)
+        return f"pbkdf2_sha256$1${salt}$x"
+
+    monkeypatch.setattr("django.contrib.auth.hashers.PBKDF2PasswordHasher.encode", encode)
+    yield go_on
+    go_on.set()
+
+
+def test_of_forty_logins_at_once_most_are_refused_at_once(hashing: threading.Event, settings: Any) -> None:
+    """One hashes, three wait, and the others leave their threads to the orders."""
+    settings.GUESSES_PER_ACCOUNT = 1000
+
+    def log_in() -> Any:
+        try:
+            return by_token("nobody", "wrong")
+        finally:
+            connections.close_all()
+
+    with ThreadPoolExecutor(40) as pool:
+        answers = [pool.submit(log_in) for _ in range(40)]
+        wait_for(lambda: sum(answer.done() for answer in answers) == 36, "36 refusals")
+        hashing.set()
+        statuses = Counter(answer.result(PATIENCE).status_code for answer in answers)
+    assert statuses == {503: 36, 401: 4}
+    busy = next(answer.result() for answer in answers if answer.result().status_code == 503)
+    assert_problem(busy, 503, "login-busy")
+
+
+def test_a_turn_that_does_not_come_is_refused(hashing: threading.Event, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hashers, "PATIENCE", 0.01)
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(PasswordHasher().encode, "password", "salt")
+        wait_for(lambda: not hashers._turn.acquire(blocking=False) or hashers._turn.release(), "the first to hash")
+        with pytest.raises(HashingBusy):
+            PasswordHasher().encode("password", "salt")
+        hashing.set()
+        assert first.result(PATIENCE)
+    # Every turn was given back.
+    assert [hashers._waiting.acquire(blocking=False) for _ in range(5)] == [True] * 4 + [False]
+    for _ in range(4):
+        hashers._waiting.release()
+
+
+def test_a_refused_hash_is_no_guess(hashing: threading.Event, settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings.GUESSES_PER_ACCOUNT = 1
+    monkeypatch.setattr(hashers, "PATIENCE", 0.0)
+    with hashers.turn():
+        for _ in range(3):
+            assert_problem(by_token("nobody", "wrong"), 503, "login-busy")
+            page = by_admin("nobody", "wrong")
+            assert (page.status_code, page.headers["Retry-After"]) == (503, "1")
+    assert "Too many people log in at once" in page.content.decode()
