@@ -318,8 +318,17 @@ LOGGING = {
     "version": 1,
     "disable_existing_loggers": False,
     "handlers": {"console": {"class": "logging.StreamHandler"}},
-    # Do not log refused requests: there may be ten thousand a second.
-    "loggers": {"django.request": {"level": "ERROR"}, "django.security.DisallowedHost": {"level": "CRITICAL"}},
+    # Do not log refused requests: there may be ten thousand a second. A 503 that needs a person logs its own line.
+    "filters": {
+        "not_refused": {
+            "()": "django.utils.log.CallbackFilter",
+            "callback": lambda record: getattr(record, "status_code", 0) != 503,
+        }
+    },
+    "loggers": {
+        "django.request": {"level": "ERROR", "filters": ["not_refused"]},
+        "django.security.DisallowedHost": {"level": "CRITICAL"},
+    },
     # LOG_LEVEL: DEBUG, INFO, WARNING, ERROR or CRITICAL.
     "root": {"handlers": ["console"], "level": environment.log_level("LOG_LEVEL", default="WARNING")},
 }

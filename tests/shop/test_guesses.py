@@ -20,7 +20,7 @@ from shop.accounts import guesses
 from shop.accounts.errors import HashingBusy
 from shop.hashers import PasswordHasher
 from tests.factories import at_once
-from tests.shop.conftest import Gone, assert_problem
+from tests.shop.conftest import Gone, assert_problem, raising
 from tests.waiting import PATIENCE, wait_for
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("redis")]
@@ -172,6 +172,17 @@ def test_a_turn_that_does_not_come_is_refused(hashing: threading.Event, monkeypa
     assert [hashers._waiting.acquire(blocking=False) for _ in range(5)] == [True] * 4 + [False]
     for _ in range(4):
         hashers._waiting.release()
+
+
+def test_a_refused_login_is_not_logged(hashing: threading.Event, caplog: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise each request of an attack would be a line of the log. With the negative control."""
+    monkeypatch.setattr(hashers, "PATIENCE", 0.0)
+    with hashers.turn():
+        assert_problem(by_token("nobody", "wrong"), 503, "login-busy")
+    assert caplog.records == []
+    monkeypatch.setattr(guesses, "_count", raising(KeyError("a bug")))
+    assert_problem(by_token("nobody", "wrong"), 500, "internal")
+    assert [record.name for record in caplog.records] == ["django.request"]
 
 
 def test_a_refused_hash_is_no_guess(hashing: threading.Event, settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
