@@ -1,14 +1,30 @@
-"""Accounts of staff and customers, and the groups that give staff their permissions."""
+"""Accounts of staff and customers, and the groups that give staff their permissions.
+
+Only a superuser gives permissions and changes accounts of staff. Otherwise a member of the staff who may change users
+could make themselves a superuser, or log in as one under a new password.
+"""
 
 from __future__ import annotations
 
-from django.contrib import admin
+from typing import Any
+
+from django.contrib import admin, messages
 from django.contrib.auth import admin as auth
 from django.contrib.auth.models import Group, User
+from django.db.models import QuerySet
+from django.http import HttpRequest
 from unfold.admin import ModelAdmin
 from unfold.forms import AdminPasswordChangeForm, UserChangeForm, UserCreationForm
 
+from shop.accounts.tokens import sign_out_everywhere
+
+POWERS = ("is_staff", "is_superuser", "groups", "user_permissions")
+
 admin.site.unregister([User, Group])
+
+
+def may_change_powers(request: HttpRequest) -> bool:
+    return request.user.is_active and request.user.is_superuser
 
 
 @admin.register(User)
@@ -18,8 +34,44 @@ class UserAdmin(auth.UserAdmin, ModelAdmin):
     change_password_form = AdminPasswordChangeForm
     # Put labels above the fields, because two lists of permissions need the width. Newer versions ignore this.
     compressed_fields = False
+    actions = ("sign_out",)
+
+    def get_readonly_fields(self, request: HttpRequest, obj: User | None = None) -> tuple[str, ...]:
+        return () if may_change_powers(request) else POWERS
+
+    def has_change_permission(self, request: HttpRequest, obj: User | None = None) -> bool:
+        return super().has_change_permission(request, obj) and _within_reach(request, obj)
+
+    def has_delete_permission(self, request: HttpRequest, obj: User | None = None) -> bool:
+        return super().has_delete_permission(request, obj) and _within_reach(request, obj)
+
+    @admin.action(permissions=["change"], description="Sign out everywhere: end all sessions and tokens")
+    def sign_out(self, request: HttpRequest, queryset: QuerySet[User]) -> None:
+        for user in queryset:
+            if not self.has_change_permission(request, user):
+                message = f"{user} was not signed out: only a superuser changes accounts of staff."
+                self.message_user(request, message, messages.WARNING)
+                continue
+            sign_out_everywhere(user.pk)
+            self.log_change(request, user, "Signed out everywhere.")
+            self.message_user(request, f"{user} is signed out everywhere.", messages.SUCCESS)
 
 
 @admin.register(Group)
 class GroupAdmin(auth.GroupAdmin, ModelAdmin):
+    """Groups, which superusers alone change: a group gives its permissions to all of its members."""
+
     compressed_fields = False
+
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        return may_change_powers(request)
+
+    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return may_change_powers(request)
+
+    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return may_change_powers(request)
+
+
+def _within_reach(request: HttpRequest, user: User | None) -> bool:
+    return may_change_powers(request) or user is None or not (user.is_staff or user.is_superuser)

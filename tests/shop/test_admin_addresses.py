@@ -192,7 +192,7 @@ def test_no_address_of_the_admin_fails(world: World, role: str) -> None:
     assert client.get("/admin/").status_code == 200, "a form has changed the account of the caller"
 
 
-ACTIONS = {"order": {"cancel"}, "payment": {"refund"}, "sale": {"preheat", "close"}}
+ACTIONS = {"order": {"cancel"}, "payment": {"refund"}, "sale": {"preheat", "close"}, "user": {"sign_out"}}
 
 
 def actions() -> Iterator[tuple[str, str, str]]:
