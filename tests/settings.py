@@ -13,6 +13,7 @@ for name in (
     "SECRET_KEY",
     "PAYMENT_SECRET",
     "DEBUG",
+    "HTTPS",
     "REDLOCK_URLS",
     "ETCD_URL",
     "ZOOKEEPER_HOSTS",
@@ -22,6 +23,7 @@ for name in (
 IN_MEMORY = memory.use()
 os.environ["RUN_FOLDER"] = tempfile.mkdtemp(prefix="lu-test-")
 os.environ["LAB_ENABLED"] = "1"
+os.environ["PAY_WITHOUT_PROVIDER"] = "1"
 OWNER = os.getpid()
 
 

@@ -55,7 +55,7 @@ SETTINGS = """
 import json
 from shop.runtime import settings
 names = "DATABASES CACHES CELERY_BROKER_URL SECRET_KEY ALLOWED_HOSTS LAB_ENABLED DEBUG"
-names += " WEB_PROCESSES WEB_DATABASE_CONNECTIONS"
+names += " HTTPS WEB_PROCESSES WEB_DATABASE_CONNECTIONS"
 print(json.dumps({name: getattr(settings, name) for name in names.split()}))
 """
 

@@ -31,13 +31,17 @@ def pay_order(order: UUID, *, customer: int) -> Changed:
     """Mark a pending order as paid because its customer says so. Paying again changes nothing.
 
     Raises:
-        ProviderDecides: `PAYMENT_SECRET` is set, so a payment provider decides what is paid.
+        ProviderDecides: customers cannot report payments, unless `PAY_WITHOUT_PROVIDER` lets them.
         Order.DoesNotExist: the customer has no such order.
         StillQueued: the order is not saved yet.
         NotPayable: the order was cancelled or rejected, or has expired.
     """
     if settings.PAYMENT_SECRET:
         raise ProviderDecides("In this shop the payment provider reports payments. Pay there.")
+    if not settings.PAY_WITHOUT_PROVIDER:
+        raise ProviderDecides(
+            "This shop has no payment provider. Its operator sets PAYMENT_SECRET, or PAY_WITHOUT_PROVIDER to try it."
+        )
     with transaction.atomic(durable=True):
         mine = lock_order(order, customer=customer)
         replayed = mine.state == Order.State.PAID

@@ -16,6 +16,8 @@ from redis import Redis
 
 env = environ.Env()
 LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
+SHORTEST_KEY = 50
+"""Characters of a secret key, as `manage.py check --deploy` demands."""
 BOOLEANS = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
 
 

@@ -38,8 +38,15 @@ if not SECRET_KEY:
         SECRET_KEY = RUN_FOLDER.secret_key()
     except ServerError as error:
         raise ImproperlyConfigured(str(error)) from error
-# Shared with the payment provider, which signs its messages. If empty, customers mark their own orders as paid.
+if len(SECRET_KEY) < environment.SHORTEST_KEY:
+    raise ImproperlyConfigured(
+        f"SECRET_KEY must have at least {environment.SHORTEST_KEY} characters. Generate one: "
+        'python3 -c "import secrets; print(secrets.token_hex(32))"'
+    )
+# Shared with the payment provider, which signs its messages. If empty, no order can be paid.
 PAYMENT_SECRET = env.str("PAYMENT_SECRET", default="")
+# Without PAYMENT_SECRET, let customers mark their own orders as paid, to try the shop.
+PAY_WITHOUT_PROVIDER = environment.boolean("PAY_WITHOUT_PROVIDER", default=False)
 
 # Web
 
@@ -52,6 +59,9 @@ CSRF_TRUSTED_ORIGINS = env.list("CSRF_TRUSTED_ORIGINS", default=[])
 # Number of reverse proxies in front of the shop. Guesses of passwords, and visitors of the lab, are limited by IP
 # address, which is taken from the X-Forwarded-For header that they set, or from the connection if there is none.
 NUM_PROXIES = environment.integer("NUM_PROXIES", default=0, minimum=0)
+# A proxy in front of the shop serves it by HTTPS alone, and sets the headers X-Forwarded-Proto, -Host and -For. Cookies
+# are then sent by HTTPS only, plain HTTP is redirected, browsers remember that, and NUM_PROXIES is at least 1.
+HTTPS = environment.boolean("HTTPS", default=False)
 # Threads of a web process.
 WEB_THREADS = environment.integer("WEB_THREADS", default=16, minimum=1)
 # Web processes.
@@ -138,6 +148,7 @@ INSTALLED_APPS = [
 ]
 MIDDLEWARE = [
     "django.middleware.security.SecurityMiddleware",
+    "shop.runtime.csp.ContentSecurityPolicy",
     "whitenoise.middleware.WhiteNoiseMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.common.CommonMiddleware",
@@ -241,6 +252,20 @@ CELERY_BEAT_SCHEDULE = {
     },
 }
 CELERY_TIMEZONE = "UTC"
+
+# Security
+
+if HTTPS:
+    NUM_PROXIES = max(NUM_PROXIES, 1)
+    SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https")
+    USE_X_FORWARDED_HOST = True
+    SECURE_SSL_REDIRECT = True
+    # Health checks ask the web server itself, without the proxy.
+    SECURE_REDIRECT_EXEMPT = [r"^health"]
+    SECURE_HSTS_SECONDS = 31_536_000
+    SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = LANGUAGE_COOKIE_SECURE = True
+# HSTS for subdomains and for the lists in browsers is up to the owner of the domain: it concerns hosts beside the shop.
+SILENCED_SYSTEM_CHECKS = ["security.W005", "security.W021"]
 
 # REST API
 

@@ -456,7 +456,7 @@ def test_a_role_that_may_not_create_databases_is_refused(client: Client, monkeyp
 def test_without_its_servers_a_command_says_so(command: tuple[str, ...], gone: str, tmp_path: Path) -> None:
     done = manage(
         *command,
-        SECRET_KEY="x",
+        SECRET_KEY="x" * 50,
         DATABASE_URL=shops_postgres(str(tmp_path) if gone == "Postgres" else ""),
         REDIS_URL=f"unix://{tmp_path}/none" if gone == "Redis" else django_settings.REDIS_LOCATION,
     )

@@ -90,6 +90,15 @@ def test_a_provider_does_not_pay_a_paid_order_again(
     assert list(Payment.objects.order_by("pk").values_list("outcome", flat=True)) == ["paid", "refund_due"]
 
 
+def test_customers_mark_orders_as_paid_only_where_a_setting_lets_them(order: UUID, buyer: Buyer, settings: Any) -> None:
+    settings.PAYMENT_SECRET, settings.PAY_WITHOUT_PROVIDER = "", False
+    refused = assert_problem(buyer.post(f"/api/orders/{order}/pay/"), 403, "not-believed")
+    assert "PAY_WITHOUT_PROVIDER" in refused["detail"]
+    assert state(order) == "pending"
+    settings.PAY_WITHOUT_PROVIDER = True
+    assert buyer.post(f"/api/orders/{order}/pay/").status_code == 200
+
+
 def test_with_a_provider_customers_cannot_mark_orders_as_paid(order: UUID, buyer: Buyer) -> None:
     for asked in (order, uuid4()):
         assert_problem(buyer.post(f"/api/orders/{asked}/pay/"), 403, "not-believed")

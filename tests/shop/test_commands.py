@@ -150,6 +150,7 @@ def serve(
 ) -> Serve:
     """Run `serve` without granian, and return its warnings."""
     monkeypatch.setattr(settings, "PAYMENT_SECRET", "shared")
+    monkeypatch.setattr("os.geteuid", lambda: 1000)
     monkeypatch.setattr("os.execve", lambda *command: None)
     port = busy.getsockname()[1]
     busy.close()
@@ -196,12 +197,30 @@ def test_serve_closes_its_connection_to_postgres(serve: Serve, monkeypatch: pyte
     assert [connection.connection for connection in made] == [None]
 
 
-@pytest.mark.parametrize(("secret", "lines"), [("", 1), ("shared", 0)])
+@pytest.mark.parametrize(
+    ("secret", "by_word", "said"),
+    [
+        ("", True, ["customers can mark their own orders as paid"]),
+        ("", False, ["no order can be paid"]),
+        ("shared", False, []),
+        ("shared", True, []),
+    ],
+)
 def test_serve_warns_without_a_payment_secret(
-    serve: Serve, monkeypatch: pytest.MonkeyPatch, *, secret: str, lines: int
+    serve: Serve, monkeypatch: pytest.MonkeyPatch, *, secret: str, by_word: bool, said: list[str]
 ) -> None:
     monkeypatch.setattr(settings, "PAYMENT_SECRET", secret)
-    assert [line.split(",")[0] for line in serve()] == ["PAYMENT_SECRET is not set"] * lines
+    monkeypatch.setattr(settings, "PAY_WITHOUT_PROVIDER", by_word)
+    warnings = serve()
+    assert len(warnings) == len(said)
+    assert all(text in line for text, line in zip(said, warnings, strict=True))
+
+
+def test_serve_warns_root(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert serve() == []
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    (warning,) = serve()
+    assert warning.startswith("The shop runs as root")
 
 
 @pytest.mark.parametrize(

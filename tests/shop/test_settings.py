@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import runpy
+import secrets
 import subprocess
 import sys
 from pathlib import Path
@@ -88,7 +89,7 @@ def test_a_duration_has_a_minimum_and_is_finite(monkeypatch: pytest.MonkeyPatch,
             read(monkeypatch, **{name: bad})
 
 
-@pytest.mark.parametrize("name", ["DEBUG", "LAB_ENABLED"])
+@pytest.mark.parametrize("name", ["DEBUG", "LAB_ENABLED", "HTTPS", "PAY_WITHOUT_PROVIDER"])
 def test_a_boolean_is_one_of_a_few_words(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     words = {"1": True, "True": True, "on": True, "0": False, "false": False, "NO": False, "": False}
     for word, value in words.items():
@@ -114,6 +115,30 @@ def test_an_invalid_url_is_refused_without_showing_it(monkeypatch: pytest.Monkey
 def test_an_invalid_url_in_a_list_is_told_by_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ImproperlyConfigured, match="Number 2 is not valid"):
         read(monkeypatch, REDLOCK_URLS="redis://one:6379/0,two:6379,redis://three:6379/0")
+
+
+@pytest.mark.parametrize("length", [1, 49])
+def test_a_short_secret_key_is_refused_without_showing_it(monkeypatch: pytest.MonkeyPatch, length: int) -> None:
+    with pytest.raises(ImproperlyConfigured, match=r"^SECRET_KEY must have at least 50 characters") as raised:
+        read(monkeypatch, SECRET_KEY="ß" * length)
+    assert "ß" not in str(raised.value)
+
+
+def test_https_is_one_switch(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = ("SESSION_COOKIE_SECURE", "CSRF_COOKIE_SECURE", "SECURE_SSL_REDIRECT", "USE_X_FORWARDED_HOST")
+    on, off = read(monkeypatch, HTTPS="1"), read(monkeypatch, HTTPS="0")
+    assert [on[name] for name in names] == [True] * 4
+    assert [off.get(name, False) for name in names] == [False] * 4
+    assert (on["NUM_PROXIES"], off["NUM_PROXIES"]) == (1, 0)
+    assert read(monkeypatch, HTTPS="1", NUM_PROXIES="2")["REST_FRAMEWORK"]["NUM_PROXIES"] == 2
+
+
+@pytest.mark.parametrize("https", ["1", "0"])
+def test_the_check_for_deployment_finds_nothing(https: str) -> None:
+    """With the negative control: without HTTPS it does."""
+    key = secrets.token_hex(32)
+    done = manage("check", "--deploy", "--fail-level", "WARNING", HTTPS=https, SECRET_KEY=key, LAB_ENABLED="0")
+    assert (done.returncode == 0, "security.W" in done.stderr) == (https == "1", https == "0"), done.stderr
 
 
 def test_valid_settings_are_read(monkeypatch: pytest.MonkeyPatch) -> None:

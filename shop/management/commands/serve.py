@@ -36,10 +36,17 @@ class Command(BaseCommand):
                 "Some migrations are not applied, so the shop will answer with errors. Apply them with manage.py "
                 "migrate."
             )
+        if os.geteuid() == 0:
+            self.stderr.write(
+                "The shop runs as root, so an attacker who takes it over has this machine. Run it as an ordinary user."
+            )
         if not settings.PAYMENT_SECRET:
             self.stderr.write(
-                "PAYMENT_SECRET is not set, so customers can mark their own orders as paid. Set it to let a payment "
-                "provider report payments."
+                "PAYMENT_SECRET is not set, so customers can mark their own orders as paid (PAY_WITHOUT_PROVIDER). Set "
+                "it to let a payment provider report payments."
+                if settings.PAY_WITHOUT_PROVIDER
+                else "PAYMENT_SECRET is not set, so no order can be paid. Set it to let a payment provider report "
+                "payments. To try the shop, set PAY_WITHOUT_PROVIDER=1: customers mark their own orders as paid."
             )
         if (accepted := serve.allowed_connections()) < settings.WEB_CONNECTIONS:
             self.stderr.write(

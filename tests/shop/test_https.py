@@ -1,0 +1,81 @@
+"""Behind a proxy that ends HTTPS, and the policy that pages give to browsers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from django.conf import settings as given
+from django.contrib.auth.models import User
+from django.test import Client, override_settings
+from redis import Redis
+from rest_framework.test import APIClient
+
+from shop.api.pagination import NewestFirst
+from shop.runtime.csp import ADMIN, HEADER, PAGES
+from tests.factories import new_customer, on_sale
+from tests.shop.conftest import Buyer, buy
+from tests.shop.test_settings import read
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("redis")]
+
+NAMES = (
+    *("SECURE_PROXY_SSL_HEADER", "USE_X_FORWARDED_HOST", "SECURE_SSL_REDIRECT", "SECURE_REDIRECT_EXEMPT"),
+    *("SECURE_HSTS_SECONDS", "SESSION_COOKIE_SECURE", "CSRF_COOKIE_SECURE"),
+)
+PROXY = {"HTTP_X_FORWARDED_PROTO": "https", "HTTP_X_FORWARDED_HOST": "shop.example", "HTTP_HOST": "testserver"}
+
+
+@pytest.fixture
+def https(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The settings that HTTPS=1 makes."""
+    found = read(monkeypatch, HTTPS="1")
+    hosts = [*given.ALLOWED_HOSTS, "testserver", "shop.example"]
+    with override_settings(ALLOWED_HOSTS=hosts, **{name: found[name] for name in NAMES}):
+        yield
+
+
+def next_page(monkeypatch: pytest.MonkeyPatch) -> str:
+    customer = new_customer()
+    monkeypatch.setattr(NewestFirst, "page_size", 1)
+    offer = on_sale({"a": 5})
+    for _ in range(2):
+        buy(offer, customer, a=1)
+    return str(Buyer(customer).get("/api/orders/", **PROXY).json()["next"])
+
+
+def test_links_follow_the_proxy(https: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert next_page(monkeypatch).startswith("https://shop.example/api/orders/?cursor=")
+
+
+def test_without_https_a_client_cannot_choose_the_links(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The negative control: the headers are believed only if a proxy sets them."""
+    assert next_page(monkeypatch).startswith("http://testserver/api/orders/?cursor=")
+
+
+def test_cookies_and_redirects_are_those_of_https(https: None) -> None:
+    client = APIClient()
+    plain = client.get("/api/sales/", HTTP_HOST="shop.example")
+    assert (plain.status_code, plain.headers["Location"]) == (301, "https://shop.example/api/sales/")
+    assert client.get("/health/").status_code == 200, "the health check asks without the proxy"
+    page = client.get("/admin/login/", **PROXY)
+    assert page.headers["Strict-Transport-Security"] == "max-age=31536000"
+    assert page.cookies["csrftoken"]["secure"]
+    evil = client.get("/api/sales/", **{**PROXY, "HTTP_X_FORWARDED_HOST": "evil.example"})
+    assert (evil.status_code, evil.json()["type"]) == (400, "/api/problems/unknown-host/")
+
+
+def test_every_page_has_its_policy(redis: Redis) -> None:
+    client = Client(raise_request_exception=False)
+    client.force_login(User.objects.create_superuser("root"))
+    policies = {
+        path: client.get(path).headers.get(HEADER)
+        for path in ("/admin/", "/admin/login/", "/admin/shop/sale/", "/api/docs/", "/nothing/", "/api/sales/")
+    }
+    assert policies == {
+        **dict.fromkeys(("/admin/", "/admin/login/", "/admin/shop/sale/"), ADMIN),
+        **dict.fromkeys(("/api/docs/", "/nothing/"), PAGES),
+        "/api/sales/": None,
+    }
+    lab = client.get("/lab/").headers[HEADER]
+    assert lab not in (ADMIN, PAGES), "the lab's own is stricter"
