@@ -92,11 +92,25 @@ class Cache(Generic[Key, Value]):
                 return entry.value
             entry = claimed[key]
         try:
-            value = load(key)
+            return self._load(key, entry, load, ttl)
         except stale_if:
             if not usable:
                 raise
             return entry.value
+
+    def reload(self, key: Key, load: Callable[[Key], Value | None], *, ttl: float) -> Value | None:
+        """Load a value now, whatever is cached, and cache it. Other callers use the old value meanwhile.
+
+        Args:
+            load, ttl: as in `get_or_load`.
+        """
+        return self._load(key, self.get(key), load, ttl)
+
+    def _load(
+        self, key: Key, entry: CacheEntry[Value], load: Callable[[Key], Value | None], ttl: float
+    ) -> Value | None:
+        now = time.monotonic()
+        value = load(key)
         if value is not None:
             # After `forget` this does nothing: the value may have been read before the change.
             self.replace(key, entry, CacheEntry(value, now + ttl / 2, now + ttl))

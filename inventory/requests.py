@@ -14,18 +14,20 @@ from inventory.errors import Refusal
 
 @dataclass(frozen=True, slots=True)
 class RequestItem:
-    """Units of one sku, with the price and the limit at the time of the request.
+    """Units of one sku, with the price, the limit and the product's name at the time of the request.
 
     Args:
         quantity: units, at least 1.
         price: the price of one unit.
         limit: units that a customer may have of the sku in this sale; None for no limit.
+        name: name of the product, which the order keeps. Taking stock does not need it.
     """
 
     sku: str
     quantity: int
     price: Decimal
     limit: int | None = None
+    name: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -143,12 +143,13 @@ class Order(models.Model):
 
 
 class OrderItem(models.Model):
-    """Units of one sku in an order, at the price when it was placed."""
+    """Units of one sku in an order, with the name and the price when it was placed."""
 
     order = models.ForeignKey(Order, on_delete=models.CASCADE, related_name="items")
     product = models.ForeignKey(Product, to_field="sku", db_column="sku", on_delete=models.PROTECT)
     quantity = models.PositiveIntegerField(validators=[MinValueValidator(1)])
     price = models.DecimalField(max_digits=10, decimal_places=2)
+    name = models.CharField(max_length=200, help_text="Name of the product when the order was placed.")
 
     class Meta:
         constraints = [models.UniqueConstraint(fields=["order", "product"], name="order_names_a_sku_once")]

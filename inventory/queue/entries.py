@@ -16,7 +16,7 @@ from inventory.counters.whole import text
 from inventory.requests import Buyer, OrderRequest, RequestItem
 
 FIELD_TYPES = {"customer": int, "sale": int, "key": str, "body_hash": str}
-ITEM_TYPES = {"sku": str, "quantity": int}
+ITEM_TYPES = {"sku": str, "quantity": int, "name": str}
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ def encode(order: OrderRequest) -> str:
 def new_reservation(order: OrderRequest) -> Mapping[str, Any]:
     """Return the reservation of a queued order, to which the script adds time, place and entry id."""
     return {
-        "items": [(item.sku, item.quantity, item.limit or 0, str(item.price)) for item in order.items],
+        "items": [(item.sku, item.quantity, item.limit or 0, str(item.price), item.name) for item in order.items],
         "buyer": buyer_text(order.sale, order.customer),
         "key": order.key,
         "hash": order.body_hash,
@@ -82,7 +82,8 @@ def order_from_reservation(order_id: UUID, fields: Mapping[str, Any]) -> OrderRe
     try:
         sale, customer = parse_buyer(fields["buyer"])
         items = tuple(
-            RequestItem(sku, units, Decimal(price), limit or None) for sku, units, limit, price in fields["items"]
+            RequestItem(sku, units, Decimal(price), limit or None, name)
+            for sku, units, limit, price, name in fields["items"]
         )
         at = datetime.fromtimestamp(fields["at"], UTC)
         return _checked(OrderRequest(order_id, customer, sale, items, fields["key"], fields["hash"], at))
@@ -108,7 +109,7 @@ def _readable(value: bytes | str) -> str:
 def _decode(raw: str) -> OrderRequest:
     fields = orjson.loads(raw)
     items = [
-        RequestItem(item["sku"], item["quantity"], Decimal(item["price"]), item["limit"])
+        RequestItem(item["sku"], item["quantity"], Decimal(item["price"]), item["limit"], item["name"])
         for item in fields.pop("items")
     ]
     return _checked(

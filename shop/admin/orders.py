@@ -31,7 +31,7 @@ class OrderItemInline(TabularInline):
     model = OrderItem
     extra = 0
     can_delete = False
-    fields = readonly_fields = ("product", "quantity", "price")
+    fields = readonly_fields = ("product", "name", "quantity", "price")
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[OrderItem]:
         return super().get_queryset(request).select_related("product")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from math import ceil
 from typing import Any
 
@@ -25,6 +25,7 @@ from shop.orders.errors import (
     KeyReused,
     NotCancellable,
     NotPayable,
+    PriceChanged,
     ProviderDecides,
     SaleNotOpen,
     StillQueued,
@@ -79,6 +80,12 @@ STILL_QUEUED = Problem("still-queued", 409, "The order is queued", "Try again wh
 SOLD_OUT = Problem("sold-out", 409, "Sold out", "Units of orders that are not paid in time are sold again.")
 OVER_LIMIT = Problem("over-limit", 409, "Over the limit per customer", "Order fewer units.")
 SALE_NOT_OPEN = Problem("sale-not-open", 409, "The sale is not open", "Check when the sale opens and closes.")
+PRICE_CHANGED = Problem(
+    "price-changed",
+    409,
+    "The price has changed",
+    "Show the customer the new prices in `items`, and order again if they agree.",
+)
 PROVIDER_DECIDES = Problem(
     "not-believed",
     403,
@@ -154,6 +161,7 @@ BY_EXCEPTION: tuple[tuple[type[Exception], Problem], ...] = (
     (errors.StockUnavailable, UNAVAILABLE),
     (errors.TryAgain, BUSY),
     (SaleNotOpen, SALE_NOT_OPEN),
+    (PriceChanged, PRICE_CHANGED),
     (StillRunning, STILL_RUNNING),
     (StillQueued, STILL_QUEUED),
     (KeyReused, KEY_REUSED),
@@ -260,6 +268,13 @@ def _response_to(error: Exception, problem: Problem, request: Request) -> HttpRe
             detail = ""
         case errors.OverLimit():
             members = {"sku": error.sku, "limit": error.limit, "taken": error.taken}
+        case PriceChanged():
+            members = {
+                "items": [
+                    {**asdict(item), "expected": f"{item.expected:.2f}", "price": f"{item.price:.2f}"}
+                    for item in error.items
+                ]
+            }
         case payments.WrongAmount():
             members = {"expected": f"{error.expected:.2f}", "received": f"{error.received:.2f}"}
         case errors.UnknownCustomer():

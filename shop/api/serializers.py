@@ -19,6 +19,7 @@ from shop.orders.receipts import Receipt
 MAX_ID = 2**63 - 1
 MAX_ITEMS = 20
 MAX_QUANTITY = 1000
+AMOUNT = r"[0-9]{1,14}\.[0-9]{2}"
 
 
 class StrictInteger(serializers.IntegerField):
@@ -30,13 +31,29 @@ class StrictInteger(serializers.IntegerField):
         return super().to_internal_value(data)
 
 
+@extend_schema_field({"type": "string", "pattern": f"^{AMOUNT}$"})
+class AmountField(serializers.DecimalField):
+    """A string with two decimals. Refuse JSON numbers: as floating-point numbers they may be off by a cent."""
+
+    def to_internal_value(self, data: Any) -> Decimal:
+        if not isinstance(data, str) or not re.fullmatch(AMOUNT, data):
+            self.fail("invalid")
+        return super().to_internal_value(data)
+
+
 class NewOrderItemSerializer(serializers.Serializer[Any]):
     product = StrictInteger(min_value=1, max_value=MAX_ID)
     quantity = StrictInteger(min_value=1, max_value=MAX_QUANTITY)
+    price = AmountField(
+        max_digits=16,
+        decimal_places=2,
+        required=False,
+        help_text="Price of one unit that the customer was shown. If it has changed, the answer is `price-changed`.",
+    )
 
 
 class NewOrderSerializer(serializers.Serializer[Any]):
-    """The body of an order request. `validated_data["quantities"]` maps product ids to units."""
+    """The body of an order request. `quantities` and `expected_prices` of its validated data are by product id."""
 
     sale = StrictInteger(min_value=1, max_value=MAX_ID)
     items: serializers.ListSerializer[Any] = serializers.ListSerializer(
@@ -47,7 +64,8 @@ class NewOrderSerializer(serializers.Serializer[Any]):
         quantities = {item["product"]: item["quantity"] for item in attrs["items"]}
         if len(quantities) != len(attrs["items"]):
             raise serializers.ValidationError({"items": ["List each product only once."]})
-        return {"sale": attrs["sale"], "quantities": quantities}
+        prices = {item["product"]: item["price"] for item in attrs["items"] if "price" in item}
+        return {"sale": attrs["sale"], "quantities": quantities, "expected_prices": prices}
 
 
 class OrderItemSerializer(serializers.Serializer[Any]):
@@ -110,18 +128,7 @@ def moment(at: datetime) -> str:
     return at.astimezone(UTC).isoformat().replace("+00:00", "Z")
 
 
-AMOUNT = r"[0-9]{1,14}\.[0-9]{2}"
 REFERENCE = r"[A-Za-z0-9._~:-]{1,128}"
-
-
-@extend_schema_field({"type": "string", "pattern": f"^{AMOUNT}$"})
-class AmountField(serializers.DecimalField):
-    """A string with two decimals. Refuse JSON numbers: as floating-point numbers they may be off by a cent."""
-
-    def to_internal_value(self, data: Any) -> Decimal:
-        if not isinstance(data, str) or not re.fullmatch(AMOUNT, data):
-            self.fail("invalid")
-        return super().to_internal_value(data)
 
 
 @extend_schema_field({"type": "string", "pattern": f"^{REFERENCE}$"})

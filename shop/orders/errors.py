@@ -2,9 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+
 
 class OrderError(Exception):
     """The shop refuses a request about an order."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChangedPrice:
+    """A product whose price is not the one that the customer was shown.
+
+    Args:
+        expected: the price that the customer was shown.
+        price: the price now.
+    """
+
+    product: int
+    sku: str
+    expected: Decimal
+    price: Decimal
 
 
 class UnknownSale(OrderError):
@@ -17,6 +36,20 @@ class UnknownProduct(OrderError):
     def __init__(self, product: int) -> None:
         super().__init__(f"The sale does not offer product {product}.")
         self.product = product
+
+
+class PriceChanged(OrderError):
+    """The customer was shown other prices than those of the sale now.
+
+    Args:
+        items: the items with another price.
+    """
+
+    def __init__(self, items: Sequence[ChangedPrice]) -> None:
+        super().__init__(
+            "; ".join(f"{item.sku} costs {item.price:.2f}, not {item.expected:.2f}" for item in items) + "."
+        )
+        self.items = items
 
 
 class SaleNotOpen(OrderError):

@@ -111,10 +111,10 @@ def _saved(**of: Any) -> Receipt | None:
 def _queued(waiting: QueuedOrder) -> Placed:
     request = waiting.order
     assert request is not None  # noqa: S101 - for the type checker
-    # A product that was deleted since is known by its sku alone; its order will be rejected.
-    gone = {sku: Product(pk=0, sku=sku, name=sku) for sku in request.skus}
-    products = {**gone, **{product.sku: product for product in Product.objects.filter(sku__in=request.skus)}}
-    return Placed(receipts.of_request(request, products, queued=True), replayed=True, queued=True, place=waiting.place)
+    # A product that was deleted since has no id; its order will be rejected.
+    gone = dict.fromkeys(request.skus, 0)
+    ids = {**gone, **dict(Product.objects.filter(sku__in=request.skus).values_list("sku", "pk"))}
+    return Placed(receipts.of_request(request, ids, queued=True), replayed=True, queued=True, place=waiting.place)
 
 
 def _rejected(order: UUID, waiting: QueuedOrder) -> Receipt:

@@ -8,6 +8,8 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from decimal import Decimal
+from types import MappingProxyType
 from uuid import UUID
 
 import orjson
@@ -22,7 +24,15 @@ from inventory.strategies import registry
 from inventory.strategies.base import Strategy
 from shop.models import Allowance
 from shop.orders import receipts
-from shop.orders.errors import OrderError, SaleNotOpen, StillRunning, UnknownProduct, UnknownSale
+from shop.orders.errors import (
+    ChangedPrice,
+    OrderError,
+    PriceChanged,
+    SaleNotOpen,
+    StillRunning,
+    UnknownProduct,
+    UnknownSale,
+)
 from shop.orders.lookup import order_under_key
 from shop.orders.receipts import Placed, RequestKey
 from shop.orders.saving import save
@@ -31,18 +41,29 @@ from shop.sales.offers import Offer
 from shop.sales.preheat import CannotPreheat, SaleOver, preheat_sale
 
 NEVER = datetime.min.replace(tzinfo=UTC)
+NO_PRICES: Mapping[int, Decimal] = MappingProxyType({})
+RUNNING = "An order with this key is being placed. Ask again in a moment."
 
 _running: dict[RequestKey, UUID] = {}
 """The ids of the requests that this process is placing."""
 
 
-def place_order(*, customer: int, sale: int, quantities: Mapping[int, int], key: str) -> Placed:
+def place_order(
+    *,
+    customer: int,
+    sale: int,
+    quantities: Mapping[int, int],
+    key: str,
+    expected_prices: Mapping[int, Decimal] = NO_PRICES,
+) -> Placed:
     """Place an order, once for each idempotency key.
 
     Args:
         customer: the id of the user who buys.
         quantities: units by product id.
         key: the customer's idempotency key; repeated calls with the same key return the same order.
+        expected_prices: prices of one unit that the customer was shown, by product id. The order is placed only at
+            these prices. Products without one are sold at their present price.
 
     Returns:
         The order: committed, or queued where the sale's strategy queues.
@@ -51,13 +72,19 @@ def place_order(*, customer: int, sale: int, quantities: Mapping[int, int], key:
         OrderError, InventoryError: nothing was sold. The customer may try the same key again.
     """
     offer = offers.get(sale)
+    if offer is not None and _changed_prices(offer, expected_prices):
+        offer = offers.get_newest(sale)  # The customer may have seen a newer price than this process has cached.
     try:
         if offer is None:
             raise UnknownSale(f"There is no sale {sale}.")
-        request = make_request(offer, customer=customer, quantities=quantities, key=key)
-    except (UnknownSale, UnknownProduct) as refused:
+        request = make_request(
+            offer, customer=customer, quantities=quantities, key=key, expected_prices=expected_prices
+        )
+    except (UnknownSale, UnknownProduct, PriceChanged) as refused:
+        if (customer, key) in _running:
+            raise StillRunning(RUNNING) from refused
         strategy = None if offer is None else registry.get(offer.strategy)
-        return order_under_key(strategy, customer, key, hash_of_body(sale, quantities), refused)
+        return order_under_key(strategy, customer, key, hash_of_body(sale, quantities, expected_prices), refused)
     return place_request(request, offer, registry.get(offer.strategy))
 
 
@@ -67,7 +94,7 @@ def place_request(request: OrderRequest, offer: Offer, strategy: Strategy) -> Pl
     # unique key of the order, which accepts only one of the two, and gets that order.
     running = (request.customer, request.key)
     if _running.setdefault(running, request.id) != request.id:
-        raise StillRunning("An order with this key is being placed. Ask again in a moment.")
+        raise StillRunning(RUNNING)
     try:
         if not offer.is_open(request.created_at):
             raise SaleNotOpen(f"{offer.name} is open from {offer.opens_at} to {offer.closes_at}.")
@@ -86,19 +113,29 @@ def place_request(request: OrderRequest, offer: Offer, strategy: Strategy) -> Pl
     finally:
         del _running[running]
     queued = placement.place is not None
-    order = receipts.of_request(request, offer.products_by_sku, queued=queued)
+    order = receipts.of_request(request, offer.product_ids, queued=queued)
     return Placed(order, replayed=False, queued=queued, place=placement.place)
 
 
-def make_request(offer: Offer, *, customer: int, quantities: Mapping[int, int], key: str) -> OrderRequest:
+def make_request(
+    offer: Offer,
+    *,
+    customer: int,
+    quantities: Mapping[int, int],
+    key: str,
+    expected_prices: Mapping[int, Decimal] = NO_PRICES,
+) -> OrderRequest:
     """Return what a customer asks for, at the offer's prices and limits.
 
     Raises:
         UnknownProduct: the offer does not include a product.
+        PriceChanged: the offer has another price than the customer expects.
     """
     for product in quantities:
         if product not in offer.products:
             raise UnknownProduct(product)
+    if changed := _changed_prices(offer, expected_prices):
+        raise PriceChanged(changed)
     wanted = sorted(
         ((offer.products[product], quantity) for product, quantity in quantities.items()),
         key=lambda pair: pair[0].sku,
@@ -107,16 +144,28 @@ def make_request(offer: Offer, *, customer: int, quantities: Mapping[int, int], 
         id=uuid_utils.compat.uuid7(),
         customer=customer,
         sale=offer.sale,
-        items=tuple(RequestItem(item.sku, quantity, item.price, item.limit) for item, quantity in wanted),
+        items=tuple(RequestItem(item.sku, quantity, item.price, item.limit, item.name) for item, quantity in wanted),
         key=key,
-        body_hash=hash_of_body(offer.sale, quantities),
+        body_hash=hash_of_body(offer.sale, quantities, expected_prices),
         created_at=timezone.now(),
     )
 
 
-def hash_of_body(sale: int, quantities: Mapping[int, int]) -> str:
+def hash_of_body(sale: int, quantities: Mapping[int, int], expected_prices: Mapping[int, Decimal] = NO_PRICES) -> str:
     """Return the hash that tells a retry from a different order under the same key."""
-    return hashlib.sha256(orjson.dumps([sale, sorted(quantities.items())])).hexdigest()
+    body = [sale, sorted(quantities.items())]
+    if expected_prices:
+        body.append(sorted(expected_prices.items()))
+    return hashlib.sha256(orjson.dumps(body, default=str)).hexdigest()
+
+
+def _changed_prices(offer: Offer, expected: Mapping[int, Decimal]) -> list[ChangedPrice]:
+    """Return the products of an offer whose price is not the expected one."""
+    return [
+        ChangedPrice(product, item.sku, price, item.price)
+        for product, price in expected.items()
+        if (item := offer.products.get(product)) is not None and item.price != price
+    ]
 
 
 def _refuse_over_limit(request: OrderRequest) -> None:

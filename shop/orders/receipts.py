@@ -9,7 +9,7 @@ from decimal import Decimal
 from uuid import UUID
 
 from inventory.requests import OrderRequest
-from shop.models import Order, Product
+from shop.models import Order
 
 RequestKey = tuple[int, str]
 """Customer id and idempotency key: identifies one order request."""
@@ -17,7 +17,7 @@ RequestKey = tuple[int, str]
 
 @dataclass(frozen=True, slots=True)
 class ReceiptItem:
-    """Units of one sku, at the price when the order was placed."""
+    """Units of one sku, with the name and the price when the order was placed."""
 
     product: int
     sku: str
@@ -71,7 +71,7 @@ class Placed:
 def of_row(order: Order) -> Receipt:
     """Return the receipt of a saved order. Prefetch its items and their products to avoid a query."""
     items = (
-        ReceiptItem(item.product.pk, item.product_id, item.product.name, item.quantity, item.price)
+        ReceiptItem(item.product.pk, item.product_id, item.name, item.quantity, item.price)
         for item in order.items.all()
     )
     return Receipt(
@@ -86,21 +86,21 @@ def of_row(order: Order) -> Receipt:
     )
 
 
-def of_request(request: OrderRequest, products: Mapping[str, Product], *, queued: bool) -> Receipt:
+def of_request(request: OrderRequest, product_ids: Mapping[str, int], *, queued: bool) -> Receipt:
     """Return the receipt of a request that was saved or is queued.
 
     Args:
-        products: products by sku.
+        product_ids: by sku.
     """
     return Receipt(
         request.id,
         request.sale,
-        "pending",
+        "pending" if any(item.price for item in request.items) else "paid",
         "",
         request.body_hash,
         tuple(
             [
-                ReceiptItem((product := products[item.sku]).pk, item.sku, product.name, item.quantity, item.price)
+                ReceiptItem(product_ids[item.sku], item.sku, item.name, item.quantity, item.price)
                 for item in request.items
             ]
         ),

@@ -25,6 +25,7 @@ from shop.sold import saved
 # is not committed yet, this statement waits for it: the unique index decides in every process and after every crash.
 # Accounts and sales are checked here again, because a token outlives its account and a sale may be closed or postponed
 # after its offer was read. Counting the allowances locks them until the commit; what exceeds a limit is undone first.
+# An order that costs nothing is paid at once: nobody could pay it, so it would expire.
 INSERT = """
     WITH request AS (
         SELECT *
@@ -33,10 +34,15 @@ INSERT = """
                          items jsonb)
     ), item AS (
         SELECT id AS request, item.*
-          FROM request, jsonb_to_recordset(items) AS item (sku text, quantity int, price numeric)
+          FROM request, jsonb_to_recordset(items) AS item (sku text, quantity int, price numeric, name text)
     ), placed AS (
         INSERT INTO shop_order (id, customer_id, sale_id, state, key, body_hash, created_at, payable_from)
-        SELECT request.id, customer, sale, 'pending', key, body_hash, created_at,
+        SELECT request.id, customer, sale,
+               CASE WHEN EXISTS (SELECT FROM jsonb_to_recordset(items) AS item (price numeric) WHERE price <> 0)
+                    THEN 'pending'
+                    ELSE 'paid'
+               END,
+               key, body_hash, created_at,
                coalesce(%(payable_from)s::timestamptz, created_at)
           FROM request
          WHERE (SELECT is_active FROM auth_user WHERE auth_user.id = customer)
@@ -46,8 +52,8 @@ INSERT = """
         ON CONFLICT DO NOTHING
         RETURNING id, customer_id, sale_id
     ), items AS (
-        INSERT INTO shop_orderitem (order_id, sku, quantity, price)
-        SELECT id, sku, quantity, price FROM placed JOIN item ON request = id
+        INSERT INTO shop_orderitem (order_id, sku, quantity, price, name)
+        SELECT id, sku, quantity, price, name FROM placed JOIN item ON request = id
     ), counted AS (
         INSERT INTO shop_allowance (sale_id, customer_id, sku, taken)
         SELECT sale_id, customer_id, sku, sum(quantity)
@@ -85,10 +91,10 @@ REJECT = """
         ON CONFLICT DO NOTHING
         RETURNING id
     ), items AS (
-        INSERT INTO shop_orderitem (order_id, sku, quantity, price)
-        SELECT rejected.id, item.sku, item.quantity, item.price
+        INSERT INTO shop_orderitem (order_id, sku, quantity, price, name)
+        SELECT rejected.id, item.sku, item.quantity, item.price, item.name
           FROM rejected
-          JOIN request USING (id), jsonb_to_recordset(items) AS item (sku text, quantity int, price numeric)
+          JOIN request USING (id), jsonb_to_recordset(items) AS item (sku text, quantity int, price numeric, name text)
           JOIN shop_product ON shop_product.sku = item.sku
     )
     SELECT count(*) FROM rejected

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from decimal import Decimal
@@ -10,8 +10,9 @@ from decimal import Decimal
 from django.conf import settings
 from django.db import DatabaseError
 
+from inventory.batching import Batcher
 from inventory.caching import Cache
-from shop.models import Product, Sale
+from shop.models import Sale
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +32,7 @@ class Offer:
 
     Args:
         products: the items by product id.
-        products_by_sku: unsaved `Product` objects, shared by all receipts that are made from this offer.
+        product_ids: by sku.
     """
 
     sale: int
@@ -41,11 +42,10 @@ class Offer:
     strategy: str
     preheated: bool
     products: Mapping[int, OfferItem]
-    products_by_sku: Mapping[str, Product] = field(init=False, repr=False, compare=False)
+    product_ids: Mapping[str, int] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        by_sku = {item.sku: Product(pk=item.product, sku=item.sku, name=item.name) for item in self.products.values()}
-        object.__setattr__(self, "products_by_sku", by_sku)
+        object.__setattr__(self, "product_ids", {item.sku: item.product for item in self.products.values()})
 
     def is_open(self, now: datetime) -> bool:
         return self.opens_at <= now < self.closes_at
@@ -53,6 +53,8 @@ class Offer:
 
 cache: Cache[int, Offer] = Cache()
 """Offers by sale id."""
+
+_readers: Batcher[int, Offer | None] = Batcher()
 
 
 def get(sale: int) -> Offer | None:
@@ -62,6 +64,20 @@ def get(sale: int) -> Offer | None:
         DatabaseError: Postgres does not answer, and no offer that young is cached.
     """
     return cache.get_or_load(sale, read, ttl=settings.OFFER_TTL, stale_if=DatabaseError)
+
+
+def get_newest(sale: int) -> Offer | None:
+    """Return the offer of a sale as it is now, and cache it. Concurrent callers share one reading.
+
+    Raises:
+        DatabaseError: Postgres does not answer.
+    """
+    return _readers.submit(sale, _read_again)
+
+
+def _read_again(sales: Sequence[int]) -> list[Offer | None]:
+    newest = {sale: cache.reload(sale, read, ttl=settings.OFFER_TTL) for sale in set(sales)}
+    return [newest[sale] for sale in sales]
 
 
 def forget(sale: int) -> None:

@@ -536,8 +536,8 @@ def test_a_reservation_that_is_not_json(strategy: LuaQueue, ledger: Ledger, whos
         {"place": "first"},
         {"place": None, "buyer": 7},
         {"buyer": ["x"]},
-        {"items": [["a", 0.5, 0, "9.90"]]},
-        {"items": [["a", "1", 0, "9.90"]]},
+        {"items": [["a", 0.5, 0, "9.90", "A"]]},
+        {"items": [["a", "1", 0, "9.90", "A"]]},
     ],
     ids=str,
 )

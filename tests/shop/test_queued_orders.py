@@ -232,7 +232,7 @@ def test_a_queued_order_of_a_deleted_product_is_found(buyer: Buyer, offer: OnSal
     assert buyer.get(answer.headers["Location"]).json()["state"] == "rejected"
 
 
-ITEM = {"sku": "a", "quantity": 1, "price": "9.90", "limit": None}
+ITEM = {"sku": "a", "quantity": 1, "price": "9.90", "limit": None, "name": "A"}
 
 
 @pytest.mark.parametrize(
@@ -242,6 +242,7 @@ ITEM = {"sku": "a", "quantity": 1, "price": "9.90", "limit": None}
         {"key": "\0", "items": [ITEM]},  # also with fewer items than in the reservation
         *[{"items": items} for items in ([], [ITEM, ITEM])],
         *[{"items": [{**ITEM, **wrong}]} for wrong in ({"quantity": True}, {"sku": True}, {"sku": 5}, {"limit": "x"})],
+        {"items": [{**ITEM, "name": 5}]},
         *[{"sale": sale} for sale in ("x", True)],
         *[{"key": key} for key in ({"a": 1}, "\0")],
         {"body_hash": None},

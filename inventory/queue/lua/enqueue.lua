@@ -8,7 +8,7 @@
 -- KEYS[7]   the wake-up: exists from the moment a worker was told to come until it has found the queue empty
 -- KEYS[8..] for each item its counter, then the units bought of its sku: a hash of "sale:customer" to units
 -- ARGV[1]   the order id
--- ARGV[2]   the reservation: JSON, {"items": [[sku, units, limit or 0, price], ...], "buyer": "sale:customer",
+-- ARGV[2]   the reservation: JSON, {"items": [[sku, units, limit or 0, price, name], ...], "buyer": "sale:customer",
 --           "key": the idempotency key, "hash": of the body, "request": the order}; the script adds time and place
 -- ARGV[3]   seconds after which a wake-up that no worker has answered expires
 -- ARGV[4]   seconds for which the idempotency key is kept

@@ -1,0 +1,169 @@
+"""Prices and names: what the customer was shown is what they buy, and what the order keeps. Free orders are paid."""
+
+from __future__ import annotations
+
+import hashlib
+from decimal import Decimal
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from django.test import Client
+
+from inventory import stock
+from inventory.models import StockMovement
+from shop.models import Order, OrderItem, Product, SaleItem
+from shop.orders import place
+from shop.orders.errors import StillRunning
+from shop.orders.expiry import expire_unpaid
+from shop.orders.place import hash_of_body, place_order
+from shop.orders.queued import save_queued
+from shop.sales import offers
+from tests.factories import DISTINCT, OnSale, on_sale, orders_in
+from tests.shop.conftest import Buyer, assert_conserved, assert_problem, make_due, order_body, taken
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("redis")]
+
+
+def body_with_price(offer: OnSale, price: Any, **units: int) -> dict[str, Any]:
+    """Return an order request with the price that the customer was shown."""
+    body = order_body(offer, **(units or {"a": 1}))
+    return {**body, "items": [{**item, "price": price} for item in body["items"]]}
+
+
+def set_price(price: str, **of: Any) -> None:
+    """Change prices as an operator does. This process keeps its cached offer."""
+    SaleItem.objects.filter(**of).update(price=Decimal(price))
+
+
+@pytest.mark.parametrize("name", DISTINCT)
+def test_an_order_at_another_price_is_refused_with_the_new_one(buyer: Buyer, name: str) -> None:
+    offer = on_sale({"a": 3}, strategy=name, price="10.00")
+    offers.get(offer.sale)
+    set_price("99.00")
+    offers.cache.clear()
+
+    problem = assert_problem(buyer.order(body_with_price(offer, "10.00"), key="mine"), 409, "price-changed")
+
+    assert problem["items"] == [
+        {"product": offer.products["a"], "sku": "a", "expected": "10.00", "price": "99.00"},
+    ]
+    assert problem["detail"] == "a costs 99.00, not 10.00."
+    save_queued()
+    assert (orders_in(), stock.on_hand("a"), taken()) == (0, 3, {})
+
+    # The key is free: the customer agrees to the new price.
+    agreed = buyer.order(body_with_price(offer, "99.00"), key="mine")
+    assert agreed.json()["items"][0]["price"] == "99.00"
+    save_queued()
+    assert OrderItem.objects.get().price == Decimal("99.00")
+    assert_conserved()
+
+
+@pytest.mark.parametrize("name", DISTINCT)
+def test_a_retry_gets_its_order_at_the_price_of_the_first_request(buyer: Buyer, name: str) -> None:
+    offer = on_sale({"a": 3}, strategy=name, price="10.00")
+    first = buyer.order(body_with_price(offer, "10.00"), key="mine").json()
+    for saved in (0, 1):
+        set_price("99.00")
+        offers.cache.clear()
+        again = buyer.order(body_with_price(offer, "10.00"), key="mine")
+        assert (again.json()["id"], again.json()["total"]) == (first["id"], "10.00"), saved
+        assert again.headers["Idempotent-Replayed"] == "true"
+        assert_problem(buyer.order(body_with_price(offer, "99.00"), key="mine"), 422, "key-reused")
+        assert_problem(buyer.order(order_body(offer, a=1), key="mine"), 422, "key-reused")
+        save_queued()
+    assert OrderItem.objects.get().price == Decimal("10.00")
+
+
+def test_the_newest_price_is_asked_for_before_an_order_is_refused(buyer: Buyer) -> None:
+    offer = on_sale({"a": 3}, price="10.00")
+    buyer.order(body_with_price(offer, "10.00"))
+    set_price("99.00")  # another process has shown this price already
+    assert buyer.order(body_with_price(offer, "99.00")).json()["total"] == "99.00"
+    cached = offers.get(offer.sale)
+    assert cached is not None
+    assert cached.products[offer.products["a"]].price == Decimal("99.00")
+
+
+def test_each_changed_price_of_a_cart_is_named(buyer: Buyer) -> None:
+    offer = on_sale({"a": 3, "b": 3, "c": 3}, price="10.00")
+    set_price("11.00", product__sku__in=["a", "c"])
+    problem = assert_problem(buyer.order(body_with_price(offer, "10.00", a=1, b=1, c=1)), 409, "price-changed")
+    assert [(item["sku"], item["price"]) for item in problem["items"]] == [("a", "11.00"), ("c", "11.00")]
+
+
+def test_without_a_price_the_order_is_placed_at_the_present_one(buyer: Buyer) -> None:
+    offer = on_sale({"a": 3}, price="10.00")
+    set_price("99.00")
+    offers.cache.clear()
+    assert buyer.order(order_body(offer, a=1)).json()["total"] == "99.00"
+
+
+@pytest.mark.parametrize("price", [10, 10.0, "10", "10.0", "10.000", "-10.00", "1e1", "", None, "9" * 15 + ".00"])
+def test_a_malformed_price_is_refused(buyer: Buyer, price: Any) -> None:
+    offer = on_sale({"a": 3}, price="10.00")
+    assert_problem(buyer.order(body_with_price(offer, price)), 400, "invalid", pointers=["#/items/0/price"])
+    assert orders_in() == 0
+
+
+def test_a_request_without_prices_has_the_hash_that_earlier_versions_have_stored() -> None:
+    assert hash_of_body(7, {2: 1, 1: 3}) == hashlib.sha256(b"[7,[[1,3],[2,1]]]").hexdigest()
+
+
+def test_a_retry_at_another_price_waits_for_the_running_request(customer: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    offer = on_sale({"a": 3}, price="10.00")
+    monkeypatch.setitem(place._running, (customer, "mine"), uuid4())
+    prices = {offer.products["a"]: Decimal("9.00")}
+    with pytest.raises(StillRunning):
+        place_order(customer=customer, sale=offer.sale, quantities=offer.cart(a=1), key="mine", expected_prices=prices)
+
+
+@pytest.mark.parametrize("name", DISTINCT)
+def test_an_order_keeps_the_name_of_its_product(buyer: Buyer, admin_client: Client, name: str) -> None:
+    offer = on_sale({"a": 3}, strategy=name)
+    placed = buyer.order(order_body(offer, a=1), key="mine")
+    assert placed.json()["items"][0]["name"] == "A"
+    Product.objects.update(name="Renamed")
+    offers.cache.clear()
+    for _ in range(2):
+        assert buyer.get(placed.headers["Location"]).json()["items"][0]["name"] == "A"
+        assert buyer.order(order_body(offer, a=1), key="mine").json()["items"][0]["name"] == "A"
+        save_queued()
+    assert buyer.get("/api/orders/").json()["results"][0]["items"][0]["name"] == "A"
+    page = admin_client.get(f"/admin/shop/order/{placed.json()['id']}/change/").content.decode()
+    assert ">A<" in page.replace("\n", "").replace(" ", "")
+    assert buyer.order(order_body(offer, a=1)).json()["items"][0]["name"] == "Renamed"
+
+
+def test_a_rejected_order_keeps_the_names_of_its_items(buyer: Buyer) -> None:
+    offer = on_sale({"a": 3}, strategy="lua-queue")
+    location = buyer.order(order_body(offer, a=1)).headers["Location"]
+    Product.objects.update(name="Renamed")
+    stock.move("a", StockMovement.Kind.CORRECTED, -3, why="lost")
+    save_queued()
+    rejected = buyer.get(location).json()
+    assert (rejected["state"], rejected["items"][0]["name"]) == ("rejected", "A")
+
+
+@pytest.mark.parametrize("secret", ["", "shared with the provider"])
+@pytest.mark.parametrize("name", DISTINCT)
+def test_a_free_order_is_paid_at_once(buyer: Buyer, settings: Any, name: str, secret: str) -> None:
+    settings.PAYMENT_SECRET = secret
+    offer = on_sale({"a": 3}, strategy=name, price="0.00")
+    answer = buyer.order(body_with_price(offer, "0.00"))
+    assert answer.json()["state"] == ("queued" if answer.status_code == 202 else "paid")
+    save_queued()
+    make_due()
+    assert expire_unpaid() == 0
+    assert buyer.get(answer.headers["Location"]).json()["state"] == "paid"
+    assert stock.on_hand("a") == 2
+    assert_conserved()
+
+
+def test_a_cart_that_costs_something_is_pending(buyer: Buyer) -> None:
+    offer = on_sale({"a": 3, "b": 3}, price="0.00")
+    set_price("0.01", product__sku="b")
+    offers.cache.clear()
+    answer = buyer.order(order_body(offer, a=1, b=1)).json()
+    assert (answer["state"], Order.objects.get().state) == ("pending", "pending")
