@@ -7,7 +7,7 @@ from typing import Any
 
 from django.conf import settings
 from django.core.exceptions import ValidationError
-from django.core.validators import MinValueValidator
+from django.core.validators import MinValueValidator, RegexValidator
 from django.db import models, transaction
 from django.db.models import F, Q
 
@@ -17,6 +17,11 @@ from inventory.strategies import registry
 def strategy_choices() -> list[tuple[str, str]]:
     """Return the names of the strategies. This is a function so that a new strategy needs no migration."""
     return [(name, name) for name in registry.NAMES]
+
+
+def default_currency() -> str:
+    """Return the currency of new sales. This is a function so that another setting needs no migration."""
+    return str(settings.CURRENCY)
 
 
 class Product(models.Model):
@@ -39,6 +44,12 @@ class Sale(models.Model):
     opens_at = models.DateTimeField(db_index=True)
     closes_at = models.DateTimeField()
     strategy = models.CharField(max_length=40, choices=strategy_choices, default="guarded-update")
+    currency = models.CharField(
+        max_length=3,
+        default=default_currency,
+        validators=[RegexValidator("^[A-Z]{3}$", "Enter a currency code such as EUR.")],
+        help_text="Currency of the prices: a code of ISO 4217, such as EUR. It cannot be changed later.",
+    )
     preheated_at = models.DateTimeField(null=True, blank=True, editable=False)
     unloaded_at = models.DateTimeField(null=True, blank=True, editable=False)
     products = models.ManyToManyField(Product, through="SaleItem")
@@ -60,11 +71,14 @@ class Sale(models.Model):
         """Save a sale, except for `preheated_at` and `unloaded_at`, which only `shop.sales` writes.
 
         Raises:
-            ValidationError: the strategy has changed, and the old one may have taken stock already.
+            ValidationError: the strategy has changed, and the old one may have taken stock already; or the currency has
+                changed, and customers may have seen the prices.
         """
         with transaction.atomic():
             before = Sale.objects.select_for_update(no_key=True).filter(pk=self.pk).first()
             if before is not None:
+                if before.currency != self.currency:
+                    raise ValidationError({"currency": f"The prices of “{before}” are in {before.currency}."})
                 if before.strategy != self.strategy and before.strategy_is_fixed:
                     raise ValidationError({"strategy": f"“{before}” already sells with {before.strategy}."})
                 self.preheated_at, self.unloaded_at = before.preheated_at, before.unloaded_at
@@ -126,6 +140,7 @@ class Order(models.Model):
     key = models.CharField(max_length=128, help_text="Idempotency key of the customer.")
     body_hash = models.CharField(max_length=64, editable=False)
     created_at = models.DateTimeField()
+    currency = models.CharField(max_length=3, editable=False)
     payable_from = models.DateTimeField(help_text="When the order was placed, or saved if it was queued.")
     reason = models.CharField(max_length=200, blank=True, default="", db_default="", help_text="Reason of a rejection.")
 
@@ -168,6 +183,7 @@ class Payment(models.Model):
     reference = models.CharField(max_length=128, unique=True, help_text="Reference of the payment provider.")
     order = models.ForeignKey(Order, on_delete=models.PROTECT, related_name="payments")
     amount = models.DecimalField(max_digits=16, decimal_places=2)
+    currency = models.CharField(max_length=3)
     received_at = models.DateTimeField(auto_now_add=True)
     outcome = models.CharField(max_length=20, choices=Outcome)
     note = models.CharField(max_length=200, blank=True, help_text="Why the payment has this outcome.")
@@ -202,6 +218,33 @@ class SignOut(models.Model):
 
     def __str__(self) -> str:
         return f"{self.user_id} signed out {self.times} times"
+
+
+class UnmatchedReport(models.Model):
+    """A report of the payment provider that the shop could not book. An operator settles it.
+
+    The row is written once; later only its settlement is recorded.
+    """
+
+    digest = models.CharField(max_length=64, unique=True, editable=False, help_text="SHA-256 of the report.")
+    report = models.TextField(help_text="The report as the provider has signed it.")
+    reason = models.CharField(max_length=200, help_text="Why it was not booked.")
+    received_at = models.DateTimeField(auto_now_add=True)
+    settled_at = models.DateTimeField(null=True, blank=True)
+    settled_by = models.ForeignKey(
+        settings.AUTH_USER_MODEL,
+        on_delete=models.PROTECT,
+        null=True,
+        blank=True,
+        help_text="Empty when the provider repeated the report and it was booked.",
+    )
+
+    class Meta:
+        ordering = ["-received_at", "-pk"]
+        indexes = [models.Index(fields=["received_at"], condition=Q(settled_at=None), name="unmatched_report_open")]
+
+    def __str__(self) -> str:
+        return f"Report {self.pk}"
 
 
 class Allowance(models.Model):

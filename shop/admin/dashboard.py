@@ -1,4 +1,4 @@
-"""The overview, the first page of the admin: verdict, sales, orders, refunds and locks."""
+"""The overview, the first page of the admin: verdict, sales, orders, money to settle and locks."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from inventory.models import StockItem
 from inventory.strategies import registry
 from locking.contrib.django.admin import may_see_locks, most_wanted
 from shop.admin.stock_report import stock_report
-from shop.models import Order, Payment, Sale
-from shop.orders import payments
+from shop.models import Order, Payment, Sale, UnmatchedReport
+from shop.orders import payments, unmatched
 
 SALES = 10
 DEAD_LETTERS = 10
@@ -41,6 +41,8 @@ def context(request: HttpRequest, context: dict[str, Any]) -> dict[str, Any]:
         context["queue"] = read_queue()
     if may_see(Payment):
         context["refunds"] = payments.refunds_due(Payment.objects.all()).count()
+    if may_see(UnmatchedReport):
+        context["unmatched"] = unmatched.open_reports(UnmatchedReport.objects.all()).count()
     if may_see_locks(request):
         context["locks"], context["locks_error"] = most_wanted()
         context["waiters"] = sum(lock.waiters for lock in context["locks"])

@@ -45,7 +45,16 @@ class PaymentInline(TabularInline):
     extra = 0
     can_delete = False
     show_change_link = True
-    fields = readonly_fields = ("reference", "amount", "outcome", "note", "received_at", "refunded_at", "refunded_by")
+    fields = readonly_fields = (
+        "reference",
+        "amount",
+        "currency",
+        "outcome",
+        "note",
+        "received_at",
+        "refunded_at",
+        "refunded_by",
+    )
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Payment]:
         return super().get_queryset(request).select_related("refunded_by")
@@ -74,7 +83,7 @@ class OrderAdmin(ReadOnlyAdmin):
     list_select_related = ("customer",)
     search_fields = ("id", "customer__username", "key")
     search_help_text = "Id, customer or idempotency key"
-    fields = ("id", "state_label", "customer", "sale", "placed", "key", "reason")
+    fields = ("id", "state_label", "customer", "sale", "total_label", "placed", "key", "reason")
     inlines = (OrderItemInline, PaymentInline)
     actions = ("cancel",)
 
@@ -99,6 +108,10 @@ class OrderAdmin(ReadOnlyAdmin):
                 if not cancelled.replayed:
                     self.log_change(request, order, "Cancelled.")
                 self.message_user(request, f"{order} is cancelled.", messages.SUCCESS)
+
+    @display(description="Total")
+    def total_label(self, order: Order) -> str:
+        return f"{order.total:.2f} {order.currency}"
 
     @display(description="Ordered")
     def ordered(self, order: Order) -> str:

@@ -34,12 +34,12 @@ class PaymentRefundFilter(admin.SimpleListFilter):
 
 @admin.register(Payment)
 class PaymentAdmin(ReadOnlyAdmin):
-    list_display = ("reference", "order_id_label", "amount", "result", "note", "received", "refunded")
+    list_display = ("reference", "order_id_label", "amount", "currency", "result", "note", "received", "refunded")
     list_filter = (PaymentRefundFilter, "outcome")
     list_select_related = ("refunded_by",)
     search_fields = ("reference", "order__id", "order__customer__username")
     search_help_text = "Reference, order or customer"
-    fields = ("reference", "order", "amount", "result", "note", "received", "refunded")
+    fields = ("reference", "order", "amount", "currency", "result", "note", "received", "refunded")
     actions = ("refund",)
 
     def has_refund_permission(self, request: HttpRequest) -> bool:

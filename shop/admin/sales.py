@@ -60,7 +60,7 @@ class SaleItemInline(StackedInline):
 class SaleAdmin(ModelAdmin):
     list_display = ("name", "state", "opens_at", "closes_at", "strategy", "preheated")
     search_fields = ("name",)
-    fields = ("name", ("opens_at", "closes_at"), ("strategy", "preheated_at"))
+    fields = ("name", ("opens_at", "closes_at"), ("strategy", "currency"), "preheated_at")
     inlines = (SaleItemInline,)
     actions = ("preheat", "close")
     # Put labels above the fields, so that an item is one line on a wide screen and readable on a phone. Newer versions
@@ -68,7 +68,9 @@ class SaleAdmin(ModelAdmin):
     compressed_fields = False
 
     def get_readonly_fields(self, request: HttpRequest, obj: Sale | None = None) -> tuple[str, ...]:
-        return ("preheated_at", "strategy") if obj and obj.strategy_is_fixed else ("preheated_at",)
+        if obj is None:
+            return ("preheated_at",)
+        return ("preheated_at", "currency", "strategy") if obj.strategy_is_fixed else ("preheated_at", "currency")
 
     def has_delete_permission(self, request: HttpRequest, obj: Sale | None = None) -> bool:
         """Do not delete a sale that was preheated or has orders: Redis may hold its stock. Close it instead."""

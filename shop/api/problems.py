@@ -103,7 +103,12 @@ SIGNATURE = Problem(
     "Sign `<seconds since 1970>.<body>` with HMAC-SHA256 and the shared secret, again for each attempt.",
 )
 UNKNOWN_ORDER = Problem("unknown-order", 404, "No such order yet", "Report the payment again later.", 5)
-WRONG_AMOUNT = Problem("wrong-amount", 422, "The amount is not the total of the order", "Check the total of the order.")
+WRONG_AMOUNT = Problem(
+    "wrong-amount", 422, "The amount is not the total of the order", "An operator of the shop settles the payment."
+)
+WRONG_CURRENCY = Problem(
+    "wrong-currency", 422, "The order is in another currency", "An operator of the shop settles the payment."
+)
 REFERENCE_REUSED = Problem(
     "reference-reused", 422, "The reference belongs to another payment", "Use a new reference for a new payment."
 )
@@ -171,6 +176,7 @@ BY_EXCEPTION: tuple[tuple[type[Exception], Problem], ...] = (
     (states.StateConflict, BUSY),
     (payments.UnknownOrder, UNKNOWN_ORDER),
     (payments.WrongAmount, WRONG_AMOUNT),
+    (payments.WrongCurrency, WRONG_CURRENCY),
     (payments.ReferenceReused, REFERENCE_REUSED),
     (Order.DoesNotExist, NOT_FOUND),
     (TooManyGuesses, TOO_MANY_GUESSES),
@@ -277,6 +283,8 @@ def _response_to(error: Exception, problem: Problem, request: Request) -> HttpRe
             }
         case payments.WrongAmount():
             members = {"expected": f"{error.expected:.2f}", "received": f"{error.received:.2f}"}
+        case payments.WrongCurrency():
+            members = {"expected": error.expected, "received": error.received}
         case errors.UnknownCustomer():
             detail = "The account of this token is closed."
         case Http404() if not detail:

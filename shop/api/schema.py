@@ -49,6 +49,7 @@ BY_OPERATION = {
         problems.SIGNATURE,
         problems.UNKNOWN_ORDER,
         problems.WRONG_AMOUNT,
+        problems.WRONG_CURRENCY,
         problems.REFERENCE_REUSED,
         problems.BUSY,
         problems.LENGTH_REQUIRED,

@@ -12,7 +12,7 @@ from django.conf import settings
 from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
-from shop.models import Order, Payment
+from shop.models import Order, Payment, default_currency
 from shop.orders import receipts
 from shop.orders.receipts import Receipt
 
@@ -86,6 +86,7 @@ class OrderSerializer(serializers.Serializer[Any]):
     reason = serializers.CharField(help_text="Why the order was rejected; empty otherwise.")
     items = OrderItemSerializer(many=True)
     total = serializers.DecimalField(max_digits=14, decimal_places=2)
+    currency = serializers.CharField(help_text="Code of ISO 4217. Empty if the sale was deleted before it was saved.")
     created_at = serializers.DateTimeField()
     pay_by = serializers.DateTimeField(allow_null=True, help_text="Null while the order is queued and cannot be paid.")
 
@@ -118,6 +119,7 @@ def order_json(order: Receipt, *, queued: bool = False, place: int | None = None
             for item in order.items
         ],
         "total": f"{order.total:.2f}",
+        "currency": order.currency,
         "created_at": moment(order.created_at),
         "pay_by": moment(payable_from + timedelta(seconds=settings.ORDER_TTL)) if payable_from else None,
     }
@@ -129,6 +131,7 @@ def moment(at: datetime) -> str:
 
 
 REFERENCE = r"[A-Za-z0-9._~:-]{1,128}"
+CURRENCY = r"[A-Z]{3}"
 
 
 @extend_schema_field({"type": "string", "pattern": f"^{REFERENCE}$"})
@@ -137,6 +140,19 @@ class ReferenceField(serializers.CharField):
 
     def to_internal_value(self, data: Any) -> str:
         if not isinstance(data, str) or not re.fullmatch(REFERENCE, data):
+            self.fail("invalid")
+        return data
+
+
+@extend_schema_field({"type": "string", "pattern": f"^{CURRENCY}$"})
+class CurrencyField(serializers.CharField):
+    """A currency code of ISO 4217 in capitals. Without one, the amount is in the shop's own currency."""
+
+    def __init__(self) -> None:
+        super().__init__(default=default_currency, help_text="Without it: the currency of the shop, `CURRENCY`.")
+
+    def to_internal_value(self, data: Any) -> str:
+        if not isinstance(data, str) or not re.fullmatch(CURRENCY, data):
             self.fail("invalid")
         return data
 
@@ -156,12 +172,14 @@ class NewPaymentSerializer(serializers.Serializer[Any]):
     reference = ReferenceField(help_text="Reference of the provider, a new one for each payment.")
     order = WrittenUUIDField()
     amount = AmountField(max_digits=16, decimal_places=2, help_text="Total of the order.")
+    currency = CurrencyField()
 
 
 class PaymentSerializer(serializers.Serializer[Any]):
     reference = serializers.CharField()
     order = serializers.UUIDField(source="order_id")
     amount = serializers.DecimalField(max_digits=16, decimal_places=2)
+    currency = serializers.CharField()
     outcome = serializers.ChoiceField(
         choices=Payment.Outcome.choices,
         help_text="`refund_due`: the payment is to be refunded; the order is unchanged.",
@@ -183,6 +201,7 @@ class OfferSerializer(serializers.Serializer[Any]):
     name = serializers.CharField()
     opens_at = serializers.DateTimeField()
     closes_at = serializers.DateTimeField()
+    currency = serializers.CharField(help_text="Currency of the prices: a code of ISO 4217.")
     items = serializers.SerializerMethodField()
 
     @extend_schema_field(OfferItemSerializer(many=True))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 from uuid import UUID
 
@@ -14,7 +16,7 @@ from django.utils import timezone
 from django_redis import get_redis_connection
 from drf_spectacular.utils import OpenApiExample, OpenApiParameter, OpenApiResponse, extend_schema
 from redis import RedisError
-from rest_framework.exceptions import ValidationError
+from rest_framework.exceptions import APIException, ValidationError
 from rest_framework.generics import ListAPIView
 from rest_framework.permissions import AllowAny
 from rest_framework.request import Request
@@ -24,7 +26,7 @@ from rest_framework.views import APIView
 from shop.accounts.tokens import SESSION, require_session
 from shop.api import signatures
 from shop.api.parsers import MAX_BODY
-from shop.api.problems import PROBLEMS, BadKey, BodyTooLarge, LengthRequired
+from shop.api.problems import PROBLEMS, BadKey, BodyTooLarge, LengthRequired, pointers
 from shop.api.serializers import (
     NEW_ORDER,
     NewOrderSerializer,
@@ -36,7 +38,7 @@ from shop.api.serializers import (
 )
 from shop.api.throttles import OrderRate
 from shop.models import Order, Sale
-from shop.orders import payments
+from shop.orders import payments, unmatched
 from shop.orders.customer_changes import cancel_order, pay_order
 from shop.orders.lookup import find_order
 from shop.orders.place import place_order
@@ -66,7 +68,12 @@ SIGNATURE_PARAMETER = OpenApiParameter(
 )
 EXAMPLE_PAYMENT = OpenApiExample(
     "A payment",
-    value={"reference": "pay_4711", "order": "0199c2ba-6f2e-7c3a-a1de-2f9a3c4b5d6e", "amount": "19.80"},
+    value={
+        "reference": "pay_4711",
+        "order": "0199c2ba-6f2e-7c3a-a1de-2f9a3c4b5d6e",
+        "amount": "19.80",
+        "currency": "EUR",
+    },
     request_only=True,
 )
 
@@ -137,6 +144,31 @@ def raw_body(request: Request) -> bytes:
     if int(request.META.get("CONTENT_LENGTH") or 0) > MAX_BODY:
         raise BodyTooLarge(f"The body is longer than {MAX_BODY} bytes.")
     return bytes(request._request.body)
+
+
+def signed_report(request: Request) -> str:
+    """Return the body of a report that the payment provider has signed.
+
+    Raises:
+        LengthRequired, BodyTooLarge, BadSignature: the report is refused.
+    """
+    body = raw_body(request)
+    signatures.verify(request.headers.get(signatures.HEADER, ""), body)
+    return body.decode(errors="replace")
+
+
+@contextmanager
+def recorded_if_refused(report: str) -> Iterator[None]:
+    """Record a report that is refused. The provider has signed it, so there is money that an operator has to settle."""
+    try:
+        yield
+    except ValidationError as refused:
+        errors = "; ".join(f"{each['pointer']}: {each['detail']}" for each in pointers(refused.detail))
+        unmatched.record(report, f"The report is not valid. {errors}")
+        raise
+    except (APIException, payments.PaymentError) as refused:
+        unmatched.record(report, str(refused))
+        raise
 
 
 def new_order(request: Request) -> dict[str, Any]:
@@ -232,10 +264,11 @@ class Payments(APIView):
     )
     def post(self, request: Request) -> Response:
         """Report a payment. Repeating the same reference returns the first answer."""
-        signatures.verify(request.headers.get(signatures.HEADER, ""), raw_body(request))
-        body = NewPaymentSerializer(data=json_object(request))
-        body.is_valid(raise_exception=True)
-        received = payments.receive_payment(**body.validated_data)
+        report = signed_report(request)
+        with recorded_if_refused(report):
+            body = NewPaymentSerializer(data=json_object(request))
+            body.is_valid(raise_exception=True)
+            received = payments.receive_payment(**body.validated_data, report=report)
         return Response(
             PaymentSerializer(received.payment).data,
             headers=replay_header(replayed=received.replayed),

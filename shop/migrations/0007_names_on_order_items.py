@@ -4,7 +4,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('shop', '0005_plain_help_texts'),
+        ('shop', '0006_sign_out'),
     ]
 
     operations = [

@@ -19,6 +19,7 @@ from shop.models import Order, Product
 from shop.orders import receipts, states
 from shop.orders.errors import KeyReused, StillQueued
 from shop.orders.receipts import Placed, Receipt, RequestKey
+from shop.sales import offers
 
 _keys: Batcher[RequestKey, bool] = Batcher()
 
@@ -114,7 +115,9 @@ def _queued(waiting: QueuedOrder) -> Placed:
     # A product that was deleted since has no id; its order will be rejected.
     gone = dict.fromkeys(request.skus, 0)
     ids = {**gone, **dict(Product.objects.filter(sku__in=request.skus).values_list("sku", "pk"))}
-    return Placed(receipts.of_request(request, ids, queued=True), replayed=True, queued=True, place=waiting.place)
+    offer = offers.get(request.sale)
+    receipt = receipts.of_request(request, ids, currency=offer.currency if offer else "", queued=True)
+    return Placed(receipt, replayed=True, queued=True, place=waiting.place)
 
 
 def _rejected(order: UUID, waiting: QueuedOrder) -> Receipt:
@@ -127,6 +130,7 @@ def _rejected(order: UUID, waiting: QueuedOrder) -> Receipt:
         waiting.reason,
         waiting.body_hash,
         items=(),
+        currency="",
         created_at=at,
         payable_from=None,
     )

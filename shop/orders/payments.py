@@ -2,28 +2,26 @@
 
 from __future__ import annotations
 
-import logging
 from dataclasses import dataclass
 from decimal import Decimal
 from uuid import UUID
 
+from django.conf import settings
 from django.db import transaction
 from django.db.models import QuerySet
 from django.utils import timezone
 
 from inventory.errors import OverLimit, SoldOut
-from shop.models import Order, Payment
-from shop.orders import states
+from shop.models import Order, Payment, UnmatchedReport
+from shop.orders import states, unmatched
 from shop.orders.saving import retake_units
-
-logger = logging.getLogger(__name__)
 
 BY_CUSTOMER = "customer/"
 """Prefix of the references of payments that a customer reports. References of a provider contain no slash."""
 
 
 class PaymentError(Exception):
-    """The payment is not what the shop expects. Nothing was changed."""
+    """The payment is not what the shop expects. Nothing was booked; see `shop.orders.unmatched`."""
 
 
 class UnknownOrder(PaymentError):
@@ -31,7 +29,7 @@ class UnknownOrder(PaymentError):
 
 
 class ReferenceReused(PaymentError):
-    """The reference belongs to a payment for another order or of another amount."""
+    """The reference belongs to a payment for another order, or of another amount or currency."""
 
 
 class WrongAmount(PaymentError):
@@ -39,6 +37,15 @@ class WrongAmount(PaymentError):
 
     def __init__(self, *, expected: Decimal, received: Decimal) -> None:
         super().__init__(f"The order costs {expected:.2f}, not {received:.2f}.")
+        self.expected = expected
+        self.received = received
+
+
+class WrongCurrency(PaymentError):
+    """The order has prices in another currency."""
+
+    def __init__(self, *, expected: str, received: str) -> None:
+        super().__init__(f"The order costs {expected}, not {received}.")
         self.expected = expected
         self.received = received
 
@@ -55,15 +62,20 @@ class ReceivedPayment:
     replayed: bool
 
 
-def receive_payment(reference: str, *, order: UUID, amount: Decimal) -> ReceivedPayment:
+def receive_payment(
+    reference: str, *, order: UUID, amount: Decimal, currency: str | None = None, report: str | None = None
+) -> ReceivedPayment:
     """Record a payment that the provider reports. Mark the order as paid, or the payment as due for refund.
 
     Args:
         reference: the provider's reference. Repeated calls with the same reference return the same payment.
+        currency: code of ISO 4217; None means the currency of the shop, `CURRENCY`.
+        report: the body of the report. If it could not be booked before, this closes its record.
 
     Raises:
-        PaymentError: the payment is refused. Nothing was changed.
+        PaymentError: the payment is refused. Nothing was booked.
     """
+    currency = settings.CURRENCY if currency is None else currency
     with transaction.atomic(durable=True):
         try:
             found = states.locked(order)
@@ -71,27 +83,35 @@ def receive_payment(reference: str, *, order: UUID, amount: Decimal) -> Received
             raise UnknownOrder(f"There is no order {order}, or it is still queued.") from error
         before = Payment.objects.filter(reference=reference).first()
         if before is not None:
-            if (before.order_id, before.amount) != (order, amount):
+            if (before.order_id, before.amount, before.currency) != (order, amount, currency):
                 raise ReferenceReused(f"The reference {reference} belongs to another payment.")
             return ReceivedPayment(before, replayed=True)
+        if currency != found.currency:
+            raise WrongCurrency(expected=found.currency, received=currency)
         if amount != found.total:
-            logger.warning("Payment %s of %s was refused: order %s costs %s.", reference, amount, order, found.total)
             raise WrongAmount(expected=found.total, received=amount)
-        return ReceivedPayment(record_payment(found, reference=reference, amount=amount), replayed=False)
+        settled = None if report is None else unmatched.close(report)
+        payment = record_payment(found, reference=reference, amount=amount, settled=settled)
+        return ReceivedPayment(payment, replayed=False)
 
 
-def record_payment(order: Order, *, reference: str, amount: Decimal) -> Payment:
+def record_payment(order: Order, *, reference: str, amount: Decimal, settled: UnmatchedReport | None = None) -> Payment:
     """Record a payment of the whole order in the open transaction, and mark the order as paid if possible.
 
     If the order was cancelled or has expired, its units are taken again. If they were sold meanwhile, a refund is due.
 
     Args:
         order: as `states.locked` returns it.
+        settled: the report of this payment, if an operator has settled it. Then the money is on its way back.
     """
     note, outcome = "", Payment.Outcome.REFUND_DUE
     match order.state:
+        case _ if settled is not None:
+            note = "An operator settled the report before it could be booked."
         case Order.State.PENDING:
             outcome = Payment.Outcome.PAID
+        case Order.State.PAID if not order.total and not order.payments.exists():
+            note, outcome = "The order is free.", Payment.Outcome.PAID
         case Order.State.PAID:
             note = "The order is already paid."
         case Order.State.CANCELLED | Order.State.EXPIRED:
@@ -106,7 +126,16 @@ def record_payment(order: Order, *, reference: str, amount: Decimal) -> Payment:
             note = f"The order is {order.state}."
     if outcome == Payment.Outcome.PAID:
         states.change(order, Order.State.PAID)
-    return Payment.objects.create(order=order, reference=reference, amount=amount, outcome=outcome, note=note[:200])
+    return Payment.objects.create(
+        order=order,
+        reference=reference,
+        amount=amount,
+        currency=order.currency,
+        outcome=outcome,
+        note=note[:200],
+        refunded_at=settled.settled_at if settled else None,
+        refunded_by=settled.settled_by if settled else None,
+    )
 
 
 def refunds_due(payments: QuerySet[Payment]) -> QuerySet[Payment]:

@@ -113,7 +113,7 @@ def place_request(request: OrderRequest, offer: Offer, strategy: Strategy) -> Pl
     finally:
         del _running[running]
     queued = placement.place is not None
-    order = receipts.of_request(request, offer.product_ids, queued=queued)
+    order = receipts.of_request(request, offer.product_ids, currency=offer.currency, queued=queued)
     return Placed(order, replayed=False, queued=queued, place=placement.place)
 
 

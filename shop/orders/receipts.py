@@ -43,6 +43,7 @@ class Receipt:
     reason: str
     body_hash: str
     items: tuple[ReceiptItem, ...]
+    currency: str
     created_at: datetime
     payable_from: datetime | None
 
@@ -81,16 +82,18 @@ def of_row(order: Order) -> Receipt:
         order.reason,
         order.body_hash,
         tuple(sorted(items, key=lambda item: item.sku)),
+        order.currency,
         order.created_at,
         order.payable_from,
     )
 
 
-def of_request(request: OrderRequest, product_ids: Mapping[str, int], *, queued: bool) -> Receipt:
+def of_request(request: OrderRequest, product_ids: Mapping[str, int], *, currency: str, queued: bool) -> Receipt:
     """Return the receipt of a request that was saved or is queued.
 
     Args:
         product_ids: by sku.
+        currency: of the sale.
     """
     return Receipt(
         request.id,
@@ -104,6 +107,7 @@ def of_request(request: OrderRequest, product_ids: Mapping[str, int], *, queued:
                 for item in request.items
             ]
         ),
+        currency,
         request.created_at,
         None if queued else request.created_at,
     )

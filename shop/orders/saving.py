@@ -36,8 +36,8 @@ INSERT = """
         SELECT id AS request, item.*
           FROM request, jsonb_to_recordset(items) AS item (sku text, quantity int, price numeric, name text)
     ), placed AS (
-        INSERT INTO shop_order (id, customer_id, sale_id, state, key, body_hash, created_at, payable_from)
-        SELECT request.id, customer, sale,
+        INSERT INTO shop_order (id, customer_id, sale_id, currency, state, key, body_hash, created_at, payable_from)
+        SELECT request.id, customer, sale, (SELECT currency FROM shop_sale WHERE shop_sale.id = sale),
                CASE WHEN EXISTS (SELECT FROM jsonb_to_recordset(items) AS item (price numeric) WHERE price <> 0)
                     THEN 'pending'
                     ELSE 'paid'
@@ -76,8 +76,9 @@ REJECT = """
                AS request (id uuid, customer bigint, sale bigint, key text, body_hash text, created_at timestamptz,
                          items jsonb, reason text)
     ), rejected AS (
-        INSERT INTO shop_order (id, customer_id, sale_id, state, reason, key, body_hash, created_at, payable_from)
-        SELECT request.id, customer, sale, 'rejected', left(reason, 200),
+        INSERT INTO shop_order (id, customer_id, sale_id, currency, state, reason, key, body_hash, created_at,
+                                payable_from)
+        SELECT request.id, customer, sale, currency, 'rejected', left(reason, 200),
                CASE WHEN EXISTS (SELECT FROM shop_order WHERE customer_id = customer AND shop_order.key = request.key)
                       OR row_number() OVER (PARTITION BY customer, request.key ORDER BY request.id) > 1
                     THEN request.id::text

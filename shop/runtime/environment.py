@@ -6,6 +6,7 @@ A setting that cannot be used is reported by its name when the settings are load
 from __future__ import annotations
 
 import math
+import re
 import warnings
 from contextlib import suppress
 from typing import Any
@@ -57,6 +58,18 @@ def boolean(name: str, *, default: bool) -> bool:
     if (value := BOOLEANS.get(text.lower())) is None:
         raise ImproperlyConfigured(f"{name} must be one of {', '.join(BOOLEANS)}, not {text!r}.")
     return value
+
+
+def currency(name: str, *, default: str) -> str:
+    """Return a currency code of three capitals.
+
+    Raises:
+        ImproperlyConfigured: the value is not one.
+    """
+    code = str(env.str(name, default=default))
+    if not re.fullmatch("[A-Z]{3}", code):
+        raise ImproperlyConfigured(f"{name} must be a code of ISO 4217 such as EUR, not {code!r}.")
+    return code
 
 
 def log_level(name: str, *, default: str) -> str:

@@ -84,6 +84,8 @@ LAB_SANDBOXES = environment.integer("LAB_SANDBOXES", default=2, minimum=1)
 
 # Orders
 
+# Currency of new sales, and of payments that are reported without one: a code of ISO 4217.
+CURRENCY = environment.currency("CURRENCY", default="EUR")
 # Seconds in which an order must be paid.
 ORDER_TTL = environment.integer("ORDER_TTL", default=900, minimum=1)
 # Order requests that a customer may send in a second.

@@ -42,6 +42,7 @@ class Offer:
     strategy: str
     preheated: bool
     products: Mapping[int, OfferItem]
+    currency: str
     product_ids: Mapping[str, int] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -105,4 +106,5 @@ def offer_of(sale: Sale) -> Offer:
         sale.strategy,
         sale.is_loaded,
         {item.product: item for item in items},
+        sale.currency,
     )

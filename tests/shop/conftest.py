@@ -13,8 +13,9 @@ from uuid import UUID, uuid4
 
 import pytest
 from django.conf import settings
+from django.contrib.auth.models import Permission, User
 from django.db import connections
-from django.test import override_settings
+from django.test import Client, override_settings
 from django.utils import timezone
 from redis import Redis
 from rest_framework.test import APIClient
@@ -23,6 +24,7 @@ from rest_framework_simplejwt.tokens import AccessToken
 from inventory import stock
 from inventory.strategies import registry
 from shop import conservation
+from shop.api import signatures
 from shop.models import Allowance, Order
 from shop.orders.place import place_order
 from shop.orders.receipts import Placed
@@ -45,6 +47,19 @@ class Buyer(APIClient):
         return self.post("/api/orders/", body, format="json", headers=headers, **options)
 
 
+class Provider(APIClient):
+    """An API client that signs its messages."""
+
+    def __init__(self) -> None:
+        super().__init__(raise_request_exception=False)
+
+    def reports(self, body: Any, signature: str | None = None, path: str = "/api/payments/", **options: Any) -> Any:
+        """POST a body with its signature, unless another one is given."""
+        sent = body if isinstance(body, bytes) else json.dumps(body).encode()
+        headers = {"Payment-Signature": signatures.sign(sent) if signature is None else signature}
+        return self.generic("POST", path, sent, **{"content_type": "application/json", **options}, headers=headers)
+
+
 @pytest.fixture
 def visitor(db: None, redis: Redis) -> APIClient:
     return APIClient(raise_request_exception=False)
@@ -61,8 +76,27 @@ def other_buyer(db: None, redis: Redis) -> Buyer:
 
 
 @pytest.fixture
+def provider(redis: Redis) -> Provider:
+    return Provider()
+
+
+@pytest.fixture
 def customer(db: None) -> int:
     return new_customer()
+
+
+@pytest.fixture
+def staff(db: None) -> Callable[..., Client]:
+    """Log in a member of the staff with some permissions."""
+
+    def log_in(*permissions: str) -> Client:
+        user = User.objects.create_user(f"staff {uuid4()}", is_staff=True)
+        user.user_permissions.set(Permission.objects.filter(codename__in=permissions))
+        client = Client()
+        client.force_login(user)
+        return client
+
+    return log_in
 
 
 Gone = Callable[[], AbstractContextManager[None]]
@@ -134,6 +168,10 @@ def order_body(offer: OnSale, **units: int) -> dict[str, Any]:
     """Return the JSON of an order request."""
     items = [{"product": product, "quantity": quantity} for product, quantity in offer.cart(**units).items()]
     return {"sale": offer.sale, "items": items}
+
+
+def payment(order: UUID, reference: str = "pay_1", amount: Any = "19.80") -> dict[str, Any]:
+    return {"reference": reference, "order": str(order), "amount": amount, "currency": "EUR"}
 
 
 def buy(offer: OnSale, customer: int | None = None, key: str = "", **units: int) -> Placed:

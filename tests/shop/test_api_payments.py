@@ -11,7 +11,6 @@ from uuid import UUID, uuid4
 import pytest
 from django.db import DatabaseError, OperationalError, transaction
 from redis import Redis
-from rest_framework.test import APIClient
 
 from inventory.models import StockItem
 from shop.api import signatures
@@ -19,7 +18,7 @@ from shop.models import Payment
 from shop.orders import payments, states
 from shop.orders.customer_changes import cancel_order
 from tests.factories import OnSale, on_sale
-from tests.shop.conftest import Buyer, assert_conserved, assert_problem, order_body, raising, state
+from tests.shop.conftest import Buyer, Provider, assert_conserved, assert_problem, order_body, payment, raising, state
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("redis")]
 
@@ -27,26 +26,6 @@ pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("
 @pytest.fixture(autouse=True)
 def secret(settings: Any) -> None:
     settings.PAYMENT_SECRET = "shared"
-
-
-class Provider(APIClient):
-    """An API client that signs its messages."""
-
-    def __init__(self) -> None:
-        super().__init__(raise_request_exception=False)
-
-    def reports(self, body: Any, signature: str | None = None, **options: Any) -> Any:
-        """POST a body with its signature, unless another one is given."""
-        sent = body if isinstance(body, bytes) else json.dumps(body).encode()
-        headers = {"Payment-Signature": signatures.sign(sent) if signature is None else signature}
-        return self.generic(
-            "POST", "/api/payments/", sent, **{"content_type": "application/json", **options}, headers=headers
-        )
-
-
-@pytest.fixture
-def provider(redis: Redis) -> Provider:
-    return Provider()
 
 
 @pytest.fixture
@@ -58,10 +37,6 @@ def offer(redis: Redis) -> OnSale:
 def order(buyer: Buyer, offer: OnSale) -> UUID:
     """Two units of a, pending."""
     return UUID(buyer.order(order_body(offer, a=2)).json()["id"])
-
-
-def payment(order: UUID, reference: str = "pay_1", amount: Any = "19.80") -> dict[str, Any]:
-    return {"reference": reference, "order": str(order), "amount": amount}
 
 
 def test_a_payment_is_paid_and_repeated_with_the_same_answer(provider: Provider, order: UUID, buyer: Buyer) -> None:

@@ -599,7 +599,7 @@ def test_an_order_keeps_its_price(customer: int) -> None:
 )
 def test_equal_bodies_have_equal_hashes(one: Mapping[int, int], two: Mapping[int, int], same: bool) -> None:
     products = {number: offers.OfferItem(number, f"sku{number}", "", Decimal(1), None) for number in (1, 2, 11)}
-    offer = offers.Offer(1, "", None, None, "lua", True, products)  # type: ignore[arg-type]
+    offer = offers.Offer(1, "", None, None, "lua", True, products, "EUR")  # type: ignore[arg-type]
     hashes = {make_request(offer, customer=1, quantities=cart, key="").body_hash for cart in (one, two)}
     assert len(hashes) == (1 if same else 2)
 

@@ -155,6 +155,7 @@ def test_an_offer_has_what_an_order_needs() -> None:
             made.products[sku]: offers.OfferItem(made.products[sku], sku, sku.title(), Decimal("1.50"), 3)
             for sku in "ab"
         },
+        "EUR",
     )
 
 

@@ -103,6 +103,13 @@ def test_an_unknown_log_level_is_refused(monkeypatch: pytest.MonkeyPatch) -> Non
         read(monkeypatch, LOG_LEVEL="LOUD")
 
 
+@pytest.mark.parametrize("code", ["eur", "EURO", "E", "€UR", "EU1", ""])
+def test_a_currency_is_a_code_of_three_capitals(monkeypatch: pytest.MonkeyPatch, code: str) -> None:
+    assert read(monkeypatch, CURRENCY="CHF")["CURRENCY"] == "CHF"
+    with pytest.raises(ImproperlyConfigured, match=r"^CURRENCY must be a code of ISO 4217 such as EUR, not"):
+        read(monkeypatch, CURRENCY=code)
+
+
 @pytest.mark.parametrize(("name", "url"), BAD_URLS)
 def test_an_invalid_url_is_refused_without_showing_it(monkeypatch: pytest.MonkeyPatch, name: str, url: str) -> None:
     with pytest.raises(ImproperlyConfigured, match=f"^{name} must be ") as raised:

@@ -1,0 +1,62 @@
+"""Reports of the payment provider that the shop could not book: money that an operator has to settle."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+
+from django.db.models import QuerySet
+from django.utils import timezone
+
+from shop.models import UnmatchedReport
+
+logger = logging.getLogger(__name__)
+
+
+def record(report: str, reason: str) -> None:
+    """Record a report once, however often it is repeated. Call it outside the transaction that refused the report.
+
+    Args:
+        report: the body as the provider has signed it.
+        reason: why it was not booked.
+    """
+    row = UnmatchedReport(digest=_digest(report), report=report.replace("\x00", "\ufffd"), reason=reason[:200])
+    UnmatchedReport.objects.bulk_create([row], ignore_conflicts=True)
+    logger.warning("A report of the payment provider was not booked: %s The admin lists it.", reason)
+
+
+def close(report: str) -> UnmatchedReport | None:
+    """Close the record of a report that can be booked now, in the open transaction that books it.
+
+    A report for an order that was still queued is booked when the provider repeats it.
+
+    Returns:
+        The record if an operator has settled it already: the money must not be booked as kept.
+    """
+    row = UnmatchedReport.objects.select_for_update().filter(digest=_digest(report)).first()
+    if row is None or row.settled_by_id is not None:
+        return row
+    UnmatchedReport.objects.filter(pk=row.pk, settled_at=None).update(settled_at=timezone.now())
+    return None
+
+
+def open_reports(reports: QuerySet[UnmatchedReport]) -> QuerySet[UnmatchedReport]:
+    """Return those of the reports that are not settled."""
+    return reports.filter(settled_at=None)
+
+
+def settle(report: int, *, by: int) -> bool:
+    """Record that an operator has settled a report: the money was sent back, or booked by other means.
+
+    Args:
+        by: id of the operator.
+
+    Returns:
+        False when it was settled before.
+    """
+    unsettled = open_reports(UnmatchedReport.objects.filter(pk=report))
+    return bool(unsettled.update(settled_at=timezone.now(), settled_by=by))
+
+
+def _digest(report: str) -> str:
+    return hashlib.sha256(report.encode()).hexdigest()

@@ -1,0 +1,201 @@
+"""Money that matches no order: each signed report is booked, or listed for the operator until it is settled."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from decimal import Decimal
+from functools import partial
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+from django.contrib.auth.models import User
+from django.core.exceptions import ValidationError
+from django.test import Client
+from redis import Redis
+
+from shop.models import Order, Payment, Sale, UnmatchedReport
+from shop.orders import unmatched
+from shop.orders.customer_changes import pay_order
+from shop.orders.queued import save_queued
+from tests.factories import OnSale, at_once, on_sale
+from tests.shop.conftest import Buyer, Provider, assert_problem, order_body, payment, state
+from tests.shop.test_admin import get, rows, run_action, text
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("redis")]
+
+UNMATCHED = "/admin/shop/unmatchedreport/"
+
+
+@pytest.fixture(autouse=True)
+def secret(settings: Any) -> None:
+    settings.PAYMENT_SECRET = "shared"
+
+
+@pytest.fixture
+def offer(redis: Redis) -> OnSale:
+    return on_sale({"a": 5}, price="9.90")
+
+
+@pytest.fixture
+def order(buyer: Buyer, offer: OnSale) -> UUID:
+    """Two units of a, pending."""
+    return UUID(buyer.order(order_body(offer, a=2)).json()["id"])
+
+
+def listed(client: Client, state: str = "open") -> list[tuple[str, str]]:
+    """Return reason and report of what the admin lists."""
+    return [(row["reason"], row["report"]) for row in rows(get(client, UNMATCHED, state=state)).values()]
+
+
+WRONG: dict[str, tuple[dict[str, Any], int, str, str]] = {
+    "too little": ({"amount": "19.79"}, 422, "wrong-amount", "The order costs 19.80, not 19.79."),
+    "too much": ({"amount": "1980.00"}, 422, "wrong-amount", "The order costs 19.80, not 1980.00."),
+    "another currency": ({"currency": "USD"}, 422, "wrong-currency", "The order costs EUR, not USD."),
+    "no currency code": (
+        {"currency": "eur"},
+        400,
+        "invalid",
+        "The report is not valid. #/currency: Not a valid string.",
+    ),
+    "a number": ({"amount": 19.8}, 400, "invalid", "The report is not valid. #/amount: A valid number is required."),
+    "an unknown order": ({"order": str(UUID(int=7))}, 404, "unknown-order", f"There is no order {UUID(int=7)}, or it"),
+}
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_money_that_does_not_match_is_listed_until_it_is_settled(
+    provider: Provider, order: UUID, admin_client: Client, what: str
+) -> None:
+    wrong, status, slug, reason = WRONG[what]
+    for _ in range(3):
+        assert_problem(provider.reports({**payment(order), **wrong}), status, slug)
+    assert (state(order), Payment.objects.count()) == ("pending", 0)
+    ((why, report),) = listed(admin_client)
+    assert why.startswith(reason)
+    assert all(str(value) in report for value in wrong.values())
+    assert "Unmatched reports 1 open" in text(get(admin_client, "/admin/"))
+
+    row = UnmatchedReport.objects.get()
+    assert f"{row} is settled." in run_action(admin_client, UNMATCHED, "settle", row.pk)
+    assert (listed(admin_client), len(listed(admin_client, "settled"))) == ([], 1)
+    assert "Unmatched reports 1 open" not in text(get(admin_client, "/admin/"))
+    # Repeating the report opens nothing again, and the right money is still accepted.
+    assert_problem(provider.reports({**payment(order), **wrong}), status, slug)
+    assert listed(admin_client) == []
+    assert provider.reports(payment(order)).json()["outcome"] == "paid"
+
+
+@pytest.mark.parametrize("body", [b"", b"[]", b"{", b"\xff\x00", b'{"reference": "\\u0000"}'])
+def test_a_signed_report_that_cannot_be_read_is_listed(provider: Provider, admin_client: Client, body: bytes) -> None:
+    assert_problem(provider.reports(body), 400, "invalid")
+    assert len(listed(admin_client)) == 1
+
+
+def test_a_report_that_nobody_has_signed_is_not_recorded(provider: Provider, order: UUID) -> None:
+    assert_problem(provider.reports(payment(uuid4()), "t=1,v1=" + "0" * 64), 403, "signature")
+    assert UnmatchedReport.objects.count() == 0
+
+
+def test_a_reference_that_is_used_again_is_listed(provider: Provider, order: UUID, admin_client: Client) -> None:
+    provider.reports(payment(order))
+    for wrong in ({"amount": "9.90"}, {"currency": "USD"}):
+        assert_problem(provider.reports({**payment(order), **wrong}), 422, "reference-reused")
+    assert len(listed(admin_client)) == 2
+
+
+def test_a_payment_for_a_queued_order_is_booked_when_it_is_repeated(
+    provider: Provider, buyer: Buyer, admin_client: Client
+) -> None:
+    offer = on_sale({"a": 5}, price="9.90", strategy="lua-queue")
+    early = payment(UUID(buyer.order(order_body(offer, a=2)).json()["id"]))
+    assert_problem(provider.reports(early), 404, "unknown-order")
+    assert len(listed(admin_client)) == 1
+    save_queued()
+    assert provider.reports(early).json()["outcome"] == "paid"
+    assert listed(admin_client) == []
+    (row,) = rows(get(admin_client, UNMATCHED, state="settled")).values()
+    assert row["settled"].endswith("by a repeated report")
+
+
+def test_money_that_was_sent_back_does_not_pay_an_order(provider: Provider, buyer: Buyer, admin_client: Client) -> None:
+    offer = on_sale({"a": 5}, price="9.90", strategy="lua-queue")
+    early = payment(UUID(buyer.order(order_body(offer, a=2)).json()["id"]))
+    assert_problem(provider.reports(early), 404, "unknown-order")
+    assert unmatched.settle(UnmatchedReport.objects.get().pk, by=User.objects.get(is_staff=True).pk)
+    save_queued()
+    booked = provider.reports(early).json()
+    assert booked["outcome"] == "refund_due"
+    assert booked["note"] == "An operator settled the report before it could be booked."
+    assert (state(UUID(early["order"])), rows(get(admin_client, "/admin/shop/payment/", refund="due"))) == (
+        "pending",
+        {},
+    )
+
+
+def test_equal_reports_at_once_are_one_row(order: UUID) -> None:
+    report = partial(unmatched.record, "the same", "no such order")
+    assert at_once(*[report] * 4) == [None] * 4
+    assert UnmatchedReport.objects.count() == 1
+
+
+def test_a_report_is_settled_once(customer: int) -> None:
+    unmatched.record("a report", "no such order")
+    report = UnmatchedReport.objects.get()
+    settle = partial(unmatched.settle, report.pk, by=customer)
+    assert sorted(at_once(*[settle] * 4)) == [False, False, False, True]  # type: ignore[type-var]
+
+
+def test_settling_needs_permission(admin_client: Client, staff: Callable[..., Client]) -> None:
+    unmatched.record("a report", "no such order")
+    report = UnmatchedReport.objects.get().pk
+    run_action(staff("view_unmatchedreport"), UNMATCHED, "settle", report)
+    assert len(listed(admin_client)) == 1
+    run_action(staff("view_unmatchedreport", "change_unmatchedreport"), UNMATCHED, "settle", report)
+    assert listed(admin_client) == []
+
+
+@pytest.mark.parametrize("strategy", ["guarded-update", "group-commit", "lua-queue"])
+def test_currency_is_part_of_sale_order_and_payment(
+    provider: Provider, buyer: Buyer, settings: Any, strategy: str
+) -> None:
+    settings.CURRENCY = "CHF"
+    offer = on_sale({"a": 5}, price="9.90", strategy=strategy)
+    settings.CURRENCY = "EUR"
+    assert buyer.get(f"/api/sales/{offer.sale}/").json()["currency"] == "CHF"
+    placed = buyer.order(order_body(offer, a=2), key="mine")
+    assert placed.json()["currency"] == "CHF"
+    assert buyer.get(placed.headers["Location"]).json()["currency"] == "CHF"
+    save_queued()
+    order = UUID(placed.json()["id"])
+    assert buyer.get(placed.headers["Location"]).json()["currency"] == Order.objects.get().currency == "CHF"
+    # A payment without a currency is in the currency of the shop.
+    without = {name: value for name, value in payment(order).items() if name != "currency"}
+    problem = assert_problem(provider.reports(without), 422, "wrong-currency")
+    assert (problem["expected"], problem["received"]) == ("CHF", "EUR")
+    paid = provider.reports({**payment(order), "currency": "CHF"}).json()
+    assert (paid["outcome"], paid["currency"]) == ("paid", "CHF")
+
+
+def test_a_payment_by_the_customer_is_in_the_currency_of_the_order(settings: Any, buyer: Buyer) -> None:
+    settings.PAYMENT_SECRET, settings.CURRENCY = "", "CHF"
+    offer = on_sale({"a": 5})
+    order = UUID(buyer.order(order_body(offer, a=1)).json()["id"])
+    settings.CURRENCY = "EUR"
+    pay_order(order, customer=buyer.customer)
+    assert Payment.objects.get().currency == "CHF"
+
+
+def test_the_currency_of_a_sale_cannot_be_changed(offer: OnSale) -> None:
+    sale = Sale.objects.get(pk=offer.sale)
+    sale.currency = "USD"
+    with pytest.raises(ValidationError, match=r"The prices of .* are in EUR"):
+        sale.save()
+
+
+def test_a_payment_of_nothing_for_a_free_order_is_accepted_once(provider: Provider, buyer: Buyer) -> None:
+    offer = on_sale({"a": 5}, price="0.00")
+    order = UUID(buyer.order(order_body(offer, a=1)).json()["id"])
+    outcomes = [provider.reports(payment(order, name, "0.00")).json()["outcome"] for name in ("one", "two")]
+    assert outcomes == ["paid", "refund_due"]
+    assert Payment.objects.filter(outcome="paid").get().amount == Decimal("0.00")
