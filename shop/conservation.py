@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from django.db import connection, transaction
-from django.db.models import Sum
+from django.db.models import F, Sum
 
 from inventory import audit
 from inventory.models import StockItem, StockMovement
@@ -32,7 +32,7 @@ def figures(skus: Iterable[str] | None = None) -> list[audit.Figures]:
             cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
         return audit.check(
             stock.values_list("sku", "received", all_on_hand()),
-            dict(items.values_list("product").annotate(Sum("quantity"))),
+            dict(items.values_list("product").annotate(units=Sum(F("quantity") - F("returned")))),
             dict(movements.values_list("item").annotate(Sum("units"))),
         )
 

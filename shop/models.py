@@ -129,9 +129,10 @@ class Order(models.Model):
         CANCELLED = "cancelled"
         EXPIRED = "expired"
         REJECTED = "rejected"
+        REFUNDED = "refunded"
 
     STANDING = (State.PENDING, State.PAID)
-    """The states in which an order's units count as sold."""
+    """The states in which an order's units count as sold, except for those that were returned."""
 
     id = models.UUIDField(primary_key=True, editable=False)
     customer = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.PROTECT, related_name="orders")
@@ -165,16 +166,20 @@ class OrderItem(models.Model):
     quantity = models.PositiveIntegerField(validators=[MinValueValidator(1)])
     price = models.DecimalField(max_digits=10, decimal_places=2)
     name = models.CharField(max_length=200, help_text="Name of the product when the order was placed.")
+    returned = models.PositiveIntegerField(default=0, db_default=0, help_text="Units that came back after payment.")
 
     class Meta:
-        constraints = [models.UniqueConstraint(fields=["order", "product"], name="order_names_a_sku_once")]
+        constraints = [
+            models.UniqueConstraint(fields=["order", "product"], name="order_names_a_sku_once"),
+            models.CheckConstraint(condition=Q(returned__lte=F("quantity")), name="order_item_returned_at_most_once"),
+        ]
 
     def __str__(self) -> str:
         return f"{self.quantity} × {self.product_id}"
 
 
 class Payment(models.Model):
-    """A payment for an order and its outcome. The row is written once; later only a refund is recorded."""
+    """A payment for an order and its outcome. The row is written once. Money that goes back is a `Refund`."""
 
     class Outcome(models.TextChoices):
         PAID = "paid"
@@ -187,27 +192,49 @@ class Payment(models.Model):
     received_at = models.DateTimeField(auto_now_add=True)
     outcome = models.CharField(max_length=20, choices=Outcome)
     note = models.CharField(max_length=200, blank=True, help_text="Why the payment has this outcome.")
-    refunded_at = models.DateTimeField(null=True, blank=True)
-    refunded_by = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.PROTECT, null=True, blank=True)
 
     class Meta:
         ordering = ["-received_at", "-pk"]
         constraints = [
-            models.UniqueConstraint(fields=["order"], condition=Q(outcome="paid"), name="payment_pays_an_order_once"),
-            models.CheckConstraint(
-                condition=Q(refunded_at=None, refunded_by=None)
-                | Q(outcome="refund_due", refunded_at__isnull=False, refunded_by__isnull=False),
-                name="payment_refunded_by_somebody_and_only_if_due",
-            ),
-        ]
-        indexes = [
-            models.Index(
-                fields=["order"], condition=Q(outcome="refund_due", refunded_at=None), name="payment_refund_open"
-            )
+            models.UniqueConstraint(fields=["order"], condition=Q(outcome="paid"), name="payment_pays_an_order_once")
         ]
 
     def __str__(self) -> str:
         return self.reference
+
+
+class Refund(models.Model):
+    """Money of a payment that goes back. It is due until it is sent; the provider has sent a chargeback itself."""
+
+    payment = models.ForeignKey(Payment, on_delete=models.PROTECT, related_name="refunds")
+    amount = models.DecimalField(max_digits=16, decimal_places=2)
+    note = models.CharField(max_length=200, blank=True, help_text="Why the money goes back.")
+    chargeback = models.CharField(
+        max_length=128, unique=True, null=True, blank=True, help_text="Reference of the provider that took it back."
+    )
+    created_at = models.DateTimeField(auto_now_add=True)
+    created_by = models.ForeignKey(
+        settings.AUTH_USER_MODEL, on_delete=models.PROTECT, null=True, blank=True, related_name="+"
+    )
+    sent_at = models.DateTimeField(null=True, blank=True)
+    sent_by = models.ForeignKey(
+        settings.AUTH_USER_MODEL, on_delete=models.PROTECT, null=True, blank=True, related_name="+"
+    )
+
+    class Meta:
+        ordering = ["created_at", "pk"]
+        constraints = [
+            models.CheckConstraint(
+                condition=Q(chargeback=None, sent_at=None, sent_by=None)
+                | Q(chargeback=None, sent_at__isnull=False, sent_by__isnull=False)
+                | Q(chargeback__isnull=False, sent_at__isnull=False, sent_by=None),
+                name="refund_sent_by_somebody_or_the_provider",
+            )
+        ]
+        indexes = [models.Index(fields=["payment"], condition=Q(sent_at=None), name="refund_due")]
+
+    def __str__(self) -> str:
+        return f"{self.amount} of {self.payment_id}"
 
 
 class SignOut(models.Model):

@@ -1,21 +1,27 @@
-"""Orders: find them, look at them, cancel them."""
+"""Orders: find them, look at them, cancel them, refund them."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
+from django import forms
 from django.contrib import admin, messages
 from django.db import DatabaseError
 from django.db.models import Exists, OuterRef, QuerySet
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import get_object_or_404, redirect, render
 from unfold.admin import TabularInline
+from unfold.decorators import action as unfold_action
 from unfold.decorators import display
+from unfold.widgets import UnfoldAdminIntegerFieldWidget
 
 from shop.admin.read_only import ReadOnlyAdmin, to_the_second
 from shop.models import Order, OrderItem, Payment
 from shop.orders import payments
 from shop.orders.customer_changes import cancel_order
-from shop.orders.errors import NotCancellable
+from shop.orders.errors import NotCancellable, NotReturnable
+from shop.orders.returns import return_order
 
 STATE_COLOURS = {
     "pending": "info",
@@ -23,6 +29,7 @@ STATE_COLOURS = {
     "cancelled": "warning",
     "expired": "warning",
     "rejected": "danger",
+    "refunded": "warning",
 }
 REFUND_DUE = Exists(payments.refunds_due(Payment.objects.filter(order=OuterRef("pk"))))
 
@@ -31,7 +38,7 @@ class OrderItemInline(TabularInline):
     model = OrderItem
     extra = 0
     can_delete = False
-    fields = readonly_fields = ("product", "name", "quantity", "price")
+    fields = readonly_fields = ("product", "name", "quantity", "price", "returned")
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[OrderItem]:
         return super().get_queryset(request).select_related("product")
@@ -45,19 +52,7 @@ class PaymentInline(TabularInline):
     extra = 0
     can_delete = False
     show_change_link = True
-    fields = readonly_fields = (
-        "reference",
-        "amount",
-        "currency",
-        "outcome",
-        "note",
-        "received_at",
-        "refunded_at",
-        "refunded_by",
-    )
-
-    def get_queryset(self, request: HttpRequest) -> QuerySet[Payment]:
-        return super().get_queryset(request).select_related("refunded_by")
+    fields = readonly_fields = ("reference", "amount", "currency", "outcome", "note", "received_at")
 
     def has_add_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return False
@@ -76,6 +71,27 @@ class OrderRefundFilter(admin.SimpleListFilter):
         return queryset.filter(REFUND_DUE) if self.value() == "due" else queryset
 
 
+class RefundItemsForm(forms.Form):
+    """Units of each item that have come back in all. As these are totals, sending the form twice changes nothing."""
+
+    def __init__(self, order: Order, *args: Any) -> None:
+        super().__init__(*args)
+        self.items = list(order.items.all())
+        for item in self.items:
+            self.fields[f"item-{item.pk}"] = forms.IntegerField(
+                label=f"{item.name} ({item.product_id})",
+                min_value=item.returned,
+                max_value=item.quantity,
+                initial=item.returned,
+                widget=UnfoldAdminIntegerFieldWidget,
+                help_text=f"Units that have come back, of {item.quantity} at {item.price:.2f} {order.currency}.",
+            )
+
+    def returned(self) -> dict[str, int]:
+        """Return the units by sku."""
+        return {str(item.product_id): self.cleaned_data[f"item-{item.pk}"] for item in self.items}
+
+
 @admin.register(Order)
 class OrderAdmin(ReadOnlyAdmin):
     list_display = ("id", "customer", "ordered", "state_label", "refund", "placed")
@@ -85,7 +101,8 @@ class OrderAdmin(ReadOnlyAdmin):
     search_help_text = "Id, customer or idempotency key"
     fields = ("id", "state_label", "customer", "sale", "total_label", "placed", "key", "reason")
     inlines = (OrderItemInline, PaymentInline)
-    actions = ("cancel",)
+    actions = ("cancel", "refund_orders")
+    actions_detail = ("refund_items",)
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Order]:
         return super().get_queryset(request).annotate(refund_due=REFUND_DUE).prefetch_related("items")
@@ -108,6 +125,36 @@ class OrderAdmin(ReadOnlyAdmin):
                 if not cancelled.replayed:
                     self.log_change(request, order, "Cancelled.")
                 self.message_user(request, f"{order} is cancelled.", messages.SUCCESS)
+
+    def has_refund_permission(self, request: HttpRequest, object_id: Any = None) -> bool:
+        return request.user.has_perm("shop.change_order")
+
+    @admin.action(permissions=["refund"], description="Refund paid orders and return their units")
+    def refund_orders(self, request: HttpRequest, queryset: QuerySet[Order]) -> None:
+        for order in queryset:
+            self.refund_one(request, order)
+
+    @unfold_action(description="Refund items", url_path="refund-items", permissions=["refund"])
+    def refund_items(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        """Ask how many units of each item have come back, and record them."""
+        order = get_object_or_404(self.get_queryset(request), pk=object_id)
+        form = RefundItemsForm(order, request.POST or None)
+        if form.is_valid():
+            self.refund_one(request, order, form.returned())
+            return redirect("admin:shop_order_change", object_id)
+        context = {**self.admin_site.each_context(request), "title": f"Refund items of {order}", "form": form}
+        return render(request, "shop/refund_items.html", context)
+
+    def refund_one(self, request: HttpRequest, order: Order, returned: Mapping[str, int] | None = None) -> None:
+        try:
+            amount = return_order(order.pk, by=int(str(request.user.pk)), returned=returned)
+        except (NotReturnable, DatabaseError) as refused:
+            self.message_user(request, f"{order} was not refunded: {refused}", messages.WARNING)
+        else:
+            self.log_change(request, order, f"Returned units for {amount:.2f} {order.currency}.")
+            self.message_user(
+                request, f"{order}: {amount:.2f} {order.currency} to refund; the units are back.", messages.SUCCESS
+            )
 
     @display(description="Total")
     def total_label(self, order: Order) -> str:

@@ -106,7 +106,7 @@ class StockAdmin(ModelAdmin):
     def get_queryset(self, request: HttpRequest) -> QuerySet[StockItem]:
         # Use one statement, so that on hand and sold belong to the same moment while the shop is selling.
         sold = OrderItem.objects.filter(product=OuterRef("pk"), order__state__in=Order.STANDING)
-        units = sold.order_by().values("product").annotate(units=Sum("quantity")).values("units")
+        units = sold.order_by().values("product").annotate(units=Sum(F("quantity") - F("returned"))).values("units")
         moved = StockMovement.objects.filter(item=OuterRef("pk")).order_by().values("item").annotate(sum=Sum("units"))
         return (
             super()

@@ -103,11 +103,10 @@ SIGNATURE = Problem(
     "Sign `<seconds since 1970>.<body>` with HMAC-SHA256 and the shared secret, again for each attempt.",
 )
 UNKNOWN_ORDER = Problem("unknown-order", 404, "No such order yet", "Report the payment again later.", 5)
-WRONG_AMOUNT = Problem(
-    "wrong-amount", 422, "The amount is not the total of the order", "An operator of the shop settles the payment."
-)
+UNKNOWN_PAYMENT = Problem("unknown-payment", 404, "No such payment yet", "Report the chargeback again later.", 5)
+WRONG_AMOUNT = Problem("wrong-amount", 422, "The amount does not match", "An operator of the shop settles the payment.")
 WRONG_CURRENCY = Problem(
-    "wrong-currency", 422, "The order is in another currency", "An operator of the shop settles the payment."
+    "wrong-currency", 422, "The currency does not match", "An operator of the shop settles the payment."
 )
 REFERENCE_REUSED = Problem(
     "reference-reused", 422, "The reference belongs to another payment", "Use a new reference for a new payment."
@@ -175,6 +174,7 @@ BY_EXCEPTION: tuple[tuple[type[Exception], Problem], ...] = (
     (NotCancellable, NOT_CANCELLABLE),
     (states.StateConflict, BUSY),
     (payments.UnknownOrder, UNKNOWN_ORDER),
+    (payments.UnknownPayment, UNKNOWN_PAYMENT),
     (payments.WrongAmount, WRONG_AMOUNT),
     (payments.WrongCurrency, WRONG_CURRENCY),
     (payments.ReferenceReused, REFERENCE_REUSED),

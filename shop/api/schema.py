@@ -54,6 +54,16 @@ BY_OPERATION = {
         problems.BUSY,
         problems.LENGTH_REQUIRED,
     ),
+    ("/api/chargebacks/", "post"): (
+        problems.INVALID,
+        problems.SIGNATURE,
+        problems.UNKNOWN_PAYMENT,
+        problems.WRONG_AMOUNT,
+        problems.WRONG_CURRENCY,
+        problems.REFERENCE_REUSED,
+        problems.BUSY,
+        problems.LENGTH_REQUIRED,
+    ),
     ("/api/sales/{sale}/", "get"): (problems.NOT_FOUND,),
     ("/api/token/", "post"): (
         problems.INVALID,

@@ -74,6 +74,7 @@ class OrderItemSerializer(serializers.Serializer[Any]):
     name = serializers.CharField()
     quantity = serializers.IntegerField()
     price = serializers.DecimalField(max_digits=10, decimal_places=2)
+    returned = serializers.IntegerField(help_text="Units that came back after payment.")
 
 
 class OrderSerializer(serializers.Serializer[Any]):
@@ -115,6 +116,7 @@ def order_json(order: Receipt, *, queued: bool = False, place: int | None = None
                 "name": item.name,
                 "quantity": item.quantity,
                 "price": f"{item.price:.2f}",
+                "returned": item.returned,
             }
             for item in order.items
         ],
@@ -186,6 +188,25 @@ class PaymentSerializer(serializers.Serializer[Any]):
     )
     note = serializers.CharField(help_text="Why the payment is to be refunded, or that the units were taken again.")
     received_at = serializers.DateTimeField()
+
+
+class NewChargebackSerializer(serializers.Serializer[Any]):
+    """A chargeback as the payment provider reports it."""
+
+    reference = ReferenceField(help_text="Reference of the provider, a new one for each chargeback.")
+    payment = ReferenceField(help_text="Reference of the payment.")
+    amount = AmountField(max_digits=16, decimal_places=2, help_text="What the shop still has of the payment.")
+    currency = CurrencyField()
+
+
+class ChargebackSerializer(serializers.Serializer[Any]):
+    reference = serializers.CharField(source="chargeback")
+    payment = serializers.CharField(source="payment.reference")
+    order = serializers.UUIDField(source="payment.order_id")
+    amount = serializers.DecimalField(max_digits=16, decimal_places=2)
+    currency = serializers.CharField(source="payment.currency")
+    note = serializers.CharField(help_text="The refund that it replaces, if one was due.")
+    received_at = serializers.DateTimeField(source="created_at")
 
 
 class OfferItemSerializer(serializers.Serializer[Any]):

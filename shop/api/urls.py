@@ -32,6 +32,7 @@ urlpatterns = [
     path("orders/<uuid:order>/pay/", views.PayOrder.as_view(), name="api-order-pay"),
     path("orders/<uuid:order>/cancel/", views.CancelOrder.as_view(), name="api-order-cancel"),
     path("payments/", views.Payments.as_view(), name="api-payments"),
+    path("chargebacks/", views.Chargebacks.as_view(), name="api-chargebacks"),
     path("problems/<slug:slug>/", views.Problems.as_view(), name="api-problem"),
     path("schema/", schema, name="api-schema"),
     path("docs/", docs, name="api-docs"),

@@ -29,6 +29,8 @@ from shop.api.parsers import MAX_BODY
 from shop.api.problems import PROBLEMS, BadKey, BodyTooLarge, LengthRequired, pointers
 from shop.api.serializers import (
     NEW_ORDER,
+    ChargebackSerializer,
+    NewChargebackSerializer,
     NewOrderSerializer,
     NewPaymentSerializer,
     OfferSerializer,
@@ -38,7 +40,7 @@ from shop.api.serializers import (
 )
 from shop.api.throttles import OrderRate
 from shop.models import Order, Sale
-from shop.orders import payments, unmatched
+from shop.orders import payments, returns, unmatched
 from shop.orders.customer_changes import cancel_order, pay_order
 from shop.orders.lookup import find_order
 from shop.orders.place import place_order
@@ -74,6 +76,12 @@ EXAMPLE_PAYMENT = OpenApiExample(
         "amount": "19.80",
         "currency": "EUR",
     },
+    request_only=True,
+)
+
+EXAMPLE_CHARGEBACK = OpenApiExample(
+    "A chargeback",
+    value={"reference": "cb_1", "payment": "pay_4711", "amount": "19.80", "currency": "EUR"},
     request_only=True,
 )
 
@@ -273,6 +281,28 @@ class Payments(APIView):
             PaymentSerializer(received.payment).data,
             headers=replay_header(replayed=received.replayed),
         )
+
+
+class Chargebacks(APIView):
+    """Chargebacks that the payment provider reports."""
+
+    authentication_classes = ()
+    permission_classes = (AllowAny,)
+
+    @extend_schema(
+        request=NewChargebackSerializer,
+        parameters=[SIGNATURE_PARAMETER],
+        examples=[EXAMPLE_CHARGEBACK],
+        responses={200: OpenApiResponse(ChargebackSerializer, description="The chargeback as first received.")},
+    )
+    def post(self, request: Request) -> Response:
+        """Report a chargeback. The order is refunded. Repeating the same reference returns the first answer."""
+        report = signed_report(request)
+        with recorded_if_refused(report):
+            body = NewChargebackSerializer(data=json_object(request))
+            body.is_valid(raise_exception=True)
+            received = returns.receive_chargeback(**body.validated_data, report=report)
+        return Response(ChargebackSerializer(received.refund).data, headers=replay_header(replayed=received.replayed))
 
 
 class Sales(APIView):

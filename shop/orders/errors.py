@@ -76,5 +76,9 @@ class NotPayable(OrderError):
     """The order is no longer pending."""
 
 
+class NotReturnable(OrderError):
+    """The order is not paid, or has fewer units than are to come back."""
+
+
 class NotCancellable(OrderError):
     """The order is no longer pending."""

@@ -8,11 +8,11 @@ from uuid import UUID
 
 from django.conf import settings
 from django.db import transaction
-from django.db.models import QuerySet
+from django.db.models import Exists, OuterRef, QuerySet
 from django.utils import timezone
 
 from inventory.errors import OverLimit, SoldOut
-from shop.models import Order, Payment, UnmatchedReport
+from shop.models import Order, Payment, Refund, UnmatchedReport
 from shop.orders import states, unmatched
 from shop.orders.saving import retake_units
 
@@ -28,24 +28,28 @@ class UnknownOrder(PaymentError):
     """There is no such order, or it is still queued. The provider should report the payment again later."""
 
 
+class UnknownPayment(PaymentError):
+    """There is no such payment. The provider should report the chargeback again later."""
+
+
 class ReferenceReused(PaymentError):
     """The reference belongs to a payment for another order, or of another amount or currency."""
 
 
 class WrongAmount(PaymentError):
-    """The amount is not the total of the order."""
+    """The amount is not the total of the order, or not what the shop still has of the payment."""
 
-    def __init__(self, *, expected: Decimal, received: Decimal) -> None:
-        super().__init__(f"The order costs {expected:.2f}, not {received:.2f}.")
+    def __init__(self, *, expected: Decimal, received: Decimal, what: str = "The order costs") -> None:
+        super().__init__(f"{what} {expected:.2f}, not {received:.2f}.")
         self.expected = expected
         self.received = received
 
 
 class WrongCurrency(PaymentError):
-    """The order has prices in another currency."""
+    """The order or the payment is in another currency."""
 
     def __init__(self, *, expected: str, received: str) -> None:
-        super().__init__(f"The order costs {expected}, not {received}.")
+        super().__init__(f"The currency is {expected}, not {received}.")
         self.expected = expected
         self.received = received
 
@@ -126,25 +130,26 @@ def record_payment(order: Order, *, reference: str, amount: Decimal, settled: Un
             note = f"The order is {order.state}."
     if outcome == Payment.Outcome.PAID:
         states.change(order, Order.State.PAID)
-    return Payment.objects.create(
-        order=order,
-        reference=reference,
-        amount=amount,
-        currency=order.currency,
-        outcome=outcome,
-        note=note[:200],
-        refunded_at=settled.settled_at if settled else None,
-        refunded_by=settled.settled_by if settled else None,
+    payment = Payment.objects.create(
+        order=order, reference=reference, amount=amount, currency=order.currency, outcome=outcome, note=note[:200]
     )
+    if outcome == Payment.Outcome.REFUND_DUE:
+        payment.refunds.create(
+            amount=amount,
+            note=payment.note,
+            sent_at=settled.settled_at if settled else None,
+            sent_by=settled.settled_by if settled else None,
+        )
+    return payment
 
 
 def refunds_due(payments: QuerySet[Payment]) -> QuerySet[Payment]:
-    """Return the payments that are due for refund and not refunded yet."""
-    return payments.filter(outcome=Payment.Outcome.REFUND_DUE, refunded_at=None)
+    """Return the payments of which some money is still to be sent back."""
+    return payments.filter(Exists(Refund.objects.filter(payment=OuterRef("pk"), sent_at=None)))
 
 
 def mark_refunded(payment: int, *, by: int) -> bool:
-    """Record that a payment was refunded, when and by whom.
+    """Record that the refunds due of a payment were sent, when and by whom.
 
     Args:
         by: id of the user who has refunded it.
@@ -152,5 +157,5 @@ def mark_refunded(payment: int, *, by: int) -> bool:
     Returns:
         False when no refund was due, for example because it was recorded before.
     """
-    due = refunds_due(Payment.objects.filter(pk=payment))
-    return bool(due.update(refunded_at=timezone.now(), refunded_by=by))
+    due = Refund.objects.filter(payment=payment, sent_at=None)
+    return bool(due.update(sent_at=timezone.now(), sent_by=by))

@@ -24,6 +24,7 @@ class ReceiptItem:
     name: str
     quantity: int
     price: Decimal
+    returned: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +73,7 @@ class Placed:
 def of_row(order: Order) -> Receipt:
     """Return the receipt of a saved order. Prefetch its items and their products to avoid a query."""
     items = (
-        ReceiptItem(item.product.pk, item.product_id, item.name, item.quantity, item.price)
+        ReceiptItem(item.product.pk, item.product_id, item.name, item.quantity, item.price, item.returned)
         for item in order.items.all()
     )
     return Receipt(

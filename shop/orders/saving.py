@@ -11,6 +11,7 @@ from uuid import UUID
 import orjson
 from django.db import connection, transaction
 from django.db.backends.utils import CursorWrapper
+from django.db.models import F
 
 from inventory import stock
 from inventory.errors import Duplicate, OverLimit, Refusal, SaleClosed, UnknownCustomer
@@ -125,9 +126,9 @@ DELETE = """
 
 RETURN_ALLOWANCES = """
     WITH returned AS (
-        SELECT sale_id, customer_id, sku, sum(quantity) AS units
-          FROM shop_order JOIN shop_orderitem ON order_id = shop_order.id
-         WHERE shop_order.id = ANY(%(ids)s)
+        SELECT sale_id, customer_id, sku, sum(units) AS units
+          FROM unnest(%(sales)s::bigint[], %(customers)s::bigint[], %(skus)s::text[], %(units)s::int[])
+               AS item (sale_id, customer_id, sku, units)
          GROUP BY sale_id, customer_id, sku
     ), locked AS (
         SELECT shop_allowance.id, units
@@ -275,15 +276,43 @@ def return_units(orders: Sequence[UUID]) -> None:
     if not orders:
         return
     items = OrderItem.objects.filter(order__in=orders).select_related("order")
-    returned = [
-        ReturnedUnits(item.order.sale_id, item.order.customer_id, str(item.product_id), item.quantity) for item in items
-    ]
+    _return(
+        [
+            ReturnedUnits(item.order.sale_id, item.order.customer_id, str(item.product_id), item.quantity)
+            for item in items
+        ]
+    )
+
+
+def return_items(order: Order, units: Mapping[str, int]) -> None:
+    """Return some units of a paid order and their allowances, in the open transaction that has locked the order.
+
+    Args:
+        units: units that come back now, by sku; at least 1 each.
+
+    Raises:
+        IntegrityError: more units than the order has would come back.
+    """
+    _return([ReturnedUnits(order.sale_id, order.customer_id, sku, quantity) for sku, quantity in units.items()])
+    for sku, quantity in units.items():
+        OrderItem.objects.filter(order=order, product__sku=sku).update(returned=F("returned") + quantity)
+
+
+def _return(returned: Sequence[ReturnedUnits]) -> None:
     units: Counter[str] = Counter()
     for each in returned:
         units[each.sku] += each.quantity
     stock.give_back(units.items())
     with connection.cursor() as cursor:
-        cursor.execute(RETURN_ALLOWANCES, {"ids": list(orders)})
+        cursor.execute(
+            RETURN_ALLOWANCES,
+            {
+                "sales": [each.sale for each in returned],
+                "customers": [each.customer for each in returned],
+                "skus": [each.sku for each in returned],
+                "units": [each.quantity for each in returned],
+            },
+        )
     transaction.on_commit(lambda: registry.units_returned(returned, saved), robust=True)
 
 

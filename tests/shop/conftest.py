@@ -134,7 +134,7 @@ def postgres_gone(tmp_path: Path) -> Gone:
 
 ADVISES_TO_WAIT = {
     *("still-queued", "still-running", "busy", "not-loaded", "unavailable", "too-fast", "unknown-order"),
-    *("too-many-guesses", "login-busy"),
+    *("unknown-payment", "too-many-guesses", "login-busy"),
 }
 
 

@@ -27,7 +27,7 @@ from inventory.models import StockItem, StockMovement
 from inventory.strategies import registry
 from shop import conservation
 from shop.admin.sales import SaleAdmin
-from shop.models import Order, OrderItem, Payment, Product, Sale
+from shop.models import Order, OrderItem, Product, Refund, Sale
 from shop.orders import payments
 from shop.orders.customer_changes import pay_order
 from shop.orders.expiry import expire_unpaid
@@ -622,10 +622,10 @@ def test_a_refund_is_marked_once_with_user_and_time(staff: Callable[..., Client]
     paid, due = order.payments.order_by("pk")
     ada, bob = (staff("view_payment", "change_payment", "view_order") for _ in range(2))
     assert f"{due} is marked as refunded." in run_action(ada, PAYMENTS, "refund", due.pk)
-    by, at = Payment.objects.values_list("refunded_by__username", "refunded_at").get(pk=due.pk)
+    by, at = Refund.objects.values_list("sent_by__username", "sent_at").get(payment=due)
     page = run_action(bob, PAYMENTS, "refund", due.pk, paid.pk)
     assert all(f"{each} was not changed: no refund is due." in page for each in (due, paid))
-    assert Payment.objects.values_list("refunded_by__username", "refunded_at").get(pk=due.pk) == (by, at)
+    assert Refund.objects.values_list("sent_by__username", "sent_at").get(payment=due) == (by, at)
     assert [(entry.user.username, entry.object_repr) for entry in LogEntry.objects.all()] == [(by, str(due))]
     (row,) = rows(get(ada, PAYMENTS, refund="done")).values()
     assert (row["result"], row["refunded"]) == ("refunded", f"{at:%Y-%m-%d %H:%M:%S} by {by}")
@@ -637,7 +637,7 @@ def test_a_refund_is_marked_once_with_user_and_time(staff: Callable[..., Client]
 def test_refunding_needs_permission(staff: Callable[..., Client]) -> None:
     due = paid_twice(on_sale({"a": 10})).payments.get(outcome="refund_due")
     run_action(staff("view_payment"), PAYMENTS, "refund", due.pk)
-    assert Payment.objects.filter(refunded_at=None).count() == 2
+    assert Refund.objects.filter(sent_at=None).count() == 1
 
 
 def assert_read_only(client: Client, path: str, pk: Any, *parts: str) -> None:
@@ -680,7 +680,7 @@ def test_the_overview_shows_sales_and_orders(admin_client: Client) -> None:
     page = get(admin_client, "/admin/")
     assert verdict(page) == "Conserved : 2 skus, 3 units sold, none of them twice."
     page = text(page)
-    assert "Pending 2 Paid 1 Cancelled 0 Expired 0 Rejected 0" in page
+    assert "Pending 2 Paid 1 Cancelled 0 Expired 0 Rejected 0 Refunded 0" in page
     assert "Sale by lua lua, open for another 59" in page
     assert "Sale by guarded-update guarded-update, opens in 2" in page
     assert "Sale by optimistic" not in page

@@ -51,7 +51,7 @@ def listed(client: Client, state: str = "open") -> list[tuple[str, str]]:
 WRONG: dict[str, tuple[dict[str, Any], int, str, str]] = {
     "too little": ({"amount": "19.79"}, 422, "wrong-amount", "The order costs 19.80, not 19.79."),
     "too much": ({"amount": "1980.00"}, 422, "wrong-amount", "The order costs 19.80, not 1980.00."),
-    "another currency": ({"currency": "USD"}, 422, "wrong-currency", "The order costs EUR, not USD."),
+    "another currency": ({"currency": "USD"}, 422, "wrong-currency", "The currency is EUR, not USD."),
     "no currency code": (
         {"currency": "eur"},
         400,
