@@ -89,23 +89,27 @@ class Postgres:
         self.child = self._child("postgres", "-D", str(self.data), *options)
 
     def start(self) -> None:
-        """Start on the data in the folder, and return once the server answers.
+        """Start on the data in the folder, and return once the server answers, however long its recovery takes.
 
         Raises:
             ServerError: the server does not start; the message has the last lines of its log.
         """
+        self.launch()
+        try:
+            self.child.wait_until(self._is_ready)
+            self._create_database()
+        except BaseException:
+            self.stop()
+            raise
+
+    def launch(self) -> None:
+        """Start without waiting until the server answers."""
         private_subfolder(self.folder)
         WHEEL.unpack(self.folder.parent)
         self.end_orphans()
         if not self.data.exists():
             self._create_data()
         self.child.start()
-        try:
-            self.child.wait_until(self._is_ready, 60.0)
-            self._create_database()
-        except BaseException:
-            self.stop()
-            raise
 
     def stop(self) -> None:
         """Stop the server and disconnect its clients. Every commit is on disk."""

@@ -1,6 +1,7 @@
 """A child process that ends with its parent."""
 
 import ctypes
+import math
 import os
 import pwd
 import signal
@@ -111,12 +112,15 @@ class Child:
         except (OSError, KeyError, subprocess.SubprocessError) as error:
             raise ServerError(f"{self.name} cannot be run ({self.args[0]}): {error}") from error
 
-    def wait_until(self, ready: Callable[[], bool], timeout: float) -> None:
+    def wait_until(self, ready: Callable[[], bool], timeout: float = math.inf) -> None:
         """Return once `ready()` is true; check every 10 ms.
 
+        Args:
+            timeout: seconds after which the process counts as failed. By default it may take as long as it runs: a
+                database that is ended during its recovery would begin that again at the next start.
+
         Raises:
-            ServerError: the process ended, or was not ready within `timeout` seconds; the message has the last lines of
-                its log.
+            ServerError: the process ended, or was not ready in time; the message has the last lines of its log.
         """
         deadline = time.monotonic() + timeout
         while not ready():

@@ -87,6 +87,7 @@ class Servers:
         if owner and (give_up or (owner.runs and not set(self.runs) <= set(owner.runs))):
             raise ServerError(
                 f"Process {owner.pid} owns {self.folder.path} and runs {' and '.join(owner.runs) or 'nothing'} there, "
-                f"but {' and '.join(self.runs)} should answer. Stop that process first: manage.py servers stop"
+                f"but {' and '.join(self.runs)} should answer. If it has just started them, they may still recover "
+                "their data: their logs in that folder tell. Otherwise stop that process first: manage.py servers stop"
             )
         return False

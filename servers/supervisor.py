@@ -21,6 +21,9 @@ from servers.valkey import Valkey
 log = logging.getLogger("servers")
 READY = "ready"
 ALREADY = "already"
+CHECK_INTERVAL = 0.2  # seconds between two looks at the servers
+FIRST_PAUSE = 1.0  # seconds from a restart to the next one, doubled while the server keeps ending
+LONGEST_PAUSE = 30.0  # also how long a server must have run for its next restart to count as the first
 
 
 def start(folder: RunFolder, *, runs: Sequence[str] = tuple(STATUS)) -> bool:
@@ -97,12 +100,44 @@ def supervise(path: Path, runs: Sequence[str]) -> None:
         if not servers.owned:
             return
         _redirect_output(path / "supervisor.log")
+        restarts = [Restarts(server) for server in (servers.postgres, servers.valkey) if server is not None]
         while True:
-            time.sleep(0.2)
-            for server in (servers.postgres, servers.valkey):
-                if server is not None and not server.child.alive:
-                    log.warning("%s ended with status %s; restarting it", server.child.name, server.child.returncode)
-                    server.start()
+            time.sleep(CHECK_INTERVAL)
+            for each in restarts:
+                each.restart_if_dead()
+
+
+class Restarts:
+    """Restarts one server whenever it has ended, after a pause that grows while the restarts fail.
+
+    The pause keeps a server that cannot start, on a full disk for example, from filling its log, and other servers are
+    looked after meanwhile. A server that recovers its data for a long time is alive, so it is left alone.
+    """
+
+    def __init__(self, server: Postgres | Valkey) -> None:
+        self.server = server
+        self.pause = 0.0
+        """Seconds from the last attempt to the next one."""
+        self.next = 0.0
+        """Time of the next attempt, on the monotonic clock."""
+
+    def restart_if_dead(self) -> None:
+        """Start the server again if it has ended and the pause is over. An error is logged."""
+        child, now = self.server.child, time.monotonic()
+        if child.alive or now < self.next:
+            return
+        ran_well = now > self.next + LONGEST_PAUSE
+        self.pause = FIRST_PAUSE if ran_well else min(2 * self.pause, LONGEST_PAUSE)
+        self.next = now + self.pause
+        log.warning(
+            "%s ended with status %s; restarting it. If it ends again, the next attempt is in %g s at the earliest. "
+            "Its messages are in %s.",
+            *(child.name, child.returncode, self.pause, child.log),
+        )
+        try:
+            self.server.launch()
+        except (ServerError, OSError) as error:
+            log.error("%s was not restarted: %s", child.name, error)
 
 
 def _exit(number: int, frame: FrameType | None) -> NoReturn:

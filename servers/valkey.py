@@ -55,7 +55,7 @@ class Valkey:
         )
 
     def start(self) -> None:
-        """Start on the data in the folder, and return once the server answers.
+        """Start on the data in the folder, and return once the server answers, however long it loads the data.
 
         Raises:
             ServerError: the server does not start; the message has the last lines of its log.
@@ -73,7 +73,7 @@ class Valkey:
     def wait(self) -> None:
         """Return once the server has loaded its data and answers."""
         try:
-            self.child.wait_until(lambda: status(self.url).up, 60.0)
+            self.child.wait_until(lambda: status(self.url).up)
         except BaseException:
             self.stop()
             raise

@@ -43,14 +43,21 @@ class Wheel:
         copy = self._copy(run_folder)
         if unprivileged_user() is None or copy.exists():
             return
-        unfinished = Path(tempfile.mkdtemp(prefix="unfinished-", dir=run_folder))
-        for part in self.needs:
-            shutil.copytree(self._site_packages() / part, unfinished / part, ignore=shutil.ignore_patterns("*.[ah]"))
-        for entry in (unfinished, *unfinished.rglob("*")):
-            entry.chmod(0o755)
-        with suppress(OSError):
-            unfinished.rename(copy)
-        shutil.rmtree(unfinished, ignore_errors=True)
+        unfinished = None
+        try:
+            unfinished = Path(tempfile.mkdtemp(prefix="unfinished-", dir=run_folder))
+            for part in self.needs:
+                ignored = shutil.ignore_patterns("*.[ah]")
+                shutil.copytree(self._site_packages() / part, unfinished / part, ignore=ignored)
+            for entry in (unfinished, *unfinished.rglob("*")):
+                entry.chmod(0o755)
+            with suppress(OSError):
+                unfinished.rename(copy)
+        except OSError as error:
+            raise ServerError(f"{self.name} cannot be copied into {run_folder}: {error}") from error
+        finally:
+            if unfinished is not None:
+                shutil.rmtree(unfinished, ignore_errors=True)
 
     def _copy(self, run_folder: Path) -> Path:
         return run_folder / f"{self.name}-{version(self.name)}"

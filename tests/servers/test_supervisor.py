@@ -4,12 +4,15 @@ import os
 import signal
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
 
 from servers import RunFolder, ServerError, Servers, supervisor
+from servers.valkey import Valkey
 from tests.servers.support import gone, read_one, run_python, server_processes, sockets, start_parent, write_one
 from tests.waiting import wait_for
 
@@ -109,6 +112,84 @@ def test_a_dead_server_is_restarted(folder: RunFolder, supervised: psutil.Proces
     assert (folder.path / "supervisor.log").read_text().count("restarting it") == 2
 
 
+def test_a_server_that_cannot_start_is_tried_until_it_can_and_the_other_one_is_left_alone(
+    folder: RunFolder, supervised: psutil.Process
+) -> None:
+    write_one(folder)
+    configuration = folder.postgres / "data" / "postgresql.conf"
+    configuration.write_text("nonsense\n")
+    postgres, valkey = (server.pid for server in supervisor.status(folder))
+    assert postgres is not None
+    os.kill(postgres, signal.SIGKILL)
+    wait_for(lambda: restarts_of("postgres", folder) >= 2)  # the first attempt has failed
+    assert supervisor.status(folder)[1].pid == valkey
+    configuration.write_text("")
+    wait_for(lambda: supervisor.status(folder)[0].up)
+    assert read_one(folder) == ("7", "7")
+    assert supervisor.status(folder)[1].pid == valkey
+
+
+def test_a_server_that_cannot_be_run_is_tried_until_it_can(folder: RunFolder, supervised: psutil.Process) -> None:
+    # As on a full disk: the log cannot be opened, so there is not even a process that fails.
+    server_log = folder.path / "valkey.log"
+    server_log.unlink()
+    server_log.mkdir()
+    postgres, valkey = (server.pid for server in supervisor.status(folder))
+    assert valkey is not None
+    os.kill(valkey, signal.SIGKILL)
+    wait_for(lambda: "valkey was not restarted" in (folder.path / "supervisor.log").read_text())
+    assert supervisor.status(folder)[0].pid == postgres
+    server_log.rmdir()
+    wait_for(lambda: supervisor.status(folder)[1].up)
+
+
+def test_a_slow_recovery_is_waited_for_and_does_not_delay_the_other_server(
+    folder: RunFolder, supervised: psutil.Process
+) -> None:
+    write_one(folder)
+    data = folder.postgres / "data"
+    # Recovery asks this command for a file again and again, and goes on when it says that there is none.
+    (data / "postgresql.conf").write_text(
+        f"restore_command = 'while [ ! -e {folder.path}/go ]; do sleep 0.05; done; false'\nhot_standby = off\n"
+    )
+    (data / "recovery.signal").touch()
+    postgres, valkey = (server.pid for server in supervisor.status(folder))
+    assert postgres is not None
+    assert valkey is not None
+    os.kill(postgres, signal.SIGKILL)
+    recovering = wait_for(lambda: postmaster_of(folder, other_than=postgres))
+    os.kill(valkey, signal.SIGKILL)
+    wait_for(lambda: supervisor.status(folder)[1].pid not in (None, valkey))
+    assert not supervisor.status(folder)[0].up
+    (folder.path / "go").touch()
+    wait_for(lambda: supervisor.status(folder)[0].up)
+    (folder.path / "go").unlink()
+    assert supervisor.status(folder)[0].pid == recovering
+    assert read_one(folder) == ("7", "7")
+
+
+def test_the_pause_grows_while_restarts_fail_and_starts_over_after_a_good_run(
+    folder: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder.create()
+    valkey = Valkey(folder.valkey, extra=["--nonsense"])
+    restarts = supervisor.Restarts(valkey)
+    now = 1000.0
+    monkeypatch.setattr(supervisor, "time", SimpleNamespace(monotonic=lambda: now))
+    attempts = []
+    for _ in range(200):
+        before = restarts.next
+        restarts.restart_if_dead()
+        if restarts.next != before:
+            attempts.append(now - 1000.0)
+            wait_for(lambda: not valkey.child.alive)
+        now += 1.0
+    assert attempts == [0, 1, 3, 7, 15, 31, 61, 91, 121, 151, 181]
+    now += 100.0
+    restarts.restart_if_dead()
+    assert restarts.pause == supervisor.FIRST_PAUSE
+
+
 def test_stop_ends_orphans(folder: RunFolder) -> None:
     folder.create()
     with Servers(folder) as servers:
@@ -138,6 +219,19 @@ def test_a_failed_start_says_why(folder: RunFolder) -> None:
     settings.write_text("")
     assert supervisor.start(folder)
     assert supervisor.stop(folder)
+
+
+def restarts_of(name: str, folder: RunFolder) -> int:
+    return (folder.path / "supervisor.log").read_text().count(f" {name} ended with status")
+
+
+def postmaster_of(folder: RunFolder, *, other_than: int) -> int | None:
+    """Return the process id of another Postgres on the data of the folder, as soon as it recovers them."""
+    with suppress(OSError, ValueError, IndexError, psutil.Error):
+        pid = int((folder.postgres / "data" / "postmaster.pid").read_text().split()[0])
+        recovers = any("startup" in " ".join(child.cmdline()) for child in psutil.Process(pid).children())
+        return pid if recovers and pid != other_than else None
+    return None
 
 
 def ignored_signals(pid: int) -> set[int]:
