@@ -8,10 +8,11 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import chain
 
-from django.db import transaction
+import redis
+from django.db import InterfaceError, OperationalError, connection, transaction
 
 from inventory import stock
 from inventory.counters.whole import Counters, Reservation
@@ -54,22 +55,67 @@ def reconcile(
         The repairs; each one is logged.
 
     Raises:
-        RedisError: Redis did not answer.
+        Exception: the first error, after all parts have run: one that fails does not keep the others from repairing.
+            Each error is logged.
     """
-    counters = registry.counters()
+    counters, failures = registry.counters(), Failures()
     repairs = []
-    for repair in chain(
-        _recount_reserved_units(counters),
-        _end_abandoned_reservations(counters, saved, reject, grace),
-        _remove_unused_copies(counters, on_sale),
-        _merge_splits_of_others(on_sale),
-        _correct_copies(on_sale, saved),
-        _correct_bought_units(counters, on_sale, saved, taken),
-    ):
-        # Log each repair at once: a later one may fail, and this one is made.
-        logger.warning("Repaired: %s, %s, %+d units in Redis.", repair.what, repair.name, repair.units)
-        repairs.append(repair)
+    for part, found in {
+        "the sums of reserved units": _recount_reserved_units(counters),
+        "abandoned reservations": _end_abandoned_reservations(counters, saved, reject, grace, failures),
+        "copies of stock that is not on sale": _remove_unused_copies(counters, on_sale),
+        "stock that is split for another strategy": _merge_splits_of_others(on_sale),
+        "copies of stock": _correct_copies(on_sale, saved, failures),
+        "counts of units bought": _correct_bought_units(counters, on_sale, saved, taken, failures),
+    }.items():
+        with failures.noted(part):
+            for repair in found:
+                # Log each repair at once: a later one may fail, and this one is made.
+                logger.warning("Repaired: %s, %s, %+d units in Redis.", repair.what, repair.name, repair.units)
+                repairs.append(repair)
+    failures.log_and_raise()
     return repairs
+
+
+class Failures:
+    """What could not be repaired, while the other repairs went on."""
+
+    def __init__(self) -> None:
+        self.found: list[tuple[str, Exception]] = []
+
+    @contextmanager
+    def noted(self, part: str, *, one_of_many: bool = False) -> Iterator[None]:
+        """Note an error of the block, which repairs a part, and go on after the block.
+
+        Args:
+            one_of_many: whether parts of the same kind follow. While a server is away they would all fail, each after
+                its timeout, so the error of a server that is away is raised then.
+        """
+        try:
+            yield
+        except Exception as error:
+            if one_of_many and _is_away(error):
+                raise
+            self.found.append((part, error))
+            connection.close_if_unusable_or_obsolete()  # The next part needs a connection that works.
+
+    def log_and_raise(self) -> None:
+        """Log each different error once, with all parts that it has kept from being repaired, and raise the first."""
+        parts: dict[str, list[str]] = {}
+        for part, error in self.found:
+            parts.setdefault(f"{type(error).__name__}: {error}", []).append(part)
+        for message, names in parts.items():
+            more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+            logger.error("Not reconciled: %s%s. The others were. %s", ", ".join(names[:3]), more, message)
+        if self.found:
+            raise self.found[0][1]
+
+
+def _is_away(error: Exception) -> bool:
+    """Return whether a server did not answer at all. An answer that it cannot do something is another error."""
+    if isinstance(error, (OperationalError, InterfaceError)):
+        return getattr(error.__cause__, "sqlstate", None) is None
+    return isinstance(error, (redis.ConnectionError, redis.TimeoutError))
 
 
 def _recount_reserved_units(counters: Counters) -> Iterator[Repair]:
@@ -78,19 +124,26 @@ def _recount_reserved_units(counters: Counters) -> Iterator[Repair]:
         yield Repair(f"{before} units counted as reserved, but reservations add up to {after}", sku, 0)
 
 
-def _end_abandoned_reservations(counters: Counters, saved: Saved, reject: Reject, grace: float) -> Iterator[Repair]:
+def _end_abandoned_reservations(
+    counters: Counters, saved: Saved, reject: Reject, grace: float, failures: Failures
+) -> Iterator[Repair]:
     """End reservations whose process died: the order is saved, or its units go back. Queued orders are left alone."""
     now = counters.client.time()[0]
     old = [each for each in counters.reservations() if each.at <= now - grace and not _is_queued(each)]
     orders = saved({reservation.order_id for reservation in old})
     for reservation in old:
         order_id, names = reservation.order_id, [name for name, _ in reservation.items]
-        if order_id in orders:
-            if counters.confirm_reservation(order_id, names):
-                yield Repair("reservation of an order that is saved", str(order_id), 0)
-        elif registry.end_lost_order(reservation, reject) if reservation.entry else counters.give_back(order_id, names):
-            units = sum(units for _, units in reservation.items)
-            yield Repair("abandoned reservation", str(order_id), units)
+        with failures.noted(f"the reservation of order {order_id}", one_of_many=True):
+            if order_id in orders:
+                if counters.confirm_reservation(order_id, names):
+                    yield Repair("reservation of an order that is saved", str(order_id), 0)
+            elif (
+                registry.end_lost_order(reservation, reject)
+                if reservation.entry
+                else counters.give_back(order_id, names)
+            ):
+                units = sum(units for _, units in reservation.items)
+                yield Repair("abandoned reservation", str(order_id), units)
 
 
 def _is_queued(reservation: Reservation) -> bool:
@@ -122,40 +175,44 @@ def _merge_splits_of_others(on_sale: Callable[[], Mapping[str, str]]) -> Iterato
         yield Repair("stock split for a strategy that does not sell it", sku, 0)
 
 
-def _correct_copies(on_sale: Callable[[], Collection[str]], saved: Saved) -> Iterator[Repair]:
+def _correct_copies(on_sale: Callable[[], Collection[str]], saved: Saved, failures: Failures) -> Iterator[Repair]:
     # One sku at a time, to hold each row lock no longer than its own counter needs.
     for sku in sorted(on_sale()):
-        change = registry.refresh([sku], saved).get(sku, 0)
-        if change:
-            yield Repair("counter that differed from the units on hand", sku, change)
+        with failures.noted(f"the copy of {sku}", one_of_many=True):
+            change = registry.refresh([sku], saved).get(sku, 0)
+            if change:
+                yield Repair("counter that differed from the units on hand", sku, change)
 
 
 def _correct_bought_units(
-    counters: Counters, on_sale: Callable[[], Collection[str]], saved: Saved, taken: Taken
+    counters: Counters, on_sale: Callable[[], Collection[str]], saved: Saved, taken: Taken, failures: Failures
 ) -> Iterator[Repair]:
     """Correct the units bought per customer, where Redis missed a return or a late payment.
 
     An order that is cancelled meanwhile may leave a count too low: Postgres still refuses orders beyond the limit. Only
     a late payment that is committed meanwhile may leave a count too high. The next round corrects both.
     """
-    queue = registry.queue()
     for sku in sorted(on_sale()):
-        if not queue.bought.of(sku):
-            continue
-        with transaction.atomic():
-            # While the row is locked, no order of the sku is committed: each reserved order is either saved, and in
-            # `taken`, or still to come.
-            stock.lock([sku])
-            bought = queue.bought.of(sku)
-            expected = Counter(taken(sku, {sale for sale, _ in bought}))
-            queued = [reservation for reservation in counters.reservations() if reservation.buyer]
-            orders = saved({reservation.order_id for reservation in queued})
-        for reservation in queued:
-            if reservation.order_id not in orders:
-                expected[parse_buyer(reservation.buyer)] += sum(
-                    units for name, units in reservation.items if name == sku
-                )
-        for buyer, units in bought.items():
-            if units != expected[buyer] and queue.bought.correct(sku, buyer, units, expected[buyer]):
-                name = f"{sku}, customer {buyer[1]} in sale {buyer[0]}: {units}, not {expected[buyer]}"
-                yield Repair("wrong count of units bought by a customer", name, 0)
+        with failures.noted(f"the counts of {sku} bought", one_of_many=True):
+            yield from _correct_bought_units_of(sku, counters, saved, taken)
+
+
+def _correct_bought_units_of(sku: str, counters: Counters, saved: Saved, taken: Taken) -> Iterator[Repair]:
+    queue = registry.queue()
+    if not queue.bought.of(sku):
+        return
+    with transaction.atomic():
+        # While the row is locked, no order of the sku is committed: each reserved order is either saved, and in
+        # `taken`, or still to come.
+        stock.lock([sku])
+        bought = queue.bought.of(sku)
+        expected = Counter(taken(sku, {sale for sale, _ in bought}))
+        queued = [reservation for reservation in counters.reservations() if reservation.buyer]
+        orders = saved({reservation.order_id for reservation in queued})
+    for reservation in queued:
+        if reservation.order_id not in orders:
+            expected[parse_buyer(reservation.buyer)] += sum(units for name, units in reservation.items if name == sku)
+    for buyer, units in bought.items():
+        if units != expected[buyer] and queue.bought.correct(sku, buyer, units, expected[buyer]):
+            name = f"{sku}, customer {buyer[1]} in sale {buyer[0]}: {units}, not {expected[buyer]}"
+            yield Repair("wrong count of units bought by a customer", name, 0)

@@ -38,13 +38,15 @@ def reconcile(*, grace: float | None = None) -> list[Repair]:
         grace: age in seconds from which a reservation without an order is released; None means `RECONCILE_GRACE`.
 
     Raises:
-        RedisError, django.db.Error: a server does not answer. Repairs made before that stay.
+        RedisError, django.db.Error: a server does not answer. All other repairs were tried, and those made stay.
     """
     try:
         save_queued(shift=SHIFT)
-    except (Error, RedisError):
+    except (Error, RedisError) as error:
         # Go on: reservations can be released even when queued orders cannot be saved, and the repairs below may remove
         # the cause of a Redis error.
+        logger.error("Queued orders were not saved. They stay queued. %s: %s", type(error).__name__, error)
+    except Exception:
         logger.exception("Queued orders were not saved. They stay queued.")
     seconds = settings.RECONCILE_GRACE if grace is None else grace
     return inventory.reconcile(sellers, saved, reject, taken, grace=seconds)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
+from contextlib import AbstractContextManager, contextmanager
 
 import pytest
 from django.conf import settings
@@ -69,6 +70,21 @@ def redis(servers: Servers) -> Redis:
     offers.cache.clear()
     sold_out.forget()
     return client
+
+
+@pytest.fixture
+def full(redis: Redis) -> Callable[[], AbstractContextManager[None]]:
+    """A context in which Redis is full: it answers, and refuses to write."""
+
+    @contextmanager
+    def without_memory() -> Iterator[None]:
+        redis.config_set("maxmemory", "1")
+        try:
+            yield
+        finally:
+            redis.config_set("maxmemory", "0")
+
+    return without_memory
 
 
 SLOW = (

@@ -122,10 +122,18 @@ class Queue:
         except ResponseError as error:
             if not str(error).startswith("NOGROUP"):
                 raise
-            with suppress(ResponseError):  # Another worker may have created the group first.
-                self.client.xgroup_create(STREAM, GROUP, id="0", mkstream=True)
+            self._create_group()
             return self.read(worker, count)
         return [parse_entry(number, fields) for number, fields in entries if fields]
+
+    def _create_group(self) -> None:
+        """Create the group of workers, and the stream if there is none, unless another worker has just done so."""
+        try:
+            self.client.xgroup_create(STREAM, GROUP, id="0", mkstream=True)
+        except ResponseError as error:
+            # Any other answer, such as "out of memory", means that there is no group: do not try to read from it.
+            if not str(error).startswith("BUSYGROUP"):
+                raise
 
     def hand_back(self, worker: str, entries: Sequence[QueueEntry]) -> None:
         """Hand back entries that a worker cannot save now. The next reader gets them at once."""

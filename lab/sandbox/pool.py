@@ -189,6 +189,8 @@ def _acquire(number: int, sandbox: Sandbox) -> bool:
         with server_errors():
             return sandbox.acquire()
     except ResponseError as error:
+        if "out of range" not in str(error):
+            raise ServerError(f"Redis refuses sandbox {number}: {error}") from error
         raise ServerError(
             f"Redis refuses the database of sandbox {number}: {error}. The lab needs a Redis with {MOST + 1} databases "
             f"(`databases {MOST + 1}` in its configuration), of which it empties those that REDIS_URL does not name."

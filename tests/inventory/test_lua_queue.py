@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
 from uuid import UUID, uuid4
@@ -13,6 +14,7 @@ import orjson
 import pytest
 from django.db import Error, InterfaceError, OperationalError, connection
 from redis import Redis
+from redis.exceptions import OutOfMemoryError
 
 from inventory import stock
 from inventory.counters.whole import RESERVATIONS, RESERVED_UNITS
@@ -331,6 +333,22 @@ def test_only_dead_workers_without_entries_are_removed(strategy: LuaQueue, ledge
     assert work(heir, ledger) == 1
     assert workers(strategy) == set()
     ledger.assert_law(a=(1, 2), b=(3, 0))
+
+
+def test_without_memory_for_a_group_of_workers_a_reader_is_told_so(
+    redis: Redis, heir: LuaQueue, full: Callable[[], AbstractContextManager[None]]
+) -> None:
+    with full(), pytest.raises(OutOfMemoryError):
+        heir.queue().read("worker", 10)
+    assert heir.queue().read("worker", 10) == []
+    assert [group["name"] for group in redis.xinfo_groups(STREAM)] == [GROUP.encode()]
+
+
+def test_a_group_that_another_worker_has_just_created_is_used(strategy: LuaQueue, redis: Redis) -> None:
+    (order,) = put(strategy, ("a", 1))
+    redis.xgroup_create(STREAM, GROUP, id="0")
+    strategy.queue()._create_group()
+    assert [entry.order for entry in strategy.queue().read("worker", 10)] == [order]
 
 
 def test_orders_stay_queued_without_postgres(strategy: LuaQueue, ledger: Ledger) -> None:

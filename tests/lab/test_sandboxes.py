@@ -112,6 +112,17 @@ def test_a_sandbox_without_a_redis_database_is_refused(number: int) -> None:
         open_sandbox(NUMBER, f"{django_settings.REDIS_LOCATION}?db=16")
 
 
+def test_a_redis_that_refuses_a_sandbox_for_another_reason_is_not_told_to_have_more_databases() -> None:
+    client = redis.Redis.from_url(django_settings.REDIS_LOCATION)
+    client.config_set("min-replicas-to-write", 1)
+    try:
+        with pytest.raises(ServerError, match="replicas") as refused:
+            open_sandbox(NUMBER)
+    finally:
+        client.config_set("min-replicas-to-write", 0)
+    assert "databases" not in str(refused.value)
+
+
 @pytest.mark.parametrize("query", ["", f"?db={15 - NUMBER}"])
 def test_an_experiment_leaves_the_shops_redis_alone(settings: Any, query: str) -> None:
     settings.REDIS_LOCATION += query

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import Any
 from uuid import uuid4
 
@@ -12,7 +11,6 @@ import pytest
 from django.conf import settings
 from django.core.management import CommandError, call_command
 from django.db import InternalError, OperationalError, connection, connections, transaction
-from redis import Redis
 from rest_framework.test import APIClient
 
 from inventory.strategies import registry
@@ -32,23 +30,13 @@ pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("
 NEEDS_REDIS = {"lua", "redis-lock", "segmented-redis", "segmented-lock"}
 
 
-@contextmanager
-def read_only(redis: Redis) -> Iterator[None]:
-    """Let Redis refuse writes, as a replica or a server without memory does."""
-    redis.config_set("maxmemory", "1")
-    try:
-        yield
-    finally:
-        redis.config_set("maxmemory", "0")
-
-
 @pytest.mark.parametrize("refuses_writes", [False, True], ids=["no answer", "read-only"])
 @pytest.mark.parametrize("name", SAVING)
 def test_without_redis_strategies_that_need_it_answer_503(
-    buyer: Buyer, redis: Redis, redis_gone: Gone, name: str, refuses_writes: bool
+    buyer: Buyer, full: Gone, redis_gone: Gone, name: str, refuses_writes: bool
 ) -> None:
     offer = on_sale({"a": 2}, strategy=name)
-    with read_only(redis) if refuses_writes else redis_gone():
+    with full() if refuses_writes else redis_gone():
         answer = buyer.order(order_body(offer, a=1), key="mine")
         if name in NEEDS_REDIS:
             assert_problem(answer, 503, "unavailable")

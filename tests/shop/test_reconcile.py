@@ -17,7 +17,7 @@ from django.contrib.auth.models import User
 from django.core.management import CommandError, call_command
 from django.db import IntegrityError, ProgrammingError, transaction
 from django.utils import timezone
-from redis import Redis, RedisError
+from redis import Redis, RedisError, ResponseError
 
 from inventory import sold_out, stock
 from inventory.counters.whole import RESERVATIONS, RESERVED_UNITS, Counters, counter_key
@@ -318,6 +318,62 @@ def test_repairs_are_logged_even_if_a_later_one_fails(
     assert f"Repaired: abandoned reservation, {request.id}, +2 units" in caplog.text
 
 
+def test_one_sku_that_cannot_be_repaired_does_not_keep_the_others_from_it(
+    redis: Redis, counters: Counters, caplog: pytest.LogCaptureFixture
+) -> None:
+    on_sale({"a": 5, "b": 5}, strategy="lua-queue")
+    redis.delete(counter_key("a"))
+    redis.hset(counter_key("a"), "not", "a counter")
+    redis.incrby(counter_key("b"), 1)
+    redis.hset(bought_key("b"), "1:1", 3)
+    with pytest.raises(ResponseError, match="WRONGTYPE"):
+        reconcile(grace=0)
+    assert counters.left(["b"]) == {"b": 5}
+    assert redis.hgetall(bought_key("b")) == {b"1:1": b"0"}
+    (said,) = [record.message for record in caplog.records if "Not reconciled" in record.message]
+    assert said.startswith("Not reconciled: the copy of a. The others were. ResponseError: WRONGTYPE")
+
+
+def test_one_order_that_cannot_be_ended_does_not_keep_the_others_from_it(redis: Redis, counters: Counters) -> None:
+    on_sale({"a": 5, "b": 5}, strategy="lua-queue")
+    requests = [new_request((sku, 2)) for sku in "ab"]
+    for request in requests:
+        registry.queue().enqueue(request)
+    redis.delete(STREAM, counter_key("a"))
+    redis.hset(counter_key("a"), "not", "a counter")
+    with pytest.raises(ResponseError):
+        reconcile(grace=0)
+    assert counters.left(["b"]) == {"b": 5}
+    assert requests[1].id not in counters.order_ids()
+
+
+def test_an_unexpected_error_of_one_part_does_not_keep_the_others_from_repairing(
+    offer: OnSale, redis: Redis, counters: Counters, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("shop.reconcile.save_queued", raising(RecursionError("too deep")))
+    monkeypatch.setattr(Counters, "recount", raising(RecursionError("too deep")))
+    monkeypatch.setattr(registry, "split_by_others", raising(LookupError("gone")))
+    redis.incrby(counter_key("b"), 1)
+    with pytest.raises(RecursionError):
+        reconcile(grace=0)
+    assert counters.left(["b"]) == {"b": 5}
+    assert "Not reconciled: stock that is split for another strategy. The others were. LookupError" in caplog.text
+
+
+def test_while_a_server_is_away_the_skus_are_not_tried_one_by_one(
+    offer: OnSale, redis_gone: Gone, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    asked = []
+    refresh = registry.refresh
+    monkeypatch.setattr(registry, "refresh", lambda skus, saved: asked.append(skus) or refresh(skus, saved))
+    with redis_gone(), pytest.raises(RedisError):
+        reconcile(grace=0)
+    assert asked == [["a"]]
+    said = [record for record in caplog.records if "Not reconciled" in record.message]
+    assert len(said) == 1, "one line for all parts, and no traceback"
+    assert said[0].exc_info is None
+
+
 def test_a_sale_that_is_preheated_meanwhile_keeps_its_split_stock(monkeypatch: pytest.MonkeyPatch) -> None:
     """The sale is preheated after its split stock was found and before the sales are read."""
     on_sale({"a": 6}, strategy="unit-rows")
@@ -414,7 +470,7 @@ def test_reservations_are_released_when_saving_fails(
     counters.take(new_request(("a", 2)))
     monkeypatch.setattr("shop.reconcile.save_queued", raising(ProgrammingError("no such column")))
     assert [repair.units for repair in reconcile(grace=0)] == [2]
-    assert "Queued orders were not saved. They stay queued." in caplog.messages
+    assert "Queued orders were not saved. They stay queued. " in caplog.text
     assert_law(a=5, b=5)
 
 
@@ -432,7 +488,7 @@ def test_a_counter_that_stops_the_queue_is_corrected(redis: Redis, caplog: pytes
     User.objects.update(is_active=False)
     redis.set(counter_key("a"), "no number")
     reconcile()
-    assert "Queued orders were not saved. They stay queued." in caplog.messages
+    assert "Queued orders were not saved. They stay queued. " in caplog.text
     reconcile()
     assert Order.objects.get(pk=order.pk).state == "rejected"
     assert_law(a=3)
