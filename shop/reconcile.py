@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from django.conf import settings
 from django.db import Error
 from django.db.models import Q
-from django.utils import timezone
+from django.db.models.functions import Now
 from redis import RedisError
 
 from inventory import reconcile as inventory
@@ -66,7 +66,7 @@ def reconcile_and_audit(*, grace: float | None = None) -> Reconciled:
 
 def sellers() -> dict[str, str]:
     """Return the strategy that sells each sku, for sales that are open, or preheated and not over."""
-    now = timezone.now()
+    now = Now()
     preheated = Q(sale__preheated_at__isnull=False, sale__unloaded_at=None)
     selling = Q(sale__closes_at__gt=now) & (Q(sale__opens_at__lte=now) | preheated)
     # When two sales have a sku, the one that opens first sells it: it comes last here and overwrites the other.

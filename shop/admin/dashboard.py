@@ -6,13 +6,14 @@ from typing import Any
 
 from django.contrib import admin
 from django.db.models import Count
+from django.db.models.functions import Now
 from django.http import HttpRequest
-from django.utils import timezone
 from redis import RedisError
 
 from inventory.models import StockItem
 from inventory.strategies import registry
 from locking.contrib.django.admin import may_see_locks, most_wanted
+from shop import clock
 from shop.admin.stock_report import stock_report
 from shop.models import Order, Payment, Sale, UnmatchedReport
 from shop.orders import payments, unmatched
@@ -33,8 +34,8 @@ def context(request: HttpRequest, context: dict[str, Any]) -> dict[str, Any]:
     if may_see(StockItem):
         context["report"] = stock_report()
     if may_see(Sale):
-        context["sales"] = Sale.objects.filter(closes_at__gt=timezone.now()).order_by("opens_at")[:SALES]
-        context["now"] = timezone.now()
+        context["sales"] = Sale.objects.filter(closes_at__gt=Now()).order_by("opens_at")[:SALES]
+        context["now"] = clock.now()
     if may_see(Order):
         counted = dict(Order.objects.order_by().values_list("state").annotate(Count("pk")))
         context["orders"] = [(state, counted.get(state, 0)) for state in Order.State.values]

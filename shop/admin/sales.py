@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from datetime import datetime
 from typing import Any
 
 from django import forms
 from django.contrib import admin, messages
 from django.db import transaction
 from django.db.models import QuerySet
+from django.db.models.functions import Now
 from django.forms import BaseInlineFormSet
 from django.forms.formsets import DELETION_FIELD_NAME
 from django.http import HttpRequest
-from django.utils import timezone
 from redis import RedisError
 from unfold.admin import ModelAdmin, StackedInline
 from unfold.decorators import display
@@ -67,6 +68,9 @@ class SaleAdmin(ModelAdmin):
     # of unfold ignore this.
     compressed_fields = False
 
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Sale]:
+        return super().get_queryset(request).annotate(read_at=Now())
+
     def get_readonly_fields(self, request: HttpRequest, obj: Sale | None = None) -> tuple[str, ...]:
         if obj is None:
             return ("preheated_at",)
@@ -94,7 +98,7 @@ class SaleAdmin(ModelAdmin):
         for item in form.instance.items.exclude(product__sku__in=stocked).select_related("product"):
             missing = f"There is no stock of {item.product.sku}. Add a delivery before the sale opens."
             self.message_user(request, missing, messages.WARNING)
-        this_sale = Sale.objects.filter(pk=form.instance.pk, closes_at__gt=timezone.now())
+        this_sale = Sale.objects.filter(pk=form.instance.pk, closes_at__gt=Now())
         if form.instance.is_loaded and any(items.has_changed() for items in formsets):
             states = ("to come", "open")
             transaction.on_commit(lambda: self.run_on(request, this_sale, preheat_sale, "preheated", states=states))
@@ -118,7 +122,7 @@ class SaleAdmin(ModelAdmin):
     ) -> None:
         """Run an action on the sales that are in one of the states. The stock of a sale that is over may be loaded for
         the next one."""
-        for sale in queryset:
+        for sale in queryset.annotate(read_at=Now()):
             if self.state(sale) not in states:
                 self.message_user(request, f"{sale} was not {done}: it is {self.state(sale)}.", messages.WARNING)
                 continue
@@ -135,7 +139,7 @@ class SaleAdmin(ModelAdmin):
 
     @display(description="State", label={"open": "success", "to come": "info"})
     def state(self, sale: Sale) -> str:
-        now = timezone.now()
+        now: datetime = sale.read_at  # type: ignore[attr-defined]
         return "to come" if now < sale.opens_at else "open" if now < sale.closes_at else "over"
 
     @display(description="Preheated", label={"yes": "success"})

@@ -12,7 +12,6 @@ import psycopg
 from django.db import connection
 from django.db.models import QuerySet
 from django.http import Http404
-from django.utils import timezone
 from django_redis import get_redis_connection
 from drf_spectacular.utils import OpenApiExample, OpenApiParameter, OpenApiResponse, extend_schema
 from redis import RedisError
@@ -39,7 +38,7 @@ from shop.api.serializers import (
     order_json,
 )
 from shop.api.throttles import OrderRate
-from shop.models import Order, Sale
+from shop.models import Order
 from shop.orders import payments, returns, unmatched
 from shop.orders.customer_changes import cancel_order, pay_order
 from shop.orders.lookup import find_order
@@ -314,9 +313,7 @@ class Sales(APIView):
     @extend_schema(responses=OfferSerializer(many=True))
     def get(self, request: Request) -> Response:
         """List open and coming sales, sorted by opening time."""
-        sales = Sale.objects.filter(closes_at__gt=timezone.now()).prefetch_related("items__product")
-        sales = sales.order_by("opens_at", "pk")[:100]
-        return Response(OfferSerializer([offers.offer_of(sale) for sale in sales], many=True).data)
+        return Response(OfferSerializer(offers.open_or_coming(), many=True).data)
 
 
 class OneSale(APIView):

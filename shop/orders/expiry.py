@@ -9,7 +9,7 @@ from uuid import UUID
 
 from django.conf import settings
 from django.db import DatabaseError, transaction
-from django.utils import timezone
+from django.db.models.functions import Now
 
 from shop.models import Order
 from shop.orders.saving import return_units
@@ -26,7 +26,7 @@ def expire_unpaid(*, batch: int = 100) -> int:
     Returns:
         The number of orders that expired.
     """
-    due = timezone.now() - timedelta(seconds=settings.ORDER_TTL)
+    due = Now() - timedelta(seconds=settings.ORDER_TTL)
     unpaid = Order.objects.filter(state=Order.State.PENDING, payable_from__lte=due).order_by("pk")
     total, last = 0, UUID(int=0)
     while ids := list(unpaid.filter(pk__gt=last).values_list("pk", flat=True)[:batch]):

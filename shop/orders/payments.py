@@ -9,7 +9,7 @@ from uuid import UUID
 from django.conf import settings
 from django.db import transaction
 from django.db.models import Exists, OuterRef, QuerySet
-from django.utils import timezone
+from django.db.models.functions import Now
 
 from inventory.errors import OverLimit, SoldOut
 from shop.models import Order, Payment, Refund, UnmatchedReport
@@ -158,4 +158,4 @@ def mark_refunded(payment: int, *, by: int) -> bool:
         False when no refund was due, for example because it was recorded before.
     """
     due = Refund.objects.filter(payment=payment, sent_at=None)
-    return bool(due.update(sent_at=timezone.now(), sent_by=by))
+    return bool(due.update(sent_at=Now(), sent_by=by))

@@ -14,7 +14,6 @@ from uuid import UUID
 
 import orjson
 import uuid_utils.compat
-from django.utils import timezone
 from redis import RedisError
 
 from inventory import sold_out
@@ -147,7 +146,7 @@ def make_request(
         items=tuple(RequestItem(item.sku, quantity, item.price, item.limit, item.name) for item, quantity in wanted),
         key=key,
         body_hash=hash_of_body(offer.sale, quantities, expected_prices),
-        created_at=timezone.now(),
+        created_at=offer.clock.now(),
     )
 
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 
-from django.utils import timezone
-
 from inventory.strategies import registry
+from shop import clock
 from shop.orders.saving import reject, save
 from shop.sold import saved
 
@@ -20,4 +19,4 @@ def save_queued(*, shift: float = math.inf) -> int:
     Returns:
         The number of orders taken off the queue.
     """
-    return registry.work(lambda requests: save(requests, payable_from=timezone.now()), reject, saved, shift=shift)
+    return registry.work(lambda requests: save(requests, payable_from=clock.now()), reject, saved, shift=shift)

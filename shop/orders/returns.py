@@ -12,7 +12,7 @@ from uuid import UUID
 
 from django.conf import settings
 from django.db import transaction
-from django.utils import timezone
+from django.db.models.functions import Now
 
 from shop.models import Order, Payment, Refund
 from shop.orders import states, unmatched
@@ -96,7 +96,7 @@ def receive_chargeback(
         replaced = [each for each in refunds if each.sent_at is None]
         Refund.objects.filter(pk__in=[each.pk for each in replaced]).delete()
         note = "".join(f"Replaces a refund of {each.amount:.2f} that was due. " for each in replaced)[:200].strip()
-        refund = paid.refunds.create(amount=amount, chargeback=reference, sent_at=timezone.now(), note=note)
+        refund = paid.refunds.create(amount=amount, chargeback=reference, sent_at=Now(), note=note)
         if report is not None:
             unmatched.close(report)
     return ReceivedChargeback(refund, replayed=False)

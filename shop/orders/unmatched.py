@@ -6,7 +6,7 @@ import hashlib
 import logging
 
 from django.db.models import QuerySet
-from django.utils import timezone
+from django.db.models.functions import Now
 
 from shop.models import UnmatchedReport
 
@@ -36,7 +36,7 @@ def close(report: str) -> UnmatchedReport | None:
     row = UnmatchedReport.objects.select_for_update().filter(digest=_digest(report)).first()
     if row is None or row.settled_by_id is not None:
         return row
-    UnmatchedReport.objects.filter(pk=row.pk, settled_at=None).update(settled_at=timezone.now())
+    UnmatchedReport.objects.filter(pk=row.pk, settled_at=None).update(settled_at=Now())
     return None
 
 
@@ -55,7 +55,7 @@ def settle(report: int, *, by: int) -> bool:
         False when it was settled before.
     """
     unsettled = open_reports(UnmatchedReport.objects.filter(pk=report))
-    return bool(unsettled.update(settled_at=timezone.now(), settled_by=by))
+    return bool(unsettled.update(settled_at=Now(), settled_by=by))
 
 
 def _digest(report: str) -> str:

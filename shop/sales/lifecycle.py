@@ -10,7 +10,7 @@ from datetime import timedelta
 from django.conf import settings
 from django.db import DatabaseError, transaction
 from django.db.models import Q
-from django.utils import timezone
+from django.db.models.functions import Now
 from redis import RedisError
 
 from inventory import stock
@@ -37,13 +37,12 @@ def advance() -> None:
 
     An error in one sale is logged and does not stop the others.
     """
-    now = timezone.now()
-    for sale in Sale.objects.filter(closes_at__lte=now, preheated_at__isnull=False, unloaded_at=None):
+    for sale in Sale.objects.filter(closes_at__lte=Now(), preheated_at__isnull=False, unloaded_at=None):
         with _errors_logged(sale):
             _unload(sale)
-    soon = now + timedelta(seconds=settings.PREHEAT_LEAD)
+    soon = Now() + timedelta(seconds=settings.PREHEAT_LEAD)
     unloaded = Q(preheated_at=None) | Q(unloaded_at__isnull=False)
-    for sale in Sale.objects.filter(unloaded, opens_at__lte=soon, closes_at__gt=now):
+    for sale in Sale.objects.filter(unloaded, opens_at__lte=soon, closes_at__gt=Now()):
         with _errors_logged(sale):
             preheat_sale(sale.pk)
 
@@ -54,23 +53,22 @@ def close(sale: int) -> None:
     Raises:
         RedisError: Redis does not answer. The sale is closed all the same; `advance` unloads its stock later.
     """
-    Sale.objects.filter(pk=sale, closes_at__gt=timezone.now()).update(closes_at=timezone.now())
+    Sale.objects.filter(pk=sale, closes_at__gt=Now()).update(closes_at=Now())
     offers.forget(sale)
     _unload(Sale.objects.get(pk=sale))
 
 
 def _unload(sale: Sale) -> None:
     """Remove what was loaded for a sale, except for skus that another sale has loaded."""
-    now = timezone.now()
     with transaction.atomic():
         # With these rows locked, another sale of the skus is either loaded completely or waits for these locks.
         skus = sale.skus
         stock.lock(skus)
-        loaded = Sale.objects.filter(preheated_at__isnull=False, unloaded_at=None, closes_at__gt=now)
+        loaded = Sale.objects.filter(preheated_at__isnull=False, unloaded_at=None, closes_at__gt=Now())
         theirs = SaleItem.objects.filter(sale__in=loaded.exclude(pk=sale.pk))
         still_sold = set(theirs.values_list("product__sku", flat=True))
         registry.unload([sku for sku in skus if sku not in still_sold])
-    Sale.objects.filter(pk=sale.pk).update(unloaded_at=now)
+    Sale.objects.filter(pk=sale.pk).update(unloaded_at=Now())
 
 
 @contextmanager

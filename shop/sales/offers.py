@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -9,9 +10,12 @@ from decimal import Decimal
 
 from django.conf import settings
 from django.db import DatabaseError
+from django.db.models import QuerySet, prefetch_related_objects
+from django.db.models.functions import Now
 
 from inventory.batching import Batcher
 from inventory.caching import Cache
+from shop.clock import Clock
 from shop.models import Sale
 
 
@@ -32,6 +36,7 @@ class Offer:
 
     Args:
         products: the items by product id.
+        clock: tells whether the sale is open, and when an order was placed.
         product_ids: by sku.
     """
 
@@ -43,6 +48,7 @@ class Offer:
     preheated: bool
     products: Mapping[int, OfferItem]
     currency: str
+    clock: Clock = field(repr=False, compare=False)
     product_ids: Mapping[str, int] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -88,12 +94,22 @@ def forget(sale: int) -> None:
 
 def read(sale: int) -> Offer | None:
     """Return the offer of a sale from the tables; None when there is no such sale."""
-    row = Sale.objects.filter(pk=sale).prefetch_related("items__product").first()
-    return None if row is None else offer_of(row)
+    return next(iter(_read(Sale.objects.filter(pk=sale))), None)
 
 
-def offer_of(sale: Sale) -> Offer:
-    """Return the offer of a sale whose items and products have been prefetched."""
+def open_or_coming(most: int = 100) -> list[Offer]:
+    """Return the offers of the sales that are not over, sorted by opening time."""
+    return _read(Sale.objects.filter(closes_at__gt=Now()).order_by("opens_at", "pk")[:most])
+
+
+def _read(sales: QuerySet[Sale]) -> list[Offer]:
+    rows = list(sales.annotate(read_at=Now()))
+    at = time.monotonic()
+    prefetch_related_objects(rows, "items__product")
+    return [_offer_of(row, Clock(row.read_at, at)) for row in rows]
+
+
+def _offer_of(sale: Sale, clock: Clock) -> Offer:
     items = [
         OfferItem(item.product_id, item.product.sku, item.product.name, item.price, item.limit)
         for item in sale.items.all()
@@ -107,4 +123,5 @@ def offer_of(sale: Sale) -> Offer:
         sale.is_loaded,
         {item.product: item for item in items},
         sale.currency,
+        clock,
     )

@@ -7,11 +7,12 @@ from datetime import datetime, timedelta
 
 from django.db import transaction
 from django.db.models import Q, QuerySet
-from django.utils import timezone
+from django.db.models.functions import Now
 from redis import RedisError
 
 from inventory import sold_out, stock
 from inventory.strategies import registry
+from shop import clock
 from shop.models import Sale, SaleItem
 from shop.sales import offers
 from shop.sold import saved
@@ -45,13 +46,13 @@ def preheat_sale(sale: int, *, wait: bool = True, missed_at: datetime | None = N
         # One process at a time: the first one removes what an earlier sale has left, and no later one may do so.
         # Orders refer to the row meanwhile, so its key stays unlocked.
         locked = Sale.objects.select_for_update(no_key=True, skip_locked=not wait).filter(pk=sale).first()
-        now = timezone.now()
+        now = clock.now()
         if locked is None:
             raise CannotPreheat(f"Sale {sale} is being preheated by another process, or was deleted.")
         if locked.closes_at <= now:
             raise SaleOver(f"{locked} is over.")
         loaded_at = locked.preheated_at if locked.is_loaded else None
-        # A time in the future comes from another machine's clock, so it cannot be compared.
+        # A time in the future was written before Postgres's clock was set back, as by a failover: do not compare it.
         if loaded_at is not None and missed_at is not None and missed_at < loaded_at <= now:
             offers.forget(sale)
             return
@@ -97,7 +98,7 @@ def _load(sale: Sale, skus: Sequence[str], others: QuerySet[Sale], now: datetime
     if queued_in := _queued_in(sale, skus, others, now):
         return min(queued_in)
     registry.preheat(sale.strategy, skus, saved)
-    Sale.objects.filter(pk=sale.pk).update(preheated_at=timezone.now(), unloaded_at=None)
+    Sale.objects.filter(pk=sale.pk).update(preheated_at=Now(), unloaded_at=None)
     return None
 
 

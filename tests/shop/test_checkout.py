@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from functools import partial
 from typing import Any
@@ -25,6 +25,7 @@ from inventory.strategies import registry
 from inventory.strategies.base import Strategy
 from locking import held
 from shop import conservation
+from shop.clock import Clock
 from shop.models import Allowance, Order, OrderItem, SaleItem
 from shop.orders import receipts
 from shop.orders.customer_changes import cancel_order
@@ -599,7 +600,8 @@ def test_an_order_keeps_its_price(customer: int) -> None:
 )
 def test_equal_bodies_have_equal_hashes(one: Mapping[int, int], two: Mapping[int, int], same: bool) -> None:
     products = {number: offers.OfferItem(number, f"sku{number}", "", Decimal(1), None) for number in (1, 2, 11)}
-    offer = offers.Offer(1, "", None, None, "lua", True, products, "EUR")  # type: ignore[arg-type]
+    clock = Clock(datetime.now(tz=UTC), 0.0)
+    offer = offers.Offer(1, "", None, None, "lua", True, products, "EUR", clock)  # type: ignore[arg-type]
     hashes = {make_request(offer, customer=1, quantities=cart, key="").body_hash for cart in (one, two)}
     assert len(hashes) == (1 if same else 2)
 

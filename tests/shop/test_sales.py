@@ -156,6 +156,7 @@ def test_an_offer_has_what_an_order_needs() -> None:
             for sku in "ab"
         },
         "EUR",
+        offer.clock,
     )
 
 

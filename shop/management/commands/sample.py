@@ -10,11 +10,11 @@ from typing import Any
 
 from django.contrib.auth.models import User
 from django.core.management.base import BaseCommand, CommandParser
-from django.utils import timezone
 
 from inventory import stock
 from inventory.models import StockItem
 from inventory.strategies import registry
+from shop import clock
 from shop.models import Product, Sale, SaleItem
 from shop.sales.preheat import preheat_sale
 
@@ -47,7 +47,7 @@ class Command(BaseCommand):
             products.append(product)
             if not StockItem.objects.filter(sku=sku).exists():
                 stock.deliver(sku, units)
-        now = timezone.now()
+        now = clock.now()
         selling = Sale.objects.filter(items__product__in=products, opens_at__lte=now, closes_at__gt=now)
         sale = selling.order_by("opens_at", "pk").first()
         if sale is None:
@@ -61,7 +61,7 @@ class Command(BaseCommand):
 
 def open_sale(products: Sequence[Product], strategy: str) -> Sale:
     """Open a sale for a day, or until the next sale of these products."""
-    now = timezone.now()
+    now = clock.now()
     closes_at = now + timedelta(days=1)
     next_sales = Sale.objects.filter(products__in=products, opens_at__gt=now, opens_at__lt=closes_at)
     if (next_sale := next_sales.order_by("opens_at").first()) is not None:
