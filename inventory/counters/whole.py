@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import re
+from collections import deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -62,6 +63,11 @@ class Reservation:
     buyer: str = ""
 
 
+Unended = deque[tuple[UUID, tuple[str, ...], str]]
+UNENDED = 10_000
+"""Ends that a process remembers. Reconciliation makes up for those it forgets."""
+
+
 class Counters:
     """The counters of one Redis.
 
@@ -75,6 +81,8 @@ class Counters:
         self._end_reservation = client.register_script(END_RESERVATION)
         self._load: Any = client.register_script(LOAD)
         self._recount: Any = client.register_script(RECOUNT)
+        self.unended: Unended = deque(maxlen=UNENDED)
+        """Ends of reservations that Redis did not take. A strategy uses one for all orders of its process."""
 
     def load(self, sku: str, on_hand: int, committed: Collection[UUID], *, make: bool) -> int | None:
         """Set the counter of a sku to the units on hand minus the units reserved.
@@ -104,15 +112,14 @@ class Counters:
         Raises:
             SoldOut, StockReserved, StockNotLoaded: nothing was taken.
             StockUnavailable: Redis did not answer. Units that it may have taken are given back; if that gets no answer
-                either, the reservation stays until the stock is reconciled.
+                either, the reservation stays until `end_again` or until the stock is reconciled.
         """
         reservation = orjson.dumps({"items": [(item.sku, item.quantity) for item in order.items]})
         try:
             answer, position, left = self._take(_keys(order.skus), [str(order.id), reservation])
         except RedisError as error:
             # A customer who tries again sends a new order, which would take the same units a second time.
-            with suppress(RedisError):
-                self._end_reservation(_keys(order.skus), [str(order.id), "back"])
+            self._end(order.id, order.skus, "back")
             raise StockUnavailable(f"Redis did not answer: {error}") from error
         item = order.items[int(position) - 1]
         match answer:
@@ -139,11 +146,29 @@ class Counters:
         return self._end(order_id, names, "sold")
 
     def _end(self, order_id: UUID, names: Iterable[str], outcome: str) -> bool:
+        names = tuple(names)
         try:
             return bool(self._end_reservation(_keys(names), [str(order_id), outcome]))
         except RedisError:
-            logger.warning("Redis did not answer: the reservation of order %s stays until reconciliation.", order_id)
+            logger.warning(
+                "Redis did not answer: the reservation of order %s stays until the next order or reconciliation.",
+                order_id,
+            )
+            self.unended.append((order_id, names, outcome))
             return False
+
+    def end_again(self) -> None:
+        """End the reservations that Redis did not end when it was asked, so that nobody waits for their units."""
+        for _ in range(len(self.unended)):
+            try:
+                order_id, names, outcome = end = self.unended.popleft()
+            except IndexError:  # Another thread has ended the last one.
+                return
+            try:
+                self._end_reservation(_keys(names), [str(order_id), outcome])
+            except RedisError:
+                self.unended.appendleft(end)
+                return
 
     def skus(self) -> list[str]:
         """Return the skus that have a counter, whole or segmented."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 
@@ -9,7 +10,7 @@ from django.db import IntegrityError, transaction
 from redis import RedisError
 
 from inventory import stock
-from inventory.counters.whole import Counters
+from inventory.counters.whole import UNENDED, Counters, Unended
 from inventory.errors import SoldOut, StockElsewhere, StockNotLoaded, StockUnavailable
 from inventory.requests import OrderRequest, Placement, Save, Saved, save_one
 from inventory.strategies.base import Strategy
@@ -32,9 +33,12 @@ class Lua(Strategy):
 
     def __init__(self, counters: Callable[[], Counters]) -> None:
         self.counters = counters
+        self.unended: Unended = deque(maxlen=UNENDED)
 
     def _place(self, order: OrderRequest, save: Save) -> Placement:
         counters = self.counters()
+        counters.unended = self.unended
+        counters.end_again()
         with self.verifying_sold_out():
             counters.take(order)
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -12,8 +13,9 @@ from redis import RedisError
 
 from inventory import stock
 from inventory.counters.segmented import SegmentCounters, segment_name
+from inventory.counters.whole import UNENDED, Unended
 from inventory.errors import SoldOut, StockElsewhere, StockNotLoaded, StockReserved
-from inventory.requests import OrderRequest, Save, Saved
+from inventory.requests import OrderRequest, Placement, Save, Saved
 from inventory.strategies.lua import save_admitted, verify_sold_out
 from inventory.strategies.segmented import HeldItem, Segmented, SegmentsChanged
 
@@ -35,7 +37,18 @@ class SegmentedRedis(Segmented):
 
     def __init__(self, counters: Callable[[], SegmentCounters], *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        self.counters = counters
+        self.unended: Unended = deque(maxlen=UNENDED)
+        self._make_counters = counters
+
+    def counters(self) -> SegmentCounters:
+        """Return the counters, which know the reservations that this process could not end yet."""
+        counters = self._make_counters()
+        counters.unended = self.unended
+        return counters
+
+    def _place(self, order: OrderRequest, save: Save) -> Placement:
+        self.counters().end_again()
+        return super()._place(order, save)
 
     def segment_units(self, sku: str) -> dict[int, int]:
         return dict(enumerate(self._read(sku)[0]))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 
 import pytest
 from django.conf import settings
@@ -248,3 +249,26 @@ def test_an_unreachable_redis_is_logged(no_redis: Redis, caplog: pytest.LogCaptu
         assert getattr(Counters(no_redis), call)(order.id, order.skus) is False
     assert [str(order.id) in message for message in caplog.messages] == [True]
     assert "reconciliation" in caplog.text
+
+
+@pytest.mark.parametrize("outcome", ["give_back", "confirm_reservation"])
+def test_a_full_redis_ends_no_half_of_a_reservation(
+    redis: Redis, counters: Counters, full: Callable[[], AbstractContextManager[None]], outcome: str
+) -> None:
+    """A script is not undone when one of its commands is refused."""
+    counters.load("a", 5, [], make=True)
+    order = new_request(("a", 2))
+    counters.take(order)
+    before = everything(redis)
+    with full():
+        assert getattr(counters, outcome)(order.id, order.skus) is False
+    assert everything(redis) == before
+    counters.end_again()
+    assert counters.order_ids() == set()
+    assert counters.reserved() == {}
+    assert counters.left(["a"]) == {"a": 5 if outcome == "give_back" else 3}
+    assert not counters.unended
+
+
+def everything(redis: Redis) -> dict[bytes, bytes]:
+    return {key: redis.dump(key) for key in redis.scan_iter("*")}

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack
 from typing import Any
 from uuid import UUID
 
 import pytest
-from django.db import DatabaseError, IntegrityError, OperationalError, connection, transaction
+from django.db import DatabaseError, DataError, IntegrityError, OperationalError, connection, transaction
 from django.test.utils import CaptureQueriesContext
 from redis import Redis, RedisError
 
@@ -267,3 +268,32 @@ def test_redis_goes_away_after_the_take(
     assert str(order.id) in caplog.text
     assert ledger.orders() == [order.id]
     assert units(counters) == (1, {"a": 1})
+
+
+@pytest.mark.parametrize("name", ["lua", "segmented-redis"])
+def test_after_a_full_redis_buyers_do_not_wait_for_units_that_are_sold(
+    ledger: Ledger, full: Callable[[], AbstractContextManager[None]], name: str
+) -> None:
+    """The reservation of the last unit was not ended: for over a minute it looked as if its order might still fail."""
+    strategy = preheated(name, {"a": 1})
+    filled = ExitStack()
+    with filled:
+        strategy.place(new_request(("a", 1)), after(lambda: filled.enter_context(full()), ledger.save))
+        assert registry.counters().order_ids(), "Redis was full"
+    with pytest.raises(SoldOut):
+        strategy.place(new_request(("a", 1)), ledger.save)
+    ledger.assert_law(a=(0, 1))
+
+
+@pytest.mark.parametrize("name", ["lua", "segmented-redis"])
+def test_after_a_full_redis_units_that_were_not_sold_are(
+    ledger: Ledger, full: Callable[[], AbstractContextManager[None]], name: str
+) -> None:
+    strategy = preheated(name, {"a": 1})
+    filled = ExitStack()
+    with filled, pytest.raises(DataError):
+        strategy.place(
+            new_request(("a", 1)), after(lambda: filled.enter_context(full()), fails(DataError("it cannot be saved")))
+        )
+    strategy.place(new_request(("a", 1)), ledger.save)
+    ledger.assert_law(a=(0, 1))

@@ -344,6 +344,33 @@ def test_without_memory_for_a_group_of_workers_a_reader_is_told_so(
     assert [group["name"] for group in redis.xinfo_groups(STREAM)] == [GROUP.encode()]
 
 
+@pytest.mark.parametrize("end", ["saved", "refused", "rejected"])
+def test_a_full_redis_takes_no_half_of_an_order_off_the_queue(
+    strategy: LuaQueue, redis: Redis, full: Callable[[], AbstractContextManager[None]], end: str
+) -> None:
+    """A script is not undone when one of its commands is refused."""
+    put(strategy, ("a", 1))
+    queue = strategy.queue()
+    (entry,) = queue.read("worker", 10)
+    kept = [*redis.scan_iter("*reserved*"), *redis.scan_iter("*counter*"), *redis.scan_iter("*:key:*")]
+    before = {key: redis.dump(key) for key in kept}
+
+    def finish() -> None:
+        if end == "saved":
+            queue.finish_saved([entry])
+        else:
+            queue.finish_refused(entry, existing=uuid4() if end == "refused" else None, reason="sold out")
+
+    with full(), pytest.raises(OutOfMemoryError):
+        finish()
+    assert {key: redis.dump(key) for key in kept} == before
+    assert queue.has(entry.entry_id)
+    finish()
+    assert len(queue) == 0
+    assert registry.counters().reserved() == {}
+    assert registry.counters().left(["a"]) == {"a": 2 if end == "saved" else 3}
+
+
 def test_a_group_that_another_worker_has_just_created_is_used(strategy: LuaQueue, redis: Redis) -> None:
     (order,) = put(strategy, ("a", 1))
     redis.xgroup_create(STREAM, GROUP, id="0")

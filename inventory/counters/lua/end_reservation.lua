@@ -14,7 +14,7 @@ local items = items_of(encoded)
 if not items then
     return 0
 end
-redis.call("HDEL", KEYS[1], ARGV[1])
+-- Writes that need memory come first: a full Redis refuses them, and does not undo what was written before.
 for index, item in ipairs(items) do
     if redis.call("HINCRBY", KEYS[2], item[1], -item[2]) == 0 then
         redis.call("HDEL", KEYS[2], item[1])
@@ -24,4 +24,5 @@ for index, item in ipairs(items) do
         redis.call("INCRBY", KEYS[index + 2], item[2])
     end
 end
+redis.call("HDEL", KEYS[1], ARGV[1])
 return 1

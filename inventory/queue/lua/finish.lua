@@ -16,23 +16,29 @@
 -- Returns 1 when the order had a reservation, 0 when it was taken off before, and -1 when it was on the queue without a
 -- readable reservation: then only the entry is removed, and an unreadable reservation stays.
 
-redis.call("XACK", KEYS[3], ARGV[3], ARGV[2])
-local was_queued = redis.call("XDEL", KEYS[3], ARGV[2])
+local function take_off()
+    redis.call("XACK", KEYS[3], ARGV[3], ARGV[2])
+    redis.call("XDEL", KEYS[3], ARGV[2])
+    if ARGV[4] == "back" and string.sub(ARGV[5], 1, 1) ~= "{" then
+        redis.call("DEL", KEYS[4])  -- Another order has the key, or none does: Postgres knows which.
+    end
+end
+
+local was_queued = #redis.call("XRANGE", KEYS[3], ARGV[2], ARGV[2])
 local encoded = redis.call("HGET", KEYS[1], ARGV[1])
 if was_queued == 0 and not encoded then
+    redis.call("XACK", KEYS[3], ARGV[3], ARGV[2])
     return 0
 end
-if ARGV[4] == "back" and string.sub(ARGV[5], 1, 1) ~= "{" then
-    redis.call("DEL", KEYS[4])  -- Another order has the key, or none does: Postgres knows which.
-end
+-- Writes that need memory come first: a full Redis refuses them, and does not undo what was written before.
 if ARGV[5] ~= "" then
     redis.call("SET", KEYS[6], ARGV[5], "EX", ARGV[6])
 end
 local items, reservation = items_of(encoded)
 if not items then
+    take_off()
     return -was_queued
 end
-redis.call("HDEL", KEYS[1], ARGV[1])
 for index, item in ipairs(items) do
     if redis.call("HINCRBY", KEYS[2], item[1], -item[2]) == 0 then
         redis.call("HDEL", KEYS[2], item[1])
@@ -51,4 +57,6 @@ end
 if type(reservation.place) == "number" and tonumber(redis.call("GET", KEYS[5]) or 0) < reservation.place then
     redis.call("SET", KEYS[5], string.format("%.0f", reservation.place))
 end
+redis.call("HDEL", KEYS[1], ARGV[1])
+take_off()
 return 1
