@@ -24,6 +24,7 @@ from inventory.queue.bought import BoughtUnits, bought_key
 from inventory.queue.dead_letters import DeadLetters
 from inventory.queue.entries import (
     QueueEntry,
+    buyer_text,
     new_reservation,
     order_from_reservation,
     parse_buyer,
@@ -36,6 +37,7 @@ logger = logging.getLogger(__name__)
 
 ENQUEUE = script("enqueue")
 FINISH = script("finish")
+FREE_KEY = script("free_key")
 REMOVE_WORKERS = script("remove_workers")
 STREAM = "{stock}:queue"
 GROUP = "workers"
@@ -75,6 +77,7 @@ class Queue:
         self.dead_letters = DeadLetters(client)
         self._enqueue: Any = client.register_script(ENQUEUE)
         self._finish: Any = client.register_script(FINISH)
+        self._free_key: Any = client.register_script(FREE_KEY)
         self._remove_workers: Any = client.register_script(REMOVE_WORKERS)
 
     def __len__(self) -> int:
@@ -134,6 +137,16 @@ class Queue:
             # Any other answer, such as "out of memory", means that there is no group: do not try to read from it.
             if not str(error).startswith("BUSYGROUP"):
                 raise
+
+    def risks(self) -> list[str]:
+        """Say why this Redis may lose accepted orders: it may evict keys, or restarts without them."""
+        memory, persistence = self.client.info("memory"), self.client.info("persistence")
+        risks = []
+        if (policy := memory.get("maxmemory_policy", "noeviction")) != "noeviction":
+            risks.append(f"maxmemory-policy is {policy}: when Redis is full, it deletes orders that were accepted")
+        if not persistence.get("aof_enabled", 1):
+            risks.append("appendonly is no: a restart of Redis loses orders that were accepted")
+        return risks
 
     def hand_back(self, worker: str, entries: Sequence[QueueEntry]) -> None:
         """Hand back entries that a worker cannot save now. The next reader gets them at once."""
@@ -244,6 +257,24 @@ class Queue:
         order_id = self.client.get(idempotency_key(customer, key))
         found = None if order_id is None else self.find(UUID(text(order_id)))
         return found if found is not None and found.order is not None else None
+
+    def free_key(self, order: OrderRequest, lost: UUID) -> bool:
+        """Free the idempotency key of an order that was sold and is missing in Postgres since, as after a restore.
+
+        Args:
+            order: the new request with that key.
+            lost: the id of the order that has the key.
+
+        Returns:
+            Whether the key was freed. It was not if that order is queued, or was rejected.
+        """
+        keys = [RESERVATIONS, idempotency_key(order.customer, order.key), outcome_key(lost)]
+        units = [item.quantity for item in order.items]
+        return bool(
+            self._free_key(
+                [*keys, *map(bought_key, order.skus)], [str(lost), buyer_text(order.sale, order.customer), *units]
+            )
+        )
 
     def sales_of(self, reservations: Iterable[Reservation], skus: Collection[str]) -> set[int]:
         """Return the sales that have orders on the queue for any of these skus.

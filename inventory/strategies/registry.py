@@ -21,7 +21,7 @@ from inventory import sold_out
 from inventory.errors import StockUnavailable, UnknownStrategy
 from inventory.models import StockItem
 from inventory.queue.signals import worker_needed
-from inventory.requests import QueuedOrder, Reject, ReturnedUnits, Save, Saved
+from inventory.requests import OrderRequest, QueuedOrder, Reject, ReturnedUnits, Save, Saved
 
 if TYPE_CHECKING:
     from inventory.counters.segmented import SegmentCounters
@@ -34,6 +34,7 @@ __all__ = [
     "NAMES",
     "counters",
     "end_lost_order",
+    "free_key",
     "get",
     "merge_splits_of_others",
     "preheat",
@@ -41,6 +42,7 @@ __all__ = [
     "queued_order",
     "redis_stock",
     "refresh",
+    "risks",
     "sales_with_queued_orders",
     "segment_counters",
     "split_by_others",
@@ -250,6 +252,15 @@ def sales_with_queued_orders(skus: Collection[str]) -> set[int]:
     return queue().sales_of(counters().reservations(), skus)
 
 
+def risks(name: str) -> list[str]:
+    """Say why the orders that a strategy queues may be lost. Nothing can if it saves an order before it answers.
+
+    Raises:
+        RedisError: Redis did not answer.
+    """
+    return queue().risks() if get(name).queues else []
+
+
 def queued_order(order_id: UUID) -> QueuedOrder | None:
     """Return what Redis knows of an order that was queued and is not saved; None when it knows nothing.
 
@@ -258,6 +269,18 @@ def queued_order(order_id: UUID) -> QueuedOrder | None:
     """
     try:
         return queue().find(order_id)
+    except RedisError as error:
+        raise StockUnavailable(f"Redis did not answer: {error}") from error
+
+
+def free_key(order: OrderRequest, lost: UUID) -> bool:
+    """Free the idempotency key of a queued order that Postgres has lost. See `Queue.free_key`.
+
+    Raises:
+        StockUnavailable: Redis did not answer.
+    """
+    try:
+        return queue().free_key(order, lost)
     except RedisError as error:
         raise StockUnavailable(f"Redis did not answer: {error}") from error
 

@@ -51,9 +51,18 @@ def context(request: HttpRequest, context: dict[str, Any]) -> dict[str, Any]:
 
 
 def read_queue() -> dict[str, Any]:
-    """Return the number of queued orders and the latest dead letters: queued orders that cannot be saved."""
+    """Return the number of queued orders, the latest dead letters, and the risks of sales that queue orders.
+
+    A dead letter is a queued order that cannot be saved. A risk says why Redis may lose queued orders.
+    """
+    names = [name for name in registry.NAMES if registry.get(name).queues]
+    queueing = Sale.objects.filter(strategy__in=names, closes_at__gt=Now()).exists()
     queue = registry.queue()
     try:
-        return {"length": len(queue), "dead_letters": queue.dead_letters.newest(DEAD_LETTERS)}
+        return {
+            "length": len(queue),
+            "dead_letters": queue.dead_letters.newest(DEAD_LETTERS),
+            "risks": queue.risks() if queueing else [],
+        }
     except RedisError as error:
         return {"error": f"Redis does not answer: {error}"}

@@ -81,7 +81,7 @@ class OrderSerializer(serializers.Serializer[Any]):
     # The fields only describe the schema, in which a docstring would appear too. Rendering through them takes longer
     # than placing the order.
     id = serializers.UUIDField()
-    sale = serializers.IntegerField()
+    sale = serializers.IntegerField(allow_null=True, help_text="Null for an order that the shop has lost.")
     state = serializers.ChoiceField(choices=[("queued", "Queued"), *Order.State.choices])
     place = serializers.IntegerField(required=False, allow_null=True, default=None, help_text="Queue place, from 1.")
     reason = serializers.CharField(help_text="Why the order was rejected; empty otherwise.")
@@ -105,7 +105,7 @@ def order_json(order: Receipt, *, queued: bool = False, place: int | None = None
     payable_from = order.payable_from
     return {
         "id": str(order.pk),
-        "sale": order.sale,
+        "sale": order.sale or None,
         "state": "queued" if queued else order.state,
         "place": place,
         "reason": order.reason,

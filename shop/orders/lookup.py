@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from contextlib import suppress
-from datetime import UTC, datetime
+from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
+from django.conf import settings
 from django.db import connection
 
 from inventory.batching import Batcher
@@ -15,11 +17,17 @@ from inventory.errors import Duplicate
 from inventory.requests import QueuedOrder
 from inventory.strategies import registry
 from inventory.strategies.base import Strategy
+from shop import clock
 from shop.models import Order, Product
 from shop.orders import receipts, states
 from shop.orders.errors import KeyReused, StillQueued
+from shop.orders.ids import is_of, placed_at
 from shop.orders.receipts import Placed, Receipt, RequestKey
 from shop.sales import offers
+
+logger = logging.getLogger(__name__)
+
+LOST = "The shop has lost this order and delivers nothing for it. Order again: the same key may be used."
 
 _keys: Batcher[RequestKey, bool] = Batcher()
 
@@ -31,10 +39,11 @@ USED_KEYS = """
 
 
 def find_order(order: UUID, *, customer: int) -> Placed:
-    """Return an order of a customer: saved, queued, or rejected before it could be saved.
+    """Return an order of a customer: saved, queued, or rejected before it could be saved, or lost.
 
     Raises:
         Order.DoesNotExist: the customer has no such order.
+        StillQueued: no server knows the order, but it is so new that a worker may just be saving it.
         StockUnavailable: the order has no row, and Redis does not answer whether it is queued.
     """
     if (found := _saved(pk=order, customer=customer)) is not None:
@@ -46,6 +55,8 @@ def find_order(order: UUID, *, customer: int) -> Placed:
     meanwhile = _saved(pk=(waiting and waiting.existing) or order, customer=customer)
     if meanwhile is None and waiting is not None and waiting.customer == customer:
         meanwhile = _rejected(order, waiting)
+    if meanwhile is None and waiting is None and is_of(order, customer):
+        meanwhile = _lost(order, customer)
     if meanwhile is None:
         raise Order.DoesNotExist(f"There is no order {order}.")
     return Placed(meanwhile, replayed=True)
@@ -122,7 +133,6 @@ def _queued(waiting: QueuedOrder) -> Placed:
 
 def _rejected(order: UUID, waiting: QueuedOrder) -> Receipt:
     """Return the receipt of a rejected order without a row: its sale is gone, or its content cannot be saved."""
-    at = datetime.fromtimestamp((order.int >> 80) / 1000, UTC)
     return Receipt(
         order,
         waiting.sale,
@@ -131,6 +141,18 @@ def _rejected(order: UUID, waiting: QueuedOrder) -> Receipt:
         waiting.body_hash,
         items=(),
         currency="",
-        created_at=at,
+        created_at=placed_at(order),
         payable_from=None,
     )
+
+
+def _lost(order: UUID, customer: int) -> Receipt:
+    """Return the receipt of an order that the shop has answered and no server knows: a server has lost its data.
+
+    Raises:
+        StillQueued: a worker may have read it before Redis lost it, and may still save it.
+    """
+    if clock.now() < placed_at(order) + timedelta(seconds=settings.RECONCILE_GRACE):
+        raise StillQueued("The shop is looking for this order. Ask again in a moment.")
+    logger.error("Order %s of customer %s is lost: neither Postgres nor Redis knows it.", order, customer)
+    return _rejected(order, QueuedOrder(reason=LOST, customer=customer))

@@ -6,6 +6,7 @@ The path of an order: `place_order` → the sale's strategy, which takes the sto
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -13,15 +14,14 @@ from types import MappingProxyType
 from uuid import UUID
 
 import orjson
-import uuid_utils.compat
 from redis import RedisError
 
 from inventory import sold_out
-from inventory.errors import InventoryError, OverLimit, StockNotLoaded
-from inventory.requests import OrderRequest, RequestItem
+from inventory.errors import Duplicate, InventoryError, OverLimit, StockNotLoaded
+from inventory.requests import OrderRequest, Placement, RequestItem
 from inventory.strategies import registry
 from inventory.strategies.base import Strategy
-from shop.models import Allowance
+from shop.models import Allowance, Order
 from shop.orders import receipts
 from shop.orders.errors import (
     ChangedPrice,
@@ -32,12 +32,15 @@ from shop.orders.errors import (
     UnknownProduct,
     UnknownSale,
 )
+from shop.orders.ids import new_order_id
 from shop.orders.lookup import order_under_key
 from shop.orders.receipts import Placed, RequestKey
 from shop.orders.saving import save
 from shop.sales import offers
 from shop.sales.offers import Offer
 from shop.sales.preheat import CannotPreheat, SaleOver, preheat_sale
+
+logger = logging.getLogger(__name__)
 
 NEVER = datetime.min.replace(tzinfo=UTC)
 NO_PRICES: Mapping[int, Decimal] = MappingProxyType({})
@@ -101,7 +104,7 @@ def place_request(request: OrderRequest, offer: Offer, strategy: Strategy) -> Pl
         if not offer.preheated:
             raise StockNotLoaded(f"The stock of {offer.name} is not loaded yet.")
         with sold_out.remembered(request):
-            placement = strategy.place(request, save)
+            placement = _place(request, strategy)
     except StockNotLoaded as missing:
         # This process may have cached the offer before the sale was preheated at all.
         missed_at = request.created_at if offer.preheated else NEVER
@@ -114,6 +117,27 @@ def place_request(request: OrderRequest, offer: Offer, strategy: Strategy) -> Pl
     queued = placement.place is not None
     order = receipts.of_request(request, offer.product_ids, currency=offer.currency, queued=queued)
     return Placed(order, replayed=False, queued=queued, place=placement.place)
+
+
+def _place(request: OrderRequest, strategy: Strategy) -> Placement:
+    """Place a request. If Redis knows its key by an order that Postgres has lost, the request takes that order's place.
+
+    Postgres may have been restored to a moment before that order. Should a worker save it after all, the unique key in
+    the table lets only one of the two through.
+    """
+    try:
+        return strategy.place(request, save)
+    except Duplicate as duplicate:
+        # Ask Redis first: what has left the queue as sold was committed before.
+        lost = (
+            strategy.queues
+            and registry.queued_order(duplicate.existing) is None
+            and not Order.objects.filter(pk=duplicate.existing).exists()
+        )
+        if not (lost and registry.free_key(request, duplicate.existing)):
+            raise
+        logger.warning("Postgres has lost order %s. Its idempotency key places an order anew.", duplicate.existing)
+        return strategy.place(request, save)
 
 
 def make_request(
@@ -139,14 +163,15 @@ def make_request(
         ((offer.products[product], quantity) for product, quantity in quantities.items()),
         key=lambda pair: pair[0].sku,
     )
+    now = offer.clock.now()
     return OrderRequest(
-        id=uuid_utils.compat.uuid7(),
+        id=new_order_id(customer, now),
         customer=customer,
         sale=offer.sale,
         items=tuple(RequestItem(item.sku, quantity, item.price, item.limit, item.name) for item, quantity in wanted),
         key=key,
         body_hash=hash_of_body(offer.sale, quantities, expected_prices),
-        created_at=offer.clock.now(),
+        created_at=now,
     )
 
 

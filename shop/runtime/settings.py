@@ -118,6 +118,9 @@ STOCK_LOCK_WAIT = environment.seconds("STOCK_LOCK_WAIT", default=5.0, minimum=0)
 # Segments into which `segmented-lock` and `segmented-redis` split the stock of a sku; as many orders can run at the
 # same time. To change it during a sale, restart the web processes one after the other, then preheat the sale again.
 STOCK_SEGMENTS = environment.integer("STOCK_SEGMENTS", default=5, minimum=1)
+# Let `lua-queue` sell although Redis may evict keys or restart without them (see `maxmemory-policy` and `appendonly`):
+# orders that were answered 202 are then lost. Without this consent such a sale is not preheated.
+QUEUED_ORDERS_MAY_BE_LOST = environment.boolean("QUEUED_ORDERS_MAY_BE_LOST", default=False)
 # The strategies below can be chosen when their setting is not empty.
 # `redlock`: independent servers, separated by commas: redis://one:6379/0,redis://two:6379/0,redis://three:6379/0
 REDLOCK_URLS = environment.redis_urls("REDLOCK_URLS", default=[])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
+from django.conf import settings
 from django.db import transaction
 from django.db.models import Q, QuerySet
 from django.db.models.functions import Now
@@ -39,7 +40,7 @@ def preheat_sale(sale: int, *, wait: bool = True, missed_at: datetime | None = N
     Raises:
         SaleOver: the sale is over.
         CannotPreheat: the sale was deleted, another process is preheating it, an earlier sale of the same skus is not
-            over, or orders of such a sale are still queued.
+            over, orders of such a sale are still queued, or Redis may lose the orders that this one queues.
         RedisError: Redis does not answer.
     """
     with transaction.atomic():
@@ -62,6 +63,7 @@ def preheat_sale(sale: int, *, wait: bool = True, missed_at: datetime | None = N
         earlier = others.filter(opens_sooner, closes_at__gt=now).first()
         queued_in = None
         if earlier is None:
+            _refuse_risk(locked)
             queued_in = _load(locked, skus, others, now)
         elif locked.opens_at > now:
             # A sku that the earlier sale offers was added to this one. It is loaded again when that sale is over.
@@ -72,6 +74,20 @@ def preheat_sale(sale: int, *, wait: bool = True, missed_at: datetime | None = N
         raise CannotPreheat(f"“{earlier}” sells the same skus until {earlier.closes_at:%H:%M:%S}.")
     if queued_in is not None:
         raise CannotPreheat(f"Orders of sale {queued_in} for the same skus are queued. Their units are not free yet.")
+
+
+def _refuse_risk(sale: Sale) -> None:
+    """Refuse to queue orders in a Redis that may lose them, unless the operator has consented to that.
+
+    Raises:
+        CannotPreheat: the message names the risk, and what to do.
+    """
+    if not settings.QUEUED_ORDERS_MAY_BE_LOST and (risks := registry.risks(sale.strategy)):
+        raise CannotPreheat(
+            f"“{sale}” would queue orders in a Redis that may lose them: {'; '.join(risks)}. Set maxmemory-policy "
+            "noeviction and appendonly yes there, choose another strategy, or accept the loss with "
+            "QUEUED_ORDERS_MAY_BE_LOST=1."
+        )
 
 
 def _load(sale: Sale, skus: Sequence[str], others: QuerySet[Sale], now: datetime) -> int | None:
