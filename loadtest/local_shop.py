@@ -53,7 +53,7 @@ class LocalShop:
         self.background = background
         self.tasks = tasks
         self.environment = {**os.environ, "LAB_ENABLED": "1" if lab else "0", **(environment or {})}
-        web = serve.granian_arguments("127.0.0.1", self.port, application)
+        web = serve.web_command("127.0.0.1", self.port, application)
         self.web = self._child("web", web, **serve.web_environment())
         self.servers: Servers | None = None
         self.statuses: list[Status] = []

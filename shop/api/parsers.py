@@ -9,10 +9,11 @@ import orjson
 from rest_framework.exceptions import ParseError
 from rest_framework.parsers import BaseParser
 
+from shop import limits
 from shop.api.problems import BodyTooLarge
 
-MAX_BODY = 64 * 1024
-"""Bytes. No order comes near it. Without a limit, Django REST framework would read any body into memory."""
+MAX_BODY = limits.BODY_BYTES
+"""Bytes. The web server refuses a longer body before; without it, Django REST framework would read any length."""
 
 
 class JsonParser(BaseParser):

@@ -148,6 +148,7 @@ LENGTH_REQUIRED = Problem(
     "Send a Content-Length, not a chunked body.",
 )
 UNSUPPORTED = Problem("unsupported-media-type", 415, "The body is not JSON", "Send `Content-Type: application/json`.")
+TOO_SLOW = Problem("too-slow", 408, "The body did not arrive in time", "Send it again, on a new connection.")
 TOO_LARGE = Problem("too-large", 413, "The body is too large", "Send less. Split a large order into several.")
 INTERNAL = Problem(
     "internal", 500, "Internal error", "Try again; repeat an order with the same key: it is placed only once."

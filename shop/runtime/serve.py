@@ -1,4 +1,4 @@
-"""Run granian, the web server, with the size that the WEB_ settings give it."""
+"""How to start the web server: its size, and what is checked before."""
 
 from __future__ import annotations
 
@@ -22,19 +22,14 @@ def web_environment() -> dict[str, str]:
     return {"DATABASE_POOL": str(settings.WEB_DATABASE_CONNECTIONS)}
 
 
-def granian_arguments(host: str, port: int, application: str = "shop.runtime.wsgi:application") -> list[str]:
+def web_command(host: str, port: int, application: str = "shop.runtime.wsgi:application") -> list[str]:
     """Return the command line that serves a WSGI application."""
     return [
-        *(sys.executable, "-m", "granian", "--interface", "wsgi", application),
+        *(sys.executable, "-m", "shop.runtime.web", application),
         *("--host", host, "--port", str(port)),
-        *("--workers", str(settings.WEB_PROCESSES)),
-        *("--blocking-threads", str(settings.WEB_THREADS)),
-        # Granian counts open connections here, not requests. With one for each thread, idle browser connections would
-        # shut out all other customers.
-        *("--backpressure", str(allowed_connections())),
-        # Without these, one dead worker ends the server, and a stuck one never ends.
-        *("--respawn-failed-workers", "--workers-kill-timeout", "5"),
-        *("--no-ws", "--log-level", "error"),
+        *("--processes", str(settings.WEB_PROCESSES)),
+        *("--threads", str(settings.WEB_THREADS)),
+        *("--connections", str(allowed_connections())),
     ]
 
 
@@ -64,7 +59,7 @@ def allow_files(wanted: int) -> int:
 
 def migrated() -> bool:
     """Return whether all migrations are applied. If the database does not answer, assume that they are."""
-    # Use a new connection and close it: granian replaces this process.
+    # Use a new connection and close it: the web server replaces this process.
     with suppress(Error), closing(connections.create_connection(DEFAULT_DB_ALIAS)) as connection:
         executor = MigrationExecutor(connection)
         return not executor.migration_plan(executor.loader.graph.leaf_nodes())
@@ -72,7 +67,7 @@ def migrated() -> bool:
 
 
 def refuse_busy_port(host: str, port: int) -> None:
-    """Check that the port is free: a second granian on the same port starts silently and takes half of the requests.
+    """Check that the port is free: a second web server on the same port starts silently and takes half of the requests.
 
     Raises:
         CommandError: the port is in use or cannot be used. The exit status is 2, because 1 means broken stock.

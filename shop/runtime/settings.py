@@ -12,6 +12,7 @@ from django.core.exceptions import ImproperlyConfigured
 
 from servers import RunFolder, ServerError
 from servers.postgres import DATABASE, LOCAL
+from shop import limits
 from shop.runtime import environment
 
 env = environ.Env()
@@ -206,11 +207,10 @@ DATABASES["default"]["OPTIONS"] = {
 }
 
 if DATABASE_POOL:
-    # Limits in seconds, after which the web server answers a request with 503. `options` in DATABASE_URL override them.
-    LIMITS = {"lock_timeout": 5, "statement_timeout": 10, "idle_in_transaction_session_timeout": 10}
+    # After these the web server answers a request with 503. `options` in DATABASE_URL override them.
     DATABASES["default"]["OPTIONS"]["options"] = " ".join(
         [
-            *(f"-c {name}={seconds}s" for name, seconds in LIMITS.items()),
+            *(f"-c {name}={seconds}s" for name, seconds in limits.POSTGRES.items()),
             DATABASES["default"]["OPTIONS"].get("options", ""),
         ]
     )
@@ -271,6 +271,10 @@ if HTTPS:
     SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = LANGUAGE_COOKIE_SECURE = True
 # HSTS for subdomains and for the lists in browsers is up to the owner of the domain: it concerns hosts beside the shop.
 SILENCED_SYSTEM_CHECKS = ["security.W005", "security.W021"]
+
+# Bodies: the web server refuses longer ones, and nothing is uploaded, so no file is written for one.
+DATA_UPLOAD_MAX_MEMORY_SIZE = limits.BODY_BYTES
+FILE_UPLOAD_HANDLERS: list[str] = []
 
 # REST API
 

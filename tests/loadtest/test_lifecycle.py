@@ -86,7 +86,7 @@ def test_the_demo_shows_its_table_and_serves_until_ctrl_c(environment: dict[str,
         if "another burst" in line:
             break
     running = commands_in(own_folder)
-    assert all(part in running for part in ("granian", "worker", "beat", "postgres", "valkey"))
+    assert all(part in running for part in ("shop.runtime.web", "worker", "beat", "postgres", "valkey"))
     os.kill(demo.pid, signal.SIGINT)
     demo.communicate(timeout=60)
 

@@ -33,7 +33,7 @@ from servers import RunFolder
 from shop import conservation
 from shop.models import Order, Product, Sale, SaleItem
 from shop.orders.place import place_order
-from shop.runtime.serve import granian_arguments, refuse_busy_port, web_environment
+from shop.runtime.serve import refuse_busy_port, web_command, web_environment
 
 # Migrations
 
@@ -237,9 +237,9 @@ def test_the_web_server_may_open_a_file_for_each_connection(soft: int, hard: int
     code = (
         f"import resource; resource.setrlimit(resource.RLIMIT_NOFILE, ({soft}, {hard}))\n"
         "import django; django.setup()\n"
-        "from shop.runtime.serve import granian_arguments\n"
-        "arguments = granian_arguments('127.0.0.1', 8000)\n"
-        "print(*resource.getrlimit(resource.RLIMIT_NOFILE), arguments[arguments.index('--backpressure') + 1])"
+        "from shop.runtime.serve import web_command\n"
+        "arguments = web_command('127.0.0.1', 8000)\n"
+        "print(*resource.getrlimit(resource.RLIMIT_NOFILE), arguments[arguments.index('--connections') + 1])"
     )
     more = {"WEB_CONNECTIONS": "1000", "DJANGO_SETTINGS_MODULE": "shop.runtime.settings"}
     done = subprocess.run(
@@ -253,17 +253,15 @@ def test_the_web_server_may_open_a_file_for_each_connection(soft: int, hard: int
     assert done.stdout.split() == [str(allowed), str(hard), str(accepted)]
 
 
-def test_granian_gets_the_size_from_the_settings() -> None:
+def test_the_web_server_gets_its_size_from_the_settings() -> None:
     assert web_environment() == {"DATABASE_POOL": str(settings.WEB_DATABASE_CONNECTIONS)}
-    arguments = granian_arguments("127.0.0.1", 8000)
+    arguments = web_command("127.0.0.1", 8000)
     for flag, value in {
-        "--interface": "wsgi",
-        "--workers": settings.WEB_PROCESSES,
-        "--blocking-threads": settings.WEB_THREADS,
-        "--backpressure": settings.WEB_CONNECTIONS,
+        "--processes": settings.WEB_PROCESSES,
+        "--threads": settings.WEB_THREADS,
+        "--connections": settings.WEB_CONNECTIONS,
     }.items():
         assert arguments[arguments.index(flag) + 1] == str(value)
-    assert "--respawn-failed-workers" in arguments
 
 
 @pytest.mark.parametrize("unbuffered", ["", "1"], ids=["at its end", "while it writes"])

@@ -54,5 +54,5 @@ class Command(BaseCommand):
                 "(WEB_CONNECTIONS), because it may not open more files. Raise the limit that `ulimit -Hn` shows."
             )
         self.stderr.write(f"Starting the shop at http://{options['host']}:{options['port']}/. Stop it with Ctrl-C.")
-        arguments = serve.granian_arguments(options["host"], options["port"])
+        arguments = serve.web_command(options["host"], options["port"])
         os.execve(sys.executable, arguments, {**os.environ, **serve.web_environment()})  # noqa: S606 - our own command

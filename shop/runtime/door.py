@@ -1,0 +1,168 @@
+"""The door of the shop: a request gets a thread when all of it has arrived, and an answer before its time is over.
+
+Anyone can connect and then send slowly, or nothing. What such a client controls is bounded here, without a thread for
+it: the time and the length of a body, and the time until the answer. granian bounds what comes before: the connection
+and the head of the request.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
+from queue import SimpleQueue
+from typing import Any
+
+from shop import limits
+from shop.api import problems
+from shop.runtime.gateway import Application, File, Headers, StartResponse, environ
+
+logger = logging.getLogger(__name__)
+
+TICK = 0.25
+"""Seconds between two looks at the deadlines."""
+
+
+class Door:
+    """Admit requests, each to the next free thread.
+
+    Args:
+        application: the WSGI application that answers them.
+        threads: how many requests it answers at a time.
+    """
+
+    def __init__(self, application: Application, threads: int) -> None:
+        self._application = application
+        self._whole: SimpleQueue[tuple[Any, Any, bytes, float]] = SimpleQueue()
+        # By request that has no answer yet: its deadline, and what to do then.
+        self._deadlines: dict[Any, tuple[float, Callable[[], object]]] = {}
+        self._last_kept_alive = 0.0
+        self._closing = False
+        for _ in range(threads):
+            threading.Thread(target=self._work, name="web", daemon=True).start()
+        threading.Thread(target=self._watch, name="deadlines", daemon=True).start()
+
+    def admit(self, scope: Any, proto: Any) -> None:
+        """Take a request whose head has arrived. This does not block.
+
+        Args:
+            scope: RSGI's description of the request.
+            proto: RSGI's protocol, which reads the body and sends the answer.
+        """
+        headers = scope.headers
+        if "transfer-encoding" in headers:
+            return self._refuse_after_body(scope, proto, problems.LENGTH_REQUIRED, limits.DISCARDED_BYTES)
+        # granian has checked it, but also accepts a list, such as "5, 5".
+        length = int(headers.get("content-length", "0").partition(",")[0])
+        if not length:
+            return self._enter(scope, proto, b"")
+        if length > limits.BODY_BYTES:
+            return self._refuse_after_body(scope, proto, problems.TOO_LARGE, length)
+        body = proto()
+        self._deadlines[proto] = (time.monotonic() + limits.BODY, body.cancel)
+        body.add_done_callback(partial(self._received, scope, proto))
+        return None
+
+    def close(self) -> None:
+        """Announce the end to clients: answer for `limits.DRAIN` seconds more, and say `Connection: close` each time.
+
+        A client that finds its idle connection closed while it sends a request cannot know whether it was read.
+        """
+        self._closing = True
+        time.sleep(max(0.0, self._last_kept_alive + limits.DRAIN - time.monotonic()))
+
+    def _received(self, scope: Any, proto: Any, body: Any) -> None:
+        if body.cancelled():
+            self._refuse(proto, problems.TOO_SLOW)
+        elif body.exception():
+            # The client is gone.
+            self._refuse(proto, problems.INVALID)
+        else:
+            self._enter(scope, proto, body.result())
+
+    def _enter(self, scope: Any, proto: Any, body: bytes) -> None:
+        deadline = time.monotonic() + limits.REQUEST
+        self._deadlines[proto] = (deadline, partial(self._give_up, scope, proto))
+        self._whole.put((scope, proto, body, deadline))
+
+    def _work(self) -> None:
+        while True:
+            scope, proto, body, deadline = self._whole.get()
+            if time.monotonic() < deadline:
+                try:
+                    self._answer(scope, proto, body)
+                except Exception:
+                    logger.exception("%s %s failed", scope.method, scope.path)
+                    self._send(proto, problems.response(problems.INTERNAL))
+            # Do not keep the request alive while this thread waits for the next one.
+            del scope, proto, body
+
+    def _answer(self, scope: Any, proto: Any, body: bytes) -> None:
+        start = StartResponse()
+        response: Any = self._application(environ(scope, body), start)
+        try:
+            self._deadlines.pop(proto, None)
+            headers = self._with_connection(start.headers)
+            name = getattr(response.file, "name", None) if isinstance(response, File) else None
+            if isinstance(name, str):
+                # granian reads it piece by piece, as fast as the client takes it.
+                proto.response_file(start.status, headers, name)
+            else:
+                proto.response_bytes(start.status, headers, b"".join(response))
+        finally:
+            response.close()
+
+    def _give_up(self, scope: Any, proto: Any) -> None:
+        logger.warning("%s %s was answered with 503 after %s s", scope.method, scope.path, limits.REQUEST)
+        self._send(proto, problems.response(problems.UNAVAILABLE))
+
+    def _refuse(self, proto: Any, problem: problems.Problem) -> None:
+        """Answer a request whose body was not read to its end. The connection cannot be used again."""
+        self._send(proto, problems.response(problem, headers={"Connection": "close"}))
+
+    def _refuse_after_body(self, scope: Any, proto: Any, problem: problems.Problem, length: int) -> None:
+        """Read a body that is not wanted, then refuse it.
+
+        Otherwise a client that sends the whole body first would find the connection closed and not see the answer.
+        """
+        if length > limits.DISCARDED_BYTES or "expect" in scope.headers:
+            return self._refuse(proto, problem)
+        chunks = proto.__aiter__()
+        deadline = time.monotonic() + limits.BODY
+        left = limits.DISCARDED_BYTES
+
+        def next_chunk() -> None:
+            chunk = chunks.__anext__()
+            self._deadlines[proto] = (deadline, chunk.cancel)
+            chunk.add_done_callback(discard)
+
+        def discard(chunk: Any) -> None:
+            nonlocal left
+            size = 0 if chunk.cancelled() or chunk.exception() else len(chunk.result())
+            left -= size
+            if size and left >= 0:
+                next_chunk()
+            else:
+                self._refuse(proto, problem)
+
+        return next_chunk()
+
+    def _send(self, proto: Any, response: Any) -> None:
+        self._deadlines.pop(proto, None)
+        proto.response_bytes(response.status_code, self._with_connection(list(response.items())), response.content)
+
+    def _with_connection(self, headers: Headers) -> Headers:
+        if self._closing:
+            return [*headers, ("Connection", "close")]
+        self._last_kept_alive = time.monotonic()
+        return [*headers, ("Keep-Alive", f"timeout={limits.ANNOUNCED_IDLE}")]
+
+    def _watch(self) -> None:
+        while True:
+            time.sleep(TICK)
+            now = time.monotonic()
+            for proto, (deadline, act) in list(self._deadlines.items()):
+                if deadline <= now and self._deadlines.pop(proto, None) is not None:
+                    act()

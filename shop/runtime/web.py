@@ -1,0 +1,142 @@
+"""The web server: granian, with the shop's door in each of its worker processes.
+
+granian's own WSGI worker gives a request a thread before its body has arrived, without a limit of time. So this one is
+made of the parts of its RSGI worker. They are not documented as public: requirements.in pins granian, and
+tests/shop/test_door.py asks for all that is used. docs/adr/0008-whole-requests.md says why, and what else was measured.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from granian._granian import CallbackScheduler, RSGIWorker, WorkerSignal
+from granian.constants import HTTPModes, Interfaces, RuntimeModes
+from granian.http import HTTP1Settings
+from granian.log import LogLevels
+from granian.server.mp import MPServer, WorkerProcess
+
+from shop import limits
+
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class CallAtOnce:
+    """What granian takes for an event loop: it runs each callback in the thread that has its result."""
+
+    @staticmethod
+    def call_soon(callback: Callable[..., object], *arguments: Any, context: Any = None) -> None:
+        callback(*arguments)
+
+    call_soon_threadsafe = call_soon
+
+
+class Scheduler(CallbackScheduler):
+    """Hands each request to the door, in place of starting a coroutine for it."""
+
+    def __new__(cls, admit: Callable[[Any, Any], None]) -> Scheduler:
+        return super().__new__(cls, CallAtOnce, admit, None, None, None)
+
+    def __init__(self, admit: Callable[[Any, Any], None]) -> None:
+        super().__init__()
+        self._schedule_fn = lambda watcher: admit(watcher.scope, watcher.proto)
+
+
+@WorkerProcess.wrap_target
+def work(
+    worker_id: int,
+    application: Any,
+    sockets: Any,
+    ipc: Any,
+    loop: Any,
+    runtime_mode: Any,
+    runtime_threads: int,
+    runtime_blocking_threads: int,
+    threads: int,
+    idle_timeout: int,
+    connections: int,
+    task_impl: Any,
+    http_mode: Any,
+    http1: Any,
+    *rest: Any,
+) -> None:
+    """Answer requests until the process is told to stop."""
+    from shop.runtime.door import Door  # Django has been set up by the application.
+
+    told_to_stop, stopped = threading.Event(), threading.Event()
+    for number in STOP_SIGNALS:
+        signal.signal(number, lambda *_: told_to_stop.set())
+    door = Door(application, threads)
+    worker = RSGIWorker(
+        worker_id,
+        sockets,
+        ipc,
+        threads=runtime_threads,
+        blocking_threads=runtime_blocking_threads,
+        py_threads=1,
+        backpressure=connections,
+        http_mode=http_mode,
+        http1_opts=http1,
+    )
+    end = WorkerSignal()
+    end.add_cb(stopped.set)
+    worker.serve_mtr(Scheduler(door.admit), CallAtOnce, end)
+    told_to_stop.wait()
+    door.close()
+    end.set()
+    stopped.wait()
+
+
+def _default_signals() -> None:
+    """Let a signal end this process, which was just forked: it inherits handlers that do nothing here."""
+    for number in STOP_SIGNALS:
+        signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
+
+
+def main() -> None:
+    """Serve an application until Ctrl-C or SIGTERM."""
+    parser = argparse.ArgumentParser(prog="python -m shop.runtime.web", description=main.__doc__)
+    parser.add_argument("application", help="WSGI application, as module:name")
+    parser.add_argument("--host", required=True, help="address to listen on")
+    for name, text in {
+        "port": "port to listen on",
+        "processes": "worker processes",
+        "threads": "threads of a process",
+        "connections": "open connections that a process accepts",
+    }.items():
+        parser.add_argument(f"--{name}", type=int, required=True, help=text)
+    options = parser.parse_args()
+    # A worker that is told to stop while it still imports the shop must not miss it.
+    os.register_at_fork(
+        before=lambda: signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS),
+        after_in_parent=lambda: signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS),
+        after_in_child=_default_signals,
+    )
+    MPServer(
+        options.application,
+        options.host,
+        options.port,
+        interface=Interfaces.WSGI,
+        workers=options.processes,
+        blocking_threads=options.threads,
+        # Open connections, not requests. With one for each thread, idle browser connections would shut out all others.
+        backpressure=options.connections,
+        runtime_mode=RuntimeModes.mt,
+        # The only mode in which a connection that sends nothing is closed.
+        http=HTTPModes.http1,
+        http1_settings=HTTP1Settings(header_read_timeout=limits.HEAD * 1000, max_buffer_size=limits.HEAD_BYTES),
+        websockets=False,
+        log_level=LogLevels.error,
+        # Without these, one dead worker ends the server, and a stuck one never ends.
+        respawn_failed_workers=True,
+        workers_kill_timeout=limits.STOP,
+    ).serve(spawn_target=work)
+
+
+if __name__ == "__main__":
+    main()

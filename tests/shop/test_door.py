@@ -1,0 +1,299 @@
+"""The door of the web server: what a client that sends slowly, too much or nothing can hold, and for how long."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from itertools import count
+from pathlib import Path
+from statistics import median
+
+import psutil
+import psycopg
+import pytest
+from django.conf import settings
+from django.db import connection
+
+from loadtest.local_shop import free_port
+from loadtest.tokens import access_token
+from shop import limits
+from shop.runtime.serve import web_command
+from tests.factories import new_customer, on_sale
+from tests.shop.web_server import CHECKOUT, ask, connect, received, web_server
+from tests.waiting import wait_for
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("redis")]
+DRIP = b"POST /api/token/ HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 500\r\n\r\n{"
+"""The beginning of a request whose body takes its time."""
+CHEAP = "/api/problems/sold-out/"
+"""Needs no other server."""
+
+
+@pytest.fixture(scope="module")
+def server(django_db_setup: None) -> Iterator[tuple[int, psutil.Process]]:
+    with web_server(ORDER_RATE="1000") as (port, process):
+        yield port, psutil.Process(process.pid)
+
+
+@pytest.fixture(scope="module")
+def port(server: tuple[int, psutil.Process]) -> int:
+    return server[0]
+
+
+def test_clients_that_send_their_body_slowly_hold_no_thread(port: int) -> None:
+    """More of them than the server has threads. They are told that they were too slow."""
+    offer = on_sale({"a": 1})
+    order = json.dumps({"sale": offer.sale, "items": [{"product": offer.products["a"], "quantity": 1}]})
+    headers = {"Authorization": f"Bearer {access_token(new_customer())}", "Content_Type": "application/json"}
+    with ExitStack() as clients:
+        slow = [clients.enter_context(connect(port, DRIP)) for _ in range(200)]
+        assert len(slow) > settings.WEB_PROCESSES * settings.WEB_THREADS
+        assert ask(port, "GET", "/health/")[0] == 200
+        assert ask(port, "POST", "/api/orders/", order, Idempotency_Key="one", **headers)[0] == 201
+        for client in slow:
+            client.sendall(b" ")
+            head, _, body = received(client).partition(b"\r\n\r\n")
+            assert head.startswith(b"HTTP/1.1 408 ")
+            assert b"connection: close" in head.lower()
+            assert json.loads(body)["type"] == "/api/problems/too-slow/"
+
+
+def test_a_thread_for_each_body_would_be_held(tmp_path: Path) -> None:
+    """The negative control: granian's own WSGI worker, which has one thread here."""
+    tmp_path.joinpath("reads.py").write_text(
+        "def application(environ, start_response):\n"
+        "    environ['wsgi.input'].read()\n"
+        "    start_response('200 OK', [('Content-Length', '0')])\n"
+        "    return [b'']\n"
+    )
+    port = free_port()
+    command = [sys.executable, "-m", "granian", "--interface", "wsgi", "--blocking-threads", "1", "--port", str(port)]
+    with subprocess.Popen([*command, "--log-level", "error", "reads:application"], cwd=tmp_path) as server:
+        try:
+            wait_for(lambda: _status(port) == 200, "granian to answer")
+            with connect(port, DRIP):
+                wait_for(lambda: _status(port) is None, "the thread to be held")
+        finally:
+            server.kill()
+
+
+def _status(port: int) -> int | None:
+    """Return the status of an answer; None if there is none within a second."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=1)
+    try:
+        connection.request("GET", "/")
+        return connection.getresponse().status
+    except OSError:
+        return None
+    finally:
+        connection.close()
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        pytest.param(b"", id="nothing"),
+        pytest.param(b"GET / HTTP/1.1\r\nHost: local", id="a part of the head"),
+        pytest.param(
+            b"GET /api/problems/sold-out/ HTTP/1.1\r\nHost: localhost\r\n\r\n", id="one request, then nothing"
+        ),
+        pytest.param(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00", id="HTTP/2"),
+    ],
+)
+def test_connections_without_a_request_are_closed(port: int, sent: bytes) -> None:
+    """`received` returns when the server has closed the connection, and otherwise fails after 30 s."""
+    with ExitStack() as clients:
+        silent = [clients.enter_context(connect(port, sent)) for _ in range(200)]
+        assert ask(port, "GET", CHEAP)[0] == 200
+        answers = [received(client) for client in silent]
+    assert [answer for answer in answers if b"HTTP/2" in answer] == []
+
+
+def test_the_server_promises_idle_connections_less_than_it_keeps_them(port: int) -> None:
+    client = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+    client.request("GET", CHEAP)
+    response = client.getresponse()
+    response.read()
+    assert response.headers["Keep-Alive"] == f"timeout={limits.ANNOUNCED_IDLE}"
+    assert limits.ANNOUNCED_IDLE < limits.HEAD
+
+
+@pytest.mark.parametrize(
+    "path", ["/api/orders/", "/api/token/", "/api/payments/", "/admin/login/", "/health/", "/none"]
+)
+@pytest.mark.parametrize("kind", ["application/json", "multipart/form-data; boundary=x"])
+def test_a_long_body_is_refused_at_every_address_before_it_is_sent(port: int, path: str, kind: str) -> None:
+    for length in (limits.BODY_BYTES + 1, 300 * 1024 * 1024):
+        head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: {kind}\r\nContent-Length: {length}\r\n"
+        with connect(port, f"{head}Expect: 100-continue\r\n\r\n".encode()) as client:
+            answer = received(client)
+        assert answer.startswith(b"HTTP/1.1 413 ")
+        assert b"connection: close" in answer.lower()
+
+
+@pytest.mark.parametrize("path", ["/api/orders/", "/api/sales/", "/admin/login/", "/health/", "/none"])
+def test_a_body_that_nobody_reads_leaves_the_connection_usable(port: int, path: str) -> None:
+    """None of these requests gets as far as its body: no token, no such method, no CSRF token, no such address."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+    connection.connect()
+    used = connection.sock
+    for _ in range(25):
+        connection.request("POST", path, b"x" * 60_000, {"Content-Type": "application/json"})
+        response = connection.getresponse()
+        response.read()
+        assert response.status in {401, 403, 404, 405}
+        assert connection.sock is used
+
+
+def test_a_chunked_body_is_refused_and_said_so(port: int) -> None:
+    head = b"POST /api/orders/ HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
+    with connect(port, head + b"5\r\nhello\r\n0\r\n\r\n") as client:
+        answer = received(client)
+    assert answer.startswith(b"HTTP/1.1 411 ")
+    assert b"connection: close" in answer.lower()
+
+
+def test_paths_headers_and_files_arrive_as_they_were_sent(port: int) -> None:
+    status, _, problem = ask(port, "GET", "/api/gr%C3%BCn/%2F?a=%C3%A9")
+    assert (status, problem["detail"]) == (404, "There is nothing at /api/grün//.")
+    status, kind, page = ask(port, "GET", "/static/admin/css/base.css")
+    assert (status, kind) == (200, 'text/css; charset="utf-8"')
+    status, _, part = ask(port, "GET", "/static/admin/css/base.css", Range="bytes=10-19")
+    assert (status, part) == (206, page[10:20])
+
+
+def test_a_stopping_server_says_so_before_it_closes_a_connection() -> None:
+    """Clients that keep writing: each is told with an answer, so that no request is lost."""
+    lost, told = [], []
+
+    def client(port: int) -> None:
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+        try:
+            while True:
+                connection.request("GET", CHEAP)
+                response = connection.getresponse()
+                response.read()
+                if response.headers["Connection"] == "close":
+                    return told.append(connection)
+        except OSError as error:
+            return lost.append(error)
+
+    with web_server() as (port, server):
+        threads = [threading.Thread(target=client, args=(port,)) for _ in range(16)]
+        for thread in threads:
+            thread.start()
+        server.send_signal(signal.SIGTERM)
+        for thread in threads:
+            thread.join()
+        assert server.wait() == 0
+    assert (lost, len(told)) == ([], 16)
+
+
+def test_a_stopping_server_answers_the_requests_that_it_has_accepted() -> None:
+    offer = on_sale({"a": 1})
+    order = json.dumps({"sale": offer.sale, "items": [{"product": offer.products["a"], "quantity": 1}]}).encode()
+    token = access_token(new_customer())
+    database = settings.DATABASES["default"]
+    with (
+        web_server() as (port, server),
+        psycopg.connect(host=database["HOST"], user=database["USER"], dbname=database["NAME"]) as holder,
+    ):
+        holder.execute("SELECT FROM inventory_stockitem WHERE sku = 'a' FOR UPDATE")
+        head = (
+            f"POST /api/orders/ HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {token}\r\n"
+            f"Idempotency-Key: one\r\nContent-Type: application/json\r\nContent-Length: {len(order)}\r\n\r\n"
+        )
+        with connect(port, head.encode() + order) as client:
+            wait_for(some_statement_waits, "the order to wait for the row")
+            server.send_signal(signal.SIGTERM)
+            time.sleep(limits.DRAIN)
+            holder.rollback()
+            assert received(client).startswith(b"HTTP/1.1 201 ")
+        assert server.wait() == 0
+
+
+def some_statement_waits() -> bool:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'")
+        return bool(cursor.fetchone()[0])
+
+
+def test_a_server_that_is_told_to_stop_while_it_starts_stops() -> None:
+    command = [*web_command("127.0.0.1", free_port())]
+    with subprocess.Popen(command, cwd=CHECKOUT, stderr=subprocess.DEVNULL) as server:
+        wait_for(lambda: psutil.Process(server.pid).children(), "the worker processes to start")
+        server.terminate()
+        assert server.wait(timeout=limits.STOP / 2) == 0
+
+
+@pytest.mark.slow
+def test_slow_clients_cost_a_burst_at_most_a_tenth(server: tuple[int, psutil.Process]) -> None:
+    """CPU time of the web processes for an order, without and with 500 clients that send a byte a second."""
+    port, process = server
+    offer = on_sale({"a": 100_000})
+    order = json.dumps({"sale": offer.sale, "items": [{"product": offer.products["a"], "quantity": 1}]}).encode()
+    numbers = count()
+
+    def orders(amount: int) -> None:
+        client = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+        for _ in range(amount):
+            number = next(numbers)
+            headers = {"Authorization": f"Bearer {tokens[number % len(tokens)]}", "Idempotency-Key": str(number)}
+            client.request("POST", "/api/orders/", order, {**headers, "Content-Type": "application/json"})
+            response = client.getresponse()
+            response.read()
+            assert response.status == 201
+        client.close()
+
+    def burst() -> float:
+        before = cpu_seconds(process)
+        with ThreadPoolExecutor(8) as clients:
+            list(clients.map(orders, [125] * 8))
+        return cpu_seconds(process) - before
+
+    tokens = [access_token(new_customer()) for _ in range(1000)]
+    burst()
+    alone, beside = [], []
+    for _ in range(5):
+        alone.append(burst())
+        with slow_clients(port, 500):
+            beside.append(burst())
+    assert median(beside) <= 1.1 * median(alone)
+
+
+def cpu_seconds(process: psutil.Process) -> float:
+    return sum(sum(each.cpu_times()[:2]) for each in process.children(recursive=True))
+
+
+@contextmanager
+def slow_clients(port: int, amount: int) -> Iterator[None]:
+    """Keep so many connections open that each send a byte of a body every second. Who is cut off comes again."""
+    over = threading.Event()
+
+    def drip() -> None:
+        clients = [connect(port, DRIP) for _ in range(amount)]
+        while not over.wait(1):
+            for number, client in enumerate(clients):
+                try:
+                    client.sendall(b" ")
+                except OSError:
+                    client.close()
+                    clients[number] = connect(port, DRIP)
+        for client in clients:
+            client.close()
+
+    thread = threading.Thread(target=drip)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()

@@ -1,0 +1,79 @@
+"""Run the shop's web server on the test database, and speak HTTP to it."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from django.conf import settings
+
+from loadtest.local_shop import free_port
+from tests.waiting import wait_for
+
+CHECKOUT = Path(__file__).resolve().parent.parent.parent
+
+
+@contextmanager
+def web_server(**variables: str) -> Iterator[tuple[int, subprocess.Popen[bytes]]]:
+    """Run `manage.py serve`. Yield its port and its process.
+
+    Args:
+        variables: settings of the web server that differ from those of the tests.
+    """
+    port = free_port()
+    database = settings.DATABASES["default"]
+    environment = {
+        **{name: value for name, value in os.environ.items() if name != "DJANGO_SETTINGS_MODULE"},
+        "DATABASE_URL": f"postgres://{database['USER']}@/{database['NAME']}?host={database['HOST']}",
+        "SECRET_KEY": settings.SECRET_KEY,
+        **variables,
+    }
+    command = [sys.executable, "manage.py", "serve", "--port", str(port)]
+    with subprocess.Popen(command, cwd=CHECKOUT, env=environment, stderr=subprocess.DEVNULL) as server:
+        try:
+            wait_for(lambda: answers(port), "the shop to answer")
+            yield port, server
+        finally:
+            server.terminate()
+
+
+def answers(port: int) -> bool:
+    try:
+        return ask(port, "GET", "/health/")[0] == 200
+    except OSError:
+        return False
+
+
+def ask(port: int, method: str, path: str, body: Any = None, **headers: str) -> tuple[int, str, Any]:
+    """Return status, content type, and the JSON or text of the answer."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    connection.request(method, path, body=body, headers=named, encode_chunked=hasattr(body, "__next__"))
+    response = connection.getresponse()
+    text = response.read().decode()
+    kind = response.headers.get("Content-Type", "")
+    connection.close()
+    return response.status, kind, json.loads(text) if "json" in kind else text
+
+
+def connect(port: int, sent: bytes = b"") -> socket.socket:
+    """Return a connection on which some bytes were sent."""
+    client = socket.create_connection(("127.0.0.1", port), timeout=30)
+    client.sendall(sent)
+    return client
+
+
+def received(client: socket.socket) -> bytes:
+    """Return all that the server sends until it closes the connection."""
+    parts = []
+    while part := client.recv(65536):
+        parts.append(part)
+    return b"".join(parts)
