@@ -13,7 +13,7 @@ from django.core.exceptions import ImproperlyConfigured
 from servers import RunFolder, ServerError
 from servers.postgres import DATABASE, LOCAL
 from shop import limits
-from shop.runtime import environment
+from shop.runtime import environment, postgres
 
 env = environ.Env()
 BASE_DIR = Path(__file__).resolve().parent.parent.parent
@@ -197,13 +197,21 @@ DATABASES: dict[str, dict[str, Any]] = {
     }
 }
 DATABASES["default"]["OPTIONS"] = {
+    **postgres.CONNECTION,
     **DATABASES["default"].get("OPTIONS", {}),
     # Let Postgres prepare repeated statements. Values are sent separately.
     "server_side_binding": True,
     "prepare_threshold": 3,
     # Open all connections at the start, not in the first second of a sale. `timeout`: seconds that a request waits for
     # a connection before it is answered with 503.
-    "pool": {"min_size": DATABASE_POOL, "max_size": DATABASE_POOL, "timeout": 10} if DATABASE_POOL else False,
+    "pool": {
+        "min_size": DATABASE_POOL,
+        "max_size": DATABASE_POOL,
+        "timeout": limits.POSTGRES_POOL,
+        "connection_class": postgres.BoundedConnection,
+    }
+    if DATABASE_POOL
+    else False,
 }
 
 if DATABASE_POOL:

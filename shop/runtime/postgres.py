@@ -1,0 +1,42 @@
+"""Connections to Postgres that do not wait for ever."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import psycopg
+from psycopg import errors
+
+from shop import limits
+
+# libpq ignores the last five for a Unix socket.
+CONNECTION = {
+    "connect_timeout": limits.POSTGRES_CONNECT,
+    "tcp_user_timeout": limits.POSTGRES_SILENCE * 1000,
+    "keepalives": 1,
+    "keepalives_idle": 10,
+    "keepalives_interval": 3,
+    "keepalives_count": 3,
+}
+"""How long to wait for a server that is gone: options of libpq, in seconds but for `tcp_user_timeout`."""
+
+
+class BoundedConnection(psycopg.Connection[Any]):
+    """A connection that is closed when Postgres does not answer within `limits.POSTGRES_SILENCE`.
+
+    The limits that Postgres keeps end no wait while it is stopped itself, and TCP's end none while its host is alive.
+    """
+
+    def wait(self, gen: Any, interval: float = 0.1, timeout: float | None = None) -> Any:
+        """Wait for an answer.
+
+        Raises:
+            OperationalError: there was none. It is unknown whether the statement was executed.
+        """
+        if timeout is not None:
+            return super().wait(gen, interval, timeout)
+        try:
+            return super().wait(gen, interval, limits.POSTGRES_SILENCE)
+        except errors._WaitTimeout as silence:
+            self.close()
+            raise psycopg.OperationalError(f"no answer for {limits.POSTGRES_SILENCE} s") from silence

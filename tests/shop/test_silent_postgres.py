@@ -1,0 +1,74 @@
+"""A Postgres that accepts requests and does not answer, as when it is stopped or the network is gone."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack
+
+import psycopg
+import pytest
+from django.conf import settings
+from django.db import connection
+
+from shop import limits
+from shop.runtime.postgres import BoundedConnection
+from tests.locking.proxy import Proxy
+from tests.shop.web_server import ask, connect, received, web_server
+from tests.waiting import wait_for
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("redis")]
+
+
+@pytest.fixture
+def proxy(django_db_setup: None) -> Iterator[Proxy]:
+    database = settings.DATABASES["default"]
+    proxy = Proxy(f"{database['HOST']}/.s.PGSQL.{database['PORT']}")
+    yield proxy
+    proxy.close()
+
+
+def url(proxy: Proxy) -> str:
+    database = settings.DATABASES["default"]
+    return f"postgres://{database['USER']}@{proxy.host}:{proxy.port}/{database['NAME']}?sslmode=disable"
+
+
+def test_requests_end_while_postgres_is_silent_and_succeed_after_it(proxy: Proxy) -> None:
+    """Three times as many requests as threads: `received` fails after 30 s, but the shop gives up before."""
+    request = b"GET /api/sales/ HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+    with web_server(DATABASE_URL=url(proxy)) as (port, _), ExitStack() as clients:
+        proxy.hang()
+        amount = 3 * settings.WEB_PROCESSES * settings.WEB_THREADS
+        waiting = [clients.enter_context(connect(port, request)) for _ in range(amount)]
+        assert {received(client)[:12] for client in waiting} == {b"HTTP/1.1 503"}
+        proxy.restore()
+        wait_for(lambda: ask(port, "GET", "/api/sales/")[0] == 200, "the shop to answer again")
+
+
+def test_a_connection_of_the_pool_ends_its_wait(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "POSTGRES_SILENCE", 0.2)
+    with BoundedConnection.connect(url(proxy), autocommit=True) as bounded:
+        proxy.hang()
+        with pytest.raises(psycopg.OperationalError, match="no answer"):
+            bounded.execute("SELECT 1")
+        assert bounded.closed
+
+
+def test_another_connection_waits_on(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The negative control."""
+    monkeypatch.setattr(limits, "POSTGRES_SILENCE", 0.2)
+    with psycopg.connect(url(proxy), autocommit=True) as unbounded:
+        proxy.hang()
+        asking = threading.Thread(target=unbounded.execute, args=("SELECT 1",))
+        asking.start()
+        asking.join(2)
+        assert asking.is_alive()
+        proxy.restore()
+        asking.join()
+
+
+def test_every_connection_notices_a_server_that_is_gone() -> None:
+    wanted = connection.get_connection_params()
+    assert wanted["connect_timeout"] == limits.POSTGRES_CONNECT
+    assert wanted["tcp_user_timeout"] == limits.POSTGRES_SILENCE * 1000
+    assert wanted["keepalives"] == 1
