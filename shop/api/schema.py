@@ -8,6 +8,8 @@ from shop.api import problems
 
 EVERYWHERE = (
     problems.UNKNOWN_HOST,
+    problems.TOO_SLOW,
+    problems.LENGTH_REQUIRED,
     problems.TOO_LARGE,
     problems.UNSUPPORTED,
     problems.NOT_ALLOWED,
@@ -27,7 +29,6 @@ BY_OPERATION = {
         problems.TOO_FAST,
         problems.BUSY,
         problems.NOT_LOADED,
-        problems.LENGTH_REQUIRED,
     ),
     ("/api/orders/", "get"): (problems.NOT_FOUND,),
     ("/api/orders/{order}/", "get"): (problems.NOT_FOUND,),
@@ -52,7 +53,6 @@ BY_OPERATION = {
         problems.WRONG_CURRENCY,
         problems.REFERENCE_REUSED,
         problems.BUSY,
-        problems.LENGTH_REQUIRED,
     ),
     ("/api/chargebacks/", "post"): (
         problems.INVALID,
@@ -62,7 +62,6 @@ BY_OPERATION = {
         problems.WRONG_CURRENCY,
         problems.REFERENCE_REUSED,
         problems.BUSY,
-        problems.LENGTH_REQUIRED,
     ),
     ("/api/sales/{sale}/", "get"): (problems.NOT_FOUND,),
     ("/api/token/", "post"): (
@@ -70,9 +69,8 @@ BY_OPERATION = {
         problems.WRONG_CREDENTIALS,
         problems.TOO_MANY_GUESSES,
         problems.LOGIN_BUSY,
-        problems.LENGTH_REQUIRED,
     ),
-    ("/api/token/refresh/", "post"): (problems.INVALID, problems.UNAUTHENTICATED, problems.LENGTH_REQUIRED),
+    ("/api/token/refresh/", "post"): (problems.INVALID, problems.UNAUTHENTICATED),
 }
 MEMBERS: dict[problems.Problem, dict[str, Any]] = {
     problems.INVALID: {

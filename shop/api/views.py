@@ -8,13 +8,9 @@ from contextlib import contextmanager
 from typing import Any
 from uuid import UUID
 
-import psycopg
-from django.db import connection
 from django.db.models import QuerySet
 from django.http import Http404
-from django_redis import get_redis_connection
 from drf_spectacular.utils import OpenApiExample, OpenApiParameter, OpenApiResponse, extend_schema
-from redis import RedisError
 from rest_framework.exceptions import APIException, ValidationError
 from rest_framework.generics import ListAPIView
 from rest_framework.permissions import AllowAny
@@ -345,31 +341,3 @@ class Problems(APIView):
         return Response(
             {"type": problem.type, "title": problem.title, "status": problem.status, "advice": problem.advice}
         )
-
-
-class Health(APIView):
-    """Health check: Postgres accepts a connection that can write, and Redis answers, each within `TIMEOUT`.
-
-    The check opens its own connection to Postgres. One from the pool would say less: all of them may be busy, or still
-    be connected to a server that no longer answers.
-    """
-
-    TIMEOUT = 2
-    """Seconds. libpq does not accept less, and `CACHES` gives Redis the same."""
-
-    authentication_classes = ()
-    permission_classes = (AllowAny,)
-
-    @extend_schema(exclude=True)
-    def get(self, request: Request) -> Response:
-        health = {"postgres": True, "redis": True}
-        try:
-            writing = {"connect_timeout": self.TIMEOUT, "target_session_attrs": "read-write"}
-            psycopg.connect(**{**connection.get_connection_params(), **writing}).close()
-        except psycopg.Error:
-            health["postgres"] = False
-        try:
-            get_redis_connection("default").ping()
-        except RedisError:
-            health["redis"] = False
-        return Response(health, status=200 if all(health.values()) else 503)

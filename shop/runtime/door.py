@@ -15,11 +15,16 @@ from functools import partial
 from queue import SimpleQueue
 from typing import Any
 
+from django.http import HttpResponse
+
 from shop import limits
 from shop.api import problems
 from shop.runtime.gateway import Application, File, Headers, StartResponse, environ
 
 logger = logging.getLogger(__name__)
+
+ALIVE = "/health/live/"
+"""Where this process is asked whether it is alive."""
 
 TICK = 0.25
 """Seconds between two looks at the deadlines."""
@@ -57,6 +62,9 @@ class Door:
         # granian has checked it, but also accepts a list, such as "5, 5".
         length = int(headers.get("content-length", "0").partition(",")[0])
         if not length:
+            # Without a thread: a process whose threads all wait for Postgres is alive, and to restart it does not help.
+            if scope.path == ALIVE:
+                return self._send(proto, HttpResponse(content_type="text/plain"))
             return self._enter(scope, proto, b"")
         if length > limits.BODY_BYTES:
             return self._refuse_after_body(scope, proto, problems.TOO_LARGE, length)

@@ -8,13 +8,14 @@ from django.views.generic import RedirectView
 
 from locking.contrib.django.admin import held_locks, release_by_force
 from shop.api.error_pages import not_found
-from shop.api.views import Health
+from shop.api.health import Ready, Started
 
 urlpatterns = [
     path("", RedirectView.as_view(pattern_name="api-docs"), name="home"),
     path("api/", include("shop.api.urls")),
-    path("health", Health.as_view()),
-    path("health/", Health.as_view(), name="health"),
+    path("health", Ready.as_view()),
+    path("health/", Ready.as_view(), name="health"),
+    path("health/started/", Started.as_view(), name="health-started"),
     path("admin/locks/", admin.site.admin_view(held_locks), name="admin_locks"),
     path("admin/locks/release/", admin.site.admin_view(release_by_force), name="admin_lock_release"),
     # Switch off unfold's search. No page offers it, and it fails with an odd page number and without Redis.

@@ -15,7 +15,7 @@ from rest_framework.test import APIClient
 
 from inventory.strategies import registry
 from shop import conservation
-from shop.api import signatures
+from shop.api import health, signatures
 from shop.orders import place
 from shop.orders.queued import save_queued
 from shop.orders.saving import save
@@ -111,6 +111,7 @@ def test_a_read_only_postgres_takes_no_orders_and_loses_none(
     offers = {name: on_sale({name: 1}, strategy=name) for name in registry.NAMES}
     location = buyer.order(order_body(offers["lua-queue"], **{"lua-queue": 1})).headers["Location"]
     request.getfixturevalue("postgres_only_reads")
+    request.getfixturevalue("look_each_time")
     for name in SAVING:
         assert_problem(buyer.order(order_body(offers[name], **{name: 1})), 503, "unavailable")
     with pytest.raises(InternalError):
@@ -119,8 +120,8 @@ def test_a_read_only_postgres_takes_no_orders_and_loses_none(
         call_command("reconcile")
     assert buyer.get(location).json()["state"] == "queued"
     assert registry.counters().reserved() == {"lua-queue": 1}
-    health = buyer.get("/health/")
-    assert (health.status_code, health.json()) == (503, {"postgres": False, "redis": True})
+    answer = buyer.get("/health/")
+    assert (answer.status_code, answer.json()) == (503, {"postgres": False, "redis": True})
 
 
 @pytest.mark.parametrize("name", SAVING)
@@ -180,6 +181,14 @@ def is_there(backend: int) -> bool:
         return cursor.fetchone() is not None
 
 
+@pytest.fixture
+def look_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the check of health remember nothing."""
+    monkeypatch.setattr(health, "readiness", health.Readiness())
+    monkeypatch.setattr(health.Readiness, "REMEMBERED", 0)
+
+
+@pytest.mark.usefixtures("look_each_time")
 def test_health_names_the_server_that_does_not_answer(
     visitor: APIClient, redis_gone: Gone, postgres_gone: Gone
 ) -> None:
@@ -212,6 +221,7 @@ def pooled() -> Iterator[Proxy]:
         connections["default"] = there
 
 
+@pytest.mark.usefixtures("look_each_time")
 @pytest.mark.timeout(30)
 @pytest.mark.parametrize("away", [Proxy.refuse, Proxy.hang], ids=["refuses", "hangs"])
 @pytest.mark.parametrize("before", [True, False], ids=["connected before", "never connected"])

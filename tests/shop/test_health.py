@@ -1,0 +1,106 @@
+"""Health checks: what they cost, and how live, ready and started differ."""
+
+from __future__ import annotations
+
+import select
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from typing import Any
+
+import psycopg
+import pytest
+from django.conf import settings
+from django.db.migrations.recorder import MigrationRecorder
+from rest_framework.test import APIClient
+
+from shop.api import health
+from tests.locking.proxy import Proxy
+from tests.shop.conftest import Gone
+from tests.shop.web_server import ask, connect, web_server
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("redis")]
+
+
+@pytest.fixture(autouse=True)
+def new_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let this process have looked at nothing before."""
+    monkeypatch.setattr(health, "readiness", health.Readiness())
+    monkeypatch.setattr(health.Started, "started", False)
+
+
+@pytest.fixture
+def connections_made(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The connections to Postgres that are opened for checks."""
+    made: list[Any] = []
+    real = psycopg.connect
+
+    def counted(**parameters: Any) -> Any:
+        made.append(real(**parameters))
+        return made[-1]
+
+    monkeypatch.setattr(health.psycopg, "connect", counted)
+    return made
+
+
+def test_forty_checks_at_once_open_one_connection(connections_made: list[Any]) -> None:
+    with ThreadPoolExecutor(40) as clients:
+        statuses = list(clients.map(lambda _: APIClient().get("/health/").status_code, range(40)))
+    assert (set(statuses), len(connections_made)) == ({200}, 1)
+
+
+def test_without_memory_each_check_opens_one(connections_made: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The negative control."""
+    monkeypatch.setattr(health.Readiness, "REMEMBERED", 0)
+    for _ in range(3):
+        assert APIClient().get("/health/").status_code == 200
+    assert len(connections_made) == 3
+
+
+def test_while_one_caller_looks_others_get_what_was_found_before(
+    connections_made: list[Any], monkeypatch: pytest.MonkeyPatch, postgres_gone: Gone
+) -> None:
+    monkeypatch.setattr(health.Readiness, "REMEMBERED", 0)
+    assert health.readiness() == {"postgres": True, "redis": True}
+    with postgres_gone(), health.readiness._looking:
+        assert health.readiness() == {"postgres": True, "redis": True}
+    assert len(connections_made) == 1
+
+
+def test_started_waits_for_servers_and_migrations_and_then_stays(visitor: APIClient, postgres_gone: Gone) -> None:
+    with postgres_gone():
+        assert visitor.get("/health/started/").status_code == 503
+    health.readiness = health.Readiness()
+    applied = MigrationRecorder.Migration.objects.filter(app="shop").latest("pk")
+    applied.delete()
+    try:
+        assert visitor.get("/health/started/").status_code == 503
+    finally:
+        applied.save(force_insert=True)
+    assert visitor.get("/health/started/").status_code == 200
+    with postgres_gone():
+        assert visitor.get("/health/started/").status_code == 200
+
+
+@pytest.fixture
+def silent(django_db_setup: None) -> Iterator[tuple[int, Proxy]]:
+    """A web server whose Postgres can be silenced."""
+    database = settings.DATABASES["default"]
+    proxy = Proxy(f"{database['HOST']}/.s.PGSQL.{database['PORT']}")
+    url = f"postgres://{database['USER']}@{proxy.host}:{proxy.port}/{database['NAME']}?sslmode=disable"
+    with web_server(DATABASE_URL=url) as (port, _):
+        yield port, proxy
+        proxy.restore()
+    proxy.close()
+
+
+def test_a_process_is_alive_while_all_its_threads_wait(silent: tuple[int, Proxy]) -> None:
+    port, proxy = silent
+    request = b"GET /api/sales/ HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+    proxy.hang()
+    with ExitStack() as clients:
+        amount = 2 * settings.WEB_PROCESSES * settings.WEB_THREADS
+        waiting = [clients.enter_context(connect(port, request)) for _ in range(amount)]
+        assert ask(port, "GET", "/health/live/") == (200, "text/plain", "")
+        answered, _, _ = select.select(waiting, [], [], 0)
+        assert answered == []
