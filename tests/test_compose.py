@@ -22,6 +22,7 @@ from check_jsonschema.builtin_schemas import get_builtin_schema
 from jsonschema import Draft202012Validator
 
 from servers import postgres, valkey
+from shop import limits
 
 ROOT = Path(__file__).resolve().parent.parent
 SECRETS = {"SECRET_KEY": "k" * 64, "POSTGRES_PASSWORD": "sampleOfAPassword"}
@@ -223,7 +224,7 @@ def test_our_services_are_those_that_are_built_here() -> None:
 
     assert {name for name, service in services.items() if "build" in service} == set(SHOP)
     assert {services[name].get("image") for name in SHOP} == {None}, "builds of one name, run in parallel, fail"
-    assert set(services) == {*SHOP, "postgres", "valkey"}
+    assert set(services) == {*SHOP, "proxy", "postgres", "valkey"}
     assert {name for name, service in services.items() if service.get("profiles") == ["load"]} == {
         "locust-master",
         "locust-worker",
@@ -280,13 +281,10 @@ def test_only_the_web_server_has_a_pool() -> None:
 
 def test_postgres_accepts_the_connections_of_all_web_replicas() -> None:
     services, loaded = rendered(), settings("web")
-    first, last = re.fullmatch(r"127\.0\.0\.1:(\d+)-(\d+):8000", services["web"]["ports"][0]).groups()
-    replicas = int(last) - int(first) + 1
     accepted = int(re.fullmatch(r"max_connections=(\d+)", services["postgres"]["command"][-1])[1])
 
-    assert replicas == 10
-    # Each request may need a second connection for a lock on Postgres.
-    assert 2 * replicas * loaded["WEB_PROCESSES"] * loaded["WEB_DATABASE_CONNECTIONS"] <= accepted - 50
+    # With ten replicas, each request of which may need a second connection for a lock on Postgres.
+    assert 2 * 10 * loaded["WEB_PROCESSES"] * loaded["WEB_DATABASE_CONNECTIONS"] <= accepted - 50
 
 
 def test_there_is_one_network_and_data_is_in_named_volumes() -> None:
@@ -318,7 +316,7 @@ def test_every_dependency_can_come_true() -> None:
         ("valkey", {"healthcheck": {}}, ["web -> valkey", "worker -> valkey", "beat -> valkey"]),
         ("migrate", {"restart": "unless-stopped"}, ["web -> migrate", "worker -> migrate", "beat -> migrate"]),
         ("migrate", {"depends_on": {"pstgres": {"condition": "service_started"}}}, ["migrate -> pstgres"]),
-        ("web", {"profiles": ["sale"]}, ["locust-master -> web"]),
+        ("web", {"profiles": ["sale"]}, ["proxy -> web", "locust-master -> web"]),
     ],
 )
 def test_a_dependency_that_cannot_would_be_found(service: str, change: dict[str, Any], broken: list[str]) -> None:
@@ -478,3 +476,15 @@ def test_the_image_holds_no_secrets_and_is_not_run_by_root() -> None:
         "loadtest",
         "servers",
     }.isdisjoint(ignored)
+
+
+def test_the_web_server_has_time_to_end_its_requests() -> None:
+    assert rendered()["web"]["stop_grace_period"] == "1m"
+    assert limits.STOP < 60
+
+
+def test_customers_reach_the_web_server_only_through_the_proxy() -> None:
+    services = rendered()
+    assert {name for name, service in services.items() if "ports" in service} == {"proxy", "locust-master"}
+    assert services["proxy"]["ports"] == ["127.0.0.1:8000:8080"]
+    assert services["web"]["environment"]["NUM_PROXIES"] == "1"

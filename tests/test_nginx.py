@@ -1,0 +1,182 @@
+"""nginx.conf: run by a real nginx before servers that listen on this machine."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import socket
+import subprocess
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
+from pathlib import Path
+
+import pytest
+
+from loadtest.local_shop import free_port
+from shop import limits
+from tests.shop.web_server import connect, received
+from tests.waiting import wait_for
+
+CONFIGURATION = (Path(__file__).resolve().parent.parent / "nginx.conf").read_text()
+NGINX = shutil.which("nginx", path=f"{os.environ['PATH']}:/usr/sbin")
+
+pytestmark = pytest.mark.skipif(
+    NGINX is None and not os.environ.get("CI"), reason="nginx is not installed; on Debian: apt-get install nginx-light"
+)
+
+
+@contextmanager
+def proxy(folder: Path, upstream: int, configuration: str = CONFIGURATION) -> Iterator[int]:
+    """Run nginx before a server on this machine, and yield its port.
+
+    The names of Docker and the paths of the container are replaced, and nothing else.
+    """
+    port = free_port()
+    for there, here in {
+        "    resolver 127.0.0.11 valid=5s;\n": "",
+        "server web:8000 resolve;": f"server 127.0.0.1:{upstream};",
+        "listen 8080;": f"listen 127.0.0.1:{port};",
+        "        listen [::]:8080;\n": "",
+        "/tmp/": f"{folder}/",  # noqa: S108 - the container's
+    }.items():
+        assert there in configuration
+        configuration = configuration.replace(there, here)
+    file = folder / "nginx.conf"
+    file.write_text(configuration)
+    assert NGINX is not None
+    command = [NGINX, "-c", str(file), "-g", "daemon off;" + ("user root;" if os.getuid() == 0 else "")]
+    subprocess.run([*command, "-t"], check=True, capture_output=True, text=True)
+    with subprocess.Popen(command, stderr=subprocess.DEVNULL) as server:
+        try:
+            wait_for(lambda: answers(port), "nginx to listen")
+            yield port
+        finally:
+            server.terminate()
+
+
+def answers(port: int) -> bool:
+    try:
+        connect(port).close()
+    except OSError:
+        return False
+    return True
+
+
+class Upstream:
+    """A server that keeps what it receives on each connection, and answers every request with 200."""
+
+    def __init__(self) -> None:
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self.listener.getsockname()[1]
+        self.requests: list[bytes] = []
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                connection, _ = self.listener.accept()
+            except OSError:
+                return
+            self.requests.append(b"")
+            threading.Thread(target=self._serve, args=(connection, len(self.requests) - 1), daemon=True).start()
+
+    def _serve(self, connection: socket.socket, number: int) -> None:
+        with connection:
+            while not self._whole(number):
+                if not (data := connection.recv(65536)):
+                    return
+                self.requests[number] += data
+            connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\nok")
+
+    def _whole(self, number: int) -> bool:
+        head, end, body = self.requests[number].partition(b"\r\n\r\n")
+        length = re.search(rb"(?i)content-length: (\d+)", head)
+        return bool(end) and len(body) >= (int(length[1]) if length else 0)
+
+    def close(self) -> None:
+        self.listener.close()
+
+
+@pytest.fixture
+def upstream() -> Iterator[Upstream]:
+    with closing(Upstream()) as server:
+        yield server
+
+
+HEAD = b"POST /api/token/ HTTP/1.1\r\nHost: shop.example\r\nContent-Length: 500\r\n\r\n"
+
+
+def test_the_web_server_sees_no_request_before_it_is_whole(upstream: Upstream, tmp_path: Path) -> None:
+    with proxy(tmp_path, upstream.port) as port, ExitStack() as clients:
+        for _ in range(500):
+            clients.enter_context(connect(port, HEAD + b"{"))
+        with connect(port, b"GET / HTTP/1.1\r\nHost: shop.example\r\nConnection: close\r\n\r\n") as client:
+            assert received(client).startswith(b"HTTP/1.1 200 ")
+        assert len(upstream.requests) == 1
+
+
+def test_without_buffering_it_would(upstream: Upstream, tmp_path: Path) -> None:
+    """The negative control."""
+    unbuffered = CONFIGURATION.replace("proxy_request_buffering on", "proxy_request_buffering off")
+    with proxy(tmp_path, upstream.port, unbuffered) as port, connect(port, HEAD + b"{"):
+        wait_for(lambda: upstream.requests, "the web server to see the beginning of a request")
+
+
+@pytest.mark.parametrize("sent", [b"", b"GET / HTTP/1.1\r\nHost: shop", HEAD + b"{"], ids=["nothing", "head", "body"])
+def test_a_client_that_stops_sending_is_cut_off(upstream: Upstream, tmp_path: Path, sent: bytes) -> None:
+    with proxy(tmp_path, upstream.port) as port, ExitStack() as clients:
+        silent = [clients.enter_context(connect(port, sent)) for _ in range(200)]
+        for client in silent:
+            received(client)
+        assert upstream.requests == []
+
+
+def test_a_long_body_is_refused_and_not_written_to_the_disk(upstream: Upstream, tmp_path: Path) -> None:
+    head = b"POST /admin/login/ HTTP/1.1\r\nHost: shop.example\r\nConnection: close\r\nContent-Length: "
+    with proxy(tmp_path, upstream.port) as port:
+        with connect(port, head + str(300 * 1024 * 1024).encode() + b"\r\n\r\n") as client:
+            answer, _, problem = received(client).partition(b"\r\n\r\n")
+        assert answer.startswith(b"HTTP/1.1 413 ")
+        assert json.loads(problem)["type"] == "/api/problems/too-large/"
+        with connect(port, head + str(limits.BODY_BYTES).encode() + b"\r\n\r\n" + b"x" * limits.BODY_BYTES) as client:
+            assert received(client).startswith(b"HTTP/1.1 200 ")
+        assert [path for path in (tmp_path / "client_body").rglob("*") if path.is_file()] == []
+
+
+def test_the_web_server_learns_who_asked_and_how(upstream: Upstream, tmp_path: Path) -> None:
+    request = b"GET / HTTP/1.1\r\nHost: shop.example:8000\r\nX-Forwarded-For: 192.0.2.7\r\nConnection: close\r\n"
+    with proxy(tmp_path, upstream.port) as port:
+        for claimed, told in {b"": b"http", b"X-Forwarded-Proto: https\r\n": b"https"}.items():
+            with connect(port, request + claimed + b"\r\n") as client:
+                received(client)
+            seen = upstream.requests[-1]
+            assert b"\r\nHost: shop.example:8000\r\n" in seen
+            assert b"\r\nX-Forwarded-For: 192.0.2.7, 127.0.0.1\r\n" in seen
+            assert b"\r\nX-Forwarded-Proto: " + told + b"\r\n" in seen
+
+
+def test_without_a_web_server_the_answer_says_to_try_again(tmp_path: Path) -> None:
+    request = b"GET / HTTP/1.1\r\nHost: shop.example\r\nConnection: close\r\n\r\n"
+    with proxy(tmp_path, free_port()) as port, connect(port, request) as client:
+        answer, _, problem = received(client).partition(b"\r\n\r\n")
+    assert answer.startswith(b"HTTP/1.1 503 ")
+    assert b"\r\nRetry-After: 2" in answer
+    assert json.loads(problem)["type"] == "/api/problems/unavailable/"
+
+
+def test_its_limits_are_those_of_the_web_server() -> None:
+    def given(name: str) -> str:
+        found = re.search(rf"^ *{name} (.*);$", CONFIGURATION, re.MULTILINE)
+        assert found
+        return found[1]
+
+    assert given("client_header_timeout") == f"{limits.HEAD}s"
+    assert given("client_body_timeout") == f"{limits.BODY}s"
+    assert given("client_max_body_size") == given("client_body_buffer_size") == f"{limits.BODY_BYTES // 1024}k"
+    assert int(given("proxy_read_timeout").rstrip("s")) > limits.REQUEST
+    idle = re.search(r"keepalive 64;.*?keepalive_timeout (\d+)s", CONFIGURATION, re.DOTALL)
+    assert idle
+    assert int(idle[1]) < limits.ANNOUNCED_IDLE
