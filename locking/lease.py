@@ -15,11 +15,13 @@ from __future__ import annotations
 
 import enum
 import logging
+import math
 import os
 import threading
 from collections.abc import Callable
 from typing import Protocol
 
+from locking.arguments import require_seconds
 from locking.errors import LeaseLost, NotOwner
 
 logger = logging.getLogger(__name__)
@@ -186,12 +188,16 @@ class Lease:
             LeaseLost: the lease was lost, or this call found that it was.
             NotOwner: the lease was released, or the caller is a child after `fork`.
             LockUnavailable: the server did not answer. The lease stays valid for `remaining()` seconds; try again.
-            ValueError: `ttl` is not longer than the drift allowance.
+            TypeError: `ttl` is neither an `int` nor a `float`.
+            ValueError: `ttl` is not longer than the drift allowance, or infinite although the lock expires.
         """
         self.check()
         seconds = self.ttl if ttl is None else ttl
+        require_seconds("ttl", seconds)
         if not self._validity(seconds) > 0:
             raise ValueError(f"ttl must be longer than the drift allowance, not {seconds!r}")
+        if seconds == math.inf > self.ttl:
+            raise ValueError("ttl must be finite: a crashed holder would keep the lock for ever")
         started = self._clock()
         if self._lock._extend(self, seconds):
             self._prolong(started, seconds)

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from locking.arguments import require_name, require_seconds
 from locking.errors import LockTimeout, LockUnavailable, NotOwner
 from locking.lease import Lease, validity
 
@@ -61,6 +62,7 @@ class Lock(ABC):
         ttl: seconds after which a grant that is not extended ends; `math.inf` for a lock that does not expire.
 
     Raises:
+        TypeError: the name is no `str`, or `ttl` neither an `int` nor a `float`.
         ValueError: the name is empty, or `ttl` is not longer than the drift allowance.
     """
 
@@ -68,8 +70,8 @@ class Lock(ABC):
     """What the lock guarantees. Set on the class, or on the object if it depends on how the object was made."""
 
     def __init__(self, name: str, *, ttl: float) -> None:
-        if not name:
-            raise ValueError("the name of a lock must not be empty")
+        require_name(name)
+        require_seconds("ttl", ttl)
         if not validity(ttl) > 0:
             raise ValueError(f"ttl must be longer than the drift allowance, not {ttl!r}")
         self.name = name
@@ -147,12 +149,14 @@ def wait_timeout(blocking: bool, timeout: float | None) -> float:  # noqa: FBT00
     """Return for how many seconds `acquire(blocking, timeout)` may wait: 0 to ask once, `math.inf` for no limit.
 
     Raises:
-        ValueError: `timeout` is negative or not a number, or was given although `blocking` is False.
+        TypeError: `timeout` is neither an `int` nor a `float`.
+        ValueError: `timeout` is negative or NaN, or was given although `blocking` is False.
     """
     if timeout is None:
         return math.inf if blocking else 0.0
     if not blocking:
         raise ValueError("timeout needs blocking=True: a non-blocking acquire does not wait")
+    require_seconds("timeout", timeout)
     if not timeout >= 0:
         raise ValueError(f"timeout must be 0 or more seconds, or None, not {timeout!r}")
     return timeout

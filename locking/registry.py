@@ -13,9 +13,11 @@ from itertools import islice
 from secrets import token_hex
 from typing import TYPE_CHECKING, Any, cast
 
+import redis
 from redis.cluster import RedisCluster
 from redis.exceptions import RedisClusterException, RedisError
 
+from locking.arguments import require_client, require_name
 from locking.errors import LockUnavailable
 from locking.redis.connection import ScriptCall, run_script
 
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 KEYS_A_STEP = 1000
+"""Number of keys to read in one step. All arguments of commands are text, see `locking.redis.connection.Command`."""
 
 FAILURES = (RedisError, RedisClusterException)
 """redis-py's errors for no connection, no answer, a refused command, or no reachable node of a cluster."""
@@ -71,6 +74,7 @@ def held(client: Client, limit: int = 1000, *, scan: int = 1_000_000) -> list[He
     Raises:
         LockUnavailable: the server could not be reached, or refused a command.
     """
+    require_client(client, redis.Redis, RedisCluster)
     try:
         locks: list[HeldLock] = []
         for node in _nodes(client):
@@ -101,11 +105,13 @@ def force_release(client: Client, name: str, *, by: str) -> bool:
     Raises:
         LockUnavailable: the server could not be reached, did not answer, or refused a command.
     """
+    require_client(client, redis.Redis, RedisCluster)
+    require_name(name)
     key = f"lock:{{{name}}}"
     keys = (key, f"{key}:fence", f"{key}:waiters", f"{key}:wake")
     try:
         token, last, ttl = client.get(key), client.get(keys[1]), client.pttl(key)
-        offer = client.lindex(keys[3], 0)
+        offer = cast(Any, client).lindex(keys[3], "0")
     except FAILURES as error:
         raise LockUnavailable(f"The Redis server could not look up lock {name!r} ({error}). Try again.") from error
     if token is None or token == offer:
@@ -131,7 +137,7 @@ def _names(client: Redis, scan: int) -> Iterator[str]:
     seen: set[str] = set()
     cursor = 0
     for _ in range(0, scan, KEYS_A_STEP):
-        cursor, keys = client.scan(cursor, match="lock:{*}", count=KEYS_A_STEP)
+        cursor, keys = cast(Any, client).scan(str(cursor), match="lock:{*}", count=str(KEYS_A_STEP))
         for name in (_text(key).removeprefix("lock:{").removesuffix("}") for key in keys):
             if name not in seen:
                 seen.add(name)
@@ -143,14 +149,14 @@ def _names(client: Redis, scan: int) -> Iterator[str]:
 def _look(client: Redis, names: list[str]) -> Iterator[HeldLock]:
     seconds, micros = client.time()
     now = seconds * 1_000_000 + micros
-    pipeline = client.pipeline(transaction=False)
+    pipeline: Any = client.pipeline(transaction=False)
     for name in names:
         key = f"lock:{{{name}}}"
         pipeline.get(key)
         pipeline.pttl(key)
         pipeline.get(f"{key}:fence")
         pipeline.zcount(f"{key}:waiters", f"({now // 1000}", "+inf")
-        pipeline.lindex(f"{key}:wake", 0)
+        pipeline.lindex(f"{key}:wake", "0")
     answers: list[Any] = pipeline.execute(raise_on_error=False)
     for name, token, ttl, last, waiters, offer in zip(names, *(answers[part::5] for part in range(5)), strict=True):
         # Skip a lock that was freed since the scan, or is offered to its waiters and taken by none, and a key that is

@@ -18,19 +18,19 @@ import time
 from base64 import b64encode
 from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import quote
 
+from etcd3gw import Etcd3Client
+
 from locking._ids import owner_label
+from locking.arguments import require_client
 from locking.errors import LockUnavailable
 from locking.etcd.gateway import EtcdGateway, lease_number
 from locking.etcd.renewal import EtcdRenewer
 from locking.lease import Lease
 from locking.lock import Capabilities, Lock, wait_timeout
 from locking.renewal import RENEWALS_PER_TTL, watchdog
-
-if TYPE_CHECKING:
-    from etcd3gw import Etcd3Client
 
 logger = logging.getLogger(__name__)
 
@@ -62,6 +62,7 @@ class EtcdLock(Lock):
         clock: returns monotonic seconds; for tests.
 
     Raises:
+        TypeError: the client is no `Etcd3Client`, the name no `str`, or `ttl` no number.
         ValueError: the name is empty, or `ttl` is not a whole number of seconds of at least 1.
     """
 
@@ -88,6 +89,7 @@ class EtcdLock(Lock):
         on_lost: Callable[[Lease], object] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        require_client(client, Etcd3Client)
         super().__init__(name, ttl=ttl)
         if ttl % 1 != 0:
             raise ValueError(f"the ttl of an etcd lock must be a whole number of seconds of at least 1, not {ttl!r}")

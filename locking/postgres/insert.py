@@ -14,7 +14,7 @@ from typing import NamedTuple, cast
 from locking.errors import LockError, LockUnavailable
 from locking.lease import Lease
 from locking.lock import Capabilities, Lock, wait_timeout
-from locking.postgres.names import advisory_key, require_name
+from locking.postgres.names import advisory_key, require_storable_name
 from locking.postgres.session import (
     IDLE_SESSION_TIMEOUT,
     LOCK_NOT_AVAILABLE,
@@ -134,7 +134,7 @@ class InsertLock(Lock):
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__(name, ttl=ttl)
-        require_name(name)
+        require_storable_name(name)
         if ttl == math.inf:
             raise ValueError("an insert lock needs a finite ttl: otherwise a crashed holder would keep it for ever")
         self._conninfo = parameters(conninfo)

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import hashlib
 
+from locking.arguments import require_name
+
 
 def advisory_key(name: str, size: int = 8) -> int:
     """Return a hash of `name` as a signed number of `size` bytes, the same in every process and on every machine."""
     return int.from_bytes(hashlib.sha256(name.encode()).digest()[:size], "big", signed=True)
 
 
-def require_name(name: str) -> None:
+def require_storable_name(name: str) -> None:
     """Check that Postgres can store `name` unchanged.
 
     Raises:
+        TypeError: the name is no `str`.
         ValueError: the name is empty, contains a zero byte, or cannot be encoded as UTF-8.
     """
-    if not name:
-        raise ValueError("the name of a lock must not be empty")
+    require_name(name)
     if "\0" in name:
         raise ValueError(f"the name of a lock in Postgres may not contain a zero byte: {name!r}")
     name.encode()  # raises UnicodeEncodeError, a ValueError, for an unpaired surrogate

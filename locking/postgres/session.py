@@ -331,8 +331,11 @@ def parameters(conninfo: str) -> dict[str, Any]:
     """Return the parameters of a libpq connection string or URL.
 
     Raises:
+        TypeError: `conninfo` is no `str`.
         ValueError: `conninfo` cannot be parsed.
     """
+    if not isinstance(conninfo, str):  # libpq would take None for its defaults, which may be another server
+        raise TypeError(f"conninfo must be a libpq connection string, not {conninfo!r}")
     try:
         return dict(conninfo_to_dict(conninfo))
     except psycopg.ProgrammingError as error:

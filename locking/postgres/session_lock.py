@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, cast
 
 from locking.lease import Lease
 from locking.lock import Lock, wait_timeout
-from locking.postgres.names import require_name
+from locking.postgres.names import require_storable_name
 from locking.postgres.session import LOCK_NOT_AVAILABLE, PostgresSession, StatementRefused, parameters
 from locking.renewal import watchdog
 
@@ -68,7 +68,7 @@ class SessionLock(Lock):
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__(name, ttl=math.inf)
-        require_name(name)
+        require_storable_name(name)
         self._conninfo = parameters(conninfo)
         self._on_lost = on_lost
         self._clock = clock

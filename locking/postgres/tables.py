@@ -6,7 +6,7 @@ from typing import Any
 
 from locking.errors import LockError
 from locking.postgres.advisory import AdvisoryLock
-from locking.postgres.names import require_name
+from locking.postgres.names import require_storable_name
 from locking.postgres.session import PostgresSession, StatementRefused, parameters
 
 LOCK_TABLES = """
@@ -61,7 +61,7 @@ def add_row(conninfo: str, name: str) -> None:
         LockUnavailable: the server could not be reached.
         NoSuchLock: the table does not exist.
     """
-    require_name(name)
+    require_storable_name(name)
     with PostgresSession(parameters(conninfo), name) as session:
         ask_table(session, name, "INSERT INTO lock_row (name) VALUES ($1) ON CONFLICT DO NOTHING", name)
 

@@ -26,7 +26,9 @@ if TYPE_CHECKING:
 
     Client = Redis | RedisCluster
 
-Command = tuple[Any, ...]
+Command = tuple[str, ...]
+"""A command and its arguments, as text. A signal handler that raises while hiredis packs a number can crash the process
+(hiredis-py 3.5), so no number is passed to redis-py."""
 
 NO_ANSWER = (redis.ConnectionError, redis.TimeoutError)
 """redis-py's errors for no connection and no answer."""
@@ -89,12 +91,16 @@ class ScriptCall(NamedTuple):
     @property
     def by_digest(self) -> Command:
         """EVALSHA command, for a server that has the script cached."""
-        return ("EVALSHA", script(self.script)[1], len(self.keys), *self.keys, *self.args)
+        return ("EVALSHA", script(self.script)[1], *self._keys_and_args)
 
     @property
     def in_full(self) -> Command:
         """EVAL command, for any server; the server then caches the script."""
-        return ("EVAL", script(self.script)[0], len(self.keys), *self.keys, *self.args)
+        return ("EVAL", script(self.script)[0], *self._keys_and_args)
+
+    @property
+    def _keys_and_args(self) -> Command:
+        return (str(len(self.keys)), *self.keys, *map(str, self.args))
 
 
 def run_script(
@@ -182,7 +188,7 @@ def _run(connection: Any, call: ScriptCall, seconds: float) -> Any:
         connection.send_command(*call.in_full)
         answer = connection.read_response(disconnect_on_error=False, **limit)
     if call.replicas and granted(answer):
-        connection.send_command("WAIT", call.replicas, round(seconds * 1000 / 2))
+        connection.send_command("WAIT", str(call.replicas), str(round(seconds * 1000 / 2)))
         acknowledged = connection.read_response(disconnect_on_error=False, **limit)
         if acknowledged < call.replicas:
             raise TooFewReplicas(acknowledged, call.replicas)

@@ -19,8 +19,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import redis
+from redis.cluster import RedisCluster
 
 from locking._ids import new_token, owner_label
+from locking.arguments import require_client, require_count
 from locking.errors import LockUnavailable
 from locking.lease import Lease
 from locking.local import QueuePlace, has_queue
@@ -81,6 +83,7 @@ class RedisLock(Lock):
         clock: returns monotonic seconds; for tests.
 
     Raises:
+        TypeError: the client is of another class (for asyncio, of the package valkey), or another argument is.
         ValueError: the name is empty or contains braces, `ttl` is out of range, or `wait_for_replicas` is negative.
 
     Source: redis-py's `Lock` and "Distributed Locks with Redis",
@@ -111,7 +114,9 @@ class RedisLock(Lock):
         on_lost: Callable[[Lease], object] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        require_client(client, redis.Redis, RedisCluster)
         super().__init__(name, ttl=ttl)
+        name.encode()  # raises UnicodeEncodeError, a ValueError, for an unpaired surrogate
         if "{" in name or "}" in name:
             raise ValueError(f"the name of a Redis lock may not contain braces, which mark its hash tag: {name!r}")
         if ttl > LONGEST_TTL:
@@ -119,8 +124,7 @@ class RedisLock(Lock):
                 f"a Redis lock needs a finite ttl of {LONGEST_TTL:.0f} s at most, not {ttl!r}: "
                 "a crashed holder keeps the lock for that long"
             )
-        if wait_for_replicas < 0:
-            raise ValueError(f"wait_for_replicas must be 0 or more, not {wait_for_replicas!r}")
+        require_count("wait_for_replicas", wait_for_replicas)
         self._client = client
         self._on_lost = on_lost
         self._clock = clock

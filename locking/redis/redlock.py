@@ -15,7 +15,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
+import redis
+
 from locking._ids import new_token
+from locking.arguments import require_client, require_count, require_seconds
 from locking.errors import LockUnavailable
 from locking.lease import DRIFT_FACTOR, DRIFT_SECONDS, Lease
 from locking.lock import Capabilities, Lock, wait_timeout
@@ -78,6 +81,7 @@ class Redlock(Lock):
         clock: returns monotonic seconds; for tests.
 
     Raises:
+        TypeError: a client is of another class (for asyncio, of the package valkey), or another argument is.
         ValueError: there is no client, or one is given twice; the name is empty; a time or a count is out of range.
 
     Sources: S. Sanfilippo, "Distributed Locks with Redis",
@@ -113,6 +117,16 @@ class Redlock(Lock):
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__(name, ttl=ttl)
+        name.encode()  # raises UnicodeEncodeError, a ValueError, for an unpaired surrogate
+        if not isinstance(clients, Sequence):
+            raise TypeError(f"Redlock needs a sequence of clients, one per server, not {clients!r}")
+        for client in clients:
+            require_client(client, redis.Redis)
+        times = {"drift_factor": drift_factor, "drift_seconds": drift_seconds}
+        for argument, seconds in {**times, "node_timeout": node_timeout, "retry_delay": retry_delay}.items():
+            require_seconds(argument, seconds)
+        if retries is not None:
+            require_count("retries", retries)
         pools = [client.connection_pool for client in clients]
         if not pools or len(set(pools)) < len(pools):
             raise ValueError("Redlock needs one client per server: a server that is given twice votes twice")
@@ -121,8 +135,8 @@ class Redlock(Lock):
         self._drift_factor, self._drift_seconds = drift_factor, drift_seconds
         if not 0 < node_timeout < self._validity(ttl) < math.inf:
             raise ValueError(f"ttl must be finite and far longer than node_timeout and the drift, not {ttl!r}")
-        if not retry_delay > 0 or (retries is not None and retries < 0):
-            raise ValueError(f"retry_delay must be more than 0 and retries not negative: {retry_delay!r}, {retries!r}")
+        if not retry_delay > 0:
+            raise ValueError(f"retry_delay must be more than 0, not {retry_delay!r}")
         self._clients = tuple(clients)  # a client closes its pool when it is collected
         self._nodes = tuple(map(node_of, pools))
         self._node_timeout = node_timeout

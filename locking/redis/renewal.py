@@ -150,7 +150,7 @@ class RenewalConnection:
         """Return how many replicas have received the writes; 0 if unknown, so that leases without replicas go on."""
         timeout = round(max(until - time.monotonic(), SHORTEST_TIMEOUT) * 1000 / 2)
         try:
-            (acknowledged,) = self._exchange([("WAIT", replicas, timeout)], until)
+            (acknowledged,) = self._exchange([("WAIT", str(replicas), str(timeout))], until)
         except redis.RedisError as error:
             self.close()
             acknowledged = error

@@ -90,7 +90,8 @@ class Waiter:
                 self._connection = own_connections(self._pool).take_idle() or open_connection(self._pool)
             if not self.blocked:
                 self.blocked = True
-                self._connection.send_command("BLPOP", *self._lists, left + GRACE if left < LONGEST_WAIT else 0)
+                limit = str(left + GRACE) if left < LONGEST_WAIT else "0"
+                self._connection.send_command("BLPOP", *self._lists, limit)
             try:
                 # The client's socket_timeout does not apply: the server does not have to answer before the lock is
                 # handed over.

@@ -21,10 +21,12 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import quote
 
+from kazoo.client import KazooClient
 from kazoo.exceptions import ConnectionLoss, KazooException, NodeExistsError, NoNodeError, SessionExpiredError
 from kazoo.security import OPEN_ACL_UNSAFE
 
 from locking._ids import new_token, owner_label
+from locking.arguments import require_client
 from locking.errors import LockUnavailable
 from locking.lease import Lease
 from locking.lock import Capabilities, Lock, wait_timeout
@@ -36,7 +38,6 @@ from locking.zookeeper.renewal import ZooKeeperRenewer
 from locking.zookeeper.session import ZooKeeperSession
 
 if TYPE_CHECKING:
-    from kazoo.client import KazooClient
     from kazoo.interfaces import IAsyncResult
 
 logger = logging.getLogger(__name__)
@@ -71,6 +72,7 @@ class ZooKeeperLock(Lock):
         clock: returns monotonic seconds; for tests.
 
     Raises:
+        TypeError: the client is no `KazooClient`, or the name no `str`.
         ValueError: the name is empty.
     """
 
@@ -93,6 +95,7 @@ class ZooKeeperLock(Lock):
         on_lost: Callable[[Lease], object] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        require_client(client, KazooClient)
         # The timeout that the client asks for. The server may grant less or more, which the first acquire finds out.
         super().__init__(name, ttl=client._session_timeout / 1000)
         self._client = client

@@ -16,7 +16,7 @@ from redis.backoff import NoBackoff
 from redis.connection import UnixDomainSocketConnection
 from redis.retry import Retry
 
-from locking import Lease, LeaseLost, LockTimeout, LockUnavailable, RedisLock
+from locking import Lease, LeaseLost, LockTimeout, LockUnavailable, RedisLock, Redlock, force_release, held
 from locking.redis.connection import ScriptCall
 from locking.redis.lease import RedisLease
 from locking.redis.own_connections import own_connections
@@ -391,3 +391,46 @@ class TestEmptied:
         with suppress(LeaseLost):
             lease.check()
         assert told == [lease]
+
+
+class TestArguments:
+    """A signal handler that raises while hiredis packs a number can crash the process."""
+
+    @pytest.mark.parametrize("kind", [RedisLock, Redlock])
+    def test_all_are_text(self, connect: Connect, kind: type[RedisLock] | type[Redlock]) -> None:
+        packed: list[tuple[Any, ...]] = []
+
+        class Noted(UnixDomainSocketConnection):
+            def send_command(self, *args: Any, **options: Any) -> None:
+                packed.append(args)
+                super().send_command(*args, **options)
+
+            def pack_commands(self, commands: Any) -> Any:
+                packed.extend(commands := list(commands))
+                return super().pack_commands(commands)
+
+        noted = connect(Noted)
+        target: Any = noted if kind is RedisLock else [noted]
+        lock = kind(target, "noted", ttl=RENEWED)
+
+        def wait() -> None:
+            with lock.hold(timeout=PATIENCE) as lease:
+                lease.extend()
+                renew(lease)
+                held(noted)
+
+        def release(lease: Lease) -> None:
+            wait_for(lambda: kind is Redlock or any(command[0] == "BLPOP" for command in packed))
+            assert lease.release() is True
+
+        lease = lock.acquire()
+        run_threads(wait, lambda: release(lease))
+        assert lock.acquire(timeout=0) is not None
+        force_release(noted, "noted", by="a test")
+        if kind is RedisLock:
+            with pytest.raises(LockUnavailable, match="replicas"):
+                RedisLock(noted, "copied", ttl=1.0, wait_for_replicas=1).acquire()
+        of_locks = [command for command in packed if command[0] not in ("HELLO", "AUTH", "SELECT", "CLIENT")]
+        sent = {"BLPOP", "SCAN", "WAIT", "LINDEX"} if kind is RedisLock else {"SCAN"}
+        assert {str(command[0]).split()[0] for command in of_locks} >= {"EVALSHA", *sent}
+        assert [part for command in of_locks for part in command if not isinstance(part, str | bytes)] == []

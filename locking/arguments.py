@@ -1,0 +1,54 @@
+"""Checks of the arguments of locks. A wrong one is refused where it is passed; the message says what is wanted."""
+
+from __future__ import annotations
+
+
+def require_name(name: object) -> None:
+    """Check the name of a lock.
+
+    Raises:
+        TypeError: it is no `str`.
+        ValueError: it is empty.
+    """
+    if not isinstance(name, str):
+        raise TypeError(f"the name of a lock must be a str, not {name!r}")
+    if not name:
+        raise ValueError("the name of a lock must not be empty")
+
+
+def require_seconds(argument: str, seconds: object) -> None:
+    """Check that a number of seconds is an `int` or a `float`. Its range is checked by the caller.
+
+    Raises:
+        TypeError: it is something else, such as a `str`, a `Decimal` or None.
+    """
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float):
+        raise TypeError(f"{argument} must be a number of seconds, an int or a float, not {seconds!r}")
+
+
+def require_count(argument: str, count: object) -> None:
+    """Check that a number of things is an `int` and not negative.
+
+    Raises:
+        TypeError: it is no `int`.
+        ValueError: it is negative.
+    """
+    if isinstance(count, bool) or not isinstance(count, int):
+        raise TypeError(f"{argument} must be an int, not {count!r}")
+    if count < 0:
+        raise ValueError(f"{argument} must be 0 or more, not {count!r}")
+
+
+def require_client(client: object, *kinds: type) -> None:
+    """Check that a client is one that the lock can use.
+
+    Args:
+        kinds: the classes that it may have. The errors and connections of other clients are not known to the lock.
+
+    Raises:
+        TypeError: it has none of these classes.
+    """
+    if not isinstance(client, kinds):
+        wanted = " or ".join(f"{kind.__module__.partition('.')[0]}.{kind.__name__}" for kind in kinds)
+        found = f"{type(client).__module__}.{type(client).__qualname__}"
+        raise TypeError(f"the client of this lock must be a {wanted}, not a {found}; clients for asyncio do not work")
