@@ -25,7 +25,7 @@ from servers import postgres, valkey
 from shop import limits
 
 ROOT = Path(__file__).resolve().parent.parent
-SECRETS = {"SECRET_KEY": "k" * 64, "POSTGRES_PASSWORD": "sampleOfAPassword"}
+SECRETS = {"SECRET_KEY": "k" * 64, "POSTGRES_PASSWORD": "sampleOfAPassword", "VALKEY_PASSWORD": "sampleOfAnother"}
 # Compose sets this itself.
 PROJECT = {"COMPOSE_PROJECT_NAME": "last-unit"}
 SHOP = ("web", "worker", "beat", "migrate", "locust-master", "locust-worker")
@@ -200,9 +200,60 @@ def literal_secrets(compose: dict[str, Any]) -> list[str]:
         for name, value in values.get("environment", {}).items():
             password = re.search(r"://[^:@/]*:(.+)@", value or "")
             secret = value if re.search("SECRET|PASSWORD|TOKEN|KEY", name) else password and password[1]
-            if secret and not re.fullmatch(r"\$\{(SECRET_KEY|POSTGRES_PASSWORD):\?[^{}]+\}", secret):
+            if secret and not re.fullmatch(r"\$\{(SECRET_KEY|POSTGRES_PASSWORD|VALKEY_PASSWORD):\?[^{}]+\}", secret):
                 found.append(f"{service}: {name}")
     return found
+
+
+HARDENED: dict[str, Any] = {
+    "read_only": True,
+    "cap_drop": ["ALL"],
+    "security_opt": ["no-new-privileges:true"],
+    "logging": {"driver": "local"},
+}
+
+
+def soft(compose: dict[str, Any]) -> list[str]:
+    """Return what each service may do that it need not."""
+    found = []
+    for name, service in compose["services"].items():
+        found += [f"{name}: {key}" for key, value in HARDENED.items() if service.get(key) != value]
+        found += [f"{name}: no {limit}" for limit in ("mem_limit", "pids_limit") if limit not in service]
+        found += [f"{name}: {key}" for key in ("cap_add", "privileged", "network_mode", "pid") if key in service]
+        # The image of the shop has a user of its own.
+        if "build" not in service and service.get("user", "root") in ("root", "0", "0:0"):
+            found.append(f"{name}: root")
+        mounted = [str(volume) for volume in service.get("volumes", [])]
+        found += [f"{name}: {volume}" for volume in mounted if volume.startswith(("/", ".", "~"))]
+    return found
+
+
+def test_the_services_may_do_no_more_than_they_need() -> None:
+    assert soft(load()) == []
+
+
+@pytest.mark.parametrize(
+    ("change", "found"),
+    [
+        ({"read_only": False}, "read_only"),
+        ({"cap_drop": []}, "cap_drop"),
+        ({"cap_add": ["SYS_ADMIN"]}, "cap_add"),
+        ({"privileged": True}, "privileged"),
+        ({"user": "root"}, "root"),
+        ({"security_opt": []}, "security_opt"),
+        ({"volumes": ["/var/run/docker.sock:/var/run/docker.sock"]}, "/var/run/docker.sock:/var/run/docker.sock"),
+    ],
+)
+def test_a_service_that_may_do_more_would_be_found(change: dict[str, Any], found: str) -> None:
+    compose = load()
+    compose["services"]["valkey"].update(change)
+    assert soft(compose) == [f"valkey: {found}"]
+
+
+def test_what_a_service_writes_is_a_volume_or_in_memory() -> None:
+    services = load()["services"]
+    assert {name for name, service in services.items() if "/tmp" not in service["tmpfs"]} == set()  # noqa: S108
+    assert "/var/run/postgresql" in services["postgres"]["tmpfs"], "the socket of Postgres"
 
 
 def test_the_file_is_valid() -> None:
@@ -261,7 +312,8 @@ def test_the_settings_name_the_servers_of_the_file(service: str) -> None:
     assert database["USER"] == database_server["POSTGRES_USER"]
     assert database["PASSWORD"] == database_server["POSTGRES_PASSWORD"] == SECRETS["POSTGRES_PASSWORD"]
     assert database["NAME"] == database_server["POSTGRES_DB"]
-    assert loaded["CACHES"]["default"]["LOCATION"] == loaded["CELERY_BROKER_URL"] == "redis://valkey:6379/0"
+    assert loaded["CACHES"]["default"]["LOCATION"] == loaded["CELERY_BROKER_URL"]
+    assert loaded["CELERY_BROKER_URL"] == "redis://:sampleOfAnother@valkey:6379/0"
     assert loaded["SECRET_KEY"] == SECRETS["SECRET_KEY"]
     assert (loaded["LAB_ENABLED"], loaded["DEBUG"]) == (False, False)
 
@@ -406,7 +458,9 @@ def test_the_servers_keep_what_the_projects_own_servers_keep() -> None:
 
     given = dict(zip(options[::2], options[1::2], strict=True))
     kept = ("appendonly", "appendfsync", "save", "maxmemory-policy")
-    assert given == {f"--{name}": valkey.SETTINGS[name] for name in kept}
+    own = {"--maxmemory": "512mb", "--requirepass": SECRETS["VALKEY_PASSWORD"]}
+    assert given == {f"--{name}": valkey.SETTINGS[name] for name in kept} | own
+    assert services["valkey"]["environment"] == {"VALKEYCLI_AUTH": SECRETS["VALKEY_PASSWORD"]}
     assert set(services["postgres"]["environment"]["POSTGRES_INITDB_ARGS"].split()) == {
         option for option in postgres.INITDB if option.startswith(sorts)
     }
