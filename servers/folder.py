@@ -29,7 +29,9 @@ FILES = (
     *("postgres.log", "valkey.log", "etcd.log", "zookeeper.log", "supervisor.log"),
     *("web-*.log", "worker-*.log", "beat-*.log", "locust-*.log"),
 )
-UNPRIVILEGED = "nobody"  # the servers' user when we are root: Postgres refuses to run as root
+# The user and group id of the servers when we are root: Postgres refuses to run as root. No account has this id, and
+# systemd leaves its range free, so no other program can read the data, as every one of the shared account nobody could.
+SERVERS_USER = 61_000
 
 
 class RunFolder:
@@ -154,23 +156,43 @@ class RunFolder:
         nearest = self.path.parent.resolve()
         for parent in (nearest, *nearest.parents):
             if parent.exists() and not parent.stat().st_mode & stat.S_IXOTH:
-                raise self._error(f"as root the servers run as user {UNPRIVILEGED}, who cannot enter {parent}")
+                raise self._error(f"as root the servers run as user {SERVERS_USER}, who cannot enter {parent}")
 
     def _error(self, reason: str) -> ServerError:
         return ServerError(f"The run folder {self.path} cannot be used: {reason}. Set RUN_FOLDER to another folder.")
 
 
-def unprivileged_user() -> str | None:
-    """Return the user that runs the servers when we are root; None otherwise: then they run as the current user."""
-    return UNPRIVILEGED if os.geteuid() == 0 else None
+def unprivileged_user() -> int | None:
+    """Return the id that runs the servers when we are root; None otherwise: then they run as the current user."""
+    return SERVERS_USER if os.geteuid() == 0 else None
 
 
 def private_subfolder(path: Path) -> None:
-    """Create `path`, directly inside a run folder, so that only the servers' user can enter it."""
+    """Create `path`, directly inside a run folder, so that only the servers' user can enter it.
+
+    Raises:
+        ServerError: an account has the id of the servers' user, or `path` cannot be given to it.
+    """
     path.mkdir(mode=0o700, exist_ok=True)
-    if user := unprivileged_user():
-        try:
-            account = pwd.getpwnam(user)
-            os.chown(path, account.pw_uid, account.pw_gid)
-        except (KeyError, OSError) as error:
-            raise ServerError(f"As root the servers run as user {user}: {error}. Run as an ordinary user.") from error
+    if (user := unprivileged_user()) is None:
+        return
+    with suppress(KeyError):
+        raise ServerError(
+            f"As root the servers run as user {user}, which is the account {pwd.getpwuid(user).pw_name}. "
+            "Run as an ordinary user."
+        )
+    try:
+        if path.stat().st_uid != user:
+            give_to(user, path)
+    except OSError as error:
+        raise ServerError(f"As root the servers run as user {user}: {error}. Run as an ordinary user.") from error
+
+
+def give_to(user: int, path: Path) -> None:
+    """Give a folder and all that is in it to a user and group id. Follow no link to what is elsewhere."""
+    for entry in (path, *path.rglob("*")):
+        found = entry.lstat()
+        if stat.S_ISDIR(found.st_mode) or found.st_nlink == 1:
+            os.chown(entry, user, user, follow_symlinks=False)
+        else:
+            raise ServerError(f"{entry} is also elsewhere, as a hard link. Remove the link, then retry.")

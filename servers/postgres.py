@@ -2,10 +2,12 @@
 
 import hashlib
 import os
+import pwd
 import shutil
 import signal
 from contextlib import suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 from urllib.parse import quote
 
@@ -14,7 +16,7 @@ from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
 from servers.errors import ServerError
-from servers.folder import private_subfolder, unprivileged_user
+from servers.folder import give_to, private_subfolder, unprivileged_user
 from servers.orphans import end_orphans, remove_stale_lock_file
 from servers.process import Child
 from servers.status import Status
@@ -86,7 +88,7 @@ class Postgres:
         self.cluster = f"last-unit-{hashlib.sha256(os.fsencode(folder)).hexdigest()[:16]}"
         settings = SETTINGS | {"unix_socket_directories": f'"{folder}"', "cluster_name": self.cluster}
         options = [f"--{name}={value}" for name, value in settings.items()]
-        self.child = self._child("postgres", "-D", str(self.data), *options)
+        self.child = self._child("postgres", "-D", str(self.data), *options, cwd=folder, user=unprivileged_user())
 
     def start(self) -> None:
         """Start on the data in the folder, and return once the server answers, however long its recovery takes.
@@ -126,30 +128,47 @@ class Postgres:
             remove_stale_lock_file(lock_file, "postgres")
         return found
 
-    def _child(self, program: str, *args: str) -> Child:
+    def _child(self, program: str, *args: str, cwd: Path, user: int | None) -> Child:
         return Child(
             program,
             [str(WHEEL.path(self.folder.parent).with_name(program)), *args],
             log=self.folder.with_name(f"{self.folder.name}.log"),
             env={"PATH": os.defpath, "LC_ALL": "C"},
-            cwd=self.folder,
-            user=unprivileged_user(),
+            cwd=cwd,
+            user=user,
             stop_signal=signal.SIGINT,  # fast shutdown: SIGTERM would wait for clients to disconnect
         )
 
     def _create_data(self) -> None:
-        """Create the data folder with initdb, completely or not at all."""
+        """Create the data folder with initdb, completely or not at all.
+
+        initdb refuses a user without an account. So as root it runs once as nobody, on a folder of its own, and the
+        servers' user gets a copy: whatever another program of nobody has opened there is not what Postgres runs on.
+        """
         unfinished = self.folder / "unfinished"
         shutil.rmtree(unfinished, ignore_errors=True)
-        initdb = self._child("initdb", *INITDB, "-D", str(unfinished))
-        initdb.start()
-        try:
-            initdb.wait_until(lambda: not initdb.alive, 120.0)
-        finally:
-            initdb.kill()
-        if initdb.returncode != 0:
-            raise ServerError(f"initdb ended with status {initdb.returncode}.{initdb.last_lines()}")
+        user = unprivileged_user()
+        if user is None:
+            self._run("initdb", *INITDB, "-D", str(unfinished), cwd=self.folder)
+        else:
+            nobody = pwd.getpwnam("nobody")
+            with TemporaryDirectory(prefix="unfinished-", dir=self.folder.parent) as made:
+                os.chown(made, nobody.pw_uid, nobody.pw_gid)
+                self._run("initdb", *INITDB, "--no-sync", "-D", f"{made}/data", cwd=Path(made), user=nobody.pw_uid)
+                shutil.copytree(Path(made) / "data", unfinished, symlinks=True)
+            give_to(user, unfinished)
+            self._run("initdb", "--sync-only", "-D", str(unfinished), cwd=self.folder, user=user)
         unfinished.rename(self.data)
+
+    def _run(self, program: str, *args: str, cwd: Path, user: int | None = None) -> None:
+        child = self._child(program, *args, cwd=cwd, user=user)
+        child.start()
+        try:
+            child.wait_until(lambda: not child.alive, 120.0)
+        finally:
+            child.kill()
+        if child.returncode != 0:
+            raise ServerError(f"{program} ended with status {child.returncode}.{child.last_lines()}")
 
     def _is_ready(self) -> bool:
         """Whether the server reports ready in its pid file, as pg_ctl checks it."""

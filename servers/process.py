@@ -3,7 +3,6 @@
 import ctypes
 import math
 import os
-import pwd
 import signal
 import subprocess
 import sys
@@ -32,7 +31,7 @@ class Child:
         log: file that the output is appended to.
         env: the complete environment; the parent's when None.
         cwd: working directory; the parent's when None.
-        user: user name to run as, which needs root; the current user when None.
+        user: user and group id to run as, which needs root; the current user when None.
         stop_signal: signal that asks the command to shut down cleanly.
     """
 
@@ -44,7 +43,7 @@ class Child:
         log: Path,
         env: Mapping[str, str] | None = None,
         cwd: Path | None = None,
-        user: str | None = None,
+        user: int | None = None,
         stop_signal: signal.Signals = signal.SIGTERM,
     ) -> None:
         self.name = name
@@ -92,7 +91,6 @@ class Child:
         if self.alive:
             raise ServerError(f"{self.name} runs already, as process {self.pid}.")
         try:
-            account = pwd.getpwnam(self.user) if self.user else None
             with open(self.log, "ab", opener=_private) as log:
                 self._log_start = log.tell()
                 self._process = subprocess.Popen(
@@ -103,13 +101,13 @@ class Child:
                     env=self.env,
                     cwd=self.cwd,
                     start_new_session=True,
-                    user=account.pw_uid if account else None,
-                    group=account.pw_gid if account else None,
-                    extra_groups=[] if account else None,
+                    user=self.user,
+                    group=self.user,
+                    extra_groups=None if self.user is None else [],
                     # Runs after the change of user, which would clear the request.
                     preexec_fn=_request_death_signal(self.stop_signal),
                 )
-        except (OSError, KeyError, subprocess.SubprocessError) as error:
+        except (OSError, subprocess.SubprocessError) as error:
             raise ServerError(f"{self.name} cannot be run ({self.args[0]}): {error}") from error
 
     def wait_until(self, ready: Callable[[], bool], timeout: float = math.inf) -> None:

