@@ -211,6 +211,8 @@ HARDENED: dict[str, Any] = {
     "security_opt": ["no-new-privileges:true"],
     "logging": {"driver": "local"},
 }
+MOUNTED = {"./nginx.conf:/etc/nginx/nginx.conf:ro"}
+"""What containers may read of this folder."""
 
 
 def soft(compose: dict[str, Any]) -> list[str]:
@@ -224,7 +226,7 @@ def soft(compose: dict[str, Any]) -> list[str]:
         if "build" not in service and service.get("user", "root") in ("root", "0", "0:0"):
             found.append(f"{name}: root")
         mounted = [str(volume) for volume in service.get("volumes", [])]
-        found += [f"{name}: {volume}" for volume in mounted if volume.startswith(("/", ".", "~"))]
+        found += [f"{name}: {volume}" for volume in mounted if re.match(r"[/.~]", volume) and volume not in MOUNTED]
     return found
 
 
