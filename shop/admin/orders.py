@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
+from uuid import UUID
 
 from django import forms
 from django.contrib import admin, messages
@@ -16,11 +17,12 @@ from unfold.decorators import action as unfold_action
 from unfold.decorators import display
 from unfold.widgets import UnfoldAdminIntegerFieldWidget
 
+from shop.admin.bulk import BatchResult, Failed, one_by_one, run_in_batches
 from shop.admin.read_only import ReadOnlyAdmin, to_the_second
 from shop.models import Order, OrderItem, Payment
 from shop.orders import payments
-from shop.orders.customer_changes import cancel_order
-from shop.orders.errors import NotCancellable, NotReturnable
+from shop.orders.ending import end_pending
+from shop.orders.errors import NotReturnable
 from shop.orders.returns import return_order
 
 STATE_COLOURS = {
@@ -92,6 +94,34 @@ class RefundItemsForm(forms.Form):
         return {str(item.product_id): self.cleaned_data[f"item-{item.pk}"] for item in self.items}
 
 
+def cancel_batch(orders: Sequence[Order]) -> BatchResult:
+    """Cancel those of the orders that are pending."""
+    result, cancelled = BatchResult(), set[UUID]()
+    ids = [order.pk for order in orders]
+    try:
+        cancelled.update(end_pending(ids, Order.State.CANCELLED))
+    except DatabaseError:
+        # One order whose units cannot be returned must not keep the others from being cancelled.
+        for order in orders:
+            try:
+                cancelled.update(end_pending([order.pk], Order.State.CANCELLED))
+            except DatabaseError as error:
+                result.refused.append(f"{order} was not cancelled. Try again. Postgres reports: {error}")
+                result.failed = True
+    states = dict(Order.objects.filter(pk__in=ids).values_list("pk", "state"))
+    for order in orders:
+        state = states.get(order.pk)
+        if order.pk in cancelled:
+            result.changed.append(order)
+        elif state == Order.State.CANCELLED:
+            result.unchanged += 1
+        elif state != Order.State.PENDING:
+            result.refused.append(f"{order} was not cancelled: The order is {state}.")
+        elif not result.failed:
+            result.refused.append(f"{order} was not cancelled: it is being changed. Try again.")
+    return result
+
+
 @admin.register(Order)
 class OrderAdmin(ReadOnlyAdmin):
     list_display = ("id", "customer", "ordered", "state_label", "refund", "placed")
@@ -112,27 +142,25 @@ class OrderAdmin(ReadOnlyAdmin):
 
     @admin.action(permissions=["cancel"], description="Cancel pending orders and return their units")
     def cancel(self, request: HttpRequest, queryset: QuerySet[Order]) -> None:
-        for order in queryset:
-            try:
-                cancelled = cancel_order(order.pk, customer=order.customer_id)
-            except NotCancellable as refused:
-                self.message_user(request, f"{order} was not cancelled: {refused}", messages.WARNING)
-            except DatabaseError as error:
-                self.message_user(
-                    request, f"{order} was not cancelled. Try again. Postgres reports: {error}", messages.ERROR
-                )
-            else:
-                if not cancelled.replayed:
-                    self.log_change(request, order, "Cancelled.")
-                self.message_user(request, f"{order} is cancelled.", messages.SUCCESS)
+        run_in_batches(self, request, queryset, cancel_batch, done="cancelled")
 
     def has_refund_permission(self, request: HttpRequest, object_id: Any = None) -> bool:
         return request.user.has_perm("shop.change_order")
 
     @admin.action(permissions=["refund"], description="Refund paid orders and return their units")
     def refund_orders(self, request: HttpRequest, queryset: QuerySet[Order]) -> None:
-        for order in queryset:
-            self.refund_one(request, order)
+        def refund(order: Order) -> str | bool:
+            if order.state == Order.State.REFUNDED:
+                return False
+            try:
+                return_order(order.pk, by=int(str(request.user.pk)))
+            except NotReturnable as refused:
+                return f"{order} was not refunded: {refused}"
+            except DatabaseError as error:
+                raise Failed(f"{order} was not refunded. Try again. Postgres reports: {error}") from error
+            return True
+
+        run_in_batches(self, request, queryset, one_by_one(refund), done="refunded")
 
     @unfold_action(description="Refund items", url_path="refund-items", permissions=["refund"])
     def refund_items(self, request: HttpRequest, object_id: str) -> HttpResponse:
@@ -140,12 +168,12 @@ class OrderAdmin(ReadOnlyAdmin):
         order = get_object_or_404(self.get_queryset(request), pk=object_id)
         form = RefundItemsForm(order, request.POST or None)
         if form.is_valid():
-            self.refund_one(request, order, form.returned())
+            self.return_units(request, order, form.returned())
             return redirect("admin:shop_order_change", object_id)
         context = {**self.admin_site.each_context(request), "title": f"Refund items of {order}", "form": form}
         return render(request, "shop/refund_items.html", context)
 
-    def refund_one(self, request: HttpRequest, order: Order, returned: Mapping[str, int] | None = None) -> None:
+    def return_units(self, request: HttpRequest, order: Order, returned: Mapping[str, int]) -> None:
         try:
             amount = return_order(order.pk, by=int(str(request.user.pk)), returned=returned)
         except (NotReturnable, DatabaseError) as refused:

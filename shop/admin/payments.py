@@ -5,12 +5,13 @@ from __future__ import annotations
 from decimal import Decimal
 from typing import Any
 
-from django.contrib import admin, messages
+from django.contrib import admin
 from django.db.models import Exists, OuterRef, QuerySet
 from django.http import HttpRequest
 from unfold.admin import TabularInline
 from unfold.decorators import display
 
+from shop.admin.bulk import one_by_one, run_in_batches
 from shop.admin.read_only import ReadOnlyAdmin, to_the_second
 from shop.models import Payment, Refund
 from shop.orders import payments
@@ -78,12 +79,12 @@ class PaymentAdmin(ReadOnlyAdmin):
 
     @admin.action(permissions=["refund"], description="Mark as refunded: the money was sent back")
     def refund(self, request: HttpRequest, queryset: QuerySet[Payment]) -> None:
-        for payment in queryset:
+        def mark(payment: Payment) -> str | bool:
             if payments.mark_refunded(payment.pk, by=int(str(request.user.pk))):
-                self.log_change(request, payment, "Marked as refunded.")
-                self.message_user(request, f"{payment} is marked as refunded.", messages.SUCCESS)
-            else:
-                self.message_user(request, f"{payment} was not changed: no refund is due.", messages.WARNING)
+                return True
+            return f"{payment} was not changed: no refund is due."
+
+        run_in_batches(self, request, queryset, one_by_one(mark), done="marked as refunded")
 
     @display(description="Order", ordering="order")
     def order_id_label(self, payment: Payment) -> str:

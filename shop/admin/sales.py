@@ -19,6 +19,7 @@ from unfold.admin import ModelAdmin, StackedInline
 from unfold.decorators import display
 
 from inventory.models import StockItem
+from shop.admin.bulk import Failed, one_by_one, run_in_batches
 from shop.models import Product, Sale, SaleItem
 from shop.sales import lifecycle
 from shop.sales.preheat import CannotPreheat, preheat_sale
@@ -122,20 +123,19 @@ class SaleAdmin(ModelAdmin):
     ) -> None:
         """Run an action on the sales that are in one of the states. The stock of a sale that is over may be loaded for
         the next one."""
-        for sale in queryset.annotate(read_at=Now()):
+
+        def run(sale: Sale) -> str | bool:
             if self.state(sale) not in states:
-                self.message_user(request, f"{sale} was not {done}: it is {self.state(sale)}.", messages.WARNING)
-                continue
+                return f"{sale} was not {done}: it is {self.state(sale)}."
             try:
                 act(sale.pk)
-            except RedisError as error:
-                self.message_user(
-                    request, f"{sale} was not fully {done}. Redis does not answer: {error}", messages.ERROR
-                )
             except CannotPreheat as reason:
-                self.message_user(request, f"{sale} was not {done}. {reason}", messages.WARNING)
-            else:
-                self.message_user(request, f"{sale} is {done}.", messages.SUCCESS)
+                return f"{sale} was not {done}. {reason}"
+            except RedisError as error:
+                raise Failed(f"{sale} was not fully {done}. Redis does not answer: {error}") from error
+            return True
+
+        run_in_batches(self, request, queryset, one_by_one(run), done=done)
 
     @display(description="State", label={"open": "success", "to come": "info"})
     def state(self, sale: Sale) -> str:

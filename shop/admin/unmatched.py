@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from django.contrib import admin, messages
+from django.contrib import admin
 from django.db.models import QuerySet
 from django.http import HttpRequest
 from unfold.decorators import display
 
+from shop.admin.bulk import one_by_one, run_in_batches
 from shop.admin.read_only import ReadOnlyAdmin, to_the_second
 from shop.models import UnmatchedReport
 from shop.orders import unmatched
@@ -45,12 +46,10 @@ class UnmatchedReportAdmin(ReadOnlyAdmin):
 
     @admin.action(permissions=["settle"], description="Mark as settled: the money was sent back or booked by hand")
     def settle(self, request: HttpRequest, queryset: QuerySet[UnmatchedReport]) -> None:
-        for report in queryset:
-            if unmatched.settle(report.pk, by=int(str(request.user.pk))):
-                self.log_change(request, report, "Settled.")
-                self.message_user(request, f"{report} is settled.", messages.SUCCESS)
-            else:
-                self.message_user(request, f"{report} was settled before.", messages.WARNING)
+        def settle(report: UnmatchedReport) -> bool:
+            return unmatched.settle(report.pk, by=int(str(request.user.pk)))
+
+        run_in_batches(self, request, queryset, one_by_one(settle), done="settled")
 
     @display(description="State", label={"open": "danger", "settled": "success"})
     def state(self, report: UnmatchedReport) -> str:

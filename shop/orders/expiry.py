@@ -8,11 +8,11 @@ from datetime import timedelta
 from uuid import UUID
 
 from django.conf import settings
-from django.db import DatabaseError, transaction
+from django.db import DatabaseError
 from django.db.models.functions import Now
 
 from shop.models import Order
-from shop.orders.saving import return_units
+from shop.orders.ending import end_pending
 
 logger = logging.getLogger(__name__)
 
@@ -40,14 +40,7 @@ def expire_unpaid(*, batch: int = 100) -> int:
 
 
 def _expire(ids: Sequence[UUID]) -> int:
-    with transaction.atomic(durable=True):
-        pending = Order.objects.select_for_update(skip_locked=True).filter(pk__in=ids, state=Order.State.PENDING)
-        mine = list(pending.order_by("pk").values_list("pk", flat=True))
-        # Write the stock before the state. An order that is being placed holds the stock row and waits for the
-        # transaction that has changed the order with the same key; in the other order the two would deadlock.
-        return_units(mine)
-        Order.objects.filter(pk__in=mine, state=Order.State.PENDING).update(state=Order.State.EXPIRED)
-    return len(mine)
+    return len(end_pending(ids, Order.State.EXPIRED))
 
 
 def _expire_if_possible(order: UUID) -> int:

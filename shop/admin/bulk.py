@@ -1,0 +1,125 @@
+"""Run an action of the admin on many rows: in batches, for a limited time, with one message at the end."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from django.contrib import messages
+from django.contrib.admin.models import CHANGE, LogEntry
+from django.db.models import QuerySet
+from django.http import HttpRequest
+from unfold.admin import ModelAdmin
+
+BATCH = 100
+"""Rows that are changed together."""
+TIME = 5.0
+"""Seconds after which no further batch is started, so that the request ends before a proxy gives up."""
+SHOWN = 5
+"""Refusals that the message shows."""
+
+
+@dataclass(slots=True)
+class BatchResult:
+    """What became of a batch.
+
+    Args:
+        changed: the rows that were changed.
+        unchanged: rows that had been changed before.
+        refused: a sentence for each row that was not changed.
+        failed: whether a server failed, so that the message is an error.
+    """
+
+    changed: list[Any] = field(default_factory=list)
+    unchanged: int = 0
+    refused: list[str] = field(default_factory=list)
+    failed: bool = False
+
+
+Act = Callable[[Sequence[Any]], BatchResult]
+"""Change a batch of rows."""
+
+
+def run_in_batches(
+    model_admin: ModelAdmin,
+    request: HttpRequest,
+    queryset: QuerySet[Any],
+    act: Act,
+    *,
+    done: str,
+) -> None:
+    """Act on the rows of a queryset, log what was changed, and say in one message what has become of them.
+
+    What is not reached in time is counted in the message. The action has to be safe to repeat.
+
+    Args:
+        act: changes a batch.
+        done: past participle for the message, such as "cancelled".
+    """
+    keys, total, reached = list(queryset.values_list("pk", flat=True)), BatchResult(), 0
+    ends = time.monotonic() + TIME
+    while reached < len(keys) and (reached == 0 or time.monotonic() < ends):
+        batch = keys[reached : reached + BATCH]
+        found = queryset.model._default_manager.in_bulk(batch)
+        result = act([found[key] for key in batch if key in found])
+        if result.changed:
+            LogEntry.objects.log_actions(
+                int(str(request.user.pk)), result.changed, CHANGE, change_message=f"{done.capitalize()}."
+            )
+        total.changed += result.changed
+        total.unchanged += result.unchanged
+        total.refused += result.refused
+        total.failed |= result.failed
+        reached += BATCH
+    left = max(0, len(keys) - reached)
+    level = messages.ERROR if total.failed else messages.WARNING if total.refused or left else messages.SUCCESS
+    if sentences := _sentences(total, left, str(queryset.model._meta.verbose_name_plural), done):
+        model_admin.message_user(request, " ".join(sentences), level)
+
+
+class Failed(Exception):
+    """A server failed while a row was changed. The text is a sentence for the message."""
+
+
+def one_by_one(act: Callable[[Any], str | bool]) -> Act:
+    """Return a function that acts on the rows of a batch one after the other.
+
+    Args:
+        act: changes a row. Returns whether it did, or a sentence that says why it refused. When it raises `Failed`, the
+            other rows are tried all the same.
+    """
+
+    def act_on(batch: Sequence[Any]) -> BatchResult:
+        result = BatchResult()
+        for row in batch:
+            try:
+                answer = act(row)
+            except Failed as failed:
+                answer, result.failed = str(failed), True
+            if isinstance(answer, str):
+                result.refused.append(answer)
+            elif answer:
+                result.changed.append(row)
+            else:
+                result.unchanged += 1
+        return result
+
+    return act_on
+
+
+def _sentences(total: BatchResult, left: int, names: str, done: str) -> list[str]:
+    sentences = []
+    if len(total.changed) == 1:
+        sentences.append(f"{total.changed[0]} is {done}.")
+    elif total.changed:
+        sentences.append(f"{len(total.changed)} {names} are {done}.")
+    if total.unchanged:
+        sentences.append(f"{total.unchanged} {names} had been {done} before.")
+    sentences += total.refused[:SHOWN]
+    if len(total.refused) > SHOWN:
+        sentences.append(f"{len(total.refused) - SHOWN} more {names} were not {done}.")
+    if left:
+        sentences.append(f"{left} {names} are left: repeat the action to go on.")
+    return sentences

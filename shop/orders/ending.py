@@ -1,0 +1,32 @@
+"""End many pending orders at once: they expire, or an operator cancels them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from uuid import UUID
+
+from django.db import transaction
+
+from shop.models import Order
+from shop.orders.saving import return_units
+
+
+def end_pending(orders: Sequence[UUID], state: Order.State) -> list[UUID]:
+    """End those of the orders that are pending, and return their units and allowances, in one transaction.
+
+    Orders that another transaction has locked are skipped: it is changing them.
+
+    Args:
+        state: the new state.
+
+    Returns:
+        The ids of the orders that were ended.
+    """
+    with transaction.atomic(durable=True):
+        pending = Order.objects.select_for_update(skip_locked=True).filter(pk__in=orders, state=Order.State.PENDING)
+        mine = list(pending.order_by("pk").values_list("pk", flat=True))
+        # Write the stock before the state. An order that is being placed holds the stock row and waits for the
+        # transaction that has changed the order with the same key; in the other order the two would deadlock.
+        return_units(mine)
+        Order.objects.filter(pk__in=mine, state=Order.State.PENDING).update(state=state)
+    return mine

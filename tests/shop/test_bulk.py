@@ -1,0 +1,124 @@
+"""Actions of the admin on many rows: in batches, safe to repeat, with one message."""
+
+from __future__ import annotations
+
+import re
+from functools import partial
+from typing import Any
+
+import pytest
+from django.contrib.admin.models import LogEntry
+from django.db import connection
+from django.test import Client
+from django.test.utils import CaptureQueriesContext
+
+from inventory.models import StockItem
+from shop.admin import bulk
+from shop.models import Order, Payment, Refund, Sale, UnmatchedReport
+from shop.orders import payments, unmatched
+from shop.orders.ending import end_pending
+from tests.factories import OnSale, at_once, on_sale, orders_in
+from tests.shop.conftest import assert_conserved, buy, on_hand, taken
+from tests.shop.test_admin import ORDERS, PAYMENTS, SALES, UNMATCHED, many_orders
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("redis")]
+
+
+def run_on_all(client: Client, path: str, action: str) -> list[str]:
+    """Run an action on all rows of a list, and return the messages on the next page."""
+    first = client.get(path).context["cl"].result_list[0].pk
+    form = {"action": action, "_selected_action": [str(first)], "index": "0", "select_across": "1"}
+    response = client.post(path, form, follow=True)
+    assert response.status_code == 200
+    return [str(message) for message in response.context["messages"]]
+
+
+def pending(count: int) -> OnSale:
+    offer = on_sale({"a": 1000}, strategy="lua")
+    many_orders(offer, "a", count)
+    return offer
+
+
+def test_many_orders_are_cancelled_in_batches_with_one_message(admin_client: Client) -> None:
+    pending(300)
+    with CaptureQueriesContext(connection) as queries:
+        assert run_on_all(admin_client, ORDERS, "cancel") == ["300 orders are cancelled."]
+    # In the way of one order at a time there were more than ten statements each.
+    assert len(queries) < 100
+    assert (orders_in("cancelled"), on_hand()[0], LogEntry.objects.count()) == (300, 1000, 300)
+    assert run_on_all(admin_client, ORDERS, "cancel") == ["300 orders had been cancelled before."]
+    assert (on_hand()[0], LogEntry.objects.count()) == (1000, 300)
+    assert_conserved()
+
+
+def test_what_is_not_reached_in_time_is_counted_and_done_by_repeating(
+    admin_client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bulk, "TIME", 0.0)
+    pending(250)
+    said = [run_on_all(admin_client, f"{ORDERS}?state__exact=pending", "cancel") for _ in range(3)]
+    assert said == [
+        ["100 orders are cancelled. 150 orders are left: repeat the action to go on."],
+        ["100 orders are cancelled. 50 orders are left: repeat the action to go on."],
+        ["50 orders are cancelled."],
+    ]
+    assert (orders_in("cancelled"), on_hand()[0]) == (250, 1000)
+
+
+def test_a_message_shows_a_few_refusals_and_counts_the_others(admin_client: Client) -> None:
+    pending(9)
+    Order.objects.filter(pk__in=Order.objects.order_by("pk")[:8].values("pk")).update(state="paid")
+    (message,) = run_on_all(admin_client, ORDERS, "cancel")
+    assert message.count("was not cancelled: The order is paid.") == bulk.SHOWN
+    assert re.match(r"\S+ is cancelled\. ", message)
+    assert message.endswith(" 3 more orders were not cancelled.")
+
+
+def test_an_order_that_cannot_be_cancelled_does_not_stop_others(admin_client: Client) -> None:
+    offer = on_sale({"a": 5, "b": 5})
+    stuck = buy(offer, a=3).order.pk
+    buy(offer, b=1)
+    StockItem.objects.filter(sku="a").update(received=2)  # three units cannot be returned now
+    (message,) = run_on_all(admin_client, ORDERS, "cancel")
+    assert f"{stuck} was not cancelled. Try again. Postgres reports:" in message
+    assert dict(Order.objects.values_list("items__product", "state")) == {"a": "pending", "b": "cancelled"}
+    assert on_hand("b")[0] == 5
+
+
+def test_batches_at_once_return_units_once(customer: int) -> None:
+    offer = on_sale({"a": 40})
+    orders = [buy(offer, customer, a=1).order.pk for _ in range(20)]
+    ended = at_once(*[partial(end_pending, orders, Order.State.CANCELLED)] * 4)
+    assert sorted(order for batch in ended for order in batch) == sorted(orders)  # type: ignore[union-attr]
+    assert (on_hand()[0], taken()) == (40, {"a": 0})
+    assert_conserved()
+
+
+@pytest.mark.parametrize("action", ["refund_orders", "refund", "settle", "preheat", "close"])
+def test_every_action_leaves_one_message(admin_client: Client, action: str) -> None:
+    path, names, done = {
+        "refund_orders": (ORDERS, "orders", "refunded"),
+        "refund": (PAYMENTS, "payments", "marked as refunded"),
+        "settle": (UNMATCHED, "unmatched reports", "settled"),
+        "preheat": (SALES, "sales", "preheated"),
+        "close": (SALES, "sales", "closed"),
+    }[action]
+    for number in range(7):
+        offer = on_sale({f"s{number}": 3})
+        order = buy(offer, **{f"s{number}": 1}).order
+        for reference in (f"pay_{number}", f"again_{number}") if action == "refund" else (f"pay_{number}",):
+            payments.receive_payment(reference, order=order.pk, amount=order.total)
+        unmatched.record(str(number), "no such order")
+    if action == "refund":
+        Payment.objects.filter(outcome="paid").delete()
+    assert run_on_all(admin_client, path, action) == [f"7 {names} are {done}."]
+    changed: Any = {
+        "refund_orders": Order.objects.filter(state="refunded"),
+        "refund": Refund.objects.exclude(sent_at=None),
+        "settle": UnmatchedReport.objects.exclude(settled_at=None),
+        "preheat": Sale.objects.exclude(preheated_at=None),
+        "close": Sale.objects.exclude(unloaded_at=None),
+    }[action]
+    assert changed.count() == 7
+    assert len(run_on_all(admin_client, path, action)) == 1
+    assert changed.count() == 7
