@@ -24,6 +24,10 @@ class ShopNotFound(Exception):
     """No shop answers at the target address."""
 
 
+BURST_TITLE = "Burst: "
+"""Beginning of the names of the sales of bursts."""
+
+
 def require_shop(host: str | None) -> None:
     """Return when a web server answers at `host`, even with an error: buyers retry when a shop is in trouble.
 
@@ -91,7 +95,7 @@ def prepare(
     else:
         registry.get(strategy)
     name = f"burst-{uuid.uuid4().hex[:10]}"
-    title = f"Burst: {rung}, on the lab's own tables" if rung else f"Burst: {strategy}"
+    title = BURST_TITLE + (f"{rung}, on the lab's own tables" if rung else strategy)
     names = [name] if skus == 1 else [f"{name}-{number}" for number in range(1, skus + 1)]
     products = {sku: Product.objects.create(sku=sku, name=title) for sku in names}
     now = timezone.now()

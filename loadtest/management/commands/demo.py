@@ -9,10 +9,11 @@ from typing import Any
 
 from django.core.management import call_command
 from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.utils import timezone
 from rich.console import Console
 
 from loadtest.arguments import positive
-from loadtest.demo import PROGRESSION, run_progression, welcome
+from loadtest.demo import PROGRESSION, pay_orders, run_progression, welcome
 from loadtest.local_shop import LocalShop
 from loadtest.rush import RushError
 from loadtest.verdict import holds
@@ -40,7 +41,9 @@ class Command(BaseCommand):
                     shop = running.enter_context(LocalShop(port=options["port"], lab=True, background=True))
                     call_command("sample", password=password, stdout=StringIO())
                 console.print(*map(line_of, shop.statuses), sep="\n", style="dim", soft_wrap=True, highlight=False)
+                began = timezone.now()
                 verdicts = run_progression(shop.url, console)
+                pay_orders(began)
                 if not options["once"]:
                     console.print(welcome(shop.url, password), soft_wrap=True, highlight=False)
                     shop.wait()
