@@ -1,0 +1,67 @@
+"""Migrations keep what earlier versions have stored."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import timedelta
+from decimal import Decimal
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from django.db import connection
+from django.db.migrations.executor import MigrationExecutor
+from django.utils import timezone
+
+from shop.models import Order, OrderItem, Payment, Refund, Sale
+from tests.factories import new_customer
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("redis")]
+
+BEFORE = "0005_plain_help_texts"
+
+
+@pytest.fixture
+def earlier() -> Iterator[Any]:
+    """The models before names, currencies and refunds were kept. The newest tables come back at the end."""
+    executor = MigrationExecutor(connection)
+    newest = [node for node in executor.loader.graph.leaf_nodes() if node[0] == "shop"]
+    executor.migrate([("shop", BEFORE)])
+    try:
+        yield executor.loader.project_state([("shop", BEFORE)]).apps
+    finally:
+        MigrationExecutor(connection).migrate(newest)
+
+
+def test_orders_keep_names_currency_and_refunds(earlier: Any) -> None:
+    sale_model, order_model, payment_model = (earlier.get_model("shop", name) for name in ("Sale", "Order", "Payment"))
+    now, customer, operator = timezone.now(), new_customer(), new_customer()
+    product = earlier.get_model("shop", "Product").objects.create(sku="a", name="Old name")
+    sale = sale_model.objects.create(name="A sale", opens_at=now, closes_at=now + timedelta(hours=1))
+    same = {"customer_id": customer, "sale": sale, "created_at": now, "payable_from": now}
+    item_model = earlier.get_model("shop", "OrderItem")
+    orders = {}
+    for key, price in (("free", 0), ("pending", 5), ("paid", 5)):
+        orders[key] = order_model.objects.create(id=uuid4(), key=key, **same)
+        item_model.objects.create(order=orders[key], product=product, quantity=2, price=price)
+    order_model.objects.filter(key="paid").update(state="paid")
+    payment_model.objects.create(reference="one", order=orders["paid"], amount=10, outcome="paid")
+    payment_model.objects.create(reference="two", order=orders["paid"], amount=10, outcome="refund_due", note="Again.")
+    payment_model.objects.create(
+        reference="three",
+        order=orders["paid"],
+        amount=10,
+        outcome="refund_due",
+        refunded_at=now,
+        refunded_by_id=operator,
+    )
+
+    executor = MigrationExecutor(connection)
+    executor.migrate([node for node in executor.loader.graph.leaf_nodes() if node[0] == "shop"])
+
+    assert set(OrderItem.objects.values_list("name", "returned")) == {("Old name", 0)}
+    assert dict(Order.objects.values_list("key", "state")) == {"free": "paid", "pending": "pending", "paid": "paid"}
+    for model in (Sale, Order, Payment):
+        assert set(model._default_manager.values_list("currency", flat=True)) == {"EUR"}
+    refunds = Refund.objects.order_by("pk").values_list("payment__reference", "amount", "note", "sent_at", "sent_by")
+    assert list(refunds) == [("two", Decimal(10), "Again.", None, None), ("three", Decimal(10), "", now, operator)]
