@@ -62,7 +62,7 @@ def run_in_batches(
     ends = time.monotonic() + TIME
     while reached < len(keys) and (reached == 0 or time.monotonic() < ends):
         batch = keys[reached : reached + BATCH]
-        found = queryset.model._default_manager.in_bulk(batch)
+        found = model_admin.get_queryset(request).in_bulk(batch)
         result = act([found[key] for key in batch if key in found])
         if result.changed:
             LogEntry.objects.log_actions(
