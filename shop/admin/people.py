@@ -10,9 +10,10 @@ from typing import Any
 
 from django.contrib import admin, messages
 from django.contrib.auth import admin as auth
+from django.contrib.auth import authenticate
 from django.contrib.auth.models import Group, User
 from django.db.models import QuerySet
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponse
 from unfold.admin import ModelAdmin
 from unfold.forms import AdminPasswordChangeForm, UserChangeForm, UserCreationForm
 
@@ -21,6 +22,18 @@ from shop.accounts.tokens import sign_out_everywhere
 POWERS = ("is_staff", "is_superuser", "groups", "user_permissions")
 
 admin.site.unregister([User, Group])
+
+
+def change_own_password(request: HttpRequest) -> HttpResponse:
+    """Change the password of the caller. A wrong old password is a guess, as at the log-in.
+
+    Raises:
+        TooManyGuesses, HashingBusy: nothing was changed.
+    """
+    if request.method == "POST":
+        old = request.POST.get("old_password", "")
+        authenticate(request, username=request.user.get_username(), password=old)
+    return admin.site.password_change(request)
 
 
 def may_change_powers(request: HttpRequest) -> bool:

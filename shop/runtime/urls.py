@@ -7,6 +7,7 @@ from django.urls import include, path
 from django.views.generic import RedirectView
 
 from locking.contrib.django.admin import held_locks, release_by_force
+from shop.admin.people import change_own_password
 from shop.api.error_pages import not_found
 from shop.api.health import Ready, Started
 
@@ -18,6 +19,7 @@ urlpatterns = [
     path("health/started/", Started.as_view(), name="health-started"),
     path("admin/locks/", admin.site.admin_view(held_locks), name="admin_locks"),
     path("admin/locks/release/", admin.site.admin_view(release_by_force), name="admin_lock_release"),
+    path("admin/password_change/", admin.site.admin_view(change_own_password), name="password_change"),
     # Switch off unfold's search. No page offers it, and it fails with an odd page number and without Redis.
     path("admin/search/", admin.site.admin_view(not_found), {"exception": Http404()}),
     path("admin", RedirectView.as_view(pattern_name="admin:index")),

@@ -60,6 +60,23 @@ def test_an_account_has_ten_guesses(user: User, settings: Any, door: str) -> Non
     assert log_in("bob", PASSWORD).status_code == right
 
 
+def test_the_old_password_is_guessed_no_more_often(user: User, settings: Any) -> None:
+    """Whoever finds a browser that is logged in cannot guess the password on the page that changes it."""
+    settings.GUESSES_PER_ACCOUNT = 2
+    client = Client(raise_request_exception=False)
+    client.force_login(user)
+
+    def change(old: str) -> Any:
+        form = {"old_password": old, "new_password1": "a new one 2026", "new_password2": "a new one 2026"}
+        return client.post("/admin/password_change/", form)
+
+    assert [change(str(guess)).status_code for guess in range(3)] == [200, 200, 429]
+    assert change(PASSWORD).status_code == 429
+    settings.GUESSES_PER_ACCOUNT = 3
+    assert change(PASSWORD).status_code == 302
+    assert client.get("/admin/").status_code == 200
+
+
 def test_the_doors_count_together(user: User, settings: Any) -> None:
     settings.GUESSES_PER_ACCOUNT = 2
     by_token("ada", "1")
