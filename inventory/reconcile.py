@@ -11,12 +11,12 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-import redis
-from django.db import InterfaceError, OperationalError, connection, transaction
+from django.db import connection, transaction
 
 from inventory import stock
 from inventory.counters.whole import Counters, Reservation
 from inventory.models import StockItem
+from inventory.outages import is_away
 from inventory.queue.entries import parse_buyer
 from inventory.requests import Reject, Saved, Taken
 from inventory.strategies import registry
@@ -94,7 +94,7 @@ class Failures:
         try:
             yield
         except Exception as error:
-            if one_of_many and _is_away(error):
+            if one_of_many and is_away(error):
                 raise
             self.found.append((part, error))
             connection.close_if_unusable_or_obsolete()  # The next part needs a connection that works.
@@ -109,13 +109,6 @@ class Failures:
             logger.error("Not reconciled: %s%s. The others were. %s", ", ".join(names[:3]), more, message)
         if self.found:
             raise self.found[0][1]
-
-
-def _is_away(error: Exception) -> bool:
-    """Return whether a server did not answer at all. An answer that it cannot do something is another error."""
-    if isinstance(error, (OperationalError, InterfaceError)):
-        return getattr(error.__cause__, "sqlstate", None) is None
-    return isinstance(error, (redis.ConnectionError, redis.TimeoutError))
 
 
 def _recount_reserved_units(counters: Counters) -> Iterator[Repair]:

@@ -13,6 +13,7 @@ from django_redis import get_redis_connection
 from redis import Redis
 
 from inventory import sold_out
+from inventory.outages import outages
 from inventory.strategies import registry
 from locking import LeaseLost, LockTimeout
 from servers import Servers
@@ -70,6 +71,7 @@ def redis(servers: Servers) -> Redis:
     client.flushall()
     offers.cache.clear()
     sold_out.forget()
+    outages._failing.clear()
     for name in ("lua", "segmented-redis"):
         registry.get(name).unended.clear()  # type: ignore[attr-defined] - what an earlier test could not tell its Redis
     return client

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from datetime import timedelta
 from uuid import UUID
@@ -11,10 +10,9 @@ from django.conf import settings
 from django.db import DatabaseError
 from django.db.models.functions import Now
 
+from inventory.outages import is_away, outages
 from shop.models import Order
 from shop.orders.ending import end_pending
-
-logger = logging.getLogger(__name__)
 
 
 def expire_unpaid(*, batch: int = 100) -> int:
@@ -25,6 +23,9 @@ def expire_unpaid(*, batch: int = 100) -> int:
 
     Returns:
         The number of orders that expired.
+
+    Raises:
+        django.db.Error: Postgres does not answer.
     """
     due = Now() - timedelta(seconds=settings.ORDER_TTL)
     unpaid = Order.objects.filter(state=Order.State.PENDING, payable_from__lte=due).order_by("pk")
@@ -33,7 +34,9 @@ def expire_unpaid(*, batch: int = 100) -> int:
         last = ids[-1]
         try:
             total += _expire(ids)
-        except DatabaseError:
+        except DatabaseError as error:
+            if is_away(error):
+                raise
             # One order whose units cannot be returned must not keep the others from expiring.
             total += sum(_expire_if_possible(order) for order in ids)
     return total
@@ -46,6 +49,8 @@ def _expire(ids: Sequence[UUID]) -> int:
 def _expire_if_possible(order: UUID) -> int:
     try:
         return _expire([order])
-    except DatabaseError:
-        logger.exception("Order %s cannot be expired; its units stay sold.", order)
+    except DatabaseError as error:
+        if is_away(error):
+            raise
+        outages.failed(f"To expire order {order}, whose units stay sold,", error)
         return 0

@@ -1,6 +1,8 @@
 """Celery tasks. Their work is read from the tables and the queue, so a lost or repeated task does no harm."""
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from celery import shared_task
@@ -9,6 +11,7 @@ from django.db import Error
 from kombu.exceptions import KombuError, OperationalError
 from redis import RedisError
 
+from inventory.outages import outages
 from shop.orders.expiry import expire_unpaid
 from shop.orders.queued import SHIFT, save_queued
 from shop.reconcile import reconcile_and_audit
@@ -16,23 +19,50 @@ from shop.sales import lifecycle
 
 logger = logging.getLogger(__name__)
 
+BROKER_ERRORS = (KombuError, OperationalError, OSError, RedisError)
+"""Errors of sending a task."""
+
+
+@contextmanager
+def outages_logged(work: str) -> Iterator[None]:
+    """Log when the work of a task begins to fail because of a server, and when it is done again. Beat tries it again.
+
+    Otherwise Celery would log a traceback for every try.
+    """
+    try:
+        yield
+    except (Error, RedisError) as error:
+        outages.failed(work, error)
+    else:
+        outages.worked(work)
+
 
 @shared_task
 def expire_unpaid_orders() -> int:
     """Expire orders that were not paid in time, and return their units."""
-    return expire_unpaid()
+    with outages_logged("To expire unpaid orders"):
+        return expire_unpaid()
+    return 0
 
 
 @shared_task
 def advance_sales() -> None:
     """Preheat sales that open soon, and unload those that are over."""
-    lifecycle.advance()
+    with outages_logged("To advance sales"):
+        lifecycle.advance()
 
 
-@shared_task(autoretry_for=(Error, RedisError), default_retry_delay=1, max_retries=8)
-def save_queued_orders() -> int:
+@shared_task(bind=True, max_retries=8)
+def save_queued_orders(self: Any) -> int:
     """Save queued orders. Beat also starts this task, for orders whose wake-up was lost."""
-    return save_queued(shift=SHIFT)
+    try:
+        with outages_logged("To save queued orders"):
+            return save_queued(shift=SHIFT)
+        if self.request.retries < self.max_retries:
+            self.retry(countdown=1)
+    except BROKER_ERRORS:
+        pass  # Redis is away, which is also the broker. Beat starts the task when it is back.
+    return 0
 
 
 @shared_task
@@ -41,7 +71,9 @@ def reconcile() -> int:
 
     Repairs and the results of the audits are logged.
     """
-    return len(reconcile_and_audit().repairs)
+    with outages_logged("To reconcile"):
+        return len(reconcile_and_audit().repairs)
+    return 0
 
 
 @worker_ready.connect
@@ -54,5 +86,5 @@ def wake_worker(**_: Any) -> None:
     """Tell Celery that orders are queued. If that fails, beat starts the task within seconds."""
     try:
         save_queued_orders.apply_async(retry=False, expires=10)
-    except (KombuError, OperationalError, OSError) as error:
+    except BROKER_ERRORS as error:
         logger.warning("No worker was woken for queued orders; beat will start one. %s", error)

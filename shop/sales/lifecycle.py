@@ -15,6 +15,7 @@ from redis import RedisError
 
 from inventory import stock
 from inventory.errors import UnknownStrategy
+from inventory.outages import outages
 from inventory.strategies import registry
 from shop.models import Product, Sale, SaleItem
 from shop.sales import offers
@@ -73,9 +74,12 @@ def _unload(sale: Sale) -> None:
 
 @contextmanager
 def _errors_logged(sale: Sale) -> Iterator[None]:
+    work = f"To preheat or unload sale {sale.pk}"
     try:
         yield
     except CannotPreheat as reason:
         logger.info("%s", reason)
-    except (RedisError, DatabaseError, UnknownStrategy):
-        logger.exception("Sale %s was not preheated or unloaded. The next run tries again.", sale.pk)
+    except (RedisError, DatabaseError, UnknownStrategy) as error:
+        outages.failed(work, error)
+    else:
+        outages.worked(work)

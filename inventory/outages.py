@@ -1,0 +1,49 @@
+"""Servers that are away: what tells it, and a log that has one line when that begins and one when it ends."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+
+import redis
+from django.db import InterfaceError, OperationalError
+
+logger = logging.getLogger(__name__)
+
+
+def is_away(error: Exception) -> bool:
+    """Return whether a server did not answer at all. An answer that it cannot do something is another error."""
+    if isinstance(error, (OperationalError, InterfaceError)):
+        state = getattr(error.__cause__, "sqlstate", None)
+        return state is None or state.startswith("57P")  # the server is ended, or has just been started
+    return isinstance(error, (redis.ConnectionError, redis.TimeoutError))
+
+
+class Outages:
+    """The work that fails now, in one process. Work is tried again every few seconds; not every try is worth a line."""
+
+    def __init__(self) -> None:
+        self._mutex = threading.Lock()
+        self._failing: dict[str, tuple[float, int]] = {}
+
+    def failed(self, work: str, error: Exception) -> None:
+        """Log that some work fails, unless it has failed at its last try, too."""
+        with self._mutex:
+            since, count = self._failing.get(work, (time.monotonic(), 0))
+            self._failing[work] = (since, count + 1)
+        if not count:
+            logger.error("%s fails, and is tried again. Further failures are counted. %r", work, error)
+
+    def worked(self, work: str) -> None:
+        """Log that some work is done again, with the number of failures before, if there were any."""
+        if not self._failing:
+            return
+        with self._mutex:
+            since, count = self._failing.pop(work, (0.0, 0))
+        if count:
+            logger.warning("%s works again, after %d failures in %.0f s.", work, count, time.monotonic() - since)
+
+
+outages = Outages()
+"""Those of this process."""

@@ -1,0 +1,110 @@
+"""While a server is away, work that is tried again and again logs one line when that begins and one when it ends."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from shop.orders import expiry
+from shop.orders.expiry import expire_unpaid
+from shop.runtime import tasks
+from tests.factories import on_sale
+from tests.shop.conftest import Gone, buy, make_due
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("redis")]
+
+TASKS = {
+    "To save queued orders": tasks.save_queued_orders,
+    "To expire unpaid orders": tasks.expire_unpaid_orders,
+    "To advance sales": tasks.advance_sales,
+    "To reconcile": tasks.reconcile,
+}
+
+
+def run(task: Any) -> None:
+    """Run a task as a worker does, for the last time that it is tried."""
+    assert task.apply(retries=task.max_retries).successful()
+
+
+def lines(caplog: pytest.LogCaptureFixture, work: str) -> list[str]:
+    """Return the lines about some work, without their reasons. No line has a traceback."""
+    assert not any(record.exc_info for record in caplog.records)
+    return [record.message.partition(" is tried")[0] for record in caplog.records if record.message.startswith(work)]
+
+
+def fails_and_works_again(work: str, failures: int) -> list[str]:
+    return [f"{work} fails, and", f"{work} works again, after {failures} failures in 0 s."]
+
+
+@pytest.mark.parametrize("work", ["To save queued orders", "To reconcile"])
+def test_without_redis_a_task_logs_one_line(redis_gone: Gone, caplog: pytest.LogCaptureFixture, work: str) -> None:
+    on_sale({"a": 3}, strategy="lua-queue")
+    with redis_gone():
+        for _ in range(4):
+            run(TASKS[work])
+    run(TASKS[work])
+    assert lines(caplog, work) == fails_and_works_again(work, 4)
+
+
+def test_with_a_full_redis_a_task_logs_one_line(full: Gone, caplog: pytest.LogCaptureFixture) -> None:
+    with full():
+        for _ in range(4):
+            run(tasks.save_queued_orders)
+    run(tasks.save_queued_orders)
+    assert lines(caplog, "To save") == fails_and_works_again("To save queued orders", 4)
+
+
+def test_without_redis_a_sale_that_cannot_be_preheated_logs_one_line(
+    redis_gone: Gone, caplog: pytest.LogCaptureFixture
+) -> None:
+    offer = on_sale({"a": 3}, strategy="lua", preheat=False)
+    with redis_gone():
+        for _ in range(4):
+            run(tasks.advance_sales)
+    run(tasks.advance_sales)
+    work = f"To preheat or unload sale {offer.sale}"
+    assert lines(caplog, work) == fails_and_works_again(work, 4)
+
+
+@pytest.mark.parametrize("work", TASKS)
+def test_without_postgres_a_task_logs_one_line(
+    postgres_gone: Gone, caplog: pytest.LogCaptureFixture, work: str
+) -> None:
+    buy(on_sale({"a": 3}, strategy="lua-queue"), a=1)
+    with postgres_gone():
+        for _ in range(4):
+            run(TASKS[work])
+    run(TASKS[work])
+    assert lines(caplog, work) == fails_and_works_again(work, 4)
+
+
+def test_saving_is_tried_again_before_beat_comes(postgres_gone: Gone, caplog: pytest.LogCaptureFixture) -> None:
+    buy(on_sale({"a": 3}, strategy="lua-queue"), a=1)
+    with postgres_gone():
+        tasks.save_queued_orders.apply()
+    run(tasks.save_queued_orders)
+    assert lines(caplog, "To save") == fails_and_works_again("To save queued orders", 9)
+
+
+def test_while_postgres_is_away_orders_are_not_tried_one_by_one(
+    postgres_gone: Gone, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    offer = on_sale({"a": 30})
+    for _ in range(10):
+        buy(offer, a=1)
+    make_due()
+    expire = expiry._expire
+    tried = []
+
+    def away(ids: Any) -> int:
+        tried.append(len(ids))
+        with postgres_gone():
+            return expire(ids)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(expiry, "_expire", away)
+        run(tasks.expire_unpaid_orders)
+    assert tried == [10]
+    assert lines(caplog, "To expire") == ["To expire unpaid orders fails, and"]
+    assert expire_unpaid() == 10
