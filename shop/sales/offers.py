@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,6 +16,7 @@ from django.db.models.functions import Now
 
 from inventory.batching import Batcher
 from inventory.caching import Cache
+from shop import limits
 from shop.clock import Clock
 from shop.models import Sale
 
@@ -62,15 +64,75 @@ cache: Cache[int, Offer] = Cache()
 """Offers by sale id."""
 
 _readers: Batcher[int, Offer | None] = Batcher()
+OUTAGE = 60.0
+"""Seconds for which an offer is used after its time to live, while Postgres does not answer."""
+
+
+class Outage:
+    """Whether Postgres answered this process when it was last asked.
+
+    While it does not, one caller at a time asks again: each may have to wait until a connection gives up.
+    """
+
+    RETRY = 1.0
+    """Seconds between the end of one attempt and the next."""
+
+    def __init__(self) -> None:
+        self._mutex = threading.Lock()
+        self._ask_at: float | None = None
+
+    def begin(self) -> None:
+        self._ask_at = time.monotonic() + self.RETRY
+
+    def end(self) -> None:
+        self._ask_at = None
+
+    def is_another_callers(self) -> bool:
+        """Return whether Postgres is away and the caller need not ask it again now."""
+        if self._ask_at is None:
+            return False
+        with self._mutex:
+            now = time.monotonic()
+            if self._ask_at is None or now >= self._ask_at:
+                # Others ask if this caller has not come back by then.
+                self._ask_at = now + limits.REQUEST
+                return False
+            return True
+
+
+outage = Outage()
+"""Of this process."""
 
 
 def get(sale: int) -> Offer | None:
     """Return the offer of a sale, at most `OFFER_TTL` seconds old; None when there is no such sale.
 
+    While Postgres does not answer, an older offer is used, so that a strategy that needs only Redis goes on. Whoever
+    saves the order checks it again.
+
     Raises:
-        DatabaseError: Postgres does not answer, and no offer that young is cached.
+        DatabaseError: Postgres does not answer, and no offer is cached that was current `OUTAGE` seconds ago.
     """
-    return cache.get_or_load(sale, read, ttl=settings.OFFER_TTL, stale_if=DatabaseError)
+    entry = cache.get(sale)
+    old = entry.value if time.monotonic() < entry.expires_at + OUTAGE else None
+    if old is not None and outage.is_another_callers():
+        return old
+    try:
+        return cache.get_or_load(sale, _read_noting_outage, ttl=settings.OFFER_TTL, stale_if=DatabaseError)
+    except DatabaseError:
+        if old is None:
+            raise
+        return old
+
+
+def _read_noting_outage(sale: int) -> Offer | None:
+    try:
+        offer = read(sale)
+    except DatabaseError:
+        outage.begin()
+        raise
+    outage.end()
+    return offer
 
 
 def get_newest(sale: int) -> Offer | None:

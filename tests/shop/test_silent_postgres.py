@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 
 import psycopg
@@ -11,8 +13,10 @@ import pytest
 from django.conf import settings
 from django.db import connection
 
+from loadtest.tokens import access_token
 from shop import limits
 from shop.runtime.postgres import BoundedConnection
+from tests.factories import new_customer, on_sale
 from tests.locking.proxy import Proxy
 from tests.shop.web_server import ask, connect, received, web_server
 from tests.waiting import wait_for
@@ -36,9 +40,10 @@ def url(proxy: Proxy) -> str:
 def test_requests_end_while_postgres_is_silent_and_succeed_after_it(proxy: Proxy) -> None:
     """Three times as many requests as threads: `received` fails after 30 s, but the shop gives up before."""
     request = b"GET /api/sales/ HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
-    with web_server(DATABASE_URL=url(proxy)) as (port, _), ExitStack() as clients:
+    with web_server(DATABASE_URL=url(proxy), WEB_PROCESSES="1") as (port, _), ExitStack() as clients:
+        assert ask(port, "GET", "/api/sales/")[0] == 200, "now the pool has its connections"
         proxy.hang()
-        amount = 3 * settings.WEB_PROCESSES * settings.WEB_THREADS
+        amount = 3 * settings.WEB_THREADS
         waiting = [clients.enter_context(connect(port, request)) for _ in range(amount)]
         assert {received(client)[:12] for client in waiting} == {b"HTTP/1.1 503"}
         proxy.restore()
@@ -72,3 +77,23 @@ def test_every_connection_notices_a_server_that_is_gone() -> None:
     assert wanted["connect_timeout"] == limits.POSTGRES_CONNECT
     assert wanted["tcp_user_timeout"] == limits.POSTGRES_SILENCE * 1000
     assert wanted["keepalives"] == 1
+
+
+def test_queued_orders_go_on_while_postgres_is_silent(proxy: Proxy) -> None:
+    """They need Redis alone. The first ones wait until a connection gives up; then one caller at a time asks again."""
+    offer = on_sale({"a": 100}, strategy="lua-queue")
+    body = json.dumps({"sale": offer.sale, "items": [{"product": offer.products["a"], "quantity": 1}]})
+    headers = {"Content_Type": "application/json", "Idempotency_Key": "one"}
+    tokens = [f"Bearer {access_token(new_customer())}" for _ in range(61)]
+
+    def place(token: str) -> int:
+        return ask(port, "POST", "/api/orders/", body, Authorization=token, **headers)[0]
+
+    with (
+        web_server(DATABASE_URL=url(proxy), WEB_PROCESSES="1", OFFER_TTL="0") as (port, _),
+        ThreadPoolExecutor(20) as customers,
+    ):
+        assert place(tokens[0]) == 202
+        proxy.hang()
+        assert set(customers.map(place, tokens[1:])) == {202}
+        proxy.restore()

@@ -1,0 +1,84 @@
+"""Offers while Postgres does not answer: how old they may be, and who asks again."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+from django.db import OperationalError
+
+from inventory import caching
+from shop.sales import offers
+from tests.factories import on_sale
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("redis")]
+
+
+class Clock:
+    """A monotonic clock that the test moves."""
+
+    now = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    for module in (caching, offers):
+        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=clock.monotonic))
+    monkeypatch.setattr(offers, "cache", caching.Cache())
+    monkeypatch.setattr(offers, "outage", offers.Outage())
+    return clock
+
+
+def test_an_offer_is_used_for_a_minute_and_not_longer(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    sale = on_sale({"a": 1}).sale
+    known = offers.get(sale)
+    monkeypatch.setattr(offers, "read", away)
+    clock.now += 1 + offers.OUTAGE - 0.1
+    assert offers.get(sale) is known
+    clock.now += 0.1
+    with pytest.raises(OperationalError):
+        offers.get(sale)
+
+
+def test_one_caller_asks_again_after_a_second(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    sale = on_sale({"a": 1}).sale
+    offers.get(sale)
+    asked: list[int] = []
+
+    def away_while_others_ask(sale: int) -> None:
+        asked.append(sale)
+        if len(asked) == 2:
+            assert offers.get(sale) is not None, "another caller does not ask while this one waits"
+        away(sale)
+
+    monkeypatch.setattr(offers, "read", away_while_others_ask)
+    clock.now += 2
+    for _ in range(5):
+        assert offers.get(sale) is not None
+    assert len(asked) == 1
+    clock.now += offers.Outage.RETRY
+    for _ in range(5):
+        assert offers.get(sale) is not None
+    assert len(asked) == 2
+
+
+def test_with_an_answer_offers_are_as_young_as_before(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    sale = on_sale({"a": 1}).sale
+    known = offers.get(sale)
+    with monkeypatch.context() as silenced:
+        silenced.setattr(offers, "read", away)
+        clock.now += 2
+        assert offers.get(sale) is known
+    clock.now += offers.Outage.RETRY
+    newer = offers.get(sale)
+    assert newer is not known
+    clock.now += 1
+    assert offers.get(sale) is not newer
+
+
+def away(sale: int) -> None:
+    raise OperationalError("no answer")
