@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -297,3 +298,14 @@ def slow_clients(port: int, amount: int) -> Iterator[None]:
     finally:
         over.set()
         thread.join()
+
+
+def test_clients_that_do_not_read_their_answer_hold_no_thread(port: int) -> None:
+    page = "/static/drf_spectacular_sidecar/swagger-ui-dist/swagger-ui-bundle.js"
+    with ExitStack() as clients:
+        for _ in range(100):
+            client = clients.enter_context(socket.socket())
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            client.connect(("127.0.0.1", port))
+            client.sendall(f"GET {page} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+        assert ask(port, "GET", page)[0] == 200
