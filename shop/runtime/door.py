@@ -92,13 +92,14 @@ class Door:
 
     def _enter(self, scope: Any, proto: Any, body: bytes) -> None:
         deadline = time.monotonic() + limits.REQUEST
-        self._deadlines[proto] = (deadline, partial(self._give_up, scope, proto))
+        self._deadlines[proto] = (deadline, partial(self._give_up, scope, proto, problems.BUSY))
         self._whole.put((scope, proto, body, deadline))
 
     def _work(self) -> None:
         while True:
             scope, proto, body, deadline = self._whole.get()
             if time.monotonic() < deadline:
+                self._deadlines[proto] = (deadline, partial(self._give_up, scope, proto, problems.UNAVAILABLE))
                 try:
                     self._answer(scope, proto, body)
                 except Exception:
@@ -122,9 +123,9 @@ class Door:
         finally:
             response.close()
 
-    def _give_up(self, scope: Any, proto: Any) -> None:
-        logger.warning("%s %s was answered with 503 after %s s", scope.method, scope.path, limits.REQUEST)
-        self._send(proto, problems.response(problems.UNAVAILABLE))
+    def _give_up(self, scope: Any, proto: Any, problem: problems.Problem) -> None:
+        logger.warning("Answered after %s s, %s: %s %s", limits.REQUEST, problem.slug, scope.method, scope.path)
+        self._send(proto, problems.response(problem))
 
     def _refuse(self, proto: Any, problem: problems.Problem) -> None:
         """Answer a request whose body was not read to its end. The connection cannot be used again."""
@@ -171,6 +172,7 @@ class Door:
         while True:
             time.sleep(TICK)
             now = time.monotonic()
-            for proto, (deadline, act) in list(self._deadlines.items()):
-                if deadline <= now and self._deadlines.pop(proto, None) is not None:
-                    act()
+            for proto, (deadline, _) in list(self._deadlines.items()):
+                # What is to be done may have changed since.
+                if deadline <= now and (due := self._deadlines.pop(proto, None)) is not None:
+                    due[1]()

@@ -14,6 +14,8 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
+from django.core.files.uploadedfile import SimpleUploadedFile
+from django.test import RequestFactory
 from rest_framework.test import APIClient
 
 from inventory.models import StockItem
@@ -261,3 +263,9 @@ def test_a_bug_is_500_without_details(buyer: Buyer, offer: OnSale, monkeypatch: 
     answer = buyer.order(order_body(offer, a=1))
     assert_problem(answer, 500, "internal")
     assert b"secret" not in answer.content
+
+
+def test_a_file_in_a_form_is_written_nowhere(rf: RequestFactory) -> None:
+    """No address takes one, so that no stranger's bytes are kept before somebody asks who sends them."""
+    request = rf.post("/admin/login/", {"name": "value", "file": SimpleUploadedFile("a", b"x" * 10_000)})
+    assert (dict(request.POST), dict(request.FILES)) == ({"name": ["value"]}, {})

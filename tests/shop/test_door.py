@@ -10,22 +10,26 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from itertools import count
 from pathlib import Path
+from queue import SimpleQueue
 from statistics import median
+from typing import ClassVar
 
 import psutil
 import psycopg
 import pytest
 from django.conf import settings
 from django.db import connection
+from django.http import HttpResponse
 
 from loadtest.local_shop import free_port
 from loadtest.tokens import access_token
 from shop import limits
+from shop.runtime.door import Door
 from shop.runtime.serve import web_command
 from tests.factories import new_customer, on_sale
 from tests.shop.web_server import CHECKOUT, ask, connect, received, web_server
@@ -309,3 +313,48 @@ def test_clients_that_do_not_read_their_answer_hold_no_thread(port: int) -> None
             client.connect(("127.0.0.1", port))
             client.sendall(f"GET {page} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
         assert ask(port, "GET", page)[0] == 200
+
+
+class Request:
+    """A request without a body, in place of granian's scope and protocol."""
+
+    method, path, query_string, http_version, scheme, authority = "GET", "/", "", "1.1", "http", "localhost"
+    server = client = "127.0.0.1:80"
+    headers: ClassVar[dict[str, str]] = {}
+
+    def __init__(self) -> None:
+        self.answers: SimpleQueue[tuple[int, bytes]] = SimpleQueue()
+
+    def response_bytes(self, status: int, headers: object, body: bytes) -> None:
+        self.answers.put((status, body))
+
+    def problem(self) -> str:
+        status, body = self.answers.get(timeout=30)
+        assert status == 503
+        return str(json.loads(body)["type"])
+
+
+def test_a_request_that_waited_for_a_thread_was_not_begun(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may say that nothing was sold. The one that holds the thread may not."""
+    monkeypatch.setattr(limits, "REQUEST", 0.2)
+    begun, go_on = SimpleQueue[str](), threading.Event()
+
+    def application(environ: dict[str, str], start_response: Callable[..., object]) -> HttpResponse:
+        begun.put(environ["PATH_INFO"])
+        go_on.wait()
+        start_response("200 OK", [])
+        return HttpResponse()
+
+    door = Door(application, threads=1)
+    first, second = Request(), Request()
+    door.admit(first, first)
+    begun.get()
+    door.admit(second, second)
+    assert first.problem() == "/api/problems/unavailable/"
+    assert second.problem() == "/api/problems/busy/"
+    go_on.set()
+    third = Request()
+    monkeypatch.setattr(limits, "REQUEST", 20)
+    door.admit(third, third)
+    assert third.answers.get(timeout=30)[0] == 200
+    assert begun.qsize() == 1, "the third"
