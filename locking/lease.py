@@ -17,9 +17,11 @@ import enum
 import logging
 import math
 import os
+import sys
 import threading
+import warnings
 from collections.abc import Callable
-from typing import Protocol
+from typing import Protocol, Self
 
 from locking.arguments import require_seconds
 from locking.errors import LeaseLost, NotOwner
@@ -68,6 +70,9 @@ class Lease:
     released from the first call of `release()` on, answered or not. After that, `lost` no longer changes and `on_lost`
     is not called.
 
+    A lease that is dropped while it holds the lock, as in `if lock.acquire(): …`, is reported by a ResourceWarning. It
+    is no longer renewed, so the lock is free again after the TTL at the latest.
+
     Locks create leases; applications do not. A lock that needs to remember more about a grant uses a subclass.
 
     Args:
@@ -93,6 +98,7 @@ class Lease:
         "_answered",
         "_clock",
         "_deadline",
+        "_handed_out",
         "_lock",
         "_mutex",
         "_on_lost",
@@ -117,6 +123,7 @@ class Lease:
         on_lost: Callable[[Lease], object] | None = None,
         validity: Callable[[float], float] = validity,
     ) -> None:
+        self._handed_out = False
         self.token = token
         self.fence = fence
         self.ttl = ttl
@@ -130,6 +137,26 @@ class Lease:
         self._unanswered = False
         self._mutex = threading.Lock()
         self._pid = os.getpid()
+
+    def __del__(self) -> None:
+        if getattr(self, "_handed_out", False) and self._is_dropped():
+            warnings.warn(
+                f"A lease of lock {self.name!r} was dropped without release(). Keep what acquire() returns and release "
+                "it, or use `with lock.hold()`.",
+                ResourceWarning,
+                stacklevel=2,
+                source=self,
+            )
+
+    def _hand_out(self) -> Self:
+        """Report a drop of this lease from now on, and return it. Called by the lock when it returns the lease."""
+        self._handed_out = True
+        return self
+
+    def _is_dropped(self) -> bool:
+        """Return whether the lease still holds the lock, although nobody has it any more."""
+        own = self._pid == os.getpid() and not sys.is_finalizing()
+        return own and self._state is _State.HELD and not self._ended()
 
     def __repr__(self) -> str:
         return f"<Lease of {self.name!r}, fence {self.fence}, {self._state.name.lower()}>"

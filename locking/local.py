@@ -59,8 +59,10 @@ class LocalLease(Lease):
         super().__init__(
             lock, secrets.token_hex(16), started=time.monotonic(), ttl=math.inf, clock=time.monotonic, fence=None
         )
+        self._hand_out()
 
     def __del__(self) -> None:
+        super().__del__()
         if self._lock._release(self) and not sys.is_finalizing():
             logger.warning("A lease of lock %r was dropped without release(); the lock is free again.", self._lock.name)
 

@@ -166,7 +166,7 @@ class SharedGrant:
             self._entries += 1  # count this lease first, so that one that leaves meanwhile does not count as the last
             lease.entered = first or (self._entries > 1 and self.inner.remaining() > 0)
             self._entries -= not lease.entered
-        return lease if lease.entered else None
+        return lease._hand_out() if lease.entered else None
 
     def leave(self, lease: ReentrantLease) -> tuple[bool, int]:
         """Stop counting the lease. Return whether it was counted until now, and how many leases still are."""

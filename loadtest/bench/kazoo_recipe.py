@@ -61,7 +61,8 @@ class KazooRecipeLock(Lock):
             return None
         except KazooException as error:
             raise LockUnavailable(f"ZooKeeper did not answer for lock {self.name!r}. Try again.") from error
-        return RecipeLease(self, recipe.prefix, started=started, ttl=math.inf, clock=time.monotonic, recipe=recipe)
+        lease = RecipeLease(self, recipe.prefix, started=started, ttl=math.inf, clock=time.monotonic, recipe=recipe)
+        return lease._hand_out()
 
     def _extend(self, lease: Lease, ttl: float) -> bool:
         return True

@@ -156,7 +156,7 @@ class EtcdLock(Lock):
         lease = Lease(self, token, started=kept, ttl=self.ttl, fence=fence, on_lost=self._on_lost, clock=self._clock)
         if self._renewer is not None or self._on_lost is not None:
             watchdog.watch(lease, self._renewer)
-        return lease
+        return lease._hand_out()
 
     def _limit(self, deadline: float) -> float:
         """Return for how many seconds etcd may take to answer. An answer after the TTL would be useless."""

@@ -212,7 +212,7 @@ class InsertLock(Lock):
         )
         if self._renewer is not None or self._on_lost is not None:
             watchdog.watch(lease, self._renewer)
-        return lease
+        return lease._hand_out()
 
     def _wait(self, session: PostgresSession, token: str, deadline: float) -> Lease | None:
         session.ask("SELECT pg_advisory_lock($1)", self._queue_key, waits=max(0.0, deadline - self._clock()))

@@ -122,7 +122,7 @@ class SessionLock(Lock):
         )
         if self._on_lost is not None:
             watchdog.watch(lease, None)
-        return lease
+        return lease._hand_out()
 
     def _extend(self, lease: Lease, ttl: float) -> bool:
         return not cast(SessionLease, lease).session.ended

@@ -273,7 +273,7 @@ class RedisLock(Lock):
             )
         if self._renewer is not None or self._on_lost is not None:
             watchdog.watch(lease, self._renewer)
-        return lease
+        return lease._hand_out()
 
     def _leave(self, token: str, blocked: bool) -> None:  # noqa: FBT001 - a callback
         self._send(self._leave_call(token, blocked=blocked), MIN_ANSWER_TIMEOUT)

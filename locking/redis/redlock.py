@@ -240,7 +240,7 @@ class Redlock(Lock):
         )
         if not lease.lost and (self._renewer is not None or self._on_lost is not None):
             watchdog.watch(lease, self._renewer)
-        return lease
+        return lease._hand_out()
 
     def _pause(self, seconds: float) -> None:
         time.sleep(seconds)

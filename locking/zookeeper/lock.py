@@ -260,7 +260,7 @@ class ZooKeeperLock(Lock):
         lease.finalizer = weakref.finalize(lease, leave_queue, self._client, self._queue_path, lease.token)
         lease.finalizer.atexit = False
         watchdog.watch(lease, self._renewer)
-        return lease
+        return lease._hand_out()
 
     def _extend(self, lease: Lease, ttl: float) -> bool:
         if ttl > lease.ttl:

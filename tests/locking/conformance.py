@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import math
+import re
 import signal
 import subprocess
 import sys
@@ -182,6 +183,25 @@ class LockConformance(ABC):
         lease.release()
         again = acquired(second, blocking=False)
         again.release()
+
+    def test_a_dropped_lease_is_reported(self, make_lock: MakeLock) -> None:
+        lock = make_lock()
+
+        def acquire_and_drop() -> None:
+            # The mistake: what acquire() returns is not a bool, but the lease that has to be released.
+            bool(lock.acquire())
+            gc.collect()  # kazoo keeps frames of the call alive in a cycle
+
+        with pytest.warns(ResourceWarning, match=f"lock '{re.escape(lock.name)}' was dropped without release"):
+            acquire_and_drop()
+
+    def test_a_released_lease_is_not_reported(self, make_lock: MakeLock, recwarn: pytest.WarningsRecorder) -> None:
+        lock = make_lock()
+        with lock.hold():
+            assert run_threads(lambda: lock.acquire(blocking=False)) == [None]
+        acquired(lock).release()
+        gc.collect()
+        assert [str(one.message) for one in recwarn if lock.name in str(one.message)] == []
 
     def test_only_the_owner_releases(self, make_lock: MakeLock) -> None:
         lock, other = make_lock(), make_lock()
