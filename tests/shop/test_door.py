@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import os
 import signal
 import socket
 import subprocess
@@ -81,13 +82,15 @@ def test_a_thread_for_each_body_would_be_held(tmp_path: Path) -> None:
     )
     port = free_port()
     command = [sys.executable, "-m", "granian", "--interface", "wsgi", "--blocking-threads", "1", "--port", str(port)]
-    with subprocess.Popen([*command, "--log-level", "error", "reads:application"], cwd=tmp_path) as server:
+    command += ["--log-level", "error", "reads:application"]
+    with subprocess.Popen(command, cwd=tmp_path, start_new_session=True) as server:
         try:
             wait_for(lambda: _status(port) == 200, "granian to answer")
             with connect(port, DRIP):
                 wait_for(lambda: _status(port) is None, "the thread to be held")
         finally:
-            server.kill()
+            # Its worker, whose thread is held, would outlive it.
+            os.killpg(server.pid, signal.SIGKILL)
 
 
 def _status(port: int) -> int | None:
