@@ -63,8 +63,10 @@ class TestLeavesAKey(Faulty):
 
 
 class LeavesAConnection(RedisLock):
+    left: ClassVar[list[Any]] = []
+
     def _release(self, lease: Lease) -> bool:
-        self._client.connection_pool.get_connection()
+        self.left.append(self._client.connection_pool.get_connection())
         return super()._release(lease)
 
 

@@ -19,15 +19,15 @@ from django.urls import URLPattern, get_resolver
 from redis import Redis
 
 from inventory.models import StockItem, StockMovement
-from shop.models import Order, Payment, Product, Sale
-from shop.orders import payments
+from shop.models import Order, Payment, Product, Sale, UnmatchedReport
+from shop.orders import payments, unmatched
 from tests.factories import new_customer, on_sale
 from tests.shop.conftest import buy
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("redis")]
 
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "NONSENSE")
-MODELS = {"stockitem", "stockmovement", "order", "payment", "product", "sale", "user", "group"}
+MODELS = {"stockitem", "stockmovement", "order", "payment", "unmatchedreport", "product", "sale", "user", "group"}
 FORM = {"post": "yes", "name": "forged", "units": "1000", "kind": "delivered", "why": "x", "sku": "forged",
         "state": "paid", "username": "forged", "password1": "forged-2026", "password2": "forged-2026",
         "usable_password": "true", "is_superuser": "on", "is_active": "on", "is_staff": "on"}  # fmt: skip
@@ -57,9 +57,16 @@ class World:
         for reference in ("first", "second"):
             payments.receive_payment(reference, order=order.pk, amount=order.total)
         buy(offer, a=1)
+        unmatched.record("{}", "no such order")
         group = Group.objects.create(name="a group")
         objects: list[Model] = [StockItem.objects.get(), StockMovement.objects.get(), Order.objects.latest("id")]
-        objects += [Payment.objects.latest("pk"), Product.objects.get(), Sale.objects.get(), group]
+        objects += [
+            Payment.objects.latest("pk"),
+            UnmatchedReport.objects.get(),
+            Product.objects.get(),
+            Sale.objects.get(),
+            group,
+        ]
         objects += [User.objects.get(pk=new_customer())]
         self.ids = {each._meta.model_name: str(each.pk) for each in objects}
         assert set(self.ids) == MODELS
@@ -192,7 +199,13 @@ def test_no_address_of_the_admin_fails(world: World, role: str) -> None:
     assert client.get("/admin/").status_code == 200, "a form has changed the account of the caller"
 
 
-ACTIONS = {"order": {"cancel"}, "payment": {"refund"}, "sale": {"preheat", "close"}, "user": {"sign_out"}}
+ACTIONS = {
+    "order": {"cancel", "refund_orders"},
+    "payment": {"refund"},
+    "unmatchedreport": {"settle"},
+    "sale": {"preheat", "close"},
+    "user": {"sign_out"},
+}
 
 
 def actions() -> Iterator[tuple[str, str, str]]:
@@ -217,15 +230,18 @@ def test_an_action_without_its_permission_does_nothing(world: World, redis: Redi
 
 
 @pytest.mark.parametrize(
-    ("model", "name", "permission"),
+    ("model", "name", "permission", "table"),
     [
-        ("order", "cancel", "change_order"),
-        ("payment", "refund", "change_payment"),
-        ("sale", "close", "change_sale"),
-        ("product", "delete_selected", "delete_product"),
+        ("order", "cancel", "change_order", "Order"),
+        ("payment", "refund", "change_payment", "Refund"),
+        ("unmatchedreport", "settle", "change_unmatchedreport", "UnmatchedReport"),
+        ("sale", "close", "change_sale", "Sale"),
+        ("product", "delete_selected", "delete_product", "Product"),
     ],
 )
-def test_the_same_action_with_its_permission_does_it(world: World, model: str, name: str, permission: str) -> None:
+def test_the_same_action_with_its_permission_does_it(
+    world: World, model: str, name: str, permission: str, table: str
+) -> None:
     """The negative control: the form that does nothing above is complete."""
     if model == "product":
         world.ids["product"] = str(Product.objects.create(sku="b", name="B").pk)
@@ -236,7 +252,7 @@ def test_the_same_action_with_its_permission_does_it(world: World, model: str, n
     form = {"post": "yes", "action": name, "_selected_action": world.ids[model], "index": "0", "select_across": "0"}
     assert client.post(f"/admin/shop/{model}/", form).status_code == 302
     after = contents()
-    assert {table for table in after if after[table] != before[table]} >= {f"shop.{model.title()}"}
+    assert {table for table in after if after[table] != before[table]} >= {f"shop.{table}"}
 
 
 @pytest.mark.parametrize("query", ["s=sale", "s=sale&page=x", "s=sale&page=0", "s=%00"])

@@ -57,10 +57,11 @@ def test_an_order_is_201_with_its_location(buyer: Buyer, name: str) -> None:
         "place": None,
         "reason": "",
         "items": [
-            {"product": offer.products["a"], "sku": "a", "name": "A", "quantity": 2, "price": "9.90"},
-            {"product": offer.products["b"], "sku": "b", "name": "B", "quantity": 1, "price": "9.90"},
+            {"product": offer.products["a"], "sku": "a", "name": "A", "quantity": 2, "price": "9.90", "returned": 0},
+            {"product": offer.products["b"], "sku": "b", "name": "B", "quantity": 1, "price": "9.90", "returned": 0},
         ],
         "total": "29.70",
+        "currency": "EUR",
         "created_at": answer.json()["created_at"],
         "pay_by": answer.json()["pay_by"],
     }

@@ -121,7 +121,7 @@ def test_units_that_come_back_meanwhile_mean_try_again(name: str) -> None:
     again = partial(cancel_order, order, customer=customer)
     with (
         interleaved(again, before='SUM.*"inventory_stocksegment"'),
-        pytest.raises(StockElsewhere, match="came back"),
+        pytest.raises(StockElsewhere, match="returned"),
     ):
         buy(offer)
     buy(offer)
