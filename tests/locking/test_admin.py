@@ -15,7 +15,7 @@ import pytest
 from django.conf import settings
 from django.contrib.auth.models import Permission, User
 from django.test import Client, override_settings
-from redis import Redis
+from redis import ConnectionPool, Redis
 
 from locking import Lease, RedisLock, Redlock, held
 from locking.contrib.django.admin import MOST
@@ -39,15 +39,16 @@ def operator(redis: Redis) -> Client:
 
 @contextmanager
 def wanted(redis: Redis, name: str, *, by: int) -> Iterator[Lease]:
-    """Hold the lock for the body, with `by` waiters."""
-    lock = RedisLock(redis, name, ttl=30.0)
+    """Hold the lock for the body, with `by` waiters. Each has a client of its own, as in other processes."""
+    lock, pool = RedisLock(redis, name, ttl=30.0), redis.connection_pool
 
     def take_turn() -> None:
-        with lock.hold(timeout=PATIENCE):
+        own = Redis(connection_pool=ConnectionPool(pool.connection_class, **pool.connection_kwargs))
+        with RedisLock(own, name, ttl=30.0).hold(timeout=PATIENCE):
             pass
 
-    with ThreadPoolExecutor(max(by, 1)) as pool, lock.hold() as lease:
-        turns = [pool.submit(take_turn) for _ in range(by)]
+    with ThreadPoolExecutor(max(by, 1)) as threads, lock.hold() as lease:
+        turns = [threads.submit(take_turn) for _ in range(by)]
         wait_for(lambda: [each.waiters for each in held(redis) if each.name == name] == [by], "the others to wait")
         yield lease
     assert [turn.result(PATIENCE) for turn in turns] == [None] * by

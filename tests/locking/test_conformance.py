@@ -74,6 +74,12 @@ class LeavesAConnection(RedisLock):
 class TestLeavesAConnection(Faulty):
     KIND = LeavesAConnection
 
+    @pytest.fixture(autouse=True)
+    def _connections_close(self) -> Iterator[None]:
+        yield
+        while LeavesAConnection.left:
+            LeavesAConnection.left.pop().disconnect()
+
 
 class LeavesAThread(RedisLock):
     over = threading.Event()
