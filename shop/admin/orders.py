@@ -11,7 +11,7 @@ from django.contrib import admin, messages
 from django.db import DatabaseError
 from django.db.models import Exists, OuterRef, QuerySet
 from django.http import HttpRequest, HttpResponse
-from django.shortcuts import get_object_or_404, redirect, render
+from django.shortcuts import redirect, render
 from unfold.admin import TabularInline
 from unfold.decorators import action as unfold_action
 from unfold.decorators import display
@@ -165,7 +165,9 @@ class OrderAdmin(ReadOnlyAdmin):
     @unfold_action(description="Refund items", url_path="refund-items", permissions=["refund"])
     def refund_items(self, request: HttpRequest, object_id: str) -> HttpResponse:
         """Ask how many units of each item have come back, and record them."""
-        order = get_object_or_404(self.get_queryset(request), pk=object_id)
+        order = self.get_object(request, object_id)
+        if order is None:
+            return self._get_obj_does_not_exist_redirect(request, self.opts, object_id)
         form = RefundItemsForm(order, request.POST or None)
         if form.is_valid():
             self.return_units(request, order, form.returned())

@@ -69,7 +69,7 @@ def release_by_force(request: HttpRequest) -> HttpResponse:
             released = registry.force_release(
                 get_redis_connection("default"), name, by=f"{request.user.get_username()}: {why}"
             )
-        except LockUnavailable as error:
+        except (LockUnavailable, ValueError) as error:  # or no lock can have this name
             messages.error(request, str(error))
         else:
             if released:
