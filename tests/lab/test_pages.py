@@ -18,13 +18,14 @@ from django.utils import translation
 from redis import Redis
 
 from lab.claims import witness
-from lab.ladder.catalogue import LADDER
+from lab.ladder.catalogue import LADDER, ROOT
 from lab.ladder.stock import RUNGS
 from lab.models import RungOrder
 from lab.sandbox import pool
 from lab.sandbox.pool import borrowed
 from lab.site.pages import lessons, replays
 from lab.site.pages.play_session import MOST_CHOICES
+from lab.workloads.registry import can_play
 from shop.models import Order
 from tests.lab.conftest import STRESS, VERDICT, WITNESSES
 
@@ -429,3 +430,10 @@ def test_without_redis_a_page_says_so(
     settings.REDIS_LOCATION = f"unix://{tmp_path}/none"
     monkeypatch.setattr(pool, "_idle", {})
     assert_refused_for_now(play(reader, "no-lock", "A"))
+
+
+@pytest.mark.parametrize("slug", [entry.slug for entry in LADDER.values() if not can_play(entry)])
+def test_a_stored_trace_names_the_files_of_today(slug: str) -> None:
+    trace = witness.trace(slug)
+    assert trace is not None
+    assert [step.file for step in trace.steps if step.file and not (ROOT / step.file).is_file()] == []
