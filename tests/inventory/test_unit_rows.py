@@ -182,7 +182,7 @@ def test_the_stock_row_is_locked_in_the_second_attempt(
         finally:
             rows.append(where("a")[1])
 
-    error, reason = (OperationalError, "lock timeout") if locked else (StockElsewhere, "")
+    error, reason = (OperationalError, "lock timeout") if locked else (StockElsewhere, "a is split")
     with pytest.raises(error, match=reason), interleaved(move, before="^UPDATE"):
         buy(strategy, ledger)
     assert rows == [0 if locked else 1]

@@ -74,7 +74,7 @@ def invalid_bodies() -> Iterator[Any]:
     yield {"sale": "1", "items": [{"product": 1}, {"product": 0, "quantity": True}]}, several
 
 
-@pytest.mark.parametrize(("body", "pointers"), invalid_bodies(), ids=repr)
+@pytest.mark.parametrize(("body", "pointers"), list(invalid_bodies()), ids=repr)
 def test_every_invalid_field_is_named(buyer: Buyer, body: Any, pointers: list[str]) -> None:
     assert_problem(send(buyer, json.dumps(body)), 400, "invalid", pointers=pointers)
 
