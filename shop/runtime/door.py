@@ -103,8 +103,9 @@ class Door:
                 try:
                     self._answer(scope, proto, body)
                 except Exception:
+                    # Nobody above this thread would answer the client.
                     logger.exception("%s %s failed", scope.method, scope.path)
-                    self._send(proto, problems.response(problems.INTERNAL))
+                    _survive(partial(self._send, proto, problems.response(problems.INTERNAL)))
             # Do not keep the request alive while this thread waits for the next one.
             del scope, proto, body
 
@@ -175,4 +176,12 @@ class Door:
             for proto, (deadline, _) in list(self._deadlines.items()):
                 # What is to be done may have changed since.
                 if deadline <= now and (due := self._deadlines.pop(proto, None)) is not None:
-                    due[1]()
+                    _survive(due[1])
+
+
+def _survive(act: Callable[[], object]) -> None:
+    """Do something for one client. If it fails, log it: the thread has to go on for all others."""
+    try:
+        act()
+    except Exception:
+        logger.exception("A client could not be answered")

@@ -10,7 +10,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
@@ -221,8 +220,10 @@ def test_a_stopping_server_answers_the_requests_that_it_has_accepted() -> None:
         )
         with connect(port, head.encode() + order) as client:
             wait_for(some_statement_waits, "the order to wait for the row")
-            server.send_signal(signal.SIGTERM)
-            time.sleep(limits.DRAIN)
+            with connect(port, b"GET /health/live/ HTTP/1.1\r\nHost: localhost\r\n\r\n") as idle:
+                assert idle.recv(4096).startswith(b"HTTP/1.1 200 ")
+                server.send_signal(signal.SIGTERM)
+                assert idle.recv(4096) == b"", "the end of the drain closes idle connections"
             holder.rollback()
             assert received(client).startswith(b"HTTP/1.1 201 ")
         assert server.wait() == 0
@@ -283,7 +284,7 @@ def cpu_seconds(process: psutil.Process) -> float:
 
 @contextmanager
 def slow_clients(port: int, amount: int) -> Iterator[None]:
-    """Keep so many connections open that each send a byte of a body every second. Who is cut off comes again."""
+    """Keep this many connections open. Each sends a byte of a body every second, and is opened again when it closes."""
     over = threading.Event()
 
     def drip() -> None:
@@ -361,3 +362,32 @@ def test_a_request_that_waited_for_a_thread_was_not_begun(monkeypatch: pytest.Mo
     door.admit(third, third)
     assert third.answers.get(timeout=30)[0] == 200
     assert begun.qsize() == 1, "the third"
+
+
+class Gone(Request):
+    """A request whose answer fails to be sent."""
+
+    def response_bytes(self, status: int, headers: object, body: bytes) -> None:
+        super().response_bytes(status, headers, body)
+        raise OSError("the client is gone")
+
+
+def test_a_client_that_cannot_be_answered_ends_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither the one that answers requests nor the one that looks at the deadlines."""
+    go_on = threading.Event()
+
+    def application(environ: dict[str, str], start_response: Callable[..., object]) -> HttpResponse:
+        if environ["PATH_INFO"] == Request.path:
+            go_on.wait()
+        raise LookupError("a fault of the application")
+
+    monkeypatch.setattr(limits, "REQUEST", 0.2)
+    door = Door(application, threads=1)
+    for request in (Gone(), Request()):
+        door.admit(request, request)
+        assert request.problem() in {"/api/problems/unavailable/", "/api/problems/busy/"}
+    go_on.set()
+    monkeypatch.setattr(limits, "REQUEST", 20)
+    for request in (Gone(), Request()):
+        door.admit(request, request)
+        assert request.answers.get(timeout=30)[0] == 500
