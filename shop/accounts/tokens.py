@@ -27,7 +27,7 @@ from rest_framework_simplejwt.settings import api_settings
 from shop.models import SignOut
 
 SESSION = "session"
-"""Claim with the session of the account. A token that another service of yours has issued need not have it."""
+"""Claim with the session of the account. Tokens that another service issues may leave it out."""
 LAST_MOMENT = 253_402_300_799
 """The end of the year 9999 in seconds since 1970."""
 LAST_USER = 2**31 - 1
@@ -93,7 +93,7 @@ class RefreshToken(tokens.RefreshToken):
 
 
 def issue(user: User) -> dict[str, str]:
-    """Return a new refresh token and a new access token of a user who has just proved their password."""
+    """Return a new refresh token and a new access token. The user has just logged in with their password."""
     token = RefreshToken.for_user(user)
     token[SESSION] = _session(user.password, SignOut.objects.filter(user=user).values_list("times", flat=True).first())
     return {"refresh": str(token), "access": str(token.access_token)}

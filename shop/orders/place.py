@@ -136,7 +136,7 @@ def _place(request: OrderRequest, strategy: Strategy) -> Placement:
         )
         if not (lost and registry.free_key(request, duplicate.existing)):
             raise
-        logger.warning("Postgres has lost order %s. Its idempotency key places an order anew.", duplicate.existing)
+        logger.warning("Postgres has lost order %s. Its idempotency key places a new order.", duplicate.existing)
         return strategy.place(request, save)
 
 

@@ -18,7 +18,7 @@ CONNECTION = {
     "keepalives_interval": 3,
     "keepalives_count": 3,
 }
-"""How long to wait for a server that is gone: options of libpq, in seconds but for `tcp_user_timeout`."""
+"""Options of libpq that limit the wait for a lost server. They are in seconds, `tcp_user_timeout` in milliseconds."""
 
 
 class BoundedConnection(psycopg.Connection[Any]):

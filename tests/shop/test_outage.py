@@ -1,4 +1,4 @@
-"""Offers while Postgres does not answer: how old they may be, and who asks again."""
+"""While Postgres does not answer: how old an offer may be, and which caller asks Postgres again."""
 
 from __future__ import annotations
 

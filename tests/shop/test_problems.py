@@ -1,4 +1,4 @@
-"""Every problem document says what is wrong with this request, to a caller who has not read the code."""
+"""A problem document tells a caller who has not read the code what is wrong with their request."""
 
 from __future__ import annotations
 

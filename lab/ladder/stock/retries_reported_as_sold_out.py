@@ -14,7 +14,7 @@ ATTEMPTS = 3
 
 
 class RetriesReportedAsSoldOut(StockRung):
-    """Flawed: it answers "sold out" although others were only faster, and a customer who is told so does not come back.
+    """Flawed: it answers "sold out" when another order was only faster. The customer believes it and gives up.
 
     No unit is sold twice: each write replaces the figure that was read. The schedule that breaks it: before each of B's
     three writes another customer, A, C and then D, buys a unit. B's attempts are used up, and B is told "sold out" with
