@@ -79,7 +79,8 @@ lock = RedisLock(client, "stock:sku-42", ttl=10.0)
         "fence. It grows as long as the server's clock is not set back. A waiter that is stopped but not dead "
         "(SIGSTOP, a suspended VM) may be handed the lock, and keeps it for the TTL of the releasing client, as a "
         "paused holder does.",
-        "The default if there is a Redis server: fast, fair and fenced. `FairRedisLock` is an alias of this class.",
+        "The default if there is a Redis server: fast, fenced, and fair between processes; threads of one process take "
+        "turns in order of arrival. `FairRedisLock` is an alias of this class.",
     ),
     GuideEntry(
         ReentrantLock,

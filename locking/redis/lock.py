@@ -64,6 +64,9 @@ class RedisLock(Lock):
     greater. It decreases only if the clock is set back beyond the last grant while the server restarts, or if the
     clock of a promoted replica that has not received the grant is that far behind.
 
+    Order. Processes get the lock in the order in which they began to wait. Threads of one process take turns in order
+    of arrival, so a thread may get the lock after a later thread of another process.
+
     Connections. The lock has connections of its own, made with the settings of the client's pool, and waits for none of
     that pool. Of the threads of a process that wait for the lock, one sleeps at the server; the others queue for its
     place, in order of arrival, each within its own timeout. A process thus uses one connection for each lock that it
@@ -315,7 +318,7 @@ class RedisLock(Lock):
 
 
 FairRedisLock = RedisLock
-"""Alias for readers who look for a fair lock. Every `RedisLock` is fair: a release hands over in order of arrival."""
+"""Alias for readers who look for a fair lock. Every `RedisLock` is fair: a release hands over to the next in order."""
 
 
 class Refusal(NamedTuple):
