@@ -39,17 +39,23 @@ def reconcile(*, grace: float | None = None) -> list[Repair]:
 
     Raises:
         RedisError, django.db.Error: a server does not answer. All other repairs were tried, and those made stay.
+        Exception: the first error of another kind, after all repairs were tried.
     """
+    unexpected: Exception | None = None
     try:
         save_queued(shift=SHIFT)
     except (Error, RedisError) as error:
         # Go on: reservations can be released even when queued orders cannot be saved, and the repairs below may remove
         # the cause of a Redis error.
         logger.error("Queued orders were not saved. They stay queued. %s: %s", type(error).__name__, error)
-    except Exception:
+    except Exception as error:
         logger.exception("Queued orders were not saved. They stay queued.")
+        unexpected = error
     seconds = settings.RECONCILE_GRACE if grace is None else grace
-    return inventory.reconcile(sellers, saved, reject, taken, grace=seconds)
+    repairs = inventory.reconcile(sellers, saved, reject, taken, grace=seconds)
+    if unexpected is not None:
+        raise unexpected
+    return repairs
 
 
 def reconcile_and_audit(*, grace: float | None = None) -> Reconciled:

@@ -360,6 +360,16 @@ def test_an_unexpected_error_of_one_part_does_not_keep_the_others_from_repairing
     assert "Not reconciled: stock that is split for another strategy. The others were. LookupError" in caplog.text
 
 
+def test_an_unexpected_error_of_the_queue_is_raised_after_the_repairs(
+    offer: OnSale, redis: Redis, counters: Counters, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shop.reconcile.save_queued", raising(LookupError("a fault of ours")))
+    redis.incrby(counter_key("b"), 1)
+    with pytest.raises(LookupError, match="a fault of ours"):
+        reconcile(grace=0)
+    assert counters.left(["b"]) == {"b": 5}
+
+
 def test_while_a_server_is_away_the_skus_are_not_tried_one_by_one(
     offer: OnSale, redis_gone: Gone, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
