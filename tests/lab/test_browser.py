@@ -73,6 +73,10 @@ def test_a_witness_is_stepped_through_without_a_request(open_page: Open) -> None
     page.wait_for_load_state("networkidle")
     requests: list[str] = []
     page.on("request", lambda request: requests.append(request.url))
+    expect(page.locator("output")).to_have_text(f"1 / {len(WITNESS)}")
+    expect(page.get_by_text(WHY)).to_be_hidden()
+    for _ in WITNESS:
+        page.keyboard.press("ArrowRight")
     expect(page.get_by_text(WHY)).to_be_visible()
     page.keyboard.press("ArrowLeft")
     expect(current).to_contain_text("DEL rung:stock")
@@ -95,8 +99,9 @@ def test_a_witness_is_stepped_through_without_a_request(open_page: Open) -> None
 def test_a_witness_plays_to_its_end(open_page: Open) -> None:
     page = open_page("/lab/rungs/no-lock/")
     button = page.get_by_role("button", name="Play")
-    page.locator("body").press("Space")
     expect(page.locator("output")).to_have_text("1 / 4")
+    page.locator("body").press("Space")
+    expect(page.locator("output")).to_have_text("2 / 4")
     expect(button).to_have_attribute("aria-pressed", "true")
     expect(page.locator("output")).to_have_text("4 / 4", timeout=10_000)
     expect(button).to_have_attribute("aria-pressed", "false")

@@ -13,7 +13,7 @@ function start(player) {
   const picture = player.querySelector(".lanes-and-steps");
   const controls = player.querySelector(".controls");
   const button = (name) => controls.querySelector(`[data-do=${name}]`);
-  let at = steps.length - 1;
+  let at = 0;
   let timer = null;
 
   const actions = { first: () => show(0), back: () => show(at - 1), on: () => show(at + 1), play: toggle };
