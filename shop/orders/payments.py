@@ -89,6 +89,9 @@ def receive_payment(
         if before is not None:
             if (before.order_id, before.amount, before.currency) != (order, amount, currency):
                 raise ReferenceReused(f"The reference {reference} belongs to another payment.")
+            # An earlier delivery may have been refused, and recorded only after a later one was booked.
+            if report is not None:
+                unmatched.close(report)
             return ReceivedPayment(before, replayed=True)
         if currency != found.currency:
             raise WrongCurrency(expected=found.currency, received=currency)

@@ -83,6 +83,8 @@ def receive_chargeback(
         if before is not None:
             if (before.payment_id, before.amount, paid.currency) != (paid.pk, amount, currency):
                 raise ReferenceReused(f"The reference {reference} belongs to another chargeback.")
+            if report is not None:
+                unmatched.close(report)
             return ReceivedChargeback(before, replayed=True)
         if currency != paid.currency:
             raise WrongCurrency(expected=paid.currency, received=currency)

@@ -15,7 +15,7 @@ from django.test import Client
 from redis import Redis
 
 from shop.models import Order, Payment, Sale, UnmatchedReport
-from shop.orders import unmatched
+from shop.orders import payments, returns, unmatched
 from shop.orders.customer_changes import pay_order
 from shop.orders.queued import save_queued
 from tests.factories import OnSale, at_once, on_sale
@@ -131,6 +131,18 @@ def test_money_that_was_sent_back_does_not_pay_an_order(provider: Provider, buye
         "pending",
         {},
     )
+
+
+def test_a_report_that_is_recorded_after_it_was_booked_is_closed_by_the_next(order: UUID) -> None:
+    """Two deliveries at once: one is refused before the order is saved, and recorded after the other was booked."""
+    amount = Order.objects.get(pk=order).total
+    pay = partial(payments.receive_payment, "pay", order=order, amount=amount, report="paid")
+    take_back = partial(returns.receive_chargeback, "back", payment="pay", amount=amount, report="taken back")
+    for book, report in ((pay, "paid"), (take_back, "taken back")):
+        assert not book().replayed  # type: ignore[operator]
+        unmatched.record(report, "no such order")
+        assert book().replayed  # type: ignore[operator]
+        assert not unmatched.open_reports(UnmatchedReport.objects.all()).exists()
 
 
 def test_equal_reports_at_once_are_one_row(order: UUID) -> None:
