@@ -87,6 +87,11 @@ class Outage:
     def end(self) -> None:
         self._ask_at = None
 
+    def end_turn(self) -> None:
+        """Let another caller ask after `RETRY`, also when this one found that it need not ask."""
+        if self._ask_at is not None:
+            self._ask_at = min(self._ask_at, time.monotonic() + self.RETRY)
+
     def is_another_callers(self) -> bool:
         """Return whether Postgres is away and the caller need not ask it again now."""
         if self._ask_at is None:
@@ -114,6 +119,8 @@ def get(sale: int) -> Offer | None:
         DatabaseError: Postgres does not answer, and no offer is cached that was current `OUTAGE` seconds ago.
     """
     entry = cache.get(sale)
+    if time.monotonic() < entry.refresh_at:
+        return entry.value
     old = entry.value if time.monotonic() < entry.expires_at + OUTAGE else None
     if old is not None and outage.is_another_callers():
         return old
@@ -123,6 +130,8 @@ def get(sale: int) -> Offer | None:
         if old is None:
             raise
         return old
+    finally:
+        outage.end_turn()
 
 
 def _read_noting_outage(sale: int) -> Offer | None:
@@ -145,7 +154,7 @@ def get_newest(sale: int) -> Offer | None:
 
 
 def _read_again(sales: Sequence[int]) -> list[Offer | None]:
-    newest = {sale: cache.reload(sale, read, ttl=settings.OFFER_TTL) for sale in set(sales)}
+    newest = {sale: cache.reload(sale, _read_noting_outage, ttl=settings.OFFER_TTL) for sale in set(sales)}
     return [newest[sale] for sale in sales]
 
 

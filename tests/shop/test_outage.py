@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from django.db import OperationalError
@@ -78,6 +79,31 @@ def test_with_an_answer_offers_are_as_young_as_before(clock: Clock, monkeypatch:
     assert newer is not known
     clock.now += 1
     assert offers.get(sale) is not newer
+
+
+def test_any_answer_ends_the_outage(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An answer to a customer who expects another price is one, too."""
+    sale = on_sale({"a": 1}).sale
+    offers.get(sale)
+    with monkeypatch.context() as silenced:
+        silenced.setattr(offers, "read", away)
+        clock.now += 2
+        offers.get(sale)
+    clock.now += offers.Outage.RETRY
+    newest = offers.get_newest(sale)
+    assert offers.get(sale) is newest
+    clock.now += 1
+    assert offers.get(sale) is not newest
+
+
+def test_a_caller_with_a_young_offer_takes_no_turn_to_ask(clock: Clock, settings: Any) -> None:
+    settings.OFFER_TTL = 10
+    sale = on_sale({"a": 1}).sale
+    young = offers.get(sale)
+    offers.outage.begin()
+    clock.now += offers.Outage.RETRY
+    assert offers.get(sale) is young
+    assert not offers.outage.is_another_callers(), "the turn is still to be taken"
 
 
 def away(sale: int) -> None:
