@@ -127,7 +127,8 @@ class Restarts:
         if child.alive or now < self.next:
             return
         ran_well = now > self.next + LONGEST_PAUSE
-        self.pause = FIRST_PAUSE if ran_well else min(2 * self.pause, LONGEST_PAUSE)
+        # The clock begins at the boot of the machine, so a first death soon after it is no run that went well.
+        self.pause = FIRST_PAUSE if ran_well else min(max(2 * self.pause, FIRST_PAUSE), LONGEST_PAUSE)
         self.next = now + self.pause
         log.warning(
             "%s ended with status %s; restarting it. If it ends again, the next attempt is in %g s at the earliest. "
