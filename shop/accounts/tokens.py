@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Collection
 from typing import Any
 
 import jwt
@@ -18,6 +19,7 @@ from django.contrib.auth.models import User
 from django.contrib.sessions.models import Session
 from django.db import transaction
 from django.db.models import F
+from django.db.models.functions import Now
 from django.utils.crypto import constant_time_compare, salted_hmac
 from rest_framework_simplejwt import tokens
 from rest_framework_simplejwt.backends import TokenBackend
@@ -124,12 +126,14 @@ def require_session(user: int, session: str | None) -> None:
         raise TokenError("The password has changed, or the account has signed out everywhere. Log in again.")
 
 
-def sign_out_everywhere(user: int) -> None:
-    """End all sessions of an account: its refresh tokens, its access tokens, and its sessions in the admin."""
+def sign_out_everywhere(users: Collection[int]) -> None:
+    """End all sessions of some accounts: their refresh tokens, their access tokens, and their sessions in the admin."""
+    ids = set(map(str, users))
     with transaction.atomic():
-        SignOut.objects.get_or_create(user_id=user)
-        SignOut.objects.filter(user_id=user).update(times=F("times") + 1)
-        ended = [each.pk for each in Session.objects.all() if each.get_decoded().get("_auth_user_id") == str(user)]
+        SignOut.objects.bulk_create([SignOut(user_id=user) for user in users], ignore_conflicts=True)
+        SignOut.objects.filter(user__in=users).update(times=F("times") + 1)
+        live = Session.objects.filter(expire_date__gt=Now())
+        ended = [each.pk for each in live if each.get_decoded().get("_auth_user_id") in ids]
         Session.objects.filter(pk__in=ended).delete()
 
 

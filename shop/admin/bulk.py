@@ -16,7 +16,7 @@ from unfold.admin import ModelAdmin
 BATCH = 100
 """Rows that are changed together."""
 TIME = 5.0
-"""Seconds after which no further batch is started, so that the request ends before a proxy gives up."""
+"""Seconds after which no further row or batch is begun, so that the request ends before a proxy gives up."""
 SHOWN = 5
 """Refusals that the message shows."""
 
@@ -30,16 +30,18 @@ class BatchResult:
         unchanged: rows that had been changed before.
         refused: a sentence for each row that was not changed.
         failed: whether a server failed, so that the message is an error.
+        left: rows that were not tried, because the time was over.
     """
 
     changed: list[Any] = field(default_factory=list)
     unchanged: int = 0
     refused: list[str] = field(default_factory=list)
     failed: bool = False
+    left: int = 0
 
 
-Act = Callable[[Sequence[Any]], BatchResult]
-"""Change a batch of rows."""
+Act = Callable[[Sequence[Any], float], BatchResult]
+"""Change a batch of rows. From the monotonic time that is given no further row is begun, but the first always is."""
 
 
 def run_in_batches(
@@ -63,7 +65,7 @@ def run_in_batches(
     while reached < len(keys) and (reached == 0 or time.monotonic() < ends):
         batch = keys[reached : reached + BATCH]
         found = model_admin.get_queryset(request).in_bulk(batch)
-        result = act([found[key] for key in batch if key in found])
+        result = act([found[key] for key in batch if key in found], ends)
         if result.changed:
             LogEntry.objects.log_actions(
                 int(str(request.user.pk)), result.changed, CHANGE, change_message=f"{done.capitalize()}."
@@ -72,8 +74,9 @@ def run_in_batches(
         total.unchanged += result.unchanged
         total.refused += result.refused
         total.failed |= result.failed
+        total.left += result.left
         reached += BATCH
-    left = max(0, len(keys) - reached)
+    left = max(0, len(keys) - reached) + total.left
     level = messages.ERROR if total.failed else messages.WARNING if total.refused or left else messages.SUCCESS
     if sentences := _sentences(total, left, str(queryset.model._meta.verbose_name_plural), done):
         model_admin.message_user(request, " ".join(sentences), level)
@@ -91,9 +94,12 @@ def one_by_one(act: Callable[[Any], str | bool]) -> Act:
             other rows are tried all the same.
     """
 
-    def act_on(batch: Sequence[Any]) -> BatchResult:
+    def act_on(batch: Sequence[Any], ends: float) -> BatchResult:
         result = BatchResult()
-        for row in batch:
+        for place, row in enumerate(batch):
+            if place and time.monotonic() >= ends:
+                result.left = len(batch) - place
+                break
             try:
                 answer = act(row)
             except Failed as failed:

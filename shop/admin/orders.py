@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 from uuid import UUID
@@ -94,20 +95,25 @@ class RefundItemsForm(forms.Form):
         return {str(item.product_id): self.cleaned_data[f"item-{item.pk}"] for item in self.items}
 
 
-def cancel_batch(orders: Sequence[Order]) -> BatchResult:
-    """Cancel those of the orders that are pending."""
-    result, cancelled = BatchResult(), set[UUID]()
+def cancel_batch(orders: Sequence[Order], ends: float) -> BatchResult:
+    """Cancel those of the orders that are pending. See `bulk.Act`."""
+    result, cancelled, failed = BatchResult(), set[UUID](), set[UUID]()
     ids = [order.pk for order in orders]
     try:
         cancelled.update(end_pending(ids, Order.State.CANCELLED))
     except DatabaseError:
         # One order whose units cannot be returned must not keep the others from being cancelled.
-        for order in orders:
+        for place, order in enumerate(orders):
+            if place and time.monotonic() >= ends:
+                result.left = len(orders) - place
+                orders = orders[:place]
+                break
             try:
                 cancelled.update(end_pending([order.pk], Order.State.CANCELLED))
             except DatabaseError as error:
                 result.refused.append(f"{order} was not cancelled. Try again. Postgres reports: {error}")
                 result.failed = True
+                failed.add(order.pk)
     states = dict(Order.objects.filter(pk__in=ids).values_list("pk", "state"))
     for order in orders:
         state = states.get(order.pk)
@@ -117,7 +123,7 @@ def cancel_batch(orders: Sequence[Order]) -> BatchResult:
             result.unchanged += 1
         elif state != Order.State.PENDING:
             result.refused.append(f"{order} was not cancelled: The order is {state}.")
-        elif not result.failed:
+        elif order.pk not in failed:
             result.refused.append(f"{order} was not cancelled: it is being changed. Try again.")
     return result
 

@@ -6,9 +6,10 @@ could make themselves a superuser, or log in as one under a new password.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
-from django.contrib import admin, messages
+from django.contrib import admin
 from django.contrib.auth import admin as auth
 from django.contrib.auth import authenticate
 from django.contrib.auth.models import Group, User
@@ -18,6 +19,7 @@ from unfold.admin import ModelAdmin
 from unfold.forms import AdminPasswordChangeForm, UserChangeForm, UserCreationForm
 
 from shop.accounts.tokens import sign_out_everywhere
+from shop.admin.bulk import BatchResult, run_in_batches
 
 POWERS = ("is_staff", "is_superuser", "groups", "user_permissions")
 
@@ -60,14 +62,17 @@ class UserAdmin(auth.UserAdmin, ModelAdmin):
 
     @admin.action(permissions=["change"], description="Sign out everywhere: end all sessions and tokens")
     def sign_out(self, request: HttpRequest, queryset: QuerySet[User]) -> None:
-        for user in queryset:
-            if not self.has_change_permission(request, user):
-                message = f"{user} was not signed out: only a superuser changes accounts of staff."
-                self.message_user(request, message, messages.WARNING)
-                continue
-            sign_out_everywhere(user.pk)
-            self.log_change(request, user, "Signed out everywhere.")
-            self.message_user(request, f"{user} is signed out everywhere.", messages.SUCCESS)
+        def act(users: Sequence[User], ends: float) -> BatchResult:
+            result = BatchResult()
+            for user in users:
+                if self.has_change_permission(request, user):
+                    result.changed.append(user)
+                else:
+                    result.refused.append(f"{user} was not signed out: only a superuser changes accounts of staff.")
+            sign_out_everywhere([user.pk for user in result.changed])
+            return result
+
+        run_in_batches(self, request, queryset, act, done="signed out everywhere")
 
 
 @admin.register(Group)

@@ -8,16 +8,18 @@ from typing import Any
 
 import pytest
 from django.contrib.admin.models import LogEntry
+from django.contrib.auth.models import User
+from django.contrib.sessions.models import Session
 from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
 from inventory.models import StockItem
 from shop.admin import bulk
-from shop.models import Order, Payment, Refund, Sale, UnmatchedReport
+from shop.models import Order, Payment, Refund, Sale, SignOut, UnmatchedReport
 from shop.orders import payments, unmatched
 from shop.orders.ending import end_pending
-from tests.factories import OnSale, at_once, on_sale, orders_in
+from tests.factories import OnSale, at_once, new_customer, on_sale, orders_in
 from tests.shop.conftest import assert_conserved, buy, on_hand, taken
 from tests.shop.test_admin import ORDERS, PAYMENTS, SALES, UNMATCHED, many_orders
 
@@ -63,6 +65,34 @@ def test_what_is_not_reached_in_time_is_counted_and_done_by_repeating(
         ["50 orders are cancelled."],
     ]
     assert (orders_in("cancelled"), on_hand()[0]) == (250, 1000)
+
+
+def test_rows_that_are_changed_one_by_one_end_in_time_too(
+    admin_client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bulk, "TIME", 0.0)
+    pending(3)
+    left = "2 orders are left: repeat the action to go on."
+    StockItem.objects.filter(sku="a").update(received=997)  # no unit can be returned now
+    (message,) = run_on_all(admin_client, ORDERS, "cancel")
+    assert message.count("was not cancelled. Try again.") == 1
+    assert message.endswith(left)
+    StockItem.objects.filter(sku="a").update(received=1000)
+    Order.objects.update(state="paid")
+    assert run_on_all(admin_client, ORDERS, "refund_orders")[0].endswith(f"is refunded. {left}")
+
+
+def test_many_users_are_signed_out_with_one_message(admin_client: Client) -> None:
+    users = [new_customer() for _ in range(20)]
+    for user in users:
+        Client().force_login(User.objects.get(pk=user))
+    form = {"action": "sign_out", "_selected_action": users, "index": "0", "select_across": "0"}
+    with CaptureQueriesContext(connection) as queries:
+        response = admin_client.post("/admin/auth/user/", form, follow=True)
+    assert [str(message) for message in response.context["messages"]] == ["20 users are signed out everywhere."]
+    assert len(queries) < 40
+    assert list(SignOut.objects.values_list("times", flat=True)) == [1] * 20
+    assert Session.objects.count() == 1, "that of the operator"
 
 
 def test_a_message_shows_a_few_refusals_and_counts_the_others(admin_client: Client) -> None:
