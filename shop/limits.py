@@ -3,7 +3,7 @@
 HEAD = 10
 """To send the head of a request, counted from the connection or from the answer before. Idle connections end here."""
 
-ANNOUNCED_IDLE = 5
+ANNOUNCED_IDLE = 2
 """What the Keep-Alive header promises an idle connection. Less than `HEAD`: a client that keeps to it is never cut."""
 
 BODY = 10
@@ -33,7 +33,7 @@ POSTGRES_POOL = 10
 REQUEST = 20
 """To answer a request that has arrived completely. After that it is answered with 503, whatever it waits for."""
 
-DRAIN = 2
+DRAIN = ANNOUNCED_IDLE + 1
 """For which a web process that is told to stop still takes requests, to announce it with `Connection: close`."""
 
 STOP = DRAIN + HEAD + BODY + REQUEST + 3

@@ -98,7 +98,8 @@ class Door:
     def _work(self) -> None:
         while True:
             scope, proto, body, deadline = self._whole.get()
-            if time.monotonic() < deadline:
+            # The request was answered meanwhile if its entry is gone. Who takes the entry answers.
+            if self._deadlines.pop(proto, None) is not None:
                 self._deadlines[proto] = (deadline, partial(self._give_up, scope, proto, problems.UNAVAILABLE))
                 try:
                     self._answer(scope, proto, body)
@@ -164,6 +165,8 @@ class Door:
         proto.response_bytes(response.status_code, self._with_connection(list(response.items())), response.content)
 
     def _with_connection(self, headers: Headers) -> Headers:
+        if any(name.lower() == "connection" for name, _ in headers):
+            return headers
         if self._closing:
             return [*headers, ("Connection", "close")]
         self._last_kept_alive = time.monotonic()

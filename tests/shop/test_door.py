@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
@@ -144,6 +145,7 @@ def test_a_long_body_is_refused_at_every_address_before_it_is_sent(port: int, pa
             answer = received(client)
         assert answer.startswith(b"HTTP/1.1 413 ")
         assert b"connection: close" in answer.lower()
+    assert b"keep-alive" not in answer.lower()
 
 
 @pytest.mark.parametrize("path", ["/api/orders/", "/api/sales/", "/admin/login/", "/health/", "/none"])
@@ -166,6 +168,7 @@ def test_a_chunked_body_is_refused_and_said_so(port: int) -> None:
         answer = received(client)
     assert answer.startswith(b"HTTP/1.1 411 ")
     assert b"connection: close" in answer.lower()
+    assert b"keep-alive" not in answer.lower()
 
 
 def test_paths_headers_and_files_arrive_as_they_were_sent(port: int) -> None:
@@ -391,3 +394,36 @@ def test_a_client_that_cannot_be_answered_ends_no_thread(monkeypatch: pytest.Mon
     for request in (Gone(), Request()):
         door.admit(request, request)
         assert request.answers.get(timeout=30)[0] == 500
+
+
+def test_a_request_that_was_answered_while_it_waited_is_not_begun() -> None:
+    begun, go_on = SimpleQueue[object](), threading.Event()
+
+    def application(environ: dict[str, str], start_response: Callable[..., object]) -> HttpResponse:
+        begun.put(environ["QUERY_STRING"])
+        go_on.wait()
+        start_response("200 OK", [])
+        return HttpResponse()
+
+    door = Door(application, threads=1)
+    requests = [Request() for _ in range(3)]
+    for number, request in enumerate(requests):
+        request.query_string = str(number)
+        door.admit(request, request)
+    assert begun.get() == "0"
+    del door._deadlines[requests[1]]  # as the look at the deadlines does before it answers
+    go_on.set()
+    assert begun.get() == "2"
+
+
+def test_a_client_that_keeps_to_the_announced_idle_time_is_answered_by_a_stopping_server() -> None:
+    ask = b"GET /health/live/ HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    with web_server() as (port, server), connect(port, ask) as client:
+        assert f"timeout={limits.ANNOUNCED_IDLE}".encode() in client.recv(4096)
+        server.send_signal(signal.SIGTERM)
+        time.sleep(limits.ANNOUNCED_IDLE)  # the longest that a client may be idle
+        client.sendall(ask)
+        answer = client.recv(4096).lower()
+        assert answer.startswith(b"http/1.1 200 ")
+        assert (answer.count(b"connection:"), answer.count(b"keep-alive:")) == (1, 0)
+        assert server.wait() == 0
