@@ -26,7 +26,6 @@ from redis.connection import UnixDomainSocketConnection
 
 from locking import Lease, Lock, RedisLock, ReentrantLock
 from locking.local import _queues
-from locking.redis.own_connections import MOST_IDLE
 from locking.redis.waiting import Waiter
 from tests.waiting import PATIENCE, wait_for
 
@@ -380,14 +379,12 @@ class RedisTraces:
     def traces(self, lock: Lock) -> dict[str, int]:
         fence = f"lock:{{{lock.name}}}:fence".encode()  # not counted: it expires by itself
         keys = {key for key in self.client.scan_iter(f"lock:{{{lock.name}}}*") if key != fence}
-        clients = self.client.info("clients")
         return {
             "keys": len(keys),
             "in line": self.client.zcard(f"lock:{{{lock.name}}}:waiters"),
             "in line here": len(_queues),
-            "blocked": clients["blocked_clients"],
-            # Idle connections are kept, so their number varies, but has a limit.
-            "connections above the limit": max(0, clients["connected_clients"] - 2 * MOST_IDLE),
+            "blocked": self.client.info("clients")["blocked_clients"],
+            "connections in use": len(self.client.connection_pool._in_use_connections),
         }
 
     def written(self, lock: Lock) -> int:

@@ -163,7 +163,8 @@ def test_an_offer_has_what_an_order_needs() -> None:
 def test_an_offer_is_cached_for_offer_ttl(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     settings.OFFER_TTL = 1.0
     now = time.monotonic()
-    monkeypatch.setattr(caching, "time", SimpleNamespace(monotonic=lambda: now))
+    for module in (caching, offers):
+        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now))
     made = on_sale({"a": 1})
     offer = offers.get(made.sale)
     SaleItem.objects.all().delete()
