@@ -16,7 +16,7 @@ DISCARDED_BYTES = 16 * 1024 * 1024
 """Length up to which a body that is too long is read and dropped, so that its sender sees the answer."""
 
 HEAD_BYTES = 32 * 1024
-"""Length of the head of a request."""
+"""Length of the head of a request, roughly: the server compares after each read, so it also accepts a little more."""
 
 POSTGRES = {"lock_timeout": 5, "statement_timeout": 10, "idle_in_transaction_session_timeout": 10}
 """Limits that Postgres keeps, while it can."""
@@ -29,6 +29,9 @@ POSTGRES_SILENCE = POSTGRES["statement_timeout"] + 2
 
 POSTGRES_POOL = 10
 """To wait for a connection of the pool."""
+
+UNREAD = 10
+"""For a client to make room for the rest of an answer that it does not read. Then the connection is cut."""
 
 REQUEST = 20
 """To answer a request that has arrived completely. After that it is answered with 503, whatever it waits for."""

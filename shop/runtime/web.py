@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import os
 import signal
+import socket
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -73,7 +74,7 @@ def work(
     door = Door(application, threads)
     worker = RSGIWorker(
         worker_id,
-        sockets,
+        (None, _listener(*sockets)),
         ipc,
         threads=runtime_threads,
         blocking_threads=runtime_blocking_threads,
@@ -89,6 +90,16 @@ def work(
     door.close()
     end.set()
     stopped.wait()
+
+
+def _listener(specification: Any, shared: Any) -> Any:
+    """Return the listening socket of this process. A client that does not read its answer loses the connection."""
+    listener = shared or specification.build()
+    if hasattr(socket, "TCP_USER_TIMEOUT"):
+        # The connections that it accepts inherit the option. macOS has none like it.
+        with socket.socket(fileno=os.dup(listener.get_fd())) as view:
+            view.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, limits.UNREAD * 1000)
+    return listener
 
 
 def _default_signals() -> None:

@@ -34,7 +34,7 @@ from shop.runtime.door import Door
 from shop.runtime.serve import web_command
 from tests.factories import new_customer, on_sale
 from tests.shop.web_server import CHECKOUT, ask, connect, received, web_server
-from tests.waiting import wait_for
+from tests.waiting import PATIENCE, wait_for
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("redis")]
 DRIP = b"POST /api/token/ HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 500\r\n\r\n{"
@@ -80,16 +80,22 @@ def test_a_thread_for_each_body_would_be_held(tmp_path: Path) -> None:
         "    start_response('200 OK', [('Content-Length', '0')])\n"
         "    return [b'']\n"
     )
+    with _granian(tmp_path, "reads:application") as (port, _), connect(port, DRIP):
+        wait_for(lambda: _status(port) is None, "the thread to be held")
+
+
+@contextmanager
+def _granian(folder: Path, application: str) -> Iterator[tuple[int, psutil.Process]]:
+    """Run granian with its own WSGI worker, which has one thread. Yield its port and its process."""
     port = free_port()
     command = [sys.executable, "-m", "granian", "--interface", "wsgi", "--blocking-threads", "1", "--port", str(port)]
-    command += ["--log-level", "error", "reads:application"]
-    with subprocess.Popen(command, cwd=tmp_path, start_new_session=True) as server:
+    command += ["--log-level", "error", application]
+    with subprocess.Popen(command, cwd=folder, start_new_session=True) as server:
         try:
             wait_for(lambda: _status(port) == 200, "granian to answer")
-            with connect(port, DRIP):
-                wait_for(lambda: _status(port) is None, "the thread to be held")
+            yield port, psutil.Process(server.pid)
         finally:
-            # Its worker, whose thread is held, would outlive it.
+            # Its worker, whose thread may be held, would outlive it.
             os.killpg(server.pid, signal.SIGKILL)
 
 
@@ -315,11 +321,45 @@ def test_clients_that_do_not_read_their_answer_hold_no_thread(port: int) -> None
     page = "/static/drf_spectacular_sidecar/swagger-ui-dist/swagger-ui-bundle.js"
     with ExitStack() as clients:
         for _ in range(100):
-            client = clients.enter_context(socket.socket())
-            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-            client.connect(("127.0.0.1", port))
-            client.sendall(f"GET {page} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+            clients.enter_context(_unread(port, f"GET {page} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode()))
         assert ask(port, "GET", page)[0] == 200
+
+
+def test_connections_whose_answers_are_not_read_are_closed(
+    port: int, server: tuple[int, psutil.Process], tmp_path: Path
+) -> None:
+    """Twelve answers of 1.6 MB are more than the system keeps for a connection. granian's own worker is the control."""
+    tmp_path.joinpath("writes.py").write_text(
+        "def application(environ, start_response):\n"
+        "    start_response('200 OK', [])\n"
+        "    return [bytes(1_600_000 if 'swagger' in environ['PATH_INFO'] else 0)]\n"
+    )
+    asked = (
+        b"GET /static/drf_spectacular_sidecar/swagger-ui-dist/swagger-ui-bundle.js HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    )
+    with _granian(tmp_path, "writes:application") as (other_port, other), ExitStack() as clients:
+        ours, theirs = (
+            [clients.enter_context(_unread(to, asked * 12)) for _ in range(20)] for to in (port, other_port)
+        )
+        assert _connected(server[1], ours) == 20
+        wait_for(lambda: _connected(server[1], ours) == 0, timeout=limits.UNREAD + PATIENCE)
+        assert _connected(other, theirs) == 20
+
+
+def _unread(port: int, sent: bytes) -> socket.socket:
+    """Return a connection of a client that makes little room for answers."""
+    client = socket.socket()
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    client.connect(("127.0.0.1", port))
+    client.sendall(sent)
+    return client
+
+
+def _connected(server: psutil.Process, clients: list[socket.socket]) -> int:
+    """Return how many of the clients the server has a connection to."""
+    peers = {client.getsockname() for client in clients}
+    workers = [one for child in server.children(recursive=True) for one in child.net_connections()]
+    return sum(one.raddr in peers for one in [*workers, *server.net_connections()] if one.status == "ESTABLISHED")
 
 
 class Request:
