@@ -5,7 +5,8 @@ from __future__ import annotations
 from functools import cache
 from typing import Literal
 
-from lab.claims.behaviour import ROOT, hash_of_behaviour, hash_of_files
+from lab.claims.behaviour import hash_of_behaviour, hash_of_files
+from lab.claims.definitions import ROOT
 from lab.ladder.catalogue import LADDER
 
 Part = Literal["strategies", "locks"]
@@ -14,13 +15,17 @@ Part = Literal["strategies", "locks"]
 BUILDERS = "lab.workloads.registry:BUILDERS"
 """The table of experiments: a rung runs what its row leads to."""
 CHECKING = ("lab.claims.finding:find", "lab.claims.finding:breaks")
-STRESSING = ("lab.claims.stress:stress",)
+STRESSING = ("lab.claims.stress:stress_entry",)
 
 MEASURED: dict[Part, tuple[str, ...]] = {
-    "strategies": ("locking", "inventory", "shop/orders", "shop/sales", "shop/api", "shop/runtime", "loadtest/bench"),
+    "strategies": (
+        *("locking", "inventory", "loadtest/bench"),
+        *("shop/accounts", "shop/api", "shop/orders", "shop/runtime", "shop/sales"),
+        *("shop/clock.py", "shop/limits.py", "shop/models.py"),
+    ),
     "locks": ("locking", "loadtest/bench"),
 }
-"""The folders with the code that a comparison measures, and with the code that measures it."""
+"""The files and folders with the code that a comparison measures, and with the code that measures it."""
 
 
 @cache

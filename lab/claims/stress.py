@@ -36,13 +36,18 @@ def stress(slug: str, sandbox: Sandbox, tries: int | None = None) -> dict[str, A
     Returns:
         The rung's line of `manage.py ladder --stress --json`.
     """
-    entry, began = LADDER[slug], time.monotonic()
+    return stress_entry(LADDER[slug], sandbox, tries)
+
+
+def stress_entry(entry: LadderEntry, sandbox: Sandbox, tries: int | None) -> dict[str, Any]:
+    """See `stress`. This function knows no other rung, so the hash of a result leads to no other one either."""
+    began = time.monotonic()
     experiment = new_experiment(entry, sandbox)
     broken, done, why, steps = 0, 0, "", 1
     until_broken = tries is None and entry.claim == "flawed"
     with running_clock(sandbox):
         while tries is None or done < tries or (until_broken and not broken and done < MANY):
-            attempt = Attempt(experiment, f"{slug} {done}", steps)
+            attempt = Attempt(experiment, f"{entry.slug} {done}", steps)
             violation = attempt.play()
             # An attempt that a violation has ended early does not show how many steps there are.
             steps = attempt.steps if violation is None else max(steps, attempt.steps)
@@ -52,7 +57,13 @@ def stress(slug: str, sandbox: Sandbox, tries: int | None = None) -> dict[str, A
                 why = why or violation[1]
             if tries is None and done == WARM_UP:
                 tries = tries_of(entry, (time.monotonic() - began) / done)
-    line: dict[str, Any] = {"rung": slug, "track": entry.track, "claim": entry.claim, "broken": broken, "tries": done}
+    line: dict[str, Any] = {
+        "rung": entry.slug,
+        "track": entry.track,
+        "claim": entry.claim,
+        "broken": broken,
+        "tries": done,
+    }
     if why:
         line["why"] = why
     return line | {"seconds": round(time.monotonic() - began, 2)}

@@ -11,13 +11,18 @@ from types import FrameType
 from typing import Any
 
 import pytest
+from django.test import Client
 
-from lab.claims import behaviour, staleness
-from lab.claims.behaviour import ROOMS, ROOT, Module, lua_text, reach
+from lab.claims import definitions, staleness
+from lab.claims.behaviour import hash_of_files, reach
+from lab.claims.definitions import ROOT, Module
 from lab.claims.finding import find
+from lab.claims.normaliser import ROOMS, script_text
 from lab.claims.verify import bounds_of
 from lab.ladder.catalogue import LADDER
 from lab.sandbox.sandbox import Sandbox
+from loadtest.tokens import access_token
+from tests.factories import new_customer, on_sale
 
 BEFORE = """
 from time import monotonic as clock
@@ -78,16 +83,21 @@ def test_a_change_of_behaviour_is_noticed(old: str, new: str, tmp_path: Path) ->
 
 
 def test_lua_counts_without_comments_and_blank_lines() -> None:
-    before = "-- Takes.\nif left >= 1 then\n    return 1 -- taken\nend\n"
-    assert lua_text(before) == lua_text("if left >= 1 then\n\n  return 1\nend")
-    assert lua_text(before) != lua_text(before.replace(">=", ">"))
-    assert lua_text('return "a--b"') == 'return "a--b"'
+    before = "-- Takes 'one', if it's there.\n--[[ A \"block\"\n]]if left >= 1 then\n    return 1 -- taken\nend\n"
+    assert script_text(before) == script_text("if left >= 1 then\n\n  return 1\nend")
+    assert script_text(before) != script_text(before.replace(">=", ">"))
+    for kept in ('return "a--b"', "return 'a--b'", r'return "\"--"', "return [[a--b]]", "return [=[--]] --]=]"):
+        assert script_text(f"{kept} -- a comment") == kept.strip()
 
 
 @pytest.fixture
 def edit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str, str], set[str]]:
-    """Edit a file in a copy of the project, and return the rungs whose verdicts this puts out of date."""
-    before = {slug: staleness.behaviour_of_verdict(slug) for slug in LADDER}
+    """Edit a file in a copy of the project, and return the rungs whose verdict or stress run this puts out of date."""
+
+    def hashes() -> dict[str, tuple[str, str]]:
+        return {slug: (staleness.behaviour_of_verdict(slug), staleness.behaviour_of_stress(slug)) for slug in LADDER}
+
+    before = hashes()
 
     def change(name: str, old: str, new: str) -> set[str]:
         for room in ROOMS:
@@ -97,14 +107,23 @@ def edit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str,
         source = (tmp_path / name).read_text()
         assert source.count(old) == 1
         (tmp_path / name).write_text(source.replace(old, new))
-        scripts = {name: tmp_path / path.relative_to(ROOT) for name, path in behaviour.SCRIPTS.items()}
-        monkeypatch.setattr(behaviour, "ROOT", tmp_path)
-        monkeypatch.setattr(behaviour, "SCRIPTS", scripts)
-        caches = behaviour.load, behaviour._definition_at, staleness.behaviour_of_verdict
+        scripts = {name: tmp_path / path.relative_to(ROOT) for name, path in definitions.SCRIPTS.items()}
+        monkeypatch.setattr(definitions, "ROOT", tmp_path)
+        monkeypatch.setattr(definitions, "SCRIPTS", scripts)
+        caches = (
+            *(definitions.load, definitions._definition_at),
+            *(staleness.behaviour_of_verdict, staleness.behaviour_of_stress),
+        )
         try:
             for each in caches:
                 each.cache_clear()
-            return {slug for slug in LADDER if staleness.behaviour_of_verdict(slug) != before[slug]}
+            after = hashes()
+            return {
+                f"{slug}{kind}"
+                for slug in LADDER
+                for kind, old, new in zip(("", " stress"), before[slug], after[slug], strict=True)
+                if old != new
+            }
         finally:
             for each in caches:
                 each.cache_clear()
@@ -123,6 +142,14 @@ REDIS_LOCKS = {
     ("name", "old", "new", "outdated"),
     [
         pytest.param("locking/redis/lock.py", '"""RedisLock', '"""The RedisLock', set(), id="docstring"),
+        pytest.param(
+            "locking/redis/scripts/acquire.lua",
+            "this server's own clock",
+            "the server's own clock",
+            set(),
+            id="comment",
+        ),
+        pytest.param("inventory/models.py", "Units that came;", "Units that arrived;", set(), id="help text"),
         pytest.param(
             "inventory/counters/lua/take.lua",
             "tonumber(left) < item[2]",
@@ -149,7 +176,7 @@ REDIS_LOCKS = {
 def test_a_change_outdates_the_rungs_that_run_it(
     edit: Callable[[str, str, str], set[str]], name: str, old: str, new: str, outdated: set[str]
 ) -> None:
-    assert edit(name, old, new) == outdated
+    assert edit(name, old, new) == outdated | {f"{slug} stress" for slug in outdated}
 
 
 LEFT_OUT = (
@@ -186,3 +213,37 @@ def test_all_that_runs_in_a_search_is_hashed(sandbox: Sandbox, slug: str) -> Non
     missing = {name for name in names - set(hashed) if not name.startswith(LEFT_OUT)}
     assert len(called) > 50
     assert missing == set(), sorted(missing)
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.usefixtures("redis")
+@pytest.mark.parametrize("strategy", ["group-commit", "redis-lock", "lua-queue"])
+def test_all_that_runs_for_an_order_is_hashed(client: Client, strategy: str) -> None:
+    offer = on_sale({"a": 1}, strategy=strategy)
+    headers = {"Authorization": f"Bearer {access_token(new_customer())}", "Idempotency-Key": "one"}
+    body = {"sale": offer.sale, "items": [{"product": offer.products["a"], "quantity": 1}]}
+    called: set[Path] = set()
+
+    def note(frame: FrameType, event: str, _: Any) -> None:
+        called.add(Path(frame.f_code.co_filename))
+
+    sys.setprofile(note)
+    try:
+        answer = client.post("/api/orders/", body, content_type="application/json", headers=headers)
+    finally:
+        sys.setprofile(None)
+    assert answer.status_code in (201, 202)
+    files = {path.relative_to(ROOT) for path in called if path.is_relative_to(ROOT)}
+    measured = [Path(place) for place in staleness.MEASURED["strategies"]]
+    ours = {file for file in files if file.parts[0] in ROOMS}
+    assert len(ours) > 20
+    assert [str(file) for file in ours if not any(file.is_relative_to(place) for place in measured)] == []
+
+
+def test_a_script_in_sql_is_hashed(tmp_path: Path) -> None:
+    name, before = "hot_row.sql", (ROOT / "loadtest/bench/hot_row.sql").read_text()
+    hashes = []
+    for text in (before, f"-- Another comment.\n{before}", before.replace(">= 1", ">= 0")):
+        (tmp_path / name).write_text(text)
+        hashes.append(hash_of_files(tmp_path))
+    assert hashes[0] == hashes[1] != hashes[2]
