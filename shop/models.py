@@ -234,7 +234,7 @@ class Refund(models.Model):
         indexes = [models.Index(fields=["payment"], condition=Q(sent_at=None), name="refund_due")]
 
     def __str__(self) -> str:
-        return f"{self.amount} of {self.payment_id}"
+        return f"Refund {self.pk}"
 
 
 class SignOut(models.Model):

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from django.contrib import messages
+from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.contrib.admin.models import CHANGE, LogEntry
 from django.db.models import QuerySet
 from django.http import HttpRequest
@@ -31,6 +32,7 @@ class BatchResult:
         refused: a sentence for each row that was not changed.
         failed: whether a server failed, so that the message is an error.
         left: rows that were not tried, because the time was over.
+        gone: chosen rows that are not in the list any more.
     """
 
     changed: list[Any] = field(default_factory=list)
@@ -38,6 +40,7 @@ class BatchResult:
     refused: list[str] = field(default_factory=list)
     failed: bool = False
     left: int = 0
+    gone: int = 0
 
 
 Act = Callable[[Sequence[Any], float], BatchResult]
@@ -51,16 +54,27 @@ def run_in_batches(
     act: Act,
     *,
     done: str,
+    all_pages: bool = False,
 ) -> None:
     """Act on the rows of a queryset, log what was changed, and say in one message what has become of them.
 
-    What is not reached in time is counted in the message. The action has to be safe to repeat.
+    What is not reached in time is counted in the message, and so are chosen rows that have left the list. The action
+    has to be safe to repeat.
 
     Args:
         act: changes a batch.
         done: past participle for the message, such as "cancelled".
+        all_pages: let the operator select all rows that match the filters of the list, also those that match since the
+            page was shown. Without it, the action takes only rows that the page has shown: with money, the operator has
+            to see each row.
     """
+    chosen = set(request.POST.getlist(ACTION_CHECKBOX_NAME))
+    across = request.POST.get("select_across") == "1"
+    if not all_pages:
+        queryset = queryset.filter(pk__in=chosen)
     keys, total, reached = list(queryset.values_list("pk", flat=True)), BatchResult(), 0
+    if not (all_pages and across):
+        total.gone = max(0, len(chosen) - len(keys))
     ends = time.monotonic() + TIME
     while reached < len(keys) and (reached == 0 or time.monotonic() < ends):
         batch = keys[reached : reached + BATCH]
@@ -76,9 +90,14 @@ def run_in_batches(
         total.failed |= result.failed
         total.left += result.left
         reached += BATCH
-    left = max(0, len(keys) - reached) + total.left
-    level = messages.ERROR if total.failed else messages.WARNING if total.refused or left else messages.SUCCESS
-    if sentences := _sentences(total, left, str(queryset.model._meta.verbose_name_plural), done):
+    total.left += max(0, len(keys) - reached)
+    names = str(queryset.model._meta.verbose_name_plural)
+    sentences = _sentences(total, names, done)
+    if across and not all_pages:
+        sentences.append(f"Only {names} on the page that you saw were tried: go on with the next page.")
+    warn = total.refused or total.left or total.gone or (across and not all_pages)
+    level = messages.ERROR if total.failed else messages.WARNING if warn else messages.SUCCESS
+    if sentences:
         model_admin.message_user(request, " ".join(sentences), level)
 
 
@@ -115,7 +134,7 @@ def one_by_one(act: Callable[[Any], str | bool]) -> Act:
     return act_on
 
 
-def _sentences(total: BatchResult, left: int, names: str, done: str) -> list[str]:
+def _sentences(total: BatchResult, names: str, done: str) -> list[str]:
     sentences = []
     if len(total.changed) == 1:
         sentences.append(f"{total.changed[0]} is {done}.")
@@ -126,6 +145,8 @@ def _sentences(total: BatchResult, left: int, names: str, done: str) -> list[str
     sentences += total.refused[:SHOWN]
     if len(total.refused) > SHOWN:
         sentences.append(f"{len(total.refused) - SHOWN} more {names} were not {done}.")
-    if left:
-        sentences.append(f"{left} {names} are left: repeat the action to go on.")
+    if total.gone:
+        sentences.append(f"Not in this list any more, and not {done}: {total.gone} of the chosen {names}.")
+    if total.left:
+        sentences.append(f"{total.left} {names} are left: repeat the action to go on.")
     return sentences

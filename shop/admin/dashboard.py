@@ -15,8 +15,8 @@ from inventory.strategies import registry
 from locking.contrib.django.admin import may_see_locks, most_wanted
 from shop import clock
 from shop.admin.stock_report import stock_report
-from shop.models import Order, Payment, Sale, UnmatchedReport
-from shop.orders import payments, unmatched
+from shop.models import Order, Refund, Sale, UnmatchedReport
+from shop.orders import unmatched
 
 SALES = 10
 DEAD_LETTERS = 10
@@ -40,8 +40,8 @@ def context(request: HttpRequest, context: dict[str, Any]) -> dict[str, Any]:
         counted = dict(Order.objects.order_by().values_list("state").annotate(Count("pk")))
         context["orders"] = [(state, counted.get(state, 0)) for state in Order.State.values]
         context["queue"] = read_queue()
-    if may_see(Payment):
-        context["refunds"] = payments.refunds_due(Payment.objects.all()).count()
+    if may_see(Refund):
+        context["refunds"] = Refund.objects.filter(sent_at=None).count()
     if may_see(UnmatchedReport):
         context["unmatched"] = unmatched.open_reports(UnmatchedReport.objects.all()).count()
     if may_see_locks(request):

@@ -20,7 +20,8 @@ from unfold.widgets import UnfoldAdminIntegerFieldWidget
 
 from shop.admin.bulk import BatchResult, Failed, one_by_one, run_in_batches
 from shop.admin.read_only import ReadOnlyAdmin, to_the_second
-from shop.models import Order, OrderItem, Payment
+from shop.admin.refunds import link_to_refunds
+from shop.models import Order, OrderItem, Payment, Refund
 from shop.orders import payments
 from shop.orders.ending import end_pending
 from shop.orders.errors import NotReturnable
@@ -135,7 +136,7 @@ class OrderAdmin(ReadOnlyAdmin):
     list_select_related = ("customer",)
     search_fields = ("id", "customer__username", "key")
     search_help_text = "Id, customer or idempotency key"
-    fields = ("id", "state_label", "customer", "sale", "total_label", "placed", "key", "reason")
+    fields = ("id", "state_label", "customer", "sale", "total_label", "refunds", "placed", "key", "reason")
     inlines = (OrderItemInline, PaymentInline)
     actions = ("cancel", "refund_orders")
     actions_detail = ("refund_items",)
@@ -148,7 +149,7 @@ class OrderAdmin(ReadOnlyAdmin):
 
     @admin.action(permissions=["cancel"], description="Cancel pending orders and return their units")
     def cancel(self, request: HttpRequest, queryset: QuerySet[Order]) -> None:
-        run_in_batches(self, request, queryset, cancel_batch, done="cancelled")
+        run_in_batches(self, request, queryset, cancel_batch, done="cancelled", all_pages=True)
 
     def has_refund_permission(self, request: HttpRequest, object_id: Any = None) -> bool:
         return request.user.has_perm("shop.change_order")
@@ -207,6 +208,16 @@ class OrderAdmin(ReadOnlyAdmin):
     @display(description="Refund", label={"due": "danger"})
     def refund(self, order: Any) -> str | None:
         return "due" if order.refund_due else None
+
+    @display(description="Refunds")
+    def refunds(self, order: Order) -> str | None:
+        refunds = Refund.objects.filter(payment__order=order).values_list("amount", "sent_at")
+        sums = [
+            f"{sum(amounts):.2f} {order.currency} {state}"
+            for state, sent in (("due", False), ("sent", True))
+            if (amounts := [amount for amount, at in refunds if bool(at) is sent])
+        ]
+        return link_to_refunds(", ".join(sums), q=order.pk) if sums else None
 
     @display(description="Placed", ordering="created_at")
     def placed(self, order: Order) -> str:

@@ -1,4 +1,4 @@
-"""Payments. An operator marks those that were refunded."""
+"""Payments, and what of each goes back."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from django.http import HttpRequest
 from unfold.admin import TabularInline
 from unfold.decorators import display
 
-from shop.admin.bulk import one_by_one, run_in_batches
 from shop.admin.read_only import ReadOnlyAdmin, to_the_second
+from shop.admin.refunds import link_to_refunds
 from shop.models import Payment, Refund
 from shop.orders import payments
 
@@ -39,6 +39,7 @@ class RefundInline(TabularInline):
     model = Refund
     extra = 0
     can_delete = False
+    show_change_link = True
     fields = readonly_fields = ("amount", "note", "chargeback", "created_at", "created_by", "sent_at", "sent_by")
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Refund]:
@@ -69,22 +70,9 @@ class PaymentAdmin(ReadOnlyAdmin):
     search_help_text = "Reference, order or customer"
     fields = ("reference", "order", "amount", "currency", "result", "due", "note", "received", "refunded")
     inlines = (RefundInline,)
-    actions = ("refund",)
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Payment]:
         return super().get_queryset(request).prefetch_related("refunds__sent_by")
-
-    def has_refund_permission(self, request: HttpRequest) -> bool:
-        return request.user.has_perm("shop.change_payment")
-
-    @admin.action(permissions=["refund"], description="Mark as refunded: the money was sent back")
-    def refund(self, request: HttpRequest, queryset: QuerySet[Payment]) -> None:
-        def mark(payment: Payment) -> str | bool:
-            if payments.mark_refunded(payment.pk, by=int(str(request.user.pk))):
-                return True
-            return f"{payment} was not changed: no refund is due."
-
-        run_in_batches(self, request, queryset, one_by_one(mark), done="marked as refunded")
 
     @display(description="Order", ordering="order")
     def order_id_label(self, payment: Payment) -> str:
@@ -98,8 +86,9 @@ class PaymentAdmin(ReadOnlyAdmin):
         return "refunded" if sum(refund.amount for refund in refunds) == payment.amount else "partly refunded"
 
     @display(description="Due")
-    def due(self, payment: Payment) -> Decimal | None:
-        return sum((refund.amount for refund in payment.refunds.all() if not refund.sent_at), Decimal()) or None
+    def due(self, payment: Payment) -> str | None:
+        due = sum((refund.amount for refund in payment.refunds.all() if not refund.sent_at), Decimal())
+        return link_to_refunds(f"{due:.2f}", payment=payment.pk) if due else None
 
     @display(description="Received", ordering="received_at")
     def received(self, payment: Payment) -> str:

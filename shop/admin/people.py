@@ -72,7 +72,7 @@ class UserAdmin(auth.UserAdmin, ModelAdmin):
             sign_out_everywhere([user.pk for user in result.changed])
             return result
 
-        run_in_batches(self, request, queryset, act, done="signed out everywhere")
+        run_in_batches(self, request, queryset, act, done="signed out everywhere", all_pages=True)
 
 
 @admin.register(Group)

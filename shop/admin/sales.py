@@ -135,7 +135,7 @@ class SaleAdmin(ModelAdmin):
                 raise Failed(f"{sale} was not fully {done}. Redis does not answer: {error}") from error
             return True
 
-        run_in_batches(self, request, queryset, one_by_one(run), done=done)
+        run_in_batches(self, request, queryset, one_by_one(run), done=done, all_pages=True)
 
     @display(description="State", label={"open": "success", "to come": "info"})
     def state(self, sale: Sale) -> str:

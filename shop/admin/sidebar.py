@@ -12,7 +12,7 @@ from django.urls import reverse
 
 from inventory.models import StockItem, StockMovement
 from locking.contrib.django.admin import may_see_locks
-from shop.models import Order, Payment, Product, Sale, UnmatchedReport
+from shop.models import Order, Payment, Product, Refund, Sale, UnmatchedReport
 
 SidebarItem = dict[str, Any]
 
@@ -29,6 +29,7 @@ def navigation(request: HttpRequest) -> list[SidebarItem]:
                 {"title": "Locks", "icon": "lock", "link": reverse("admin_locks"), "permission": may_see_locks},
                 list_of(Order, "Orders", "receipt_long"),
                 list_of(Payment, "Payments", "payments"),
+                list_of(Refund, "Refunds", "currency_exchange"),
                 list_of(UnmatchedReport, "Unmatched reports", "help_center"),
             ],
         },

@@ -40,6 +40,8 @@ class UnmatchedReportAdmin(ReadOnlyAdmin):
     search_help_text = "Any part of the report"
     fields = ("received", "reason", "report", "state", "settled")
     actions = ("settle",)
+    # An operator settles the reports that they saw, not those that came since.
+    list_disable_select_all = True
 
     def has_settle_permission(self, request: HttpRequest) -> bool:
         return request.user.has_perm("shop.change_unmatchedreport")

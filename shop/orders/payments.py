@@ -151,14 +151,14 @@ def refunds_due(payments: QuerySet[Payment]) -> QuerySet[Payment]:
     return payments.filter(Exists(Refund.objects.filter(payment=OuterRef("pk"), sent_at=None)))
 
 
-def mark_refunded(payment: int, *, by: int) -> bool:
-    """Record that the refunds due of a payment were sent, when and by whom.
+def mark_refunded(refund: int, *, by: int) -> bool:
+    """Record that a refund was sent, when and by whom.
 
     Args:
-        by: id of the user who has refunded it.
+        by: id of the user who has sent the money.
 
     Returns:
-        False when no refund was due, for example because it was recorded before.
+        False when it is not due: it was recorded before, or a chargeback has replaced it.
     """
-    due = Refund.objects.filter(payment=payment, sent_at=None)
+    due = Refund.objects.filter(pk=refund, sent_at=None)
     return bool(due.update(sent_at=Now(), sent_by=by))

@@ -27,7 +27,7 @@ from inventory.models import StockItem, StockMovement
 from inventory.strategies import registry
 from shop import conservation
 from shop.admin.sales import SaleAdmin
-from shop.models import Order, OrderItem, Product, Refund, Sale
+from shop.models import Order, OrderItem, Product, Sale
 from shop.orders import payments
 from shop.orders.customer_changes import pay_order
 from shop.orders.expiry import expire_unpaid
@@ -43,6 +43,7 @@ STOCK = "/admin/inventory/stockitem/"
 MOVEMENTS = "/admin/inventory/stockmovement/"
 UNMATCHED = "/admin/shop/unmatchedreport/"
 PAYMENTS = "/admin/shop/payment/"
+REFUNDS = "/admin/shop/refund/"
 SALES = "/admin/shop/sale/"
 ORDERS = "/admin/shop/order/"
 
@@ -602,44 +603,6 @@ def paid_twice(offer: OnSale) -> Order:
     return order
 
 
-def test_refunds_are_found_on_every_page(admin_client: Client) -> None:
-    offer = on_sale({"a": 10})
-    bought(offer, a=1)
-    order = paid_twice(offer)
-    assert "Refunds 1 due" in text(get(admin_client, "/admin/"))
-    found = rows(get(admin_client, ORDERS, refund="due"))
-    assert {name: row["refund"] for name, row in found.items()} == {str(order.pk): "due"}
-    assert len(rows(get(admin_client, ORDERS))) == 2
-    found = rows(get(admin_client, PAYMENTS, refund="due"))
-    assert [(name, row["result"], row["note"]) for name, row in found.items()] == [
-        (f"second-{order.pk}", "refund due", "The order is already paid.")
-    ]
-    assert f"second-{order.pk}" in get(admin_client, f"{ORDERS}{order.pk}/change/")
-
-
-def test_a_refund_is_marked_once_with_user_and_time(staff: Callable[..., Client]) -> None:
-    order = paid_twice(on_sale({"a": 10}))
-    paid, due = order.payments.order_by("pk")
-    ada, bob = (staff("view_payment", "change_payment", "view_order") for _ in range(2))
-    assert f"{due} is marked as refunded." in run_action(ada, PAYMENTS, "refund", due.pk)
-    by, at = Refund.objects.values_list("sent_by__username", "sent_at").get(payment=due)
-    page = run_action(bob, PAYMENTS, "refund", due.pk, paid.pk)
-    assert all(f"{each} was not changed: no refund is due." in page for each in (due, paid))
-    assert Refund.objects.values_list("sent_by__username", "sent_at").get(payment=due) == (by, at)
-    assert [(entry.user.username, entry.object_repr) for entry in LogEntry.objects.all()] == [(by, str(due))]
-    (row,) = rows(get(ada, PAYMENTS, refund="done")).values()
-    assert (row["result"], row["refunded"]) == ("refunded", f"{at:%Y-%m-%d %H:%M:%S} by {by}")
-    assert rows(get(ada, PAYMENTS, refund="due")) == rows(get(ada, ORDERS, refund="due")) == {}
-    # The provider gets the same answer as before.
-    assert payments.receive_payment(due.reference, order=order.pk, amount=order.total).payment.outcome == "refund_due"
-
-
-def test_refunding_needs_permission(staff: Callable[..., Client]) -> None:
-    due = paid_twice(on_sale({"a": 10})).payments.get(outcome="refund_due")
-    run_action(staff("view_payment"), PAYMENTS, "refund", due.pk)
-    assert Refund.objects.filter(sent_at=None).count() == 1
-
-
 def assert_read_only(client: Client, path: str, pk: Any, *parts: str) -> None:
     """Check that the page of an object has these texts, and that the object cannot be added, changed or deleted."""
     page = text(get(client, f"{path}{pk}/change/"))
@@ -693,6 +656,7 @@ PAGES = {
     "Locks": ("locks/", "view_stockitem"),
     "Orders": ("shop/order/", "view_order"),
     "Payments": ("shop/payment/", "view_payment"),
+    "Refunds": ("shop/refund/", "view_refund"),
     "Unmatched reports": ("shop/unmatchedreport/", "view_unmatchedreport"),
     "Sales": ("shop/sale/", "view_sale"),
     "Products": ("shop/product/", "view_product"),
@@ -771,7 +735,7 @@ def test_a_page_needs_as_many_queries_for_1000_orders_as_for_1(admin_client: Cli
 
     def queries_of_pages() -> dict[str, int]:
         counts = {}
-        for path in ("/admin/", STOCK, MOVEMENTS, ORDERS, PAYMENTS, UNMATCHED, SALES, "/admin/auth/user/"):
+        for path in ("/admin/", STOCK, MOVEMENTS, ORDERS, PAYMENTS, REFUNDS, UNMATCHED, SALES, "/admin/auth/user/"):
             with CaptureQueriesContext(connection) as queries:
                 get(admin_client, path)
             counts[path] = len(queries)
@@ -806,7 +770,9 @@ def test_an_order_of_many_skus_needs_no_more_queries(admin_client: Client) -> No
     ["q=%00", "q=" + "x" * 5000, "q='\"%3B--", "o=99.-7.x", "p=x", "p=99999", "p=-1", "state__exact=none", "_popup=1",
      "sale__id__exact=x", "refund=x", "nothing=1", "e=1", "all=", "state=x"],
 )  # fmt: skip
-@pytest.mark.parametrize("path", [STOCK, MOVEMENTS, ORDERS, PAYMENTS, UNMATCHED, SALES, "/admin/locks/", "/admin/"])
+@pytest.mark.parametrize(
+    "path", [STOCK, MOVEMENTS, ORDERS, PAYMENTS, REFUNDS, UNMATCHED, SALES, "/admin/locks/", "/admin/"]
+)
 def test_odd_queries_are_answered(admin_client: Client, path: str, query: str) -> None:
     on_sale({"a": 10})
     admin_client.raise_request_exception = False
@@ -821,7 +787,7 @@ def test_an_unknown_object_leads_back_with_a_message(admin_client: Client, path:
 
 
 def test_nothing_is_loaded_from_other_hosts(admin_client: Client) -> None:
-    for path in ("/admin/", STOCK, MOVEMENTS, ORDERS, PAYMENTS, UNMATCHED, SALES, "/admin/locks/"):
+    for path in ("/admin/", STOCK, MOVEMENTS, ORDERS, PAYMENTS, REFUNDS, UNMATCHED, SALES, "/admin/locks/"):
         loaded = re.findall(r'<(?:script|link|img)[^>]* (?:src|href)="([^"]+)"', get(admin_client, path))
         assert [address for address in loaded if not address.startswith(("/", "data:"))] == []
         assert len([address for address in loaded if "htmx" in address]) == 1

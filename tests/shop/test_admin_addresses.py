@@ -19,7 +19,7 @@ from django.urls import URLPattern, get_resolver
 from redis import Redis
 
 from inventory.models import StockItem, StockMovement
-from shop.models import Order, Payment, Product, Sale, UnmatchedReport
+from shop.models import Order, Payment, Product, Refund, Sale, UnmatchedReport
 from shop.orders import payments, unmatched
 from tests.factories import new_customer, on_sale
 from tests.shop.conftest import buy
@@ -27,7 +27,18 @@ from tests.shop.conftest import buy
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("redis")]
 
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "NONSENSE")
-MODELS = {"stockitem", "stockmovement", "order", "payment", "unmatchedreport", "product", "sale", "user", "group"}
+MODELS = {
+    "stockitem",
+    "stockmovement",
+    "order",
+    "payment",
+    "refund",
+    "unmatchedreport",
+    "product",
+    "sale",
+    "user",
+    "group",
+}
 FORM = {"post": "yes", "name": "forged", "units": "1000", "kind": "delivered", "why": "x", "sku": "forged",
         "state": "paid", "username": "forged", "password1": "forged-2026", "password2": "forged-2026",
         "usable_password": "true", "is_superuser": "on", "is_active": "on", "is_staff": "on"}  # fmt: skip
@@ -62,6 +73,7 @@ class World:
         objects: list[Model] = [StockItem.objects.get(), StockMovement.objects.get(), Order.objects.latest("id")]
         objects += [
             Payment.objects.latest("pk"),
+            Refund.objects.latest("pk"),
             UnmatchedReport.objects.get(),
             Product.objects.get(),
             Sale.objects.get(),
@@ -201,7 +213,7 @@ def test_no_address_of_the_admin_fails(world: World, role: str) -> None:
 
 ACTIONS = {
     "order": {"cancel", "refund_orders"},
-    "payment": {"refund"},
+    "refund": {"refund"},
     "unmatchedreport": {"settle"},
     "sale": {"preheat", "close"},
     "user": {"sign_out"},
@@ -233,7 +245,7 @@ def test_an_action_without_its_permission_does_nothing(world: World, redis: Redi
     ("model", "name", "permission", "table"),
     [
         ("order", "cancel", "change_order", "Order"),
-        ("payment", "refund", "change_payment", "Refund"),
+        ("refund", "refund", "change_refund", "Refund"),
         ("unmatchedreport", "settle", "change_unmatchedreport", "UnmatchedReport"),
         ("sale", "close", "change_sale", "Sale"),
         ("product", "delete_selected", "delete_product", "Product"),

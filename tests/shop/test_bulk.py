@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 import pytest
+from django.contrib import messages
 from django.contrib.admin.models import LogEntry
 from django.contrib.auth.models import User
 from django.contrib.sessions.models import Session
@@ -16,20 +17,26 @@ from django.test.utils import CaptureQueriesContext
 
 from inventory.models import StockItem
 from shop.admin import bulk
-from shop.models import Order, Payment, Refund, Sale, SignOut, UnmatchedReport
+from shop.models import Order, Refund, Sale, SignOut, UnmatchedReport
 from shop.orders import payments, unmatched
 from shop.orders.ending import end_pending
+from shop.orders.returns import return_order
 from tests.factories import OnSale, at_once, new_customer, on_sale, orders_in
 from tests.shop.conftest import assert_conserved, buy, on_hand, taken
-from tests.shop.test_admin import ORDERS, PAYMENTS, SALES, UNMATCHED, many_orders
+from tests.shop.test_admin import ORDERS, REFUNDS, SALES, UNMATCHED, many_orders
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("redis")]
 
 
 def run_on_all(client: Client, path: str, action: str) -> list[str]:
     """Run an action on all rows of a list, and return the messages on the next page."""
-    first = client.get(path).context["cl"].result_list[0].pk
-    form = {"action": action, "_selected_action": [str(first)], "index": "0", "select_across": "1"}
+    return run_on_page(client, path, action, across="1")
+
+
+def run_on_page(client: Client, path: str, action: str, *, across: str = "0") -> list[str]:
+    """Run an action on all rows of a page, or of the list, and return the messages on the next page."""
+    chosen = [str(row.pk) for row in client.get(path).context["cl"].result_list]
+    form = {"action": action, "_selected_action": chosen, "index": "0", "select_across": across}
     response = client.post(path, form, follow=True)
     assert response.status_code == 200
     return [str(message) for message in response.context["messages"]]
@@ -79,7 +86,7 @@ def test_rows_that_are_changed_one_by_one_end_in_time_too(
     assert message.endswith(left)
     StockItem.objects.filter(sku="a").update(received=1000)
     Order.objects.update(state="paid")
-    assert run_on_all(admin_client, ORDERS, "refund_orders")[0].endswith(f"is refunded. {left}")
+    assert run_on_page(admin_client, ORDERS, "refund_orders")[0].endswith(f"is refunded. {left}")
 
 
 def test_many_users_are_signed_out_with_one_message(admin_client: Client) -> None:
@@ -128,7 +135,7 @@ def test_batches_at_once_return_units_once(customer: int) -> None:
 def test_every_action_leaves_one_message(admin_client: Client, action: str) -> None:
     path, names, done = {
         "refund_orders": (ORDERS, "orders", "refunded"),
-        "refund": (PAYMENTS, "payments", "marked as refunded"),
+        "refund": (REFUNDS, "refunds", "marked as refunded"),
         "settle": (UNMATCHED, "unmatched reports", "settled"),
         "preheat": (SALES, "sales", "preheated"),
         "close": (SALES, "sales", "closed"),
@@ -139,9 +146,7 @@ def test_every_action_leaves_one_message(admin_client: Client, action: str) -> N
         for reference in (f"pay_{number}", f"again_{number}") if action == "refund" else (f"pay_{number}",):
             payments.receive_payment(reference, order=order.pk, amount=order.total)
         unmatched.record(str(number), "no such order")
-    if action == "refund":
-        Payment.objects.filter(outcome="paid").delete()
-    assert run_on_all(admin_client, path, action) == [f"7 {names} are {done}."]
+    assert run_on_page(admin_client, path, action) == [f"7 {names} are {done}."]
     changed: Any = {
         "refund_orders": Order.objects.filter(state="refunded"),
         "refund": Refund.objects.exclude(sent_at=None),
@@ -150,5 +155,39 @@ def test_every_action_leaves_one_message(admin_client: Client, action: str) -> N
         "close": Sale.objects.exclude(unloaded_at=None),
     }[action]
     assert changed.count() == 7
-    assert len(run_on_all(admin_client, path, action)) == 1
+    assert len(run_on_page(admin_client, path, action)) == 1
     assert changed.count() == 7
+
+
+@pytest.mark.parametrize(("path", "action"), [(ORDERS, "refund_orders"), (UNMATCHED, "settle")])
+def test_money_is_settled_only_for_rows_that_the_page_showed(
+    admin_client: Client, monkeypatch: pytest.MonkeyPatch, path: str, action: str
+) -> None:
+    """A row that has come since is not taken, also not by "select all"; a row that has left the list is told."""
+    monkeypatch.setattr("shop.admin.orders.OrderAdmin.list_per_page", 2)
+    monkeypatch.setattr("shop.admin.unmatched.UnmatchedReportAdmin.list_per_page", 2)
+    offer = on_sale({"a": 10})
+
+    def come(number: int) -> None:
+        order = buy(offer, a=1).order
+        payments.receive_payment(f"pay_{number}", order=order.pk, amount=order.total)
+        unmatched.record(str(number), "no such order")
+
+    come(1)
+    come(2)
+    filtered = f"{path}?{'state__exact=paid' if path == ORDERS else 'state=open'}"
+    gone, seen = (row.pk for row in admin_client.get(filtered).context["cl"].result_list)
+    come(3)
+    if path == ORDERS:
+        return_order(gone, by=new_customer())
+    else:
+        unmatched.settle(gone, by=new_customer())
+    form = {"action": action, "_selected_action": [str(gone), str(seen)], "index": "0", "select_across": "1"}
+    (message,) = admin_client.post(filtered, form, follow=True).context["messages"]
+    assert "Not in this list any more" in str(message)
+    assert "on the page that you saw" in str(message)
+    assert message.level == messages.WARNING
+    if path == ORDERS:
+        assert Order.objects.filter(state="refunded").count() == 2
+    else:
+        assert UnmatchedReport.objects.exclude(settled_at=None).count() == 2

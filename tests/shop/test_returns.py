@@ -39,6 +39,7 @@ pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("
 
 ORDERS = "/admin/shop/order/"
 PAYMENTS = "/admin/shop/payment/"
+REFUNDS = "/admin/shop/refund/"
 
 
 def paid(offer: OnSale, customer: int, **units: int) -> UUID:
@@ -181,8 +182,8 @@ def test_a_chargeback_replaces_refunds_that_were_not_sent(
     answer = reports_chargeback(provider, chargeback(customer, "19.80")).json()
     assert answer["note"] == "Replaces a refund of 9.90 that was due."
     assert (state(order), on_hand("a")[0], refunds()) == ("refunded", 5, [(Decimal("19.80"), True)])
-    page = run_action(admin_client, PAYMENTS, "refund", Payment.objects.get().pk)
-    assert "was not changed: no refund is due." in page
+    page = run_action(admin_client, REFUNDS, "refund", Refund.objects.get().pk)
+    assert "was not marked as refunded: it is not due." in page
     assert_conserved()
 
 
@@ -190,7 +191,7 @@ def test_a_chargeback_replaces_refunds_that_were_not_sent(
 def test_a_chargeback_of_what_is_left_after_a_refund(provider: Provider, customer: int) -> None:
     order = paid(on_sale({"a": 5}, price="9.90"), customer, a=2)
     return_order(order, by=customer, returned={"a": 1})
-    payments.mark_refunded(Payment.objects.get().pk, by=customer)
+    payments.mark_refunded(Refund.objects.get().pk, by=customer)
     problem = assert_problem(reports_chargeback(provider, chargeback(customer, "19.80")), 422, "wrong-amount")
     assert (problem["expected"], problem["received"]) == ("9.90", "19.80")
     assert reports_chargeback(provider, chargeback(customer, "9.90", "cb_2")).status_code == 200
@@ -267,7 +268,7 @@ def test_operators_refund_whole_orders_and_items(admin_client: Client, customer:
 
     (row,) = rows(get(admin_client, PAYMENTS, refund="due")).values()
     assert (row["result"], row["due"]) == ("refund due", "29.70")
-    run_action(admin_client, PAYMENTS, "refund", Payment.objects.get().pk)
+    run_action(admin_client, REFUNDS, "refund", *Refund.objects.values_list("pk", flat=True))
     (row,) = rows(get(admin_client, PAYMENTS, refund="done")).values()
     assert (row["result"], row["due"]) == ("refunded", "-")
     assert rows(get(admin_client, ORDERS, refund="due")) == {}
