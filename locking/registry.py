@@ -86,7 +86,7 @@ def held(client: Client, limit: int = 1000, *, scan: int = 1_000_000) -> list[He
     return sorted(locks, key=lambda lock: lock.name)
 
 
-def force_release(client: Client, name: str, *, by: str) -> bool:
+def force_release(client: Client, name: str, *, by: str, fence: int | None = None) -> bool:
     """Release a `RedisLock` on behalf of its holder, and hand it to the next waiter.
 
     The holder learns of it from its next renewal, or from `check()` once its lifetime is over, and continues to work
@@ -98,9 +98,11 @@ def force_release(client: Client, name: str, *, by: str) -> bool:
         client: client of the server or cluster.
         name: name of the lock.
         by: who releases the lock and why, for the log.
+        fence: fencing token of the grant to release, as `held` has shown it, so that no later holder loses the lock.
+            None means whichever grant there is.
 
     Returns:
-        Whether the lock was held; False as well if it was only offered to its waiters.
+        Whether the lock was held by that grant; False as well if it was only offered to its waiters.
 
     Raises:
         LockUnavailable: the server could not be reached, did not answer, or refused a command.
@@ -116,7 +118,10 @@ def force_release(client: Client, name: str, *, by: str) -> bool:
         raise LockUnavailable(f"The Redis server could not look up lock {name!r} ({error}). Try again.") from error
     if token is None or token == offer:
         return False
-    holder = _text(last or b"").partition(" ")[2] or "an unknown holder"
+    granted, _, owner = _text(last or b"").partition(" ")
+    if fence is not None and granted != str(fence):
+        return False
+    holder = owner or "an unknown holder"
     logger.warning("Lock %r is about to be taken from %s by force, by %s.", name, holder, by)
     # The release names the token, so a grant made in the meantime is not affected.
     call = ScriptCall("release", keys, (_text(token), "", max(ttl, 1000), token_hex(16)))

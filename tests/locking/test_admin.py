@@ -9,6 +9,7 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
+from html import unescape
 from pathlib import Path
 
 import pytest
@@ -183,14 +184,34 @@ def test_force_release_is_logged(storekeeper: Client, redis: Redis, caplog: Log)
     lease = RedisLock(redis, "stock:a b&c", ttl=30.0).acquire()
     page = storekeeper.get(PAGE).content.decode()
     (link,) = re.findall(r'href="(release/[^"]+)"', page)
-    asked = storekeeper.get(f"{PAGE}{link}")
+    asked = storekeeper.get(f"{PAGE}{unescape(link)}")
     assert "stock:a b&amp;c" in asked.content.decode()
-    answer = storekeeper.post(f"{PAGE}{link}", {"why": "its worker is gone"}, follow=True).content.decode()
+    answer = storekeeper.post(f"{PAGE}{unescape(link)}", {"why": "its worker is gone"}, follow=True).content.decode()
     assert "was taken from its holder" in answer
     assert "storekeeper: its worker is gone" in caplog.text
     assert held(redis) == []
     assert lease.release() is False
-    assert "was already free" in storekeeper.post(f"{PAGE}{link}", follow=True).content.decode()
+    assert (
+        "is free, or has another holder by now"
+        in storekeeper.post(f"{PAGE}{unescape(link)}", follow=True).content.decode()
+    )
+
+
+def test_the_next_holder_is_not_released_in_place_of_the_one_shown(storekeeper: Client, redis: Redis) -> None:
+    lock = RedisLock(redis, "stock:a", ttl=30.0)
+    shown = lock.acquire()
+    (link,) = re.findall(r'href="(release/[^"]+)"', storekeeper.get(PAGE).content.decode())
+    shown.release()
+    with lock.hold() as lease:
+        answer = storekeeper.post(f"{PAGE}{unescape(link)}", {"why": "stuck"}, follow=True).content.decode()
+        assert "Nothing was changed" in answer
+        lease.extend()
+
+
+def test_an_odd_fence_is_an_odd_address(storekeeper: Client, redis: Redis) -> None:
+    with RedisLock(redis, "stock:a", ttl=30.0).hold() as lease:
+        assert storekeeper.post(f"{PAGE}release/?name=stock:a&fence=x", {"why": "stuck"}).status_code == 302
+        lease.extend()
 
 
 def test_who_may_only_look_may_not(operator: Client, redis: Redis) -> None:

@@ -201,6 +201,17 @@ def test_a_grant_made_meanwhile_is_not_taken(client: redis.Redis, monkeypatch: P
     assert leases[0].release() is True
 
 
+def test_a_grant_with_another_fence_is_not_taken(client: redis.Redis) -> None:
+    lock = RedisLock(client, "moved")
+    first = lock.acquire()
+    first.release()
+    second = lock.acquire()
+    assert force_release(client, "moved", by="admin", fence=first.fence) is False
+    second.extend()
+    assert force_release(client, "moved", by="admin", fence=second.fence) is True
+    assert second.release() is False
+
+
 @pytest.mark.parametrize("command", ["get", "pttl", "evalsha"])
 def test_a_refused_force_release_is_reported(
     client: redis.Redis, forbidden: Callable[[str], None], command: str

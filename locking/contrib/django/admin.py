@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import urlencode
 
 from django.contrib import admin, messages
 from django.contrib.auth.decorators import permission_required
@@ -61,21 +61,24 @@ def held_locks(request: HttpRequest) -> HttpResponse:
 
 @permission_required(FORCE, raise_exception=True)
 def release_by_force(request: HttpRequest) -> HttpResponse:
-    """Ask for the reason, and release a lock on behalf of its holder."""
-    name = request.GET.get("name", "")
+    """Ask for the reason, and release a lock on behalf of the holder that the list has shown."""
+    name, fence = request.GET.get("name", ""), request.GET.get("fence", "")
     if request.method == "POST":
         why = request.POST.get("why", "").strip() or "no reason given"
         try:
             released = registry.force_release(
-                get_redis_connection("default"), name, by=f"{request.user.get_username()}: {why}"
+                get_redis_connection("default"),
+                name,
+                by=f"{request.user.get_username()}: {why}",
+                fence=int(fence) if fence else None,
             )
-        except (LockUnavailable, ValueError) as error:  # or no lock can have this name
+        except (LockUnavailable, ValueError) as error:  # or no lock can have this name or fence
             messages.error(request, str(error))
         else:
             if released:
                 messages.success(request, f"Lock {name} was taken from its holder. The log has your name and reason.")
             else:
-                messages.warning(request, f"Lock {name} was already free. Nothing was changed.")
+                messages.warning(request, f"Lock {name} is free, or has another holder by now. Nothing was changed.")
         return redirect("admin_locks")
     context = {**admin.site.each_context(request), "title": f"Release lock {name} by force", "name": name}
     return render(request, "locking/release.html", context)
@@ -83,7 +86,8 @@ def release_by_force(request: HttpRequest) -> HttpResponse:
 
 def row(lock: HeldLock, *, may_force: bool) -> list[Any]:
     """Return the cells of a lock's row in the table."""
-    force = format_html('<a href="release/?name={}" class="text-link">Release…</a>', quote(lock.name))
+    grant = {"name": lock.name} | ({} if lock.fence is None else {"fence": lock.fence})
+    force = format_html('<a href="release/?{}" class="text-link">Release…</a>', urlencode(grant))
     return [
         lock.name,
         lock.waiters,
