@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
 
@@ -76,7 +76,7 @@ class OrderRefundFilter(admin.SimpleListFilter):
 
 
 class RefundItemsForm(forms.Form):
-    """Units of each item that have come back in all. As these are totals, sending the form twice changes nothing."""
+    """Units of each item that have come back in all, and how many those were when the page was opened."""
 
     def __init__(self, order: Order, *args: Any) -> None:
         super().__init__(*args)
@@ -90,10 +90,11 @@ class RefundItemsForm(forms.Form):
                 widget=UnfoldAdminIntegerFieldWidget,
                 help_text=f"Units that have come back, of {item.quantity} at {item.price:.2f} {order.currency}.",
             )
+            self.fields[f"shown-{item.pk}"] = forms.IntegerField(initial=item.returned, widget=forms.HiddenInput)
 
-    def returned(self) -> dict[str, int]:
-        """Return the units by sku."""
-        return {str(item.product_id): self.cleaned_data[f"item-{item.pk}"] for item in self.items}
+    def units(self, name: str) -> dict[str, int]:
+        """Return the units by sku: `item` for those that are entered, `shown` for those before."""
+        return {str(item.product_id): self.cleaned_data[f"{name}-{item.pk}"] for item in self.items}
 
 
 def cancel_batch(orders: Sequence[Order], ends: float) -> BatchResult:
@@ -177,14 +178,16 @@ class OrderAdmin(ReadOnlyAdmin):
             return self._get_obj_does_not_exist_redirect(request, self.opts, object_id)
         form = RefundItemsForm(order, request.POST or None)
         if form.is_valid():
-            self.return_units(request, order, form.returned())
+            self.return_units(request, order, form)
             return redirect("admin:shop_order_change", object_id)
         context = {**self.admin_site.each_context(request), "title": f"Refund items of {order}", "form": form}
         return render(request, "shop/refund_items.html", context)
 
-    def return_units(self, request: HttpRequest, order: Order, returned: Mapping[str, int]) -> None:
+    def return_units(self, request: HttpRequest, order: Order, form: RefundItemsForm) -> None:
         try:
-            amount = return_order(order.pk, by=int(str(request.user.pk)), returned=returned)
+            amount = return_order(
+                order.pk, by=int(str(request.user.pk)), returned=form.units("item"), before=form.units("shown")
+            )
         except (NotReturnable, DatabaseError) as refused:
             self.message_user(request, f"{order} was not refunded: {refused}", messages.WARNING)
         else:

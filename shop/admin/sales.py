@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any
@@ -34,6 +35,36 @@ class ProductAdmin(ModelAdmin):
         return ("sku",) if obj else ()
 
 
+class SaleForm(forms.ModelForm):
+    """A sale as its page has shown it. An older form must not reopen a sale that was closed, or bring back a price."""
+
+    shown = forms.CharField(required=False, widget=forms.HiddenInput)
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        if "shown" in self.fields:
+            self.fields["shown"].initial = digest(self.instance)
+
+    def clean(self) -> dict[str, Any]:
+        cleaned = super().clean() or {}
+        # The row of the sale is locked by now, see `SaleAdmin.get_object`, and the instance is not changed yet.
+        if cleaned.get("shown") and cleaned["shown"] != digest(self.instance):
+            raise forms.ValidationError(
+                "The sale has changed since this page was opened; perhaps it was closed. Nothing was saved. "
+                "Open the page again and repeat your change."
+            )
+        return cleaned
+
+
+def digest(sale: Sale) -> str:
+    """Return a text that differs when anything differs that the form of the sale can change."""
+    if sale.pk is None:
+        return ""
+    items = sale.items.order_by("pk").values_list("pk", "product", "price", "limit")
+    parts = (sale.name, sale.opens_at, sale.closes_at, sale.strategy, sale.currency, *items)
+    return hashlib.sha256(repr(parts).encode()).hexdigest()
+
+
 class SaleItemFormSet(BaseInlineFormSet):
     """Check that no product of the sale is in another sale at the same time."""
 
@@ -60,9 +91,9 @@ class SaleItemInline(StackedInline):
 
 @admin.register(Sale)
 class SaleAdmin(ModelAdmin):
+    form = SaleForm
     list_display = ("name", "state", "opens_at", "closes_at", "strategy", "preheated")
     search_fields = ("name",)
-    fields = ("name", ("opens_at", "closes_at"), ("strategy", "currency"), "preheated_at")
     inlines = (SaleItemInline,)
     actions = ("preheat", "close")
     # Put labels above the fields, so that an item is one line on a wide screen and readable on a phone. Newer versions
@@ -71,6 +102,10 @@ class SaleAdmin(ModelAdmin):
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Sale]:
         return super().get_queryset(request).annotate(read_at=Now())
+
+    def get_fields(self, request: HttpRequest, obj: Sale | None = None) -> tuple[Any, ...]:
+        fields = ("name", ("opens_at", "closes_at"), ("strategy", "currency"), "preheated_at")
+        return (*fields, "shown") if obj and self.has_change_permission(request, obj) else fields
 
     def get_readonly_fields(self, request: HttpRequest, obj: Sale | None = None) -> tuple[str, ...]:
         if obj is None:

@@ -33,25 +33,33 @@ class ReceivedChargeback:
     replayed: bool
 
 
-def return_order(order: UUID, *, by: int, returned: Mapping[str, int] | None = None) -> Decimal:
+def return_order(
+    order: UUID, *, by: int, returned: Mapping[str, int] | None = None, before: Mapping[str, int] | None = None
+) -> Decimal:
     """Take units of a paid order back for an operator, and record their price as due for refund.
 
     Args:
         by: id of the operator.
         returned: how many units of each sku have come back in all, with earlier returns; None means all units. As these
             are totals, repeating the call changes nothing.
+        before: how many units of each sku had come back when the operator looked, so that two operators who count
+            different units are not taken for one who repeats the call. None means not to compare.
 
     Returns:
         The amount that is due for refund by this call.
 
     Raises:
         Order.DoesNotExist: there is no such order.
-        NotReturnable: the order is not paid, or does not have so many units.
+        NotReturnable: the order is not paid, does not have so many units, or units have come back since `before`.
     """
     with transaction.atomic(durable=True):
         mine = states.locked(order)
         if mine.state not in {Order.State.PAID, Order.State.REFUNDED}:
             raise NotReturnable(f"The order is {mine.state}.")
+        for item in mine.items.all():
+            sku = str(item.product_id)
+            if before is not None and (since := item.returned - before.get(sku, 0)):
+                raise NotReturnable(f"{since} × {sku} have come back since the page was opened. Count again.")
         amount = _take_back(mine, returned)
         if amount and (payment := mine.payments.filter(outcome=Payment.Outcome.PAID).first()) is not None:
             payment.refunds.create(amount=amount, note="Units were returned.", created_by_id=by)

@@ -1,0 +1,104 @@
+"""A form that was opened before somebody else changed the same object writes nothing over that change."""
+
+from __future__ import annotations
+
+import re
+from decimal import Decimal
+from typing import Any
+from uuid import UUID
+
+import pytest
+from django.test import Client
+
+from shop.models import Order, OrderItem, Refund, Sale, SaleItem
+from shop.orders.returns import return_order
+from tests.factories import at_once, new_customer, on_sale
+from tests.shop.conftest import assert_conserved, on_hand
+from tests.shop.test_admin import ORDERS, SALES, get, in_hours, post, run_action, text, the_form
+from tests.shop.test_returns import paid
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("redis")]
+
+
+def hidden(page: str, prefix: str) -> dict[str, str]:
+    """Return the hidden fields of a page whose names begin with the prefix."""
+    return dict(re.findall(rf'<input type="hidden" name="({prefix}[^"]*)" value="([^"]*)"', page))
+
+
+def test_a_closed_sale_is_not_reopened_by_an_older_form(admin_client: Client) -> None:
+    offer = on_sale({"a": 10}, strategy="lua")
+    link = f"{SALES}{offer.sale}/change/"
+    shown = hidden(get(admin_client, link), "shown")
+    form = the_form(offer, opens=in_hours(-1), closes=in_hours(1))
+    run_action(admin_client, SALES, "close", offer.sale)
+    closed = Sale.objects.get().closes_at
+    page = post(admin_client, link, {**form, **shown})
+    assert "The sale has changed since this page was opened" in page
+    assert Sale.objects.values_list("name", "closes_at").get() == ("Sale by lua", closed)
+    # The page that is opened now is saved.
+    assert admin_client.post(link, {**form, **hidden(get(admin_client, link), "shown")}).status_code == 302
+    assert Sale.objects.get().name == "Another"
+
+
+@pytest.mark.parametrize("change", [{"price": Decimal("7.00")}, {"limit": 2}])
+def test_the_price_of_another_operator_is_not_overwritten(admin_client: Client, change: dict[str, Any]) -> None:
+    offer = on_sale({"a": 10}, price="9.90")
+    link = f"{SALES}{offer.sale}/change/"
+    form = the_form(offer, opens=in_hours(-1), closes=in_hours(1), **{"items-0-price": "9.90"})
+    form |= hidden(get(admin_client, link), "shown")
+    SaleItem.objects.update(**change)
+    assert "The sale has changed since this page was opened" in post(admin_client, link, form)
+    assert SaleItem.objects.filter(**change).exists()
+
+
+def test_preheating_leaves_an_open_form_valid(admin_client: Client) -> None:
+    """Celery may preheat a sale at any time, and changes nothing that the form shows."""
+    offer = on_sale({"a": 10}, strategy="lua", preheat=False)
+    link = f"{SALES}{offer.sale}/change/"
+    form = the_form(offer, opens=in_hours(-1), closes=in_hours(1)) | hidden(get(admin_client, link), "shown")
+    run_action(admin_client, SALES, "preheat", offer.sale)
+    assert admin_client.post(link, form).status_code == 302
+
+
+def refund_form(page: str, units: int) -> dict[str, str]:
+    """Return the form of an order with one item as its page was opened, with the units that have come back in all."""
+    (name,) = re.findall(r'name="(item-\d+)"', page)
+    return {name: str(units), **hidden(page, "shown-")}
+
+
+def test_units_of_two_operators_are_both_returned(admin_client: Client) -> None:
+    """Each has one unit in hand, and enters 1. The second is told, instead of "0.00 EUR to refund"."""
+    order = paid(on_sale({"a": 5}, price="9.90"), new_customer(), a=3)
+    link = f"{ORDERS}{order}/refund-items/"
+    first, second = (refund_form(get(admin_client, link), 1) for _ in range(2))
+    assert f"{order}: 9.90 EUR to refund; the units are back." in post(admin_client, link, first)
+    page = post(admin_client, link, second)
+    assert f"{order} was not refunded: 1 × a have come back since the page was opened. Count again." in page
+    assert "to refund; the units are back" not in page
+    assert "9.90 EUR to refund" in post(admin_client, link, refund_form(get(admin_client, link), 2))
+    assert (OrderItem.objects.get().returned, on_hand()[0], Refund.objects.count()) == (2, 4, 2)
+    assert_conserved()
+
+
+def test_of_two_forms_at_once_one_is_booked(admin_client: Client) -> None:
+    order = paid(on_sale({"a": 5}, price="9.90"), new_customer(), a=3)
+    link = f"{ORDERS}{order}/refund-items/"
+    form = refund_form(get(admin_client, link), 1)
+
+    def send() -> bool:
+        client = Client()
+        client.cookies = admin_client.cookies
+        return "was not refunded: 1 × a have" in text(client.post(link, form, follow=True).content.decode())
+
+    assert sorted(at_once(*[send] * 3)) == [False, True, True]  # type: ignore[type-var]
+    assert (OrderItem.objects.get().returned, Refund.objects.count(), on_hand()[0]) == (1, 1, 3)
+
+
+def test_a_form_that_does_not_say_what_it_showed_is_refused(admin_client: Client) -> None:
+    order: UUID = paid(on_sale({"a": 5}), new_customer(), a=1)
+    link = f"{ORDERS}{order}/refund-items/"
+    (name,) = re.findall(r'name="(item-\d+)"', get(admin_client, link))
+    assert admin_client.post(link, {name: "1"}).status_code == 200
+    assert Order.objects.get().state == "paid"
+    return_order(order, by=new_customer())
+    assert Order.objects.get().state == "refunded"
