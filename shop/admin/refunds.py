@@ -6,7 +6,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 from django.contrib import admin
-from django.db.models import QuerySet
+from django.db.models import F, QuerySet
 from django.http import HttpRequest
 from django.urls import reverse
 from django.utils.html import format_html
@@ -16,6 +16,9 @@ from shop.admin.bulk import one_by_one, run_in_batches
 from shop.admin.read_only import ReadOnlyAdmin, to_the_second
 from shop.models import Refund
 from shop.orders import payments
+
+BREAKABLE = ("text-right lg:text-left", "overflow-wrap: anywhere")
+"""Class and style of a text that may break anywhere, so that a long name or reference does not widen the table."""
 
 
 class RefundStateFilter(admin.SimpleListFilter):
@@ -41,10 +44,11 @@ class RefundAdmin(ReadOnlyAdmin):
     A row is written once, and later only marked as sent; a chargeback may delete it while it is due.
     """
 
-    list_display = ("id", "order_label", "customer", "payment_label", "money", "note", "since", "state", "sent")
+    list_display = ("id", "order_label", "customer", "payment_label", "money", "why", "since", "state")
     list_filter = (RefundStateFilter,)
     list_disable_select_all = True
-    ordering = ("-created_at", "-pk")
+    # What is due comes first, the oldest on top; then what was sent last.
+    ordering = (F("sent_at").desc(nulls_first=True), "created_at", "pk")
     search_fields = ("payment__reference", "payment__order__id", "payment__order__customer__username", "chargeback")
     search_help_text = "Reference, order or customer"
     fields = (
@@ -53,7 +57,7 @@ class RefundAdmin(ReadOnlyAdmin):
         "customer",
         "payment_label",
         "money",
-        "note",
+        "why",
         "since",
         "by",
         "state",
@@ -83,7 +87,7 @@ class RefundAdmin(ReadOnlyAdmin):
 
     @display(description="Customer", ordering="payment__order__customer__username")
     def customer(self, refund: Refund) -> str:
-        return str(refund.payment.order.customer)
+        return format_html('<span class="{}" style="{}">{}</span>', *BREAKABLE, refund.payment.order.customer)
 
     @display(description="Payment", ordering="payment__reference")
     def payment_label(self, refund: Refund) -> str:
@@ -91,13 +95,17 @@ class RefundAdmin(ReadOnlyAdmin):
 
     @display(description="Amount", ordering="amount")
     def money(self, refund: Refund) -> str:
-        return f"{refund.amount:.2f} {refund.payment.currency}"
+        return f"{refund.amount:.2f}\N{NO-BREAK SPACE}{refund.payment.currency}"
+
+    @display(description="Why", ordering="note")
+    def why(self, refund: Refund) -> str:
+        return refund.note or ("The provider took it back." if refund.chargeback else "")
 
     @display(description="Due since", ordering="created_at")
     def since(self, refund: Refund) -> str:
         return to_the_second(refund.created_at)
 
-    @display(description="Ordered by")
+    @display(description="Recorded by")
     def by(self, refund: Refund) -> str:
         return "a program" if refund.created_by is None else str(refund.created_by)
 
@@ -116,7 +124,8 @@ class RefundAdmin(ReadOnlyAdmin):
 
 def link_to(model: str, pk: Any, label: Any) -> str:
     """Return a link to the page of an order or a payment."""
-    return format_html('<a class="text-link" href="{}">{}</a>', reverse(f"admin:shop_{model}_change", args=[pk]), label)
+    href = reverse(f"admin:shop_{model}_change", args=[pk])
+    return format_html('<a class="text-link {}" style="{}" href="{}">{}</a>', *BREAKABLE, href, label)
 
 
 def link_to_refunds(label: Any, **query: Any) -> str:
