@@ -102,7 +102,8 @@ RECONCILE_GRACE = environment.seconds("RECONCILE_GRACE", default=60.0, minimum=0
 
 # Accounts
 
-# Wrong passwords for one account within 15 minutes, on all pages together; then its log-ins are answered 429.
+# Wrong passwords for one account within 15 minutes, on all pages together; then its log-ins are answered 429. An IP
+# address from which it has logged in within 7 days has this number for itself.
 GUESSES_PER_ACCOUNT = environment.integer("GUESSES_PER_ACCOUNT", default=10, minimum=1)
 # Wrong passwords from one IP address within 15 minutes, for all accounts together.
 GUESSES_PER_ADDRESS = environment.integer("GUESSES_PER_ADDRESS", default=100, minimum=1)

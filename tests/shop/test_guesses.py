@@ -6,6 +6,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from rest_framework.test import APIClient
 from shop import hashers
 from shop.accounts import guesses
 from shop.accounts.errors import HashingBusy
+from shop.accounts.guess_counts import KNOWN_FOR, WINDOW, LocalCounts, Try
 from shop.hashers import PasswordHasher
 from tests.factories import at_once
 from tests.shop.conftest import Gone, assert_problem, raising
@@ -31,6 +33,11 @@ PASSWORD = "the right one"
 @pytest.fixture
 def user(db: None, redis: Redis) -> User:
     return User.objects.create_user("ada", password=PASSWORD, is_staff=True)
+
+
+@pytest.fixture(autouse=True)
+def _no_local_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(guesses, "local", LocalCounts())
 
 
 def by_token(name: str, password: str, **sent: Any) -> Any:
@@ -106,7 +113,10 @@ def test_a_right_password_is_no_guess(user: User, settings: Any, redis: Redis) -
     settings.GUESSES_PER_ACCOUNT, settings.GUESSES_PER_ADDRESS = 2, 2
     assert [by_token("ada", PASSWORD).status_code for _ in range(5)] == [200] * 5
     assert by_token("ada", "wrong").status_code == 401
-    assert {int(str(redis.get(key), "ascii")) for key in redis.scan_iter("{guesses}:*")} == {1}  # type: ignore[arg-type]
+    # The guess counts for the account at this address, and for the address. Elsewhere there was none.
+    counts = {str(key, "ascii").count(":"): int(redis.get(key) or 0) for key in redis.scan_iter("{guesses}:account:*")}
+    assert counts == {2: 0, 3: 1}
+    assert redis.get("{guesses}:address:127.0.0.1") == b"1"
 
 
 def test_a_window_ends_although_the_guessing_goes_on(user: User, settings: Any, redis: Redis) -> None:
@@ -120,11 +130,107 @@ def test_a_window_ends_although_the_guessing_goes_on(user: User, settings: Any, 
     assert by_token("ada", PASSWORD).status_code == 200
 
 
+def from_address(address: str) -> dict[str, str]:
+    return {"REMOTE_ADDR": address}
+
+
+OWN, OTHER = from_address("192.0.2.1"), from_address("198.51.100.7")
+
+
+@pytest.mark.parametrize("door", DOORS)
+@pytest.mark.parametrize("away", [False, True], ids=["redis", "no redis"])
+def test_guesses_from_elsewhere_do_not_lock_the_owner_out(
+    user: User, settings: Any, redis_gone: Gone, door: str, away: bool
+) -> None:
+    log_in, wrong, right = DOORS[door]
+    settings.GUESSES_PER_ACCOUNT = 3
+    with redis_gone() if away else nullcontext():
+        assert log_in("ada", PASSWORD, **OWN).status_code == right
+        assert [log_in("ada", "wrong", **OTHER).status_code for _ in range(4)] == [wrong] * 3 + [429]
+        assert log_in("ada", PASSWORD, **OWN).status_code == right
+        # The negative control: an address from which the account never logged in.
+        assert log_in("ada", PASSWORD, **from_address("203.0.113.5")).status_code == 429
+
+
+def test_guesses_from_a_known_address_are_limited_too(user: User, settings: Any) -> None:
+    settings.GUESSES_PER_ACCOUNT = 3
+    assert by_token("ada", PASSWORD, **OWN).status_code == 200
+    assert [by_token("ada", "wrong", **OWN).status_code for _ in range(4)] == [401] * 3 + [429]
+    assert by_token("ada", PASSWORD, **OWN).status_code == 429
+    assert by_token("ada", PASSWORD, **OTHER).status_code == 200
+
+
+def test_a_wrong_password_makes_no_address_known(user: User, settings: Any) -> None:
+    settings.GUESSES_PER_ACCOUNT = 2
+    by_token("ada", "wrong", **OWN)
+    by_token("ada", "wrong", **OTHER)
+    assert by_token("ada", PASSWORD, **OWN).status_code == 429
+
+
+def test_an_address_is_known_for_its_account_and_for_a_week(user: User, settings: Any, redis: Redis) -> None:
+    settings.GUESSES_PER_ACCOUNT = 1
+    User.objects.create_user("bob", password=PASSWORD)
+    assert by_token("ada", PASSWORD, **OWN).status_code == 200
+    by_token("bob", "wrong", **OTHER)
+    assert by_token("bob", PASSWORD, **OWN).status_code == 429
+    (known,) = redis.scan_iter("{guesses}:known:*")
+    assert redis.ttl(known) in range(KNOWN_FOR - 60, KNOWN_FOR + 1)
+    redis.delete(known)
+    by_token("ada", "wrong", **OTHER)
+    assert by_token("ada", PASSWORD, **OWN).status_code == 429
+
+
 @pytest.mark.parametrize("door", DOORS)
 def test_without_redis_the_right_password_still_opens(user: User, redis_gone: Gone, door: str) -> None:
     log_in, wrong, right = DOORS[door]
     with redis_gone():
         assert [log_in("ada", password).status_code for password in ("wrong", PASSWORD)] == [wrong, right]
+
+
+@pytest.mark.parametrize("door", DOORS)
+def test_without_redis_a_process_limits_guesses_itself(user: User, settings: Any, redis_gone: Gone, door: str) -> None:
+    log_in, wrong, right = DOORS[door]
+    settings.GUESSES_PER_ACCOUNT, settings.GUESSES_PER_ADDRESS = 2, 3
+    with redis_gone():
+        assert [log_in("ada", "wrong", **OTHER).status_code for _ in range(3)] == [wrong, wrong, 429]
+        refused = log_in("ada", PASSWORD, **OWN)
+        assert (refused.status_code, int(refused.headers["Retry-After"]) in range(890, 901)) == (429, True)
+        # The address has one guess left, for all accounts together.
+        assert [log_in("bob", "wrong", **OTHER).status_code for _ in range(2)] == [wrong, 429]
+    # Redis is back, and has counted none of them.
+    assert log_in("ada", PASSWORD, **OWN).status_code == right
+
+
+def test_without_redis_guesses_at_once_are_limited(user: User, settings: Any, redis_gone: Gone) -> None:
+    settings.GUESSES_PER_ACCOUNT = 3
+    with redis_gone():
+        statuses = Counter(answer.status_code for answer in at_once(*[lambda: by_token("ada", "wrong")] * 12))
+    assert statuses == {401: 3, 429: 9}
+
+
+def test_the_counts_of_a_process_end(settings: Any) -> None:
+    settings.GUESSES_PER_ACCOUNT = 1
+    clock = [100.0]
+    counts, tried = LocalCounts(now=lambda: clock[0]), Try.of("ada", "192.0.2.1")
+    assert counts.count(tried).wait == 0
+    clock[0] += WINDOW - 7
+    assert counts.count(tried).wait == 7
+    clock[0] += 7
+    assert [counts.count(tried).wait for _ in range(2)] == [0, WINDOW]
+    counts.remember(tried)
+    assert [counts.count(tried).wait for _ in range(2)] == [0, WINDOW]
+    clock[0] += KNOWN_FOR
+    assert counts.count(tried).keys == list(tried.limits(known=False))
+
+
+def test_the_counts_of_a_process_are_bounded(settings: Any) -> None:
+    settings.GUESSES_PER_ACCOUNT = 1
+    counts, tries = LocalCounts(most=4), [Try.of(f"user {number}", "") for number in range(9)]
+    for each in tries:
+        counts.count(each)
+    assert len(counts) == 4
+    # The oldest are forgotten, and no others.
+    assert [counts.count(each).wait > 0 for each in reversed(tries[4:])] == [True] * 4 + [False]
 
 
 @pytest.mark.parametrize(
