@@ -17,9 +17,10 @@ from inventory.errors import StockUnavailable
 from lab.checkers import ledger
 from lab.ladder.stock import RUNGS
 from lab.models import LONGEST_SKU, RungStock
+from shop.api.orders import new_order
+from shop.api.requests import customer_of, idempotency_key
 from shop.api.serializers import StrictInteger
 from shop.api.throttles import OrderRate
-from shop.api.views import customer_of, idempotency_key, new_order
 from shop.orders.errors import UnknownSale
 from shop.orders.place import make_request
 from shop.sales import offers

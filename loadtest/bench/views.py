@@ -6,8 +6,9 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from loadtest.bench.peer_strategy import RedisPyLock
+from shop.api.orders import Orders, new_order
+from shop.api.requests import customer_of, idempotency_key
 from shop.api.serializers import order_json
-from shop.api.views import Orders, customer_of, idempotency_key, new_order
 from shop.orders.errors import UnknownSale
 from shop.orders.place import make_request, place_request
 from shop.sales import offers

@@ -10,7 +10,7 @@ from rest_framework.exceptions import ParseError
 from rest_framework.parsers import BaseParser
 
 from shop import limits
-from shop.api.problems import BodyTooLarge
+from shop.api.errors import BodyTooLarge
 
 MAX_BODY = limits.BODY_BYTES
 """Bytes. The web server refuses a longer body before; without it, Django REST framework would read any length."""

@@ -1,40 +1,13 @@
-"""Problem documents (RFC 9457): the table of all problems, and the handler that maps exceptions to them."""
+"""Problem documents (RFC 9457): the table of all problems, and the answers made of them."""
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from math import ceil
+from dataclasses import dataclass
 from typing import Any
 
 import orjson
-from django.core.exceptions import PermissionDenied
-from django.db import IntegrityError, InterfaceError, InternalError, OperationalError
-from django.http import Http404, HttpResponse
-from rest_framework import exceptions
-from rest_framework.request import Request
-from rest_framework_simplejwt.exceptions import TokenError
-
-from inventory import errors
-from shop.accounts.errors import HashingBusy, NotNow, TooManyGuesses
-from shop.api.signatures import BadSignature
-from shop.models import Order
-from shop.orders import payments, states
-from shop.orders.errors import (
-    KeyReused,
-    NotCancellable,
-    NotPayable,
-    PriceChanged,
-    ProviderDecides,
-    SaleNotOpen,
-    StillQueued,
-    StillRunning,
-    UnknownProduct,
-    UnknownSale,
-)
-
-logger = logging.getLogger(__name__)
+from django.http import HttpResponse
 
 CONTENT_TYPE = "application/problem+json"
 
@@ -156,153 +129,6 @@ INTERNAL = Problem(
 
 PROBLEMS = {problem.slug: problem for problem in list(globals().values()) if isinstance(problem, Problem)}
 
-BY_EXCEPTION: tuple[tuple[type[Exception], Problem], ...] = (
-    (errors.SoldOut, SOLD_OUT),
-    (errors.OverLimit, OVER_LIMIT),
-    (errors.UnknownCustomer, UNAUTHENTICATED),
-    (errors.SaleClosed, SALE_NOT_OPEN),
-    (errors.Duplicate, STILL_RUNNING),
-    (errors.StockNotLoaded, NOT_LOADED),
-    (errors.StockUnavailable, UNAVAILABLE),
-    (errors.TryAgain, BUSY),
-    (SaleNotOpen, SALE_NOT_OPEN),
-    (PriceChanged, PRICE_CHANGED),
-    (StillRunning, STILL_RUNNING),
-    (StillQueued, STILL_QUEUED),
-    (KeyReused, KEY_REUSED),
-    (ProviderDecides, PROVIDER_DECIDES),
-    (NotPayable, NOT_PAYABLE),
-    (NotCancellable, NOT_CANCELLABLE),
-    (states.StateConflict, BUSY),
-    (payments.UnknownOrder, UNKNOWN_ORDER),
-    (payments.UnknownPayment, UNKNOWN_PAYMENT),
-    (payments.WrongAmount, WRONG_AMOUNT),
-    (payments.WrongCurrency, WRONG_CURRENCY),
-    (payments.ReferenceReused, REFERENCE_REUSED),
-    (Order.DoesNotExist, NOT_FOUND),
-    (TooManyGuesses, TOO_MANY_GUESSES),
-    (HashingBusy, LOGIN_BUSY),
-    (TokenError, UNAUTHENTICATED),
-    (Http404, NOT_FOUND),
-    (exceptions.NotFound, NOT_FOUND),
-    (exceptions.NotAuthenticated, UNAUTHENTICATED),
-    (exceptions.AuthenticationFailed, UNAUTHENTICATED),
-    (exceptions.PermissionDenied, FORBIDDEN),
-    (PermissionDenied, FORBIDDEN),
-    (exceptions.MethodNotAllowed, NOT_ALLOWED),
-    (exceptions.NotAcceptable, NOT_ACCEPTABLE),
-    (exceptions.UnsupportedMediaType, UNSUPPORTED),
-    (exceptions.Throttled, TOO_FAST),
-    (exceptions.ParseError, INVALID),
-)
-
-
-class BodyTooLarge(exceptions.APIException):
-    """The body is larger than `MAX_BODY`."""
-
-    status_code = 413
-    default_detail = "The body is too large."
-
-
-class LengthRequired(exceptions.APIException):
-    """The body is chunked. WSGI does not pass on such bodies."""
-
-    status_code = 411
-
-
-class WrongCredentials(exceptions.AuthenticationFailed):
-    """There is no active account with this name and password."""
-
-
-class BadKey(exceptions.APIException):
-    """The Idempotency-Key header is missing or malformed."""
-
-    status_code = 400
-
-
-def handle_exception(error: Exception, context: Mapping[str, Any]) -> HttpResponse | None:
-    """Answer an exception with a problem document. Return None for one that is a bug of the shop.
-
-    This is the exception handler of Django REST framework.
-    """
-    if isinstance(error, BodyTooLarge):
-        return response(TOO_LARGE, str(error))
-    if isinstance(error, LengthRequired):
-        return response(LENGTH_REQUIRED)
-    if isinstance(error, BadKey):
-        return response(KEY_INVALID, str(error))
-    if isinstance(error, WrongCredentials):
-        return _response_to(error, WRONG_CREDENTIALS, context["request"])
-    if isinstance(error, BadSignature):
-        return response(SIGNATURE, str(error))
-    if isinstance(error, UnknownSale):
-        return _invalid([{"pointer": "#/sale", "detail": str(error)}])
-    if isinstance(error, UnknownProduct):
-        return _invalid([{"pointer": "#/items", "detail": str(error)}])
-    if isinstance(error, exceptions.ValidationError):
-        return _invalid(list(pointers(error.detail)))
-    # InternalError: the transaction has reached its time limit, or the server is read-only, such as a standby.
-    if isinstance(error, (OperationalError, InterfaceError, InternalError)):
-        # It is unknown whether the transaction was committed. A request with the same key finds out.
-        logger.warning("Postgres does not answer or is read-only: %s", error)
-        return response(UNAVAILABLE, f"The database cannot be used now. {UNAVAILABLE.advice}")
-    if isinstance(error, IntegrityError):
-        # A row that the order refers to was deleted after the offer was read.
-        logger.warning("The sale has changed while an order was saved: %s", error)
-        return response(BUSY, f"The sale has just changed. {BUSY.advice}")
-    for kind, problem in BY_EXCEPTION:
-        if isinstance(error, kind):
-            return _response_to(error, problem, context["request"])
-    return None
-
-
-def _invalid(errors: list[dict[str, str]]) -> HttpResponse:
-    return response(INVALID, "Correct the fields that `errors` lists.", errors=errors)
-
-
-def _response_to(error: Exception, problem: Problem, request: Request) -> HttpResponse:
-    members: dict[str, Any] = {}
-    detail = str(error)
-    headers = {"WWW-Authenticate": 'Bearer realm="api"'} if problem.status == 401 else {}
-    match error:
-        case errors.SoldOut():
-            members = {"sku": error.sku, "wanted": error.wanted, "left": error.left}
-        case errors.TryAgain():
-            # Log the cause instead of sending it: it contains names of servers and keys. An unknown strategy is an
-            # error, because it stays until an operator corrects the settings.
-            level = logging.ERROR if isinstance(error, errors.UnknownStrategy) else logging.INFO
-            logger.log(level, "%s: %s", problem.slug, error)
-            detail = ""
-        case errors.OverLimit():
-            members = {"sku": error.sku, "limit": error.limit, "taken": error.taken}
-        case PriceChanged():
-            members = {
-                "items": [
-                    {**asdict(item), "expected": f"{item.expected:.2f}", "price": f"{item.price:.2f}"}
-                    for item in error.items
-                ]
-            }
-        case payments.WrongAmount():
-            members = {"expected": f"{error.expected:.2f}", "received": f"{error.received:.2f}"}
-        case payments.WrongCurrency():
-            members = {"expected": error.expected, "received": error.received}
-        case errors.UnknownCustomer():
-            detail = "The account of this token is closed."
-        case Http404() if not detail:
-            detail = f"There is nothing at {request.get_full_path()}."
-        case exceptions.UnsupportedMediaType() if not request.content_type:
-            detail = "The body has no Content-Type."
-        case exceptions.NotAcceptable():
-            media_types = sorted({renderer.media_type for renderer in error.available_renderers or ()})
-            detail = f"The Accept header allows none of the formats that there are: {', '.join(media_types)}."
-        case NotNow():
-            headers["Retry-After"] = str(error.wait)
-        case exceptions.Throttled():
-            headers["Retry-After"] = str(max(1, ceil(getattr(error, "wait", None) or 1)))
-        case Order.DoesNotExist():
-            detail = "You have no such order."
-    return response(problem, detail, headers=headers, **members)
-
 
 def document(problem: Problem, detail: str = "", **members: Any) -> dict[str, Any]:
     """Return the problem document. Its `detail` is the advice if there is nothing more specific."""
@@ -326,18 +152,3 @@ def response(
         headers={**all_headers, **(headers or {})},
         content_type=CONTENT_TYPE,
     )
-
-
-def pointers(detail: Any, path: str = "#") -> Any:
-    """Yield the errors of a serializer with JSON pointers into the body."""
-    if isinstance(detail, dict):
-        for name, inner in detail.items():
-            yield from pointers(inner, path if name == "non_field_errors" else f"{path}/{name}")
-    elif isinstance(detail, list) and any(isinstance(inner, dict) for inner in detail):
-        for position, inner in enumerate(detail):
-            yield from pointers(inner, f"{path}/{position}")
-    elif isinstance(detail, list):
-        for inner in detail:
-            yield from pointers(inner, path)
-    else:
-        yield {"pointer": path, "detail": str(detail)}

@@ -13,8 +13,8 @@ from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from shop.accounts import tokens
-from shop.api.problems import WrongCredentials
-from shop.api.views import account_of, json_object
+from shop.api.errors import WrongCredentials
+from shop.api.requests import account_of, json_object
 
 
 class CredentialsSerializer(serializers.Serializer[Any]):

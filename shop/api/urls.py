@@ -6,7 +6,7 @@ from drf_spectacular.views import SpectacularAPIView, SpectacularSwaggerSplitVie
 from rest_framework.negotiation import DefaultContentNegotiation
 from rest_framework.renderers import TemplateHTMLRenderer
 
-from shop.api import tokens, views
+from shop.api import orders, payments, problem_types, sales, tokens
 
 schema = SpectacularAPIView.as_view(
     renderer_classes=[OpenApiYamlRenderer, OpenApiJsonRenderer],
@@ -25,15 +25,15 @@ urlpatterns = [
     path("token/", tokens.ObtainTokens.as_view(), name="api-token"),
     path("token/refresh/", tokens.RefreshTokens.as_view(), name="api-token-refresh"),
     path("token/sign-out/", tokens.SignOutEverywhere.as_view(), name="api-token-sign-out"),
-    path("sales/", views.Sales.as_view(), name="api-sales"),
-    path("sales/<int:sale>/", views.OneSale.as_view(), name="api-sale"),
-    path("orders/", views.Orders.as_view(), name="api-orders"),
-    path("orders/<uuid:order>/", views.OneOrder.as_view(), name="api-order"),
-    path("orders/<uuid:order>/pay/", views.PayOrder.as_view(), name="api-order-pay"),
-    path("orders/<uuid:order>/cancel/", views.CancelOrder.as_view(), name="api-order-cancel"),
-    path("payments/", views.Payments.as_view(), name="api-payments"),
-    path("chargebacks/", views.Chargebacks.as_view(), name="api-chargebacks"),
-    path("problems/<slug:slug>/", views.Problems.as_view(), name="api-problem"),
+    path("sales/", sales.Sales.as_view(), name="api-sales"),
+    path("sales/<int:sale>/", sales.OneSale.as_view(), name="api-sale"),
+    path("orders/", orders.Orders.as_view(), name="api-orders"),
+    path("orders/<uuid:order>/", orders.OneOrder.as_view(), name="api-order"),
+    path("orders/<uuid:order>/pay/", orders.PayOrder.as_view(), name="api-order-pay"),
+    path("orders/<uuid:order>/cancel/", orders.CancelOrder.as_view(), name="api-order-cancel"),
+    path("payments/", payments.Payments.as_view(), name="api-payments"),
+    path("chargebacks/", payments.Chargebacks.as_view(), name="api-chargebacks"),
+    path("problems/<slug:slug>/", problem_types.Problems.as_view(), name="api-problem"),
     path("schema/", schema, name="api-schema"),
     path("docs/", docs, name="api-docs"),
 ]

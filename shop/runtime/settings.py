@@ -295,7 +295,7 @@ REST_FRAMEWORK = {
     "DEFAULT_CONTENT_NEGOTIATION_CLASS": "shop.api.renderers.OneFormat",
     "DEFAULT_PAGINATION_CLASS": "shop.api.pagination.NewestFirst",
     "DEFAULT_SCHEMA_CLASS": "drf_spectacular.openapi.AutoSchema",
-    "EXCEPTION_HANDLER": "shop.api.problems.handle_exception",
+    "EXCEPTION_HANDLER": "shop.api.exception_handler.handle_exception",
     "UNAUTHENTICATED_USER": None,
     "NUM_PROXIES": NUM_PROXIES,
 }

@@ -259,7 +259,7 @@ def test_schema_and_docs_are_served(visitor: APIClient, path: str, accept: str, 
 
 
 def test_a_bug_is_500_without_details(buyer: Buyer, offer: OnSale, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shop.api.views.place_order", raising(KeyError("a secret")))
+    monkeypatch.setattr("shop.api.orders.place_order", raising(KeyError("a secret")))
     answer = buyer.order(order_body(offer, a=1))
     assert_problem(answer, 500, "internal")
     assert b"secret" not in answer.content

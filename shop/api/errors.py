@@ -1,0 +1,28 @@
+"""Why a request is refused before its content is looked at."""
+
+from __future__ import annotations
+
+from rest_framework import exceptions
+
+
+class BodyTooLarge(exceptions.APIException):
+    """The body is larger than `MAX_BODY`."""
+
+    status_code = 413
+    default_detail = "The body is too large."
+
+
+class LengthRequired(exceptions.APIException):
+    """The body is chunked. WSGI does not pass on such bodies."""
+
+    status_code = 411
+
+
+class WrongCredentials(exceptions.AuthenticationFailed):
+    """There is no active account with this name and password."""
+
+
+class BadKey(exceptions.APIException):
+    """The Idempotency-Key header is missing or malformed."""
+
+    status_code = 400

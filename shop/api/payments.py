@@ -1,0 +1,124 @@
+"""Payments and chargebacks that the payment provider reports, each in a signed message."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from drf_spectacular.utils import OpenApiExample, OpenApiParameter, OpenApiResponse, extend_schema
+from rest_framework.exceptions import APIException, ValidationError
+from rest_framework.permissions import AllowAny
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.views import APIView
+
+from shop.api import signatures
+from shop.api.exception_handler import pointers
+from shop.api.requests import json_object, raw_body, replay_header
+from shop.api.serializers import (
+    ChargebackSerializer,
+    NewChargebackSerializer,
+    NewPaymentSerializer,
+    PaymentSerializer,
+)
+from shop.orders import payments, returns, unmatched
+
+SIGNATURE_PARAMETER = OpenApiParameter(
+    signatures.HEADER,
+    location=OpenApiParameter.HEADER,
+    required=True,
+    type={"type": "string", "pattern": f"^{signatures.FORM.pattern}$"},
+    description=(
+        "`t` is the time of sending in seconds since 1970. `v1` is the HMAC-SHA256, in hexadecimal, of `t`, a full "
+        f"stop and the body, with the shared secret. The signature is valid for {signatures.TOLERANCE} seconds."
+    ),
+)
+EXAMPLE_PAYMENT = OpenApiExample(
+    "A payment",
+    value={
+        "reference": "pay_4711",
+        "order": "0199c2ba-6f2e-7c3a-a1de-2f9a3c4b5d6e",
+        "amount": "19.80",
+        "currency": "EUR",
+    },
+    request_only=True,
+)
+EXAMPLE_CHARGEBACK = OpenApiExample(
+    "A chargeback",
+    value={"reference": "cb_1", "payment": "pay_4711", "amount": "19.80", "currency": "EUR"},
+    request_only=True,
+)
+
+
+def signed_report(request: Request) -> str:
+    """Return the body of a report that the payment provider has signed.
+
+    Raises:
+        LengthRequired, BodyTooLarge, BadSignature: the report is refused.
+    """
+    body = raw_body(request)
+    signatures.verify(request.headers.get(signatures.HEADER, ""), body)
+    return body.decode(errors="replace")
+
+
+@contextmanager
+def recorded_if_refused(report: str) -> Iterator[None]:
+    """Record a report that is refused. The provider has signed it, so there is money that an operator has to settle."""
+    try:
+        yield
+    except ValidationError as refused:
+        errors = "; ".join(f"{each['pointer']}: {each['detail']}" for each in pointers(refused.detail))
+        unmatched.record(report, f"The report is not valid. {errors}")
+        raise
+    except (APIException, payments.PaymentError) as refused:
+        unmatched.record(report, str(refused))
+        raise
+
+
+class Payments(APIView):
+    """Payments that the payment provider reports."""
+
+    authentication_classes = ()
+    permission_classes = (AllowAny,)
+
+    @extend_schema(
+        request=NewPaymentSerializer,
+        parameters=[SIGNATURE_PARAMETER],
+        examples=[EXAMPLE_PAYMENT],
+        responses={
+            200: OpenApiResponse(PaymentSerializer, description="The payment as first received, and its outcome.")
+        },
+    )
+    def post(self, request: Request) -> Response:
+        """Report a payment. Repeating the same reference returns the first answer."""
+        report = signed_report(request)
+        with recorded_if_refused(report):
+            body = NewPaymentSerializer(data=json_object(request))
+            body.is_valid(raise_exception=True)
+            received = payments.receive_payment(**body.validated_data, report=report)
+        return Response(
+            PaymentSerializer(received.payment).data,
+            headers=replay_header(replayed=received.replayed),
+        )
+
+
+class Chargebacks(APIView):
+    """Chargebacks that the payment provider reports."""
+
+    authentication_classes = ()
+    permission_classes = (AllowAny,)
+
+    @extend_schema(
+        request=NewChargebackSerializer,
+        parameters=[SIGNATURE_PARAMETER],
+        examples=[EXAMPLE_CHARGEBACK],
+        responses={200: OpenApiResponse(ChargebackSerializer, description="The chargeback as first received.")},
+    )
+    def post(self, request: Request) -> Response:
+        """Report a chargeback. The order is refunded. Repeating the same reference returns the first answer."""
+        report = signed_report(request)
+        with recorded_if_refused(report):
+            body = NewChargebackSerializer(data=json_object(request))
+            body.is_valid(raise_exception=True)
+            received = returns.receive_chargeback(**body.validated_data, report=report)
+        return Response(ChargebackSerializer(received.refund).data, headers=replay_header(replayed=received.replayed))

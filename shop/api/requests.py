@@ -1,0 +1,89 @@
+"""Read a request: who sends it, its idempotency key and its body; and mark the answer to one that is repeated."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from rest_framework.exceptions import ValidationError
+from rest_framework.request import Request
+
+from shop.accounts.tokens import SESSION, require_session
+from shop.api.errors import BadKey, BodyTooLarge, LengthRequired
+from shop.api.parsers import MAX_BODY
+
+KEY = re.compile(r"[A-Za-z0-9._~:-]{1,128}")
+"""Form of an idempotency key."""
+
+
+def customer_of(request: Request) -> int:
+    """Return the user id in the token of the request, which `shop.accounts.tokens` has checked."""
+    return int(str(request.user.pk))
+
+
+def account_of(request: Request) -> int:
+    """Return the user id in the token, after checking that the account is active and its session has not ended.
+
+    Placing an order uses `customer_of` instead: whether the account is active is checked when the order is saved.
+
+    Raises:
+        TokenError: the token is valid, but the account was closed, or its session has ended.
+    """
+    customer = customer_of(request)
+    token: Any = request.auth
+    require_session(customer, token.get(SESSION))
+    return customer
+
+
+def idempotency_key(request: Request) -> str:
+    """Return the idempotency key of a request. The quotes that the IETF draft puts around it are optional.
+
+    Raises:
+        BadKey: the key is missing or malformed.
+    """
+    header = request.headers.get("Idempotency-Key")
+    key = (header or "").strip()
+    if len(key) > 1 and key[0] == key[-1] == '"':
+        key = key[1:-1]
+    if not KEY.fullmatch(key):
+        raise BadKey(
+            f"The Idempotency-Key is {'missing' if header is None else 'malformed'}. "
+            f"Send one that matches {KEY.pattern}, such as a UUID, and a new one for each order."
+        )
+    return key
+
+
+def require_length(request: Request) -> None:
+    """Refuse a chunked body, which would be read as an empty one."""
+    if "Content-Length" not in request.headers and "Transfer-Encoding" in request.headers:
+        raise LengthRequired
+
+
+def json_object(request: Request) -> dict[str, Any]:
+    """Return the body of a request.
+
+    Raises:
+        LengthRequired: the body is chunked.
+        ValidationError: the body is not a JSON object.
+    """
+    require_length(request)
+    if not isinstance(request.data, dict):
+        raise ValidationError(["The body must be a JSON object."])
+    return request.data
+
+
+def raw_body(request: Request) -> bytes:
+    """Return the body as bytes. `request.data` can still be read afterwards.
+
+    Raises:
+        LengthRequired, BodyTooLarge: the body is refused.
+    """
+    require_length(request)
+    if int(request.META.get("CONTENT_LENGTH") or 0) > MAX_BODY:
+        raise BodyTooLarge(f"The body is longer than {MAX_BODY} bytes.")
+    return bytes(request._request.body)
+
+
+def replay_header(*, replayed: bool) -> dict[str, str]:
+    """Return the header that marks a repeated request, which has changed nothing."""
+    return {"Idempotent-Replayed": "true"} if replayed else {}
