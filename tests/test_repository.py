@@ -191,6 +191,14 @@ def test_the_dev_container_has_a_supported_python_and_makes_the_environment() ->
 # What is published
 
 
+@pytest.mark.skipif(not (ROOT / ".git").exists(), reason="not a checkout")
+def test_git_ignores_no_file_of_the_project() -> None:
+    """New files beside an ignored one would be left out of a commit, and ruff would check neither."""
+    listing = ["git", "ls-files", "--cached", "--ignored", "--exclude-standard"]
+    found = subprocess.run(listing, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert found.stdout.splitlines() == []
+
+
 def test_locking_says_that_it_is_typed() -> None:
     """PEP 561: without the file, type checkers ignore the package's annotations."""
     assert (ROOT / "locking" / "py.typed").is_file()

@@ -10,8 +10,8 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_noop
 
-from lab.site.comparison.links import anchor
 from lab.claims.comparisons import Measurement, Part
+from lab.site.comparison.links import anchor
 
 LEAST_RATIO = 1.1
 """Smallest ratio that counts as better. Smaller ones differ from run to run."""

@@ -9,8 +9,8 @@ from django.urls import reverse
 from django.utils.translation import gettext as _
 
 from lab.claims import comparisons
-from lab.site.comparison.columns import COLUMNS
 from lab.claims.comparisons import PARTS, Part
+from lab.site.comparison.columns import COLUMNS
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_noop
 
+from lab.claims.comparisons import PARTS, Measured, Measurement, Part
 from lab.site.comparison.columns import COLUMNS
 from lab.site.comparison.links import anchor
-from lab.claims.comparisons import PARTS, Measured, Measurement, Part
 
 TITLES: dict[Part, str] = {"strategies": gettext_noop("Strategies"), "locks": gettext_noop("Locks")}
 NAME = "name"

@@ -6,8 +6,8 @@ from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 
 from lab.claims import comparisons
-from lab.site.comparison.advice import supported_arguments
 from lab.claims.comparisons import PARTS
+from lab.site.comparison.advice import supported_arguments
 from lab.site.comparison.table import comparison_table, parse_order
 from lab.site.page import read_only_lab_page
 from lab.site.provenance import measured_line
