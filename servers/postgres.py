@@ -35,7 +35,7 @@ SETTINGS = {
     "listen_addresses": "",
     "unix_socket_permissions": "0700",
     "port": str(PORT),
-    "max_connections": "200",
+    "max_connections": "300",  # the benchmark of contention opens 256
     "shared_buffers": "128MB",
     "fsync": "on",
     "full_page_writes": "on",

@@ -1,4 +1,4 @@
-"""Command line of the benchmarks: `python -m loadtest.bench strategies|locks`."""
+"""Command line of the benchmarks: `python -m loadtest.bench strategies|locks|segments|contention`."""
 
 from __future__ import annotations
 
@@ -13,19 +13,28 @@ django.setup()
 import argparse  # noqa: E402
 import sys  # noqa: E402
 
-from loadtest.bench import locks, strategies  # noqa: E402
+from loadtest.bench import contention, locks, segments, strategies  # noqa: E402
 from servers.errors import ServerError  # noqa: E402
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(
         prog="python -m loadtest.bench",
-        description="Measure strategies or locks side by side with widely used alternatives. Everything runs on this "
-        "machine, so compare ratios within one run, not absolute figures of two runs.",
+        description="Measure strategies or locks side by side with widely used alternatives, or what segments and "
+        "optimistic locking gain and cost as the contention grows. Everything runs on this machine, so compare ratios "
+        "within one run, not absolute figures of two runs.",
     )
     subjects = parser.add_subparsers(required=True, metavar="SUBJECT")
     strategies.add_arguments(subjects.add_parser("strategies", help="orders per second of each strategy, over HTTP"))
     locks.add_arguments(subjects.add_parser("locks", help="latency, hand-over, fairness and waiting cost of each lock"))
+    segments.add_arguments(
+        subjects.add_parser("segments", help="orders per second by number of segments and work under the lock")
+    )
+    contention.add_arguments(
+        subjects.add_parser(
+            "contention", help="failed updates of an optimistic lock, and the wait of a pessimistic one"
+        )
+    )
     options = parser.parse_args()
     try:
         return int(options.run(options))

@@ -1,110 +1,178 @@
-"""Orders per second with one and with five stock segments, in this process and without HTTP.
+"""`python -m loadtest.bench segments`: orders per second by number of segments and by work in the critical section.
 
-Each order pauses while it holds the lock, as a call to another service would. The figures show how many critical
-sections run at the same time.
+An order holds the lock of its segment while it subtracts, does its work, is saved and commits. The work is a pause, as
+a call to another service would be. A second measurement sells a small stock out: it counts the orders for which no
+single segment had enough units left, so that they had to hold the locks of all.
 """
 
 from __future__ import annotations
 
-import threading
-import time
-from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from decimal import Decimal
-from functools import partial
+import argparse
+import json
+import os
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from itertools import product
 from statistics import median
-from uuid import UUID
+from typing import Any
 
-import uuid_utils.compat
-from django.conf import settings
-from django.db import connections
-from django.utils import timezone
+from rich import box
+from rich.console import Console
+from rich.table import Table
 
-from inventory.errors import Refusal, TryAgain
-from inventory.requests import OrderRequest, RequestItem
-from inventory.strategies.locks import stock_lock
 from inventory.strategies.segmented_lock import SegmentedLock
-from loadtest import outcome, preparation
-from loadtest.burst import Burst
-from shop.orders.saving import save
+from loadtest import preparation
+from loadtest.arguments import positive, seconds
+from loadtest.bench.bursts import Run, machine, measure
+from loadtest.bench.client_processes import ClientProcesses
+from loadtest.bench.clients import Results
+from loadtest.local_shop import LocalShop
 
-WORK = 0.005
-"""Seconds of work while the lock is held."""
+COUNTS = (1, 2, 5, 10, 20)
+WORK_MS = (0.0, 1.0, 5.0, 20.0)
+CLIENTS = 64
+"""Clients, several for each of the largest number of segments."""
+SMALL_STOCK = 100
+SMALL_QUANTITY = 3
+"""The stock of the article that recommends five segments, and the units in each order that sells it out."""
+SELL_OUT_SECONDS = 60.0
+"""A limit: the small stock is sold out in far less."""
+EPILOG = """\
+The claim under test: "split 100 units into five keys of 20, and the lock is five times as fast". One segment sells at
+most one order per critical section at a time, so the gain needs work to wait for, processors that have time, and units
+in every segment. Compare ratios within one run. Orders are counted from the tables; a run that lost one has no figures.
 
-SEGMENT_COUNTS = (1, 5)
-"""The numbers of segments to compare."""
+  python -m loadtest.bench segments                               the table, in about three minutes
+  python -m loadtest.bench segments --segments 1 5 --work 5       the claim alone
+  python -m loadtest.bench segments --json                        one JSON object as the last line
+"""
 
-STOCK = 1_000_000
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.epilog, parser.formatter_class = EPILOG, argparse.RawDescriptionHelpFormatter
+    parser.add_argument(
+        "--segments",
+        type=positive,
+        nargs="+",
+        default=COUNTS,
+        metavar="N",
+        help="numbers of segments (default: 1 to 20)",
+    )
+    parser.add_argument(
+        "--work",
+        type=milliseconds,
+        nargs="+",
+        default=WORK_MS,
+        metavar="MS",
+        help="milliseconds of work of each order while it holds its lock (default: 0 1 5 20)",
+    )
+    parser.add_argument("--clients", type=positive, default=CLIENTS, help=f"ordering clients (default: {CLIENTS})")
+    parser.add_argument("--rounds", type=positive, default=3, help="rounds; the figures are medians (default: 3)")
+    parser.add_argument("--seconds", type=seconds, default=2.0, help="time of each measurement (default: 2)")
+    parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")
+    parser.set_defaults(run=run)
 
 
-def measure(*, customers: Sequence[int], buyers: int = 32, rounds: int = 5, seconds: float = 3.0) -> dict[str, float]:
-    """Return orders per second by number of segments: medians of interleaved rounds, after a warm-up round.
+def milliseconds(text: str) -> float:
+    """Parse a duration in milliseconds, from 0 to 1000."""
+    number = float(text)
+    if not 0 <= number <= 1000:
+        raise ValueError
+    return number
+
+
+def run(options: argparse.Namespace) -> int:
+    with LocalShop(), ClientProcesses(os.cpu_count() or 1) as processes, Console(stderr=True).status("") as status:
+        customers = preparation.create_customers(options.clients)
+        rows = measure_rounds(processes.run, customers, options, status.update)
+    if options.json:
+        sizes = {"clients": options.clients, "rounds": options.rounds, "seconds": options.seconds}
+        sold_out = {"stock": SMALL_STOCK, "quantity": SMALL_QUANTITY}
+        print(json.dumps({"machine": {**machine(), **sizes, **sold_out}, "segments": rows}))  # noqa: T201
+    else:
+        Console().print(report_table(rows))
+    return 0
+
+
+def measure_rounds(
+    run: Run, customers: Sequence[int], options: argparse.Namespace, show: Callable[[str], object]
+) -> list[dict[str, Any]]:
+    """Measure in turn, round by round, so that a slow moment of the machine affects all alike.
 
     Args:
-        customers: user ids that order.
-        buyers: number of threads; each orders again as soon as it is answered.
-        seconds: duration of each measurement.
+        run: runs the clients.
+        customers: user ids; each is a client.
+        options: `segments`, `work`, `rounds` and `seconds` of the command line.
+        show: shows the progress.
+
+    Returns:
+        A row for each number of segments: `work` has the figures for each amount of work, and `held_all` is the number
+        of orders that held the locks of all segments while the small stock was sold out.
 
     Raises:
-        RuntimeError: orders were lost, so the run has no valid throughput.
+        RuntimeError: orders were lost.
     """
-    figures: dict[int, list[float]] = {segments: [] for segments in SEGMENT_COUNTS}
-    for number in range(rounds + 1):
-        for segments in SEGMENT_COUNTS:
-            per_s = orders_per_s(segments, customers[:buyers], seconds)
-            if number:
-                figures[segments].append(per_s)
-    return {str(segments): round(median(each), 1) for segments, each in figures.items()}
+
+    def sell(segments: int, seconds: float, **plan: Any) -> Results:
+        return measure(run, SegmentedLock.name, customers, seconds=seconds, segments=segments, **plan)
+
+    cells = list(product(options.work, options.segments))
+    measured: defaultdict[tuple[float, int], list[Results]] = defaultdict(list)
+    sold_out: defaultdict[int, list[int]] = defaultdict(list)
+    show("Warming up")
+    sell(max(options.segments), options.seconds)
+    for number in range(1, options.rounds + 1):
+        of = f"Round {number} of {options.rounds}:"
+        for work_ms, segments in cells:
+            show(f"{of} {segments} segments, {work_ms:g} ms of work")
+            measured[work_ms, segments].append(sell(segments, options.seconds, work=work_ms / 1000))
+        for segments in options.segments:
+            show(f"{of} {segments} segments, until they are sold out")
+            results = sell(segments, SELL_OUT_SECONDS, units=SMALL_STOCK, quantity=SMALL_QUANTITY)
+            sold_out[segments].append(results.held_all)
+    return [
+        {
+            "segments": segments,
+            "held_all": median(sold_out[segments]),
+            "work": [
+                {"work_ms": work_ms, **figures(measured[work_ms, segments], options.seconds)}
+                for work_ms in options.work
+            ],
+        }
+        for segments in options.segments
+    ]
 
 
-def orders_per_s(segments: int, customers: Sequence[int], seconds: float) -> float:
-    """Measure once, on a new product."""
-    burst = preparation.prepare(strategy=SegmentedLock.name, units=STOCK, limit=STOCK, customers=list(customers))
-    strategy = SegmentedLock(stock_lock, wait=settings.STOCK_LOCK_WAIT, segments=segments)
-    strategy.preheat(list(burst.products), lambda requests: set())
-    start = threading.Barrier(len(customers) + 1)
-    with ThreadPoolExecutor(len(customers)) as pool:
-        answers = pool.map(partial(_buy, strategy, burst, start, seconds), customers)
-        start.wait()
-        started = time.monotonic()
-        placed = list(answers)
-    took = time.monotonic() - started
-    (figures,) = outcome.stock_figures(burst)
-    outcome.close_sale(burst)
-    if not figures.conserved or figures.sold != sum(placed):
-        raise RuntimeError(f"{segments} segments: {sum(placed)} orders were placed, but the tables hold {figures}.")
-    return sum(placed) / took
+def figures(rounds: Sequence[Results], seconds: float) -> dict[str, float]:
+    """Return the figures of one cell. `cpu` is the busy share of the processors, from 0 to 1."""
+    per_s = [results.placed / seconds for results in rounds]
+    return {
+        "orders_per_s": round(median(per_s), 2),
+        "least": round(min(per_s), 2),
+        "most": round(max(per_s), 2),
+        "cpu": round(median(results.cpu for results in rounds), 2),
+    }
 
 
-def _buy(strategy: SegmentedLock, burst: Burst, start: threading.Barrier, seconds: float, customer: int) -> int:
-    placed = 0
-    try:
-        start.wait()
-        end = time.monotonic() + seconds
-        while time.monotonic() < end:
-            try:
-                strategy.place(_request(burst, customer), _work_and_save)
-            except TryAgain:
-                continue
-            placed += 1
-    finally:
-        connections.close_all()
-    return placed
-
-
-def _work_and_save(requests: Sequence[OrderRequest]) -> Mapping[UUID, Refusal]:
-    time.sleep(WORK)
-    return save(requests)
-
-
-def _request(burst: Burst, customer: int) -> OrderRequest:
-    identity = uuid_utils.compat.uuid7()
-    return OrderRequest(
-        id=identity,
-        customer=customer,
-        sale=burst.sale,
-        items=tuple(RequestItem(sku, 1, Decimal("9.90")) for sku in burst.products),
-        key=str(identity),
-        body_hash="",
-        created_at=timezone.now(),
+def report_table(rows: Sequence[dict[str, Any]]) -> Table:
+    """Return a line for each number of segments: orders per second, and how many times those of the first line."""
+    orders = SMALL_STOCK // SMALL_QUANTITY
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False, caption_justify="left")
+    table.title = "Orders per second by work under the lock"
+    table.caption = (
+        f"x: times those of the first line. all locks: orders that had to hold all of them while {SMALL_STOCK} units "
+        f"were sold in orders of {SMALL_QUANTITY}. Compare ratios only. --json also has the spread and the load of the "
+        "processors."
     )
+    table.add_column("segments", justify="right")
+    for cell in rows[0]["work"]:
+        table.add_column(f"{cell['work_ms']:g} ms", justify="right")
+    table.add_column("all locks", justify="right")
+    for row in rows:
+        pairs = [
+            (cell["orders_per_s"], first["orders_per_s"])
+            for cell, first in zip(row["work"], rows[0]["work"], strict=True)
+        ]
+        cells = [f"{per_s:,.0f} {per_s / first if first else 0:5.1f} x" for per_s, first in pairs]
+        table.add_row(str(row["segments"]), *cells, f"{row['held_all']:g} of {orders}")
+    return table

@@ -14,7 +14,7 @@ from rich.console import Console
 from inventory.strategies import registry
 from loadtest import preparation
 from loadtest.arguments import positive, seconds
-from loadtest.bench import recovery, references, saving, segments
+from loadtest.bench import recovery, references, saving
 from loadtest.bench.strategy_measurements import EMPTY, PEER, commands_per_order, measure, summarize_rounds
 from loadtest.bench.strategy_report import json_report, machine, print_report
 from loadtest.local_shop import LocalShop
@@ -59,8 +59,6 @@ def run(options: argparse.Namespace) -> int:
             for name, row in costs.items():
                 status.update(f"Killed process: {name}")
                 row["recovery_s"] = recovery.measure(name, customers[:2], options.rounds)
-        status.update("Segments with work in the critical section")
-        split = segments.measure(customers=customers, rounds=options.rounds, seconds=options.seconds)
         status.update("Saving queued orders, and COPY of the same rows")
         saved = saving.measure(customers=customers, rounds=options.rounds)
         status.update("One client alone, and pgbench on one hot row")
@@ -69,9 +67,7 @@ def run(options: argparse.Namespace) -> int:
         )
     report = {name: {**summarize_rounds(measured), **costs.get(name, {})} for name, measured in rounds.items()}
     if options.json:
-        print(  # noqa: T201
-            json.dumps({"machine": machine(options), **json_report(report), "segments": split, **saved, **alone})
-        )
+        print(json.dumps({"machine": machine(options), **json_report(report), **saved, **alone}))  # noqa: T201
     else:
-        print_report(report, options, segments=split, saved=saved, alone=alone)
+        print_report(report, options, saved=saved, alone=alone)
     return 0 if all(row["conserved"] for row in report.values()) else 1

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
-import platform
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,8 +11,8 @@ from rich.console import Console
 from rich.table import Table
 
 from inventory.strategies import registry
+from loadtest.bench import bursts
 from loadtest.bench.references import MAX_CLIENTS
-from loadtest.bench.segments import WORK
 from loadtest.bench.strategy_measurements import EMPTY, PATHS, PEER, STOCK
 
 LEGEND = (
@@ -39,9 +37,7 @@ def json_report(report: Report) -> dict[str, Any]:
 
 def machine(options: argparse.Namespace) -> dict[str, Any]:
     return {
-        "cpus": os.cpu_count(),
-        "processor": platform.processor() or platform.machine(),
-        "python": platform.python_version(),
+        **bursts.machine(),
         "clients": options.clients,
         "rounds": options.rounds,
         "seconds": options.seconds,
@@ -53,14 +49,11 @@ def print_report(
     report: Report,
     options: argparse.Namespace,
     *,
-    segments: dict[str, float],
     saved: dict[str, float],
     alone: dict[str, float],
 ) -> None:
     Console().print(report_table(report, options))
     Console().print(
-        f"segments with {WORK * 1000:g} ms of work per order: {segments['5']:.0f} orders per s with 5, "
-        f"{segments['1']:.0f} with 1 ({segments['5'] / segments['1']:.1f} x)\n"
         f"queued orders saved: {saved['queue_saved_per_s']:,.0f} per s; COPY of the same rows: "
         f"{saved['copy_per_s']:,.0f} (ratio {saved['queue_saved_per_s'] / saved['copy_per_s']:.2f})\n"
         + "\n".join(reference_lines(report, alone, options.clients))

@@ -9,10 +9,10 @@ from django.db import connection
 from psycopg.conninfo import conninfo_to_dict
 from redis import Redis
 
-from loadtest.bench import references, segments
+from loadtest.bench import references
 from loadtest.bench.strategy_report import reference_lines
 from loadtest.preparation import create_customers
-from shop.models import Order, Sale
+from shop.models import Order
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -79,18 +79,3 @@ def test_a_strategy_that_was_not_conserved_is_not_compared() -> None:
         "pgbench, 100 clients on one hot row, three statements each: 1,000 transactions per s",
         "    redis-lock, over HTTP: 0.10 of that",
     ]
-
-
-def test_segments_are_measured(redis: Redis) -> None:
-    figures = segments.measure(customers=create_customers(8), rounds=1, seconds=0.1)
-    assert set(figures) == {"1", "5"}
-    assert all(per_s > 0 for per_s in figures.values())
-    # A warm-up and a measurement of each, with its own saved orders.
-    assert set(Order.objects.values_list("sale", flat=True)) == set(Sale.objects.values_list("pk", flat=True))
-    assert Sale.objects.count() == 4
-
-
-def test_segments_that_lost_orders_have_no_figure(redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(segments, "save", lambda requests: {})
-    with pytest.raises(RuntimeError, match="orders were placed, but the tables hold"):
-        segments.measure(customers=create_customers(2), rounds=1, seconds=0.1)

@@ -1,0 +1,199 @@
+"""The benchmarks of segments and of contention: what they count, and that a run that lost orders has no figures."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from collections.abc import Mapping
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from django.db import connection
+from redis import Redis
+
+from inventory.requests import RequestItem
+from inventory.strategies import optimistic
+from loadtest.bench import bursts, client_processes, clients, contention, segments
+from loadtest.bench.client_processes import ClientProcesses
+from loadtest.bench.clients import Plan, Results
+from loadtest.preparation import create_customers
+from servers import ServerError
+from shop.models import Order, Sale
+from tests.loadtest.conftest import CHECKOUT
+
+in_process = pytest.mark.django_db(transaction=True)
+
+
+def sizes(**others: Any) -> argparse.Namespace:
+    return argparse.Namespace(rounds=1, seconds=0.5, **others)
+
+
+def ignore(_: str) -> None:
+    pass
+
+
+@in_process
+def test_segments_are_measured(redis: Redis) -> None:
+    options = sizes(segments=(1, 5), work=(0.0, 5.0))
+    one, five = segments.measure_rounds(clients.run, create_customers(8), options, ignore)
+    assert (one["segments"], five["segments"]) == (1, 5)
+    assert [cell["work_ms"] for cell in five["work"]] == [0.0, 5.0]
+    assert all(cell["orders_per_s"] > 0 for row in (one, five) for cell in row["work"])
+    # With one segment nobody needs others. Five segments of 20 units cannot all be sold out in orders of three.
+    assert one["held_all"] == 0 < five["held_all"]
+    # A warm-up, and each number of segments with both amounts of work and sold out, with its own saved orders.
+    assert set(Order.objects.values_list("sale", flat=True)) == set(Sale.objects.values_list("pk", flat=True))
+    assert Sale.objects.count() == 1 + 2 * 3
+
+
+@in_process
+def test_orders_that_hold_all_locks_are_counted(redis: Redis) -> None:
+    """One client empties five segments of 20 units down to 2 each: 10 units, of which it needs all locks to sell 9."""
+    sold = bursts.measure(
+        clients.run, "segmented-lock", create_customers(1), seconds=60, units=100, segments=5, quantity=3
+    )
+    assert (sold.placed, sold.held_all) == (33, 3)
+
+
+@in_process
+def test_contention_is_measured(redis: Redis) -> None:
+    alone, many = contention.measure_rounds(clients.run, create_customers(8), sizes(clients=(1, 8)), ignore)
+    assert (alone["clients"], many["clients"]) == (1, 8)
+    assert all(row[name]["orders_per_s"] > 0 for row in (alone, many) for name in ("optimistic", "row-lock"))
+    assert all(row[name]["p50_ms"] <= row[name]["p95_ms"] for row in (alone, many) for name in contention.STRATEGIES)
+    # One client meets nobody, and an order that has locked its row cannot fail.
+    assert alone["optimistic"]["failed_per_order"] == many["row-lock"]["failed_per_order"] == 0
+
+
+@in_process
+@pytest.mark.parametrize(("failures", "gave_up"), [(0, 0), (3, 0), (20, 1), (45, 2)])
+def test_failed_updates_and_answers_to_try_again_are_counted(
+    redis: Redis, monkeypatch: pytest.MonkeyPatch, failures: int, gave_up: int
+) -> None:
+    left = [optimistic.VersionChanged] * failures
+    update = optimistic.compare_and_set
+
+    def fail_first(item: RequestItem) -> None:
+        if left:
+            raise left.pop()
+        update(item)
+
+    monkeypatch.setattr(optimistic, "compare_and_set", fail_first)
+    results = bursts.measure(clients.run, "optimistic", create_customers(1), seconds=60, units=5)
+    assert (results.placed, results.failed_updates, results.gave_up) == (5, failures, gave_up)
+    assert optimistic.compare_and_set is fail_first
+
+
+@in_process
+@pytest.mark.parametrize("strategy", ["segmented-lock", "optimistic", "row-lock"])
+def test_a_run_that_lost_orders_has_no_figures(redis: Redis, monkeypatch: pytest.MonkeyPatch, strategy: str) -> None:
+    monkeypatch.setattr(clients, "save", lambda requests: {})
+    with pytest.raises(RuntimeError, match="orders were placed, but the tables hold"):
+        bursts.measure(clients.run, strategy, create_customers(2), seconds=0.1)
+
+
+@in_process
+@pytest.mark.parametrize("fails", ["save", "connection"])
+def test_the_error_of_a_client_ends_all(redis: Redis, monkeypatch: pytest.MonkeyPatch, fails: str) -> None:
+    customers = create_customers(4)
+
+    def fail(*arguments: object) -> Mapping[Any, Any]:
+        raise ValueError("the reason")
+
+    if fails == "save":
+        monkeypatch.setattr(clients, "save", fail)
+        with pytest.raises(ValueError, match="the reason"):
+            bursts.measure(clients.run, "row-lock", customers, seconds=60)
+    else:
+        monkeypatch.setattr(clients, "connection", SimpleNamespace(ensure_connection=fail))
+        with pytest.raises(ValueError, match="the reason"):
+            clients.run(Plan(1, "sku", "row-lock", customers, 60))
+
+
+@pytest.mark.django_db
+def test_more_clients_than_postgres_has_connections_are_refused() -> None:
+    with connection.cursor() as cursor:
+        cursor.execute("SHOW max_connections")
+        most = int(cursor.fetchone()[0])
+    contention.require_connections(most - contention.OTHER_CONNECTIONS)
+    with pytest.raises(ServerError, match=f"Postgres accepts {most} connections. {most} clients need"):
+        contention.require_connections(most)
+    assert max(contention.CLIENTS) + contention.OTHER_CONNECTIONS <= most
+
+
+def test_a_process_that_ends_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client_processes.sys, "executable", "/bin/false")
+    with ClientProcesses(2) as processes, pytest.raises(RuntimeError, match="A process with clients has ended"):
+        processes.run(Plan(1, "sku", "row-lock", [1, 2], 1))
+    assert all(process.returncode for process in processes.processes)
+
+
+@pytest.mark.parametrize("module", [segments, contention])
+def test_the_help_says_which_claim_is_tested(module: Any) -> None:
+    parser = argparse.ArgumentParser()
+    module.add_arguments(parser)
+    assert "The claim under test:" in parser.format_help()
+
+
+def test_tables_show_every_figure() -> None:
+    results = Results(placed=30, failed_updates=60, gave_up=10, waits_ms=[2.0] * 30, cpu=0.5)
+    cells = {"orders_per_s": 100.0, "least": 90.0, "most": 110.0, "cpu": 0.5}
+    rows = [
+        {"segments": 1, "held_all": 0, "work": [{"work_ms": 5.0, **cells}]},
+        {"segments": 5, "held_all": 3, "work": [{"work_ms": 5.0, **cells, "orders_per_s": 460.0}]},
+    ]
+    assert segments.figures([results], 0.3) == {"orders_per_s": 100.0, "least": 100.0, "most": 100.0, "cpu": 0.5}
+    assert [list(column.cells) for column in segments.report_table(rows).columns] == [
+        ["1", "5"],
+        ["100   1.0 x", "460   4.6 x"],
+        ["0 of 33", "3 of 33"],
+    ]
+    one = contention.figures([results], 0.3)
+    assert one["failed_per_order"] == 2
+    assert one["try_again"] == 0.25
+    table = contention.report_table([{"clients": 8, "optimistic": one, "row-lock": one}])
+    assert [list(column.cells) for column in table.columns] == [
+        ["8"],
+        ["2.00"],
+        ["25%"],
+        ["100"],
+        ["100"],
+        ["2"],
+        ["2"],
+    ]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("subject", "options"),
+    [
+        ("segments", ("--segments", "1", "2", "--work", "0", "2", "--clients", "4")),
+        ("contention", ("--clients", "1", "6")),
+    ],
+)
+def test_the_last_line_is_json(environment: dict[str, str], subject: str, options: tuple[str, ...]) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "loadtest.bench", subject, "--json", "--rounds", "1", "--seconds", "0.3", *options],
+        cwd=CHECKOUT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout.splitlines()[-1])
+    assert {"cpus", "processor", "python", "rounds", "seconds"} <= set(report["machine"])
+    if subject == "segments":
+        assert [row["segments"] for row in report["segments"]] == [1, 2]
+        cells = [cell for row in report["segments"] for cell in row["work"]]
+        assert all(0 < cell["least"] <= cell["orders_per_s"] <= cell["most"] for cell in cells)
+        assert all(0 < cell["cpu"] <= 1 for cell in cells)
+    else:
+        assert [row["clients"] for row in report["clients"]] == [1, 6]
+        assert all(row[name]["orders_per_s"] > 0 for row in report["clients"] for name in contention.STRATEGIES)
+        # The processes count together: the clients of both meet at the row.
+        assert report["clients"][1]["optimistic"]["failed_per_order"] > 0
