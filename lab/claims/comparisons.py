@@ -9,23 +9,27 @@ The file is a JSON object with a member for each part that was measured:
         "machine": {"cpus": 2, "processor": "x86_64", "python": "3.11.7"},
         "report": {…}                the output of `python -m loadtest.bench strategies --json --recovery`
      },
-     "locks": {…}}                   the same for `python -m loadtest.bench locks --json --recovery`
+     "locks": {…},                   the same for `python -m loadtest.bench locks --json --recovery`
+     "segments": {…},                the same for `python -m loadtest.bench segments --json`
+     "contention": {…}}              the same for `python -m loadtest.bench contention --json`
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
 
 from django.conf import settings
 
-from lab.claims import result_store
+from lab.claims import curves, result_store
 from lab.claims.staleness import Part, behaviour_of_comparison
 from lab.ladder.catalogue import LADDER
 
 PARTS: tuple[Part, ...] = get_args(Part)
+TABLES: tuple[Part, ...] = ("strategies", "locks")
+"""The parts with a row for each strategy or lock."""
 FILE = Path(settings.BASE_DIR) / "lab" / "claims" / "comparison.json"
 PEER = "peer:redis-py-lock"
 RUNGS: Mapping[Part, Mapping[str, tuple[str, ...]]] = {
@@ -84,15 +88,17 @@ class Measured:
         short: whether it was a short run.
         stale: whether the code has changed since.
         machine: `cpus`, `processor` and `python`.
-        rows: a measurement for each strategy or lock.
-        empty_per_s: answers per second of an endpoint that does nothing; None for locks.
+        rows: a `Measurement` for each strategy or lock; a row of `lab.claims.curves` for each point of the curves.
+        sizes: how large the run was, as in `lab.claims.curves.SIZES`.
+        empty_per_s: answers per second of an endpoint that does nothing; None for all parts but strategies.
     """
 
     made: str
     short: bool
     stale: bool
     machine: Mapping[str, Any]
-    rows: Sequence[Measurement]
+    rows: Sequence[Any]
+    sizes: Mapping[str, Any]
     empty_per_s: float | None
 
 
@@ -103,16 +109,21 @@ def load(part: Part) -> Measured | None:
         if (stored := file.get(part)) is None:
             return None
         report = stored["report"]
-        rows = _strategies(report) if part == "strategies" else _locks(report)
-        empty = float(report["empty"]["requests_per_s"]) if part == "strategies" else None
-        stale = stored["source"] != behaviour_of_comparison(part)
-        return Measured(stored["made"], stored["short"], stale, stored["machine"], tuple(rows), empty)
+        return Measured(
+            made=stored["made"],
+            short=stored["short"],
+            stale=stored["source"] != behaviour_of_comparison(part),
+            machine=stored["machine"],
+            rows=tuple(ROWS[part](report)),
+            sizes={name: report["machine"][name] for name in curves.SIZES.get(part, ())},
+            empty_per_s=float(report["empty"]["requests_per_s"]) if part == "strategies" else None,
+        )
 
     return result_store.read(FILE, parse, "lab refresh")
 
 
 def store(part: Part, measured: Mapping[str, Any]) -> None:
-    """Store what was measured of a part. What is stored of the other part stays."""
+    """Store what was measured of a part. What is stored of other parts stays."""
     result_store.change(FILE, lambda stored: {**stored, part: measured})
 
 
@@ -143,6 +154,14 @@ def _locks(report: Mapping[str, Any]) -> Iterator[Measurement]:
                 fairness=_share(row["greedy_min"], row["greedy_max"]),
                 recovery_s=_figure(row.get("recovery_s")),
             )
+
+
+ROWS: Mapping[Part, Callable[[Mapping[str, Any]], Iterable[Any]]] = {
+    "strategies": _strategies,
+    "locks": _locks,
+    "segments": curves.segments,
+    "contention": curves.contention,
+}
 
 
 def _rungs(part: Part, name: str) -> tuple[str, ...]:

@@ -15,9 +15,13 @@ from django.conf import settings
 
 from lab.sandbox import isolation
 
+OPTIONS: Mapping[str, tuple[str, ...]] = {"strategies": ("--recovery",), "locks": ("--recovery",)}
+"""The options of every run, by part, where it has any."""
 SHORT: Mapping[str, tuple[str, ...]] = {
     "strategies": ("--rounds", "1", "--seconds", "1"),
     "locks": ("--rounds", "1", "--pairs", "100", "--handoffs", "20", "--seconds", "0.5", "--idle", "1"),
+    "segments": ("--rounds", "1", "--seconds", "1"),
+    "contention": ("--rounds", "1", "--seconds", "1"),
 }
 """The options of a short run, by part."""
 STOP_SECONDS = 15.0
@@ -32,7 +36,7 @@ def measure(part: str, *, short: bool) -> dict[str, Any]:
     """Run one benchmark on servers of its own. It shows its progress on standard error.
 
     Args:
-        part: `strategies` or `locks`.
+        part: the part of the comparison.
         short: run for some minutes, for orientation only.
 
     Returns:
@@ -42,7 +46,7 @@ def measure(part: str, *, short: bool) -> dict[str, Any]:
         BenchmarkFailed: it has ended with an error.
     """
     run = isolation.folder("compare")
-    options = ("--json", "--recovery", *(SHORT[part] if short else ()))
+    options = ("--json", *OPTIONS.get(part, ()), *(SHORT[part] if short else ()))
     command = [sys.executable, "-m", "loadtest.bench", part, *options]
     try:
         with subprocess.Popen(

@@ -9,7 +9,7 @@ from lab.claims.behaviour import hash_of_behaviour, hash_of_files
 from lab.claims.definitions import ROOT
 from lab.ladder.catalogue import LADDER
 
-Part = Literal["strategies", "locks"]
+Part = Literal["strategies", "locks", "segments", "contention"]
 """A part of the comparison."""
 
 BUILDERS = "lab.workloads.registry:BUILDERS"
@@ -24,6 +24,8 @@ MEASURED: dict[Part, tuple[str, ...]] = {
         *("shop/clock.py", "shop/limits.py", "shop/models.py"),
     ),
     "locks": ("locking", "loadtest/bench"),
+    "segments": ("locking", "inventory", "shop/orders", "shop/sales", "shop/runtime", "loadtest/bench"),
+    "contention": ("inventory", "shop/orders", "shop/sales", "shop/runtime", "loadtest/bench"),
 }
 """The files and folders with the code that a comparison measures, and with the code that measures it."""
 

@@ -25,6 +25,27 @@ def lock(pair_us: float, handoff: float, greedy: tuple[int, int], recovery_s: fl
     }
 
 
+def segmented(segments: int, held_all: int, *cells: tuple[float, float]) -> dict[str, Any]:
+    """Return a row of the report. A cell is orders per second and the busy share of the processors."""
+    work = [
+        {"work_ms": work_ms, "orders_per_s": per_s, "least": per_s, "most": per_s, "cpu": cpu}
+        for work_ms, (per_s, cpu) in zip((0.0, 20.0), cells, strict=True)
+    ]
+    return {"segments": segments, "held_all": held_all, "work": work}
+
+
+def contended(per_s: float, p50_ms: float, failed: float = 0.0, try_again: float = 0.0) -> dict[str, Any]:
+    return {
+        "orders_per_s": per_s,
+        "least": per_s,
+        "most": per_s,
+        "p50_ms": p50_ms,
+        "p95_ms": 3 * p50_ms,
+        "failed_per_order": failed,
+        "try_again": try_again,
+    }
+
+
 STORED: dict[str, Any] = {
     "strategies": {
         "made": "2026-01-31",
@@ -45,6 +66,34 @@ STORED: dict[str, Any] = {
         "report": {
             "locks": {"redis": lock(250.0, 0.6, (31, 33), 9.9), "thread": lock(20.0, 0.1, (10, 10), None)},
             "peers": {"redis-py": lock(500.0, 51.0, (0, 99), 10.0)},
+        },
+    },
+    "segments": {
+        "made": "2026-01-31",
+        "short": False,
+        "source": behaviour_of_comparison("segments"),
+        "machine": MACHINE,
+        "report": {
+            "machine": {**MACHINE, "clients": 64, "rounds": 3, "seconds": 2.0, "stock": 100, "quantity": 3},
+            "segments": [
+                segmented(1, 0, (200.0, 0.75), (40.0, 0.2)),
+                segmented(2, 1, (320.0, 0.95), (80.0, 0.3)),
+                segmented(5, 3, (340.0, 1.0), (190.0, 0.6)),
+            ],
+        },
+    },
+    "contention": {
+        "made": "2026-01-31",
+        "short": False,
+        "source": behaviour_of_comparison("contention"),
+        "machine": MACHINE,
+        "report": {
+            "machine": {**MACHINE, "attempts": 20, "rounds": 3, "seconds": 2.0},
+            "clients": [
+                {"clients": 1, "optimistic": contended(300.0, 3.0), "row-lock": contended(310.0, 3.1)},
+                {"clients": 16, "optimistic": contended(200.0, 70.0, 2.5), "row-lock": contended(400.0, 40.0)},
+                {"clients": 256, "optimistic": contended(80.0, 1500, 12, 0.05), "row-lock": contended(350.0, 700)},
+            ],
         },
     },
 }

@@ -14,7 +14,7 @@ from django.core.management import CommandError, call_command
 from django.test import Client
 
 from lab.claims import comparisons, measuring, staleness
-from lab.claims.comparisons import PARTS, Measurement, Part
+from lab.claims.comparisons import PARTS, TABLES, Measurement, Part
 from lab.ladder.catalogue import LADDER
 from lab.management.commands.compare import Command
 from lab.site.comparison.advice import ARGUMENTS
@@ -117,7 +117,7 @@ def test_a_stale_or_short_result_says_so(file: Path, part: Part, field: str, val
 
 def test_the_hash_depends_on_the_measured_code_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     measured, ignored = ("locking/redis/lock.py", "locking/scripts/a.lua"), ("lab/a.py", "shop/migrations/1.py")
-    for name in (*measured, *ignored, "inventory/a.py"):
+    for name in (*measured, *ignored, "inventory/a.py", "loadtest/bench/a.py"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("a = 1")
     monkeypatch.setattr(staleness, "ROOT", tmp_path)
@@ -129,8 +129,10 @@ def test_the_hash_depends_on_the_measured_code_only(tmp_path: Path, monkeypatch:
         return {part for part in PARTS if source_hash(part) != before[part]}
 
     assert [changed_by(name) for name in ignored] == [set(), set()]
-    assert [changed_by(name) for name in measured] == [{*PARTS}, {*PARTS}]
-    assert changed_by("inventory/a.py") == {"strategies"}
+    with_locks = {"strategies", "locks", "segments"}
+    assert [changed_by(name) for name in measured] == [with_locks, with_locks]
+    assert changed_by("inventory/a.py") == {"strategies", "segments", "contention"}
+    assert changed_by("loadtest/bench/a.py") == {*PARTS}
 
 
 RATE = ("strategies", "report", "strategies", "guarded-update", "orders_per_s")
@@ -152,7 +154,7 @@ def test_unsupported_advice_is_not_given(file: Path, per_s: float | None) -> Non
 
 
 def test_every_name_in_the_advice_is_measured() -> None:
-    names = {part: {row.name for row in found.rows} for part in PARTS if (found := comparisons.load(part))}
+    names = {part: {row.name for row in found.rows} for part in TABLES if (found := comparisons.load(part))}
     for argument in ARGUMENTS:
         assert {argument.better, argument.worse} <= names[argument.part]
 
@@ -170,7 +172,7 @@ def test_rungs_and_their_rows_link_to_each_other() -> None:
             assert address == PAGE
             (row,) = re.findall(rf'<tr id="{anchor}".*?</tr>', shown)
             assert f'href="/lab/rungs/{slug}/"' in row
-    assert all(slug in LADDER for part in PARTS for slugs in comparisons.RUNGS[part].values() for slug in slugs)
+    assert all(slug in LADDER for part in TABLES for slugs in comparisons.RUNGS[part].values() for slug in slugs)
 
 
 # The command
@@ -202,7 +204,7 @@ def test_the_command_stores_what_it_measures_and_keeps_the_rest(
 
 
 def test_the_command_refuses_an_unknown_part(file: Path) -> None:
-    with pytest.raises(CommandError, match="strategies and locks"):
+    with pytest.raises(CommandError, match="strategies, locks, segments, contention"):
         call_command(Command(), "lock")
     assert not file.exists()
 
@@ -214,7 +216,7 @@ def test_the_command_refuses_an_unknown_part(file: Path) -> None:
 def test_a_missing_or_damaged_file_counts_as_not_measured(file: Path, text: str | None) -> None:
     if text is not None:
         file.write_text(text)
-    assert page().count(MISSING) == 2
+    assert page().count(MISSING) == 4
     assert all(f"manage.py compare {part}" in page() for part in PARTS)
     assert "#choose" not in page()
 

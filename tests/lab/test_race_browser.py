@@ -104,6 +104,26 @@ def test_a_heading_sorts_the_comparison_in_both_directions(open_page: Open) -> N
     assert [round(float(bar.get_attribute("width")[:-1])) for bar in chart.locator(".sold").all()] == [100, 99, 0]
 
 
+@pytest.mark.usefixtures("measured")
+@pytest.mark.parametrize("language", ["en", "zh-CN"])
+@pytest.mark.parametrize("width", [1280, 390])
+def test_every_text_of_a_curve_is_inside_its_picture(open_page: Open, language: str, width: int) -> None:
+    page = open_page("/lab/comparison/", language=language)
+    page.set_viewport_size({"width": width, "height": 900})
+    pictures = page.locator(".lines svg")
+    expect(pictures).to_have_count(4)
+    for picture in pictures.all():
+        outer = picture.bounding_box()
+        texts = picture.locator("text").all()
+        assert texts
+        for text in texts:
+            inner = text.bounding_box()
+            assert outer["x"] <= inner["x"], text.text_content()
+            assert inner["x"] + inner["width"] <= outer["x"] + outer["width"], text.text_content()
+            assert outer["y"] <= inner["y"] + 1, text.text_content()
+            assert inner["y"] + inner["height"] <= outer["y"] + outer["height"] + 1, text.text_content()
+
+
 @pytest.mark.usefixtures("measured", "one_at_a_time")
 @pytest.mark.parametrize("language", ["en", "zh-CN"])
 def test_race_and_comparison_are_accessible(open_page: Open, language: str) -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from django.utils.translation import gettext_noop
 
-from lab.claims.comparisons import PARTS, Measurement, Part
+from lab.claims.comparisons import TABLES, Measurement, Part
 
 
 @dataclass(frozen=True)
@@ -41,8 +41,8 @@ COLUMNS = (
         0,
         most_first=True,
     ),
-    Column("p50_ms", dict.fromkeys(PARTS, gettext_noop("Wait p50")), "ms", 1, most_first=False),
-    Column("p95_ms", dict.fromkeys(PARTS, gettext_noop("Wait p95")), "ms", 1, most_first=False),
-    Column("fairness", dict.fromkeys(PARTS, gettext_noop("Fairness")), "", 2, most_first=True),
-    Column("recovery_s", dict.fromkeys(PARTS, gettext_noop("Crash recovery")), "s", 2, most_first=False),
+    Column("p50_ms", dict.fromkeys(TABLES, gettext_noop("Wait p50")), "ms", 1, most_first=False),
+    Column("p95_ms", dict.fromkeys(TABLES, gettext_noop("Wait p95")), "ms", 1, most_first=False),
+    Column("fairness", dict.fromkeys(TABLES, gettext_noop("Fairness")), "", 2, most_first=True),
+    Column("recovery_s", dict.fromkeys(TABLES, gettext_noop("Crash recovery")), "s", 2, most_first=False),
 )

@@ -9,7 +9,7 @@ from django.urls import reverse
 from django.utils.translation import gettext as _
 
 from lab.claims import comparisons
-from lab.claims.comparisons import PARTS, Part
+from lab.claims.comparisons import TABLES, Part
 from lab.site.comparison.columns import COLUMNS
 
 
@@ -30,7 +30,7 @@ class ComparisonLink:
 
 def links_to_comparison(slug: str) -> Iterator[ComparisonLink]:
     """Yield a link to each row that measures a rung."""
-    for part in PARTS:
+    for part in TABLES:
         measured = comparisons.load(part)
         for row in measured.rows if measured else ():
             if slug in row.rungs:

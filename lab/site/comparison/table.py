@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_noop
 
-from lab.claims.comparisons import PARTS, Measured, Measurement, Part
+from lab.claims.comparisons import TABLES, Measured, Measurement, Part
 from lab.site.comparison.columns import COLUMNS
 from lab.site.comparison.links import anchor
 
@@ -122,7 +122,7 @@ def _address(part: Part, field: str, orders: Mapping[Part, SortOrder], *, descen
     """Return the address that sorts by a field, or reverses the order if the part is sorted by it already."""
     now = orders[part]
     wanted = {**orders, part: SortOrder(field, not now.descending if field == now.field else descending_first)}
-    query = "&".join(f"{each}={'-' if wanted[each].descending else ''}{wanted[each].field}" for each in PARTS)
+    query = "&".join(f"{each}={'-' if wanted[each].descending else ''}{wanted[each].field}" for each in TABLES)
     return f"?{query}#{part}"
 
 

@@ -6,8 +6,10 @@ from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 
 from lab.claims import comparisons
-from lab.claims.comparisons import PARTS
+from lab.claims.comparisons import PARTS, TABLES
 from lab.site.comparison.advice import supported_arguments
+from lab.site.comparison.contention import contention_section
+from lab.site.comparison.segments import segments_section
 from lab.site.comparison.table import comparison_table, parse_order
 from lab.site.page import read_only_lab_page
 from lab.site.provenance import measured_line
@@ -15,12 +17,13 @@ from lab.site.provenance import measured_line
 
 @read_only_lab_page
 def comparison(request: HttpRequest) -> HttpResponse:
-    """Show both parts, each sorted by the query parameter of its name: `?locks=p50_ms`; `-p50_ms` for descending."""
-    orders = {part: parse_order(request.GET.get(part, "")) for part in PARTS}
+    """Show all parts. A query parameter named after a table sorts it: `?locks=p50_ms`; `-p50_ms` for descending."""
+    orders = {part: parse_order(request.GET.get(part, "")) for part in TABLES}
     measured = {part: comparisons.load(part) for part in PARTS}
-    rows = {part: {row.name: row for row in found.rows} for part, found in measured.items() if found}
+    rows = {part: {row.name: row for row in found.rows} for part in TABLES if (found := measured[part])}
     context = {
-        "tables": [comparison_table(part, measured[part], orders) for part in PARTS],
+        "tables": [comparison_table(part, measured[part], orders) for part in TABLES],
+        "curves": [segments_section(measured["segments"]), contention_section(measured["contention"])],
         "arguments": list(supported_arguments(rows)),
         "measured_line": measured_line(vars(found) for found in measured.values() if found),
     }

@@ -1,0 +1,122 @@
+"""The stored curves of the comparison: what segments gain, and what optimistic and pessimistic orders cost."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+SIZES = {
+    "segments": ("clients", "rounds", "seconds", "stock", "quantity"),
+    "contention": ("attempts", "rounds", "seconds"),
+}
+"""The sizes that a report names, beside the machine."""
+
+
+@dataclass(frozen=True)
+class SegmentedSale:
+    """Orders per second with a number of segments and an amount of work in the critical section.
+
+    Attributes:
+        work_ms: milliseconds for which each order pauses while it holds its lock.
+        cpu: share of the machine's processors that was busy, from 0 to 1.
+    """
+
+    work_ms: float
+    per_s: float
+    cpu: float
+
+
+@dataclass(frozen=True)
+class SegmentsRow:
+    """The figures of one number of segments.
+
+    Attributes:
+        sales: one for each amount of work.
+        held_all: orders that had to hold the locks of all segments while a small stock was sold out.
+    """
+
+    segments: int
+    sales: Sequence[SegmentedSale]
+    held_all: float
+
+
+@dataclass(frozen=True)
+class ContendedSale:
+    """What orders of one strategy cost while a number of clients order one product.
+
+    Attributes:
+        p50_ms: median time in milliseconds from a client's request until its order is placed.
+        p95_ms: the 95th percentile of the same.
+        failed_per_order: failed updates per order placed.
+        try_again: share of the answers that told a client to try again, from 0 to 1.
+    """
+
+    per_s: float
+    p50_ms: float
+    p95_ms: float
+    failed_per_order: float
+    try_again: float
+
+
+@dataclass(frozen=True)
+class ContentionRow:
+    """The figures of one number of clients."""
+
+    clients: int
+    optimistic: ContendedSale
+    pessimistic: ContendedSale
+
+
+def segments(report: Mapping[str, Any]) -> list[SegmentsRow]:
+    """Return the rows of a report of `python -m loadtest.bench segments --json`.
+
+    Raises:
+        ValueError: there are none, they differ in the amounts of work, or nothing was sold.
+    """
+    rows = [
+        SegmentsRow(
+            int(row["segments"]),
+            [
+                SegmentedSale(float(cell["work_ms"]), _positive(cell["orders_per_s"]), float(cell["cpu"]))
+                for cell in row["work"]
+            ],
+            float(row["held_all"]),
+        )
+        for row in report["segments"]
+    ]
+    if len({tuple(sale.work_ms for sale in row.sales) for row in rows}) != 1:
+        raise ValueError("Every number of segments is measured with the same amounts of work.")
+    return rows
+
+
+def contention(report: Mapping[str, Any]) -> list[ContentionRow]:
+    """Return the rows of a report of `python -m loadtest.bench contention --json`.
+
+    Raises:
+        ValueError: there are none, or nothing was sold.
+    """
+    rows = [
+        ContentionRow(int(row["clients"]), _contended(row["optimistic"]), _contended(row["row-lock"]))
+        for row in report["clients"]
+    ]
+    if not rows:
+        raise ValueError("A curve needs a measurement.")
+    return rows
+
+
+def _contended(cell: Mapping[str, Any]) -> ContendedSale:
+    return ContendedSale(
+        per_s=_positive(cell["orders_per_s"]),
+        p50_ms=_positive(cell["p50_ms"]),
+        p95_ms=_positive(cell["p95_ms"]),
+        failed_per_order=float(cell["failed_per_order"]),
+        try_again=float(cell["try_again"]),
+    )
+
+
+def _positive(value: Any) -> float:
+    """Return a figure that can be divided by, and drawn on a logarithmic axis."""
+    if (figure := float(value)) <= 0:
+        raise ValueError(f"{figure:g} is no measurement.")
+    return figure

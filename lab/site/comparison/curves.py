@@ -1,0 +1,70 @@
+"""What the two sections with curves have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from django.urls import reverse
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+from django.utils.translation import gettext as _
+
+from lab.claims.comparisons import Measured, Part
+from lab.site.comparison.chart import Chart
+
+STRATEGIES = ("guarded-update", "optimistic", "row-lock", "segmented-lock")
+"""The strategies that the sections name. Each has a rung of its name."""
+NEAR = 0.9
+"""Smallest ratio of two figures that counts as equal. The rest differs from run to run."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A figure of a table, and a smaller line below it."""
+
+    figure: str
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class CurveSection:
+    """A section of the page. Without a measurement it has a title, the claim and no figures.
+
+    Attributes:
+        claim: what is claimed, and how it is tested.
+        conclusions: what holds of it. Empty while the figures are out of date: no conclusion rests on those.
+        notes: how it was measured, and what the columns of the table mean.
+        headings: of the table's columns.
+        rows: the cells of the table; the first is the heading of its row.
+    """
+
+    part: Part
+    title: str
+    claim: str
+    measured: Measured | None = None
+    charts: Sequence[Chart] = ()
+    conclusions: Sequence[str] = ()
+    notes: str = ""
+    headings: Sequence[str] = ()
+    rows: Sequence[Sequence[Cell]] = field(default=())
+
+
+def sentence(text: str, **values: object) -> SafeString:
+    """Return a text with values for the names in its braces. Names of strategies, as in `{row_lock}`, become links."""
+    links = {
+        name.replace("-", "_"): format_html('<a href="{}">{}</a>', reverse("lab-rung", args=[name]), name)
+        for name in STRATEGIES
+    }
+    texts = {name: f"{value:g}" if isinstance(value, float) else value for name, value in values.items()}
+    return format_html(text, **links, **texts)
+
+
+def listed(texts: Sequence[str]) -> str:
+    """Return short texts as a list in the reader's language, such as `1 ms, 5 ms and 20 ms`."""
+    return _(" and ").join([part for part in (_(", ").join(texts[:-1]), *texts[-1:]) if part])
+
+
+def ratio(value: float) -> str:
+    """Return a ratio as text."""
+    return f"{value:.1f}" if value < 9.95 else f"{value:,.0f}"

@@ -1,0 +1,300 @@
+"""The curves of the comparison page: what they show, and that what the page concludes follows from the figures."""
+
+from __future__ import annotations
+
+import copy
+import html
+import itertools
+import json
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.core.management import call_command
+from django.test import Client
+
+from lab.claims import comparisons, measuring
+from lab.claims.comparisons import Part
+from lab.claims.curves import ContentionRow, SegmentsRow
+from lab.management.commands.compare import Command
+from lab.site.comparison.chart import BOTTOM, LEFT, NAME_HEIGHT, RIGHT, TOP, Series, line_chart
+from lab.site.comparison.contention import contention_section
+from lab.site.comparison.segments import segments_section
+from tests.lab.comparison_support import STORED, contended, segmented
+
+PAGE = "/lab/comparison/"
+CURVES: tuple[Part, ...] = ("segments", "contention")
+MISSING = "This has not been measured yet."
+STALE = "Out of date: the code has changed since."
+
+
+@pytest.fixture(autouse=True)
+def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The path of the comparison file, with a small stored comparison."""
+    path = tmp_path / "comparison.json"
+    path.write_text(json.dumps(STORED))
+    monkeypatch.setattr(comparisons, "FILE", path)
+    return path
+
+
+def change(file: Path, part: Part, field: str, value: Any) -> None:
+    stored: dict[str, Any] = copy.deepcopy(STORED)
+    stored[part][field] = value
+    file.write_text(json.dumps(stored))
+
+
+def change_rows(file: Path, part: Part, *rows: dict[str, Any]) -> None:
+    name = "segments" if part == "segments" else "clients"
+    change(file, part, "report", {**STORED[part]["report"], name: rows})
+
+
+def section(part: Part, language: str = "en") -> str:
+    response = Client().get(PAGE, headers={"Accept-Language": language})
+    assert response.status_code == 200
+    shown = " ".join(html.unescape(response.content.decode()).split())
+    return str(re.findall(rf'<section id="{part}".*?</section>', shown)[0])
+
+
+def texts(tag: str, shown: str) -> list[str]:
+    return [re.sub("<.*?>", "", each) for each in re.findall(rf"<{tag}\b.*?</{tag}>", shown)]
+
+
+def said(part: Part) -> str:
+    return " ".join(texts("li", section(part)))
+
+
+def test_the_table_of_segments_has_every_figure() -> None:
+    headings, *rows = texts("tr", section("segments"))
+    assert headings == "Segments0 ms of work20 ms of workAll locks"
+    assert rows == [
+        "1200/s 1.0 ×, CPU 75%40/s 1.0 ×, CPU 20%0/33",
+        "2320/s 1.6 ×, CPU 95%80/s 2.0 ×, CPU 30%1/33",
+        "5340/s 1.7 ×, CPU 100%190/s 4.8 ×, CPU 60%3/33",
+    ]
+    assert "median of 3 × 2 s with 64 clients" in section("segments")
+
+
+def test_the_table_of_contention_has_every_figure() -> None:
+    headings, *rows = texts("tr", section("contention"))
+    assert headings.startswith("ClientsFailed updates per order")
+    assert rows == [
+        "10.0300/s310/s3 ms p95 9 ms3 ms p95 9 ms",
+        "162.5200/s400/s70 ms p95 210 ms40 ms p95 120 ms",
+        "25612.080/s350/s1,500 ms p95 4,500 ms700 ms p95 2,100 ms",
+    ]
+
+
+def test_each_amount_of_work_is_a_line_beside_the_claim() -> None:
+    shown = section("segments")
+    assert shown.count('class="line"') == 3
+    assert {"as claimed", "0 ms", "20 ms", "5×", "segments"} <= set(texts("text", shown))
+
+
+def test_both_strategies_are_lines_of_orders_and_waits() -> None:
+    charts = re.findall("<figure.*?</figure>", section("contention"))
+    assert [texts("figcaption", chart) for chart in charts] == [
+        ["Failed updates per order"],
+        ["Orders per second"],
+        ["Median wait for an order, in ms"],
+    ]
+    assert [chart.count('class="line"') for chart in charts] == [1, 2, 2]
+
+
+# What the page concludes
+
+
+def test_the_claim_is_judged_by_the_amount_of_work() -> None:
+    text = said("segments")
+    assert "Five segments sold this many times the orders of one lock: 1.7 with 0 ms, 4.8 with 20 ms." in text
+    assert "The claim holds, to within a tenth, with 20 ms of work; it does not with 0 ms." in text
+    assert "up to 2 segments with 0 ms, 5 segments with 20 ms. No more than 5 segments were measured." in text
+    assert "Where a step gained less, the processors were at least 100% busy." in text
+    assert "When 100 units were sold in 33 orders of 3" in text
+    assert "1 with 2 segments, 3 with 5 segments." in text
+
+
+@pytest.mark.parametrize(
+    ("five", "verdict"),
+    [
+        (((900.0, 0.9), (180.0, 0.5)), "The claim holds, to within a tenth, with every measured amount of work."),
+        (((899.0, 0.9), (179.0, 0.5)), "The claim does not hold, even to within a tenth"),
+    ],
+)
+def test_the_verdict_follows_from_the_figures(file: Path, five: Sequence[tuple[float, float]], verdict: str) -> None:
+    change_rows(file, "segments", segmented(1, 0, (200.0, 0.5), (40.0, 0.2)), segmented(5, 3, *five))
+    assert verdict in said("segments")
+    assert "up to the 5 that were measured." in said("segments")
+    assert "Where a step gained less" not in said("segments")
+
+
+def test_processors_with_time_left_are_not_named_as_the_limit(file: Path) -> None:
+    rows = segmented(1, 0, (200.0, 0.5), (40.0, 0.2)), segmented(5, 3, (210.0, 0.6), (41.0, 0.25))
+    change_rows(file, "segments", *rows)
+    assert "the processors were 25% to 60% busy. Where they had time left" in said("segments")
+
+
+def test_the_claim_that_many_updates_fail_is_judged() -> None:
+    text = said("contention")
+    assert (
+        "Failed updates for each order placed: 0.0 with 1 client, 2.5 with 16 clients, 12.0 with 256 clients." in text
+    )
+    assert "The claim holds: from 16 clients on, more updates failed than succeeded." in text
+    assert "with 1 client, optimistic sold nine tenths of row-lock or more; from 16 clients on, it sold less." in text
+    assert "half of the orders waited longer than 1,500 ms with optimistic and 700 ms with row-lock" in text
+    assert "5.0% of the answers of optimistic were “try again”: all 20 attempts had failed." in text
+
+
+@pytest.mark.parametrize(
+    ("optimistic", "sentences"),
+    [
+        (
+            (contended(300, 3), contended(300, 9, 1.0)),
+            ("The claim does not hold here", "The curves stay close: with 8 clients"),
+        ),
+        (
+            (contended(200, 3, 1.5), contended(100, 9, 3.0)),
+            (
+                "The claim holds: from 2 clients on",
+                "sold less than nine tenths of row-lock with every number of clients",
+            ),
+        ),
+        # Failures that end again are no trend.
+        (
+            (contended(100, 3, 1.5), contended(300, 9, 0.5)),
+            ("The claim does not hold here", "The curves stay close"),
+        ),
+    ],
+)
+def test_the_conclusions_follow_from_the_figures(
+    file: Path, optimistic: Sequence[dict[str, Any]], sentences: Sequence[str]
+) -> None:
+    rows = zip((2, 8), optimistic, strict=True)
+    change_rows(
+        file,
+        "contention",
+        *({"clients": clients, "optimistic": ours, "row-lock": contended(310, 3)} for clients, ours in rows),
+    )
+    text = said("contention")
+    assert all(sentence in text for sentence in sentences)
+    assert "try again" not in text
+
+
+@pytest.mark.parametrize("part", CURVES)
+def test_no_conclusion_rests_on_figures_that_are_out_of_date(file: Path, part: Part) -> None:
+    assert texts("li", section(part))
+    change(file, part, "source", "0" * 64)
+    shown = section(part)
+    assert STALE in shown
+    assert texts("li", shown) == []
+    assert "<figure" in shown
+
+
+@pytest.mark.parametrize("part", CURVES)
+def test_the_sections_are_translated(part: Part) -> None:
+    english, chinese = section(part), section(part, "zh-hans")
+    for tag in ("h2", "li", "figcaption", "p"):
+        ours, theirs = texts(tag, english), texts(tag, chinese)
+        assert len(ours) == len(theirs)
+        assert not set(ours) & set(theirs)
+    # The same figures in both languages.
+    assert set(re.findall(r"[\d.,]*\d", " ".join(texts("td", english)))) == set(
+        re.findall(r"[\d.,]*\d", " ".join(texts("td", chinese)))
+    )
+
+
+# Missing and damaged reports
+
+
+@pytest.mark.parametrize("part", CURVES)
+def test_what_is_missing_can_be_measured(file: Path, part: Part) -> None:
+    change(file, part, "report", {})
+    shown = section(part)
+    assert MISSING in shown
+    assert f"manage.py compare {part}" in shown
+    assert "<figure" not in shown
+    assert texts("h2", shown)
+
+
+@pytest.mark.parametrize(
+    ("part", "rows"),
+    [
+        ("segments", []),
+        ("segments", [segmented(1, 0, (0.0, 0.5), (40.0, 0.2))]),
+        ("segments", [segmented(1, 0, (9.0, 0.5), (40.0, 0.2)), {"segments": 2, "held_all": 0, "work": []}]),
+        ("contention", []),
+        ("contention", [{"clients": 1, "optimistic": contended(1, 0), "row-lock": contended(1, 1)}]),
+        ("contention", [{"clients": 1, "optimistic": contended(1, 1)}]),
+    ],
+)
+def test_a_report_without_a_curve_counts_as_not_measured(
+    file: Path, part: Part, rows: Sequence[dict[str, Any]]
+) -> None:
+    change_rows(file, part, *rows)
+    assert MISSING in section(part)
+
+
+def test_a_single_point_is_drawn(file: Path) -> None:
+    change_rows(file, "segments", segmented(1, 0, (9.0, 0.5), (40.0, 0.2)))
+    change_rows(file, "contention", {"clients": 1, "optimistic": contended(1, 1), "row-lock": contended(1, 1)})
+    assert all("<figure" in section(part) for part in CURVES)
+
+
+# The chart
+
+
+@pytest.mark.parametrize("logarithmic", [False, True])
+@pytest.mark.parametrize("values", [(1, 20), (0.004, 7), (3, 3), (812, 12_345), (19.9, 20.1)])
+def test_a_chart_stays_within_its_plot(values: tuple[float, float], logarithmic: bool) -> None:
+    low, high = values
+    series = [Series(str(number), "first", [(1, low), (2, high), (256, high)]) for number in range(5)]
+    chart = line_chart("y", "x", series, logarithmic=logarithmic)
+    points = [(float(x), float(y)) for line in chart.lines for x, y in line.dots]
+    assert all(LEFT <= x <= RIGHT and TOP <= y <= BOTTOM for x, y in points)
+    assert 1 <= len(chart.y_ticks) <= 7
+    names = sorted(float(line.name_at) for line in chart.lines)
+    assert all(after - before >= NAME_HEIGHT - 0.11 for before, after in itertools.pairwise(names))
+    assert TOP <= names[0] <= names[-1] <= BOTTOM
+
+
+def test_a_logarithmic_chart_has_the_same_step_for_the_same_ratio() -> None:
+    chart = line_chart("y", "x", [Series("", "first", [(1, 1), (2, 2), (4, 4)])], logarithmic=True)
+    (first, second, third) = [(float(x), float(y)) for x, y in chart.lines[0].dots]
+    assert second[0] - first[0] == pytest.approx(third[0] - second[0], abs=0.11)
+    assert first[1] - second[1] == pytest.approx(second[1] - third[1], abs=0.11)
+
+
+def test_a_linear_chart_begins_at_zero() -> None:
+    chart = line_chart("y", "x", [Series("", "first", [(1, 0), (256, 12)])], logarithmic=False)
+    assert [tick.text for tick in chart.y_ticks] == ["0", "5", "10", "15"]
+    assert chart.lines[0].dots[0] == (f"{LEFT:.1f}", f"{BOTTOM:.1f}")
+
+
+# The command
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("part", "sizes", "row"),
+    [
+        ("segments", ("--segments", "1", "2", "--work", "0", "--clients", "4"), SegmentsRow),
+        ("contention", ("--clients", "1", "4"), ContentionRow),
+    ],
+)
+def test_the_command_stores_a_curve_that_the_page_shows(
+    file: Path, monkeypatch: pytest.MonkeyPatch, part: Part, sizes: tuple[str, ...], row: type
+) -> None:
+    file.write_text(json.dumps({"locks": STORED["locks"]}))
+    assert MISSING in section(part)
+    monkeypatch.setitem(measuring.SHORT, part, ("--rounds", "1", "--seconds", "0.3", *sizes))
+    call_command(Command(), part, short=True)
+
+    assert json.loads(file.read_text())["locks"] == STORED["locks"]
+    measured = comparisons.load(part)
+    assert measured is not None
+    assert (measured.short, measured.stale) == (True, False)
+    assert [type(each) for each in measured.rows] == [row, row]
+    made = segments_section(measured) if part == "segments" else contention_section(measured)
+    assert made.conclusions
+    assert "This was a short run" in section(part)
