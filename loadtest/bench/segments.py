@@ -38,8 +38,8 @@ SMALL_QUANTITY = 3
 SELL_OUT_SECONDS = 60.0
 """A limit: the small stock is sold out in far less."""
 EPILOG = """\
-The claim under test: "split 100 units into five keys of 20, and the lock is five times as fast". One segment sells at
-most one order per critical section at a time, so the gain needs work to wait for, processors that have time, and units
+The claim under test: a stock in five segments, each with a lock, sells five times as many orders as with one lock. A
+lock lets one critical section run at a time, so the gain needs work to wait for, processors that have time, and units
 in every segment. Compare ratios within one run. Orders are counted from the tables; a run that lost one has no figures.
 
   python -m loadtest.bench segments                               the table, in about three minutes
