@@ -15,11 +15,11 @@ from django.contrib.auth import authenticate
 from django.contrib.auth.models import Group, User
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
-from unfold.admin import ModelAdmin
 from unfold.forms import AdminPasswordChangeForm, UserChangeForm, UserCreationForm
 
 from shop.accounts.tokens import sign_out_everywhere
 from shop.admin.bulk import BatchResult, run_in_batches
+from shop.admin.checked import CheckedAdmin
 
 POWERS = ("is_staff", "is_superuser", "groups", "user_permissions")
 
@@ -43,7 +43,7 @@ def may_change_powers(request: HttpRequest) -> bool:
 
 
 @admin.register(User)
-class UserAdmin(auth.UserAdmin, ModelAdmin):
+class UserAdmin(auth.UserAdmin, CheckedAdmin):
     form = UserChangeForm
     add_form = UserCreationForm
     change_password_form = AdminPasswordChangeForm
@@ -76,7 +76,7 @@ class UserAdmin(auth.UserAdmin, ModelAdmin):
 
 
 @admin.register(Group)
-class GroupAdmin(auth.GroupAdmin, ModelAdmin):
+class GroupAdmin(auth.GroupAdmin, CheckedAdmin):
     """Groups, which superusers alone change: a group gives its permissions to all of its members."""
 
     compressed_fields = False

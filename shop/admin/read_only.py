@@ -7,10 +7,11 @@ from typing import Any
 
 from django.http import HttpRequest
 from django.utils.timezone import localtime
-from unfold.admin import ModelAdmin
+
+from shop.admin.checked import CheckedAdmin
 
 
-class ReadOnlyAdmin(ModelAdmin):
+class ReadOnlyAdmin(CheckedAdmin):
     """Pages on which nothing can be added, changed or deleted, except by an action."""
 
     def has_add_permission(self, request: HttpRequest) -> bool:

@@ -16,18 +16,19 @@ from django.forms import BaseInlineFormSet
 from django.forms.formsets import DELETION_FIELD_NAME
 from django.http import HttpRequest
 from redis import RedisError
-from unfold.admin import ModelAdmin, StackedInline
+from unfold.admin import StackedInline
 from unfold.decorators import display
 
 from inventory.models import StockItem
 from shop.admin.bulk import Failed, one_by_one, run_in_batches
+from shop.admin.checked import CheckedAdmin
 from shop.models import Product, Sale, SaleItem
 from shop.sales import lifecycle
 from shop.sales.preheat import CannotPreheat, preheat_sale
 
 
 @admin.register(Product)
-class ProductAdmin(ModelAdmin):
+class ProductAdmin(CheckedAdmin):
     list_display = ("name", "sku")
     search_fields = ("name", "sku")
 
@@ -90,7 +91,7 @@ class SaleItemInline(StackedInline):
 
 
 @admin.register(Sale)
-class SaleAdmin(ModelAdmin):
+class SaleAdmin(CheckedAdmin):
     form = SaleForm
     list_display = ("name", "state", "opens_at", "closes_at", "strategy", "preheated")
     search_fields = ("name",)

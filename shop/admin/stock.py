@@ -12,7 +12,6 @@ from django.db.models import F, OuterRef, QuerySet, Subquery, Sum
 from django.db.models.functions import Abs, Coalesce
 from django.http import HttpRequest
 from redis import RedisError
-from unfold.admin import ModelAdmin
 from unfold.decorators import display
 from unfold.widgets import UnfoldAdminIntegerFieldWidget, UnfoldAdminSelectWidget, UnfoldAdminTextInputWidget
 
@@ -21,6 +20,7 @@ from inventory.audit import Figures
 from inventory.models import StockItem, StockMovement
 from inventory.stock import all_on_hand
 from inventory.strategies import registry
+from shop.admin.checked import CheckedAdmin
 from shop.admin.stock_report import stock_report
 from shop.models import Order, OrderItem, Product
 from shop.sold import saved
@@ -94,7 +94,7 @@ class MovementForm(forms.ModelForm):
 
 
 @admin.register(StockItem)
-class StockAdmin(ModelAdmin):
+class StockAdmin(CheckedAdmin):
     """The figures of each sku. Drift is received - on hand - sold, and must be 0."""
 
     form = MovementForm

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from django.conf import settings
-from django.core.exceptions import DisallowedHost, RequestDataTooBig, TooManyFieldsSent
+from django.contrib.admin.exceptions import DisallowedModelAdminLookup, DisallowedModelAdminToField
+from django.core.exceptions import BadRequest, DisallowedHost, RequestDataTooBig, TooManyFieldsSent
 from django.http import HttpRequest, HttpResponse
 from django.urls import Resolver404, resolve
 from django.utils.html import format_html
@@ -35,6 +36,8 @@ def bad_request(request: HttpRequest, exception: Exception) -> HttpResponse:
         case TooManyFieldsSent():
             fields = settings.DATA_UPLOAD_MAX_NUMBER_FIELDS
             return _page(request, problems.INVALID, f"The form has more than {fields} fields.")
+        case BadRequest() | DisallowedModelAdminLookup() | DisallowedModelAdminToField():
+            return _page(request, problems.INVALID, str(exception))
     return _page(request, problems.INVALID, "The request cannot be read.")
 
 

@@ -164,6 +164,7 @@ MIDDLEWARE = [
     "django.contrib.messages.middleware.MessageMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
     "shop.api.error_pages.NotNowMiddleware",
+    "shop.admin.checked.NoNulMiddleware",
 ]
 # No redirects: an order that is posted without the last slash would become a GET of the list.
 APPEND_SLASH = False

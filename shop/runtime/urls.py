@@ -7,6 +7,7 @@ from django.urls import include, path
 from django.views.generic import RedirectView
 
 from locking.contrib.django.admin import held_locks, release_by_force
+from shop.admin.checked import Autocomplete
 from shop.admin.people import change_own_password
 from shop.api.error_pages import not_found
 from shop.api.health import Ready, Started
@@ -22,6 +23,7 @@ urlpatterns = [
     path("admin/password_change/", admin.site.admin_view(change_own_password), name="password_change"),
     # Switch off unfold's search. No page offers it, and it fails with an odd page number and without Redis.
     path("admin/search/", admin.site.admin_view(not_found), {"exception": Http404()}),
+    path("admin/autocomplete/", admin.site.admin_view(Autocomplete.as_view(admin_site=admin.site))),
     path("admin", RedirectView.as_view(pattern_name="admin:index")),
     path("admin/", admin.site.urls),
 ]

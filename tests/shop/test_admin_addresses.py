@@ -19,10 +19,11 @@ from django.urls import URLPattern, get_resolver
 from redis import Redis
 
 from inventory.models import StockItem, StockMovement
+from shop.admin.checked import CheckedAdmin
 from shop.models import Order, Payment, Product, Refund, Sale, UnmatchedReport
 from shop.orders import payments, unmatched
 from tests.factories import new_customer, on_sale
-from tests.shop.conftest import buy
+from tests.shop.conftest import buy, raising
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("redis")]
 
@@ -265,6 +266,100 @@ def test_the_same_action_with_its_permission_does_it(
     assert client.post(f"/admin/shop/{model}/", form).status_code == 302
     after = contents()
     assert {table for table in after if after[table] != before[table]} >= {f"shop.{table}"}
+
+
+def test_an_action_on_a_malformed_id_is_refused_with_a_reason(world: World, redis: Redis) -> None:
+    client, failed = superuser(), []
+    before = contents()
+    for path, model, name in actions():
+        if name == "delete_selected" and model not in DELETED:
+            continue
+        for wrong in ("x", "1.5", "", "1" if model == "order" else UNKNOWN_ORDER):
+            for more in ({"index": "0"}, {"post": "yes"}):
+                selected = [world.ids[model], wrong]
+                answer = client.post(path, {"action": name, "_selected_action": selected, **more})
+                if answer.status_code != 400 or "is not an id of" not in answer.text:
+                    failed.append((path, name, wrong, answer.status_code))
+    assert failed == []
+    assert contents() == before
+
+
+DELETED = {"product", "sale", "user", "group"}
+"""Models of which rows can be deleted in the admin."""
+UNKNOWN_ORDER = "0199c2ba-6f2e-7c3a-a1de-2f9a3c4b5d6e"
+STOCK = "/admin/inventory/stockitem/"
+LISTS = [f"/admin/{model._meta.app_label}/{model._meta.model_name}/" for model in admin.site._registry]
+SUGGEST = "/admin/autocomplete/?app_label=shop&model_name=saleitem&field_name=product"
+
+
+@pytest.mark.parametrize("text", ["%00", "a%00b"])
+def test_nul_is_refused_wherever_it_is_sent(world: World, text: str) -> None:
+    client = superuser()
+    asked = [f"/admin/shop/order/?state={text}", f"/admin/shop/payment/?outcome={text}", f"/admin/?{text}=1"]
+    asked += [f"/admin/inventory/stockmovement/?{name}={text}" for name in ("item", "kind", "q", "p", "_to_field")]
+    asked += [f"{STOCK}{text}/{page}/" for page in ("change", "delete", "history")]
+    asked += [f"{SUGGEST}&term={text}", f"/admin/r/{ContentType.objects.get_for_model(StockItem).pk}/{text}/"]
+    for path in asked:
+        answer = client.get(path)
+        assert (answer.status_code, "NUL" in answer.text) == (400, True), path
+        assert client.post(path).status_code == 400, path
+    # Its address, the same without NUL, is answered.
+    assert client.get("/admin/shop/order/?state=paid").status_code == 200
+
+
+@pytest.mark.parametrize("name", ["_selected_action", "action", "sku", "a\0b"])
+def test_nul_in_a_form_is_refused(world: World, name: str) -> None:
+    answer = superuser().post("/admin/shop/product/", {"action": "delete_selected", "index": "0", name: "\0"})
+    assert (answer.status_code, "NUL" in answer.text) == (400, True)
+
+
+def test_nul_in_a_cookie_is_refused(db: None) -> None:
+    """A quoted cookie can have one; the key of the session is looked up in Postgres."""
+    for cookie, status in (('sessionid="abcdefgh\\000"', 400), ('sessionid="abcdefgh"', 302)):
+        assert anonymous().get("/admin/", headers={"cookie": cookie}).status_code == status
+
+
+@pytest.mark.parametrize("pk", ["x", "0", "1.5", "9" * 30, "_", "{}"])
+def test_an_empty_field_to_look_in_is_the_id(world: World, pk: str) -> None:
+    client, failed = superuser(), []
+    for path in LISTS:
+        of_model = pk.format(world.ids[path.split("/")[3]])
+        for page in ("change", "delete", "history"):
+            answer = client.get(f"{path}{of_model}/{page}/?_to_field=")
+            if answer.status_code not in ((200, 403) if pk == "{}" else (302, 403)):  # 403: nobody deletes these
+                failed.append((path, page, answer.status_code))
+    assert failed == []
+
+
+@pytest.mark.parametrize(
+    ("query", "said"),
+    [("_to_field=x", "x cannot be referenced"), ("id__regex=(", "id__regex not allowed")]
+    + [(f"{lookup}=x", f"{lookup} not allowed") for lookup in ("pk__range", "id__in", "id__year", "id__nonsense")],
+)
+def test_a_lookup_that_no_page_uses_is_refused(db: None, redis: Redis, query: str, said: str) -> None:
+    for path in LISTS:
+        answer = superuser().get(f"{path}?{query}")
+        assert (answer.status_code, said in answer.text) == (400, True), path
+
+
+def test_suggestions_for_any_field_are_no_error(world: World) -> None:
+    client, answers = superuser(), {}
+    for model in apps.get_models(include_auto_created=True):
+        for field in model._meta.get_fields():
+            names = f"app_label={model._meta.app_label}&model_name={model._meta.model_name}&field_name={field.name}"
+            answers[str(field)] = client.get(f"/admin/autocomplete/?{names}&page=x").status_code
+    assert set(answers.values()) == {403, 404}
+    assert client.get(SUGGEST).status_code == 200
+
+
+def test_every_model_of_the_admin_checks_what_it_is_asked() -> None:
+    assert [each for each in admin.site._registry.values() if not isinstance(each, CheckedAdmin)] == []
+
+
+def test_a_fault_of_our_own_is_not_hidden(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shop.admin.orders.cancel_batch", raising(ValueError("ours")))
+    form = {"action": "cancel", "_selected_action": world.ids["order"], "index": "0"}
+    assert superuser().post("/admin/shop/order/", form).status_code == 500
 
 
 @pytest.mark.parametrize("query", ["s=sale", "s=sale&page=x", "s=sale&page=0", "s=%00"])

@@ -1,0 +1,81 @@
+"""What a request to the admin names is checked before it reaches Postgres: wrong input is answered 400, never 500."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
+from django.contrib.admin.views.autocomplete import AutocompleteJsonView
+from django.core.exceptions import BadRequest, PermissionDenied, ValidationError
+from django.db.models import QuerySet
+from django.http import HttpRequest, HttpResponse
+from unfold.admin import ModelAdmin
+
+SHOWN = 40
+"""Characters of a wrong value that an answer repeats."""
+
+LOOKUPS = {"", "id", "exact", "isnull", "gte", "lt"}
+"""What may follow the name of a field in the address of a list."""
+
+
+class NoNulMiddleware:
+    """Refuses a request to the admin with a NUL character in it, which no text in Postgres can have."""
+
+    def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:
+        self.get_response = get_response
+
+    def __call__(self, request: HttpRequest) -> HttpResponse:
+        return self.get_response(request)
+
+    def process_view(self, request: HttpRequest, *view: Any) -> None:
+        if request.path_info.startswith("/admin/"):
+            for place, text in _texts(request):
+                if "\0" in text:
+                    raise BadRequest(f"There is a NUL character in the {place}. Remove it.")
+
+
+def _texts(request: HttpRequest) -> Iterator[tuple[str, str]]:
+    """Yield every text that a client has sent and the admin reads, and where it is."""
+    yield "address", request.path_info
+    # A quoted cookie can have one, and the key of the session is looked up as it is.
+    for name, value in request.COOKIES.items():
+        yield "cookies", name + value
+    for place, fields in (("query", request.GET), ("form", request.POST)):
+        for name, values in fields.lists():
+            yield place, name
+            for value in values:
+                yield f"{place}, in {name[:SHOWN]}", value
+
+
+class Autocomplete(AutocompleteJsonView):
+    """Answers what is typed into a field with suggestions. Django fails when the field is that of the other side."""
+
+    def process_request(self, request: HttpRequest) -> Any:
+        found = super().process_request(request)
+        if not found[2].concrete:
+            raise PermissionDenied
+        return found
+
+
+class CheckedAdmin(ModelAdmin):
+    """The base of every page of the admin that shows a model."""
+
+    def lookup_allowed(self, lookup: str, value: str, request: HttpRequest) -> bool:
+        """Allow only the lookups that filters and links use. Django checks the values of others too late."""
+        kind = lookup.partition("__")[2].removeprefix("id__")
+        return kind in LOOKUPS and super().lookup_allowed(lookup, value, request)
+
+    def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Any:
+        """Return the object. Django looks for a field without a name if `_to_field` is empty; the id is meant."""
+        return super().get_object(request, object_id, from_field or None)
+
+    def response_action(self, request: HttpRequest, queryset: QuerySet[Any]) -> HttpResponse | None:
+        """Run an action, after checking that each selected id can be one of this model."""
+        for selected in request.POST.getlist(ACTION_CHECKBOX_NAME):
+            try:
+                self.opts.pk.to_python(selected)
+            except ValidationError as error:
+                names = self.opts.verbose_name_plural
+                raise BadRequest(f"“{selected[:SHOWN]}” is not an id of {names}. Nothing was changed.") from error
+        return super().response_action(request, queryset)
