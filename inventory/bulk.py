@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from uuid import UUID
 
-from django.db import transaction
+from django.db import connection, transaction
 
 from inventory import stock
 from inventory.errors import Duplicate, InventoryError, SoldOut, StockElsewhere
@@ -18,7 +19,11 @@ def ignore_rejections(rejected: Mapping[OrderRequest, str]) -> None:
 
 
 def commit(
-    orders: Sequence[OrderRequest], save: Save, reject: Reject = ignore_rejections
+    orders: Sequence[OrderRequest],
+    save: Save,
+    reject: Reject = ignore_rejections,
+    *,
+    lock_timeout: float | None = None,
 ) -> dict[UUID, InventoryError]:
     """Sell to each order what the orders before it have left, and commit.
 
@@ -26,17 +31,30 @@ def commit(
 
     Args:
         reject: called in the same transaction with the orders that get no units.
+        lock_timeout: seconds that each statement may wait for a lock in Postgres; None for what the session allows.
 
     Returns:
         The reason for each order that got no units, by order id.
     """
     try:
-        return _sell_to_all(orders, save, reject)
+        return _sell_to_all(orders, save, reject, lock_timeout)
     except (SoldOut, StockElsewhere):
-        return _sell_one_by_one(orders, save, reject)
+        return _sell_one_by_one(orders, save, reject, lock_timeout)
 
 
-def _sell_to_all(orders: Sequence[OrderRequest], save: Save, reject: Reject) -> dict[UUID, InventoryError]:
+@contextmanager
+def _transaction(lock_timeout: float | None) -> Iterator[None]:
+    with transaction.atomic(durable=True):
+        if lock_timeout is not None:
+            with connection.cursor() as cursor:
+                # For this transaction only: through a pooler, the next one may run in another session.
+                cursor.execute(f"SET LOCAL lock_timeout = '{lock_timeout}s'")
+        yield
+
+
+def _sell_to_all(
+    orders: Sequence[OrderRequest], save: Save, reject: Reject, lock_timeout: float | None
+) -> dict[UUID, InventoryError]:
     """Sell to all orders.
 
     Raises:
@@ -44,7 +62,7 @@ def _sell_to_all(orders: Sequence[OrderRequest], save: Save, reject: Reject) -> 
     """
     if not orders:
         return {}
-    with transaction.atomic(durable=True):
+    with _transaction(lock_timeout):
         for sku, units in sorted(_units_of(orders).items()):
             stock.take(sku, units)
         refusals: dict[UUID, InventoryError] = dict(save(orders))
@@ -54,14 +72,16 @@ def _sell_to_all(orders: Sequence[OrderRequest], save: Save, reject: Reject) -> 
     return refusals
 
 
-def _sell_one_by_one(orders: Sequence[OrderRequest], save: Save, reject: Reject) -> dict[UUID, InventoryError]:
+def _sell_one_by_one(
+    orders: Sequence[OrderRequest], save: Save, reject: Reject, lock_timeout: float | None
+) -> dict[UUID, InventoryError]:
     """Sell to each order what the orders before it have left.
 
     When `Save` refuses orders, their units are offered to the orders that did not fit before.
     """
     refusals: dict[UUID, InventoryError] = {}
     sold: Counter[str] = Counter()
-    with transaction.atomic(durable=True):
+    with _transaction(lock_timeout):
         left = Counter(stock.lock({sku for order in orders for sku in order.skus}))
         remaining = list(orders)
         while remaining:

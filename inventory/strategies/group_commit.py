@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
 from functools import partial
 
-from django.db import InterfaceError, OperationalError, connection
+from django.db import InterfaceError, OperationalError
 from psycopg.errors import DeadlockDetected, LockNotAvailable, QueryCanceled
 
 from inventory import bulk
@@ -41,18 +40,23 @@ class GroupCommit(Strategy):
         return Placement.COMMITTED
 
 
-def commit(orders: Sequence[OrderRequest], save: Save) -> list[BaseException | None]:
+def commit(
+    orders: Sequence[OrderRequest], save: Save, *, lock_timeout: float | None = None
+) -> list[BaseException | None]:
     """Save a batch. When its transaction fails, save the orders one by one.
+
+    Args:
+        lock_timeout: see `bulk.commit`.
 
     Returns:
         The reason for each order that got no units.
     """
     try:
-        refusals = bulk.commit(orders, save)
+        refusals = bulk.commit(orders, save, lock_timeout=lock_timeout)
     except BaseException as error:
         if len(orders) > 1 and _rolled_back(error):
-            with _short_lock_timeout():
-                return [refusal for order in orders for refusal in commit([order], save)]
+            # A short one, because all callers of the batch wait.
+            return [refusal for order in orders for refusal in commit([order], save, lock_timeout=RETRY_LOCK_TIMEOUT)]
         return [error] * len(orders)
     return [refusals.get(order.id) for order in orders]
 
@@ -62,19 +66,3 @@ def _rolled_back(error: BaseException) -> bool:
     if isinstance(error, OperationalError | InterfaceError):
         return isinstance(error.__cause__, LockNotAvailable | QueryCanceled | DeadlockDetected)
     return isinstance(error, Exception)
-
-
-@contextmanager
-def _short_lock_timeout() -> Iterator[None]:
-    """Limit how long one order waits for a lock, because all callers of the batch wait for it."""
-    try:
-        _set(f"SET lock_timeout = '{RETRY_LOCK_TIMEOUT}s'")
-        yield
-    finally:
-        _set("RESET lock_timeout")
-
-
-def _set(statement: str) -> None:
-    # If Postgres does not answer here, the transaction of each order reports it.
-    with suppress(OperationalError, InterfaceError), connection.cursor() as cursor:
-        cursor.execute(statement)
