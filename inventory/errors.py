@@ -73,7 +73,7 @@ class UnknownStrategy(StockUnavailable):
         super().__init__(
             f"Unknown strategy {name}; this process has {', '.join(known)}. etcd-lock, file-lock, redlock and "
             "zookeeper-lock need ETCD_URL, LOCK_FOLDER, REDLOCK_URLS and ZOOKEEPER_HOSTS: set them to the same values "
-            "for web, worker and beat."
+            "for web, worker and beat. session-lock, insert-lock and lock-table cannot be used with DATABASE_POOLER."
         )
 
 

@@ -16,7 +16,8 @@ def is_away(error: Exception) -> bool:
     """Return whether a server did not answer at all. An answer that it cannot do something is another error."""
     if isinstance(error, (OperationalError, InterfaceError)):
         state = getattr(error.__cause__, "sqlstate", None)
-        return state is None or state.startswith("57P")  # the server is ended, or has just been started
+        # Class 57P: the server is ended, or has just been started. Class 08: a pooler says that it cannot reach it.
+        return state is None or state.startswith(("57P", "08"))
     return isinstance(error, (redis.ConnectionError, redis.TimeoutError))
 
 

@@ -184,7 +184,7 @@ lock = InsertLock("postgresql://shop@localhost/shop", "stock:sku-42", ttl=10.0)
         "A connection per request, four statements, two commits.",
         "Postgres loses its data, or its clock is set forward. A holder that is paused beyond its TTL keeps working: "
         "check the fence.",
-        "A lock on Postgres must outlive connections, restarts and poolers, and be free again after a crash.",
+        "A lock on Postgres must outlive connections and restarts, and be free again after a crash.",
     ),
 )
 
@@ -202,6 +202,9 @@ First decide what a failure costs. If doing the work twice is only wasteful, use
 already run. If it does damage, no lock is enough by itself, because a holder can be paused for longer than any TTL.
 Then use a lock with a **fence**, and let the store refuse a fence lower than the highest one it has seen.
 `inventory/strategies/locked.py` does so in the statement that takes the stock.
+
+The locks on Postgres need sessions: connect to the server itself, or through a pooler that keeps sessions. Behind
+PgBouncer in transaction mode two clients may hold the same lock.
 
 Choose the TTL by the longest pause that a holder should survive (garbage collection, a busy host, a slow network), and
 use several times that. It need not cover the length of the work, because renewal does. It is also how long others wait

@@ -5,12 +5,19 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Status:
-    """A server's state at one moment. `version` is None when it does not answer, `pid` when it is unknown."""
+    """A server's state at one moment.
+
+    Args:
+        version: None if it does not answer.
+        pid: None if it is unknown.
+        wrong: why it cannot be used as it is, and what to do; empty if nothing is wrong.
+    """
 
     name: str
     address: str
     version: str | None = None
     pid: int | None = None
+    wrong: str = ""
 
     @property
     def up(self) -> bool:

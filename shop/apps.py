@@ -8,8 +8,12 @@ class ShopConfig(AppConfig):
     verbose_name = "Shop"
 
     def ready(self) -> None:
-        """Wake a Celery worker whenever an order is queued."""
+        """Wake a Celery worker whenever an order is queued, and look at the first connection to Postgres."""
+        from django.db.backends.signals import connection_created
+
         from inventory.strategies.registry import worker_needed
+        from shop.look import refuse_unknown_pooler
         from shop.runtime.tasks import wake_worker
 
         worker_needed.connect(wake_worker)
+        connection_created.connect(refuse_unknown_pooler)

@@ -9,6 +9,7 @@ from tests import memory
 
 for name in (
     "DATABASE_URL",
+    "DATABASE_POOLER",
     "REDIS_URL",
     "SECRET_KEY",
     "PAYMENT_SECRET",

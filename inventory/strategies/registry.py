@@ -62,11 +62,13 @@ class StrategyEntry(NamedTuple):
         factory: "module:callable".
         arguments: returns the arguments of the factory.
         server: the setting that names the server which the strategy needs. While it is empty, the strategy is unknown.
+        session: whether its locks hold sessions of Postgres of their own. With a pooler the strategy is unknown.
     """
 
     factory: str
     arguments: Callable[[], Mapping[str, Any]] = dict
     server: str = ""
+    session: bool = False
 
 
 def counters() -> Counters:
@@ -90,8 +92,8 @@ def queue() -> Queue:
     return Queue(get_redis_connection("default"))
 
 
-def _lock(name: str, *, server: str = "") -> StrategyEntry:
-    return StrategyEntry("inventory.strategies.locks:lock_strategy", lambda: {"name": name}, server)
+def _lock(name: str, *, server: str = "", session: bool = False) -> StrategyEntry:
+    return StrategyEntry("inventory.strategies.locks:lock_strategy", lambda: {"name": name}, server, session)
 
 
 def _segments() -> Mapping[str, Any]:
@@ -106,8 +108,8 @@ STRATEGIES: Mapping[str, StrategyEntry] = {
     "file-lock": _lock("file-lock", server="LOCK_FOLDER"),
     "group-commit": StrategyEntry("inventory.strategies.group_commit:GroupCommit"),
     "guarded-update": StrategyEntry("inventory.strategies.guarded_update:GuardedUpdate"),
-    "insert-lock": _lock("insert-lock"),
-    "lock-table": _lock("lock-table"),
+    "insert-lock": _lock("insert-lock", session=True),
+    "lock-table": _lock("lock-table", session=True),
     "lua": StrategyEntry("inventory.strategies.lua:Lua", lambda: {"counters": counters}),
     "lua-queue": StrategyEntry(
         "inventory.strategies.lua_queue:LuaQueue", lambda: {"counters": counters, "queue": queue}
@@ -120,7 +122,7 @@ STRATEGIES: Mapping[str, StrategyEntry] = {
     "segmented-redis": StrategyEntry(
         "inventory.strategies.segmented_redis:SegmentedRedis", lambda: {"counters": segment_counters, **_segments()}
     ),
-    "session-lock": _lock("session-lock"),
+    "session-lock": _lock("session-lock", session=True),
     "unit-rows": StrategyEntry("inventory.strategies.unit_rows:UnitRows"),
     "zookeeper-lock": _lock("zookeeper-lock", server="ZOOKEEPER_HOSTS"),
 }
@@ -130,8 +132,12 @@ COPYING = ("lua", "lua-queue", "segmented-redis", "segmented-lock", "unit-rows")
 
 
 def known_names() -> tuple[str, ...]:
-    """Return the names of the strategies whose server the settings name, sorted."""
-    return tuple(name for name, entry in STRATEGIES.items() if not entry.server or getattr(settings, entry.server))
+    """Return the names of the strategies that work with the servers of the settings, sorted."""
+    return tuple(
+        name
+        for name, entry in STRATEGIES.items()
+        if (not entry.server or getattr(settings, entry.server)) and not (entry.session and settings.DATABASE_POOLER)
+    )
 
 
 NAMES = known_names()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 import time
 
-import psycopg
 from django.db import connection
 from django.db.migrations.executor import MigrationExecutor
 from django_redis import get_redis_connection
@@ -15,6 +14,8 @@ from rest_framework.permissions import AllowAny
 from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
+
+from shop.look import look
 
 TIMEOUT = 2
 """Seconds for each server to answer. libpq does not accept less, and `CACHES` gives Redis the same."""
@@ -40,20 +41,17 @@ class Readiness:
         if time.monotonic() >= self._until and self._looking.acquire(blocking=not self._found):
             try:
                 if time.monotonic() >= self._until:
-                    self._found = {"postgres": _postgres_writes(), "redis": _redis_answers()}
+                    self._found = {**_postgres(), "redis": _redis_answers()}
                     self._until = time.monotonic() + self.REMEMBERED
             finally:
                 self._looking.release()
         return self._found
 
 
-def _postgres_writes() -> bool:
-    writing = {"connect_timeout": TIMEOUT, "target_session_attrs": "read-write"}
-    try:
-        psycopg.connect(**{**connection.get_connection_params(), **writing}).close()
-    except psycopg.Error:
-        return False
-    return True
+def _postgres() -> dict[str, bool]:
+    found = look(TIMEOUT, target_session_attrs="read-write")
+    # A pooler is named only if the settings do not fit it.
+    return {"postgres": found.writes, **({"pooler": False} if found.wrong else {})}
 
 
 def _redis_answers() -> bool:
@@ -76,7 +74,7 @@ class HealthView(APIView):
 
 
 class Ready(HealthView):
-    """Whether requests can be served: Postgres accepts a connection that can write, and Redis answers."""
+    """Whether requests can be served: Postgres answers, can write and fits the settings, and Redis answers."""
 
     @extend_schema(exclude=True)
     def get(self, request: Request) -> Response:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from urllib.parse import urlsplit, urlunsplit
 
-import psycopg
 from django.conf import settings
-from django.db import connection
 
 from servers import RunFolder, ServerError, supervisor, valkey
 from servers.status import Status
+from shop import limits
+from shop.look import look
 
 
 def given() -> dict[str, str]:
@@ -40,11 +40,13 @@ def line_of(server: Status) -> str:
 
 
 def require_answers(found: Sequence[Status]) -> None:
-    """Check that all servers answer.
+    """Check that all servers answer, and that the settings fit them.
 
     Raises:
-        ServerError: one does not answer. The message says what to do.
+        ServerError: the message says what to do.
     """
+    if wrong := " ".join(server.wrong for server in found if server.wrong):
+        raise ServerError(wrong)
     if down := [server.name for server in found if not server.up]:
         raise ServerError(
             f"No answer from {' and '.join(down)}. Start the project's own servers with manage.py servers start. "
@@ -53,12 +55,8 @@ def require_answers(found: Sequence[Status]) -> None:
 
 
 def _given_postgres() -> Status:
-    address = _without_credentials(settings.DATABASE_URL)
-    try:
-        with psycopg.connect(**{**connection.get_connection_params(), "connect_timeout": 5}) as asked:
-            return Status("postgres", address, asked.info.parameter_status("server_version"))
-    except psycopg.Error:
-        return Status("postgres", address)
+    found = look(limits.POSTGRES_CONNECT)
+    return Status("postgres", _without_credentials(settings.DATABASE_URL), found.version, wrong=found.wrong)
 
 
 def _given_valkey() -> Status:

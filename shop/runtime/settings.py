@@ -12,8 +12,8 @@ from django.core.exceptions import ImproperlyConfigured
 
 from servers import RunFolder, ServerError
 from servers.postgres import DATABASE, LOCAL
-from shop import limits
-from shop.runtime import environment, postgres
+from shop import limits, postgres
+from shop.runtime import environment
 
 env = environ.Env()
 BASE_DIR = Path(__file__).resolve().parent.parent.parent
@@ -75,11 +75,19 @@ WEB_DATABASE_CONNECTIONS = environment.integer("WEB_DATABASE_CONNECTIONS", defau
 # Connections in the pool of a process; 0 for no pool. `manage.py serve` sets it. Commands use one connection at a time,
 # and Celery closes a pool after every task, so neither needs a pool.
 DATABASE_POOL = environment.integer("DATABASE_POOL", default=0, minimum=0)
+# A pooler such as PgBouncer stands between the shop and Postgres, in transaction or session mode. Then the shop relies
+# on no session of Postgres: it prepares no statements, the role of the web servers sets the limits on waiting, which
+# `manage.py serve` checks, and `session-lock`, `insert-lock` and `lock-table` cannot be chosen.
+DATABASE_POOLER = environment.boolean("DATABASE_POOLER", default=False)
+if DATABASE_POOLER and DATABASE_IS_OURS:
+    raise ImproperlyConfigured("DATABASE_POOLER needs DATABASE_URL: the project's own Postgres has no pooler.")
 
 # Lab
 
 # Serve the lab: flawed and sound ways of taking stock, on separate tables.
 LAB_ENABLED = environment.boolean("LAB_ENABLED", default=False)
+if LAB_ENABLED and DATABASE_POOLER:
+    raise ImproperlyConfigured("LAB_ENABLED needs a Postgres without DATABASE_POOLER: its sandboxes rely on sessions.")
 # Schedules of the lab that run at the same time, each with a Redis database and a Postgres database of its own.
 LAB_SANDBOXES = environment.integer("LAB_SANDBOXES", default=2, minimum=1)
 
@@ -203,7 +211,7 @@ DATABASES["default"]["OPTIONS"] = {
     **DATABASES["default"].get("OPTIONS", {}),
     # Let Postgres prepare repeated statements. Values are sent separately.
     "server_side_binding": True,
-    "prepare_threshold": 3,
+    "prepare_threshold": None if DATABASE_POOLER else 3,
     # Open all connections at the start, not in the first second of a sale. `timeout`: seconds that a request waits for
     # a connection before it is answered with 503.
     "pool": {
@@ -216,7 +224,10 @@ DATABASES["default"]["OPTIONS"] = {
     else False,
 }
 
-if DATABASE_POOL:
+# A cursor in the server outlives its transaction, and so the pooler's connection.
+DATABASES["default"]["DISABLE_SERVER_SIDE_CURSORS"] = DATABASE_POOLER
+
+if DATABASE_POOL and not DATABASE_POOLER:
     # After these the web server answers a request with 503. `options` in DATABASE_URL override them.
     DATABASES["default"]["OPTIONS"]["options"] = " ".join(
         [

@@ -6,12 +6,14 @@ from contextlib import contextmanager
 from typing import Any
 
 from celery import shared_task
-from celery.signals import worker_ready
+from celery.signals import beat_init, worker_init, worker_ready
 from django.db import Error
 from kombu.exceptions import KombuError, OperationalError
 from redis import RedisError
 
 from inventory.outages import outages
+from shop import limits
+from shop.look import look
 from shop.orders.expiry import expire_unpaid
 from shop.orders.queued import SHIFT, save_queued
 from shop.reconcile import reconcile_and_audit
@@ -74,6 +76,14 @@ def reconcile() -> int:
     with outages_logged("To reconcile"):
         return len(reconcile_and_audit().repairs)
     return 0
+
+
+@worker_init.connect
+@beat_init.connect
+def refuse_wrong_settings(**_: Any) -> None:
+    """End the worker or beat if the settings do not fit the Postgres that answers. Its limits are the web server's."""
+    if wrong := look(limits.POSTGRES_CONNECT, web=False).wrong:
+        raise SystemExit(wrong)
 
 
 @worker_ready.connect

@@ -8,13 +8,13 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from typing import Any
 
-import psycopg
 import pytest
 from django.conf import settings
 from django.db.migrations.recorder import MigrationRecorder
 from rest_framework.test import APIClient
 
 from shop.api import health
+from shop.postgres import BoundedConnection
 from tests.locking.proxy import Proxy
 from tests.shop.conftest import Gone
 from tests.shop.web_server import ask, connect, web_server
@@ -33,13 +33,13 @@ def new_process(monkeypatch: pytest.MonkeyPatch) -> None:
 def connections_made(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """The connections to Postgres that are opened for checks."""
     made: list[Any] = []
-    real = psycopg.connect
+    real = BoundedConnection.connect
 
     def counted(**parameters: Any) -> Any:
         made.append(real(**parameters))
         return made[-1]
 
-    monkeypatch.setattr(health.psycopg, "connect", counted)
+    monkeypatch.setattr(BoundedConnection, "connect", counted)
     return made
 
 

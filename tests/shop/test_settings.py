@@ -98,6 +98,30 @@ def test_a_boolean_is_one_of_a_few_words(monkeypatch: pytest.MonkeyPatch, name: 
         read(monkeypatch, **{name: "ture"})
 
 
+def test_a_pooler_is_before_a_given_database_and_not_before_the_lab(monkeypatch: pytest.MonkeyPatch) -> None:
+    url, on = "postgres://shop@db/shop", {"DATABASE_POOLER": "1", "LAB_ENABLED": "0"}
+    assert read(monkeypatch, DATABASE_URL=url, **on)["DATABASE_POOLER"] is True
+    with pytest.raises(ImproperlyConfigured, match=r"^LAB_ENABLED needs a Postgres without DATABASE_POOLER"):
+        read(monkeypatch, DATABASE_URL=url, **on | {"LAB_ENABLED": "1"})
+    monkeypatch.delenv("DATABASE_URL")
+    with pytest.raises(ImproperlyConfigured, match=r"^DATABASE_POOLER needs DATABASE_URL"):
+        read(monkeypatch, **on)
+    with pytest.raises(ImproperlyConfigured, match="DATABASE_POOLER must be one of"):
+        read(monkeypatch, DATABASE_POOLER="ture")
+
+
+@pytest.mark.parametrize("pooler", ["0", "1"])
+def test_through_a_pooler_a_connection_asks_for_nothing_that_a_session_keeps(
+    monkeypatch: pytest.MonkeyPatch, pooler: str
+) -> None:
+    """With the negative control: the server of a process with a pool does, without a pooler."""
+    given = {"DATABASE_URL": "postgres://shop@db/shop", "DATABASE_POOL": "4", "LAB_ENABLED": "0"}
+    database = read(monkeypatch, **given, DATABASE_POOLER=pooler)["DATABASES"]["default"]
+    asked = (database["OPTIONS"]["prepare_threshold"] is not None, "options" in database["OPTIONS"])
+    assert asked == ((False, False) if pooler == "1" else (True, True))
+    assert database["DISABLE_SERVER_SIDE_CURSORS"] is (pooler == "1")
+
+
 def test_an_unknown_log_level_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ImproperlyConfigured, match=r"^LOG_LEVEL .* DEBUG, INFO, WARNING, ERROR, CRITICAL, not 'LOUD'"):
         read(monkeypatch, LOG_LEVEL="LOUD")

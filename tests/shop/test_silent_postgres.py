@@ -15,7 +15,7 @@ from django.db import connection
 
 from loadtest.tokens import access_token
 from shop import limits
-from shop.runtime.postgres import BoundedConnection
+from shop.postgres import BoundedConnection
 from tests.factories import new_customer, on_sale
 from tests.locking.proxy import Proxy
 from tests.shop.web_server import ask, connect, received, web_server

@@ -15,6 +15,7 @@ from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError, CommandParser, DjangoHelpFormatter
 from rich.console import Console
 
+from inventory.errors import UnknownStrategy
 from inventory.strategies import registry
 from loadtest.arguments import clients, positive
 from loadtest.local_shop import LocalShop, is_healthy
@@ -42,8 +43,7 @@ class HelpFormatter(DjangoHelpFormatter, argparse.RawDescriptionHelpFormatter):
 def strategy(text: str) -> dict[str, str]:
     if text not in registry.NAMES:
         raise argparse.ArgumentTypeError(
-            f"there is no strategy {text}; choose one of {', '.join(registry.NAMES)}. redlock, etcd-lock and "
-            "zookeeper-lock need REDLOCK_URLS, ETCD_URL or ZOOKEEPER_HOSTS. A flawed rung of the lab needs --rung"
+            f"{UnknownStrategy(text, registry.NAMES)} A flawed rung of the lab needs --rung"
         )
     return {"strategy": text}
 

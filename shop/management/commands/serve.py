@@ -7,7 +7,7 @@ import sys
 from typing import Any
 
 from django.conf import settings
-from django.core.management.base import BaseCommand, CommandParser
+from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from servers import RunFolder
 from shop.runtime import serve, servers
@@ -25,7 +25,10 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         serve.refuse_busy_port(options["host"], options["port"])
-        down = [server.name for server in servers.statuses(RunFolder.default()) if not server.up]
+        found = servers.statuses(RunFolder.default())
+        if wrong := " ".join(server.wrong for server in found if server.wrong):
+            raise CommandError(wrong, returncode=2)
+        down = [server.name for server in found if not server.up]
         if down:
             self.stderr.write(
                 f"No answer from {' and '.join(down)}. Until there is one, requests are answered with 503. "

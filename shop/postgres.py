@@ -25,7 +25,12 @@ class BoundedConnection(psycopg.Connection[Any]):
     """A connection that is closed when Postgres does not answer within `limits.POSTGRES_SILENCE`.
 
     The limits that Postgres keeps end no wait while it is stopped itself, and TCP's end none while its host is alive.
+
+    Attributes:
+        silence: seconds to wait for an answer; None for `limits.POSTGRES_SILENCE`.
     """
+
+    silence: float | None = None
 
     def wait(self, gen: Any, interval: float = 0.1, timeout: float | None = None) -> Any:
         """Wait for an answer.
@@ -35,8 +40,9 @@ class BoundedConnection(psycopg.Connection[Any]):
         """
         if timeout is not None:
             return super().wait(gen, interval, timeout)
+        seconds = limits.POSTGRES_SILENCE if self.silence is None else self.silence
         try:
-            return super().wait(gen, interval, limits.POSTGRES_SILENCE)
+            return super().wait(gen, interval, seconds)
         except errors._WaitTimeout as silence:
             self.close()
-            raise psycopg.OperationalError(f"no answer for {limits.POSTGRES_SILENCE} s") from silence
+            raise psycopg.OperationalError(f"no answer for {seconds} s") from silence
