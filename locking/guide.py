@@ -152,7 +152,8 @@ from locking.postgres import AdvisoryLock
 
 lock = AdvisoryLock("postgresql://shop@localhost/shop", "stock:sku-42")
 """,
-        "Two or three milliseconds, most of them to open the connection that each grant and each wait uses.",
+        "Two or three milliseconds, most of them to open a connection. A process uses one to hold a lock, and one or "
+        "two to wait for it, however many of its threads wait; these threads hand them on, which is faster.",
         "The connection ends, or the primary fails over; the lease reports both. A stopped holder keeps the lock "
         "while its connection lives, and so does a stopped waiter that is granted the lock. Two names may have the "
         "same 64-bit hash.",
@@ -181,7 +182,8 @@ from locking.postgres import InsertLock, create_lock_tables
 create_lock_tables("postgresql://shop@localhost/shop")  # once
 lock = InsertLock("postgresql://shop@localhost/shop", "stock:sku-42", ttl=10.0)
 """,
-        "A connection per request, four statements, two commits.",
+        "A connection per request, four statements, two commits. Of the threads of a process that wait, one has a "
+        "connection; they hand connections on, as those of AdvisoryLock do.",
         "Postgres loses its data, or its clock is set forward. A holder that is paused beyond its TTL keeps working: "
         "check the fence.",
         "A lock on Postgres must outlive connections and restarts, and be free again after a crash.",

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
+from psycopg.conninfo import make_conninfo
+
+from lab.explorer.actor import Actor, current_actor
 from lab.explorer.terms import Job
 from lab.ladder.locks import insert_without_owner_and_expiry
 from lab.ladder.locks.for_update_without_the_row import ForUpdateWithoutTheRow
@@ -16,10 +19,10 @@ from lab.sandbox.stand_ins import StandIns
 from lab.workloads.base import sleep
 from lab.workloads.lock import LockWorkload
 from locking import Lock
-from locking.postgres import InsertLock, create_lock_tables, insert, session_lock, tables
+from locking.postgres import InsertLock, create_lock_tables, insert, shared_sessions, tables
 
 NAME = "stock"
-USERS: tuple[Any, ...] = (session_lock, insert, tables, insert_without_owner_and_expiry)
+USERS: tuple[Any, ...] = (shared_sessions, insert, tables, insert_without_owner_and_expiry)
 """The modules that open sessions."""
 
 IN_THE_MODULES = StandIns(*((module, "PostgresSession", StoppingSession) for module in USERS))
@@ -51,7 +54,9 @@ class PostgresWorkload(LockWorkload):
             options["sleep"] = sleep
         elif code is InsertLock:
             options["ttl"] = TTL
-        lock: Lock = code(self.sandbox.conninfo, NAME, **options)
+        # Each client is a process of its own, and only the threads of one process share the sessions of one conninfo.
+        name = cast("Actor", current_actor()).name
+        lock: Lock = code(make_conninfo(self.sandbox.conninfo, fallback_application_name=name), NAME, **options)
         return lock
 
     def state(self) -> tuple[Mapping[str, Any], ...]:

@@ -11,6 +11,9 @@ from locking.postgres.session_lock import SessionGrant, SessionLock
 class AdvisoryLock(SessionLock):
     """A session-level advisory lock. It needs no table, and the server serves waiters in order of arrival.
 
+    Processes get the lock in the order in which they began to wait. Threads of one process take turns in order of
+    arrival, so a thread may get the lock after a later thread of another process.
+
     The server identifies advisory locks by 64-bit numbers, so the lock is on a hash of the name. Two names may have the
     same hash (for a million names, the probability that any two do is 3 in 100 million). They then exclude each other,
     which is safe; but a holder of one that waits for the other waits in vain. The same is true of any other application

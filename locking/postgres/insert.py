@@ -23,6 +23,7 @@ from locking.postgres.session import (
     StatementRefused,
     parameters,
 )
+from locking.postgres.shared_sessions import SharedSessions
 from locking.postgres.tables import NoSuchLock, ask_table
 from locking.renewal import watchdog
 
@@ -79,6 +80,11 @@ class InsertLock(Lock):
     The lock holds no connection, so it outlives connections and even a restart of the server. The row contains the time
     until which the grant is valid, by the server's clock; after that, the next client takes the row over. The fence
     comes from a sequence, and is drawn and committed together with the row.
+
+    Of the threads of a process that wait for the lock, one waits at the server. The others queue for its place, in
+    order of arrival, each within its own timeout, and hand its connection on. A process thus uses one connection for
+    each lock that it waits for, one for all renewals, and one for each request at a time. A thread may get the lock
+    after a later thread of another process, since processes get it in the order in which they began to wait.
 
     Waiters queue for an advisory lock on the server. The first of them listens for the release (NOTIFY), looks when the
     present grant expires, and then, if that was renewed, once per TTL of its own, so it may notice the death of the
@@ -137,7 +143,7 @@ class InsertLock(Lock):
         require_storable_name(name)
         if ttl == math.inf:
             raise ValueError("an insert lock needs a finite ttl: otherwise a crashed holder would keep it for ever")
-        self._conninfo = parameters(conninfo)
+        self._sessions = SharedSessions((type(self), conninfo, name), parameters(conninfo), name)
         self._on_lost = on_lost
         self._clock = clock
         self._renewer = InsertRenewer(conninfo) if renew else None
@@ -157,9 +163,24 @@ class InsertLock(Lock):
         """
         wait_seconds = wait_timeout(blocking, timeout)
         deadline = self._clock() + wait_seconds
+        if wait_seconds == 0:
+            return self._ask(deadline)
+        lease = None
+        try:
+            with self._sessions.turn(wait_seconds) as first:
+                lease = self._ask(deadline) if first else None
+        except BaseException:
+            if lease is not None:  # interrupted on the way out: nobody would use the grant
+                with suppress(LockError):
+                    lease.release()
+            raise
+        return lease
+
+    def _ask(self, deadline: float) -> Lease | None:
+        """Ask, and queue at the server until `deadline`. Return None if the lock was not granted."""
         while True:
             try:
-                return self._try(deadline, wait_seconds)
+                return self._try(deadline)
             except StatementRefused as refused:
                 if refused.sqlstate != LOCK_NOT_AVAILABLE:
                     raise
@@ -168,19 +189,18 @@ class InsertLock(Lock):
                 if ended.sqlstate != IDLE_SESSION_TIMEOUT:
                     raise
                 # This process was stopped for so long that the server gave its place to the next waiter.
-                wait_seconds = deadline - self._clock()
-                if wait_seconds <= 0:
+                if deadline <= self._clock():
                     return None
 
-    def _try(self, deadline: float, wait_seconds: float) -> Lease | None:
-        """Ask, and queue if `wait_seconds` is not 0.
+    def _try(self, deadline: float) -> Lease | None:
+        """Ask, and queue at the server if the deadline is not over.
 
         Raises:
             SessionEnded: with IDLE_SESSION_TIMEOUT, the place in the queue is lost.
         """
         token = secrets.token_hex(16)  # new for each attempt, so that a late undo of one does not end the next
-        idle_timeout = PAUSE_IN_TTLS * self.ttl
-        with PostgresSession(self._conninfo, self.name, wait_seconds, idle_timeout=idle_timeout) as session:
+        wait_seconds = max(0.0, deadline - self._clock())
+        with self._sessions.use(wait_seconds, PAUSE_IN_TTLS * self.ttl) as session:
             try:
                 answer = self._insert(session, token, first_in_queue=False)
                 if isinstance(answer, Lease):
@@ -230,11 +250,13 @@ class InsertLock(Lock):
             return None
         finally:
             # Let the next waiter proceed at once, instead of when the server notices the end of the session.
-            with suppress(LockUnavailable):
-                session.ask("SELECT pg_advisory_unlock($1)", self._queue_key)
+            try:
+                session.ask(f"UNLISTEN *; SELECT pg_advisory_unlock({self._queue_key})")
+            except LockUnavailable:
+                session.close()  # a session that is in the queue may not serve another thread
 
     def _extend(self, lease: Lease, ttl: float) -> bool:
-        with PostgresSession(self._conninfo, self.name) as session:
+        with self._sessions.use() as session:
             return lease.token in _extended(session, [(lease, ttl)])
 
     def _release(self, lease: Lease) -> bool:
@@ -242,7 +264,7 @@ class InsertLock(Lock):
         return self._delete(lease.token)
 
     def _delete(self, token: str) -> bool:
-        with PostgresSession(self._conninfo, self.name) as session:
+        with self._sessions.use() as session:
             return bool(session.ask(DELETE, self.name, token, self._queue_key, self._channel))
 
 

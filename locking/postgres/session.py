@@ -1,8 +1,8 @@
-"""PostgresSession: a connection that belongs to one grant or one wait, and is closed with it.
+"""PostgresSession: a connection that belongs to one grant, one wait or one request at a time.
 
 It is never a connection of the application's pool: waiters could use up the connections that the holder needs to
-finish. Allow in `max_connections` for one connection per holder and one per waiter. Opening one takes a few
-milliseconds.
+finish. Allow in `max_connections` for one connection per holder, and one for each lock that a process waits for.
+Opening one takes a few milliseconds.
 
 Statements go through libpq's own calls (`psycopg.pq`), because psycopg's `execute` has no time limit, and wakes up ten
 times a second while it waits.
@@ -36,6 +36,9 @@ ANSWER_SECONDS = 10.0
 
 LONGEST_WAIT = 2_000_000.0
 """Seconds (23 days). Client and server count milliseconds in 32 bits, so a longer wait ends after this time."""
+
+SHORTEST_WAIT = 0.001
+"""Seconds. A time limit of 0 would mean no limit."""
 
 APPLICATION_NAME_BYTES = 63
 
@@ -151,25 +154,38 @@ class PostgresSession:
         _open.add(self)
         try:
             self._connect()
-            # A statement that does not wait for the lock may still wait for another statement to end.
-            lock_timeout = until - time.monotonic() if wait_seconds > 0 else answer_timeout
-            idle = str(server_milliseconds(idle_timeout)) if idle_timeout < math.inf else "0"
-            row = self.ask(SETTINGS, str(server_milliseconds(lock_timeout)), idle)
-            if row[-1] == "t":
-                raise LockUnavailable(
-                    f"The server of lock {lock!r} is a standby, whose locks exclude no client of the primary. Name the "
-                    "primary in conninfo, or several hosts with target_session_attrs=primary."
-                )
+            left = max(until - time.monotonic(), SHORTEST_WAIT) if wait_seconds > 0 else 0.0
+            self.set_limits(left, idle_timeout)
         except (psycopg.Error, TimeoutError) as error:
             self.close()
             raise LockUnavailable(
                 f"Postgres cannot be reached for lock {lock!r} ({str(error).strip()}). Try again. If that does not "
-                "help, check that the server is running, and that its max_connections allows one connection per holder "
-                "and one per waiter."
+                "help, check that the server is running, and that its max_connections allows one connection per "
+                "holder, and one for each lock that a process waits for."
             ) from error
         except BaseException:
             self.close()
             raise
+
+    def set_limits(self, wait_seconds: float, idle_timeout: float) -> None:
+        """Set the time limits of a new session, or of one that another thread goes on with.
+
+        Args:
+            wait_seconds: for how many seconds a statement may wait for a lock; 0 if it does not wait.
+            idle_timeout: seconds without a statement after which the server ends the session; `math.inf` for never.
+
+        Raises:
+            LockUnavailable: the server did not answer, or is a standby.
+        """
+        # A statement that does not wait for the lock may still wait for another statement to end.
+        lock_timeout = wait_seconds if wait_seconds > 0 else self.answer_timeout
+        idle = str(server_milliseconds(idle_timeout)) if idle_timeout < math.inf else "0"
+        row = self.ask(SETTINGS, str(server_milliseconds(lock_timeout)), idle)
+        if row[-1] == "t":
+            raise LockUnavailable(
+                f"The server of lock {self._lock!r} is a standby, whose locks exclude no client of the primary. Name "
+                "the primary in conninfo, or several hosts with target_session_attrs=primary."
+            )
 
     def ask(self, statement: str, *values: str, waits: float = 0.0) -> list[str | None]:
         """Run a statement and return its first row, or an empty list if it returns none.

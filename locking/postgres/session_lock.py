@@ -22,6 +22,7 @@ from locking.lease import Lease
 from locking.lock import Lock, wait_timeout
 from locking.postgres.names import require_storable_name
 from locking.postgres.session import LOCK_NOT_AVAILABLE, PostgresSession, StatementRefused, parameters
+from locking.postgres.shared_sessions import SharedSessions
 from locking.renewal import watchdog
 
 
@@ -36,7 +37,12 @@ class SessionGrant(NamedTuple):
 
 
 class SessionLock(Lock):
-    """A lock held by a connection that is opened for each grant and closed with it.
+    """A lock held by a connection, of which a holder has one to itself.
+
+    Of the threads of a process that wait for the lock, one waits at the server. The others queue for its place, in
+    order of arrival, each within its own timeout. While threads wait, the connection of a released lease goes to the
+    next of them; otherwise it is closed. A process thus uses one connection to hold a lock, and one or two to wait for
+    it, however many of its threads wait.
 
     A lease is lost when its connection ends, for instance because the backend was terminated or the server stopped.
     `lost`, `check()` and `remaining()` see this at once; `on_lost` is called within a fraction of a second. A network
@@ -69,7 +75,7 @@ class SessionLock(Lock):
     ) -> None:
         super().__init__(name, ttl=math.inf)
         require_storable_name(name)
-        self._conninfo = parameters(conninfo)
+        self._sessions = SharedSessions((type(self), conninfo, name), parameters(conninfo), name)
         self._on_lost = on_lost
         self._clock = clock
 
@@ -79,11 +85,19 @@ class SessionLock(Lock):
         The server has ten seconds to accept the connection and for each answer, even if `timeout` is shorter.
         """
         wait_seconds = wait_timeout(blocking, timeout)
+        deadline = self._clock() + wait_seconds
+        if wait_seconds == 0:
+            return self._ask(deadline)
+        with self._sessions.turn(wait_seconds) as first:
+            return self._ask(deadline) if first else None
+
+    def _ask(self, deadline: float) -> Lease | None:
+        """Ask the server, and wait there until `deadline`. Return None if the lock was not granted."""
         started = self._clock()
         lease = None
-        session = PostgresSession(self._conninfo, self.name, wait_seconds)
+        session = self._sessions.take(max(0.0, deadline - started))
         try:
-            grant = self._take(session, max(0.0, started + wait_seconds - self._clock()))
+            grant = self._take(session, max(0.0, deadline - self._clock()))
             if grant is not None:
                 lease = self._watched(session, grant.fence, started)
         except StatementRefused as refused:
@@ -125,15 +139,30 @@ class SessionLock(Lock):
         return lease._hand_out()
 
     def _extend(self, lease: Lease, ttl: float) -> bool:
-        return not cast(SessionLease, lease).session.ended
+        return not lease._ended()
 
     def _release(self, lease: Lease) -> bool:
         watchdog.forget(lease)
-        session = cast(SessionLease, lease).session
-        # The session is closed in any case, which frees the lock. Of two threads that release the lease at the same
-        # time, one sends the statement; the other one then sees that the session has ended.
-        with session.statement_lock, session:
-            return not session.ended and self._free(session, lease.fence)
+        session_lease = cast(SessionLease, lease)
+        session = session_lease.session
+        if session is None:
+            return False
+        # Of two threads that release the lease at the same time, one sends the statement; the other one then sees that
+        # the session is not the lease's any more. It may belong to the next waiter by then.
+        with session.statement_lock:
+            if session_lease.session is None:
+                return False
+            try:
+                still_held = not session.ended and self._free(session, lease.fence)
+            except BaseException:
+                session.close()  # which frees the lock
+                raise
+            session_lease.session = None
+        if still_held:
+            self._sessions.give_back(session)
+        else:
+            session.close()
+        return still_held
 
 
 class SessionLease(Lease):
@@ -141,13 +170,17 @@ class SessionLease(Lease):
 
     Args:
         session: the connection.
+
+    Attributes:
+        session: the connection; None once the lock was given back.
     """
 
     __slots__ = ("session",)
 
     def __init__(self, *args: Any, session: PostgresSession, **options: Any) -> None:
-        self.session = session
+        self.session: PostgresSession | None = session
         super().__init__(*args, **options)
 
     def _ended(self) -> bool:
-        return self.session.ended
+        session = self.session
+        return session is None or session.ended

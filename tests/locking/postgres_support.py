@@ -7,8 +7,9 @@ import shutil
 import signal
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection as Pipe
 from pathlib import Path
@@ -18,24 +19,28 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from locking import Lock
+from locking.local import _queues
 from locking.postgres import AdvisoryLock, InsertLock, RowLock, add_row, create_lock_tables, session
+from locking.postgres.session_lock import SessionLock
+from locking.postgres.shared_sessions import SharedSessions, _spare
 from servers.folder import RunFolder
 from servers.postgres import DATABASE, PORT, USER, Postgres
 from tests.locking.support import Address, FileCell, Patch, acquired
 from tests.waiting import PATIENCE, wait_for
 
-# 200 contenders have a connection each. The log records every statement and its application name.
+# 25 processes have sessions each. The log records every statement and its application name.
 EXTRA = ("--max_connections=400", "--log_statement=all", "--log_line_prefix=<%a>", "--deadlock_timeout=100ms")
 
 
 @contextmanager
-def running_postgres() -> Iterator[Postgres]:
+def running_postgres(*options: str) -> Iterator[Postgres]:
+    """Run a server; `options` are added to those of all tests, and win."""
     outer = Path(tempfile.mkdtemp(prefix="lu-"))
     outer.chmod(0o755)
     folder = RunFolder(outer / "run")
     folder.create()
     postgres = Postgres(folder.postgres)
-    postgres.child.args.extend(EXTRA)
+    postgres.child.args.extend([*EXTRA, *options])
     postgres.start()
     try:
         create_lock_tables(conninfo_of(postgres))
@@ -111,14 +116,20 @@ class PostgresTraces:
         )
 
     def waiters(self, lock: Lock) -> int:
-        """Count the queued waiters and the sleeping first one. A waiter for the row itself is not queued yet."""
+        """Count the waiters that are asleep at the server, and those that wait for another thread of this process.
+
+        A waiter for the row of an InsertLock is not queued yet.
+        """
         waiting = "SELECT count(*) FROM pg_stat_activity WHERE application_name = %s AND wait_event_type = 'Lock'"
         in_line = """
             SELECT count(*) FROM pg_stat_activity JOIN pg_locks USING (pid)
             WHERE application_name = %s AND locktype = 'advisory'
                 AND (NOT granted OR (state = 'idle' AND query LIKE '%%INSERT INTO lock_grant AS present%%'))
         """
-        return int(self.one(in_line if isinstance(lock, InsertLock) else waiting, f"lock {lock.name}"))
+        asleep = int(self.one(in_line if isinstance(lock, InsertLock) else waiting, f"lock {lock.name}"))
+        # Those of this process wait behind the one that sleeps at the server.
+        local = sum(len(queue) - 1 for name, queue in list(_queues.items()) if _is_of(lock, name))
+        return asleep + (local if asleep else 0)
 
     def traces(self, lock: Lock) -> dict[str, int]:
         """Count after the server has noticed which connections were closed."""
@@ -127,6 +138,8 @@ class PostgresTraces:
             "the server to notice which connections are closed",
         )
         return {
+            "in line here": len(_queues),
+            "spare sessions": len(_spare),
             "connections": self.connections(lock.name),
             "locks": self.locks(lock.name, granted=True) + self.locks(lock.name, granted=False),
             "grants": self.one("SELECT count(*) FROM lock_grant WHERE name = %s", lock.name),
@@ -145,6 +158,18 @@ class PostgresTraces:
         return sum(line.startswith(f"<lock {lock.name}>") and "LOG:  " in line for line in lines)
 
 
+def apart(lock: Any) -> Any:
+    """Return the lock of another process: its waiters do not queue behind those of this process."""
+    other = copy(lock)
+    other._sessions = SharedSessions((type(lock), object(), lock.name), lock._sessions._conninfo, lock.name)
+    return other
+
+
+def _is_of(lock: Lock, queue: Hashable) -> bool:
+    """Return whether a local queue is one of the lock's."""
+    return isinstance(queue, tuple) and issubclass(queue[0], SessionLock | InsertLock) and queue[2] == lock.name
+
+
 class SessionWaits:
     """Disturbs waiters that sleep inside a statement on the server."""
 
@@ -158,7 +183,7 @@ class SessionWaits:
         assert lease is not None
 
         def stand_before() -> None:
-            with lock.hold(timeout=2 * PATIENCE):
+            with apart(lock).hold(timeout=2 * PATIENCE):
                 handed.set()
                 end.wait(PATIENCE)
 

@@ -44,6 +44,7 @@ from tests.locking.postgres_support import (
     PostgresRecipe,
     PostgresTraces,
     SessionWaits,
+    apart,
     conninfo_of,
     hold_and_fork,
     running_postgres,
@@ -775,7 +776,7 @@ class TestInsert(OnPostgres):
         lock = recipe("herd", ttl=LONG)
         lease = held(lock)
         second: list[Lease] = []
-        threads = [threading.Thread(target=lambda: second.append(held(lock))) for _ in range(6)]
+        threads = [threading.Thread(target=lambda: second.append(held(apart(lock)))) for _ in range(6)]
         for thread in threads:
             thread.start()
         wait_for(lambda: self.waiters(lock) == 6)

@@ -1,0 +1,105 @@
+"""SharedSessions: the sessions of one lock in this process. Its waiters share one, and hand it on.
+
+A session per waiting thread would use up the server's `max_connections`: others would be refused beside an idle server.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import Hashable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from locking.errors import LockUnavailable
+from locking.local import QueuePlace, has_queue
+from locking.postgres.session import PostgresSession
+
+_spare: dict[PostgresSession, Hashable] = {}
+"""Idle sessions that hold nothing, with the queue whose threads may use them. A queue without threads has none."""
+
+os.register_at_fork(after_in_child=_spare.clear)
+
+
+class SharedSessions:
+    """The sessions of one lock in this process.
+
+    One thread at a time waits at the server. The others queue for its place, in order of arrival, each within its own
+    timeout. While threads wait, a session that is given back goes to the next of them, so that a hand-over does not
+    have to wait for a new connection. Without waiting threads it is closed.
+
+    Args:
+        queue: identifies the lock in this process. Lock objects with the same queue share their sessions.
+        conninfo: libpq's connection parameters.
+        lock: name of the lock.
+    """
+
+    def __init__(self, queue: Hashable, conninfo: dict[str, Any], lock: str) -> None:
+        self._queue = queue
+        self._conninfo = conninfo
+        self._lock = lock
+
+    @contextmanager
+    def turn(self, seconds: float) -> Iterator[bool]:
+        """Queue for the place at the server, and leave it at the end of the `with` block.
+
+        Args:
+            seconds: how long to wait for the place.
+
+        Yields:
+            Whether the place was free in time.
+        """
+        try:
+            with QueuePlace(self._queue) as place:
+                yield place.wait_for_turn(time.monotonic() + seconds)
+        finally:
+            self._close_unwanted()
+
+    @contextmanager
+    def use(self, wait_seconds: float = 0.0, idle_timeout: float = math.inf) -> Iterator[PostgresSession]:
+        """Yield a session, and give it back; after an error, close it. For the arguments see `PostgresSession`.
+
+        Raises:
+            LockUnavailable: the server could not be reached, or is a standby.
+        """
+        session = self.take(wait_seconds, idle_timeout)
+        try:
+            yield session
+        except BaseException:
+            session.close()
+            raise
+        self.give_back(session)
+
+    def take(self, wait_seconds: float = 0.0, idle_timeout: float = math.inf) -> PostgresSession:
+        """Return a spare session, or a new one. For the arguments see `PostgresSession`.
+
+        Raises:
+            LockUnavailable: the server could not be reached, or is a standby.
+        """
+        for session, queue in list(_spare.items()):
+            if queue == self._queue and _spare.pop(session, None) is not None:
+                try:
+                    if not session.ended:
+                        session.set_limits(wait_seconds, idle_timeout)
+                        return session
+                except LockUnavailable:
+                    pass  # ended since; if the server is gone, a new session says so
+                except BaseException:
+                    session.close()
+                    raise
+                session.close()
+        return PostgresSession(self._conninfo, self._lock, wait_seconds, idle_timeout=idle_timeout)
+
+    def give_back(self, session: PostgresSession) -> None:
+        """Let the next thread use a session that holds nothing, or close it if no thread waits."""
+        _spare[session] = self._queue
+        # After the session is stored: the last thread of the queue may have left just before.
+        self._close_unwanted()
+
+    def _close_unwanted(self) -> None:
+        if has_queue(self._queue):
+            return
+        for session, queue in list(_spare.items()):
+            if queue == self._queue and _spare.pop(session, None) is not None:
+                session.close()

@@ -1,0 +1,307 @@
+"""Tests of the sessions of locks on Postgres: the waiters of a process share few, and hand them on."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from locking import LockTimeout, LockUnavailable
+from locking.local import has_queue
+from locking.postgres import AdvisoryLock, InsertLock, RowLock, shared_sessions
+from locking.postgres.session import PostgresSession
+from locking.postgres.shared_sessions import SharedSessions, _spare
+from servers.postgres import Postgres, connect
+from tests.locking.conformance import BUSY, LONG
+from tests.locking.postgres_support import (
+    PostgresRecipe,
+    PostgresTraces,
+    apart,
+    conninfo_of,
+    running_postgres,
+)
+from tests.locking.support import Patch, acquired, in_fork, run_threads
+from tests.waiting import PATIENCE, wait_for
+
+WAITERS = 100
+FEW = 4
+"""Sessions of a process: of the holder, of the waiter at the server, and up to two that are changing hands."""
+
+KINDS = [AdvisoryLock, RowLock, InsertLock]
+SESSION_KINDS = [AdvisoryLock, RowLock]
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Postgres]:
+    """Yield a server with room for twelve sessions."""
+    with running_postgres("--max_connections=15") as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def lost() -> Iterator[Postgres]:
+    """Yield a server that is stopped."""
+    with running_postgres() as running:
+        running.stop()
+        yield running
+
+
+@pytest.fixture
+def admin(server: Postgres) -> Iterator[psycopg.Connection[Any]]:
+    with connect(server.folder, database=server.database) as connection:
+        yield connection
+
+
+class TestSharedSessions(PostgresTraces):
+    @pytest.fixture(autouse=True)
+    def _server(self, server: Postgres, admin: psycopg.Connection[Any], tmp_path: Path) -> Iterator[None]:
+        self.postgres, self.admin, self.cells = server, admin, tmp_path
+        yield
+        assert not _spare
+
+    def made(self, kind: Any, name: str, **options: Any) -> Any:
+        name = f"{name} {kind.__name__}"
+        if kind is InsertLock:
+            options = {"ttl": LONG, **options}
+        return PostgresRecipe(kind, conninfo_of(self.postgres), self.cells)(name, **options)
+
+    def lined_up(self, lock: Any, count: int) -> None:
+        wait_for(lambda: self.waiters(lock) == count, f"{count} threads to wait")
+
+    @pytest.mark.parametrize("kind", KINDS)
+    def test_many_waiters_share_few_and_the_holder_releases(self, kind: Any) -> None:
+        lock, turns = self.made(kind, "crowd"), list[int]()
+        most = [0]
+
+        def wait() -> None:
+            with lock.hold(timeout=2 * PATIENCE) as lease:
+                turns.append(lease.fence or 0)
+                if len(turns) % 10 == 0:
+                    most.append(self.connections(lock.name))
+
+        with ThreadPoolExecutor(WAITERS) as threads:
+            lease = acquired(lock)
+            waiting = [threads.submit(wait) for _ in range(WAITERS)]
+            self.lined_up(lock, WAITERS)
+            assert self.connections(lock.name) <= 2
+            began = time.monotonic()
+            assert lease.release() is True
+            assert time.monotonic() - began < BUSY
+            for one in waiting:
+                one.result(PATIENCE)
+        assert (len(turns), turns) == (WAITERS, sorted(turns))
+        assert max(most) <= FEW
+        wait_for(lambda: self.connections(lock.name) == 0, "all sessions to be closed")
+
+    @pytest.mark.parametrize("kind", KINDS)
+    def test_those_without_a_turn_are_refused_in_time(self, kind: Any) -> None:
+        lock = self.made(kind, "refused")
+
+        def wait() -> float:
+            began = time.monotonic()
+            with pytest.raises(LockTimeout), lock.hold(timeout=0.5):
+                pytest.fail("two hold it")
+            return time.monotonic() - began
+
+        with lock.hold():
+            took = run_threads(*[wait] * WAITERS)
+            assert min(took) >= 0.5
+            assert max(took) < 0.5 + 3 * BUSY
+            assert self.waiters(lock) == 0
+
+    @pytest.mark.parametrize("kind", KINDS)
+    def test_threads_are_served_in_order(self, kind: Any) -> None:
+        self.served_in_order(self.made(kind, "threads"), lambda lock: lock)
+
+    @pytest.mark.parametrize("kind", [AdvisoryLock, InsertLock])
+    def test_processes_are_served_in_order(self, kind: Any) -> None:
+        self.served_in_order(self.made(kind, "processes"), apart)
+
+    def served_in_order(self, lock: Any, mine: Callable[[Any], Any]) -> None:
+        served: list[int] = []
+
+        def wait(place: int) -> None:
+            with mine(lock).hold(timeout=PATIENCE):
+                served.append(place)
+
+        with ThreadPoolExecutor(8) as threads, lock.hold():
+            for place in range(8):
+                threads.submit(wait, place)
+                self.lined_up(lock, place + 1)
+        assert served == list(range(8))
+
+    def test_other_locks_do_not_wait_for_its_waiters(self) -> None:
+        locks = [self.made(kind, "one of two") for kind in KINDS]
+        locks.append(self.made(AdvisoryLock, "the other"))
+        with ThreadPoolExecutor(len(locks)) as threads:
+            leases = [acquired(lock) for lock in locks]
+            waiting = [threads.submit(lock.acquire, timeout=PATIENCE) for lock in locks]
+            for lock in locks:
+                self.lined_up(lock, 1)
+            for lease, other in zip(leases, waiting, strict=True):
+                assert not other.done()
+                assert lease.release() is True
+                assert other.result(PATIENCE).release() is True
+
+    @pytest.mark.parametrize("kind", KINDS)
+    @pytest.mark.parametrize("shared", [True, False])
+    def test_turns_need_no_new_sessions(self, kind: Any, shared: bool, monkeypatch: Patch) -> None:
+        lock, opened = self.made(kind, f"shared {shared}"), list[str]()
+        open_one = shared_sessions.PostgresSession
+
+        def count(*args: Any, **options: Any) -> PostgresSession:
+            opened.append(args[1])
+            return open_one(*args, **options)
+
+        monkeypatch.setattr(shared_sessions, "PostgresSession", count)
+        if not shared:
+            monkeypatch.setattr(SharedSessions, "give_back", lambda self, session: session.close())
+
+        ended: list[bool] = []
+
+        def take_turns() -> None:
+            for _ in range(20):
+                with lock.hold(timeout=PATIENCE):
+                    wait_for(lambda: len(ended) == 3 or has_queue(lock._sessions._queue), "another thread to wait")
+            ended.append(True)
+
+        run_threads(*[take_turns] * 4)
+        assert (len(opened) < 40) is shared
+
+    @pytest.mark.parametrize("kind", SESSION_KINDS)
+    def test_a_released_lease_does_not_touch_the_next_holder(self, kind: Any) -> None:
+        lock = self.made(kind, "handed on")
+        first: Any = acquired(lock)
+        session = weakref.ref(first.session)
+        with ThreadPoolExecutor(2) as threads:
+            second, third = self.queue_up(lock, threads, 2)
+            first.release()
+            held = second.result(PATIENCE)
+            wait_for(lambda: session() not in _spare, "the next waiter to use the session")
+            self.lined_up(lock, 1)
+            assert (first.release(), lock._release(first), first.lost) == (False, False, False)
+            assert held.release() is True
+            last = [third.result(PATIENCE)]
+            assert last[0].session is session()
+            assert (first.release(), lock._release(first)) == (False, False)
+            assert lock.acquire(blocking=False) is None
+        del third
+        # A dropped lease ends its session, although an earlier lease, which is still here, had it before.
+        with pytest.warns(ResourceWarning, match="dropped"):
+            last.clear()
+        assert session() is None
+        acquired(lock, timeout=PATIENCE).release()
+
+    def queue_up(self, lock: Any, threads: ThreadPoolExecutor, count: int) -> list[Any]:
+        waiting = []
+        for place in range(count):
+            waiting.append(threads.submit(lock.acquire, timeout=PATIENCE))
+            self.lined_up(lock, place + 1)
+        return waiting
+
+    @pytest.mark.parametrize("kind", KINDS)
+    def test_a_spare_session_that_was_ended_is_replaced(self, kind: Any) -> None:
+        lock = self.made(kind, "ended")
+        with lock._sessions.turn(0.0):
+            for ends_at_once in (True, False):
+                spare = PostgresSession(lock._sessions._conninfo, lock.name)
+                lock._sessions.give_back(spare)
+                assert spare in _spare
+                if ends_at_once:
+                    spare.close()
+                else:  # the server ends it after the look at the socket
+                    self.admin.execute(
+                        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = %s",
+                        [f"lock {lock.name}"],
+                    )
+                lease = lock._ask(lock._clock())
+                assert lease is not None
+                assert spare.ended
+                assert lease.release() is True
+
+    @pytest.mark.parametrize("kind", KINDS)
+    def test_an_interrupted_thread_leaves_its_place(self, kind: Any) -> None:
+        lock, main = self.made(kind, "interrupted"), threading.get_ident()
+
+        def interrupt() -> None:
+            with connect(self.postgres.folder, database=self.postgres.database) as other:
+                self.admin, mine = other, self.admin
+                self.lined_up(lock, 2)
+                self.admin = mine
+            signal.pthread_kill(main, signal.SIGINT)
+
+        handler = signal.signal(signal.SIGINT, signal.default_int_handler)
+        try:
+            with ThreadPoolExecutor(2) as threads, lock.hold():
+                (first,) = self.queue_up(lock, threads, 1)
+                interrupting = threads.submit(interrupt)
+                with pytest.raises(KeyboardInterrupt):
+                    lock.acquire(timeout=PATIENCE)
+                interrupting.result(PATIENCE)
+                self.lined_up(lock, 1)
+        finally:
+            signal.signal(signal.SIGINT, handler)
+        assert first.result(PATIENCE).release() is True
+
+    @pytest.mark.parametrize("kind", KINDS)
+    def test_a_forked_child_has_its_own_queue_and_sessions(self, kind: Any) -> None:
+        lock = self.made(kind, "fork")
+        with ThreadPoolExecutor(2) as threads:
+            lease = acquired(lock)
+            (waiting,) = self.queue_up(lock, threads, 1)
+            lock._sessions.give_back(PostgresSession(lock._sessions._conninfo, lock.name))
+            assert len(_spare) == 1
+
+            def in_child() -> str:
+                assert not _spare
+                with lock.hold(timeout=PATIENCE):
+                    return "held"
+
+            child = threads.submit(in_fork, in_child)
+            self.lined_up(lock, 2)
+            assert len(_spare) == 1
+            assert lease.release() is True
+            assert waiting.result(PATIENCE).release() is True
+            assert child.result(PATIENCE) == "held"
+
+    def test_a_session_that_cannot_leave_the_queue_serves_nobody_else(self, monkeypatch: Patch) -> None:
+        lock, ask, refused = self.made(InsertLock, "stays"), PostgresSession.ask, list[PostgresSession]()
+
+        def refuse(self: PostgresSession, statement: str, *values: str, **options: Any) -> list[str | None]:
+            if "pg_advisory_unlock" not in statement or refused:
+                return ask(self, statement, *values, **options)
+            refused.append(self)
+            return ask(self, "SELECT 1 / 0")
+
+        monkeypatch.setattr(PostgresSession, "ask", refuse)
+        with ThreadPoolExecutor(2) as threads:
+            lease = acquired(lock)
+            first, second = self.queue_up(lock, threads, 2)
+            lease.release()
+            held = first.result(PATIENCE)
+            self.lined_up(lock, 1)
+            assert refused[0]._closed
+            assert held.release() is True
+            assert second.result(PATIENCE).release() is True
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_server_that_is_gone_is_reported_to_all_at_once(lost: Postgres, kind: Any) -> None:
+    def refused() -> None:
+        with pytest.raises(LockUnavailable, match="cannot be reached"):
+            kind(conninfo_of(lost), "gone").acquire()
+
+    began = time.monotonic()
+    run_threads(*[refused] * 20)
+    assert time.monotonic() - began < 3 * BUSY
+    with suppress(LockUnavailable):
+        kind(conninfo_of(lost), "gone").acquire(blocking=False)
