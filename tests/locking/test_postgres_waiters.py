@@ -253,6 +253,21 @@ class TestSharedSessions(PostgresTraces):
         assert first.result(PATIENCE).release() is True
 
     @pytest.mark.parametrize("kind", KINDS)
+    def test_an_interrupt_on_the_way_out_gives_the_grant_back(self, kind: Any, monkeypatch: Patch) -> None:
+        lock = self.made(kind, "way out")
+
+        def interrupt(self: SharedSessions) -> None:
+            if not has_queue(self._queue):
+                monkeypatch.undo()
+                raise KeyboardInterrupt
+
+        monkeypatch.setattr(SharedSessions, "_close_unwanted", interrupt)
+        with suppress(KeyboardInterrupt):
+            lock.acquire(timeout=PATIENCE)
+            pytest.fail("it was not interrupted")
+        acquired(lock, timeout=PATIENCE).release()
+
+    @pytest.mark.parametrize("kind", KINDS)
     def test_a_forked_child_has_its_own_queue_and_sessions(self, kind: Any) -> None:
         lock = self.made(kind, "fork")
         with ThreadPoolExecutor(2) as threads:
