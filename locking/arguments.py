@@ -39,6 +39,26 @@ def require_count(argument: str, count: object) -> None:
         raise ValueError(f"{argument} must be 0 or more, not {count!r}")
 
 
+def require_flag(argument: str, flag: object) -> None:
+    """Check that a flag is True or False. A number of seconds in its place would be taken for True.
+
+    Raises:
+        TypeError: it is no `bool`.
+    """
+    if not isinstance(flag, bool):
+        raise TypeError(f"{argument} must be True or False, not {flag!r}")
+
+
+def require_callable(argument: str, function: object) -> None:
+    """Check that a function can be called: it is needed only later, where nobody could be told.
+
+    Raises:
+        TypeError: it cannot be called.
+    """
+    if not callable(function):
+        raise TypeError(f"{argument} must be a function, not {function!r}")
+
+
 def require_client(client: object, *kinds: type) -> None:
     """Check that a client is one that the lock can use.
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import logging
 import math
+import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from locking.arguments import require_name, require_seconds
+from locking.arguments import require_callable, require_flag, require_name, require_seconds
 from locking.errors import LockTimeout, LockUnavailable, NotOwner
 from locking.lease import Lease, validity
 
@@ -60,22 +61,36 @@ class Lock(ABC):
     Args:
         name: what is locked. Locks with the same name exclude each other.
         ttl: seconds after which a grant that is not extended ends; `math.inf` for a lock that does not expire.
+        on_lost: called once with a lease when it is lost. It must not block.
+        clock: returns monotonic seconds; for tests.
 
     Raises:
-        TypeError: the name is no `str`, or `ttl` neither an `int` nor a `float`.
+        TypeError: the name is no `str`, `ttl` neither an `int` nor a `float`, or a function cannot be called.
         ValueError: the name is empty, or `ttl` is not longer than the drift allowance.
     """
 
     capabilities: Capabilities
     """What the lock guarantees. Set on the class, or on the object if it depends on how the object was made."""
 
-    def __init__(self, name: str, *, ttl: float) -> None:
+    def __init__(
+        self,
+        name: str,
+        *,
+        ttl: float,
+        on_lost: Callable[[Lease], object] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         require_name(name)
         require_seconds("ttl", ttl)
+        if on_lost is not None:
+            require_callable("on_lost", on_lost)
+        require_callable("clock", clock)
         if not validity(ttl) > 0:
             raise ValueError(f"ttl must be longer than the drift allowance, not {ttl!r}")
         self.name = name
         self.ttl = ttl
+        self._on_lost = on_lost
+        self._clock = clock
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name!r}, ttl {self.ttl} s>"
@@ -149,9 +164,10 @@ def wait_timeout(blocking: bool, timeout: float | None) -> float:  # noqa: FBT00
     """Return for how many seconds `acquire(blocking, timeout)` may wait: 0 to ask once, `math.inf` for no limit.
 
     Raises:
-        TypeError: `timeout` is neither an `int` nor a `float`.
+        TypeError: `blocking` is no `bool`, or `timeout` is neither an `int` nor a `float`.
         ValueError: `timeout` is negative or NaN, or was given although `blocking` is False.
     """
+    require_flag("blocking", blocking)
     if timeout is None:
         return math.inf if blocking else 0.0
     if not blocking:

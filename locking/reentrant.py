@@ -17,6 +17,7 @@ from contextvars import ContextVar
 from dataclasses import replace
 from typing import cast
 
+from locking.arguments import require_callable
 from locking.errors import LeaseLost
 from locking.lease import Lease
 from locking.lock import Lock, wait_timeout
@@ -100,9 +101,15 @@ class ReentrantLock(Lock):
         owner: returns the identity of the caller; equal values are one owner, within one process. Only an owner that
             already holds the lock enters at once. Callers with equal owners that acquire it at the same time are
             granted it one after the other, so none of them may wait for another one while it holds the lock.
+
+    Raises:
+        TypeError: `lock` is no lock, or `owner` cannot be called.
     """
 
     def __init__(self, lock: Lock, *, owner: Callable[[], Hashable] = current_owner) -> None:
+        if not isinstance(lock, Lock):
+            raise TypeError(f"ReentrantLock wraps a lock, not {lock!r}")
+        require_callable("owner", owner)
         super().__init__(lock.name, ttl=lock.ttl)
         self.capabilities = replace(lock.capabilities, reentrant=True)
         self._lock = lock

@@ -17,7 +17,7 @@ import redis
 from redis.cluster import RedisCluster
 from redis.exceptions import RedisClusterException, RedisError
 
-from locking.arguments import require_client, require_name
+from locking.arguments import require_client, require_count, require_name
 from locking.errors import LockUnavailable
 from locking.redis.connection import ScriptCall, run_script
 
@@ -73,8 +73,12 @@ def held(client: Client, limit: int = 1000, *, scan: int = 1_000_000) -> list[He
 
     Raises:
         LockUnavailable: the server could not be reached, or refused a command.
+        TypeError: the client is of another class, or a count no `int`.
+        ValueError: a count is negative.
     """
     require_client(client, redis.Redis, RedisCluster)
+    require_count("limit", limit)
+    require_count("scan", scan)
     try:
         locks: list[HeldLock] = []
         for node in _nodes(client):

@@ -24,7 +24,7 @@ from urllib.parse import quote
 from etcd3gw import Etcd3Client
 
 from locking._ids import owner_label
-from locking.arguments import require_client
+from locking.arguments import require_client, require_flag
 from locking.errors import LockUnavailable
 from locking.etcd.gateway import EtcdGateway, lease_number
 from locking.etcd.renewal import EtcdRenewer
@@ -90,12 +90,11 @@ class EtcdLock(Lock):
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         require_client(client, Etcd3Client)
-        super().__init__(name, ttl=ttl)
+        super().__init__(name, ttl=ttl, on_lost=on_lost, clock=clock)
+        require_flag("renew", renew)
         if ttl % 1 != 0:
             raise ValueError(f"the ttl of an etcd lock must be a whole number of seconds of at least 1, not {ttl!r}")
         self._gateway = EtcdGateway(client, name)
-        self._on_lost = on_lost
-        self._clock = clock
         self._renewer = EtcdRenewer(client) if renew else None
         # Slashes in the name are quoted: the queue of "a" must not contain the keys of "a/b".
         self._prefix = f"lock/{quote(name, safe=':')}/"

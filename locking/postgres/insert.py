@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import NamedTuple, cast
 
+from locking.arguments import require_flag
 from locking.errors import LockError, LockUnavailable
 from locking.lease import Lease
 from locking.lock import Capabilities, Lock, wait_timeout
@@ -139,13 +140,12 @@ class InsertLock(Lock):
         on_lost: Callable[[Lease], object] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        super().__init__(name, ttl=ttl)
+        super().__init__(name, ttl=ttl, on_lost=on_lost, clock=clock)
+        require_flag("renew", renew)
         require_storable_name(name)
         if ttl == math.inf:
             raise ValueError("an insert lock needs a finite ttl: otherwise a crashed holder would keep it for ever")
         self._sessions = SharedSessions((type(self), conninfo, name), parameters(conninfo), name)
-        self._on_lost = on_lost
-        self._clock = clock
         self._renewer = InsertRenewer(conninfo) if renew else None
         # No AdvisoryLock has this number by its name, because names may not contain a zero byte.
         self._queue_key = str(advisory_key(f"line\0{name}"))

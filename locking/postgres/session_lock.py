@@ -73,11 +73,9 @@ class SessionLock(Lock):
         on_lost: Callable[[Lease], object] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        super().__init__(name, ttl=math.inf)
+        super().__init__(name, ttl=math.inf, on_lost=on_lost, clock=clock)
         require_storable_name(name)
         self._sessions = SharedSessions((type(self), conninfo, name), parameters(conninfo), name)
-        self._on_lost = on_lost
-        self._clock = clock
 
     def acquire(self, blocking: bool = True, timeout: float | None = None) -> Lease | None:  # noqa: FBT001, FBT002
         """Acquire the lock as described in `Lock.acquire`.

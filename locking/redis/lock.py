@@ -22,7 +22,7 @@ import redis
 from redis.cluster import RedisCluster
 
 from locking._ids import new_token, owner_label
-from locking.arguments import require_client, require_count
+from locking.arguments import require_client, require_count, require_flag
 from locking.errors import LockUnavailable
 from locking.lease import Lease
 from locking.local import QueuePlace, has_queue
@@ -118,7 +118,8 @@ class RedisLock(Lock):
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         require_client(client, redis.Redis, RedisCluster)
-        super().__init__(name, ttl=ttl)
+        super().__init__(name, ttl=ttl, on_lost=on_lost, clock=clock)
+        require_flag("renew", renew)
         name.encode()  # raises UnicodeEncodeError, a ValueError, for an unpaired surrogate
         if "{" in name or "}" in name:
             raise ValueError(f"the name of a Redis lock may not contain braces, which mark its hash tag: {name!r}")
@@ -129,8 +130,6 @@ class RedisLock(Lock):
             )
         require_count("wait_for_replicas", wait_for_replicas)
         self._client = client
-        self._on_lost = on_lost
-        self._clock = clock
         self._replicas = wait_for_replicas
         self._renewer = RedisRenewer(client) if renew else None
         key = f"lock:{{{name}}}"

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, cast
 import redis
 
 from locking._ids import new_token
-from locking.arguments import require_client, require_count, require_seconds
+from locking.arguments import require_client, require_count, require_flag, require_seconds
 from locking.errors import LockUnavailable
 from locking.lease import DRIFT_FACTOR, DRIFT_SECONDS, Lease
 from locking.lock import Capabilities, Lock, wait_timeout
@@ -116,7 +116,8 @@ class Redlock(Lock):
         on_lost: Callable[[Lease], object] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        super().__init__(name, ttl=ttl)
+        super().__init__(name, ttl=ttl, on_lost=on_lost, clock=clock)
+        require_flag("renew", renew)
         name.encode()  # raises UnicodeEncodeError, a ValueError, for an unpaired surrogate
         if not isinstance(clients, Sequence):
             raise TypeError(f"Redlock needs a sequence of clients, one per server, not {clients!r}")
@@ -143,8 +144,6 @@ class Redlock(Lock):
         self._retries = retries
         self._retry_delay = retry_delay
         self._renewer = RedlockRenewer(self._nodes, node_timeout) if renew else None
-        self._on_lost = on_lost
-        self._clock = clock
         self._key = f"redlock:{name}"
 
     def acquire(self, blocking: bool = True, timeout: float | None = None) -> Lease | None:  # noqa: FBT001, FBT002

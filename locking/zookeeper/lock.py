@@ -97,10 +97,8 @@ class ZooKeeperLock(Lock):
     ) -> None:
         require_client(client, KazooClient)
         # The timeout that the client asks for. The server may grant less or more, which the first acquire finds out.
-        super().__init__(name, ttl=client._session_timeout / 1000)
+        super().__init__(name, ttl=client._session_timeout / 1000, on_lost=on_lost, clock=clock)
         self._client = client
-        self._on_lost = on_lost
-        self._clock = clock
         self._renewer = ZooKeeperRenewer(client)
         # quote() keeps dots, but "." and ".." are not allowed as parts of a path.
         self._queue_path = f"{ROOT}/{quote(name, safe='', errors='surrogatepass').replace('.', '%2E')}"

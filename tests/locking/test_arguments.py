@@ -14,7 +14,7 @@ import valkey
 from etcd3gw import Etcd3Client
 from kazoo.client import KazooClient
 
-from locking import ProcessLock, RedisLock, Redlock, ThreadLock, force_release, held
+from locking import ProcessLock, RedisLock, Redlock, ReentrantLock, ThreadLock, force_release, held
 from locking.etcd import EtcdLock
 from locking.postgres import AdvisoryLock, InsertLock, RowLock
 from locking.zookeeper import ZooKeeperLock
@@ -27,10 +27,10 @@ MAKERS: dict[str, Callable[..., Any]] = {
     "ProcessLock": lambda name: ProcessLock(Path(), name),
     "RedisLock": lambda name, **options: RedisLock(UNREACHED, name, **options),
     "Redlock": lambda name, **options: Redlock([UNREACHED], name, **options),
-    "ZooKeeperLock": lambda name: ZooKeeperLock(KazooClient(), name),
+    "ZooKeeperLock": lambda name, **options: ZooKeeperLock(KazooClient(), name, **options),
     "EtcdLock": lambda name, **options: EtcdLock(Etcd3Client(), name, **options),
-    "AdvisoryLock": lambda name: AdvisoryLock("", name),
-    "RowLock": lambda name: RowLock("", name),
+    "AdvisoryLock": lambda name, **options: AdvisoryLock("", name, **options),
+    "RowLock": lambda name, **options: RowLock("", name, **options),
     "InsertLock": lambda name, **options: InsertLock("", name, **options),
 }
 EXPIRING = ("RedisLock", "Redlock", "EtcdLock", "InsertLock")
@@ -75,6 +75,45 @@ def test_a_ttl_is_finite_and_positive(lock: str, ttl: float) -> None:
 def test_a_timeout_is_a_number(lock: str, timeout: Any) -> None:
     with pytest.raises(TypeError, match="timeout must be a number of seconds"):
         MAKERS[lock]("a").acquire(timeout=timeout)
+
+
+@pytest.mark.parametrize("lock", MAKERS)
+@pytest.mark.parametrize("blocking", [0.5, 1, "no", None])
+def test_blocking_is_true_or_false(lock: str, blocking: Any) -> None:
+    """A timeout that is passed in its place, as in `acquire(0.5)`, would wait without limit."""
+    with pytest.raises(TypeError, match="blocking must be True or False"):
+        MAKERS[lock]("a").acquire(blocking)
+
+
+@pytest.mark.parametrize("lock", EXPIRING)
+@pytest.mark.parametrize("renew", [None, 0, "no", 3.0])
+def test_renew_is_true_or_false(lock: str, renew: Any) -> None:
+    with pytest.raises(TypeError, match="renew must be True or False"):
+        MAKERS[lock]("a", renew=renew)
+
+
+@pytest.mark.parametrize("lock", [name for name in MAKERS if name not in ("ThreadLock", "ProcessLock")])
+@pytest.mark.parametrize(
+    ("argument", "function"),
+    [("on_lost", "alarm"), ("on_lost", 42), ("on_lost", False), ("clock", 1.0), ("clock", None)],
+)
+def test_functions_can_be_called(lock: str, argument: str, function: Any) -> None:
+    with pytest.raises(TypeError, match=f"{argument} must be a function"):
+        MAKERS[lock]("a", **{argument: function})
+
+
+def test_a_reentrant_lock_wraps_a_lock() -> None:
+    with pytest.raises(TypeError, match="wraps a lock"):
+        ReentrantLock("a")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="owner must be a function"):
+        ReentrantLock(ThreadLock("a"), owner="me")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("argument", ["limit", "scan"])
+@pytest.mark.parametrize(("count", "error"), [("10", TypeError), (1.5, TypeError), (None, TypeError), (-1, ValueError)])
+def test_a_listing_has_counts(argument: str, count: Any, error: type[Exception]) -> None:
+    with pytest.raises(error, match=f"{argument} must be"):
+        held(UNREACHED, **{argument: count})
 
 
 @pytest.mark.parametrize("ttl", ["10", Decimal(10), float("inf")])

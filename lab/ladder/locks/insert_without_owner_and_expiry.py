@@ -48,10 +48,9 @@ class InsertWithoutOwnerAndExpiry(Rung, Lock):
         sleep: Callable[[float], object] = time.sleep,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        super().__init__(name, ttl=math.inf)
+        super().__init__(name, ttl=math.inf, clock=clock)
         self._conninfo = parameters(conninfo)
         self._sleep = sleep
-        self._clock = clock
 
     def acquire(self, blocking: bool = True, timeout: float | None = None) -> Lease | None:  # noqa: FBT001, FBT002
         """See `Lock.acquire`."""

@@ -106,12 +106,10 @@ class LockRung(Rung, Lock):
         sleep: Callable[[float], object] = time.sleep,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        super().__init__(name, ttl=ttl if self.capabilities.expires else math.inf)
+        super().__init__(name, ttl=ttl if self.capabilities.expires else math.inf, on_lost=on_lost, clock=clock)
         self.client: Any = client
         self.key = f"rung:{name}"
-        self._on_lost = on_lost
         self._sleep = sleep
-        self._clock = clock
 
     @property
     def milliseconds(self) -> int:
