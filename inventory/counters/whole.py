@@ -183,17 +183,6 @@ class Counters:
         counts = self.client.mget([counter_key(sku) for sku in skus])
         return {sku: None if count is None else int(count) for sku, count in zip(skus, counts, strict=True)}
 
-    def total(self, sku: str) -> int | None:
-        """Return the counter of a sku plus its reserved units, read at one moment; None where there is no counter.
-
-        While Redis is right this is never less than the units on hand.
-        """
-        with self.client.pipeline(transaction=True) as pipe:
-            pipe.get(counter_key(sku))
-            pipe.hget(RESERVED_UNITS, sku)
-            count, reserved = pipe.execute()
-        return None if count is None else int(count) + int(reserved or 0)
-
     def reserved(self) -> Mapping[str, int]:
         """Return the units reserved by counter name."""
         return {text(name): int(units) for name, units in self.client.hgetall(RESERVED_UNITS).items()}

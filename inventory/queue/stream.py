@@ -7,7 +7,7 @@ read and not finished are taken over by another one, so an order may be saved tw
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -35,6 +35,7 @@ from inventory.requests import OrderRequest, QueuedOrder
 
 logger = logging.getLogger(__name__)
 
+BEING_SAVED = script("being_saved")
 ENQUEUE = script("enqueue")
 FINISH = script("finish")
 FREE_KEY = script("free_key")
@@ -75,6 +76,7 @@ class Queue:
         self.dead = dead
         self.bought = BoughtUnits(client)
         self.dead_letters = DeadLetters(client)
+        self._being_saved: Any = client.register_script(BEING_SAVED)
         self._enqueue: Any = client.register_script(ENQUEUE)
         self._finish: Any = client.register_script(FINISH)
         self._free_key: Any = client.register_script(FREE_KEY)
@@ -226,6 +228,14 @@ class Queue:
     def _reservation(self, order_id: UUID) -> dict[str, Any]:
         encoded = self.client.hget(RESERVATIONS, str(order_id))
         return {} if encoded is None else reservation_fields(encoded)
+
+    def being_saved(self, sku: str) -> tuple[int, Mapping[UUID, int]]:
+        """Return the reserved units of a sku, and those of each order that a worker has read and not finished.
+
+        Only these orders may be saved already. All are read at one moment.
+        """
+        reserved, *orders = self._being_saved([RESERVATIONS, RESERVED_UNITS, STREAM], [sku, GROUP])
+        return int(reserved), {UUID(text(order_id)): int(units) for order_id, units in orders}
 
     def has(self, entry_id: str) -> bool:
         """Return whether an entry is still on the queue."""

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import ClassVar
+from uuid import UUID
 
 from django.db import transaction
 
+from inventory.errors import SoldOut
 from inventory.requests import OrderRequest, Placement, QueuedOrder, ReturnedUnits, Save, Saved
+
+
+def none_saved(orders: Collection[UUID]) -> set[UUID]:
+    """Say that none of the orders is saved: the `Saved` of callers that keep no orders."""
+    return set()
 
 
 class Strategy(ABC):
@@ -22,11 +29,12 @@ class Strategy(ABC):
     queues: ClassVar[bool] = False
     """Whether `place` returns before the order is saved. Workers then have to save the queued orders."""
 
-    def place(self, order: OrderRequest, save: Save) -> Placement:
+    def place(self, order: OrderRequest, save: Save, saved: Saved = none_saved) -> Placement:
         """Take the stock of every item and save the order, or do neither.
 
         Args:
             save: writes the order in the transaction that the strategy has opened.
+            saved: tells which orders with a reservation are saved, before "sold out" is answered.
 
         Returns:
             Where the order is stored: committed in Postgres, or queued in Redis.
@@ -38,11 +46,25 @@ class Strategy(ABC):
         """
         if transaction.get_connection().in_atomic_block:
             raise RuntimeError(f"{self.name} decides when to commit: call it outside any transaction.")
-        return self._place(order, save)
+        try:
+            return self._place(order, save)
+        except SoldOut as refused:
+            self._verify_sold_out(refused, saved)
+            raise
 
     @abstractmethod
     def _place(self, order: OrderRequest, save: Save) -> Placement:
         """Do the work of `place`. No transaction is open."""
+
+    def _verify_sold_out(self, refused: SoldOut, saved: Saved) -> None:
+        """Check with Postgres before "sold out" is answered, if the strategy sells from a copy of the stock.
+
+        Args:
+            refused: what the copy says. Its units left were read before this call.
+
+        Raises:
+            StockNotLoaded: more units can be bought. Loading the stock corrects the copy.
+        """
 
     def preheat(self, skus: Sequence[str], saved: Saved) -> None:
         """Make the copy of the stock that this strategy sells from, or correct it. Safe at any time.

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 
 from django.db import IntegrityError, transaction
 from redis import RedisError
 
 from inventory import stock
 from inventory.counters.whole import UNENDED, Counters, Unended
-from inventory.errors import SoldOut, StockElsewhere, StockNotLoaded, StockUnavailable
+from inventory.errors import SoldOut, StockElsewhere, StockNotLoaded
 from inventory.requests import OrderRequest, Placement, Save, Saved, save_one
 from inventory.strategies.base import Strategy
 
@@ -39,8 +39,7 @@ class Lua(Strategy):
         counters = self.counters()
         counters.unended = self.unended
         counters.end_again()
-        with self.verifying_sold_out():
-            counters.take(order)
+        counters.take(order)
         try:
             save_admitted(order, order.skus, counters, save)
         except (SoldOut, StockElsewhere) as error:
@@ -51,22 +50,9 @@ class Lua(Strategy):
             raise
         return Placement.COMMITTED
 
-    @contextmanager
-    def verifying_sold_out(self) -> Iterator[None]:
-        """Run a block that asks Redis. Let its `SoldOut` pass only if Postgres has no more units either.
-
-        Raises:
-            StockNotLoaded: Postgres has more.
-        """
-        try:
-            yield
-        except SoldOut as refused:
-            try:
-                total = self.counters().total(refused.sku)
-            except RedisError as error:
-                raise StockUnavailable(f"Redis did not answer: {error}") from error
-            verify_sold_out(refused.sku, total)
-            raise
+    def _verify_sold_out(self, refused: SoldOut, saved: Saved) -> None:
+        # The units left include those reserved, so orders that are saved meanwhile only lower the units on hand.
+        verify_sold_out(refused.sku, refused.left)
 
     def preheat(self, skus: Sequence[str], saved: Saved) -> None:
         load(self.counters(), skus, saved, make=True)
@@ -78,17 +64,18 @@ class Lua(Strategy):
         return load(self.counters(), skus, saved, make=False)
 
 
-def verify_sold_out(sku: str, total: int | None) -> None:
+def verify_sold_out(sku: str, left: int) -> None:
     """Check with Postgres before "sold out" is answered: a Redis that was restored may have too small a counter.
 
     Args:
-        total: counter plus reserved units in Redis, read before this call. Since then orders have only lowered the
-            units on hand, unless units came back.
+        left: counter plus reserved units in Redis at the moment of the refusal. If they were read later, the counter
+            could have been corrected in between: it would agree with Postgres, and the refusal would stand. Since then
+            orders have only lowered the units on hand, unless units came back.
 
     Raises:
         StockNotLoaded: more units are on hand. Loading the stock corrects Redis.
     """
-    if total is None or stock.on_hand(sku) > total:
+    if stock.on_hand(sku) > left:
         raise StockNotLoaded(f"{sku} has more units on hand than Redis counts: preheat its sale.")
 
 

@@ -56,8 +56,9 @@ class SegmentedRedis(Segmented):
     def units_left(self, sku: str) -> int:
         """Return the units in the counters and those reserved, which come back if their orders fail."""
         units, reserved = self._read(sku)
-        verify_sold_out(sku, sum(units) + reserved)
-        return max(0, sum(units) + reserved)
+        left = max(0, sum(units) + reserved)
+        verify_sold_out(sku, left)
+        return left
 
     def _read(self, sku: str) -> tuple[Sequence[int], int]:
         found = self.counters().segments(sku, self.segments)

@@ -20,6 +20,7 @@ from lab.sandbox.clock import TTL
 from lab.sandbox.sandbox import Sandbox
 from lab.workloads.base import NAMES, Workload
 from lab.workloads.sellers import KEY, SKU, QueueSeller, Seller
+from shop.sold import saved
 
 WORKER = "W"
 """The name, in a schedule, of the worker that saves queued orders."""
@@ -109,7 +110,7 @@ class StockWorkload(Workload):
             created_at=datetime.now(tz=UTC),
         )
         try:
-            placement = self.strategy.place(request, self.save)
+            placement = self.strategy.place(request, self.save, saved)
         except SoldOut:
             return SOLD_OUT
         except InventoryError as error:

@@ -39,6 +39,7 @@ from shop.orders.saving import save
 from shop.sales import offers
 from shop.sales.offers import Offer
 from shop.sales.preheat import CannotPreheat, SaleOver, preheat_sale
+from shop.sold import saved
 
 logger = logging.getLogger(__name__)
 
@@ -126,7 +127,7 @@ def _place(request: OrderRequest, strategy: Strategy) -> Placement:
     the table lets only one of the two through.
     """
     try:
-        return strategy.place(request, save)
+        return strategy.place(request, save, saved)
     except Duplicate as duplicate:
         # Ask Redis first: what has left the queue as sold was committed before.
         lost = (
@@ -137,7 +138,7 @@ def _place(request: OrderRequest, strategy: Strategy) -> Placement:
         if not (lost and registry.free_key(request, duplicate.existing)):
             raise
         logger.warning("Postgres has lost order %s. Its idempotency key places a new order.", duplicate.existing)
-        return strategy.place(request, save)
+        return strategy.place(request, save, saved)
 
 
 def make_request(

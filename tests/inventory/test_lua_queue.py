@@ -14,10 +14,11 @@ import orjson
 import pytest
 from django.db import Error, InterfaceError, OperationalError, connection
 from redis import Redis
+from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import OutOfMemoryError
 
 from inventory import stock
-from inventory.counters.whole import RESERVATIONS, RESERVED_UNITS
+from inventory.counters.whole import RESERVATIONS, RESERVED_UNITS, counter_key
 from inventory.errors import Duplicate, OverLimit, Refusal, SoldOut, StockNotLoaded
 from inventory.queue.bought import bought_key
 from inventory.queue.entries import QueueEntry
@@ -369,6 +370,69 @@ def test_a_full_redis_takes_no_half_of_an_order_off_the_queue(
     assert len(queue) == 0
     assert registry.counters().reserved() == {}
     assert registry.counters().left(["a"]) == {"a": 2 if end == "saved" else 3}
+
+
+def saved_and_not_ended(strategy: LuaQueue, ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Save what is queued. Redis does not answer afterwards, so the reservations stay."""
+
+    def gone(*rest: object) -> None:
+        raise RedisConnectionError("gone")
+
+    with monkeypatch.context() as away:
+        away.setattr(Queue, "finish_saved", gone)
+        with pytest.raises(RedisConnectionError):
+            work(strategy, ledger)
+
+
+@pytest.mark.parametrize("missing", [0, 1])
+def test_units_of_saved_orders_hide_no_unit_that_redis_does_not_count(
+    strategy: LuaQueue, ledger: Ledger, monkeypatch: pytest.MonkeyPatch, missing: int
+) -> None:
+    left = 1 + missing
+    redis_of(strategy).decrby(counter_key("a"), missing)
+    put(strategy, ("a", 3 - left), ("b", 1))
+    saved_and_not_ended(strategy, ledger, monkeypatch)
+    put(strategy, ("b", 1))
+    with pytest.raises(StockNotLoaded if missing else SoldOut):
+        strategy.place(new_request(("a", 2)), ledger.save, ledger.saved)
+    with pytest.raises(SoldOut):
+        strategy.place(new_request(("b", 2)), ledger.save, ledger.saved)
+    strategy.preheat(["a", "b"], ledger.saved)
+    for cart in ("a", left + 1), ("b", 2):
+        with pytest.raises(SoldOut):
+            strategy.place(new_request(cart), ledger.save, ledger.saved)
+    assert put(strategy, ("a", left))
+
+
+@pytest.mark.parametrize(("times", "answer"), [(1, SoldOut), (2, StockNotLoaded)])
+def test_orders_ended_between_the_two_reads_are_no_doubt(
+    strategy: LuaQueue, ledger: Ledger, monkeypatch: pytest.MonkeyPatch, times: int, answer: type[Exception]
+) -> None:
+    """The other case is the control: what happens at each look may be told to try again, and is not sold out."""
+    put(strategy, *[("a", 1)] * 2)
+    monkeypatch.setattr(lua_queue, "BATCH", 1)
+    looks: list[str] = []
+    original = Queue.being_saved
+
+    def late(queue: Queue, sku: str) -> tuple[int, Mapping[UUID, int]]:
+        looks.append(sku)
+        if len(looks) <= times:
+            elsewhere(lambda: strategy.work(ledger.save, ledger.reject, ledger.saved, shift=0))
+        return original(queue, sku)
+
+    monkeypatch.setattr(Queue, "being_saved", late)
+    with pytest.raises(answer):
+        strategy.place(new_request(("a", 2)), ledger.save, ledger.saved)
+    assert len(looks) == 2
+    work(strategy, ledger)
+    ledger.assert_law(a=(1, 2), b=(3, 0))
+
+
+def test_sold_out_before_any_worker_came(strategy: LuaQueue, ledger: Ledger) -> None:
+    put(strategy, ("a", 3))
+    with pytest.raises(SoldOut):
+        strategy.place(new_request(("a", 1)), ledger.save, ledger.saved)
+    assert strategy.queue().being_saved("a") == (3, {})
 
 
 def test_a_group_that_another_worker_has_just_created_is_used(strategy: LuaQueue, redis: Redis) -> None:

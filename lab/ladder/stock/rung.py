@@ -14,8 +14,8 @@ from django_redis import get_redis_connection
 from redis import RedisError
 
 from inventory.errors import SoldOut, StockBusy, StockUnavailable
-from inventory.requests import OrderRequest, Placement, RequestItem, Save
-from inventory.strategies.base import Strategy
+from inventory.requests import OrderRequest, Placement, RequestItem, Save, Saved
+from inventory.strategies.base import Strategy, none_saved
 from lab.ladder.locks.rung import Rung
 from lab.models import RungStock
 from locking import LockTimeout, LockUnavailable, RedisLock
@@ -40,10 +40,10 @@ class StockRung(Rung, Strategy):
     def __init__(self) -> None:
         self.name = self.slug
 
-    def place(self, order: OrderRequest, save: Save) -> Placement:
+    def place(self, order: OrderRequest, save: Save, saved: Saved = none_saved) -> Placement:
         """See `Strategy.place`."""
         try:
-            return super().place(order, save)
+            return super().place(order, save, saved)
         except LockTimeout as error:
             raise StockBusy(str(error)) from error
         except (LockUnavailable, RedisError) as error:
