@@ -250,7 +250,7 @@ class SignOut(models.Model):
 class UnmatchedReport(models.Model):
     """A report of the payment provider that the shop could not book. An operator settles it.
 
-    The row is written once; later only its settlement is recorded.
+    The row is written once; later only the reason of the newest delivery and its settlement are recorded.
     """
 
     digest = models.CharField(max_length=64, unique=True, editable=False, help_text="SHA-256 of the report.")

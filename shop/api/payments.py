@@ -20,6 +20,7 @@ from shop.api.serializers import (
     NewChargebackSerializer,
     NewPaymentSerializer,
     PaymentSerializer,
+    unmatched_json,
 )
 from shop.orders import payments, returns, unmatched
 
@@ -86,7 +87,10 @@ class Payments(APIView):
         parameters=[SIGNATURE_PARAMETER],
         examples=[EXAMPLE_PAYMENT],
         responses={
-            200: OpenApiResponse(PaymentSerializer, description="The payment as first received, and its outcome.")
+            200: OpenApiResponse(
+                PaymentSerializer,
+                description="The payment as first received, and its outcome; or as recorded for the operator.",
+            )
         },
     )
     def post(self, request: Request) -> Response:
@@ -95,7 +99,11 @@ class Payments(APIView):
         with recorded_if_refused(report):
             body = NewPaymentSerializer(data=json_object(request))
             body.is_valid(raise_exception=True)
-            received = payments.receive_payment(**body.validated_data, report=report)
+            try:
+                received = payments.receive_payment(**body.validated_data, report=report)
+            except payments.NeverSaved as never:
+                # Repeating the report would never help, so the provider hears that it has arrived.
+                return Response(unmatched_json(body.validated_data, unmatched.record(report, str(never))))
         return Response(
             PaymentSerializer(received.payment).data,
             headers=replay_header(replayed=received.replayed),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
@@ -12,13 +13,15 @@ from django.conf import settings
 from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
-from shop.models import Order, Payment, default_currency
+from shop.models import Order, Payment, UnmatchedReport, default_currency
 from shop.orders import receipts
 from shop.orders.receipts import Receipt
 
 MAX_ID = 2**63 - 1
 MAX_ITEMS = 20
 MAX_QUANTITY = 1000
+UNMATCHED = "unmatched"
+"""The outcome of a payment that is not booked: it is for an order that was never saved."""
 AMOUNT = r"[0-9]{1,14}\.[0-9]{2}"
 
 
@@ -183,11 +186,20 @@ class PaymentSerializer(serializers.Serializer[Any]):
     amount = serializers.DecimalField(max_digits=16, decimal_places=2)
     currency = serializers.CharField()
     outcome = serializers.ChoiceField(
-        choices=Payment.Outcome.choices,
-        help_text="`refund_due`: the payment is to be refunded; the order is unchanged.",
+        choices=[*Payment.Outcome.choices, (UNMATCHED, "Unmatched")],
+        help_text=f"`refund_due`: the payment is to be refunded; the order is unchanged. `{UNMATCHED}`: the order was "
+        "never saved; an operator settles the payment.",
     )
-    note = serializers.CharField(help_text="Why the payment is to be refunded, or that the units were taken again.")
+    note = serializers.CharField(
+        help_text="Why the payment is to be refunded or is unmatched, or that the units were taken again."
+    )
     received_at = serializers.DateTimeField()
+
+
+def unmatched_json(payment: Mapping[str, Any], recorded: UnmatchedReport) -> Any:
+    """Return a reported payment that no order can have, as `PaymentSerializer` shows it."""
+    outcome = {"outcome": UNMATCHED, "note": recorded.reason, "received_at": recorded.received_at}
+    return PaymentSerializer({**payment, "order_id": payment["order"], **outcome}).data
 
 
 class NewChargebackSerializer(serializers.Serializer[Any]):

@@ -14,6 +14,8 @@ from uuid import UUID
 import uuid_utils.compat
 from django.conf import settings
 
+VERSION = 7
+"""The version of the UUIDs."""
 HASHED = 4
 """Bytes of the keyed hash. They protect nothing: who forges them is told that an order of their own was lost."""
 

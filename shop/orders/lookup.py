@@ -13,7 +13,7 @@ from django.conf import settings
 from django.db import connection
 
 from inventory.batching import Batcher
-from inventory.errors import Duplicate
+from inventory.errors import Duplicate, StockUnavailable
 from inventory.requests import QueuedOrder
 from inventory.strategies import registry
 from inventory.strategies.base import Strategy
@@ -21,7 +21,7 @@ from shop import clock
 from shop.models import Order, Product
 from shop.orders import receipts, states
 from shop.orders.errors import KeyReused, StillQueued
-from shop.orders.ids import is_of, placed_at
+from shop.orders.ids import VERSION, is_of, placed_at
 from shop.orders.receipts import Placed, Receipt, RequestKey
 from shop.sales import offers
 
@@ -99,6 +99,24 @@ def which_are_used(keys: Sequence[RequestKey]) -> list[bool]:
     return [key in used for key in keys]
 
 
+def why_never_saved(order: UUID) -> str:
+    """Return why an order without a row never gets one; empty while it may still be saved, or if nobody knows.
+
+    Whether the shop has made the id is known only with its customer: any old UUIDv7 counts as an order that is lost. A
+    row that a worker writes during the call is not seen: look again.
+    """
+    try:
+        waiting = registry.queued_order(order)
+    except StockUnavailable:
+        return ""
+    if waiting is None:
+        made = order.version == VERSION and not _may_be_being_saved(order)
+        return f"The shop has lost order {order}." if made else ""
+    if waiting.existing is not None:
+        return f"Order {order} repeats order {waiting.existing}."
+    return "" if waiting.order is not None else f"Order {order} was rejected: {waiting.reason}"
+
+
 def lock_order(order: UUID, *, customer: int) -> Order:
     """Return the customer's order, locked in the open transaction. See `states.locked`.
 
@@ -152,7 +170,12 @@ def _lost(order: UUID, customer: int) -> Receipt:
     Raises:
         StillQueued: a worker may have read it before Redis lost it, and may still save it.
     """
-    if clock.now() < placed_at(order) + timedelta(seconds=settings.RECONCILE_GRACE):
+    if _may_be_being_saved(order):
         raise StillQueued("The shop is looking for this order. Ask again in a moment.")
     logger.error("Order %s of customer %s is lost: neither Postgres nor Redis knows it.", order, customer)
     return _rejected(order, QueuedOrder(reason=LOST, customer=customer))
+
+
+def _may_be_being_saved(order: UUID) -> bool:
+    """Return whether a worker may have read an order before Redis lost it, and may still save it."""
+    return clock.now() < placed_at(order) + timedelta(seconds=settings.RECONCILE_GRACE)

@@ -14,6 +14,7 @@ from django.db.models.functions import Now
 from inventory.errors import OverLimit, SoldOut
 from shop.models import Order, Payment, Refund, UnmatchedReport
 from shop.orders import states, unmatched
+from shop.orders.lookup import why_never_saved
 from shop.orders.saving import retake_units
 
 BY_CUSTOMER = "customer/"
@@ -26,6 +27,10 @@ class PaymentError(Exception):
 
 class UnknownOrder(PaymentError):
     """There is no such order, or it is still queued. The provider should report the payment again later."""
+
+
+class NeverSaved(PaymentError):
+    """The order has no row and never gets one. An operator settles the payment; the provider is done with it."""
 
 
 class UnknownPayment(PaymentError):
@@ -81,10 +86,7 @@ def receive_payment(
     """
     currency = settings.CURRENCY if currency is None else currency
     with transaction.atomic(durable=True):
-        try:
-            found = states.locked(order)
-        except Order.DoesNotExist as error:
-            raise UnknownOrder(f"There is no order {order}, or it is still queued.") from error
+        found = _locked(order)
         before = Payment.objects.filter(reference=reference).first()
         if before is not None:
             if (before.order_id, before.amount, before.currency) != (order, amount, currency):
@@ -100,6 +102,22 @@ def receive_payment(
         settled = None if report is None else unmatched.close(report)
         payment = record_payment(found, reference=reference, amount=amount, settled=settled)
         return ReceivedPayment(payment, replayed=False)
+
+
+def _locked(order: UUID) -> Order:
+    """Return the order locked, see `states.locked`.
+
+    Raises:
+        NeverSaved, UnknownOrder: there is no such order.
+    """
+    try:
+        return states.locked(order)
+    except Order.DoesNotExist as error:
+        reason = why_never_saved(order)
+        # A worker may have saved it since it was read.
+        if reason and not Order.objects.filter(pk=order).exists():
+            raise NeverSaved(reason) from error
+        raise UnknownOrder(f"There is no order {order}, or it is still queued.") from error
 
 
 def record_payment(order: Order, *, reference: str, amount: Decimal, settled: UnmatchedReport | None = None) -> Payment:

@@ -13,16 +13,22 @@ from shop.models import UnmatchedReport
 logger = logging.getLogger(__name__)
 
 
-def record(report: str, reason: str) -> None:
+def record(report: str, reason: str) -> UnmatchedReport:
     """Record a report once, however often it is repeated. Call it outside the transaction that refused the report.
 
     Args:
         report: the body as the provider has signed it.
-        reason: why it was not booked.
+        reason: why it was not booked. It replaces the reason of an earlier delivery.
+
+    Returns:
+        The record.
     """
     row = UnmatchedReport(digest=_digest(report), report=report.replace("\x00", "\ufffd"), reason=reason[:200])
-    UnmatchedReport.objects.bulk_create([row], ignore_conflicts=True)
+    UnmatchedReport.objects.bulk_create(
+        [row], update_conflicts=True, unique_fields=["digest"], update_fields=["reason"]
+    )
     logger.warning("A report of the payment provider was not booked: %s The admin lists it.", reason)
+    return UnmatchedReport.objects.get(digest=row.digest)
 
 
 def close(report: str) -> UnmatchedReport | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from decimal import Decimal
 from functools import partial
@@ -14,11 +15,14 @@ from django.core.exceptions import ValidationError
 from django.test import Client
 from redis import Redis
 
-from shop.models import Order, Payment, Sale, UnmatchedReport
+from inventory.errors import StockUnavailable
+from inventory.queue.stream import outcome_key
+from inventory.strategies import registry
+from shop.models import Order, OrderItem, Payment, Sale, UnmatchedReport
 from shop.orders import payments, returns, unmatched
 from shop.orders.customer_changes import pay_order
 from shop.orders.queued import save_queued
-from tests.factories import OnSale, at_once, on_sale
+from tests.factories import OnSale, at_once, elsewhere, on_sale
 from tests.shop.conftest import Buyer, Provider, assert_problem, order_body, payment, state
 from tests.shop.test_admin import get, rows, run_action, text
 
@@ -118,6 +122,76 @@ def test_a_payment_for_a_queued_order_is_booked_when_it_is_repeated(
     assert row["settled"].endswith("by a repeated report")
 
 
+NEVER_SAVED = {
+    "Redis was emptied": "The shop has lost order {}.",
+    "Postgres was restored": "The shop has lost order {}.",
+    "it was rejected without a row": "Order {} was rejected: no such sale",
+    "another order took its place": "Order {} repeats order 00000000-0000-0000-0000-000000000007.",
+}
+
+
+@pytest.mark.parametrize("how", NEVER_SAVED)
+def test_money_for_an_order_that_is_never_saved_is_listed_and_acknowledged(
+    provider: Provider, buyer: Buyer, admin_client: Client, redis: Redis, settings: Any, how: str
+) -> None:
+    offer = on_sale({"a": 5}, price="9.90", strategy="lua-queue")
+    order = UUID(buyer.order(order_body(offer, a=2)).json()["id"])
+    if how == "Postgres was restored":
+        save_queued()
+        OrderItem.objects.all().delete()
+        Order.objects.all().delete()
+    else:
+        redis.flushall()
+    rejected = {"sale": offer.sale, "customer": buyer.customer, "hash": "", "reason": "no such sale"}
+    if how == "it was rejected without a row":
+        redis.set(outcome_key(order), json.dumps(rejected))
+    elif how == "another order took its place":
+        redis.set(outcome_key(order), str(UUID(int=7)))
+    else:  # A worker may have read the order before it was lost, and may still save it.
+        assert_problem(provider.reports(payment(order)), 404, "unknown-order")
+        settings.RECONCILE_GRACE = 0
+    for _ in range(2):
+        answer = provider.reports(payment(order))
+        assert answer.status_code == 200
+        received = answer.json()
+        assert received.items() >= {**payment(order), "outcome": "unmatched"}.items()
+        assert received["note"].startswith(NEVER_SAVED[how].format(order))
+        assert received["received_at"]
+    ((reason, report),) = listed(admin_client)
+    assert reason == received["note"]
+    assert json.loads(report) == payment(order)
+    assert Payment.objects.count() == 0
+
+
+@pytest.mark.parametrize("why", ["queued", "read by a worker", "Redis is away", "just saved", "an id of no order"])
+def test_money_for_an_order_that_may_still_be_saved_is_to_be_reported_again(
+    provider: Provider, buyer: Buyer, settings: Any, monkeypatch: pytest.MonkeyPatch, why: str
+) -> None:
+    """The negative control. None of these orders is too young."""
+    settings.RECONCILE_GRACE = 0
+    offer = on_sale({"a": 5}, price="9.90", strategy="lua-queue")
+    order = UUID(buyer.order(order_body(offer, a=2)).json()["id"])
+    early = payment(uuid4() if why == "an id of no order" else order)
+    with monkeypatch.context() as meanwhile:
+        if why == "read by a worker":
+            read = registry.queue().read("worker", 1)
+        elif why == "Redis is away":
+            meanwhile.setattr(registry, "queued_order", unavailable)
+        elif why == "just saved":
+            meanwhile.setattr(registry, "queued_order", lambda order_id: elsewhere(save_queued) and None)
+        assert_problem(provider.reports(early), 404, "unknown-order")
+    assert UnmatchedReport.objects.get().reason.endswith("or it is still queued.")
+    if why == "read by a worker":
+        registry.queue().hand_back("worker", read)
+    assert save_queued() == (0 if why == "just saved" else 1)
+    if why != "an id of no order":
+        assert provider.reports(early).json()["outcome"] == "paid"
+
+
+def unavailable(order_id: UUID) -> None:
+    raise StockUnavailable("Redis did not answer.")
+
+
 def test_money_that_was_sent_back_does_not_pay_an_order(provider: Provider, buyer: Buyer, admin_client: Client) -> None:
     offer = on_sale({"a": 5}, price="9.90", strategy="lua-queue")
     early = payment(UUID(buyer.order(order_body(offer, a=2)).json()["id"]))
@@ -147,8 +221,7 @@ def test_a_report_that_is_recorded_after_it_was_booked_is_closed_by_the_next(ord
 
 def test_equal_reports_at_once_are_one_row(order: UUID) -> None:
     report = partial(unmatched.record, "the same", "no such order")
-    assert at_once(*[report] * 4) == [None] * 4
-    assert UnmatchedReport.objects.count() == 1
+    assert at_once(*[report] * 4) == [UnmatchedReport.objects.get()] * 4
 
 
 def test_a_report_is_settled_once(customer: int) -> None:
