@@ -248,6 +248,10 @@ CACHES = {
 
 CELERY_BROKER_URL = REDIS_LOCATION.replace("unix://", "redis+socket://")
 CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
+# When Redis refuses a write, as a full one does, let the worker connect again. By default it ends.
+CELERY_BROKER_CHANNEL_ERROR_RETRY = True
+CELERY_WORKER_CONSUMER = "shop.runtime.broker:QuietConsumer"
+CELERY_BEAT_SCHEDULER = "shop.runtime.broker:QuietScheduler"
 CELERY_TASK_IGNORE_RESULT = True
 # Saving has a queue of its own, so that the tasks of beat do not wait behind its wake-ups: a worker takes from both
 # queues in turn. It fetches only as many tasks as it has free threads.
@@ -383,6 +387,8 @@ LOGGING = {
     "loggers": {
         "django.request": {"level": "ERROR", "filters": ["not_refused"]},
         "django.security.DisallowedHost": {"level": "CRITICAL"},
+        # While Redis is full, it warns each second, with a traceback, that its keys were not renewed.
+        "kombu.transport.redis": {"level": "ERROR"},
     },
     # LOG_LEVEL: DEBUG, INFO, WARNING, ERROR or CRITICAL.
     "root": {"handlers": ["console"], "level": environment.log_level("LOG_LEVEL", default="WARNING")},

@@ -1,0 +1,110 @@
+"""While the broker of Celery is full, a worker and beat stay, log one line, and go on when memory is free again."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+
+import pytest
+from django.conf import settings
+from redis import Redis
+
+from shop.runtime import tasks
+from tests.shop.web_server import CHECKOUT
+from tests.waiting import wait_for
+
+pytestmark = [pytest.mark.slow, pytest.mark.django_db(transaction=True)]
+
+Full = Callable[[], AbstractContextManager[None]]
+
+
+class Part:
+    """A worker or beat, and what it has logged."""
+
+    def __init__(self, process: subprocess.Popen[bytes], log: Path) -> None:
+        self.process = process
+        self.log = log
+
+    def lines(self, *words: str) -> list[str]:
+        """Return the lines of the log that have one of these words."""
+        return [line for line in self.log.read_text().splitlines() if any(word in line for word in words)]
+
+    def logs(self, text: str) -> None:
+        """Wait for a line of the log."""
+        wait_for(lambda: self.lines(text) or self.process.poll() is not None, f"the log to say {text}")
+        assert self.process.poll() is None, self.log.read_text()
+
+
+@contextmanager
+def celery(folder: Path, *arguments: str, **variables: str) -> Iterator[Part]:
+    """Run a part of Celery on the servers of the tests."""
+    database = settings.DATABASES["default"]
+    environment = {
+        **{name: value for name, value in os.environ.items() if name != "DJANGO_SETTINGS_MODULE"},
+        "DATABASE_URL": f"postgres://{database['USER']}@/{database['NAME']}?host={database['HOST']}",
+        "SECRET_KEY": settings.SECRET_KEY,
+        **variables,
+    }
+    command = [sys.executable, "-m", "celery", "-A", "shop", *arguments]
+    log = folder / f"{arguments[0]}.log"
+    with log.open("wb") as file, subprocess.Popen(command, cwd=CHECKOUT, env=environment, stderr=file) as process:
+        try:
+            yield Part(process, log)
+        finally:
+            process.terminate()
+
+
+def worker(folder: Path, **variables: str) -> AbstractContextManager[Part]:
+    return celery(folder, "worker", "--pool", "threads", "--loglevel", "info", **variables)
+
+
+def fill_under_a_task(redis: Redis, task: bytes) -> None:
+    """Let a worker find a task in a Redis that has been full since before the worker took it."""
+    with redis.pipeline(transaction=True) as pipe:
+        pipe.lpush("celery", task)
+        pipe.config_set("maxmemory", "1")
+        pipe.execute()
+
+
+@pytest.fixture
+def task(redis: Redis) -> bytes:
+    """The message of a task."""
+    tasks.advance_sales.delay()
+    message: bytes = redis.rpop("celery")
+    return message
+
+
+def test_a_worker_goes_on_after_its_broker_was_full(redis: Redis, task: bytes, full: Full, tmp_path: Path) -> None:
+    with worker(tmp_path) as part:
+        part.logs("ready.")
+        fill_under_a_task(redis, task)
+        with full():
+            part.logs("To take tasks from the broker fails, and is tried again.")
+        part.logs("To take tasks from the broker works again")
+        tasks.advance_sales.delay()
+        part.logs("succeeded")
+        assert len(part.lines("To take tasks from the broker")) == 2
+        assert len(part.lines("Connection to broker lost")) == 1
+        assert part.lines("Traceback", "Cannot connect", "Frequent restarts") == [], part.log.read_text()
+
+
+def test_a_worker_that_starts_while_its_broker_is_full_goes_on_later(redis: Redis, full: Full, tmp_path: Path) -> None:
+    with full(), worker(tmp_path) as part:
+        part.logs("To take tasks from the broker fails, and is tried again.")
+        redis.config_set("maxmemory", "0")
+        part.logs("To take tasks from the broker works again")
+        assert part.lines("Traceback", "Cannot connect", "Frequent restarts") == [], part.log.read_text()
+
+
+def test_beat_logs_one_line_while_its_broker_is_full(redis: Redis, full: Full, tmp_path: Path) -> None:
+    with full(), celery(tmp_path, "beat", "--schedule", str(tmp_path / "schedule")) as part:
+        part.logs("To send tasks to the broker fails, and is tried again.")
+        redis.config_set("maxmemory", "0")
+        part.logs("To send tasks to the broker works again")
+        wait_for(lambda: redis.llen("celery"), "beat to send a task")
+        assert len(part.lines("To send tasks to the broker")) == 2
+        assert part.lines("Traceback", "Message Error") == []
