@@ -141,6 +141,7 @@ _ORDER_OF_LOCKS = (
     "owner-is-ip-pid-thread-time",
     "watch-release",
     "lua-release",
+    "watchdog-compares-a-constant",
     "renews-nothing",
     "renewal",
     "renewal-and-a-pause",

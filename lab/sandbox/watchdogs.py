@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from lab.explorer.actor import current_actor
+from lab.ladder.locks import rung
 from lab.sandbox.stand_ins import StandIns
 from locking.etcd import lock as etcd
 from locking.postgres import insert, session_lock
@@ -54,3 +55,6 @@ def _watchdog() -> Watchdog:
 
 
 IN_THE_MODULES = StandIns(*((module, "watchdog", _OfTheActor()) for module in USERS))
+
+IN_THE_RUNGS = StandIns((rung, "watchdog", _OfTheActor()))
+"""The same for the rungs that have a watchdog of their own."""

@@ -13,6 +13,7 @@ from lab.ladder.locks import LockRung
 from lab.ladder.locks.fence_on_write_only import FenceOnWriteOnly
 from lab.ladder.locks.merge_without_a_lock import MergeWithoutALock
 from lab.sandbox.clock import TTL
+from lab.sandbox.watchdogs import IN_THE_RUNGS
 from lab.workloads.base import Workload, sleep
 from lab.workloads.counter import sell
 from locking import Lock, LockUnavailable, RedisLock, ReentrantLock
@@ -74,6 +75,17 @@ class SellWorkload(LockWorkload):
 
     def work(self, name: str, client: Any, lock: Lock) -> str:
         return SOLD if cast("LockRung", lock).sell(STOCK) else "sold out"
+
+
+class RenewedWorkload(LockWorkload):
+    """Clients of a rung that has a watchdog of its own, which renews when the schedule says so."""
+
+    def prepare(self) -> Mapping[str, Job]:
+        IN_THE_RUNGS.enter(self)
+        return super().prepare()
+
+    def clean_up(self) -> None:
+        IN_THE_RUNGS.leave(self)
 
 
 class RedisLockWorkload(LockWorkload):

@@ -25,6 +25,7 @@ from lab.workloads.lock import (
     NestedWorkload,
     RedisLockWorkload,
     ReentrantWorkload,
+    RenewedWorkload,
     SellWorkload,
 )
 from lab.workloads.postgres import PostgresWorkload
@@ -128,7 +129,8 @@ BUILDERS: dict[str, Builder] = {
     "owner-is-ip-pid-thread-time": lock_experiment(),
     "watch-release": lock_experiment(),
     "lua-release": lock_experiment(),
-    "renews-nothing": lock_experiment(),
+    "watchdog-compares-a-constant": lock_experiment(RenewedWorkload),
+    "renews-nothing": lock_experiment(RenewedWorkload),
     "renewal": lock_experiment(RedisLockWorkload),
     "renewal-and-a-pause": lock_experiment(RedisLockWorkload),
     "fence-on-write-only": lock_experiment(FenceWorkload, checker=FenceChecker, exclusive=False),

@@ -39,6 +39,7 @@ from lab.ladder.locks.ttl_healed_by_waiters import TtlHealedByWaiters
 from lab.ladder.locks.ttl_healed_in_one_script import TtlHealedInOneScript
 from lab.ladder.locks.watch_release import WatchRelease
 from lab.ladder.locks.watch_set_too_late import WatchSetTooLate
+from lab.ladder.locks.watchdog_compares_a_constant import WatchdogComparesAConstant
 from lab.ladder.locks.woken_means_mine import WokenMeansMine
 from lab.ladder.locks.wrong_argument import WrongArgument
 from lab.ladder.locks.wrong_key_expires import WrongKeyExpires
@@ -72,6 +73,7 @@ LOCKS: dict[str, type[Rung]] = {
         OwnerIsIpPidThreadTime,
         WatchRelease,
         LuaRelease,
+        WatchdogComparesAConstant,
         RenewsNothing,
         RenewalAndAPause,
         FenceOnWriteOnly,

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
-
-from lab.ladder.locks.rung import COMPARE_AND_DELETE, WITH_A_TTL, LockRung
-from locking.lease import Lease
-from locking.redis.connection import NO_ANSWER
-from locking.renewal import watchdog
+from lab.ladder.locks.rung import COMPARE_AND_DELETE, RenewedRung
 
 
-class RenewsNothing(LockRung):
+class RenewsNothing(RenewedRung):
     """Flawed: the watchdog acquires instead of extending, and does not read the reply.
 
     The watchdog runs, sees that its client holds the lock, and reports a renewal. The schedule that breaks it: A
     acquires the lock and works. The watchdog's SET NX is refused each time, because the key exists. The TTL runs out,
     and B acquires the lock. Both are in the critical section, and A's lease shows no problem.
 
-    Fixed by a script that compares and extends: `renewal`. Source: article 000, whose published listing does this.
+    Fixed by a script that compares and extends: `renewal`. Source: article 000, whose published listing does this once
+    its first mistake is repaired. As printed, it is `watchdog-compares-a-constant`.
     """
 
     slug = "renews-nothing"
@@ -29,7 +24,6 @@ class RenewsNothing(LockRung):
     survives = frozenset({"late release", "crash"})
     fixed_by = "renewal"
     source = "000"
-    capabilities = replace(WITH_A_TTL, renews=True)
 
     def take(self, owner: str) -> bool:
         return bool(self.client.set(self.key, owner, nx=True, px=self.milliseconds))
@@ -37,26 +31,8 @@ class RenewsNothing(LockRung):
     def free(self, owner: str) -> bool:
         return bool(self.client.eval(COMPARE_AND_DELETE, 1, self.key, owner))
 
-    def renew(self, leases: Sequence[Lease], seconds: float) -> Sequence[bool | None]:
-        return [self._renew(lease.token) for lease in leases]
-
-    def _renew(self, owner: str) -> bool | None:
-        try:
-            if self.client.get(self.key) != owner.encode():
-                return False
-            self.take(owner)
-            return True
-        except NO_ANSWER:
-            return None
-
-    def close(self) -> None:
-        """Do nothing: there is no connection to close."""
-
-    def _grant(self, owner: str, started: float) -> Lease:
-        lease = super()._grant(owner, started)
-        watchdog.watch(lease, self)
-        return lease
-
-    def _release(self, lease: Lease) -> bool:
-        watchdog.forget(lease)
-        return super()._release(lease)
+    def prolong(self, owner: str) -> bool:
+        if self.client.get(self.key) != owner.encode():
+            return False
+        self.take(owner)
+        return True

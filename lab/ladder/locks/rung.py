@@ -10,8 +10,9 @@ import math
 import secrets
 import time
 from abc import abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from lab.explorer.terms import Fault, Invariant
@@ -19,6 +20,7 @@ from locking.errors import LockUnavailable
 from locking.lease import Lease
 from locking.lock import Capabilities, Lock, wait_timeout
 from locking.redis.connection import NO_ANSWER, milliseconds
+from locking.renewal import watchdog
 
 if TYPE_CHECKING:
     from redis import Redis
@@ -187,3 +189,35 @@ class LockRung(Rung, Lock):
             yield
         except NO_ANSWER as error:
             raise LockUnavailable(f"The server of lock {self.name!r} did not answer ({error}). Try again.") from error
+
+
+class RenewedRung(LockRung):
+    """A lock rung with a watchdog, which calls `prolong` for each lease whenever a third of its TTL is over."""
+
+    capabilities = replace(WITH_A_TTL, renews=True)
+
+    @abstractmethod
+    def prolong(self, owner: str) -> bool:
+        """Extend the lock by its TTL. Return whether it was still the owner's."""
+
+    def renew(self, leases: Sequence[Lease], seconds: float) -> Sequence[bool | None]:
+        """See `Renewer.renew`. The client's own timeouts limit the time."""
+        return [self._answer(lease.token) for lease in leases]
+
+    def _answer(self, owner: str) -> bool | None:
+        try:
+            return self.prolong(owner)
+        except NO_ANSWER:
+            return None
+
+    def close(self) -> None:
+        """Do nothing: the watchdog uses the connections of the client."""
+
+    def _grant(self, owner: str, started: float) -> Lease:
+        lease = super()._grant(owner, started)
+        watchdog.watch(lease, self)
+        return lease
+
+    def _release(self, lease: Lease) -> bool:
+        watchdog.forget(lease)
+        return super()._release(lease)
