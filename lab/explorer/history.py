@@ -48,3 +48,22 @@ class History:
         self.crashed.add(name)
         if name in self.inside:
             self.inside.remove(name)
+
+
+class ChainHistory(History):
+    """A history in which an overlap counts only if it follows from another one.
+
+    A client that enters beside another is tolerated. The client that enters beside that one breaks the invariant.
+    """
+
+    def clear(self) -> None:
+        """See `History.clear`."""
+        super().clear()
+        self._beside: set[str] = set()
+
+    def enter(self, name: str) -> None:
+        """See `History.enter`."""
+        self.exclusive = not self._beside.isdisjoint(self.inside)
+        if self.inside:
+            self._beside.add(name)
+        super().enter(name)

@@ -8,7 +8,7 @@ from typing import Any
 from lab.checkers.base import Checker
 from lab.checkers.counter import CounterChecker, FenceChecker, MergeChecker, QuorumChecker
 from lab.checkers.stock import StockChecker
-from lab.explorer.history import History
+from lab.explorer.history import ChainHistory, History
 from lab.explorer.terms import Fault
 from lab.faults.leases import ClockJumpFaults, EtcdFaults, LeaseFaults, LineFaults
 from lab.faults.servers import ClusterFaults, RestartFaults
@@ -57,6 +57,13 @@ def lock_experiment(
         return Experiment(workload(entry, sandbox, names, history), faults(sandbox, history), checker(sandbox, history))
 
     return build
+
+
+def _chain(entry: LadderEntry, sandbox: Sandbox, names: Sequence[str]) -> Experiment:
+    history = ChainHistory()
+    return Experiment(
+        LockWorkload(entry, sandbox, names, history), LeaseFaults(sandbox, history), CounterChecker(sandbox, history)
+    )
 
 
 def _primary(entry: LadderEntry, sandbox: Sandbox, names: Sequence[str]) -> Experiment:
@@ -120,17 +127,21 @@ BUILDERS: dict[str, Builder] = {
     "setnx-then-expire": lock_experiment(),
     "wrong-key-expires": lock_experiment(),
     "ttl-healed-by-waiters": lock_experiment(),
+    "ttl-zero-prolongs": lock_experiment(),
     "ttl-healed-in-one-script": lock_experiment(),
     "set-nx-ex": lock_experiment(),
+    "chain-of-freed-locks": _chain,
     "wrong-argument": lock_experiment(),
     "get-compare-del": lock_experiment(),
     "owner-as-text": lock_experiment(),
     "owner-is-thread-id": lock_experiment(ProcessWorkload),
     "owner-is-ip-pid-thread-time": lock_experiment(),
+    "setnx-watch-release": lock_experiment(),
     "watch-release": lock_experiment(),
     "lua-release": lock_experiment(),
     "watchdog-compares-a-constant": lock_experiment(RenewedWorkload),
     "renews-nothing": lock_experiment(RenewedWorkload),
+    "renewal-and-plain-release": lock_experiment(RenewedWorkload),
     "renewal": lock_experiment(RedisLockWorkload),
     "renewal-and-a-pause": lock_experiment(RedisLockWorkload),
     "fence-on-write-only": lock_experiment(FenceWorkload, checker=FenceChecker, exclusive=False),

@@ -21,6 +21,9 @@ from lab.ladder.locks import LOCKS, LockRung
 from lab.ladder.locks.dead_head import DeadHead
 from lab.ladder.locks.owner_is_ip_pid_thread_time import OwnerIsIpPidThreadTime
 from lab.ladder.locks.setnx import Setnx
+from lab.ladder.locks.ttl_healed_by_waiters import TtlHealedByWaiters
+from lab.ladder.locks.ttl_healed_in_one_script import TtlHealedInOneScript
+from lab.ladder.locks.ttl_zero_prolongs import TtlZeroProlongs
 from lab.ladder.locks.watch_release import WatchRelease
 from locking import Lock, LockUnavailable
 from servers.valkey import Valkey
@@ -77,6 +80,20 @@ def test_a_waiter_that_gives_up_leaves_the_line(client: Redis) -> None:
     assert DeadHead(client, "x").acquire(blocking=False) is None
     lease.release()
     assert DeadHead(client, "x").acquire(blocking=False) is not None
+
+
+@pytest.mark.parametrize(
+    ("kind", "heals", "prolongs"),
+    [(TtlHealedByWaiters, False, True), (TtlZeroProlongs, True, True), (TtlHealedInOneScript, True, False)],
+)
+def test_a_refused_client_changes_the_ttl(client: Redis, kind: type[LockRung], heals: bool, prolongs: bool) -> None:
+    lock = kind(client, "x", ttl=LONG)
+    client.set("rung:x", "locked")
+    assert lock.acquire(blocking=False) is None
+    assert (client.pttl("rung:x") > 0) is heals
+    client.pexpire("rung:x", 450)
+    assert lock.acquire(blocking=False) is None
+    assert (client.pttl("rung:x") > 450) is prolongs
 
 
 def test_a_release_is_retried_when_the_watched_key_was_only_touched(

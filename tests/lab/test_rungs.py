@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import get_args
@@ -20,7 +22,8 @@ from lab.claims.finding import find
 from lab.explorer.search import Bounds
 from lab.explorer.terms import Fault, Invariant
 from lab.ladder.catalogue import LADDER
-from lab.ladder.locks import LOCKS, SOUND
+from lab.ladder.locks import LOCKS, SOUND, rung
+from lab.ladder.locks.renewal_and_plain_release import RenewalAndPlainRelease
 from lab.ladder.locks.rung import FaultRung
 from lab.ladder.stock import RUNGS
 from lab.ladder.stock.rung import Trigger
@@ -128,6 +131,26 @@ def test_a_witness_on_servers_breaks_the_rung_and_not_its_fix(play: Player, slug
     assert stored is not None
     assert play(slug, stored.schedule).broken == stored.invariant == LADDER[slug].breaks
     assert play(LADDER[slug].fixed_by or "", stored.schedule, clients=stored.clients).broken is None
+
+
+def test_a_watchdog_that_runs_until_the_del_does_not_outlast_a_pause(
+    play: Player, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It helps if the release is slow, and not if the process stands still, and the watchdog with it."""
+
+    @contextmanager
+    def hold(self: RenewalAndPlainRelease) -> Iterator[None]:
+        lease = self.acquire()
+        assert lease is not None
+        yield
+        self.free(lease.token)
+        rung.watchdog.forget(lease)
+
+    monkeypatch.setattr(RenewalAndPlainRelease, "hold", hold)
+    slug, faults = RenewalAndPlainRelease.slug, ("late release", "pause")
+    slow, paused = (play(slug, steps(f"A*4, {fault}, B, A, C"), faults=faults) for fault in ("late release", "pause A"))
+    assert (slow.broken, "late release" in slow.schedule) == (None, True)
+    assert (paused.broken, "pause A" in paused.schedule) == ("one holder", True)
 
 
 FIGURES = {

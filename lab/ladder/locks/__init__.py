@@ -8,6 +8,7 @@ from kazoo.recipe.lock import Lock as KazooRecipe
 
 from lab.ladder.locks.answer_not_read import AnswerNotRead
 from lab.ladder.locks.busy_as_success import BusyAsSuccess
+from lab.ladder.locks.chain_of_freed_locks import ChainOfFreedLocks
 from lab.ladder.locks.dead_head import DeadHead
 from lab.ladder.locks.fence import Fence
 from lab.ladder.locks.fence_on_write_only import FenceOnWriteOnly
@@ -29,14 +30,17 @@ from lab.ladder.locks.redlock_clock_jump import RedlockClockJump
 from lab.ladder.locks.redlock_no_fsync import RedlockNoFsync
 from lab.ladder.locks.redlock_replicated_nodes import RedlockReplicatedNodes
 from lab.ladder.locks.renewal_and_a_pause import RenewalAndAPause
+from lab.ladder.locks.renewal_and_plain_release import RenewalAndPlainRelease
 from lab.ladder.locks.renews_nothing import RenewsNothing
 from lab.ladder.locks.rung import FaultRung, LockRung, Rung
 from lab.ladder.locks.set_nx_ex import SetNxEx
 from lab.ladder.locks.setnx import Setnx
 from lab.ladder.locks.setnx_then_expire import SetnxThenExpire
+from lab.ladder.locks.setnx_watch_release import SetnxWatchRelease
 from lab.ladder.locks.thread_lock import ThreadLock
 from lab.ladder.locks.ttl_healed_by_waiters import TtlHealedByWaiters
 from lab.ladder.locks.ttl_healed_in_one_script import TtlHealedInOneScript
+from lab.ladder.locks.ttl_zero_prolongs import TtlZeroProlongs
 from lab.ladder.locks.watch_release import WatchRelease
 from lab.ladder.locks.watch_set_too_late import WatchSetTooLate
 from lab.ladder.locks.watchdog_compares_a_constant import WatchdogComparesAConstant
@@ -64,17 +68,21 @@ LOCKS: dict[str, type[Rung]] = {
         SetnxThenExpire,
         WrongKeyExpires,
         TtlHealedByWaiters,
+        TtlZeroProlongs,
         TtlHealedInOneScript,
         SetNxEx,
+        ChainOfFreedLocks,
         WrongArgument,
         GetCompareDel,
         OwnerAsText,
         OwnerIsThreadId,
         OwnerIsIpPidThreadTime,
+        SetnxWatchRelease,
         WatchRelease,
         LuaRelease,
         WatchdogComparesAConstant,
         RenewsNothing,
+        RenewalAndPlainRelease,
         RenewalAndAPause,
         FenceOnWriteOnly,
         ReEntrantWithoutTheCount,

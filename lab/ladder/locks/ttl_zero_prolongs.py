@@ -1,0 +1,38 @@
+"""`ttl-zero-prolongs`: a waiter heals a lock without a TTL, and takes a TTL of 0 for none."""
+
+from __future__ import annotations
+
+from lab.ladder.locks.rung import WITH_A_TTL, LockRung
+
+
+class TtlZeroProlongs(LockRung):
+    """Flawed: 0 does not mean that there is no TTL. It means that less than half a second is left.
+
+    The test of `ttl-healed-by-waiters` is repaired for -1, which is the reply for a key without a TTL, so a lock whose
+    holder died between SETNX and PEXPIRE gets one. The schedule that breaks it: A dies with the lock. B polls. In the
+    last half second the server replies 0, and B extends the lock of the dead holder by a whole TTL. This repeats each
+    time that the lock is about to expire, so B itself keeps B out.
+
+    Fixed by milliseconds, and by a test for -1 alone that the server makes: `ttl-healed-in-one-script`. Source: article
+    003, whose listing tests `not ttl`.
+    """
+
+    slug = "ttl-zero-prolongs"
+    title = "A TTL of 0 is prolonged"
+    flaw = "Waiters that poll extend the lock of a dead holder just before it expires, so it never does."
+    breaks = "progress"
+    broken_by = "crash"
+    fixed_by = "ttl-healed-in-one-script"
+    source = "003"
+    capabilities = WITH_A_TTL
+
+    def take(self, owner: str) -> bool:
+        if not self.client.setnx(self.key, "locked"):
+            if self.client.ttl(self.key) <= 0:
+                self.client.pexpire(self.key, self.milliseconds)
+            return False
+        self.client.pexpire(self.key, self.milliseconds)
+        return True
+
+    def free(self, owner: str) -> bool:
+        return bool(self.client.delete(self.key))
