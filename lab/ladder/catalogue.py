@@ -200,6 +200,7 @@ _ORDER_OF_STOCK = (
     "lock-inside-the-transaction",
     "file-lock",
     "lock-under-the-wrong-isolation",
+    "commit-after-return",
     "refusal-swallowed",
     "order-after-the-unlock",
     "redis-lock",

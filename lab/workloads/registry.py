@@ -173,6 +173,7 @@ BUILDERS: dict[str, Builder] = {
     "lock-inside-the-transaction": sale(seller=RungSeller),
     "file-lock": sale(seller=StrategySeller),
     "lock-under-the-wrong-isolation": sale(seller=RungSeller),
+    "commit-after-return": sale(seller=RungSeller),
     "refusal-swallowed": sale(seller=RungSeller),
     "order-after-the-unlock": sale(seller=RungSeller),
     "redis-lock": sale(seller=StrategySeller),

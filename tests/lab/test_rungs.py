@@ -158,6 +158,7 @@ FIGURES = {
     "subtract-in-sql": (1, -1, 2),
     "lock-inside-the-transaction": (1, -1, 2),
     "lock-under-the-wrong-isolation": (1, -1, 2),
+    "commit-after-return": (1, 1, 0),
     "refusal-swallowed": (1, 0, 2),
     "order-after-the-unlock": (1, 0, 0),
     "exception-leaves-the-lock": (1, 1, 0),

@@ -5,6 +5,7 @@ lock around the transaction, `guarded-update` and `optimistic` leave the check t
 script with a guard behind it.
 """
 
+from lab.ladder.stock.commit_after_return import CommitAfterReturn
 from lab.ladder.stock.compute_and_overwrite import ComputeAndOverwrite
 from lab.ladder.stock.decr_and_look_at_the_sign import DecrAndLookAtTheSign
 from lab.ladder.stock.duplicate_click import DuplicateClick
@@ -31,6 +32,7 @@ RUNGS: dict[str, StockRung] = {
         SubtractInSql(),
         LockInsideTheTransaction(),
         LockUnderTheWrongIsolation(),
+        CommitAfterReturn(),
         RefusalSwallowed(),
         OrderAfterTheUnlock(),
         ExceptionLeavesTheLock(),

@@ -16,7 +16,7 @@ MEANINGS: dict[Invariant, str] = {
     "one holder": gettext_noop("At most one client is in the critical section."),
     "progress": gettext_noop("A client that may enter does so within a bounded time."),
     "no false refusal": gettext_noop("No customer is told “sold out” while enough units are left."),
-    "once": gettext_noop("A request that is sent twice is carried out once."),
+    "once": gettext_noop("A request that is answered with yes is carried out once, however often it is sent."),
 }
 """What each invariant demands."""
 GOALS: dict[Invariant, str] = {
@@ -24,7 +24,7 @@ GOALS: dict[Invariant, str] = {
     "one holder": gettext_noop("Get two clients into the critical section at the same time."),
     "progress": gettext_noop("Leave a client waiting although no other client is in the critical section."),
     "no false refusal": gettext_noop("Get a customer told “sold out” while enough units are left."),
-    "once": gettext_noop("Make one purchase count twice."),
+    "once": gettext_noop("Make one purchase count twice, or not at all."),
 }
 """What a visitor has to achieve to break a rung with this invariant."""
 ANY_GOAL = gettext_noop(

@@ -1,0 +1,52 @@
+"""`commit-after-return`: the function returns, and the line that commits comes after that."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from django.db import transaction
+
+from inventory.requests import OrderRequest, Placement, Save, save_one
+from lab.ladder.stock.rung import StockRung, locked, take
+
+
+@contextmanager
+def _request() -> Iterator[None]:
+    """End as a request does: its connection is closed if it is left in a transaction, and Postgres rolls that back."""
+    try:
+        yield
+    finally:
+        transaction.rollback()
+        transaction.set_autocommit(True)
+
+
+class CommitAfterReturn(StockRung):
+    """Flawed: the commit is never reached, so nothing that the function has done is kept.
+
+    Lock, check, subtraction and order are right and in order. The schedule that breaks it needs no second client: A
+    takes the last unit, writes the order, and is told that they have bought. The transaction is still open. It ends
+    with the request, and is rolled back. The unit is for sale again, and A has no order.
+
+    Until then the row of the stock is locked. Where nothing ends the transaction with the request, the next buyer waits
+    for as long as the connection stays open.
+
+    Fixed by a block that commits when it is left, by `return` too: `redis-lock`. Source: article 002 (section 2), whose
+        first listing does this.
+    """
+
+    slug = "commit-after-return"
+    title = "Commit after the return"
+    flaw = "The customer is told that they have bought, and the order is rolled back."
+    breaks = "once"
+    fixed_by = "redis-lock"
+    source = "002"
+
+    def _place(self, order: OrderRequest, save: Save) -> Placement:  # noqa: RET503 - the last line is the flaw
+        with _request(), locked(*(item.sku for item in order.items)):
+            transaction.set_autocommit(False)
+            for item in order.items:
+                take(item)
+            save_one(order, save)
+            return Placement.COMMITTED
+            transaction.commit()
