@@ -13,7 +13,7 @@ the behaviour:
 
 A method counts when its class is reached and an attribute of its name is used somewhere, unless all classes that are
 reached override it. All methods of a class, and of its bases, count when it extends a class from outside the project,
-which may call them. Of a table whose keys are slugs of rungs, only the row of the rung in question counts, since the
+which may call them. Of a table or a set whose keys are slugs of rungs, only the row of the rung counts, since the
 other rows are not used.
 """
 

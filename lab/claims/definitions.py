@@ -276,18 +276,26 @@ def _is_dunder(name: str) -> bool:
 
 
 def _is_table(statement: ast.stmt, slugs: frozenset[str]) -> bool:
-    """Whether a statement assigns a dictionary some of whose keys are slugs of rungs."""
-    value = getattr(statement, "value", None)
-    return isinstance(value, ast.Dict) and any(_constant(key) in slugs for key in value.keys)
+    """Whether a statement assigns a dictionary or a set of which some keys are slugs of rungs."""
+    value = _collection(statement)
+    keys = value.keys if isinstance(value, ast.Dict) else value.elts if isinstance(value, ast.Set) else ()
+    return any(_constant(key) in slugs for key in keys)
+
+
+def _collection(statement: ast.stmt) -> ast.expr | None:
+    """What a statement assigns; of `frozenset({...})`, the set."""
+    value: ast.expr | None = getattr(statement, "value", None)
+    return value.args[0] if isinstance(value, ast.Call) and len(value.args) == 1 else value
 
 
 def _one_row(statement: ast.stmt, slug: str, slugs: frozenset[str]) -> ast.stmt:
     """Return a table of rungs reduced to the row of one rung, and any other statement unchanged."""
     if not slug or not _is_table(statement, slugs):
         return statement
-    table: ast.Dict = statement.value  # type: ignore[attr-defined]
-    rows = [(key, value) for key, value in zip(table.keys, table.values, strict=True) if _constant(key) == slug]
-    return _copy(statement, value=ast.Dict([key for key, _ in rows], [value for _, value in rows]))
+    if isinstance(table := _collection(statement), ast.Dict):
+        rows = [(key, value) for key, value in zip(table.keys, table.values, strict=True) if _constant(key) == slug]
+        return _copy(statement, value=ast.Dict([key for key, _ in rows], [value for _, value in rows]))
+    return _copy(statement, value=ast.Set([key for key in table.elts if _constant(key) == slug]))  # type: ignore[union-attr]
 
 
 def _constant(node: ast.expr | None) -> object:

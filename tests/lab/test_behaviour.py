@@ -133,8 +133,9 @@ def edit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str,
 
 REDIS_LOCKS = {
     *("renewal", "renewal-and-a-pause", "fence-on-write-only", "fence", "re-entrant", "woken", "fair"),
-    *("one-primary-with-replicas", "lock-under-the-wrong-isolation", "refusal-swallowed", "order-after-the-unlock"),
-    *("redis-lock", "exception-leaves-the-lock", "segmented-keys", "segmented-redis", "segmented-lock"),
+    *("one-primary-with-replicas", "lock-under-the-wrong-isolation", "commit-after-return", "refusal-swallowed"),
+    *("order-after-the-unlock", "redis-lock", "exception-leaves-the-lock"),
+    *("segmented-keys", "segmented-redis", "segmented-lock"),
 }
 
 
@@ -177,6 +178,10 @@ def test_a_change_outdates_the_rungs_that_run_it(
     edit: Callable[[str, str, str], set[str]], name: str, old: str, new: str, outdated: set[str]
 ) -> None:
     assert edit(name, old, new) == outdated | {f"{slug} stress" for slug in outdated}
+
+
+def test_a_rung_on_servers_outdates_no_other_verdict(edit: Callable[[str, str, str], set[str]]) -> None:
+    assert edit("lab/workloads/registry.py", '        "etcd",\n', "") == {"etcd"}
 
 
 LEFT_OUT = (
