@@ -158,6 +158,7 @@ _ORDER_OF_LOCKS = (
     "dead-head",
     "fair",
     "one-primary-with-replicas",
+    "redlock-one-client-thrice",
     "redlock",
     "redlock-no-fsync",
     "redlock-replicated-nodes",

@@ -63,6 +63,13 @@ class PrimaryWorkload(LockWorkload):
         self.cluster.end()
 
     def make_lock(self, client: Any) -> Lock:
+        return super().make_lock(stepping_client(self.cluster.url("primary")))
+
+
+class RedisLockOnPrimaryWorkload(PrimaryWorkload):
+    """Clients of a `RedisLock` on that primary."""
+
+    def make_lock(self, client: Any) -> Lock:
         return RedisLock(stepping_client(self.cluster.url("primary")), "stock", ttl=TTL, clock=self.sandbox.clock)
 
 

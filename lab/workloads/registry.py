@@ -30,7 +30,7 @@ from lab.workloads.lock import (
 )
 from lab.workloads.postgres import PostgresWorkload
 from lab.workloads.process import MachinesWorkload, MemoryWorkload, ProcessWorkload
-from lab.workloads.redlock import MINORITY, PrimaryWorkload, RedlockWorkload
+from lab.workloads.redlock import MINORITY, PrimaryWorkload, RedisLockOnPrimaryWorkload, RedlockWorkload
 from lab.workloads.sellers import OneSegmentSeller, QueueSeller, RungSeller, Seller, StrategySeller
 from lab.workloads.stock import LAST_UNIT, WORKER, Demand, QueueWorkload, StockWorkload
 from lab.workloads.zookeeper import ZooKeeperWorkload
@@ -66,13 +66,16 @@ def _chain(entry: LadderEntry, sandbox: Sandbox, names: Sequence[str]) -> Experi
     )
 
 
-def _primary(entry: LadderEntry, sandbox: Sandbox, names: Sequence[str]) -> Experiment:
-    history, cluster = History(), ReplicatedPrimary(sandbox)
-    return Experiment(
-        PrimaryWorkload(entry, sandbox, names, history, cluster),
-        ClusterFaults(sandbox, history, cluster),
-        CounterChecker(sandbox, history),
-    )
+def _primary(workload: type[PrimaryWorkload]) -> Builder:
+    def build(entry: LadderEntry, sandbox: Sandbox, names: Sequence[str]) -> Experiment:
+        history, cluster = History(), ReplicatedPrimary(sandbox)
+        return Experiment(
+            workload(entry, sandbox, names, history, cluster),
+            ClusterFaults(sandbox, history, cluster),
+            CounterChecker(sandbox, history),
+        )
+
+    return build
 
 
 def _redlock(**options: Any) -> Builder:
@@ -152,7 +155,8 @@ BUILDERS: dict[str, Builder] = {
     "woken": lock_experiment(RedisLockWorkload),
     "dead-head": lock_experiment(),
     "fair": lock_experiment(RedisLockWorkload),
-    "one-primary-with-replicas": _primary,
+    "one-primary-with-replicas": _primary(RedisLockOnPrimaryWorkload),
+    "redlock-one-client-thrice": _primary(PrimaryWorkload),
     "redlock": _redlock(third="third-redlock", durable=True),
     "redlock-no-fsync": _redlock(),
     "redlock-replicated-nodes": _redlock(replicated=True),
@@ -202,6 +206,7 @@ BUILDERS: dict[str, Builder] = {
 ON_SERVERS = frozenset(
     {
         "one-primary-with-replicas",
+        "redlock-one-client-thrice",
         "redlock",
         "redlock-no-fsync",
         "redlock-replicated-nodes",

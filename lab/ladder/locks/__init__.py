@@ -28,6 +28,7 @@ from lab.ladder.locks.process_lock import ProcessLock
 from lab.ladder.locks.re_entrant_without_the_count import ReEntrantWithoutTheCount
 from lab.ladder.locks.redlock_clock_jump import RedlockClockJump
 from lab.ladder.locks.redlock_no_fsync import RedlockNoFsync
+from lab.ladder.locks.redlock_one_client_thrice import RedlockOneClientThrice
 from lab.ladder.locks.redlock_replicated_nodes import RedlockReplicatedNodes
 from lab.ladder.locks.renewal_and_a_pause import RenewalAndAPause
 from lab.ladder.locks.renewal_and_plain_release import RenewalAndPlainRelease
@@ -89,6 +90,7 @@ LOCKS: dict[str, type[Rung]] = {
         LostWakeUp,
         DeadHead,
         OnePrimaryWithReplicas,
+        RedlockOneClientThrice,
         RedlockNoFsync,
         RedlockReplicatedNodes,
         RedlockClockJump,
