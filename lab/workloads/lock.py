@@ -129,6 +129,10 @@ class NestedWorkload(LockWorkload):
         return SOLD
 
 
+class RenewedNestedWorkload(RenewedWorkload, NestedWorkload):
+    """Clients of a re-entrant rung that has a watchdog of its own."""
+
+
 class ReentrantWorkload(NestedWorkload):
     """Clients of a `ReentrantLock` over a `RedisLock`."""
 

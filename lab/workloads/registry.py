@@ -25,6 +25,7 @@ from lab.workloads.lock import (
     NestedWorkload,
     RedisLockWorkload,
     ReentrantWorkload,
+    RenewedNestedWorkload,
     RenewedWorkload,
     SellWorkload,
 )
@@ -155,6 +156,8 @@ BUILDERS: dict[str, Builder] = {
     "woken": lock_experiment(RedisLockWorkload),
     "dead-head": lock_experiment(),
     "fair": lock_experiment(RedisLockWorkload),
+    "redisson-lease-time": lock_experiment(RenewedNestedWorkload),
+    "redisson-watchdog": lock_experiment(RenewedNestedWorkload),
     "one-primary-with-replicas": _primary(RedisLockOnPrimaryWorkload),
     "redlock-one-client-thrice": _primary(PrimaryWorkload),
     "redlock": _redlock(third="third-redlock", durable=True),

@@ -17,7 +17,7 @@ from redis import Redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from lab.ladder.locks import LOCKS, LockRung
+from lab.ladder.locks import LOCKS, SOUND, LockRung
 from lab.ladder.locks.dead_head import DeadHead
 from lab.ladder.locks.owner_is_ip_pid_thread_time import OwnerIsIpPidThreadTime
 from lab.ladder.locks.setnx import Setnx
@@ -148,7 +148,7 @@ class RungRecipe:
 
     def __call__(self, name: str, **options: Any) -> LockRung:
         options.pop("renew", None)
-        kind: Any = LOCKS[self.slug]
+        kind: Any = {**LOCKS, **SOUND}[self.slug]
         lock: LockRung = kind(self.client, name, **options)
         return lock
 
@@ -186,6 +186,7 @@ OWNER = "test_only_the_owner_releases"
 LATE = "test_a_lost_lease_cannot_be_released"
 TOLD = "test_a_holder_paused_beyond_its_ttl_is_told"
 RENEWED = "test_renewal_keeps_the_lock_beyond_its_ttl"
+RENEWAL_ENDS = "test_renewal_ends_with_the_release"
 OUTERMOST = "test_the_outermost_release_frees_it"
 
 
@@ -220,12 +221,24 @@ class TestSetNxEx(RungConformance, ExpiresConformance): ...
 class TestOwnerAsText(RungConformance): ...
 
 
-@control("watchdog-compares-a-constant", fails={RENEWED, EXCLUDES, HOLD}, passes={"test_renewal_ends_with_the_release"})
+@control("watchdog-compares-a-constant", fails={RENEWED, EXCLUDES, HOLD}, passes={RENEWAL_ENDS})
 class TestWatchdogComparesAConstant(RungConformance, RenewsConformance): ...
 
 
-@control("renews-nothing", fails={RENEWED}, passes={EXCLUDES, HOLD, "test_renewal_ends_with_the_release"})
+@control("renews-nothing", fails={RENEWED}, passes={EXCLUDES, HOLD, RENEWAL_ENDS})
 class TestRenewsNothing(RungConformance, RenewsConformance): ...
+
+
+@control("redisson-lease-time", fails=set(), passes={LATE, TOLD, OUTERMOST})
+class TestRedissonLeaseTime(RungConformance, ExpiresConformance, ReentrantConformance): ...
+
+
+@control(
+    "redisson-watchdog",
+    fails=set(),
+    passes={EXCLUDES, ONE_OBJECT, HOLD, ANY_THREAD, PROCESSES, OWNER, RENEWED, RENEWAL_ENDS, OUTERMOST},
+)
+class TestRedissonWatchdog(RungConformance, AcrossProcessesConformance, RenewsConformance, ReentrantConformance): ...
 
 
 @control("re-entrant-without-the-count", fails={OUTERMOST}, passes={EXCLUDES, HOLD})

@@ -1,7 +1,8 @@
 """Track one: the locks that people ship, each repaired by a later one.
 
-`LOCKS` has the flawed ones, one file each. `SOUND` names the code of the sound ones. `fence` is in this folder too: it
-is a part of the store and not a lock. The others are locks that you may use in production.
+`LOCKS` has the flawed ones, one file each. `SOUND` names the code of the sound ones. Two of these are in this folder
+too: `fence` is a part of the store and not a lock, and `redisson-watchdog` shows how another library waits. The others
+are locks that you may use in production.
 """
 
 from kazoo.recipe.lock import Lock as KazooRecipe
@@ -26,6 +27,8 @@ from lab.ladder.locks.owner_is_ip_pid_thread_time import OwnerIsIpPidThreadTime
 from lab.ladder.locks.owner_is_thread_id import OwnerIsThreadId
 from lab.ladder.locks.process_lock import ProcessLock
 from lab.ladder.locks.re_entrant_without_the_count import ReEntrantWithoutTheCount
+from lab.ladder.locks.redisson_lease_time import RedissonLeaseTime
+from lab.ladder.locks.redisson_watchdog import RedissonWatchdog
 from lab.ladder.locks.redlock_clock_jump import RedlockClockJump
 from lab.ladder.locks.redlock_no_fsync import RedlockNoFsync
 from lab.ladder.locks.redlock_one_client_thrice import RedlockOneClientThrice
@@ -89,6 +92,7 @@ LOCKS: dict[str, type[Rung]] = {
         ReEntrantWithoutTheCount,
         LostWakeUp,
         DeadHead,
+        RedissonLeaseTime,
         OnePrimaryWithReplicas,
         RedlockOneClientThrice,
         RedlockNoFsync,
@@ -107,6 +111,7 @@ SOUND: dict[str, type] = {
     "re-entrant": ReentrantLock,
     "woken": RedisLock,
     "fair": FairRedisLock,
+    "redisson-watchdog": RedissonWatchdog,
     "redlock": Redlock,
     "zookeeper": ZooKeeperLock,
     "kazoo-recipe": KazooRecipe,

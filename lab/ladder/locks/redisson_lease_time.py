@@ -1,0 +1,34 @@
+"""`redisson-lease-time`: Redisson's lock, taken with a lease time, which turns its watchdog off."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from lab.ladder.locks.redisson_watchdog import RedissonWatchdog
+from lab.ladder.locks.rung import LockRung
+from locking.lease import Lease
+
+
+class RedissonLeaseTime(RedissonWatchdog):
+    """Flawed: the lease time looks like a safeguard against dead holders, and it is a limit for living ones.
+
+    `lock()` starts the watchdog. `lock(30, SECONDS)` does not: the caller has said when the lock ends. The schedule
+    that breaks it: A acquires the lock with a lease time, and its work takes longer. B asks again when the lease time
+    is over, and acquires the lock. Both are in the critical section.
+
+    Fixed by leaving the lease time out: `redisson-watchdog`. Source: article 002, whose example (section 3.6.4) gives a
+    lease time, and whose explanation (section 4.1.2) is of the watchdog that this example does not start.
+    """
+
+    slug = "redisson-lease-time"
+    title = "Redisson with a lease time"
+    flaw = "A lease time turns the watchdog off, and the lock ends while its holder works."
+    breaks = "one holder"
+    broken_by = "expiry"
+    survives = frozenset({"late release", "crash"})
+    fixed_by = "redisson-watchdog"
+    source = "002"
+    capabilities = replace(RedissonWatchdog.capabilities, renews=False)
+
+    def _grant(self, owner: str, started: float) -> Lease:
+        return LockRung._grant(self, owner, started)  # Not `RenewedRung._grant`, which starts the watchdog.

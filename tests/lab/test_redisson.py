@@ -1,0 +1,102 @@
+"""Redisson's way: the search finds nothing that breaks it, and breaks it without any one of its guards."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import repeat
+from typing import Any
+
+import pytest
+
+from lab.explorer.search import Bounds, Found, explore
+from lab.explorer.terms import Fault, Invariant
+from lab.ladder.catalogue import LADDER
+from lab.ladder.locks import redisson_watchdog
+from lab.ladder.locks.redisson_watchdog import RedissonWatchdog
+from lab.sandbox.sandbox import Sandbox
+from lab.workloads.registry import new_experiment
+from locking import Lease
+
+Patch = pytest.MonkeyPatch
+
+
+def searched(sandbox: Sandbox, *faults: Fault) -> Found:
+    bounds = Bounds(preemptions=2 - len(faults), faults=len(faults))
+    return explore(new_experiment(LADDER["redisson-watchdog"], sandbox), bounds, faults, None)
+
+
+def without_publishing(monkeypatch: Patch) -> None:
+    monkeypatch.setattr(redisson_watchdog, "FREE", redisson_watchdog.FREE.replace("'PUBLISH'", "'ECHO',"))
+
+
+def without_asking_again(monkeypatch: Patch) -> None:
+    """Subscribe, and do not look whether the lock was released before that."""
+
+    def acquire(self: RedissonWatchdog, timeout: float | None = None) -> Lease:
+        answer = self._ask(owner := self.owner())
+        with self.client.pubsub(ignore_subscribe_messages=True) as subscription:
+            subscription.subscribe(self.key)
+            while not isinstance(answer, Lease):
+                self._wait(subscription, self._clock() + answer)
+                answer = self._ask(owner)
+        return answer
+
+    monkeypatch.setattr(RedissonWatchdog, "acquire", acquire)
+
+
+def without_a_retry_at_the_ttl(monkeypatch: Patch) -> None:
+    def wait(self: RedissonWatchdog, subscription: Any, until: float) -> None:
+        while not subscription.get_message():
+            self._nap(1.0)
+
+    monkeypatch.setattr(RedissonWatchdog, "_wait", wait)
+
+
+def without_a_token_per_grant(monkeypatch: Patch) -> None:
+    """Let the inner release end the renewal of the outer grant."""
+    monkeypatch.setattr(redisson_watchdog, "count", repeat)
+
+
+def without_a_watchdog(monkeypatch: Patch) -> None:
+    monkeypatch.setattr(RedissonWatchdog, "prolong", lambda self, owner: False)
+
+
+@pytest.mark.parametrize(
+    ("remove", "fault", "breaks"),
+    [
+        (without_publishing, None, "progress"),
+        (without_asking_again, None, "progress"),
+        (without_a_retry_at_the_ttl, "crash", "progress"),
+        (without_a_token_per_grant, "expiry", "one holder"),
+        (without_a_watchdog, "expiry", "one holder"),
+    ],
+)
+def test_each_guard_is_needed(
+    sandbox: Sandbox, monkeypatch: Patch, remove: Callable[[Patch], None], fault: Fault | None, breaks: Invariant
+) -> None:
+    faults = (fault,) if fault else ()
+    intact = searched(sandbox, *faults)
+    assert (intact.run, intact.exhausted) == (None, True)
+    remove(monkeypatch)
+    found = searched(sandbox, *faults)
+    assert found.run is not None
+    assert found.run.broken == breaks
+
+
+def test_a_waiter_looks_only_at_what_has_arrived(sandbox: Sandbox, monkeypatch: Patch) -> None:
+    """It asks at once, after it has subscribed, and at its deadline, however often it looks in between."""
+    held = RedissonWatchdog(sandbox.redis, "quiet").acquire()
+    assert held is not None
+    asked: list[str] = []
+    original = RedissonWatchdog._ask
+
+    def ask(self: RedissonWatchdog, owner: str) -> Lease | float:
+        asked.append(owner)
+        return original(self, owner)
+
+    monkeypatch.setattr(RedissonWatchdog, "_ask", ask)
+    looks: list[float] = []
+    assert RedissonWatchdog(sandbox.redis, "quiet", sleep=looks.append).acquire(timeout=0.05) is None
+    assert len(asked) == 3
+    assert len(looks) > 20
+    held.release()
