@@ -125,14 +125,18 @@ def test_a_flawed_rung_shows_its_witness_and_the_line_that_does_each_step(reader
     assert any("delete" in lines[name][int(number) - 1] for name, number in sources)
 
 
-def test_a_sound_rung_shows_how_far_the_search_went(reader: Client) -> None:
+def test_a_sound_rung_shows_how_far_the_search_went(reader: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     searched = text(reader.get("/lab/rungs/renewal/")).partition('id="searched"')[2].partition("</section>")[0]
     rows = re.findall(r"<tr>(<td>.*)</tr>", searched)
     assert [re.findall(r"<td>([^<]*)</td>", row) for row in rows] == [
         ["2", "2", "1", "all 113", "held"],
         ["3", "2", "2", "2000", "held"],
     ]
-    assert "How far the search went" not in text(reader.get("/lab/rungs/no-lock/"))
+    broken = {**VERDICT, "verdict": "broken", "exhausted": False}
+    monkeypatch.setattr(witness, "verdict", lambda slug: broken if slug == "no-lock" else None)
+    page = text(reader.get("/lab/rungs/no-lock/"))
+    assert "How far the search went" not in page
+    assert "broken by a schedule" in page
 
 
 @pytest.mark.parametrize("outdated", [True, False])
