@@ -92,7 +92,7 @@ STORED: dict[str, Any] = {
             "clients": [
                 {"clients": 1, "optimistic": contended(300.0, 3.0), "row-lock": contended(310.0, 3.1)},
                 {"clients": 16, "optimistic": contended(200.0, 70.0, 2.5), "row-lock": contended(400.0, 40.0)},
-                {"clients": 256, "optimistic": contended(80.0, 1500, 12, 0.05), "row-lock": contended(350.0, 700)},
+                {"clients": 256, "optimistic": contended(80.0, 7000, 12, 0.05), "row-lock": contended(350.0, 700)},
             ],
         },
     },

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-LEFT, RIGHT, TOP, BOTTOM = 44, 276, 12, 190
+LEFT, RIGHT, TOP, BOTTOM = 52, 276, 12, 190
 """The edges of the plot, which the template knows too. Numbers of the axes are left of it and below it, and names of
 the lines right of it."""
 NAME_HEIGHT = 15
