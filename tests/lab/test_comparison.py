@@ -117,7 +117,8 @@ def test_a_stale_or_short_result_says_so(file: Path, part: Part, field: str, val
 
 def test_the_hash_depends_on_the_measured_code_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     measured, ignored = ("locking/redis/lock.py", "locking/scripts/a.lua"), ("lab/a.py", "shop/migrations/1.py")
-    for name in (*measured, *ignored, "inventory/a.py", "loadtest/bench/a.py"):
+    files = {place for places in staleness.MEASURED.values() for place in places if place.endswith(".py")}
+    for name in (*measured, *ignored, *files, "inventory/a.py", "loadtest/bench/a.py"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("a = 1")
     monkeypatch.setattr(staleness, "ROOT", tmp_path)
@@ -133,6 +134,7 @@ def test_the_hash_depends_on_the_measured_code_only(tmp_path: Path, monkeypatch:
     assert [changed_by(name) for name in measured] == [with_locks, with_locks]
     assert changed_by("inventory/a.py") == {"strategies", "segments", "contention"}
     assert changed_by("loadtest/bench/a.py") == {*PARTS}
+    assert changed_by("shop/models.py") == {"strategies"}
 
 
 RATE = ("strategies", "report", "strategies", "guarded-update", "orders_per_s")

@@ -7,21 +7,27 @@ import html
 import itertools
 import json
 import re
+import threading
 from collections.abc import Sequence
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import pytest
 from django.core.management import call_command
 from django.test import Client
 
-from lab.claims import comparisons, measuring
+from lab.claims import comparisons, measuring, staleness
 from lab.claims.comparisons import Part
 from lab.claims.curves import ContentionRow, SegmentsRow
+from lab.claims.definitions import ROOMS, ROOT
 from lab.management.commands.compare import Command
 from lab.site.comparison.chart import BOTTOM, LEFT, NAME_HEIGHT, RIGHT, TOP, Series, line_chart
 from lab.site.comparison.contention import contention_section
 from lab.site.comparison.segments import segments_section
+from loadtest.bench import bursts, clients
+from loadtest.bench.clients import Plan, Results
+from loadtest.preparation import create_customers
 from tests.lab.comparison_support import STORED, contended, segmented
 
 PAGE = "/lab/comparison/"
@@ -269,6 +275,35 @@ def test_a_linear_chart_begins_at_zero() -> None:
     chart = line_chart("y", "x", [Series("", "first", [(1, 0), (256, 12)])], logarithmic=False)
     assert [tick.text for tick in chart.y_ticks] == ["0", "5", "10", "15"]
     assert chart.lines[0].dots[0] == (f"{LEFT:.1f}", f"{BOTTOM:.1f}")
+
+
+# What is measured
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.usefixtures("redis")
+@pytest.mark.parametrize(
+    ("part", "strategy"), [("segments", "segmented-lock"), ("contention", "optimistic"), ("contention", "row-lock")]
+)
+def test_all_that_runs_for_a_figure_is_hashed(part: Part, strategy: str) -> None:
+    called: set[Path] = set()
+
+    def note(frame: FrameType, event: str, _: Any) -> None:
+        called.add(Path(frame.f_code.co_filename))
+
+    def run(plan: Plan) -> Results:
+        threading.setprofile(note)
+        try:
+            return clients.run(plan)
+        finally:
+            threading.setprofile(None)  # type: ignore[arg-type]
+
+    assert bursts.measure(run, strategy, create_customers(2), seconds=60, units=5).placed == 5
+    files = {path.relative_to(ROOT) for path in called if path.is_relative_to(ROOT)}
+    measured = [Path(place) for place in staleness.MEASURED[part]]
+    ours = {file for file in files if file.parts[0] in ROOMS}
+    assert len(ours) >= 5
+    assert [str(file) for file in ours if not any(file.is_relative_to(place) for place in measured)] == []
 
 
 # The command
