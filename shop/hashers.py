@@ -12,7 +12,7 @@ from django.db import connection
 
 from shop.accounts.errors import HashingBusy
 
-PATIENCE = 5.0
+WAIT = 5.0
 """Seconds that a thread waits for its turn to hash."""
 
 # One password at a time: more would take the processors from the orders. The threads that wait for their turn cannot
@@ -40,12 +40,12 @@ def turn() -> Iterator[None]:
     """Wait for the turn of this thread to hash.
 
     Raises:
-        HashingBusy: enough threads of this process wait already, or the turn did not come within `PATIENCE` seconds.
+        HashingBusy: enough threads of this process wait already, or the turn did not come within `WAIT` seconds.
     """
     if not _waiting.acquire(blocking=False):
         raise HashingBusy
     try:
-        if not _turn.acquire(timeout=PATIENCE):
+        if not _turn.acquire(timeout=WAIT):
             raise HashingBusy
         try:
             yield

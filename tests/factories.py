@@ -178,7 +178,7 @@ def to_the_end(strategy: Strategy, request: OrderRequest, save: Save) -> Any:
         _put_off.discard(request.id)
 
 
-def tally(answers: Sequence[Any]) -> dict[str, int]:
+def count_by_kind(answers: Sequence[Any]) -> dict[str, int]:
     """Count the answers by kind: an error by its class, an order as COMMITTED or QUEUED."""
     counts: dict[str, int] = {}
     for answer in answers:

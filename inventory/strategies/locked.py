@@ -31,7 +31,7 @@ class Locked(Strategy):
     so the UPDATE that decrements also writes the lease's fence, and refuses a lease that a later holder has overtaken.
     Fences are comparable within one kind of lock only: the first grant of another kind is accepted whatever its fence
     is. There, and with locks that give no fence, the guard `on_hand >= n` alone remains; it still sells no unit twice.
-    Costs: at least two round trips to the lock server for each item, and customers of one sku wait in line.
+    Costs: at least two round trips to the lock server for each item, and customers of one sku queue for the lock.
     Choose it: when the decision involves systems beyond Postgres. For stock alone the row's own lock is enough.
 
     Args:

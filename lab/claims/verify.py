@@ -32,7 +32,7 @@ DEEP = ((2, Bounds(preemptions=3, faults=2)), (3, Bounds(preemptions=2, faults=2
 """Clients and bounds of the deep searches of a sound rung."""
 DEEP_SCHEDULES = 2000
 """How many schedules each deep search tries at most by default."""
-EXTENT = ("schedules", "exhausted", "completed", "sampled", "clients", "preemptions", "events")
+EXTENT = ("schedules", "exhausted", "completed", "sampled", "clients", "preemptions", "faults")
 """The members of a result line that say how far the search went."""
 
 
@@ -53,7 +53,7 @@ def check(slug: str, sandbox: Sandbox, progress: Progress = no_progress) -> dict
         witness = load(slug)
         if witness is not None:
             line |= {"replays": REPLAYS, "broken": breaks(entry, witness, sandbox, REPLAYS, progress)}
-            line |= {"clients": witness.clients, "preemptions": witness.preemptions, "events": witness.events}
+            line |= {"clients": witness.clients, "preemptions": witness.preemptions, "faults": witness.faults}
         broken = line["replays"] == line["broken"] > 0
         line |= {"schedules": line["replays"], "exhausted": False, "verdict": "broken" if broken else "held"}
     else:
@@ -148,7 +148,7 @@ def _line(entry: LadderEntry) -> dict[str, Any]:
         "broken": 0,
         "clients": entry.clients,
         "preemptions": bounds.preemptions,
-        "events": bounds.faults,
+        "faults": bounds.faults,
     }
 
 
@@ -162,7 +162,7 @@ def _outcome(found: Found, bounds: Bounds) -> dict[str, Any]:
         "verdict": "held" if found.run is None else "broken",
         "clients": found.clients,
         "preemptions": bounds.preemptions,
-        "events": bounds.faults,
+        "faults": bounds.faults,
         "schedules": found.schedules,
         "exhausted": found.exhausted,
         "completed": found.completed,

@@ -31,7 +31,7 @@ class Witness:
         clients: how many.
         schedule: the choices, in order: names of actors, and faults.
         preemptions: how often an actor was stopped although it could go on.
-        events: how many faults happened.
+        faults: how many faults happened.
     """
 
     rung: str
@@ -39,7 +39,7 @@ class Witness:
     clients: int
     schedule: tuple[str, ...]
     preemptions: int
-    events: int
+    faults: int
 
 
 def load(slug: str) -> Witness | None:

@@ -289,5 +289,5 @@ class Scheduler:
 
 
 def _choices(enabled: Sequence[Actor], faults: Sequence[str]) -> tuple[Choice, ...]:
-    steps = [Choice(actor.name, actor.pending.does if actor.pending else "", event=False) for actor in enabled]
-    return (*steps, *(Choice(fault, FAULT_TEXTS[parse_fault(fault)[0]], event=True) for fault in faults))
+    steps = [Choice(actor.name, actor.pending.does if actor.pending else "", is_fault=False) for actor in enabled]
+    return (*steps, *(Choice(fault, FAULT_TEXTS[parse_fault(fault)[0]], is_fault=True) for fault in faults))

@@ -16,12 +16,12 @@ class Choice:
     Attributes:
         name: the entry for a schedule: the name of an actor, or a fault such as `crash A`.
         does: what it does, for people.
-        event: whether it is a fault, not an actor's own step.
+        is_fault: whether it is a fault, not an actor's own step.
     """
 
     name: str
     does: str
-    event: bool
+    is_fault: bool
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from inventory.requests import Placement, ReturnedUnits
 from inventory.strategies import registry
 from inventory.strategies.base import Strategy
 from inventory.strategies.group_commit import GroupCommit
-from tests.factories import at_once, elsewhere, meeting_before_the_write, new_request, nobody, tally, to_the_end
+from tests.factories import at_once, count_by_kind, elsewhere, meeting_before_the_write, new_request, nobody, to_the_end
 from tests.inventory.conftest import Ledger, after, execute, fails
 
 NEED_PREHEAT = {"lock-table", "lua", "lua-queue", "segmented-redis"}
@@ -50,7 +50,7 @@ class StrategyConformance(ABC):
     def sell(strategy: Strategy, ledger: Ledger, *carts: Sequence[tuple[str, int]]) -> dict[str, int]:
         """Place one order per cart, all at the same time, and count the final answers."""
         orders = [new_request(*cart) for cart in carts]
-        return tally(at_once(*[partial(to_the_end, strategy, order, ledger.save) for order in orders]))
+        return count_by_kind(at_once(*[partial(to_the_end, strategy, order, ledger.save) for order in orders]))
 
     @pytest.mark.parametrize(
         ("units", "customers", "each", "sold"),
@@ -70,7 +70,7 @@ class StrategyConformance(ABC):
         self.put_on_sale(strategy, last=1)
         buyers = [partial(to_the_end, strategy, new_request(("last", 1)), ledger.save) for _ in range(4)]
         answers = meeting_before_the_write(*buyers, waiting=partial(waiting_in_process, strategy))
-        assert tally(answers) == {"COMMITTED": 1, "SoldOut": 3}
+        assert count_by_kind(answers) == {"COMMITTED": 1, "SoldOut": 3}
         ledger.assert_law(last=(0, 1))
 
     def test_the_order_is_durable_when_it_answers(self, strategy: Strategy, ledger: Ledger) -> None:
@@ -174,7 +174,7 @@ class StrategyConformance(ABC):
             *[lambda: stock.deliver("a", 5)] * 4,
         )
         strategy.refresh(["a"], ledger.saved)
-        assert tally(answers) == {"COMMITTED": 8, "None": 4}
+        assert count_by_kind(answers) == {"COMMITTED": 8, "None": 4}
         assert StockItem.objects.get(sku="a").received == 28
         ledger.assert_law(a=(20, 8))
 

@@ -13,7 +13,7 @@ from inventory.models import StockItem
 from inventory.strategies import advisory_lock, registry
 from inventory.strategies.advisory_lock import LOCK, key
 from locking.postgres.names import advisory_key
-from tests.factories import elsewhere, interleaved, meeting_before_the_write, new_request, preheated, tally
+from tests.factories import count_by_kind, elsewhere, interleaved, meeting_before_the_write, new_request, preheated
 from tests.inventory.conftest import Ledger, execute
 from tests.inventory.test_row_lock import subtract_unguarded
 
@@ -30,7 +30,7 @@ def test_the_lock_keeps_the_check_true(
     monkeypatch.setattr(stock, "take", subtract_unguarded)
     monkeypatch.setattr(advisory_lock, "LOCK", statement)
     orders = [partial(strategy.place, new_request(("last", 1)), ledger.save) for _ in range(4)]
-    assert tally(meeting_before_the_write(*orders)) == {"COMMITTED": 1, refused: 3}
+    assert count_by_kind(meeting_before_the_write(*orders)) == {"COMMITTED": 1, refused: 3}
     ledger.assert_law(last=(0, 1))
 
 

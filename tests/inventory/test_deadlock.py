@@ -16,7 +16,7 @@ from inventory.requests import OrderRequest
 from inventory.strategies import advisory_lock, registry
 from inventory.strategies.advisory_lock import LOCK
 from inventory.strategies.guarded_update import GuardedUpdate
-from tests.factories import at_once, new_request, preheated, tally, waiting_in_postgres
+from tests.factories import at_once, count_by_kind, new_request, preheated, waiting_in_postgres
 from tests.inventory.conftest import Ledger, execute
 from tests.waiting import PATIENCE, wait_for
 
@@ -55,7 +55,7 @@ def test_unordered_items_deadlock(ledger: Ledger) -> None:
             return GuardedUpdate().place(order, ledger.save)
 
     answers = at_once(lambda: buy(new_request(*CART)), lambda: buy(unordered(new_request(*CART))))
-    assert tally(answers) == {"COMMITTED": 1, "OperationalError": 1}
+    assert count_by_kind(answers) == {"COMMITTED": 1, "OperationalError": 1}
     assert "deadlock detected" in str(next(answer for answer in answers if isinstance(answer, Exception)))
     ledger.assert_law(a=(1, 1), b=(1, 1))
 
@@ -98,7 +98,7 @@ def test_rows_locked_in_one_order_do_not_deadlock(
         lambda: strategy.place(new_request(*CART), ledger.save),
         lambda: strategy.place(unordered(new_request(*CART)), ledger.save),
     )
-    assert tally(given) == answers
+    assert count_by_kind(given) == answers
     sold = answers["COMMITTED"]
     ledger.assert_law(a=(2 - sold, sold), b=(2 - sold, sold))
 
@@ -122,6 +122,6 @@ def test_keys_locked_in_one_order_do_not_deadlock(
         lambda: strategy.place(new_request(*CART), ledger.save),
         lambda: strategy.place(new_request(("b", 1), ("c", 1)), ledger.save),
     )
-    assert tally(given) == answers
+    assert count_by_kind(given) == answers
     assert sum(ledger.sold().values()) == 2 * answers["COMMITTED"]
     assert all(row.conserved for row in ledger.figures().values())

@@ -23,7 +23,7 @@ from inventory.strategies.base import Strategy
 from inventory.strategies.locked import CLAIM, Locked
 from inventory.strategies.locks import conninfo, file_lock
 from locking import FairRedisLock, Lease, Lock, ProcessLock, RedisLock, ReentrantLock, ThreadLock
-from tests.factories import elsewhere, meeting_before_the_write, new_request, nobody, preheated, tally
+from tests.factories import count_by_kind, elsewhere, meeting_before_the_write, new_request, nobody, preheated
 from tests.inventory.conftest import Ledger, after, execute
 from tests.inventory.test_row_lock import subtract_unguarded
 
@@ -90,7 +90,7 @@ def test_without_a_fence_the_guard_remains(
     stock.deliver("last", 1)
     strategy = Locked("excludes-nobody", lambda sku: ExcludesNobody(tmp_path, sku), wait=1)
     orders = [partial(strategy.place, new_request(("last", 1)), ledger.save) for _ in range(4)]
-    assert tally(meeting_before_the_write(*orders)) == {"COMMITTED": 1, refused: 3}
+    assert count_by_kind(meeting_before_the_write(*orders)) == {"COMMITTED": 1, refused: 3}
     ledger.assert_law(last=(0, 1))
 
 

@@ -28,7 +28,7 @@ from inventory.requests import OrderRequest, Placement, QueuedOrder, ReturnedUni
 from inventory.strategies import lua_queue, registry
 from inventory.strategies.base import Strategy
 from inventory.strategies.lua_queue import LuaQueue
-from tests.factories import at_once, elsewhere, new_request, preheated, tally
+from tests.factories import at_once, count_by_kind, elsewhere, new_request, preheated
 from tests.inventory.conformance import StrategyConformance
 from tests.inventory.conftest import Ledger, after, execute
 from tests.waiting import wait_for
@@ -178,7 +178,7 @@ def test_a_key_is_queued_once(strategy: LuaQueue, ledger: Ledger) -> None:
 def test_16_orders_with_one_key_are_queued_once(strategy: LuaQueue, ledger: Ledger) -> None:
     orders = [new_request(("a", 1), key="mine") for _ in range(16)]
     answers = at_once(*[partial(strategy.place, order, ledger.save) for order in orders])
-    assert tally(answers) == {"QUEUED": 1, "Duplicate": 15}
+    assert count_by_kind(answers) == {"QUEUED": 1, "Duplicate": 15}
     assert (len(strategy.queue()), strategy.counters().left(["a"])) == (1, {"a": 2})
 
 

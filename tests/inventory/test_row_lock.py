@@ -11,7 +11,7 @@ from django.test.utils import CaptureQueriesContext
 
 from inventory import stock
 from inventory.models import StockItem, StockUnit
-from tests.factories import elsewhere, interleaved, meeting_before_the_write, new_request, preheated, tally
+from tests.factories import count_by_kind, elsewhere, interleaved, meeting_before_the_write, new_request, preheated
 from tests.inventory.conftest import Ledger
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -31,7 +31,7 @@ def test_the_lock_keeps_the_check_true(
     if not locked:
         monkeypatch.setattr(stock, "lock", stock.unsplit)
     orders = [partial(strategy.place, new_request(("last", 1)), ledger.save) for _ in range(4)]
-    assert tally(meeting_before_the_write(*orders)) == {"COMMITTED": 1, refused: 3}
+    assert count_by_kind(meeting_before_the_write(*orders)) == {"COMMITTED": 1, refused: 3}
     ledger.assert_law(last=(0, 1))
 
 

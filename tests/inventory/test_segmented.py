@@ -18,7 +18,7 @@ from inventory.requests import OrderRequest, Placement
 from inventory.strategies.locks import stock_lock
 from inventory.strategies.segmented import HeldItem, Segmented, SegmentsChanged, round_robin
 from locking import held
-from tests.factories import at_once, elsewhere, new_request, tally, to_the_end
+from tests.factories import at_once, count_by_kind, elsewhere, new_request, to_the_end
 from tests.inventory.conftest import Ledger
 from tests.inventory.segments_support import (
     CLASSES,
@@ -214,7 +214,7 @@ def test_no_deadlock_between_one_and_all_segments(ledger: Ledger, redis: Redis, 
     put_on_sale(strategy, a=10, b=10)
     carts = [("a", 1), ("b", 8)], [("b", 1), ("a", 8)]
     answers = at_once(*[partial(buy, strategy, ledger, *cart) for cart in carts])
-    assert tally(answers) == {"COMMITTED": 2}
+    assert count_by_kind(answers) == {"COMMITTED": 2}
     ledger.assert_law(a=(1, 9), b=(1, 9))
 
 
@@ -244,7 +244,7 @@ def test_no_deadlock_between_two_orders_of_all(ledger: Ledger, redis: Redis, nam
 
         strategies.append(make(name, kind, make_lock=Locks(before), wait=PATIENCE if same_order else 1.0))
     put_on_sale(strategies[0], a=10)
-    answers = tally(at_once(*[partial(buy, strategy, ledger, ("a", 5)) for strategy in strategies]))
+    answers = count_by_kind(at_once(*[partial(buy, strategy, ledger, ("a", 5)) for strategy in strategies]))
     if same_order:
         assert answers == {"COMMITTED": 2}
         ledger.assert_law(a=(0, 10))
@@ -274,6 +274,6 @@ def test_the_number_changes_while_selling(ledger: Ledger, name: str) -> None:
 
     answers = at_once(*[partial(buys, processes[at % 3]) for at in range(30)], splits, splits)
     each = [one for answer in answers for one in (answer if isinstance(answer, list) else [answer])]
-    assert tally(each) == {"COMMITTED": 60, "SPLIT": 2}
+    assert count_by_kind(each) == {"COMMITTED": 60, "SPLIT": 2}
     assert elsewhere(lambda: sum(units_of(processes[0]))) == 0
     ledger.assert_law(a=(0, 90))

@@ -15,7 +15,7 @@ from inventory import stock
 from inventory.errors import SoldOut
 from inventory.models import StockItem
 from inventory.strategies.guarded_update import GuardedUpdate
-from tests.factories import at_once, interleaved, new_request, tally
+from tests.factories import at_once, count_by_kind, interleaved, new_request
 from tests.inventory.conftest import Ledger
 
 
@@ -122,5 +122,5 @@ def test_a_delivery_needs_a_unit(three: None, quantity: int) -> None:
 
 @pytest.mark.django_db(transaction=True)
 def test_concurrent_deliveries_of_a_new_sku() -> None:
-    assert tally(at_once(*[lambda: stock.deliver("a", 2)] * 8)) == {"None": 8}
+    assert count_by_kind(at_once(*[lambda: stock.deliver("a", 2)] * 8)) == {"None": 8}
     assert row()[:2] == (16, 16)

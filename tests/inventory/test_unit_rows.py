@@ -18,7 +18,7 @@ from inventory.models import StockItem, StockUnit
 from inventory.requests import OrderRequest, Placement, Save, save_one
 from inventory.strategies import unit_rows
 from inventory.strategies.unit_rows import TooFewUnlocked, UnitRows, take_unlocked, take_waiting
-from tests.factories import at_once, begin, elsewhere, interleaved, new_request, nobody, tally
+from tests.factories import at_once, begin, count_by_kind, elsewhere, interleaved, new_request, nobody
 from tests.inventory.conftest import Ledger, after, execute
 from tests.waiting import PATIENCE
 
@@ -267,7 +267,7 @@ def test_random_carts_sell_everything(ledger: Ledger, seed: int) -> None:
             strategy.preheat(["a", "b", "c"], nobody)
 
     answers = at_once(*[partial(buys, Random(f"{seed} {number}")) for number in range(12)], move)  # noqa: S311
-    assert tally(answers) == {"None": 13}
+    assert count_by_kind(answers) == {"None": 13}
     assert refused
     assert all(error.left < error.wanted for error in refused)
     figures = ledger.figures()

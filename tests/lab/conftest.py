@@ -52,7 +52,7 @@ def play(sandbox: Sandbox) -> Player:
 
 
 @pytest.fixture(scope="session")
-def stages(servers: Servers, django_db_setup: None, django_db_blocker: DjangoDbBlocker) -> None:
+def sandboxes(servers: Servers, django_db_setup: None, django_db_blocker: DjangoDbBlocker) -> None:
     """Create the databases of the sandboxes first: inside a test only the test's own database may be migrated."""
     with django_db_blocker.unblock():
         for number in range(django_settings.LAB_SANDBOXES):
@@ -71,9 +71,9 @@ VERDICT: dict[str, Any] = {
     "exhausted": True,
     "clients": 2,
     "preemptions": 2,
-    "events": 1,
+    "faults": 1,
     "deep": [
-        {"verdict": "held", "schedules": 2000, "exhausted": False, "clients": 3, "preemptions": 2, "events": 2},
+        {"verdict": "held", "schedules": 2000, "exhausted": False, "clients": 3, "preemptions": 2, "faults": 2},
     ],
     "outdated": False,
 }
@@ -81,7 +81,7 @@ STRESS = {"broken": 17, "tries": 500, "outdated": False}
 
 
 @pytest.fixture
-def stored(stages: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def stored(sandboxes: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Replace the stored results by two witnesses, one verdict and one failure rate."""
     monkeypatch.setattr(witness, "load", WITNESSES.get)
     monkeypatch.setattr(witness, "verdict", lambda slug: VERDICT if slug == "renewal" else None)

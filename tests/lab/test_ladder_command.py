@@ -29,11 +29,11 @@ def test_verify_reports_each_claim_as_json(sandbox: Sandbox) -> None:
     assert (flawed["rung"], flawed["claim"], flawed["verdict"]) == ("get-then-set", "flawed", "broken")
     assert (flawed["replays"], flawed["broken"]) == (20, 20)
     assert (sound["rung"], sound["claim"], sound["verdict"]) == ("guarded-update", "sound", "held")
-    assert (sound["exhausted"], sound["clients"], sound["preemptions"], sound["events"]) == (True, 2, 2, 1)
-    keys = "rung track claim verdict replays broken schedules exhausted clients preemptions events seconds"
+    assert (sound["exhausted"], sound["clients"], sound["preemptions"], sound["faults"]) == (True, 2, 2, 1)
+    keys = "rung track claim verdict replays broken schedules exhausted clients preemptions faults seconds"
     assert {*keys.split()} == {*flawed} == {*sound} - {"also", "completed", "sampled"}
     (crowd,) = sound["also"]  # not always exhausted: Postgres decides which of two waiters it serves first
-    assert (crowd["clients"], crowd["preemptions"], crowd["events"]) == (3, 1, 1)
+    assert (crowd["clients"], crowd["preemptions"], crowd["faults"]) == (3, 1, 1)
 
 
 @pytest.mark.parametrize(("broken", "replays"), [(None, 0), (3, REPLAYS)])
@@ -47,7 +47,7 @@ def test_a_flawed_rung_that_is_not_reproduced_has_a_complete_line(
     line = verify.check("no-lock", sandbox)
     figures = [line[name] for name in ("verdict", "broken", "replays", "schedules")]
     assert figures == ["held", broken or 0, replays, replays]
-    assert {"clients", "preemptions", "events"} < {*line}
+    assert {"clients", "preemptions", "faults"} < {*line}
     assert not verify.reproduced(line)
 
 
@@ -121,7 +121,7 @@ def test_output_and_status(sandbox: Sandbox, arguments: tuple[str, ...], status:
         (("explore", "no-lock", "--clients", "0"), "--clients: must be a number from 1 to 6, not 0"),
         (("explore", "fence", "--schedules", "0"), "--schedules: must be a number from 1, not 0"),
         (("explore", "fence", "--preemptions", "-1"), "--preemptions: must be a number from 0, not -1"),
-        (("explore", "fence", "--events", "one"), "--events: must be a number from 0, not one"),
+        (("explore", "fence", "--faults", "one"), "--faults: must be a number from 0, not one"),
         (("replay", "no-lock", "--on", "nothing"), "There is no rung nothing"),
         (("ladder", "nothing", "--verify"), "There is no rung nothing"),
         (("ladder", "renewal", "--verify", "--schedules", "5"), "only with --deep"),
@@ -149,7 +149,7 @@ def test_a_stored_verdict_is_out_of_date_when_the_source_changes(
     monkeypatch.setattr(witness, "VERDICTS", tmp_path / "verdicts.json")
     assert witness.verdict("renewal") is None
     line = {"rung": "renewal", "claim": "sound", "verdict": "held", "schedules": 111, "exhausted": True, "clients": 2}
-    line |= {"preemptions": 2, "events": 1}
+    line |= {"preemptions": 2, "faults": 1}
     verify.keep({**line, "deep": [{"schedules": 5}]})
     verify.keep(line)
     stored = witness.verdict("renewal") or {}

@@ -92,7 +92,7 @@ SEARCHED = {
 def test_a_verdict_names_its_bounds(
     reader: Client, monkeypatch: pytest.MonkeyPatch, language: str, exhausted: bool, faults: int
 ) -> None:
-    searched = {**VERDICT, "exhausted": exhausted, "events": faults}
+    searched = {**VERDICT, "exhausted": exhausted, "faults": faults}
     monkeypatch.setattr(witness, "verdict", lambda slug: searched if slug == "renewal" else None)
     for address in ("/lab/", "/lab/rungs/renewal/"):
         page = text(reader.get(address, headers={"Accept-Language": language}))

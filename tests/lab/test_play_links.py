@@ -15,7 +15,7 @@ from lab.site.pages import example_run
 from lab.site.pages.play_session import CLIENT_COUNTS, PlaySession
 from lab.workloads.registry import can_play
 
-pytestmark = [pytest.mark.slow, pytest.mark.django_db, pytest.mark.usefixtures("stages")]
+pytestmark = [pytest.mark.slow, pytest.mark.django_db, pytest.mark.usefixtures("sandboxes")]
 
 
 @pytest.fixture(autouse=True)

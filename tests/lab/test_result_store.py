@@ -79,7 +79,7 @@ DAMAGED = ["", "{", "[]", "null", '"text"', '{"no-lock": {"broken": 1', '{"no-lo
 
 
 @pytest.mark.django_db
-@pytest.mark.usefixtures("stages")
+@pytest.mark.usefixtures("sandboxes")
 @pytest.mark.parametrize("text", DAMAGED)
 def test_a_damaged_file_counts_as_none(folder: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     witness.FOLDER.mkdir()

@@ -76,7 +76,7 @@ def test_three_clients_share_a_sound_lock(sandbox: Sandbox) -> None:
 
 def test_an_unfinished_schedule_says_what_can_come_next(sandbox: Sandbox) -> None:
     trace = replay("set-nx-ex", ["A", "A", "A"], sandbox)
-    assert [(choice.name, choice.event) for choice in trace.choices] == [
+    assert [(choice.name, choice.is_fault) for choice in trace.choices] == [
         ("A", False),
         ("B", False),
         ("C", False),

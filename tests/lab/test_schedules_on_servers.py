@@ -134,7 +134,7 @@ def test_a_random_witness_is_shortened(sandbox: Sandbox, slug: str) -> None:
     assert witness is not None
     assert breaks(entry, witness, sandbox, 3) == 3
     again = rehearse(entry, witness, sandbox)
-    assert (again.preemptions, again.faults) == (witness.preemptions, witness.events)
+    assert (again.preemptions, again.faults) == (witness.preemptions, witness.faults)
     for at in range(len(witness.schedule)):
         less = replace(witness, schedule=(*witness.schedule[:at], *witness.schedule[at + 1 :]))
         with suppress(Impossible):

@@ -142,7 +142,7 @@ def test_a_deep_search_leaves_out_the_third_client_where_none_may_come(sandbox: 
 def test_a_deep_search_says_where_it_ended(sandbox: Sandbox) -> None:
     line = verify.deep("guarded-update", sandbox, schedules=20)
     assert (line["verdict"], line["exhausted"]) == ("held", True), "the usual bounds"
-    bounds = [(search["clients"], search["preemptions"], search["events"]) for search in line["deep"]]
+    bounds = [(search["clients"], search["preemptions"], search["faults"]) for search in line["deep"]]
     assert bounds == [(2, 3, 2), (3, 2, 2)]
     extent = [(search["schedules"], search["sampled"], search["exhausted"]) for search in line["deep"]]
     assert extent == 2 * [(25, 5, False)]

@@ -22,7 +22,7 @@ from lab.ladder.stock import RUNGS
 from lab.ladder.stock.segmented_keys import SEGMENTS, SegmentedKeys
 from lab.models import RungOrder, RungStock
 from shop.models import Order
-from tests.factories import meeting_before_the_write, new_request, tally
+from tests.factories import count_by_kind, meeting_before_the_write, new_request
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("redis")]
 
@@ -38,7 +38,7 @@ def buy(slug: str, sku: str = "a", quantity: int = 1) -> Placement:
 def test_when_all_read_before_any_writes_the_last_unit_is_sold_to_all(slug: str, on_hand: int) -> None:
     """The negative control of `meeting_before_the_write`, which tests/inventory uses on the strategies."""
     ledger.stock_up("a", 1)
-    assert tally(meeting_before_the_write(*[partial(buy, slug)] * 4)) == {"COMMITTED": 4}
+    assert count_by_kind(meeting_before_the_write(*[partial(buy, slug)] * 4)) == {"COMMITTED": 4}
     figures = ledger.figures("a")
     assert figures == Figures("a", 1, on_hand, 4)
     assert (figures.conserved, figures.oversold) == (False, 3)

@@ -41,11 +41,11 @@ from tests.factories import (
     at_once,
     begin,
     close_now,
+    count_by_kind,
     elsewhere,
     new_customer,
     on_sale,
     orders_in,
-    tally,
 )
 from tests.shop.conftest import Gone, buy, race
 from tests.waiting import PATIENCE, wait_for
@@ -444,7 +444,7 @@ def patiently(offer: OnSale, customer: int, key: str) -> str:
 @pytest.mark.parametrize("key", ["mine", ""], ids=["one key", "a key each"])
 def test_16_requests_with_one_key_are_one_order(customer: int, name: str, key: str) -> None:
     offer = on_sale({"a": 20}, strategy=name)
-    answers = tally(at_once(*[partial(patiently, offer, customer, key)] * 16))
+    answers = count_by_kind(at_once(*[partial(patiently, offer, customer, key)] * 16))
     assert answers == ({"placed": 1, "replayed": 15} if key else {"placed": 16})
     assert_books(a=(19, 1) if key else (4, 16))
 
@@ -455,7 +455,7 @@ def test_16_requests_with_one_key_in_16_processes_are_one_order(
     customer: int, many_processes: None, name: str, units: int
 ) -> None:
     offer = on_sale({"a": units}, strategy=name)
-    answers = tally(at_once(*[partial(patiently, offer, customer, "mine")] * 16))
+    answers = count_by_kind(at_once(*[partial(patiently, offer, customer, "mine")] * 16))
     assert answers == {"placed": 1, "replayed": 15}
     assert_books(a=(units - 1, 1))
 
@@ -511,7 +511,7 @@ def test_concurrent_orders_of_a_customer_keep_to_the_limit(
     customer: int, name: str, limit: int | None, orders: int
 ) -> None:
     offer = on_sale({"a": 20}, strategy=name, limit=limit)
-    answers = tally(at_once(*[lambda: buy(offer, customer, a=1).replayed] * 16))
+    answers = count_by_kind(at_once(*[lambda: buy(offer, customer, a=1).replayed] * 16))
     assert answers == {"False": orders, **({"OverLimit": 16 - orders} if limit else {})}
     assert list(Allowance.objects.values_list("taken", flat=True)) == [orders]
     assert_books(a=(20 - orders, orders))

@@ -19,7 +19,7 @@ from inventory.strategies import registry
 from shop.orders.place import make_request, place_order, place_request
 from shop.orders.receipts import Placed
 from shop.sales import offers
-from tests.factories import elsewhere, new_customer, on_sale, tally
+from tests.factories import count_by_kind, elsewhere, new_customer, on_sale
 from tests.waiting import PATIENCE
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("redis")]
@@ -66,7 +66,7 @@ def test_threads_that_share_a_connection_sell_everything(one_connection: None, s
 
     with ThreadPoolExecutor(BUYERS) as threads:
         answers = list(threads.map(request, range(BUYERS)))
-    assert tally(["placed" if isinstance(answer, Placed) else answer for answer in answers]) == {
+    assert count_by_kind(["placed" if isinstance(answer, Placed) else answer for answer in answers]) == {
         "placed": UNITS,
         SoldOut.__name__: BUYERS - UNITS,
     }

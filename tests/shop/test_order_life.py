@@ -22,7 +22,7 @@ from shop.orders.errors import NotCancellable, OrderError
 from shop.orders.expiry import expire_unpaid
 from shop.orders.place import place_order
 from shop.orders.saving import reject, retake_units
-from tests.factories import SAVING, OnSale, at_once, interleaved, new_customer, new_request, on_sale, tally
+from tests.factories import SAVING, OnSale, at_once, count_by_kind, interleaved, new_customer, new_request, on_sale
 from tests.shop.conftest import Gone, assert_conserved, buy, make_due, on_hand, race, state, taken
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("redis")]
@@ -211,7 +211,7 @@ def report_at_once(order: UUID, references: list[str]) -> dict[str, int]:
     """Report all of these payments at the same time, and count the outcomes."""
     answers = at_once(*(partial(pays, order, reference) for reference in references))
     assert [answer for answer in answers if isinstance(answer, Exception)] == []
-    return tally([str(answer.payment.outcome) for answer in answers])  # type: ignore[union-attr]
+    return count_by_kind([str(answer.payment.outcome) for answer in answers])  # type: ignore[union-attr]
 
 
 SAME = ["pay_1"] * 16
@@ -242,7 +242,7 @@ def test_late_payments_are_accepted_as_long_as_there_is_stock() -> None:
     expire_unpaid()
     stock.move("a", StockMovement.Kind.CORRECTED, -11)
     answers = at_once(*(partial(pays, order, f"for {order}") for order in orders))
-    outcomes = tally([str(answer.payment.outcome) for answer in answers])  # type: ignore[union-attr]
+    outcomes = count_by_kind([str(answer.payment.outcome) for answer in answers])  # type: ignore[union-attr]
     assert outcomes == {"paid": 5, "refund_due": 11}
     assert Order.objects.filter(state="paid").count() == 5
     assert on_hand()[0] == 0

@@ -34,7 +34,17 @@ from shop.look import UNEXPECTED, look
 from shop.models import Order, Product
 from shop.orders.queued import save_queued
 from shop.runtime.celery import app
-from tests.factories import at_once, begin, close_now, interleaved, new_customer, new_request, on_sale, preheated, tally
+from tests.factories import (
+    at_once,
+    begin,
+    close_now,
+    count_by_kind,
+    interleaved,
+    new_customer,
+    new_request,
+    on_sale,
+    preheated,
+)
 from tests.inventory.test_locks_on_servers import forget_clients
 from tests.lock_servers import SERVERS, needs_zookeeper
 from tests.locking.proxy import Proxy
@@ -466,7 +476,7 @@ def test_no_request_is_answered_5xx_and_limits_hold(mode: str) -> None:
         for number, name in enumerate(NAMES, start=1):
             body = order_body_of(name, name)
             answers = [status for statuses in customers.map(place, [body] * 12) for status in statuses]
-            assert tally(answers) == {"202" if name == "lua-queue" else "201": 12, "200": 48}, name
+            assert count_by_kind(answers) == {"202" if name == "lua-queue" else "201": 12, "200": 48}, name
             wait_for(lambda placed=12 * number: Order.objects.count() == placed, "the worker to save all orders")
         assert_conserved()
         body = order_body_of("guarded-update", "limited")

@@ -34,7 +34,7 @@ from shop.orders.queued import save_queued
 from shop.reconcile import reconcile
 from shop.runtime import tasks
 from shop.sales import lifecycle
-from tests.factories import OnSale, at_once, interleaved, new_customer, new_request, on_sale, tally
+from tests.factories import OnSale, at_once, count_by_kind, interleaved, new_customer, new_request, on_sale
 from tests.shop.conftest import Gone, assert_conserved, buy, raising
 from tests.waiting import wait_for
 
@@ -424,7 +424,7 @@ def test_it_repairs_during_sales(offer: OnSale, counters: Counters) -> None:
 
     customers = [new_customer() for _ in range(12)]
     answers = at_once(*[partial(order, customer) for customer in customers], *[partial(reconcile, grace=60)] * 3)
-    counts = tally(answers)
+    counts = count_by_kind(answers)
     assert (counts["pending"], counts["SoldOut"]) == (5, 7)
     assert all(isinstance(repairs, list) for repairs in answers[-3:]), answers[-3:]
     assert_conserved()

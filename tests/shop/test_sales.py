@@ -29,7 +29,7 @@ from shop.orders.queued import save_queued
 from shop.reconcile import reconcile
 from shop.sales import lifecycle, offers
 from shop.sales.preheat import CannotPreheat, preheat_sale
-from tests.factories import at_once, begin, interleaved, new_customer, on_sale, tally
+from tests.factories import at_once, begin, count_by_kind, interleaved, new_customer, on_sale
 from tests.shop.conftest import Gone, buy
 from tests.waiting import PATIENCE, wait_for
 
@@ -329,7 +329,7 @@ def test_one_of_16_requests_loads_missing_stock(redis: Redis, monkeypatch: pytes
             told.append(customer)
 
     answers = at_once(*[partial(order, customer) for customer in customers])
-    assert tally(answers) == {"StockNotLoaded": 16}
+    assert count_by_kind(answers) == {"StockNotLoaded": 16}
     assert loading == [offer.sale]
     assert registry.counters().left(["a"]) == {"a": 50}
 

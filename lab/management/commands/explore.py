@@ -33,7 +33,7 @@ class Command(LabCommand):
         parser.add_argument(
             "--preemptions", type=number(0), help="limit for how often a client is stopped although it could go on"
         )
-        parser.add_argument("--events", type=number(0), help="how many faults may happen (default: 1)")
+        parser.add_argument("--faults", type=number(0), help="how many faults may happen (default: 1)")
         parser.add_argument(
             "--schedules",
             type=number(1),
@@ -47,7 +47,7 @@ class Command(LabCommand):
         usual, crowded = verify.bounds_of(entry), (options["clients"] or 0) > entry.clients
         bounds = Bounds(
             usual.preemptions if options["preemptions"] is None else options["preemptions"],
-            usual.faults if options["events"] is None else options["events"],
+            usual.faults if options["faults"] is None else options["faults"],
             options["schedules"] or (verify.DEEP_SCHEDULES if crowded else None),
         )
         logging.disable(logging.WARNING)
@@ -84,7 +84,7 @@ def _as_json(entry: LadderEntry, bounds: Bounds, found: Found) -> dict[str, Any]
         "exhausted": found.exhausted,
         "clients": found.clients,
         "preemptions": bounds.preemptions,
-        "events": bounds.faults,
+        "faults": bounds.faults,
         "seconds": round(found.seconds, 2),
     }
 
