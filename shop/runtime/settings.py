@@ -386,7 +386,8 @@ LOGGING = {
     },
     "loggers": {
         "django.request": {"level": "ERROR", "filters": ["not_refused"]},
-        "django.security.DisallowedHost": {"level": "CRITICAL"},
+        # The mistake of a client is in its answer. Logged, with a traceback of 2 kB, it would let anyone fill the disk.
+        "django.security": {"level": "CRITICAL"},
         # While Redis is full, it warns each second, with a traceback, that its keys were not renewed.
         "kombu.transport.redis": {"level": "ERROR"},
     },
