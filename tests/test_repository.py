@@ -114,6 +114,9 @@ def test_a_subject_with_an_area_and_a_verb_is_accepted(subject: str) -> None:
         ("locking: Grant at once", "not `area: verb what`"),
         ("locking:grant at once", "not `area: verb what`"),
         ("my change: grant at once", "not `area: verb what`"),
+        ("foo: bar baz", "the area foo is none of"),
+        ("foo/shop: bar baz", "the area foo is none of"),
+        ("shopx: bar baz", "the area shopx is none of"),
         ("locking: grant at once.", "ends with a full stop"),
         (f"{LIMIT}x", "has 61 characters and may have 60"),
         ("fixup! locking: grant at once", "not `area: verb what`"),
@@ -122,6 +125,14 @@ def test_a_subject_with_an_area_and_a_verb_is_accepted(subject: str) -> None:
 )
 def test_any_other_subject_is_refused_with_the_reason(subject: str, what: str) -> None:
     assert what in (check_commit_subject.problem(subject) or "")
+
+
+def test_the_areas_are_those_that_contributing_lists() -> None:
+    commits = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").partition("## Commits")[2].partition("```")[0]
+    listed = re.findall("`([a-z]+)`", re.sub(r"\s+", " ", commits).partition("The area is ")[2].partition(". ")[0])
+    assert tuple(listed) == check_commit_subject.AREAS
+    rooms = {file.parent.name for file in ROOT.glob("*/__init__.py")}
+    assert rooms <= set(listed), "a room has no area"
 
 
 @pytest.mark.parametrize(

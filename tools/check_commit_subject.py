@@ -15,6 +15,8 @@ import sys
 from pathlib import Path
 
 LONGEST = 60
+AREAS = ("locking", "inventory", "shop", "lab", "loadtest", "servers", "tests", "tools", "docs", "ci", "build")
+"""What a commit changes: a room, or one of the rest. CONTRIBUTING.md lists the same, in the same order."""
 SUBJECT = re.compile(r"[a-z][a-z0-9./_-]*: [a-z]\S* \S.*")
 GENERATED = ("Merge ", 'Revert "')
 """Subjects that git writes. They are accepted as they are."""
@@ -30,6 +32,8 @@ def problem(subject: str) -> str | None:
         return f"it has {len(subject)} characters and may have {LONGEST}"
     if not SUBJECT.fullmatch(subject):
         return "it is not `area: verb what`, with the area and the verb in lower case"
+    if (area := re.split("[:/]", subject)[0]) not in AREAS:
+        return f"the area {area} is none of {', '.join(AREAS)}"
     if subject.endswith("."):
         return "it ends with a full stop"
     return None
