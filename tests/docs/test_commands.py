@@ -1,4 +1,4 @@
-"""Every command in README and docs is run, or read by the real parser of the program that it names."""
+"""Every command in README, CONTRIBUTING and docs is run, or has a reason; its program's own parser reads each."""
 
 from __future__ import annotations
 
@@ -9,25 +9,58 @@ from collections.abc import Sequence
 
 import pytest
 import yaml
-from django.core.management import CommandError, call_command, get_commands, load_command_class
+from django.core.management import CommandError, get_commands, load_command_class
 from redis import Redis
 
 from tests.docs.pages import BLOCK, PAGES, ROOT, finish
 
-RUN = {"audit", "reconcile", "sample"}
+QUICK = (
+    "servers start",
+    "servers status",
+    "migrate",
+    "sample --password last-unit",
+    "audit",
+    "audit --json",
+    "reconcile",
+    "replay get-compare-del",
+    "replay get-compare-del --on fence",
+)
+"""Commands of `manage.py` that are run as they are written, in an order in which a reader could give them."""
+LONGER = (
+    "replay get-compare-del --on renewal",
+    "replay setnx",
+    "explore setnx",
+    "explore setnx --clients 3",
+    "explore lost-wake-up",
+    "ladder --verify setnx fence",
+    "ladder --verify lock-inside-the-transaction guarded-update",
+)
+"""The same, for the slow tests."""
 ONLY_PARSED = {
-    "createsuperuser": "is Django's own and asks on the terminal",
-    "demo": "runs for a minute; tests/loadtest runs it",
-    "explore": "searches; tests/lab runs it",
-    "lab": "measures for hours; tests/lab runs it",
-    "ladder": "checks many rungs; tests/lab runs it",
-    "migrate": "is Django's own; every test run applies the migrations",
-    "replay": "needs databases of the lab; tests/lab runs it",
-    "rush": "starts a shop; tests/loadtest runs it",
-    "serve": "runs until it is stopped; tests/loadtest runs it",
-    "servers": "stops what the tests run on; tests/servers runs it",
+    "make demo": "serves until it is stopped; tests/loadtest runs it",
+    "make rush": "starts a shop and measures; tests/loadtest runs it",
+    "make bench": "measures for minutes; tests/loadtest runs it on small sizes",
+    "make venv": "installs; the tests run in what it has made",
+    "make lint": "is a step of CI, for a minute",
+    "make test": "runs these tests",
+    "make test-slow": "runs for an hour; the night runs it",
+    "make faults": "plays for minutes; CI runs it",
+    ".venv/bin/python -m pytest": "runs tests; this test run is one",
+    ".venv/bin/pre-commit install": "changes the hooks of this clone",
+    ".venv/bin/python manage.py createsuperuser": "asks on the terminal",
+    ".venv/bin/python manage.py serve": "runs until it is stopped; tests/loadtest runs it",
+    ".venv/bin/python manage.py servers stop": "stops what the tests run on; tests/servers runs it",
+    ".venv/bin/python manage.py lab status": "is a step of CI, and ends with status 1 while code is being changed",
+    ".venv/bin/python manage.py lab refresh": "measures for hours; tests/lab runs it",
+    ".venv/bin/python manage.py ladder": "checks every rung, for minutes; tests/lab runs it",
+    "LAB_ENABLED=1": "serves until it is stopped",
+    ".venv/bin/celery": "runs until it is stopped, or asks one that runs; tests/loadtest runs it",
+    ".venv/bin/locust": "needs a shop that serves; tests/loadtest runs it",
+    "docker": "there is no Docker where the tests run",
+    "cp": "writes into the folder of the project",
+    "apt-get": "installs",
 }
-"""Commands of `manage.py` that are only parsed here, and why they are not run."""
+"""Commands that are not run here, by how they begin, and why."""
 PARSE = """
 import argparse, runpy, sys
 parse = argparse.ArgumentParser.parse_args
@@ -70,7 +103,6 @@ def check(*words: str) -> None:
                     check(*shlex.split(line))
         case ["python", "manage.py", name, *rest]:
             assert name in get_commands(), f"no command: {name}"
-            assert name in RUN or name in ONLY_PARSED, f"say why {name} is not run here"
             load_command_class(get_commands()[name], name).create_parser("manage.py", name).parse_args(rest)
         case ["python", "-m", "pytest", *_]:
             pass  # this very test run is one
@@ -87,6 +119,11 @@ def check(*words: str) -> None:
             services = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]
             options = {"-d", "--wait", "--scale", "-f"}
             assert {word.partition("=")[0] for word in rest} <= {*services, *options}, f"no service or option: {rest}"
+        case ["pre-commit", "install"]:
+            assert (ROOT / ".pre-commit-config.yaml").exists()
+        case ["apt-get", "install", *packages]:
+            ci = (ROOT / ".ci" / "run").read_text()
+            assert [package for package in packages if package not in ci.split()] == []
         case ["cp", source, _]:
             assert (ROOT / source).exists()
         case _:
@@ -120,10 +157,39 @@ def test_a_command_that_is_not_understood_is_found(wrong: str) -> None:
         check(*shlex.split(wrong))
 
 
-@pytest.mark.django_db(transaction=True)
+def managed(command: str) -> tuple[str, ...]:
+    return (".venv/bin/python", "manage.py", *shlex.split(command))
+
+
+def reason(command: Sequence[str]) -> str | None:
+    """Return the longest entry of `ONLY_PARSED` with which a command begins, or None if it has to be run."""
+    starts = [start for start in ONLY_PARSED if tuple(command[: len(words := shlex.split(start))]) == tuple(words)]
+    return max(starts, key=len, default=None)
+
+
+def test_every_command_is_run_or_has_a_reason() -> None:
+    run = {managed(command) for command in (*QUICK, *LONGER)}
+    reasons = {command: reason(command) for command in commands() - run}
+    assert run <= commands(), "no page shows what is run"
+    assert [shlex.join(command) for command, found in reasons.items() if found is None] == []
+    assert set(reasons.values()) == set(ONLY_PARSED), "a reason that no command needs any more"
+
+
+def run_all(lines: Sequence[str]) -> None:
+    for line in lines:
+        finish(sys.executable, "manage.py", *shlex.split(line))
+
+
 def test_the_quick_commands_run(redis: Redis) -> None:
-    call_command("sample")
-    managed = sorted(words[2:] for words in commands() if words[1:2] == ("manage.py",) and words[2] in RUN)
-    assert {name for name, *_ in managed} == RUN
-    for name, *rest in managed:
-        call_command(name, *rest)
+    """They use the database of the shop on the servers of the tests, which no other test does."""
+    run_all(QUICK)
+
+
+def test_a_command_that_fails_is_found(redis: Redis) -> None:
+    with pytest.raises(AssertionError, match="no-such-rung"):
+        run_all(["replay no-such-rung"])
+
+
+@pytest.mark.slow
+def test_the_longer_commands_run(redis: Redis) -> None:
+    run_all(("migrate", *LONGER))
