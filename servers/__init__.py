@@ -1,4 +1,4 @@
-"""Run a real Postgres and Valkey from PyPI wheels, as child processes in a private run folder."""
+"""Run real servers as child processes in a private run folder: Postgres, Valkey, etcd and ZooKeeper."""
 
 from servers.errors import ServerError
 from servers.folder import RunFolder

@@ -1,4 +1,7 @@
-"""Run the supervisor: `python -m servers FOLDER [postgres] [valkey]`. `manage.py servers start` calls it."""
+"""Run the supervisor: `python -m servers FOLDER [postgres] [valkey] [etcd] [zookeeper]`.
+
+`manage.py servers start` calls it.
+"""
 
 import sys
 from pathlib import Path

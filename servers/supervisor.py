@@ -11,10 +11,11 @@ from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
+from servers.cluster import Member, ports_file
 from servers.errors import ServerError
 from servers.folder import CHECKOUT, RunFolder
 from servers.postgres import Postgres
-from servers.servers import STATUS, Servers
+from servers.servers import CLUSTERS, SHOPS, STATUS, Servers
 from servers.status import Status
 from servers.valkey import Valkey
 
@@ -26,7 +27,7 @@ FIRST_PAUSE = 1.0  # seconds from a restart to the next one, doubled while the s
 LONGEST_PAUSE = 30.0  # also how long a server must have run for its next restart to count as the first
 
 
-def start(folder: RunFolder, *, runs: Sequence[str] = tuple(STATUS)) -> bool:
+def start(folder: RunFolder, *, runs: Sequence[str] = SHOPS) -> bool:
     """Start a supervisor and return once its servers answer; return False when a live process runs them already.
 
     Raises:
@@ -75,6 +76,9 @@ def stop(folder: RunFolder, *, delete: bool = False) -> bool:
         try:
             ran |= Postgres(folder.postgres).end_orphans()
             ran |= Valkey(folder.valkey).end_orphans()
+            for name, cluster in CLUSTERS.items():
+                if ports_file(folder.path, name).exists():
+                    ran |= cluster(folder).end_orphans()
         finally:
             folder.ownership.release()
     if delete:
@@ -82,7 +86,7 @@ def stop(folder: RunFolder, *, delete: bool = False) -> bool:
     return ran
 
 
-def status(folder: RunFolder, *, runs: Sequence[str] = tuple(STATUS)) -> list[Status]:
+def status(folder: RunFolder, *, runs: Sequence[str] = SHOPS) -> list[Status]:
     """Query the servers."""
     return [STATUS[name](folder) for name in runs]
 
@@ -100,7 +104,8 @@ def supervise(path: Path, runs: Sequence[str]) -> None:
         if not servers.owned:
             return
         _redirect_output(path / "supervisor.log")
-        restarts = [Restarts(server) for server in (servers.postgres, servers.valkey) if server is not None]
+        members = [member for cluster in servers.clusters for member in cluster.members]
+        restarts = [Restarts(server) for server in (servers.postgres, servers.valkey, *members) if server is not None]
         while True:
             time.sleep(CHECK_INTERVAL)
             for each in restarts:
@@ -114,7 +119,7 @@ class Restarts:
     looked after meanwhile. A server that recovers its data for a long time is alive, so it is left alone.
     """
 
-    def __init__(self, server: Postgres | Valkey) -> None:
+    def __init__(self, server: Postgres | Valkey | Member) -> None:
         self.server = server
         self.pause = 0.0
         """Seconds from the last attempt to the next one."""

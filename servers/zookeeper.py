@@ -1,4 +1,7 @@
-"""A ZooKeeper child process from Debian's package. It confirms a write once the write is on disk."""
+"""ZooKeeper from Debian's package: one server, or an ensemble of three.
+
+A write is confirmed once a majority has it on disk.
+"""
 
 import os
 import shutil
@@ -6,8 +9,10 @@ import signal
 import socket
 from pathlib import Path
 
+from servers.cluster import Cluster, ports_of
 from servers.errors import ServerError
-from servers.folder import private_subfolder, unprivileged_user
+from servers.folder import give_to, private_subfolder, unprivileged_user
+from servers.network import HOST, Network
 from servers.orphans import end_orphans
 from servers.process import Child
 from servers.status import Status
@@ -32,6 +37,10 @@ SETTINGS = {
     "admin.enableServer": "false",
     "4lw.commands.whitelist": "*",
 }
+SETTINGS_OF_A_MEMBER = {
+    "initLimit": "50",  # ticks until a follower has copied the leader's data
+    "syncLimit": "5",  # ticks of silence after which a follower or leader is given up
+}
 STATUS_TIMEOUT = 5.0  # seconds
 STARTUP_STATUS_TIMEOUT = 0.1  # seconds; a starting server may accept a query and never answer, so retry soon
 
@@ -45,14 +54,20 @@ class ZooKeeper:
     Args:
         folder: the folder of this server, directly inside the run folder.
         extra: additional settings, as in zoo.cfg; they override the defaults.
+        port: the port for clients; a free one if None.
+        number: the number of a member of an ensemble; None: this server is alone.
     """
 
-    def __init__(self, folder: Path, *, extra: dict[str, str] | None = None) -> None:
+    def __init__(
+        self, folder: Path, *, extra: dict[str, str] | None = None, port: int | None = None, number: int | None = None
+    ) -> None:
         self.folder = folder
-        self.port = _free_port()
+        self.port = port or _free_port()
+        self.number = number
         self.hosts = f"127.0.0.1:{self.port}"
         self.config = folder / "zoo.cfg"
-        self.settings = SETTINGS | {"dataDir": str(folder / "data"), "clientPort": str(self.port)} | (extra or {})
+        self._data = folder / "data"
+        self.settings = SETTINGS | {"dataDir": str(self._data), "clientPort": str(self.port)} | (extra or {})
         self.child = Child(
             "zookeeper",
             [
@@ -86,10 +101,15 @@ class ZooKeeper:
         self.config.write_text("".join(f"{name}={value}\n" for name, value in self.settings.items()))
         self.config.chmod(0o644)  # readable for the servers' user; no other user can enter the folder
         self.end_orphans()
+        if self.number is not None and not self._data.exists():
+            self._data.mkdir()
+            (self._data / "myid").write_text(str(self.number))
+            if (user := unprivileged_user()) is not None:
+                give_to(user, self._data)
         self.child.start()
 
     def wait(self) -> None:
-        """Return once the server has loaded its data and answers."""
+        """Return once the server has loaded its data and answers. A member of an ensemble needs a leader for that."""
         try:
             self.child.wait_until(lambda: status(self.hosts, STARTUP_STATUS_TIMEOUT).up, 60.0)
         except BaseException:
@@ -104,12 +124,45 @@ class ZooKeeper:
         """Kill the server, as a crash would."""
         self.child.kill()
 
+    def lose_disk(self) -> None:
+        """Delete the data of the killed server. A member of an ensemble copies the leader's at its next start."""
+        shutil.rmtree(self._data)
+
     def end_orphans(self) -> bool:
         """End processes that an earlier run left behind; return whether there were any."""
         return end_orphans(self._is_ours, self.folder, signal.SIGTERM)
 
+    def status(self) -> Status:
+        """Query the server."""
+        return status(self.hosts)
+
+    def leads(self) -> bool:
+        """Return whether the server takes itself for the leader of an ensemble."""
+        return "\nMode: leader\n" in ask(self.hosts, "srvr", STARTUP_STATUS_TIMEOUT)
+
     def _is_ours(self, command: list[str]) -> bool:
         return Path(command[0]).name == "java" and str(self.config) in command
+
+
+def cluster(run_folder: Path, *, cuttable: bool = False) -> Cluster[ZooKeeper]:
+    """Return the ensemble of a run folder, which is not started yet.
+
+    Args:
+        cuttable: whether the network between the members can be cut. If so, they need this process to reach each other.
+    """
+    ports = ports_of(run_folder, "zookeeper", each=3)
+    network = Network([peers for _, *peers in ports]) if cuttable else None
+    extra = SETTINGS_OF_A_MEMBER | {
+        f"server.{number}": f"{HOST}:{quorum}:{election}" for number, (_, quorum, election) in enumerate(ports, 1)
+    }
+    members = []
+    for number, (port, *_) in enumerate(ports, 1):
+        member = ZooKeeper(run_folder / f"zookeeper-{number}", extra=extra, port=port, number=number)
+        if network is not None:
+            proxy = (f"-DsocksProxyHost={HOST}", f"-DsocksProxyPort={network.proxies[number - 1]}")
+            member.child.args[1:1] = [*proxy, "-DsocksNonProxyHosts="]  # the default leaves out the loopback interface
+        members.append(member)
+    return Cluster(members, network)
 
 
 def available() -> bool:

@@ -8,6 +8,7 @@ from urllib.parse import urlsplit, urlunsplit
 from django.conf import settings
 
 from servers import RunFolder, ServerError, supervisor, valkey
+from servers.servers import CLUSTERS
 from servers.status import Status
 from shop import limits
 from shop.look import look
@@ -26,17 +27,24 @@ def ours() -> list[str]:
     return [name for name, setting in given().items() if not setting]
 
 
+def clusters(folder: RunFolder) -> list[str]:
+    """Return the clusters that run in a folder."""
+    owner = folder.ownership.owner()
+    return [name for name in CLUSTERS if owner is not None and name in owner.runs]
+
+
 def statuses(folder: RunFolder) -> list[Status]:
-    """Return the states of Postgres and Valkey."""
+    """Return the states of Postgres and Valkey, and of the clusters that run."""
     own = {server.name: server for server in supervisor.status(folder, runs=ours())}
-    return [own.get("postgres") or _given_postgres(), own.get("valkey") or _given_valkey()]
+    optional = supervisor.status(folder, runs=clusters(folder))
+    return [own.get("postgres") or _given_postgres(), own.get("valkey") or _given_valkey(), *optional]
 
 
 def line_of(server: Status) -> str:
     """Return a line that describes a server."""
     state = f"up, version {server.version}, process {server.pid or 'unknown'}" if server.up else "down"
-    setting = given()[server.name]
-    return f"{server.name:8}  {state}  {server.address}  ({f'given by {setting}' if setting else 'our own'})"
+    setting = given().get(server.name)
+    return f"{server.name:9}  {state}  {server.address}  ({f'given by {setting}' if setting else 'our own'})"
 
 
 def require_answers(found: Sequence[Status]) -> None:

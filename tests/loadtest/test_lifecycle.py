@@ -95,7 +95,7 @@ def test_the_demo_shows_its_table_and_serves_until_ctrl_c(environment: dict[str,
     assert {row[0]: row[-1] for row in table} == dict.fromkeys(flawed, "BROKEN") | dict.fromkeys(sound, "conserved")
     assert all(row[1] == "100" and row[3] == "0" for row in table if row[-1] == "conserved")
     output = "".join(lines)
-    for part in ("postgres  up, version 18", f"http://127.0.0.1:{port}/admin/", "password", "tables of the lab"):
+    for part in ("postgres   up, version 18", f"http://127.0.0.1:{port}/admin/", "password", "tables of the lab"):
         assert part in output
     assert demo.returncode == 0
     wait_for(lambda: commands_in(own_folder) == "", timeout=30)

@@ -1,4 +1,4 @@
-"""`manage.py servers start|stop|status`: the project's own Postgres and Valkey."""
+"""`manage.py servers start|stop|status`: the project's own Postgres and Valkey, and clusters for locks."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from servers import RunFolder, ServerError, supervisor
+from servers.servers import CLUSTERS
 from servers.status import Status
 from shop.runtime.servers import line_of, ours, require_answers, statuses
 
@@ -22,17 +23,26 @@ class Command(BaseCommand):
 
     def add_arguments(self, parser: CommandParser) -> None:
         verbs = parser.add_subparsers(dest="verb", required=True)
-        verbs.add_parser("start", help="start them and wait until they answer")
+        start = verbs.add_parser("start", help="start them and wait until they answer")
+        start.add_argument(
+            "also",
+            nargs="*",
+            choices=[*CLUSTERS, []],
+            metavar="CLUSTER",
+            help="also a cluster of three: etcd, zookeeper",
+        )
         stop = verbs.add_parser("stop", help="stop them and wait until they have ended")
         stop.add_argument("--delete", action="store_true", help="also delete the run folder with all its data")
         status = verbs.add_parser("status", help="show them; exit status 1 unless both answer")
         status.add_argument("--json", action="store_true", dest="as_json", help="print one JSON object")
 
-    def handle(self, *, verb: str, delete: bool = False, as_json: bool = False, **options: Any) -> None:
+    def handle(
+        self, *, verb: str, also: Sequence[str] = (), delete: bool = False, as_json: bool = False, **options: Any
+    ) -> None:
         folder = RunFolder.default()
         try:
             if verb == "start":
-                self._start(folder)
+                self._start(folder, also)
             elif verb == "stop":
                 self._stop(folder, delete=delete)
             else:
@@ -40,8 +50,8 @@ class Command(BaseCommand):
         except ServerError as error:
             raise CommandError(str(error)) from error
 
-    def _start(self, folder: RunFolder) -> None:
-        if not (own := ours()):
+    def _start(self, folder: RunFolder, also: Sequence[str]) -> None:
+        if not (own := [*ours(), *also]):
             self.stdout.write("Nothing to start: DATABASE_URL and REDIS_URL name both servers.")
         elif supervisor.start(folder, runs=own):
             self.stdout.write(f"Started {' and '.join(own)} in {folder.path}.")
