@@ -1,0 +1,116 @@
+"""A cluster of three for the tests of locks: recipes for clients of some of its members, and members that are lost."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from locking import Lease, Lock, LockUnavailable
+from servers import RunFolder, etcd, zookeeper
+from servers.cluster import Cluster
+from tests.locking.etcd_support import EtcdRecipe, client_of
+from tests.locking.zookeeper_support import ZooKeeperRecipe, clients
+from tests.waiting import wait_for
+
+
+@dataclass(frozen=True)
+class Quorum:
+    """Three servers of one kind.
+
+    Args:
+        cluster: the servers.
+        folder: where the recipes store their counter cells.
+    """
+
+    cluster: Cluster[Any]
+    folder: Path
+
+    @property
+    def is_etcd(self) -> bool:
+        return isinstance(self.cluster.members[0], etcd.Etcd)
+
+    def followers(self) -> list[Any]:
+        leader = self.cluster.leader()
+        return [member for member in self.cluster.members if member is not leader]
+
+    def recipe(self, *members: Any, own: int = 0) -> EtcdRecipe | ZooKeeperRecipe:
+        """Return a recipe for clients of these members. A client of etcd has one address: it uses the first member."""
+        if self.is_etcd:
+            return EtcdRecipe(members[0].host, members[0].port, self.folder, own)
+        return ZooKeeperRecipe(",".join(member.hosts for member in members), self.folder, own)
+
+    def replace_disk(self, member: Any) -> None:
+        """Kill a member, delete its data, and let it join again as the manual of its server says."""
+        member.kill()
+        member.lose_disk()
+        if self.is_etcd:
+            leader = self.cluster.leader()
+            found = etcd.ask(leader.url, "cluster/member/list")["members"]
+            number = member.folder.name.rpartition("-")[2]
+            (old,) = [one for one in found if one["name"] == number]
+            # etcd changes its members only while it has been healthy for some seconds, and says so until then.
+            wait_for(lambda: "error" not in etcd.ask(leader.url, "cluster/member/remove", ID=old["ID"]))
+            wait_for(lambda: "error" not in etcd.ask(leader.url, "cluster/member/add", peerURLs=old["peerURLs"]))
+            others = [one for one in self.cluster.members if one is not member]
+            wait_for(lambda: all(len(etcd.ask(one.url, "cluster/member/list")["members"]) == 3 for one in others))
+            member.child.args.append("--initial-cluster-state=existing")
+        member.launch()
+        member.wait()
+
+
+@contextmanager
+def running_quorum(kind: str, folder: Path) -> Iterator[Quorum]:
+    """Run a cluster whose network can be cut.
+
+    Args:
+        kind: "etcd" or "zookeeper".
+    """
+    if kind == "zookeeper" and not zookeeper.available():
+        pytest.skip(zookeeper.INSTALL)
+    outer = Path(tempfile.mkdtemp(prefix="lu-"))
+    outer.chmod(0o755)
+    run = RunFolder(outer / "run")
+    run.create()
+    cluster: Cluster[Any] = {"etcd": etcd.cluster, "zookeeper": zookeeper.cluster}[kind](run.path, cuttable=True)
+    try:
+        cluster.start()
+        yield Quorum(cluster, folder)
+    finally:
+        for member in cluster.members:
+            member.kill()
+        clients.close()
+        client_of.cache_clear()
+        cluster.stop()
+        shutil.rmtree(outer, ignore_errors=True)
+
+
+def granted(lock: Lock) -> Lease:
+    """Ask for the lock until it is granted. Ask again while its servers elect a leader."""
+
+    def ask() -> Lease | None:
+        try:
+            return lock.acquire(timeout=1.0)
+        except LockUnavailable:
+            return None
+
+    return wait_for(ask, "the lock to be granted")
+
+
+def renewed(lease: Lease) -> bool:
+    """Wait until the lease has been renewed. Return False if it is lost instead."""
+    left = lease.remaining()
+
+    def longer() -> bool:
+        nonlocal left
+        before, left = left, lease.remaining()
+        return left > before
+
+    wait_for(lambda: lease.lost or longer(), "the lease to be renewed")
+    return not lease.lost
