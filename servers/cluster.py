@@ -94,10 +94,19 @@ class Cluster(Generic[AnyMember]):
             raise ServerError("This cluster was made without a network that can be cut.")
         self.network.isolate(self.members.index(member))
 
-    def heal(self) -> None:
-        """Start the members that were killed, and let all reach each other again. Return once all are a majority."""
+    @property
+    def isolated(self) -> list[AnyMember]:
+        """The members that are cut off."""
+        return [] if self.network is None else [self.members[number] for number in self.network.isolated]
+
+    def reconnect(self) -> None:
+        """Let all members reach each other again."""
         if self.network is not None:
             self.network.heal()
+
+    def heal(self) -> None:
+        """Let all members reach each other, and start those that were killed. Return once all are one majority."""
+        self.reconnect()
         for member in self.members:
             if not member.child.alive:
                 member.launch()

@@ -29,7 +29,8 @@ class Network:
         self._isolated: frozenset[int] = frozenset()
         self._links: set[_Link] = set()
         self._loop = asyncio.new_event_loop()
-        threading.Thread(target=self._loop.run_forever, name="network", daemon=True).start()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="network", daemon=True)
+        self._thread.start()
         listeners = [socket.create_server((HOST, 0)) for _ in ports]
         self.proxies: list[int] = [listener.getsockname()[1] for listener in listeners]
         """The port of the proxy of each member."""
@@ -43,14 +44,21 @@ class Network:
         """
         self._run(self._set_isolated(self._isolated | {member}))
 
+    @property
+    def isolated(self) -> frozenset[int]:
+        """The members that are cut off."""
+        return self._isolated
+
     def heal(self) -> None:
         """Let all members reach each other again, over new connections."""
         self._run(self._set_isolated(frozenset()))
 
     def close(self) -> None:
-        """End all connections."""
-        self._run(self._end())
-        self._loop.call_soon_threadsafe(self._loop.stop)
+        """End all connections. Safe to call more than once."""
+        if self._thread.is_alive():
+            self._run(self._end())
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
 
     def _run(self, job: Coroutine[Any, Any, None]) -> None:
         done: Future[None] = asyncio.run_coroutine_threadsafe(job, self._loop)
@@ -66,7 +74,8 @@ class Network:
         self, member: int
     ) -> Callable[[asyncio.StreamReader, asyncio.StreamWriter], Coroutine[Any, Any, None]]:
         async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            with suppress(OSError, asyncio.IncompleteReadError):
+            # Cancelled when the network is closed: asyncio would log that as an error.
+            with suppress(OSError, asyncio.IncompleteReadError, asyncio.CancelledError):
                 await self._connect(member, reader, writer)
             writer.transport.abort()
 
@@ -118,9 +127,10 @@ class Network:
     async def _end(self) -> None:
         for server in self._servers:
             server.close()
-        for link in list(self._links):
-            link.whole.set()
-            link.abort()
+        tasks = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 class _Link:

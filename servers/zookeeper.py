@@ -37,8 +37,12 @@ SETTINGS = {
     "admin.enableServer": "false",
     "4lw.commands.whitelist": "*",
 }
+# Milliseconds until a write is confirmed. A follower of ZooKeeper 3.8.0 that lags behind may confirm what it has missed
+# before the new leader counts it as a follower, and the election fails after `initLimit`, possibly again and again.
+# Source: https://issues.apache.org/jira/browse/ZOOKEEPER-4685
+FLUSH_DELAY = "-Dzookeeper.flushDelay=30"
 SETTINGS_OF_A_MEMBER = {
-    "initLimit": "50",  # ticks until a follower has copied the leader's data
+    "initLimit": "25",  # ticks until a follower has copied the leader's data
     "syncLimit": "5",  # ticks of silence after which a follower or leader is given up
 }
 STATUS_TIMEOUT = 5.0  # seconds
@@ -158,6 +162,7 @@ def cluster(run_folder: Path, *, cuttable: bool = False) -> Cluster[ZooKeeper]:
     members = []
     for number, (port, *_) in enumerate(ports, 1):
         member = ZooKeeper(run_folder / f"zookeeper-{number}", extra=extra, port=port, number=number)
+        member.child.args[1:1] = [FLUSH_DELAY]
         if network is not None:
             proxy = (f"-DsocksProxyHost={HOST}", f"-DsocksProxyPort={network.proxies[number - 1]}")
             member.child.args[1:1] = [*proxy, "-DsocksNonProxyHosts="]  # the default leaves out the loopback interface

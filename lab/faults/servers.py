@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from lab.explorer.history import History
 from lab.explorer.terms import Fault
-from lab.faults.leases import LeaseFaults
+from lab.faults.leases import EtcdFaults, LeaseFaults, LineFaults
 from lab.sandbox.clusters import Cluster
 from lab.sandbox.sandbox import Sandbox
 
@@ -36,6 +36,14 @@ class ClusterFaults(LeaseFaults):
             self.cluster.strike(fault)
         else:
             super().inject(fault, actor)
+
+
+class ZooKeeperQuorumFaults(ClusterFaults, LineFaults):
+    """Faults of locks on ZooKeeper, and one fault of a server."""
+
+
+class EtcdQuorumFaults(ClusterFaults, EtcdFaults):
+    """Faults of locks on etcd, and one fault of a server."""
 
 
 class RestartFaults(LeaseFaults):

@@ -97,6 +97,8 @@ RENEWED: tuple[Fault, ...] = ("late release", "tick", "expiry", "crash")
 FENCED: tuple[Fault, ...] = (*RENEWED, "pause", "clock jump")
 BY_MAJORITY: tuple[Fault, ...] = (*RENEWED, "restart", "failover")
 """Faults that independent nodes with durable grants survive. One node may be lost; no replica replaces it."""
+BY_ELECTION: tuple[Fault, ...] = (*RENEWED, "failover")
+"""Faults that servers survive of which a majority elects a leader that knows every confirmed write."""
 AROUND_A_GUARDED_WRITE: tuple[Fault, ...] = ("tick", "pause", "crash")
 """Faults that a lock in Redis survives if the write has its own guard."""
 IN_POSTGRES: tuple[Fault, ...] = ("crash",)
@@ -112,6 +114,8 @@ _SOUND_LOCKS: dict[str, tuple[str, tuple[Fault, ...], str]] = {
     "zookeeper": ("ZooKeeper", RENEWED, "000, 002"),
     "kazoo-recipe": ("Curator's recipe in kazoo", ("late release", "expiry", "crash"), "002"),
     "etcd": ("etcd", RENEWED, "002"),
+    "zookeeper-quorum": ("ZooKeeper, three servers", BY_ELECTION, "000, 002"),
+    "etcd-quorum": ("etcd, three servers", BY_ELECTION, "002"),
     "lock-table-for-update": ("Lock table, SELECT … FOR UPDATE", IN_POSTGRES, "002"),
     "lock-table-insert": (
         "Lock table, unique insert with owner and expiry",
@@ -171,6 +175,8 @@ _ORDER_OF_LOCKS = (
     "zookeeper",
     "kazoo-recipe",
     "etcd",
+    "zookeeper-quorum",
+    "etcd-quorum",
     "for-update-without-the-row",
     "lock-table-for-update",
     "insert-without-owner-and-expiry",

@@ -10,12 +10,16 @@ from typing import Any, cast
 from etcd3gw import Etcd3Client
 
 from lab.explorer.actor import Actor, become, current_actor, stop_before
+from lab.explorer.history import History
 from lab.explorer.terms import Job, PendingStep
+from lab.ladder.catalogue import LadderEntry
 from lab.sandbox import hooks
 from lab.sandbox.clock import TTL
+from lab.sandbox.quorums import Quorum, RunningServer
+from lab.sandbox.sandbox import Sandbox
 from lab.sandbox.stand_ins import StandIns
 from lab.workloads.counter import sell
-from lab.workloads.line import LINE, RESPONSE_TIMEOUT, LineWorkload, RunningServer
+from lab.workloads.line import LINE, RESPONSE_TIMEOUT, LineWorkload
 from locking import LockUnavailable
 from locking.etcd import EtcdLock, lock, renewal
 from locking.etcd.gateway import EtcdGateway, lease_number
@@ -27,13 +31,18 @@ class EtcdWorkload(LineWorkload):
     """Each client stops before each request."""
 
     def prepare(self) -> Mapping[str, Job]:
-        server = self.sandbox.resource("etcd", lambda: RunningServer(Etcd)).server
+        server = self.server()
         self.client = Etcd3Client(server.host, server.port)
         _granted.clear()
         IN_THE_MODULE.enter(self)
         jobs = super().prepare()
         self.sandbox.leases = self.leases = EtcdLeases(self.client, self.lock, self.sandbox.clock)
         return jobs
+
+    def server(self) -> Etcd:
+        """Return the server that the clients use."""
+        server: Etcd = self.sandbox.resource("etcd", lambda: RunningServer(lambda run: Etcd(run / "etcd"))).server
+        return server
 
     def clean_up(self) -> None:
         self.sandbox.leases = None
@@ -46,6 +55,29 @@ class EtcdWorkload(LineWorkload):
 
     def end_session(self, name: str) -> None:
         self.leases.revoke_of(cast("Actor", current_actor()))
+
+
+class EtcdQuorumWorkload(EtcdWorkload):
+    """The same clients, on three servers. A client has the address of one: here of a follower, which is not lost.
+
+    Args:
+        cluster: the servers.
+    """
+
+    def __init__(
+        self, entry: LadderEntry, sandbox: Sandbox, names: Sequence[str], history: History, cluster: Quorum
+    ) -> None:
+        super().__init__(entry, sandbox, names, history)
+        self.cluster = cluster
+
+    def clean_up(self) -> None:
+        self.cluster.end()
+        super().clean_up()
+
+    def server(self) -> Etcd:
+        self.cluster.begin()
+        server: Etcd = self.cluster.up_to_date
+        return server
 
 
 @dataclass

@@ -5,21 +5,14 @@ The session of a client ends at once when it crashes; on real servers it would t
 
 from __future__ import annotations
 
-import atexit
-import shutil
-import tempfile
 from abc import abstractmethod
 from collections.abc import Mapping
 from itertools import count
-from pathlib import Path
 from typing import Any, cast
 
 from lab.explorer.actor import Actor, current_actor
 from lab.explorer.terms import Job
 from lab.workloads.lock import LockWorkload
-from servers.etcd import Etcd
-from servers.folder import RunFolder
-from servers.zookeeper import ZooKeeper
 
 RESPONSE_TIMEOUT = 10.0
 """Seconds within which a server must do what usually takes milliseconds."""
@@ -57,26 +50,3 @@ class LineWorkload(LockWorkload):
     @abstractmethod
     def end_session(self, name: str) -> None:
         """End the session of a client that has crashed. Called in its thread."""
-
-
-class RunningServer:
-    """A server in a folder of its own, until it is closed.
-
-    Args:
-        kind: the kind of server.
-    """
-
-    def __init__(self, kind: type[ZooKeeper] | type[Etcd]) -> None:
-        self._outer = Path(tempfile.mkdtemp(prefix="lu-lab-"))
-        self._outer.chmod(0o755)
-        folder = RunFolder(self._outer / "run")
-        folder.create()
-        self.server: Any = kind(folder.path / kind.__name__.lower())
-        self.server.start()
-        atexit.register(self.close)
-
-    def close(self) -> None:
-        """Stop the server and delete its data."""
-        atexit.unregister(self.close)
-        self.server.stop()
-        shutil.rmtree(self._outer, ignore_errors=True)

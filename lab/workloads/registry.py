@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 from lab.checkers.base import Checker
@@ -11,12 +13,13 @@ from lab.checkers.stock import StockChecker
 from lab.explorer.history import ChainHistory, History
 from lab.explorer.terms import Fault
 from lab.faults.leases import ClockJumpFaults, EtcdFaults, LeaseFaults, LineFaults
-from lab.faults.servers import ClusterFaults, RestartFaults
+from lab.faults.servers import ClusterFaults, EtcdQuorumFaults, RestartFaults, ZooKeeperQuorumFaults
 from lab.ladder.catalogue import LadderEntry
 from lab.sandbox.clusters import RedlockNodes, ReplicatedPrimary
+from lab.sandbox.quorums import Quorum
 from lab.sandbox.sandbox import Sandbox
 from lab.workloads.base import NAMES
-from lab.workloads.etcd import EtcdWorkload
+from lab.workloads.etcd import EtcdQuorumWorkload, EtcdWorkload
 from lab.workloads.experiment import Experiment
 from lab.workloads.lock import (
     FenceWorkload,
@@ -34,7 +37,8 @@ from lab.workloads.process import MachinesWorkload, MemoryWorkload, ProcessWorkl
 from lab.workloads.redlock import MINORITY, PrimaryWorkload, RedisLockOnPrimaryWorkload, RedlockWorkload
 from lab.workloads.sellers import OneSegmentSeller, QueueSeller, RungSeller, Seller, StrategySeller
 from lab.workloads.stock import LAST_UNIT, WORKER, Demand, QueueWorkload, StockWorkload
-from lab.workloads.zookeeper import ZooKeeperWorkload
+from lab.workloads.zookeeper import ZooKeeperQuorumWorkload, ZooKeeperWorkload
+from servers import cluster, etcd, zookeeper
 
 Builder = Callable[[LadderEntry, Sandbox, Sequence[str]], Experiment]
 """Puts together the experiment of a rung, in a sandbox, for clients of these names."""
@@ -86,6 +90,22 @@ def _redlock(**options: Any) -> Builder:
             RedlockWorkload(entry, sandbox, names, history, cluster),
             ClusterFaults(sandbox, history, cluster),
             QuorumChecker(sandbox, history),
+        )
+
+    return build
+
+
+def _quorum(
+    workload: type[ZooKeeperQuorumWorkload] | type[EtcdQuorumWorkload],
+    faults: type[ClusterFaults],
+    servers: Callable[[Path], cluster.Cluster[Any]],
+) -> Builder:
+    def build(entry: LadderEntry, sandbox: Sandbox, names: Sequence[str]) -> Experiment:
+        history, quorum = History(), Quorum(sandbox, entry.slug, servers)
+        return Experiment(
+            workload(entry, sandbox, names, history, quorum),
+            faults(sandbox, history, quorum),
+            CounterChecker(sandbox, history),
         )
 
     return build
@@ -169,6 +189,10 @@ BUILDERS: dict[str, Builder] = {
     "zookeeper": lock_experiment(ZooKeeperWorkload, faults=LineFaults),
     "kazoo-recipe": lock_experiment(ZooKeeperWorkload, faults=LineFaults),
     "etcd": lock_experiment(EtcdWorkload, faults=EtcdFaults),
+    "zookeeper-quorum": _quorum(
+        ZooKeeperQuorumWorkload, ZooKeeperQuorumFaults, partial(zookeeper.cluster, cuttable=True)
+    ),
+    "etcd-quorum": _quorum(EtcdQuorumWorkload, EtcdQuorumFaults, partial(etcd.cluster, cuttable=True)),
     "for-update-without-the-row": lock_experiment(PostgresWorkload),
     "lock-table-for-update": lock_experiment(PostgresWorkload),
     "insert-without-owner-and-expiry": lock_experiment(PostgresWorkload),
@@ -219,6 +243,8 @@ ON_SERVERS = frozenset(
         "zookeeper",
         "kazoo-recipe",
         "etcd",
+        "zookeeper-quorum",
+        "etcd-quorum",
     }
 )
 """Rungs whose experiments need their own servers: only samples of their schedules run, and visitors cannot play."""

@@ -8,26 +8,33 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Mapping
+import time
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 from kazoo.client import KazooClient
-from kazoo.exceptions import SessionMovedError
+from kazoo.exceptions import ConnectionLoss, SessionMovedError
 from kazoo.handlers.threading import SequentialThreadingHandler
 from kazoo.recipe.lock import Lock as KazooRecipe
 
 from lab.checkers.counter import SOLD, STOCK
 from lab.explorer.actor import current_actor, stop_before
+from lab.explorer.history import History
 from lab.explorer.terms import Job, PendingStep
+from lab.ladder.catalogue import LadderEntry
 from lab.sandbox import hooks
 from lab.sandbox.clock import TTL
 from lab.sandbox.fleet import Missing
+from lab.sandbox.quorums import Quorum, RunningServer
+from lab.sandbox.sandbox import Sandbox
 from lab.workloads.counter import sell
-from lab.workloads.line import LINE, RESPONSE_TIMEOUT, LineWorkload, RunningServer
+from lab.workloads.line import LINE, RESPONSE_TIMEOUT, LineWorkload
 from locking.zookeeper.protocol import CreateContainer
 from servers import zookeeper
 from servers.zookeeper import ZooKeeper
 
+RETRY_DELAY = 0.02
+"""Seconds between two attempts to use a connection that was lost."""
 LONGEST_WAIT = 1e6
 """Seconds. A longer wait counts as infinite."""
 
@@ -38,11 +45,18 @@ class ZooKeeperWorkload(LineWorkload):
     def prepare(self) -> Mapping[str, Job]:
         if not zookeeper.available():
             raise Missing(f"ZooKeeper is not installed: {zookeeper.INSTALL}")
-        hosts = self.sandbox.resource("zookeeper", lambda: RunningServer(ZooKeeper)).server.hosts
-        self.sessions: _Sessions = self.sandbox.resource("sessions", lambda: _Sessions(hosts))
+        hosts = self.hosts()
+        self.sessions: _Sessions = self.sandbox.resource(f"sessions with {hosts}", lambda: _Sessions(hosts))
         for name in self.names:
             self.sessions.of(name)
         return super().prepare()
+
+    def hosts(self) -> str:
+        """Return the addresses of the servers."""
+        hosts: str = self.sandbox.resource(
+            "zookeeper", lambda: RunningServer(lambda run: ZooKeeper(run / "zookeeper"))
+        ).server.hosts
+        return hosts
 
     def line_up(self, name: str, client: Any) -> str:
         session = self.sessions.of(name)
@@ -54,6 +68,34 @@ class ZooKeeperWorkload(LineWorkload):
 
     def end_session(self, name: str) -> None:
         self.sessions.end(name)
+
+
+class ZooKeeperQuorumWorkload(ZooKeeperWorkload):
+    """The same clients, on three servers. A session whose server is lost goes on with another one.
+
+    Args:
+        cluster: the servers.
+    """
+
+    def __init__(
+        self, entry: LadderEntry, sandbox: Sandbox, names: Sequence[str], history: History, cluster: Quorum
+    ) -> None:
+        super().__init__(entry, sandbox, names, history)
+        self.cluster = cluster
+
+    def prepare(self) -> Mapping[str, Job]:
+        jobs = super().prepare()
+        self.sessions.reconnect()
+        self.cluster.after_failover = self.sessions.reconnect
+        return jobs
+
+    def clean_up(self) -> None:
+        self.cluster.end()
+        super().clean_up()
+
+    def hosts(self) -> str:
+        self.cluster.begin()
+        return ",".join(member.hosts for member in self.cluster.servers.members)
 
 
 class _Sessions:
@@ -73,6 +115,11 @@ class _Sessions:
         client = self._open.pop(name)
         client.stop()
         client.close()
+
+    def reconnect(self) -> None:
+        """Return once all sessions are connected to a server that works."""
+        for client in self._open.values():
+            client.reconnect()
 
     def close(self) -> None:
         for name in list(self._open):
@@ -95,6 +142,18 @@ class StoppingClient(KazooClient):  # type: ignore[misc, unused-ignore]
             return None
         stop_before(of_request(request))
         return super()._call(request, async_object)
+
+    def reconnect(self) -> None:
+        """Return once the session is connected to a server that works."""
+        until = time.monotonic() + RESPONSE_TIMEOUT
+        while True:
+            try:
+                self.catch_up()
+                return
+            except ConnectionLoss:
+                if time.monotonic() > until:
+                    raise
+                time.sleep(RETRY_DELAY)
 
     def catch_up(self) -> None:
         """Return when the session has received every event that the server has sent by now.

@@ -40,7 +40,8 @@ FLAWED = (
     "woken-means-mine",
     "watch-set-too-late",
 )
-SOUND = ("redlock", "zookeeper", "kazoo-recipe", "etcd")
+QUORUMS = ("zookeeper-quorum", "etcd-quorum")
+SOUND = ("redlock", "zookeeper", "kazoo-recipe", "etcd", *QUORUMS)
 ENOUGH = 300
 """Number of schedules of which one breaks a flawed rung."""
 SIZE = 50
@@ -51,7 +52,13 @@ SIZE = 50
 def installed(request: pytest.FixtureRequest) -> None:
     """Skip what this machine has no server for. In CI a missing server is a failure."""
     slug = request.node.callspec.params.get("slug") if hasattr(request.node, "callspec") else None
-    needs_zookeeper = slug in ("woken-means-mine", "watch-set-too-late", "zookeeper", "kazoo-recipe")
+    needs_zookeeper = slug in (
+        "woken-means-mine",
+        "watch-set-too-late",
+        "zookeeper",
+        "kazoo-recipe",
+        "zookeeper-quorum",
+    )
     if os.environ.get("CI"):
         return
     if needs_zookeeper and not zookeeper_server.available():
@@ -140,6 +147,26 @@ def test_a_random_witness_is_shortened(sandbox: Sandbox, slug: str) -> None:
         with suppress(Impossible):
             other = rehearse(entry, less, sandbox)
             assert other.broken != witness.invariant or cost(other) >= cost(again)
+
+
+@pytest.mark.parametrize("slug", ["one-primary-with-replicas", *QUORUMS])
+def test_the_failover_that_makes_a_second_holder_does_not_in_a_quorum(sandbox: Sandbox, slug: str) -> None:
+    """A holds the lock. The server that granted it is lost, and one of those left has not heard of the grant."""
+    schedule = ["A"]
+    while "A" not in (run := replay(slug, schedule, sandbox)).steps[-1].holders:
+        schedule.append("A")
+    schedule += ["failover"]
+    for _ in range(5):
+        run = replay(slug, schedule, sandbox, faults=("failover",))
+        schedule += ["B"] if run.broken is None and "B" in {choice.name for choice in run.choices} else []
+    run = replay(slug, schedule, sandbox, faults=("failover",))
+    if slug in QUORUMS:
+        assert run.steps[-1].holders == ("A",)
+        assert "B" not in {choice.name for choice in run.choices}
+        run = replay(slug, schedule, sandbox, faults=("failover",), to_the_end=True)
+        assert (run.broken, run.ledger) == (None, {"received": 10, "left": 8, "told yes": 2})
+    else:
+        assert run.broken == "one holder"
 
 
 def test_redlock_on_durable_nodes_survives_a_restart(sandbox: Sandbox) -> None:

@@ -37,6 +37,7 @@ def cluster(folder: RunFolder, request: pytest.FixtureRequest) -> Iterator[Clust
     for member in made.members:
         member.kill()
     made.stop()
+    made.stop()  # safe to call again
 
 
 def test_a_majority_goes_on_without_the_killed_leader(cluster: Cluster[Any]) -> None:

@@ -116,6 +116,8 @@ SOUND: dict[str, type] = {
     "zookeeper": ZooKeeperLock,
     "kazoo-recipe": KazooRecipe,
     "etcd": EtcdLock,
+    "zookeeper-quorum": ZooKeeperLock,
+    "etcd-quorum": EtcdLock,
     "lock-table-for-update": RowLock,
     "lock-table-insert": InsertLock,
     "postgres-advisory-lock": AdvisoryLock,

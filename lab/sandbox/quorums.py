@@ -1,0 +1,88 @@
+"""Three servers of etcd or ZooKeeper on which a lock runs, and the loss of their leader."""
+
+from __future__ import annotations
+
+import atexit
+import shutil
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from lab.explorer.terms import Fault
+from lab.sandbox.clusters import Cluster
+from lab.sandbox.sandbox import Sandbox
+from servers import cluster
+from servers.folder import RunFolder
+
+
+class RunningServer:
+    """A server or a cluster in a folder of its own, until it is closed.
+
+    Args:
+        make: makes the server, in a run folder.
+    """
+
+    def __init__(self, make: Callable[[Path], Any]) -> None:
+        self._outer = Path(tempfile.mkdtemp(prefix="lu-lab-"))
+        self._outer.chmod(0o755)
+        folder = RunFolder(self._outer / "run")
+        folder.create()
+        self.server = make(folder.path)
+        self.server.start()
+        atexit.register(self.close)
+
+    def close(self) -> None:
+        """Stop the server and delete its data."""
+        atexit.unregister(self.close)
+        self.server.stop()
+        shutil.rmtree(self._outer, ignore_errors=True)
+
+
+class Quorum(Cluster):
+    """A leader and two followers, one of which has not received the last writes when the leader is lost.
+
+    The servers go on from one run to the next. Only after a failover the killed one is started again.
+
+    Args:
+        name: the name of the servers in the sandbox.
+        make: makes the servers, in a run folder, with a network that can be cut.
+
+    Attributes:
+        after_failover: called once the new leader works.
+    """
+
+    def __init__(self, sandbox: Sandbox, name: str, make: Callable[[Path], cluster.Cluster[Any]]) -> None:
+        super().__init__(sandbox)
+        self._name = name
+        self._make = make
+        self.after_failover: Callable[[], object] = lambda: None
+
+    @property
+    def servers(self) -> cluster.Cluster[Any]:
+        """The servers."""
+        servers: cluster.Cluster[Any] = self.sandbox.resource(self._name, lambda: RunningServer(self._make)).server
+        return servers
+
+    @property
+    def up_to_date(self) -> Any:
+        """The follower that receives the writes of the leader."""
+        leader = self.servers.leader()
+        return next(each for each in self.servers.members if each is not leader and each not in self.servers.isolated)
+
+    def set_up(self) -> None:
+        if self.servers.isolated:
+            return
+        self.servers.heal()
+        leader = self.servers.leader()
+        late = next(each for each in self.servers.members if each is not leader)
+        self.servers.isolate(late)
+        late.child.wait_until(lambda: not late.status().up)
+
+    def strike(self, fault: Fault) -> None:
+        self.servers.leader().kill()
+        self.servers.reconnect()
+        for each in self.servers.members:
+            if each.child.alive:
+                each.wait()
+        self.after_failover()
