@@ -26,6 +26,7 @@ class GuideEntry:
         costs: cost of an uncontended acquire and release, and of holding and waiting.
         fails: when two clients may hold it, or none can get it.
         choose: when it is the right choice.
+        may_lose: how many of how many servers the tests stop, if it survives that.
     """
 
     lock: type[Lock]
@@ -34,6 +35,7 @@ class GuideEntry:
     costs: str
     fails: str
     choose: str
+    may_lose: str = ""
 
 
 ENTRIES: Sequence[GuideEntry] = (
@@ -110,6 +112,7 @@ lock = Redlock([Redis.from_url(url) for url in urls], "stock:sku-42", ttl=10.0)
         "fsync, failovers to replicas that are behind, clocks that jump. One such node is enough if only a bare "
         "majority had granted. There is no fence, so nothing refuses the writes of a paused holder.",
         "Losing one server must not stop the work, and doing the work twice occasionally is acceptable.",
+        may_lose="2 of 5",
     ),
     GuideEntry(
         ZooKeeperLock,
@@ -126,8 +129,8 @@ lock = ZooKeeperLock(client, "stock:sku-42")
         "session's pings.",
         "A holder whose session has ended without its knowledge keeps working until its lease is over: check the "
         "fence.",
-        "ZooKeeper is already in use. An ensemble keeps its grants when it loses a server (the tests here use one "
-        "server).",
+        "ZooKeeper is already in use, or neither the loss of a server nor a failover may grant the lock twice.",
+        may_lose="1 of 3",
     ),
     GuideEntry(
         EtcdLock,
@@ -141,8 +144,10 @@ lock = EtcdLock(Etcd3Client("localhost", 2379), "stock:sku-42", ttl=10)
         "Three requests, each a write to a quorum; a few milliseconds. A waiter keeps a watch open, and sends one "
         "keepalive per TTL to keep its place.",
         "As with ZooKeeper. The lease of a crashed holder lasts a quarter longer than the TTL, and at least a second "
-        "longer; so does the place of a waiter that a server restart has cut off. TTLs are whole seconds.",
-        "etcd is already in use. A cluster keeps its grants when it loses a member (the tests here use one member).",
+        "longer; so does the place of a waiter that a server restart has cut off. TTLs are whole seconds. A client has "
+        "one address: if that member is lost, its leases end, although the cluster goes on.",
+        "etcd is already in use, or neither the loss of a member nor a failover may grant the lock twice.",
+        may_lose="1 of 3",
     ),
     GuideEntry(
         AdvisoryLock,
@@ -229,17 +234,18 @@ def markdown() -> str:
     lines = [
         f"| | {' | '.join(heads)} |",
         f"|---|{'---|' * len(heads)}",
-        *(f"| {entry.lock.__name__} | {' | '.join(marks(entry.lock, names))} |" for entry in ENTRIES),
+        *(f"| {entry.lock.__name__} | {' | '.join(marks(entry, names))} |" for entry in ENTRIES),
     ]
     return INTRODUCTION + "\n".join(lines) + f"\n\n{meanings()}" + "".join(map(section, ENTRIES))
 
 
-def marks(lock: type[Lock], names: Sequence[str]) -> list[str]:
+def marks(entry: GuideEntry, names: Sequence[str]) -> list[str]:
     """Return the cells of a lock's row in the table."""
-    declared = getattr(lock, "capabilities", None)
+    declared = getattr(entry.lock, "capabilities", None)
     if declared is None:  # ReentrantLock: the capabilities of the wrapped lock, and one more
         return ["yes" if name == "reentrant" else "as wrapped" for name in names]
-    return ["yes" if getattr(declared, name) else "–" for name in names]
+    yes = {"survives_node_loss": f"without {entry.may_lose}"}
+    return [yes.get(name, "yes") if getattr(declared, name) else "–" for name in names]
 
 
 def meanings() -> str:

@@ -76,6 +76,7 @@ class EtcdLock(Lock):
         quiet_wait=True,
         forks=True,
         survives_holder_crash=True,
+        survives_node_loss=True,
         survives_restart=True,
     )
 

@@ -84,6 +84,7 @@ class ZooKeeperLock(Lock):
         renews=True,
         quiet_wait=True,
         survives_holder_crash=True,
+        survives_node_loss=True,
         survives_restart=True,
     )
 

@@ -8,16 +8,38 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
 from locking import Lease, Lock, LockUnavailable
 from servers import RunFolder, etcd, zookeeper
 from servers.cluster import Cluster
+from tests.locking import conformance as suite
 from tests.locking.etcd_support import EtcdRecipe, client_of
+from tests.locking.support import MakeLock
 from tests.locking.zookeeper_support import ZooKeeperRecipe, clients
 from tests.waiting import wait_for
+
+
+class OnThreeServers(suite.SurvivesNodeLossConformance):
+    """Runs the tests of a lost server on three servers, and loses the leader."""
+
+    KIND: ClassVar[str]
+    """Kind of the servers: "etcd" or "zookeeper"."""
+
+    @pytest.fixture
+    def on_several_servers(self, name: str, tmp_path: Path) -> Iterator[MakeLock]:
+        with running_quorum(self.KIND, tmp_path) as self.quorum:
+            recipe = self.quorum.recipe(*self.quorum.followers())
+            yield lambda **options: self.made(recipe, name, **options)
+
+    @contextmanager
+    def without_a_minority(self) -> Iterator[None]:
+        self.quorum.cluster.leader().kill()
+        self.quorum.cluster.leader()
+        clients.reconnect()
+        yield
 
 
 @dataclass(frozen=True)

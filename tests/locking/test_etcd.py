@@ -26,6 +26,7 @@ from tests.locking import actors
 from tests.locking import conformance as suite
 from tests.locking.conformance import LONG, fails
 from tests.locking.etcd_support import EtcdRecipe, EtcdTraces, Observer, client_of, running_etcd
+from tests.locking.quorum_support import OnThreeServers
 from tests.locking.reentrant_support import OfTheLockWithin, a_tenth
 from tests.locking.support import Patch, Pool, ReentrantRecipe, acquired, in_fork, paused, process
 from tests.waiting import PATIENCE, wait_for
@@ -95,7 +96,9 @@ class TestEtcdLock(
     suite.QuietWaitConformance,
     suite.RenewsConformance,
     suite.SurvivesHolderCrashConformance,
+    OnThreeServers,
 ):
+    KIND = "etcd"
     SHORT = SHORTEST
     OPTIONS = {"ttl": LONG}
     CRASH_OPTIONS = {"ttl": SHORTEST}

@@ -27,6 +27,7 @@ from tests.locking import actors
 from tests.locking import conformance as suite
 from tests.locking.conformance import LONG, fails
 from tests.locking.proxy import Proxy
+from tests.locking.quorum_support import OnThreeServers
 from tests.locking.reentrant_support import OfTheLockWithin, a_tenth
 from tests.locking.support import (
     Clock,
@@ -113,7 +114,9 @@ class TestZooKeeperLock(
     suite.QuietWaitConformance,
     suite.RenewsConformance,
     suite.SurvivesHolderCrashConformance,
+    OnThreeServers,
 ):
+    KIND = "zookeeper"
     SHORT = SHORTEST
     OPTIONS = {"ttl": LONG}
     CRASH_OPTIONS = {"ttl": SHORTEST}

@@ -15,11 +15,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import pytest
 from kazoo.client import KazooClient
+from kazoo.exceptions import ConnectionLoss
 from kazoo.protocol.serialization import Delete, int_struct
 
 from locking import Lock
 from locking.zookeeper import ZooKeeperLock
 from tests.locking.support import Address, FileCell, Patch, Recipe, clients_apart, stack_of
+from tests.waiting import wait_for
 
 if TYPE_CHECKING:
     from servers.zookeeper import ZooKeeper
@@ -79,6 +81,18 @@ class Clients:
                 self._made[key] = CountingClient(hosts, timeout=timeout)
                 self._made[key].start()
             return self._made[key]
+
+    def reconnect(self) -> None:
+        """Return once each client is connected to a server that works, after all servers have cut their connections."""
+        for client in list(self._made.values()):
+            wait_for(lambda client=client: self._answered(client))  # type: ignore[misc]
+
+    @staticmethod
+    def _answered(client: CountingClient) -> bool:
+        try:
+            return bool(client.exists("/"))
+        except ConnectionLoss:
+            return False
 
     def close(self, hosts: str | None = None, own: int | None = None) -> None:
         """Close all clients, or those of one server and number."""
