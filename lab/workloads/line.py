@@ -36,7 +36,8 @@ class LineWorkload(LockWorkload):
     def job(self, name: str) -> Job:
         def job() -> str:
             try:
-                return self.line_up(name, self.sandbox.connect_thread(name).redis)
+                client = self.sandbox.connect_thread(name).redis
+                return self.tried_again(lambda: self.line_up(name, client))
             finally:
                 if cast("Actor", current_actor()).crashed:
                     self.end_session(name)

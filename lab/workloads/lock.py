@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, cast
 
@@ -40,18 +40,22 @@ class LockWorkload(Workload):
         def job() -> str:
             client = self.sandbox.connect_thread(name).redis
             lock = self.make_lock(client)
-            attempts = 0
-            while True:
-                try:
-                    return self.work(name, client, lock)
-                except LockUnavailable:
-                    # Raised on entry only: the server has gone, or has answered after the TTL. The message says to
-                    # try again, and each fault may cause it once more.
-                    attempts += 1
-                    if attempts > 1 + self.history.faults:
-                        raise
+            return self.tried_again(lambda: self.work(name, client, lock))
 
         return job
+
+    def tried_again(self, work: Callable[[], str]) -> str:
+        """Run one client, and once more after each fault that made the lock unavailable. Return its answer."""
+        attempts = 0
+        while True:
+            try:
+                return work()
+            except LockUnavailable:
+                # Raised on entry only: the server has gone, or has answered after the TTL. The message says to try
+                # again, and each fault may cause it once more.
+                attempts += 1
+                if attempts > 1 + self.history.faults:
+                    raise
 
     def make_lock(self, client: Any) -> Lock:
         """Make the rung's own lock for one client."""
