@@ -10,7 +10,10 @@ ROOT = Path(__file__).resolve().parent.parent
 READ = (".py", ".md", ".lua", ".html", ".js", ".toml", ".yml", ".po")
 NOT_OURS = ("CODE_OF_CONDUCT.md", "lab/static/lab/htmx", "tests/lab/vendor/", "lab/claims/", "tests/test_words.py")
 PERSONS = re.compile(r"\b(?:he|his|him|himself)\b", re.IGNORECASE)
-OLD_NAMES = re.compile(r"\b(?:Draft|Tally|tend_sales|set_aside|end_leftovers|LAB_STAGES|replayed\(before)\b")
+OLD_NAMES = re.compile(
+    r"\b(?:Draft|Trial|[Tt]ally|Stage|keeper|leftovers|tend_sales|set_aside|end_leftovers|LAB_STAGES"
+    r"|LineWorkload|replayed\(before|night\.md|which\.py|keeping\.py)\b|--events\b"
+)
 
 
 def texts() -> dict[str, str]:

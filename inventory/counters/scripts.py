@@ -12,7 +12,7 @@ SHARED = "items_of"
 
 
 def script(name: str) -> str:
-    """Return the text of a script by the name of its file, after that of the shared script."""
+    """Return the text of a script by the name of its file. The text of the shared script comes before it."""
     return f"{_read(SHARED)}\n{_read(name)}"
 
 

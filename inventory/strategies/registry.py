@@ -259,7 +259,7 @@ def sales_with_queued_orders(skus: Collection[str]) -> set[int]:
 
 
 def risks(name: str) -> list[str]:
-    """Say why the orders that a strategy queues may be lost. Nothing can if it saves an order before it answers.
+    """Say why the orders that a strategy queues may be lost. Return nothing if it saves an order before it answers.
 
     Raises:
         RedisError: Redis did not answer.

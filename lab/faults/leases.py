@@ -89,7 +89,7 @@ class ClockJumpFaults(LeaseFaults):
             super().inject(fault, actor)
 
 
-class LineFaults(LeaseFaults):
+class LockServerFaults(LeaseFaults):
     """Faults of locks on ZooKeeper and etcd, which do not store their leases in Redis."""
 
     def offers(self, fault: Fault, actor: str = "") -> bool:
@@ -99,7 +99,7 @@ class LineFaults(LeaseFaults):
         return bool(self.history.inside) if fault == "expiry" else super().offers(fault, actor)
 
 
-class EtcdFaults(LineFaults):
+class EtcdFaults(LockServerFaults):
     """Faults of locks on etcd, which keeps a lease for a quarter longer than the lock's TTL."""
 
     ticks = 4

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from lab.explorer.history import History
 from lab.explorer.terms import Fault
-from lab.faults.leases import EtcdFaults, LeaseFaults, LineFaults
+from lab.faults.leases import EtcdFaults, LeaseFaults, LockServerFaults
 from lab.sandbox.clusters import Cluster
 from lab.sandbox.sandbox import Sandbox
 
@@ -38,7 +38,7 @@ class ClusterFaults(LeaseFaults):
             super().inject(fault, actor)
 
 
-class ZooKeeperQuorumFaults(ClusterFaults, LineFaults):
+class ZooKeeperQuorumFaults(ClusterFaults, LockServerFaults):
     """Faults of locks on ZooKeeper, and one fault of a server."""
 
 

@@ -32,7 +32,7 @@ class ActorConnections:
         self.redis = stepping_client(redis_url)
         self.database: hooks.StoppingDatabase | None = None
         self.terminated: list[int] = []
-        """The Postgres backends that were told to end, and may still be about to."""
+        """The Postgres backends that were told to end. Some may still be running."""
         self._settings = dict(database)
 
     def use_in_thread(self) -> None:

@@ -232,7 +232,7 @@ class Sandbox:
         return any(server.pttl(name) > 0 for server in (self.redis, *self.nodes.values()) for name in names)
 
     def fingerprint(self, names: Collection[str]) -> Sequence[Any]:
-        """Return a value that changes when an actor that looks at these keys again could see a difference."""
+        """Return a value that differs from an earlier one if an actor could see that these keys have changed."""
         if self.nodes:
             return [time.monotonic_ns()]  # unique each time: the change may be on another server
         return self._redis.fingerprint(names)

@@ -19,7 +19,7 @@ from lab.sandbox.quorums import Quorum, RunningServer
 from lab.sandbox.sandbox import Sandbox
 from lab.sandbox.stand_ins import StandIns
 from lab.workloads.counter import sell
-from lab.workloads.line import LINE, RESPONSE_TIMEOUT, LineWorkload
+from lab.workloads.lock_server import QUEUE, RESPONSE_TIMEOUT, LockServerWorkload
 from locking import LockUnavailable
 from locking.etcd import EtcdLock, lock, renewal
 from locking.etcd.gateway import EtcdGateway, lease_number
@@ -27,7 +27,7 @@ from locking.etcd.watch import DeletionWatch
 from servers.etcd import Etcd
 
 
-class EtcdWorkload(LineWorkload):
+class EtcdWorkload(LockServerWorkload):
     """Each client stops before each request."""
 
     def prepare(self) -> Mapping[str, Job]:
@@ -49,7 +49,7 @@ class EtcdWorkload(LineWorkload):
         IN_THE_MODULE.leave(self)
         super().clean_up()
 
-    def line_up(self, name: str, client: Any) -> str:
+    def run_client(self, name: str, client: Any) -> str:
         lock = EtcdLock(self.client, self.lock, ttl=TTL, clock=self.sandbox.clock)
         return sell(client, lock, self.inside(name))
 
@@ -140,8 +140,8 @@ class StoppingGateway(EtcdGateway):
 
     def ask(self, path: str, question: dict[str, Any], seconds: float) -> Any:
         actor = current_actor()
-        line, nothing = frozenset({LINE}), frozenset[str]()
-        reads, writes = (line, nothing) if path == "kv/range" else (nothing, line)
+        queue, nothing = frozenset({QUEUE}), frozenset[str]()
+        reads, writes = (queue, nothing) if path == "kv/range" else (nothing, queue)
         stop_before(PendingStep(REQUESTS.get(path, path), "etcd", reads, writes))
         if actor is not None and path == "lease/grant":
             lasts = int(question["TTL"])
@@ -149,7 +149,7 @@ class StoppingGateway(EtcdGateway):
         return super().ask(path, question, seconds)
 
     def keep_alive(self, tokens: Sequence[str], seconds: float) -> list[bool]:
-        stop_before(PendingStep("lease keepalive: renews", "etcd", writes=frozenset({LINE})))
+        stop_before(PendingStep("lease keepalive: renews", "etcd", writes=frozenset({QUEUE})))
         alive = super().keep_alive(tokens, seconds)
         for token, is_there in zip(tokens, alive, strict=True):
             if is_there and (grant := _granted.get(lease_number(token))) is not None:
@@ -158,7 +158,7 @@ class StoppingGateway(EtcdGateway):
 
     @contextmanager
     def deletions(self, key: str, revision: int, seconds: float) -> Iterator[DeletionWatch]:
-        stop_before(PendingStep("watch: listens for the deletion of the key before", "etcd", reads=frozenset({LINE})))
+        stop_before(PendingStep("watch: listens for the deletion of the key before", "etcd", reads=frozenset({QUEUE})))
         with super().deletions(key, revision, seconds) as received:
             yield cast("DeletionWatch", _Listening(received, self, key))
 
@@ -170,9 +170,9 @@ class StoppingGateway(EtcdGateway):
 
 REQUESTS = {
     "lease/grant": "lease grant: asks for a lease of etcd's",
-    "lease/revoke": "lease revoke: leaves the line",
-    "kv/txn": "txn: joins the line",
-    "kv/range": "range: reads the line",
+    "lease/revoke": "lease revoke: leaves the queue",
+    "kv/txn": "txn: joins the queue",
+    "kv/range": "range: reads the queue",
 }
 """The texts of steps, by the path of the request."""
 

@@ -22,7 +22,7 @@ ONE_HOLDER_IS_NOT_ENOUGH = ("fence", "fence-on-write-only")
 """Rungs on which two clients may hold the lock at the same time: these rungs protect the write, not the block."""
 
 LATE = "A late client"
-"""Who looks for the lock when all others are gone."""
+"""The client that tries the lock after all others have ended."""
 LATE_TTL = 0.1 * TTL
 """Seconds: far less than for which a dead waiter counts as alive."""
 

@@ -12,7 +12,7 @@ from lab.checkers.counter import CounterChecker, FenceChecker, MergeChecker, Quo
 from lab.checkers.stock import StockChecker
 from lab.explorer.history import ChainHistory, History
 from lab.explorer.terms import Fault
-from lab.faults.leases import ClockJumpFaults, EtcdFaults, LeaseFaults, LineFaults
+from lab.faults.leases import ClockJumpFaults, EtcdFaults, LeaseFaults, LockServerFaults
 from lab.faults.servers import ClusterFaults, EtcdQuorumFaults, RestartFaults, ZooKeeperQuorumFaults
 from lab.ladder.catalogue import LadderEntry
 from lab.sandbox.clusters import RedlockNodes, ReplicatedPrimary
@@ -184,10 +184,10 @@ BUILDERS: dict[str, Builder] = {
     "redlock-no-fsync": _redlock(),
     "redlock-replicated-nodes": _redlock(replicated=True),
     "redlock-clock-jump": _redlock(third="third-redlock-clock-jump", own_clock=True),
-    "woken-means-mine": lock_experiment(ZooKeeperWorkload, faults=LineFaults),
-    "watch-set-too-late": lock_experiment(ZooKeeperWorkload, faults=LineFaults),
-    "zookeeper": lock_experiment(ZooKeeperWorkload, faults=LineFaults),
-    "kazoo-recipe": lock_experiment(ZooKeeperWorkload, faults=LineFaults),
+    "woken-means-mine": lock_experiment(ZooKeeperWorkload, faults=LockServerFaults),
+    "watch-set-too-late": lock_experiment(ZooKeeperWorkload, faults=LockServerFaults),
+    "zookeeper": lock_experiment(ZooKeeperWorkload, faults=LockServerFaults),
+    "kazoo-recipe": lock_experiment(ZooKeeperWorkload, faults=LockServerFaults),
     "etcd": lock_experiment(EtcdWorkload, faults=EtcdFaults),
     "zookeeper-quorum": _quorum(
         ZooKeeperQuorumWorkload, ZooKeeperQuorumFaults, partial(zookeeper.cluster, cuttable=True)

@@ -28,7 +28,7 @@ from lab.sandbox.fleet import Missing
 from lab.sandbox.quorums import Quorum, RunningServer
 from lab.sandbox.sandbox import Sandbox
 from lab.workloads.counter import sell
-from lab.workloads.line import LINE, RESPONSE_TIMEOUT, LineWorkload
+from lab.workloads.lock_server import QUEUE, RESPONSE_TIMEOUT, LockServerWorkload
 from locking.zookeeper.protocol import CreateContainer
 from servers import zookeeper
 from servers.zookeeper import ZooKeeper
@@ -39,7 +39,7 @@ LONGEST_WAIT = 1e6
 """Seconds. A longer wait counts as infinite."""
 
 
-class ZooKeeperWorkload(LineWorkload):
+class ZooKeeperWorkload(LockServerWorkload):
     """Each client has a session, which stops before each request."""
 
     def prepare(self) -> Mapping[str, Job]:
@@ -58,7 +58,7 @@ class ZooKeeperWorkload(LineWorkload):
         ).server.hosts
         return hosts
 
-    def line_up(self, name: str, client: Any) -> str:
+    def run_client(self, name: str, client: Any) -> str:
         session = self.sessions.of(name)
         if self.entry.code is not KazooRecipe:
             return sell(client, self.entry.code(session, self.lock, clock=self.sandbox.clock), self.inside(name))
@@ -196,11 +196,11 @@ class _Watch(hooks.Notification, threading.Event):
 
 
 REQUESTS = {
-    "Create": "create: joins the line",
-    "CreateContainer": "create: makes the line",
-    "GetChildren": "getChildren: reads the line",
+    "Create": "create: joins the queue",
+    "CreateContainer": "create: makes the queue",
+    "GetChildren": "getChildren: reads the queue",
     "GetData": "getData: watches its predecessor, if there is one",
-    "Delete": "delete: leaves the line",
+    "Delete": "delete: leaves the queue",
     "Sync": "sync: lets the server catch up with its leader",
 }
 """The texts of steps, by the kind of request."""
@@ -211,7 +211,7 @@ def of_request(request: Any) -> PendingStep:
     kind = type(request).__name__
     watches = getattr(request, "watcher", None) is not None
     does = REQUESTS.get(kind) or ("exists: watches its predecessor" if watches else f"{kind.lower()}: reads")
-    touched = frozenset[str]() if kind == "Sync" else frozenset({LINE})
+    touched = frozenset[str]() if kind == "Sync" else frozenset({QUEUE})
     if kind in ("Create", "Delete") or isinstance(request, CreateContainer):
         return PendingStep(does, "zookeeper", writes=touched)
     return PendingStep(does, "zookeeper", reads=touched)

@@ -40,7 +40,7 @@ MIN_ANSWER_TIMEOUT = 1.0
 """Minimum seconds that the server has to answer. The caller's `timeout` limits the wait for the lock, not this."""
 
 LONGEST_TTL = 1e9
-"""Seconds (30 years). The server counts milliseconds, ten times as many for a fence, in numbers of limited size."""
+"""Seconds (30 years). The server counts time in milliseconds, and the TTL of a fence is ten times as long."""
 
 
 class RedisLock(Lock):

@@ -1,7 +1,8 @@
 """Order ids. A customer's id tells whether the shop has made it, also when no server knows the order any more.
 
-An id is a UUIDv7 whose last 32 bits are a keyed hash of the others and of the customer. So an order that Redis has lost
-before it was saved, or a restored Postgres after that, is told from an id that never existed, without storing any.
+An id is a UUIDv7 whose last 32 bits are a keyed hash of the other bits and of the customer. Redis may lose an order
+before it is saved, and a restored Postgres after that. The hash tells the id of such an order from one that the shop
+has never made, so no list of ids is stored.
 """
 
 from __future__ import annotations

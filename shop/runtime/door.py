@@ -98,7 +98,7 @@ class Door:
     def _work(self) -> None:
         while True:
             scope, proto, body, deadline = self._whole.get()
-            # The request was answered meanwhile if its entry is gone. Who takes the entry answers.
+            # The thread that takes the entry answers. If it is gone, the request was answered meanwhile.
             if self._deadlines.pop(proto, None) is not None:
                 self._deadlines[proto] = (deadline, partial(self._give_up, scope, proto, problems.UNAVAILABLE))
                 try:

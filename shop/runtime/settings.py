@@ -294,7 +294,8 @@ if HTTPS:
     SECURE_REDIRECT_EXEMPT = [r"^health"]
     SECURE_HSTS_SECONDS = 31_536_000
     SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = LANGUAGE_COOKIE_SECURE = True
-# HSTS for subdomains and for the lists in browsers is up to the owner of the domain: it concerns hosts beside the shop.
+# HSTS for subdomains, and an entry in the browsers' lists, would also affect hosts that are not the shop's. The owner
+# of the domain decides about them.
 SILENCED_SYSTEM_CHECKS = ["security.W005", "security.W021"]
 
 # Bodies: the web server refuses longer ones, and nothing is uploaded, so no file is written for one.

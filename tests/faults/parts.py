@@ -49,7 +49,7 @@ class Parts:
     def kill_a_web_process(self) -> None:
         """Kill the web process with most connections; Granian starts another one.
 
-        Choose among the processes that Granian started first: it ends when a process dies soon after its start.
+        Choose among the processes that Granian started first: when a process dies soon after its start, Granian ends.
         """
         workers = psutil.Process(self.shop.web.pid).children()
         first = min(worker.create_time() for worker in workers)

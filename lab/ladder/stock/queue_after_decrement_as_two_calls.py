@@ -44,7 +44,7 @@ class QueueAfterDecrementAsTwoCalls(RedisTakenThenTheProcessDies):
         return f"lab:{{{self.slug}}}"
 
     def work(self, save: Save) -> None:
-        """Write all orders in the queue, as its worker. Here the client that has published is the worker.
+        """Save all orders of the queue in Postgres. In this rung the client that has published does the worker's job.
 
         One worker writes at a time. An entry is removed after its commit, and an order that exists is not written
         again. So a worker that dies or is paused loses nothing and writes nothing twice: the flaw is not here.

@@ -16,13 +16,13 @@ from lab.workloads.lock import LockWorkload
 
 RESPONSE_TIMEOUT = 10.0
 """Seconds within which a server must do what usually takes milliseconds."""
-LINE = "line"
+QUEUE = "queue"
 """The name that the steps touch."""
 
 _numbers = count(1)
 
 
-class LineWorkload(LockWorkload):
+class LockServerWorkload(LockWorkload):
     """Each run has its own lock, and therefore its own queue."""
 
     def prepare(self) -> Mapping[str, Job]:
@@ -37,7 +37,7 @@ class LineWorkload(LockWorkload):
         def job() -> str:
             try:
                 client = self.sandbox.connect_thread(name).redis
-                return self.tried_again(lambda: self.line_up(name, client))
+                return self.tried_again(lambda: self.run_client(name, client))
             finally:
                 if cast("Actor", current_actor()).crashed:
                     self.end_session(name)
@@ -45,7 +45,7 @@ class LineWorkload(LockWorkload):
         return job
 
     @abstractmethod
-    def line_up(self, name: str, client: Any) -> str:
+    def run_client(self, name: str, client: Any) -> str:
         """Run one client, and return its answer."""
 
     @abstractmethod
