@@ -100,6 +100,7 @@ def test_a_sound_lock_survives_all_but_the_fault(rung: type[FaultRung]) -> None:
     assert ("crash" in rung.survives) is capabilities.survives_holder_crash
 
 
+@pytest.mark.django_db
 def test_a_rung_is_no_strategy_of_the_shop() -> None:
     assert not {*LOCKS, *SOUND, *RUNGS} & {*registry.NAMES}
     now = timezone.now()
