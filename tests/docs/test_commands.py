@@ -49,6 +49,7 @@ ONLY_PARSED = {
     ".venv/bin/pre-commit install": "changes the hooks of this clone",
     ".venv/bin/python manage.py createsuperuser": "asks on the terminal",
     ".venv/bin/python manage.py serve": "runs until it is stopped; tests/loadtest runs it",
+    ".venv/bin/python manage.py servers start etcd zookeeper": "starts six servers; tests/servers runs it",
     ".venv/bin/python manage.py servers stop": "stops what the tests run on; tests/servers runs it",
     ".venv/bin/python manage.py lab status": "is a step of CI, and ends with status 1 while code is being changed",
     ".venv/bin/python manage.py lab refresh": "measures for hours; tests/lab runs it",
