@@ -29,7 +29,6 @@ from lab.sandbox.quorums import Quorum, RunningServer
 from lab.sandbox.sandbox import Sandbox
 from lab.workloads.counter import sell
 from lab.workloads.lock_server import QUEUE, RESPONSE_TIMEOUT, LockServerWorkload
-from locking.zookeeper.protocol import CreateContainer
 from servers import zookeeper
 from servers.zookeeper import ZooKeeper
 
@@ -197,6 +196,7 @@ class _Watch(hooks.Notification, threading.Event):
 
 REQUESTS = {
     "Create": "create: joins the queue",
+    "Create2": "create2: joins the queue",
     "CreateContainer": "create: makes the queue",
     "GetChildren": "getChildren: reads the queue",
     "GetData": "getData: watches its predecessor, if there is one",
@@ -205,13 +205,17 @@ REQUESTS = {
 }
 """The texts of steps, by the kind of request."""
 
+READS = ("Exists", "GetChildren", "GetChildren2", "GetData")
+"""Kinds of request that change nothing. All others count as writes: a search tries two reads in one order only."""
+
 
 def of_request(request: Any) -> PendingStep:
     """Return the step of a request to ZooKeeper."""
-    kind = type(request).__name__
-    watches = getattr(request, "watcher", None) is not None
-    does = REQUESTS.get(kind) or ("exists: watches its predecessor" if watches else f"{kind.lower()}: reads")
-    touched = frozenset[str]() if kind == "Sync" else frozenset({QUEUE})
-    if kind in ("Create", "Delete") or isinstance(request, CreateContainer):
-        return PendingStep(does, "zookeeper", writes=touched)
-    return PendingStep(does, "zookeeper", reads=touched)
+    kind, queue = type(request).__name__, frozenset({QUEUE})
+    if kind == "Sync":
+        return PendingStep(REQUESTS[kind], "zookeeper")
+    if kind in READS:
+        watches = kind == "Exists" and request.watcher is not None
+        does = "exists: watches its predecessor" if watches else REQUESTS.get(kind, f"{kind.lower()}: reads")
+        return PendingStep(does, "zookeeper", reads=queue)
+    return PendingStep(REQUESTS.get(kind, kind.lower()), "zookeeper", writes=queue)
