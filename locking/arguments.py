@@ -2,6 +2,15 @@
 
 from __future__ import annotations
 
+import math
+
+LONGEST_SECONDS = 1_000_000
+"""11 days: the limit of every TTL, timeout and pause. Sockets and servers count milliseconds in 32 bits, so twice this
+time still fits; a time limit of 50 days would end at once."""
+
+LARGEST_COUNT = 2**63 - 1
+"""Servers and Python's iterators count in 64 bits."""
+
 
 def require_name(name: object) -> None:
     """Check the name of a lock.
@@ -10,33 +19,47 @@ def require_name(name: object) -> None:
         TypeError: it is no `str`.
         ValueError: it is empty.
     """
-    if not isinstance(name, str):
-        raise TypeError(f"the name of a lock must be a str, not {name!r}")
+    require_text("the name of a lock", name)
     if not name:
         raise ValueError("the name of a lock must not be empty")
 
 
+def require_text(argument: str, text: object) -> None:
+    """Check that an argument is a `str`.
+
+    Raises:
+        TypeError: it is something else, such as `bytes` or None.
+    """
+    if not isinstance(text, str):
+        raise TypeError(f"{argument} must be a str, not {text!r}")
+
+
 def require_seconds(argument: str, seconds: object) -> None:
-    """Check that a number of seconds is an `int` or a `float`. Its range is checked by the caller.
+    """Check that a number of seconds is an `int` or a `float` that a clock can count to, NaN, or infinite.
+
+    The caller checks the lower limit, and whether infinity is allowed.
 
     Raises:
         TypeError: it is something else, such as a `str`, a `Decimal` or None.
+        ValueError: it is finite and more than `LONGEST_SECONDS`.
     """
     if isinstance(seconds, bool) or not isinstance(seconds, int | float):
         raise TypeError(f"{argument} must be a number of seconds, an int or a float, not {seconds!r}")
+    if LONGEST_SECONDS < seconds < math.inf:
+        raise ValueError(f"{argument} must be {LONGEST_SECONDS} seconds (11 days) at most, not {seconds!r}")
 
 
 def require_count(argument: str, count: object) -> None:
-    """Check that a number of things is an `int` and not negative.
+    """Check that a number of things is an `int` from 0 to `LARGEST_COUNT`.
 
     Raises:
         TypeError: it is no `int`.
-        ValueError: it is negative.
+        ValueError: it is out of range.
     """
     if isinstance(count, bool) or not isinstance(count, int):
         raise TypeError(f"{argument} must be an int, not {count!r}")
-    if count < 0:
-        raise ValueError(f"{argument} must be 0 or more, not {count!r}")
+    if not 0 <= count <= LARGEST_COUNT:
+        raise ValueError(f"{argument} must be from 0 to {LARGEST_COUNT}, not {count!r}")
 
 
 def require_flag(argument: str, flag: object) -> None:

@@ -216,7 +216,8 @@ class Lease:
             NotOwner: the lease was released, or the caller is a child after `fork`.
             LockUnavailable: the server did not answer. The lease stays valid for `remaining()` seconds; try again.
             TypeError: `ttl` is neither an `int` nor a `float`.
-            ValueError: `ttl` is not longer than the drift allowance, or infinite although the lock expires.
+            ValueError: `ttl` is not longer than the drift allowance, is longer than a million seconds, or is infinite
+                although the lock expires.
         """
         self.check()
         seconds = self.ttl if ttl is None else ttl

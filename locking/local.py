@@ -197,7 +197,8 @@ class ProcessLock(Lock):
         name: what is locked. Locks with the same name in the same folder exclude each other.
 
     Raises:
-        ValueError: the name is empty, or its quoted form is too long for a file name.
+        TypeError: the name is no `str`, or the folder no path.
+        ValueError: the name is empty, its quoted form is too long for a file name, or no folder can have this path.
     """
 
     capabilities = Capabilities(across_processes=True, forks=True, survives_holder_crash=True)
@@ -207,7 +208,15 @@ class ProcessLock(Lock):
         file = f"{quote(name, safe='')}.lock"
         if len(file) > 255:
             raise ValueError(f"the name of a process lock must fit into a file name of 255 bytes: {name!r}")
+        if not isinstance(folder, str | os.PathLike):
+            raise TypeError(f"folder must be a path, a str or an os.PathLike, not {folder!r}")
         self._path = Path(folder) / file
+        try:
+            readable = b"\0" not in os.fsencode(self._path)
+        except UnicodeEncodeError:
+            readable = False
+        if not readable:
+            raise ValueError(f"folder must be a path that can exist, not {folder!r}")
 
     def acquire(self, blocking: bool = True, timeout: float | None = None) -> Lease | None:  # noqa: FBT001, FBT002
         """Acquire the lock as described in `Lock.acquire`."""

@@ -66,7 +66,8 @@ class Lock(ABC):
 
     Raises:
         TypeError: the name is no `str`, `ttl` neither an `int` nor a `float`, or a function cannot be called.
-        ValueError: the name is empty, or `ttl` is not longer than the drift allowance.
+        ValueError: the name is empty; or `ttl` is not longer than the drift allowance, longer than a million seconds,
+            or infinite although the lock expires.
     """
 
     capabilities: Capabilities
@@ -87,6 +88,8 @@ class Lock(ABC):
         require_callable("clock", clock)
         if not validity(ttl) > 0:
             raise ValueError(f"ttl must be longer than the drift allowance, not {ttl!r}")
+        if ttl == math.inf and self.capabilities.expires:
+            raise ValueError("ttl must be finite: a crashed holder would keep the lock for ever")
         self.name = name
         self.ttl = ttl
         self._on_lost = on_lost
@@ -101,14 +104,14 @@ class Lock(ABC):
 
         Args:
             blocking: whether to wait until the lock is granted; if False, ask once.
-            timeout: total seconds to wait at most; None for no limit.
+            timeout: total seconds to wait at most, up to a million; None for no limit.
 
         Returns:
             The lease, or None if another holder had the lock until `timeout` was over.
 
         Raises:
             LockUnavailable: the server could not be reached or did not answer.
-            ValueError: `timeout` is negative, or was given although `blocking` is False.
+            ValueError: `timeout` is out of range, or was given although `blocking` is False.
         """
 
     @contextmanager
@@ -120,7 +123,7 @@ class Lock(ABC):
         without an exception is therefore no proof that the lock was held throughout: use `lease.check()` and the fence.
 
         Args:
-            timeout: total seconds to wait at most; None for no limit.
+            timeout: total seconds to wait at most, up to a million; None for no limit.
 
         Yields:
             The lease.
@@ -128,7 +131,7 @@ class Lock(ABC):
         Raises:
             LockTimeout: the lock was not granted in time.
             LockUnavailable: the server could not be reached or did not answer; raised on entry only.
-            ValueError: `timeout` is negative.
+            ValueError: `timeout` is out of range.
         """
         lease = self.acquire(timeout=timeout)
         if lease is None:
@@ -165,7 +168,8 @@ def wait_timeout(blocking: bool, timeout: float | None) -> float:  # noqa: FBT00
 
     Raises:
         TypeError: `blocking` is no `bool`, or `timeout` is neither an `int` nor a `float`.
-        ValueError: `timeout` is negative or NaN, or was given although `blocking` is False.
+        ValueError: `timeout` is negative or NaN, is finite and longer than a million seconds, or was given although
+            `blocking` is False.
     """
     require_flag("blocking", blocking)
     if timeout is None:

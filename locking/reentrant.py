@@ -110,8 +110,8 @@ class ReentrantLock(Lock):
         if not isinstance(lock, Lock):
             raise TypeError(f"ReentrantLock wraps a lock, not {lock!r}")
         require_callable("owner", owner)
-        super().__init__(lock.name, ttl=lock.ttl)
         self.capabilities = replace(lock.capabilities, reentrant=True)
+        super().__init__(lock.name, ttl=lock.ttl)
         self._lock = lock
         self._owner = owner
         # Weak: leases keep their grant alive, so the grant is freed once the owner has died or dropped them.
@@ -120,7 +120,7 @@ class ReentrantLock(Lock):
     def acquire(self, blocking: bool = True, timeout: float | None = None) -> Lease | None:  # noqa: FBT001, FBT002
         """Acquire the lock as described in `Lock.acquire`. An owner that holds it neither waits nor asks the server."""
         wait_timeout(blocking, timeout)  # raises ValueError for wrong arguments, even if the caller holds the lock
-        key = (os.getpid(), self._owner())
+        key = (os.getpid(), self._hashable_owner())
         held = self._grants.get(key)
         if held is not None and (lease := held.enter(self)) is not None:
             return lease
@@ -130,6 +130,14 @@ class ReentrantLock(Lock):
         grant = SharedGrant(key, inner)
         self._grants[key] = grant
         return grant.enter(self, first=True)
+
+    def _hashable_owner(self) -> Hashable:
+        owner = self._owner()
+        try:
+            hash(owner)
+        except TypeError as error:
+            raise TypeError(f"owner must return a hashable value, not {owner!r}") from error
+        return owner
 
     def _extend(self, lease: Lease, ttl: float) -> bool:
         try:

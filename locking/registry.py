@@ -17,8 +17,9 @@ import redis
 from redis.cluster import RedisCluster
 from redis.exceptions import RedisClusterException, RedisError
 
-from locking.arguments import require_client, require_count, require_name
+from locking.arguments import require_count, require_text
 from locking.errors import LockUnavailable
+from locking.redis.arguments import require_redis, require_tag
 from locking.redis.connection import ScriptCall, run_script
 
 if TYPE_CHECKING:
@@ -74,9 +75,9 @@ def held(client: Client, limit: int = 1000, *, scan: int = 1_000_000) -> list[He
     Raises:
         LockUnavailable: the server could not be reached, or refused a command.
         TypeError: the client is of another class, or a count no `int`.
-        ValueError: a count is negative.
+        ValueError: a count is out of range.
     """
-    require_client(client, redis.Redis, RedisCluster)
+    require_redis(client, redis.Redis, RedisCluster)
     require_count("limit", limit)
     require_count("scan", scan)
     try:
@@ -110,9 +111,14 @@ def force_release(client: Client, name: str, *, by: str, fence: int | None = Non
 
     Raises:
         LockUnavailable: the server could not be reached, did not answer, or refused a command.
+        TypeError: the client is of another class, `name` or `by` is no `str`, or `fence` no `int`.
+        ValueError: no `RedisLock` can have this name, or `fence` is out of range.
     """
-    require_client(client, redis.Redis, RedisCluster)
-    require_name(name)
+    require_redis(client, redis.Redis, RedisCluster)
+    require_tag(name)
+    require_text("by", by)
+    if fence is not None:
+        require_count("fence", fence)
     key = f"lock:{{{name}}}"
     keys = (key, f"{key}:fence", f"{key}:waiters", f"{key}:wake")
     try:

@@ -6,10 +6,8 @@ import socket
 import time
 from collections.abc import Callable
 
+from locking.arguments import LONGEST_SECONDS
 from locking.errors import LockUnavailable
-
-LONGEST_WAIT = 1e6
-"""Seconds of one wait. A socket counts milliseconds in an integer of limited size."""
 
 
 class DeletionWatch:
@@ -35,7 +33,7 @@ class DeletionWatch:
         # "compact_revision": etcd no longer knows the events of the revision, so there may have been a deletion.
         while b'"events"' not in self._received and b'"compact_revision"' not in self._received:
             try:
-                self._sock.settimeout(min(max(until - time.monotonic(), 0.001), LONGEST_WAIT))
+                self._sock.settimeout(min(max(until - time.monotonic(), 0.001), LONGEST_SECONDS))
                 data = self._sock.recv(65536)
             except TimeoutError:
                 return False

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import math
 import secrets
 import time
 from collections.abc import Callable, Sequence
@@ -143,8 +142,6 @@ class InsertLock(Lock):
         super().__init__(name, ttl=ttl, on_lost=on_lost, clock=clock)
         require_flag("renew", renew)
         require_storable_name(name)
-        if ttl == math.inf:
-            raise ValueError("an insert lock needs a finite ttl: otherwise a crashed holder would keep it for ever")
         self._sessions = SharedSessions((type(self), conninfo, name), parameters(conninfo), name)
         self._renewer = InsertRenewer(conninfo) if renew else None
         # No AdvisoryLock has this number by its name, because names may not contain a zero byte.

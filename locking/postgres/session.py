@@ -352,9 +352,11 @@ def parameters(conninfo: str) -> dict[str, Any]:
     """
     if not isinstance(conninfo, str):  # libpq would take None for its defaults, which may be another server
         raise TypeError(f"conninfo must be a libpq connection string, not {conninfo!r}")
+    if "\0" in conninfo:  # libpq would read the part before it, which may be another server
+        raise ValueError("conninfo is not a libpq connection string: it contains a zero byte")
     try:
         return dict(conninfo_to_dict(conninfo))
-    except psycopg.ProgrammingError as error:
+    except (psycopg.ProgrammingError, UnicodeEncodeError) as error:
         raise ValueError(f"conninfo is not a libpq connection string: {str(error).strip()}") from error
 
 

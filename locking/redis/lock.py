@@ -22,11 +22,12 @@ import redis
 from redis.cluster import RedisCluster
 
 from locking._ids import new_token, owner_label
-from locking.arguments import require_client, require_count, require_flag
+from locking.arguments import require_count, require_flag
 from locking.errors import LockUnavailable
 from locking.lease import Lease
 from locking.local import QueuePlace, has_queue
 from locking.lock import Capabilities, Lock, wait_timeout
+from locking.redis.arguments import require_redis, require_tag
 from locking.redis.connection import ScriptCall, milliseconds, pool_of, run_script
 from locking.redis.lease import RedisLease
 from locking.redis.renewal import RedisRenewer, RenewalConnection
@@ -38,9 +39,6 @@ if TYPE_CHECKING:
 
 MIN_ANSWER_TIMEOUT = 1.0
 """Minimum seconds that the server has to answer. The caller's `timeout` limits the wait for the lock, not this."""
-
-LONGEST_TTL = 1e9
-"""Seconds (30 years). The server counts time in milliseconds, and the TTL of a fence is ten times as long."""
 
 
 class RedisLock(Lock):
@@ -86,8 +84,9 @@ class RedisLock(Lock):
         clock: returns monotonic seconds; for tests.
 
     Raises:
-        TypeError: the client is of another class (for asyncio, of the package valkey), or another argument is.
-        ValueError: the name is empty or contains braces, `ttl` is out of range, or `wait_for_replicas` is negative.
+        TypeError: the client is of another class (for asyncio, of the package valkey, a pipeline), or another argument
+            is.
+        ValueError: the name is empty or contains braces, or `ttl` or `wait_for_replicas` is out of range.
 
     Source: redis-py's `Lock` and "Distributed Locks with Redis",
     https://redis.io/docs/latest/develop/clients/patterns/distributed-locks/
@@ -117,17 +116,10 @@ class RedisLock(Lock):
         on_lost: Callable[[Lease], object] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        require_client(client, redis.Redis, RedisCluster)
+        require_redis(client, redis.Redis, RedisCluster)
         super().__init__(name, ttl=ttl, on_lost=on_lost, clock=clock)
         require_flag("renew", renew)
-        name.encode()  # raises UnicodeEncodeError, a ValueError, for an unpaired surrogate
-        if "{" in name or "}" in name:
-            raise ValueError(f"the name of a Redis lock may not contain braces, which mark its hash tag: {name!r}")
-        if ttl > LONGEST_TTL:
-            raise ValueError(
-                f"a Redis lock needs a finite ttl of {LONGEST_TTL:.0f} s at most, not {ttl!r}: "
-                "a crashed holder keeps the lock for that long"
-            )
+        require_tag(name)
         require_count("wait_for_replicas", wait_for_replicas)
         self._client = client
         self._replicas = wait_for_replicas

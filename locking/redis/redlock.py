@@ -18,10 +18,11 @@ from typing import TYPE_CHECKING, Any, cast
 import redis
 
 from locking._ids import new_token
-from locking.arguments import require_client, require_count, require_flag, require_seconds
+from locking.arguments import require_count, require_flag, require_seconds
 from locking.errors import LockUnavailable
 from locking.lease import DRIFT_FACTOR, DRIFT_SECONDS, Lease
 from locking.lock import Capabilities, Lock, wait_timeout
+from locking.redis.arguments import require_key_name, require_redis
 from locking.redis.ballot import Ballot
 from locking.redis.connection import ScriptCall, milliseconds
 from locking.redis.nodes import RedlockNode, node_of
@@ -81,7 +82,8 @@ class Redlock(Lock):
         clock: returns monotonic seconds; for tests.
 
     Raises:
-        TypeError: a client is of another class (for asyncio, of the package valkey), or another argument is.
+        TypeError: a client is of another class (for asyncio, of the package valkey, a pipeline), or another argument
+            is.
         ValueError: there is no client, or one is given twice; the name is empty; a time or a count is out of range.
 
     Sources: S. Sanfilippo, "Distributed Locks with Redis",
@@ -118,11 +120,11 @@ class Redlock(Lock):
     ) -> None:
         super().__init__(name, ttl=ttl, on_lost=on_lost, clock=clock)
         require_flag("renew", renew)
-        name.encode()  # raises UnicodeEncodeError, a ValueError, for an unpaired surrogate
+        require_key_name(name)
         if not isinstance(clients, Sequence):
             raise TypeError(f"Redlock needs a sequence of clients, one per server, not {clients!r}")
         for client in clients:
-            require_client(client, redis.Redis)
+            require_redis(client, redis.Redis)
         times = {"drift_factor": drift_factor, "drift_seconds": drift_seconds}
         for argument, seconds in {**times, "node_timeout": node_timeout, "retry_delay": retry_delay}.items():
             require_seconds(argument, seconds)
@@ -134,10 +136,10 @@ class Redlock(Lock):
         if not (drift_factor >= 0 and drift_seconds >= 0):
             raise ValueError(f"the drift allowance must not be negative: {drift_factor!r}, {drift_seconds!r}")
         self._drift_factor, self._drift_seconds = drift_factor, drift_seconds
-        if not 0 < node_timeout < self._validity(ttl) < math.inf:
-            raise ValueError(f"ttl must be finite and far longer than node_timeout and the drift, not {ttl!r}")
-        if not retry_delay > 0:
-            raise ValueError(f"retry_delay must be more than 0, not {retry_delay!r}")
+        if not 0 < node_timeout < self._validity(ttl):
+            raise ValueError(f"ttl must be far longer than node_timeout and the drift, not {ttl!r}")
+        if not 0 < retry_delay < math.inf:
+            raise ValueError(f"retry_delay must be more than 0 and finite, not {retry_delay!r}")
         self._clients = tuple(clients)  # a client closes its pool when it is collected
         self._nodes = tuple(map(node_of, pools))
         self._node_timeout = node_timeout

@@ -9,15 +9,13 @@ from typing import TYPE_CHECKING, Any, Self
 
 import redis
 
+from locking.arguments import LONGEST_SECONDS
 from locking.errors import LockUnavailable
 from locking.redis.connection import NO_ANSWER
 from locking.redis.own_connections import open_connection, own_connections
 
 if TYPE_CHECKING:
     from redis import ConnectionPool
-
-LONGEST_WAIT = 1e6
-"""Seconds of one wait. Client and server both count milliseconds in an integer of limited size."""
 
 GRACE = 1.0
 """Seconds by which the server's timer of a pop exceeds the waiter's deadline; also the limit for ending a pop."""
@@ -90,12 +88,12 @@ class Waiter:
                 self._connection = own_connections(self._pool).take_idle() or open_connection(self._pool)
             if not self.blocked:
                 self.blocked = True
-                limit = str(left + GRACE) if left < LONGEST_WAIT else "0"
+                limit = str(left + GRACE) if left < LONGEST_SECONDS else "0"
                 self._connection.send_command("BLPOP", *self._lists, limit)
             try:
                 # The client's socket_timeout does not apply: the server does not have to answer before the lock is
                 # handed over.
-                return self._popped(min(seconds, LONGEST_WAIT))
+                return self._popped(min(seconds, LONGEST_SECONDS))
             except redis.TimeoutError:
                 return None
         except redis.ResponseError as error:

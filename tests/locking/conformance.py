@@ -248,6 +248,15 @@ class LockConformance(ABC):
         with pytest.raises(ValueError, match="timeout"), make_lock().hold(timeout):
             pass
 
+    @pytest.mark.parametrize("ttl", [1e6 + 1, 1e16, pytest.param(10**400, id="10**400"), math.nan, 0.0, -1.0])
+    def test_a_lease_is_not_extended_out_of_range(self, make_lock: MakeLock, ttl: float) -> None:
+        with make_lock().hold() as lease:
+            left = lease.remaining()
+            with pytest.raises(ValueError, match="ttl must be"):
+                lease.extend(ttl)
+            lease.check()
+            assert lease.remaining() <= left
+
     def test_a_lock_has_a_name(self, recipe: Recipe) -> None:
         with pytest.raises(ValueError, match="name"):
             recipe("")
@@ -745,6 +754,11 @@ class ForkConformance(LockConformance):
 
 class ExpiresConformance(LockConformance):
     """A grant that is not extended ends after its TTL."""
+
+    def test_the_longest_ttl_works(self, make_lock: MakeLock) -> None:
+        with make_lock(ttl=1e6).hold() as lease:
+            lease.extend()
+            assert lease.remaining() > 0.9e6
 
     @pytest.mark.parametrize("ttl", [0.0, -1.0, math.nan])
     def test_a_ttl_is_a_time(self, recipe: Recipe, name: str, ttl: float) -> None:

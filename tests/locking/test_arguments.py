@@ -13,10 +13,11 @@ import redis.asyncio
 import valkey
 from etcd3gw import Etcd3Client
 from kazoo.client import KazooClient
+from redis.cluster import ClusterPipeline
 
 from locking import ProcessLock, RedisLock, Redlock, ReentrantLock, ThreadLock, force_release, held
 from locking.etcd import EtcdLock
-from locking.postgres import AdvisoryLock, InsertLock, RowLock
+from locking.postgres import AdvisoryLock, InsertLock, RowLock, add_row, create_lock_tables
 from locking.zookeeper import ZooKeeperLock
 
 UNREACHED = redis.Redis(port=1)
@@ -24,6 +25,7 @@ UNREACHED = redis.Redis(port=1)
 
 MAKERS: dict[str, Callable[..., Any]] = {
     "ThreadLock": ThreadLock,
+    "ReentrantLock": lambda name: ReentrantLock(ThreadLock(name)),
     "ProcessLock": lambda name: ProcessLock(Path(), name),
     "RedisLock": lambda name, **options: RedisLock(UNREACHED, name, **options),
     "Redlock": lambda name, **options: Redlock([UNREACHED], name, **options),
@@ -33,7 +35,14 @@ MAKERS: dict[str, Callable[..., Any]] = {
     "RowLock": lambda name, **options: RowLock("", name, **options),
     "InsertLock": lambda name, **options: InsertLock("", name, **options),
 }
+WITHOUT_OPTIONS = ("ThreadLock", "ReentrantLock", "ProcessLock")
 EXPIRING = ("RedisLock", "Redlock", "EtcdLock", "InsertLock")
+TOO_LONG = [1e6 + 1, 2**32 / 1000 + 0.2, 1e12, 1e300, pytest.param(10**400, id="10**400")]
+"""More seconds than any lock takes. A socket would take the second one for 0.2 s; no `float` can hold the last."""
+
+TOO_MANY = [2**63, 10**20]
+"""More things than a server can count."""
+
 NO_SECONDS = ["10", None, Decimal(10), True, b"10", [10]]
 
 
@@ -50,10 +59,35 @@ def test_a_name_is_not_empty(lock: str) -> None:
         MAKERS[lock]("")
 
 
-@pytest.mark.parametrize("lock", ["RedisLock", "Redlock"])
+@pytest.mark.parametrize(
+    "lock", [name for name in MAKERS if name not in ("ThreadLock", "ReentrantLock", "ZooKeeperLock")]
+)
 def test_a_name_can_be_encoded(lock: str) -> None:
     with pytest.raises(ValueError, match="surrogates"):
         MAKERS[lock]("\ud800")
+
+
+def test_a_lock_that_is_released_by_force_has_a_name() -> None:
+    with pytest.raises(TypeError, match="the name of a lock must be a str"):
+        force_release(UNREACHED, None, by="a test")  # type: ignore[arg-type]
+    for name, wrong in (("", "empty"), ("\ud800", "surrogates"), ("a}b", "braces")):
+        with pytest.raises(ValueError, match=wrong):
+            force_release(UNREACHED, name, by="a test")
+
+
+@pytest.mark.parametrize(
+    ("fence", "error"), [("1", TypeError), (1.0, TypeError), (True, TypeError), (-1, ValueError), (2**63, ValueError)]
+)
+def test_a_fence_is_a_count(fence: Any, error: type[Exception]) -> None:
+    """A fence of another type would equal none, so nothing would be released."""
+    with pytest.raises(error, match="fence must be"):
+        force_release(UNREACHED, "a", by="a test", fence=fence)
+
+
+@pytest.mark.parametrize("by", [None, b"me", 42])
+def test_who_releases_by_force_is_text(by: Any) -> None:
+    with pytest.raises(TypeError, match="by must be a str"):
+        force_release(UNREACHED, "a", by=by)
 
 
 @pytest.mark.parametrize("lock", EXPIRING)
@@ -68,6 +102,30 @@ def test_a_ttl_is_a_number(lock: str, ttl: Any) -> None:
 def test_a_ttl_is_finite_and_positive(lock: str, ttl: float) -> None:
     with pytest.raises(ValueError, match="ttl"):
         MAKERS[lock]("a", ttl=ttl)
+
+
+@pytest.mark.parametrize("lock", EXPIRING)
+@pytest.mark.parametrize("ttl", TOO_LONG)
+def test_a_ttl_is_limited(lock: str, ttl: float) -> None:
+    with pytest.raises(ValueError, match="ttl must be 1000000 seconds"):
+        MAKERS[lock]("a", ttl=ttl)
+
+
+@pytest.mark.parametrize("lock", EXPIRING)
+def test_the_longest_ttl_is_taken(lock: str) -> None:
+    assert MAKERS[lock]("a", ttl=1e6).ttl == 1e6
+
+
+@pytest.mark.parametrize("lock", MAKERS)
+@pytest.mark.parametrize("timeout", TOO_LONG)
+def test_a_timeout_is_limited(lock: str, timeout: float) -> None:
+    with pytest.raises(ValueError, match="timeout must be 1000000 seconds"):
+        MAKERS[lock]("a").acquire(timeout=timeout)
+
+
+def test_a_timeout_may_be_without_limit() -> None:
+    with ThreadLock("a").hold(timeout=float("inf")), pytest.raises(ValueError, match="ttl must be finite"):
+        RedisLock(UNREACHED, "a", ttl=float("inf"))
 
 
 @pytest.mark.parametrize("lock", MAKERS)
@@ -92,7 +150,7 @@ def test_renew_is_true_or_false(lock: str, renew: Any) -> None:
         MAKERS[lock]("a", renew=renew)
 
 
-@pytest.mark.parametrize("lock", [name for name in MAKERS if name not in ("ThreadLock", "ProcessLock")])
+@pytest.mark.parametrize("lock", [name for name in MAKERS if name not in WITHOUT_OPTIONS])
 @pytest.mark.parametrize(
     ("argument", "function"),
     [("on_lost", "alarm"), ("on_lost", 42), ("on_lost", False), ("clock", 1.0), ("clock", None)],
@@ -110,7 +168,9 @@ def test_a_reentrant_lock_wraps_a_lock() -> None:
 
 
 @pytest.mark.parametrize("argument", ["limit", "scan"])
-@pytest.mark.parametrize(("count", "error"), [("10", TypeError), (1.5, TypeError), (None, TypeError), (-1, ValueError)])
+@pytest.mark.parametrize(
+    ("count", "error"), [("10", TypeError), (1.5, TypeError), (None, TypeError), (-1, ValueError), (10**20, ValueError)]
+)
 def test_a_listing_has_counts(argument: str, count: Any, error: type[Exception]) -> None:
     with pytest.raises(error, match=f"{argument} must be"):
         held(UNREACHED, **{argument: count})
@@ -127,6 +187,21 @@ def test_an_extension_is_a_finite_number(client: redis.Redis, ttl: Any) -> None:
 def test_times_of_a_redlock_are_numbers(argument: str, seconds: Any) -> None:
     with pytest.raises(TypeError, match=f"{argument} must be a number"):
         Redlock([UNREACHED], "a", **{argument: seconds})
+
+
+@pytest.mark.parametrize("argument", ["drift_factor", "drift_seconds", "node_timeout", "retry_delay"])
+@pytest.mark.parametrize("seconds", [*TOO_LONG, float("inf"), float("nan"), -1.0])
+def test_times_of_a_redlock_are_limited(argument: str, seconds: float) -> None:
+    with pytest.raises(ValueError, match="must"):
+        Redlock([UNREACHED], "a", **{argument: seconds})
+
+
+@pytest.mark.parametrize("count", TOO_MANY)
+def test_counts_are_limited(count: int) -> None:
+    with pytest.raises(ValueError, match="retries must be"):
+        Redlock([UNREACHED], "a", retries=count)
+    with pytest.raises(ValueError, match="wait_for_replicas must be"):
+        RedisLock(UNREACHED, "a", wait_for_replicas=count)
 
 
 @pytest.mark.parametrize("count", ["1", 1.0, True])
@@ -163,13 +238,69 @@ def test_a_client_is_one_that_the_lock_can_use(use: Callable[[Any], object], cli
         use(client)
 
 
+@pytest.mark.parametrize(
+    "pipeline",
+    [
+        pytest.param(UNREACHED.pipeline(), id="Pipeline"),
+        pytest.param(ClusterPipeline.__new__(ClusterPipeline), id="ClusterPipeline"),
+    ],
+)
+@pytest.mark.parametrize(
+    "use",
+    [
+        pytest.param(lambda client: RedisLock(client, "a"), id="RedisLock"),
+        pytest.param(lambda client: Redlock([client], "a"), id="Redlock"),
+        pytest.param(held, id="held"),
+        pytest.param(lambda client: force_release(client, "a", by="a test"), id="force_release"),
+    ],
+)
+def test_a_pipeline_is_no_client(use: Callable[[Any], object], pipeline: Any) -> None:
+    """It is a subclass of the client, but only collects commands."""
+    with pytest.raises(TypeError, match=r"not a redis\..*Pipeline"):
+        use(pipeline)
+
+
 def test_a_redlock_has_several_clients() -> None:
     with pytest.raises(TypeError, match="sequence of clients"):
         Redlock(UNREACHED, "a")  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("lock", [AdvisoryLock, RowLock, InsertLock])
+SERVERS = [
+    pytest.param(lambda conninfo: AdvisoryLock(conninfo, "a"), id="AdvisoryLock"),
+    pytest.param(lambda conninfo: RowLock(conninfo, "a"), id="RowLock"),
+    pytest.param(lambda conninfo: InsertLock(conninfo, "a"), id="InsertLock"),
+    pytest.param(create_lock_tables, id="create_lock_tables"),
+    pytest.param(lambda conninfo: add_row(conninfo, "a"), id="add_row"),
+]
+
+
+@pytest.mark.parametrize("use", SERVERS)
 @pytest.mark.parametrize("conninfo", [None, b"", 5432])
-def test_a_server_is_named_by_text(lock: Any, conninfo: Any) -> None:
+def test_a_server_is_named_by_text(use: Callable[[Any], object], conninfo: Any) -> None:
     with pytest.raises(TypeError, match="conninfo must be a libpq connection string"):
-        lock(conninfo, "a")
+        use(conninfo)
+
+
+@pytest.mark.parametrize("use", SERVERS)
+@pytest.mark.parametrize("conninfo", ["nonsense", "port=1\0 host=elsewhere", "host=\ud800"])
+def test_a_server_is_named_by_a_connection_string(use: Callable[[Any], object], conninfo: str) -> None:
+    """libpq would read the text up to the zero byte, and connect to another server."""
+    with pytest.raises(ValueError, match="conninfo is not a libpq connection string"):
+        use(conninfo)
+
+
+@pytest.mark.parametrize("folder", [None, b"/tmp", 3, object()])
+def test_a_folder_is_a_path(folder: Any) -> None:
+    with pytest.raises(TypeError, match="folder must be a path"):
+        ProcessLock(folder, "a")
+
+
+@pytest.mark.parametrize("folder", ["a\0b", "\ud800"])
+def test_a_folder_can_exist(folder: str) -> None:
+    with pytest.raises(ValueError, match="folder"):
+        ProcessLock(folder, "a")
+
+
+def test_the_owner_of_a_reentrant_lock_can_be_a_key() -> None:
+    with pytest.raises(TypeError, match="owner must return a hashable value"):
+        ReentrantLock(ThreadLock("a"), owner=list).acquire()  # type: ignore[arg-type]

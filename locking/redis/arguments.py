@@ -1,0 +1,45 @@
+"""Checks of the arguments of the locks on Redis, and of the functions that look at them."""
+
+from __future__ import annotations
+
+from redis.client import Pipeline
+from redis.cluster import ClusterPipeline
+
+from locking.arguments import require_client, require_name
+
+
+def require_redis(client: object, *kinds: type) -> None:
+    """Check that a client is of one of these classes, and sends what it is told to send.
+
+    Raises:
+        TypeError: it has another class, or is a pipeline: a subclass of the client that only collects commands.
+    """
+    require_client(client, *kinds)
+    if isinstance(client, Pipeline | ClusterPipeline):
+        raise TypeError(
+            f"the client of this lock must be one that sends each command at once, not a redis.{type(client).__name__}"
+            ": pass the client that made the pipeline"
+        )
+
+
+def require_key_name(name: str) -> None:
+    """Check that a name can be part of a key.
+
+    Raises:
+        TypeError: it is no `str`.
+        ValueError: it is empty or cannot be encoded as UTF-8.
+    """
+    require_name(name)
+    name.encode()  # raises UnicodeEncodeError, a ValueError, for an unpaired surrogate
+
+
+def require_tag(name: str) -> None:
+    """Check that a name can be the hash tag of the keys of a `RedisLock`.
+
+    Raises:
+        TypeError: it is no `str`.
+        ValueError: it is empty, cannot be encoded as UTF-8, or contains braces.
+    """
+    require_key_name(name)
+    if "{" in name or "}" in name:
+        raise ValueError(f"the name of a Redis lock may not contain braces, which mark its hash tag: {name!r}")
