@@ -19,7 +19,8 @@ from lab.explorer.actor import current_actor, stop_before
 from lab.explorer.terms import PendingStep
 from lab.sandbox.steps import of_commands, of_statement
 from locking.errors import LockUnavailable
-from locking.postgres.session import SETTINGS, PostgresSession
+from locking.postgres.session import PostgresSession
+from locking.postgres.settings import SETTINGS
 
 FOREVER: Any = object()
 """redis-py's default for a timeout: none."""

@@ -14,15 +14,10 @@ from locking.arguments import require_flag
 from locking.errors import LockError, LockUnavailable
 from locking.lease import Lease
 from locking.lock import Capabilities, Lock, wait_timeout
+from locking.postgres.errors import IDLE_SESSION_TIMEOUT, LOCK_NOT_AVAILABLE, SessionEnded, StatementRefused
 from locking.postgres.names import advisory_key, require_storable_name
-from locking.postgres.session import (
-    IDLE_SESSION_TIMEOUT,
-    LOCK_NOT_AVAILABLE,
-    PostgresSession,
-    SessionEnded,
-    StatementRefused,
-    parameters,
-)
+from locking.postgres.session import PostgresSession
+from locking.postgres.settings import parameters
 from locking.postgres.shared_sessions import SharedSessions
 from locking.postgres.tables import NoSuchLock, ask_table
 from locking.renewal import watchdog

@@ -6,8 +6,10 @@ import math
 from typing import cast
 
 from locking.lock import Capabilities
-from locking.postgres.session import QUERY_CANCELED, PostgresSession, StatementRefused, server_milliseconds
+from locking.postgres.errors import QUERY_CANCELED, StatementRefused
+from locking.postgres.session import PostgresSession
 from locking.postgres.session_lock import SessionGrant, SessionLock
+from locking.postgres.settings import server_milliseconds
 from locking.postgres.tables import NoSuchLock, ask_table
 
 BEGIN = "BEGIN; SET LOCAL statement_timeout = {limit}"

@@ -22,10 +22,18 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 import psycopg
-from psycopg.conninfo import conninfo_to_dict, make_conninfo
-from psycopg.pq import ConnStatus, DiagnosticField, ExecStatus, PGconn, PollingStatus, TransactionStatus
+from psycopg.conninfo import make_conninfo
+from psycopg.pq import ConnStatus, ExecStatus, PGconn, PollingStatus, TransactionStatus
 
 from locking.errors import LockUnavailable
+from locking.postgres.errors import SessionEnded, end_reason_in, refused
+from locking.postgres.settings import (
+    APPLICATION_NAME_BYTES,
+    CONNECTION_PARAMETERS,
+    LONGEST_WAIT,
+    SETTINGS,
+    server_milliseconds,
+)
 
 if TYPE_CHECKING:
     from psycopg.pq import abc
@@ -34,81 +42,8 @@ if TYPE_CHECKING:
 ANSWER_SECONDS = 10.0
 """Seconds that the server has to answer. The caller's `timeout` limits the wait for the lock, not this."""
 
-LONGEST_WAIT = 2_000_000.0
-"""Seconds (23 days). Client and server count milliseconds in 32 bits, so a longer wait ends after this time."""
-
 SHORTEST_WAIT = 0.001
 """Seconds. A time limit of 0 would mean no limit."""
-
-APPLICATION_NAME_BYTES = 63
-
-LOCK_NOT_AVAILABLE = "55P03"
-"""SQLSTATE of a wait that reached `lock_timeout`, and of a refused `NOWAIT`."""
-
-QUERY_CANCELED = "57014"
-"""SQLSTATE of a statement that reached `statement_timeout` or was cancelled."""
-
-IDLE_SESSION_TIMEOUT = "57P05"
-"""SQLSTATE with which the server ends a session that was idle for `idle_session_timeout`."""
-
-# The client's kernel notices a silent network after 15 seconds, the server's after 40. A holder thus learns of the loss
-# before the server gives the lock away. The user timeout also ends a failed attempt to connect, so that the next one of
-# several hosts is tried.
-CONNECTION_PARAMETERS = {
-    "keepalives_idle": "5",
-    "keepalives_interval": "5",
-    "keepalives_count": "2",
-    "tcp_user_timeout": "6000",
-}
-
-SETTINGS = """
-SELECT set_config(name, value, false), pg_is_in_recovery()
-FROM (VALUES
-    ('default_transaction_isolation', 'read committed'),
-    ('lock_timeout', $1),
-    ('statement_timeout', '0'),
-    ('transaction_timeout', '0'),
-    ('idle_session_timeout', $2),
-    ('idle_in_transaction_session_timeout', '0'),
-    ('tcp_keepalives_idle', '20'),
-    ('tcp_keepalives_interval', '10'),
-    ('tcp_keepalives_count', '2'),
-    ('tcp_user_timeout', '40000')
-) AS wanted (name, value)
-WHERE current_setting(name, true) IS NOT NULL
-"""
-"""Pin the settings of the session, so that no server default can end a grant or abort a waiter.
-
-A stricter default isolation level would abort waiters. Read-only mode is left alone, because an operator who sets it
-means it. Settings that an older server does not have are skipped. The last column says whether the server is a standby;
-libpq's own check may see an outdated value that a pooler has cached.
-
-$1 `lock_timeout`, $2 `idle_session_timeout` (Postgres 14 or later).
-"""
-
-
-class StatementRefused(LockUnavailable):
-    """The server answered a statement with an error.
-
-    Attributes:
-        sqlstate: error code, see https://www.postgresql.org/docs/current/errcodes-appendix.html
-    """
-
-    def __init__(self, message: str, sqlstate: str) -> None:
-        super().__init__(message)
-        self.sqlstate = sqlstate
-
-
-class SessionEnded(LockUnavailable):
-    """The server ended the session, with a reason.
-
-    Attributes:
-        sqlstate: error code, as in `StatementRefused`.
-    """
-
-    def __init__(self, message: str, sqlstate: str) -> None:
-        super().__init__(message)
-        self.sqlstate = sqlstate
 
 
 class PostgresSession:
@@ -150,7 +85,7 @@ class PostgresSession:
         # The reasons with which the server ends an idle session. The handler must not refer to this object: a reference
         # cycle would keep a dropped session from closing its connection.
         self._end_reasons = end_reasons = list[tuple[str, str]]()
-        self._pgconn.notice_handler = lambda result: end_reasons.extend(_end_reason_in(result))
+        self._pgconn.notice_handler = lambda result: end_reasons.extend(end_reason_in(result))
         _open.add(self)
         try:
             self._connect()
@@ -213,7 +148,7 @@ class PostgresSession:
             raise
         for result in results:
             if result.status == ExecStatus.FATAL_ERROR:
-                raise _refused(self._lock, result)
+                raise refused(self._lock, result)
         last = results[-1]
         if not last.ntuples:
             return []
@@ -325,12 +260,12 @@ class PostgresSession:
                 except psycopg.OperationalError:
                     # The server may have sent its reason before it closed. If not, the result is libpq's own error.
                     if not self._pgconn.is_busy() and (last := self._pgconn.get_result()) is not None:
-                        self._end_reasons += _end_reason_in(last)
+                        self._end_reasons += end_reason_in(last)
                     raise
             result = self._pgconn.get_result()
             if result is None:
                 return results
-            self._end_reasons += _end_reason_in(result)
+            self._end_reasons += end_reason_in(result)
             if self._end_reasons:
                 raise psycopg.OperationalError("the server ended the session")
             results.append(result)
@@ -341,46 +276,6 @@ class PostgresSession:
         while self._pgconn.notifies() is not None:
             notified = True
         return notified
-
-
-def parameters(conninfo: str) -> dict[str, Any]:
-    """Return the parameters of a libpq connection string or URL.
-
-    Raises:
-        TypeError: `conninfo` is no `str`.
-        ValueError: `conninfo` cannot be parsed.
-    """
-    if not isinstance(conninfo, str):  # libpq would take None for its defaults, which may be another server
-        raise TypeError(f"conninfo must be a libpq connection string, not {conninfo!r}")
-    if "\0" in conninfo:  # libpq would read the part before it, which may be another server
-        raise ValueError("conninfo is not a libpq connection string: it contains a zero byte")
-    try:
-        return dict(conninfo_to_dict(conninfo))
-    except (psycopg.ProgrammingError, UnicodeEncodeError) as error:
-        raise ValueError(f"conninfo is not a libpq connection string: {str(error).strip()}") from error
-
-
-def server_milliseconds(seconds: float) -> int:
-    """Return a time limit in the server's milliseconds; at least 1, because 0 would mean no limit."""
-    return max(1, math.ceil(min(seconds, LONGEST_WAIT) * 1000))
-
-
-def _refused(lock: str, result: abc.PGresult) -> StatementRefused:
-    state, message = _error_in(result)
-    return StatementRefused(f"Postgres refused a statement for lock {lock!r} ({state}: {message}). Try again.", state)
-
-
-def _end_reason_in(result: abc.PGresult) -> list[tuple[str, str]]:
-    """Return the SQLSTATE and message with which the server ends the session; an empty list if it does not."""
-    # A pooler may omit the untranslated severity.
-    severity = result.error_field(DiagnosticField.SEVERITY_NONLOCALIZED) or result.error_field(DiagnosticField.SEVERITY)
-    return [_error_in(result)] if severity in {b"FATAL", b"PANIC"} else []
-
-
-def _error_in(result: abc.PGresult) -> tuple[str, str]:
-    """Return the SQLSTATE and the message of a result."""
-    state = (result.error_field(DiagnosticField.SQLSTATE) or b"").decode()
-    return state, (result.error_field(DiagnosticField.MESSAGE_PRIMARY) or b"").decode(errors="replace")
 
 
 def _wait(socket: int, deadline: float, events: int = select.POLLIN) -> None:

@@ -20,8 +20,10 @@ from typing import Any, NamedTuple, cast
 
 from locking.lease import Lease
 from locking.lock import Lock, wait_timeout
+from locking.postgres.errors import LOCK_NOT_AVAILABLE, StatementRefused
 from locking.postgres.names import require_storable_name
-from locking.postgres.session import LOCK_NOT_AVAILABLE, PostgresSession, StatementRefused, parameters
+from locking.postgres.session import PostgresSession
+from locking.postgres.settings import parameters
 from locking.postgres.shared_sessions import SharedSessions
 from locking.renewal import watchdog
 

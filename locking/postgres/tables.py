@@ -6,8 +6,10 @@ from typing import Any
 
 from locking.errors import LockError
 from locking.postgres.advisory import AdvisoryLock
+from locking.postgres.errors import UNDEFINED_TABLE, StatementRefused
 from locking.postgres.names import require_storable_name
-from locking.postgres.session import PostgresSession, StatementRefused, parameters
+from locking.postgres.session import PostgresSession
+from locking.postgres.settings import parameters
 
 LOCK_TABLES = """
 CREATE TABLE IF NOT EXISTS lock_row (
@@ -22,9 +24,6 @@ CREATE TABLE IF NOT EXISTS lock_grant (
 CREATE SEQUENCE IF NOT EXISTS lock_fence;
 """
 """SQL that creates the tables, for a migration of the application or for `create_lock_tables`."""
-
-UNDEFINED_TABLE = "42P01"
-"""SQLSTATE of a statement whose table does not exist."""
 
 
 class NoSuchLock(LockError):

@@ -34,7 +34,8 @@ from locking.postgres import (
 )
 from locking.postgres.insert import InsertRenewer
 from locking.postgres.names import advisory_key
-from locking.postgres.session import PostgresSession, parameters
+from locking.postgres.session import PostgresSession
+from locking.postgres.settings import parameters
 from servers.postgres import Postgres, connect
 from tests.locking import actors
 from tests.locking import conformance as suite

@@ -10,7 +10,8 @@ from collections.abc import Callable
 from lab.ladder.locks.rung import ON_A_SERVER, POLL, Rung
 from locking.lease import Lease
 from locking.lock import Lock, wait_timeout
-from locking.postgres.session import PostgresSession, parameters
+from locking.postgres.session import PostgresSession
+from locking.postgres.settings import parameters
 
 INSERT = "INSERT INTO lock_grant VALUES ($1, 'somebody', 'infinity') ON CONFLICT DO NOTHING RETURNING name"
 DELETE = "DELETE FROM lock_grant WHERE name = $1 RETURNING name"

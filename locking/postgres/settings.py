@@ -1,0 +1,71 @@
+"""The settings of a session in Postgres: how it connects, and what it pins on the server."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import psycopg
+from psycopg.conninfo import conninfo_to_dict
+
+LONGEST_WAIT = 2_000_000.0
+"""Seconds (23 days). Client and server count milliseconds in 32 bits, so a longer wait ends after this time."""
+
+APPLICATION_NAME_BYTES = 63
+
+# The client's kernel notices a silent network after 15 seconds, the server's after 40. A holder thus learns of the loss
+# before the server gives the lock away. The user timeout also ends a failed attempt to connect, so that the next one of
+# several hosts is tried.
+CONNECTION_PARAMETERS = {
+    "keepalives_idle": "5",
+    "keepalives_interval": "5",
+    "keepalives_count": "2",
+    "tcp_user_timeout": "6000",
+}
+
+SETTINGS = """
+SELECT set_config(name, value, false), pg_is_in_recovery()
+FROM (VALUES
+    ('default_transaction_isolation', 'read committed'),
+    ('lock_timeout', $1),
+    ('statement_timeout', '0'),
+    ('transaction_timeout', '0'),
+    ('idle_session_timeout', $2),
+    ('idle_in_transaction_session_timeout', '0'),
+    ('tcp_keepalives_idle', '20'),
+    ('tcp_keepalives_interval', '10'),
+    ('tcp_keepalives_count', '2'),
+    ('tcp_user_timeout', '40000')
+) AS wanted (name, value)
+WHERE current_setting(name, true) IS NOT NULL
+"""
+"""Pin the settings of the session, so that no server default can end a grant or abort a waiter.
+
+A stricter default isolation level would abort waiters. Read-only mode is left alone, because an operator who sets it
+means it. Settings that an older server does not have are skipped. The last column says whether the server is a standby;
+libpq's own check may see an outdated value that a pooler has cached.
+
+$1 `lock_timeout`, $2 `idle_session_timeout` (Postgres 14 or later).
+"""
+
+
+def parameters(conninfo: str) -> dict[str, Any]:
+    """Return the parameters of a libpq connection string or URL.
+
+    Raises:
+        TypeError: `conninfo` is no `str`.
+        ValueError: `conninfo` cannot be parsed.
+    """
+    if not isinstance(conninfo, str):  # libpq would take None for its defaults, which may be another server
+        raise TypeError(f"conninfo must be a libpq connection string, not {conninfo!r}")
+    if "\0" in conninfo:  # libpq would read the part before it, which may be another server
+        raise ValueError("conninfo is not a libpq connection string: it contains a zero byte")
+    try:
+        return dict(conninfo_to_dict(conninfo))
+    except (psycopg.ProgrammingError, UnicodeEncodeError) as error:
+        raise ValueError(f"conninfo is not a libpq connection string: {str(error).strip()}") from error
+
+
+def server_milliseconds(seconds: float) -> int:
+    """Return a time limit in the server's milliseconds; at least 1, because 0 would mean no limit."""
+    return max(1, math.ceil(min(seconds, LONGEST_WAIT) * 1000))
