@@ -377,7 +377,8 @@ class TestServerGone:
 class TestServersTimeouts(OnPostgres):
     TIMEOUTS = ("idle_in_transaction_session_timeout", "idle_session_timeout", "transaction_timeout")
 
-    def lost(self, recipe: PostgresRecipe, name: str, default: Default, timeout: str, after: str = "50ms") -> bool:
+    def held_for(self, recipe: PostgresRecipe, name: str, default: Default, timeout: str, after: str = "50ms") -> Lease:
+        """Return a lease when another session, opened after that of the lease, was ended by a timeout."""
         default(timeout, after)
         lease = held(recipe(name))
         with psycopg.connect(recipe.conninfo, autocommit=True) as other:
@@ -385,13 +386,13 @@ class TestServersTimeouts(OnPostgres):
                 other.execute("BEGIN")
             wait_for(lambda: session._ready(other.pgconn.socket, 0.0))  # the timeout has ended this session
             other.close()
-        lost = lease.lost
-        assert lease.release() is not lost
-        return lost
+        return lease
 
     @pytest.mark.parametrize("timeout", TIMEOUTS)
     def test_they_do_not_end_a_grant(self, session_recipe: PostgresRecipe, default: Default, timeout: str) -> None:
-        assert not self.lost(session_recipe, timeout, default, timeout)
+        lease = self.held_for(session_recipe, timeout, default, timeout)
+        assert lease.lost is False
+        assert lease.release() is True
 
     def test_without_setting_them_off_they_do(
         self, conninfo: str, tmp_path: Path, default: Default, monkeypatch: Patch
@@ -400,7 +401,9 @@ class TestServersTimeouts(OnPostgres):
         monkeypatch.setattr(session, "SETTINGS", only_ours)
         timeout = "idle_in_transaction_session_timeout"
         recipe = PostgresRecipe(RowLock, conninfo, tmp_path)
-        assert self.lost(recipe, "not off", default, timeout, after="2s")  # long enough to acquire the lock first
+        lease = self.held_for(recipe, "not off", default, timeout, after="2s")  # long enough to acquire the lock first
+        wait_for(lambda: lease.lost)  # its own session was opened first, but may be ended a moment later
+        assert lease.release() is False
 
     def test_a_statement_timeout_does_not_end_a_wait(self, any_recipe: PostgresRecipe, default: Default) -> None:
         lock = any_recipe("statement")
