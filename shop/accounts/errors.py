@@ -23,3 +23,10 @@ class HashingBusy(NotNow):
 
     def __init__(self) -> None:
         super().__init__("Too many people log in at once. Try again in a moment.", wait=1)
+
+
+class TriesUnderWay(NotNow):
+    """As many passwords of the account, or from the address of the caller, are being checked as may be wrong."""
+
+    def __init__(self) -> None:
+        super().__init__("Other log-ins to this account or from this address are being checked. Try again.", wait=1)

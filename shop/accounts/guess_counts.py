@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from math import ceil
 from threading import Lock
 
@@ -26,41 +27,55 @@ KNOWN_FOR = 7 * 24 * 3600
 MOST = 10_000
 """Entries that a process keeps. A process hashes one password at a time, so it adds fewer in a window."""
 
+# A count is a hash: `tries` are those whose password was wrong, and those `under_way`. So tries at the same time cannot
+# exceed a limit, and the caller is told which of the two has reached it. A try that never ends, because its process was
+# killed, is under way until the window ends.
+#
 # KEYS: whether the address is known, the count of the account at this address, that at all unknown addresses, and that
 # of the address if there is one; ARGV: the seconds of a window, then the limits of the account and of the address.
-# Return 0 and count the try; or the seconds to wait, and count nothing, so that the window ends. The second value is
-# whether the address is known.
+# Count the try, unless a limit is reached: then count nothing, so that the window ends. Return the seconds to wait for
+# the end of a window, else 0; whether tries under way take the room that is left; whether the address is known.
 # The counts are not written to the append-only file: losing them in a crash does little harm.
 COUNT = """
     redis.set_repl(redis.REPL_NONE)
     local known = redis.call('EXISTS', KEYS[1])
     local counts = {KEYS[3 - known], KEYS[4]}
-    local wait = 0
+    local wait, busy = 0, 0
     for i, key in ipairs(counts) do
-        if tonumber(redis.call('GET', key) or 0) >= tonumber(ARGV[i + 1]) then
+        local limit = tonumber(ARGV[i + 1])
+        local tries = tonumber(redis.call('HGET', key, 'tries') or 0)
+        local under_way = tonumber(redis.call('HGET', key, 'under_way') or 0)
+        if tries - under_way >= limit then
             wait = math.max(wait, redis.call('TTL', key), 1)
+        elseif tries >= limit then
+            busy = 1
         end
     end
-    if wait == 0 then
+    if wait == 0 and busy == 0 then
         for _, key in ipairs(counts) do
-            if redis.call('INCR', key) == 1 then
+            redis.call('HINCRBY', key, 'tries', 1)
+            redis.call('HINCRBY', key, 'under_way', 1)
+            if redis.call('TTL', key) < 0 then
                 redis.call('EXPIRE', key, ARGV[1])
             end
         end
     end
-    return {wait, known}
+    return {wait, busy, known}
 """
-# KEYS: whether the address is known, then the counts of a try that was no guess, which may have expired since;
-# ARGV: the seconds for which the address is known from now on, or 0 to leave that as it is.
-TAKE_BACK = """
+# KEYS: whether the address is known, then the counts of a try that has ended, which may have expired since;
+# ARGV: 1 if it was a wrong guess, else 0; the seconds for which the address is known from now on, or 0 to leave that as
+# it is.
+FINISH = """
     redis.set_repl(redis.REPL_NONE)
     for i = 2, #KEYS do
-        if tonumber(redis.call('GET', KEYS[i]) or 0) > 0 then
-            redis.call('DECR', KEYS[i])
+        for _, field in ipairs(ARGV[1] == '1' and {'under_way'} or {'under_way', 'tries'}) do
+            if tonumber(redis.call('HGET', KEYS[i], field) or 0) > 0 then
+                redis.call('HINCRBY', KEYS[i], field, -1)
+            end
         end
     end
-    if tonumber(ARGV[1]) > 0 then
-        redis.call('SET', KEYS[1], 1, 'EX', ARGV[1])
+    if tonumber(ARGV[2]) > 0 then
+        redis.call('SET', KEYS[1], 1, 'EX', ARGV[2])
     end
 """
 
@@ -103,16 +118,26 @@ class Try:
         return limits
 
 
+class Outcome(Enum):
+    """How a try has ended."""
+
+    RIGHT = "right"
+    WRONG = "wrong"
+    UNCHECKED = "unchecked"
+
+
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """The outcome of counting.
+    """The outcome of counting. If `wait` or `busy` is set, nothing was counted.
 
     Args:
-        wait: seconds to wait, if a limit is reached and nothing was counted; else 0.
+        wait: seconds to wait if wrong guesses have reached a limit; else 0.
+        busy: tries under way take the room that is left below a limit.
         keys: the counts of the try.
     """
 
     wait: int
+    busy: bool
     keys: Sequence[str]
 
 
@@ -123,13 +148,14 @@ class RedisCounts:
         """Count a try before its password is checked, unless a limit is reached."""
         unknown = tried.limits(known=False)
         keys = [tried.known, tried.at_address, *unknown]
-        wait, known = get_redis_connection("default").eval(COUNT, len(keys), *keys, WINDOW, *unknown.values())
-        return Counted(wait, list(tried.limits(known=bool(known))))
+        wait, busy, known = get_redis_connection("default").eval(COUNT, len(keys), *keys, WINDOW, *unknown.values())
+        return Counted(wait, bool(busy), list(tried.limits(known=bool(known))))
 
-    def take_back(self, tried: Try, counted: Counted, *, right: bool) -> None:
-        """Take a try back that was no guess. If its password was right, its address is known from now on."""
+    def finish(self, tried: Try, counted: Counted, outcome: Outcome) -> None:
+        """End a try. Only a wrong one stays counted. After a right one, its address is known."""
         keys = [tried.known, *counted.keys]
-        get_redis_connection("default").eval(TAKE_BACK, len(keys), *keys, KNOWN_FOR if right and tried.address else 0)
+        known_for = KNOWN_FOR if outcome is Outcome.RIGHT and tried.address else 0
+        get_redis_connection("default").eval(FINISH, len(keys), *keys, int(outcome is Outcome.WRONG), known_for)
 
 
 class LocalCounts:
@@ -143,6 +169,7 @@ class LocalCounts:
     def __init__(self, *, most: int = MOST, now: Callable[[], float] = time.monotonic) -> None:
         self._most, self._now, self._lock = most, now, Lock()
         self._entries: OrderedDict[str, tuple[int, float]] = OrderedDict()
+        self._under_way: Counter[str] = Counter()
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -151,18 +178,22 @@ class LocalCounts:
         """See `RedisCounts.count`."""
         with self._lock:
             limits = tried.limits(known=self._read(tried.known)[0] > 0)
-            wait = self._wait(limits)
-            for key in limits if not wait else ():
-                self._add(key, 1, WINDOW)
-            return Counted(wait, list(limits))
+            full = {key: limit for key, limit in limits.items() if self._read(key)[0] >= limit}
+            wait = self._wait(full)
+            if not full:
+                self._under_way.update(list(limits))
+                for key in limits:
+                    self._add(key, 1, WINDOW)
+            return Counted(wait, bool(full) and not wait, list(limits))
 
-    def take_back(self, tried: Try, counted: Counted, *, right: bool) -> None:
-        """See `RedisCounts.take_back`."""
+    def finish(self, tried: Try, counted: Counted, outcome: Outcome) -> None:
+        """See `RedisCounts.finish`."""
         with self._lock:
-            for key in counted.keys:
+            self._under_way -= Counter(counted.keys)
+            for key in counted.keys if outcome is not Outcome.WRONG else ():
                 if self._read(key)[0]:
                     self._add(key, -1, WINDOW)
-        if right:
+        if outcome is Outcome.RIGHT:
             self.remember(tried)
 
     def remember(self, tried: Try) -> None:
@@ -172,9 +203,9 @@ class LocalCounts:
             if tried.address:
                 self._add(tried.known, 1, KNOWN_FOR)
 
-    def _wait(self, limits: Mapping[str, int]) -> int:
-        reached = [ends for key, limit in limits.items() for count, ends in [self._read(key)] if count >= limit]
-        return max((ceil(ends - self._now()) for ends in reached), default=0)
+    def _wait(self, full: Mapping[str, int]) -> int:
+        ends = [self._read(key)[1] for key, limit in full.items() if self._read(key)[0] - self._under_way[key] >= limit]
+        return max((ceil(end - self._now()) for end in ends), default=0)
 
     def _read(self, key: str) -> tuple[int, float]:
         """Return the count and when it ends; 0 if it has ended."""

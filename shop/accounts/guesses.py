@@ -1,13 +1,15 @@
 """Limit how often a password may be guessed, on every page and address that checks one.
 
-Each try is counted before its password is hashed, and taken back when the password was right. So tries at the same
-time cannot exceed the limit, and no try beyond it costs a hash. A library such as django-axes counts after the check,
-so that forty tries at once pass, and it has one limit for accounts and addresses.
+Each try is counted before its password is hashed, and taken back unless the password was wrong. So tries at the same
+time cannot exceed the limit, and no try beyond it costs a hash. Only wrong passwords close an account until the window
+ends: a try that finds the rest of the limit taken by tries under way is told to come again at once.
+
+A library such as django-axes counts after the check, so that forty tries at once pass, and it has one limit for
+accounts and addresses.
 """
 
 from __future__ import annotations
 
-import logging
 from ipaddress import IPv6Address, ip_address, ip_network
 from typing import Any, cast
 
@@ -18,10 +20,12 @@ from redis import RedisError
 from rest_framework.request import Request
 from rest_framework.throttling import BaseThrottle
 
-from shop.accounts.errors import TooManyGuesses
-from shop.accounts.guess_counts import Counted, LocalCounts, RedisCounts, Try
+from inventory.outages import outages
+from shop.accounts.errors import TooManyGuesses, TriesUnderWay
+from shop.accounts.guess_counts import Counted, LocalCounts, Outcome, RedisCounts, Try
 
-logger = logging.getLogger(__name__)
+COUNTING = "To count guesses of passwords in Redis"
+"""The work that fails while Redis is away. Each process then keeps the limits by itself."""
 
 shared, local = RedisCounts(), LocalCounts()
 
@@ -38,20 +42,19 @@ class GuardedBackend(ModelBackend):
         """Return the user with this name and password, or None.
 
         Raises:
-            TooManyGuesses, HashingBusy: the password was not checked.
+            TooManyGuesses, TriesUnderWay, HashingBusy: the password was not checked.
         """
         if username is None or password is None:
             return None
         tried = Try.of(username, address_of(request) if request is not None else "")
         counts, counted = _count(tried)
-        user = None
+        outcome = Outcome.UNCHECKED
         try:
             user = super().authenticate(request, username=username, password=password, **more)
-        except BaseException:
-            _take_back(counts, tried, counted, right=False)
-            raise
+            outcome = Outcome.WRONG if user is None else Outcome.RIGHT
+        finally:
+            _finish(counts, tried, counted, outcome)
         if user is not None:
-            _take_back(counts, tried, counted, right=True)
             local.remember(tried)
         return user
 
@@ -72,21 +75,26 @@ def _count(tried: Try) -> tuple[RedisCounts | LocalCounts, Counted]:
     """Return where the try was counted, and the counts.
 
     Raises:
-        TooManyGuesses: one of the counts is at its limit.
+        TooManyGuesses, TriesUnderWay: one of the counts is at its limit.
     """
     counts: RedisCounts | LocalCounts = shared
     try:
         counted = shared.count(tried)
     except RedisError as error:
-        logger.warning("Guesses of passwords are counted in this process alone: Redis does not answer: %s", error)
+        outages.failed(COUNTING, error)
         counts, counted = local, local.count(tried)
+    else:
+        outages.worked(COUNTING)
     if counted.wait:
         raise TooManyGuesses(counted.wait)
+    if counted.busy:
+        raise TriesUnderWay
     return counts, counted
 
 
-def _take_back(counts: RedisCounts | LocalCounts, tried: Try, counted: Counted, *, right: bool) -> None:
+def _finish(counts: RedisCounts | LocalCounts, tried: Try, counted: Counted, outcome: Outcome) -> None:
+    """End a try. If Redis does not answer, the try counts as under way until the window ends."""
     try:
-        counts.take_back(tried, counted, right=right)
+        counts.finish(tried, counted, outcome)
     except RedisError as error:
-        logger.warning("A right password counts as a guess, because Redis does not answer: %s", error)
+        outages.failed(COUNTING, error)

@@ -16,7 +16,7 @@ from rest_framework.request import Request
 from rest_framework_simplejwt.exceptions import TokenError
 
 from inventory import errors
-from shop.accounts.errors import HashingBusy, NotNow, TooManyGuesses
+from shop.accounts.errors import HashingBusy, NotNow, TooManyGuesses, TriesUnderWay
 from shop.api import problems
 from shop.api.errors import BadKey, BodyTooLarge, LengthRequired, WrongCredentials
 from shop.api.problems import Problem, response
@@ -64,6 +64,7 @@ BY_EXCEPTION: tuple[tuple[type[Exception], Problem], ...] = (
     (Order.DoesNotExist, problems.NOT_FOUND),
     (TooManyGuesses, problems.TOO_MANY_GUESSES),
     (HashingBusy, problems.LOGIN_BUSY),
+    (TriesUnderWay, problems.LOGIN_BUSY),
     (TokenError, problems.UNAUTHENTICATED),
     (Http404, problems.NOT_FOUND),
     (exceptions.NotFound, problems.NOT_FOUND),

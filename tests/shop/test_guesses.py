@@ -19,7 +19,7 @@ from rest_framework.test import APIClient
 from shop import hashers
 from shop.accounts import guesses
 from shop.accounts.errors import HashingBusy
-from shop.accounts.guess_counts import KNOWN_FOR, WINDOW, LocalCounts, Try
+from shop.accounts.guess_counts import KNOWN_FOR, WINDOW, LocalCounts, Outcome, Try
 from shop.hashers import PasswordHasher
 from tests.factories import at_once
 from tests.shop.conftest import Gone, assert_problem, raising
@@ -98,7 +98,53 @@ def test_guesses_at_the_same_time_are_counted_before_they_are_checked(user: User
     settings.GUESSES_PER_ACCOUNT = limit
     statuses = Counter(answer.status_code for answer in at_once(*[lambda: by_token("ada", "wrong")] * 12))
     assert statuses[401] == min(limit, 12)
-    assert statuses[429] == 12 - min(limit, 12)
+    assert statuses[429] + statuses[503] == 12 - min(limit, 12)
+    assert by_token("ada", PASSWORD).status_code == (429 if limit == 3 else 200)
+
+
+@pytest.mark.parametrize("away", [False, True], ids=["redis", "no redis"])
+@pytest.mark.parametrize("limited", ["GUESSES_PER_ACCOUNT", "GUESSES_PER_ADDRESS"])
+@pytest.mark.parametrize("wrong", [0, 2])
+def test_tries_under_way_are_no_wrong_guesses(
+    user: User, settings: Any, redis_gone: Gone, monkeypatch: pytest.MonkeyPatch, away: bool, limited: str, wrong: int
+) -> None:
+    """A right log-in that finds the rest of the limit taken comes again at once; wrong ones still close the account."""
+    setattr(settings, limited, wrong + 1)
+    checks, check = threading.Barrier(2, timeout=PATIENCE), User.check_password
+
+    def waits(user: User, password: str) -> bool:
+        if password == PASSWORD:
+            checks.wait()
+            checks.wait()
+        return bool(check(user, password))
+
+    with redis_gone() if away else nullcontext(), ThreadPoolExecutor(1) as pool:
+        assert by_token("ada", PASSWORD).status_code == 200, "its address is known from now on"
+        assert [by_token("ada", "wrong").status_code for _ in range(wrong)] == [401] * wrong
+        monkeypatch.setattr(User, "check_password", waits)
+        first = pool.submit(closing(lambda: by_token("ada", PASSWORD)))
+        checks.wait()
+        for log_in in (by_token, by_admin):
+            refused = log_in("ada", PASSWORD)
+            assert (refused.status_code, refused.headers["Retry-After"]) == (503, "1")
+            assert "wrong" not in refused.content.decode().lower()
+        assert_problem(by_token("ada", PASSWORD), 503, "login-busy")
+        checks.wait()
+        assert first.result(PATIENCE).status_code == 200
+        # The negative control: a wrong guess takes the room for as long as the window.
+        assert [by_token("ada", "wrong").status_code for _ in range(2)] == [401, 429]
+
+
+def closing(log_in: Callable[[], Any]) -> Callable[[], Any]:
+    """Return a log-in for another thread, whose connections are closed after it."""
+
+    def run() -> Any:
+        try:
+            return log_in()
+        finally:
+            connections.close_all()
+
+    return run
 
 
 def test_an_address_has_its_own_limit(user: User, settings: Any) -> None:
@@ -114,9 +160,10 @@ def test_a_right_password_is_no_guess(user: User, settings: Any, redis: Redis) -
     assert [by_token("ada", PASSWORD).status_code for _ in range(5)] == [200] * 5
     assert by_token("ada", "wrong").status_code == 401
     # The guess counts for the account at this address, and for the address. Elsewhere there was none.
-    counts = {str(key, "ascii").count(":"): int(redis.get(key) or 0) for key in redis.scan_iter("{guesses}:account:*")}
-    assert counts == {2: 0, 3: 1}
-    assert redis.get("{guesses}:address:127.0.0.1") == b"1"
+    counts = {str(key, "ascii").count(":"): redis.hgetall(key) for key in redis.scan_iter("{guesses}:account:*")}
+    none, one = {b"tries": b"0", b"under_way": b"0"}, {b"tries": b"1", b"under_way": b"0"}
+    assert counts == {2: none, 3: one}
+    assert redis.hgetall("{guesses}:address:127.0.0.1") == one
 
 
 def test_a_window_ends_although_the_guessing_goes_on(user: User, settings: Any, redis: Redis) -> None:
@@ -205,20 +252,28 @@ def test_without_redis_guesses_at_once_are_limited(user: User, settings: Any, re
     settings.GUESSES_PER_ACCOUNT = 3
     with redis_gone():
         statuses = Counter(answer.status_code for answer in at_once(*[lambda: by_token("ada", "wrong")] * 12))
-    assert statuses == {401: 3, 429: 9}
+    assert (statuses[401], statuses[429] + statuses[503]) == (3, 9)
+
+
+def guess(counts: LocalCounts, tried: Try) -> int:
+    """Guess wrong, unless that is refused. Return the seconds to wait."""
+    counted = counts.count(tried)
+    if not counted.wait:
+        counts.finish(tried, counted, Outcome.WRONG)
+    return counted.wait
 
 
 def test_the_counts_of_a_process_end(settings: Any) -> None:
     settings.GUESSES_PER_ACCOUNT = 1
     clock = [100.0]
     counts, tried = LocalCounts(now=lambda: clock[0]), Try.of("ada", "192.0.2.1")
-    assert counts.count(tried).wait == 0
+    assert guess(counts, tried) == 0
     clock[0] += WINDOW - 7
-    assert counts.count(tried).wait == 7
+    assert guess(counts, tried) == 7
     clock[0] += 7
-    assert [counts.count(tried).wait for _ in range(2)] == [0, WINDOW]
+    assert [guess(counts, tried) for _ in range(2)] == [0, WINDOW]
     counts.remember(tried)
-    assert [counts.count(tried).wait for _ in range(2)] == [0, WINDOW]
+    assert [guess(counts, tried) for _ in range(2)] == [0, WINDOW]
     clock[0] += KNOWN_FOR
     assert counts.count(tried).keys == list(tried.limits(known=False))
 
@@ -227,7 +282,7 @@ def test_the_counts_of_a_process_are_bounded(settings: Any) -> None:
     settings.GUESSES_PER_ACCOUNT = 1
     counts, tries = LocalCounts(most=4), [Try.of(f"user {number}", "") for number in range(9)]
     for each in tries:
-        counts.count(each)
+        guess(counts, each)
     assert len(counts) == 4
     # The oldest are forgotten, and no others.
     assert [counts.count(each).wait > 0 for each in reversed(tries[4:])] == [True] * 4 + [False]
@@ -266,14 +321,8 @@ def test_of_forty_logins_at_once_most_are_refused_at_once(hashing: threading.Eve
     """One hashes, three wait, and the others leave their threads to the orders."""
     settings.GUESSES_PER_ACCOUNT = 1000
 
-    def log_in() -> Any:
-        try:
-            return by_token("nobody", "wrong")
-        finally:
-            connections.close_all()
-
     with ThreadPoolExecutor(40) as pool:
-        answers = [pool.submit(log_in) for _ in range(40)]
+        answers = [pool.submit(closing(lambda: by_token("nobody", "wrong"))) for _ in range(40)]
         wait_for(lambda: sum(answer.done() for answer in answers) == 36, "36 refusals")
         hashing.set()
         statuses = Counter(answer.result(PATIENCE).status_code for answer in answers)
