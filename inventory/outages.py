@@ -46,5 +46,9 @@ class Outages:
             logger.warning("%s works again, after %d failures in %.0f s.", work, count, time.monotonic() - since)
 
 
+ANSWERING = "To answer requests with Postgres"
+"""The work of the API that fails while Postgres is away. It works again once an offer is read, or a health check finds
+Postgres."""
+
 outages = Outages()
 """Those of this process."""

@@ -16,6 +16,7 @@ from rest_framework.request import Request
 from rest_framework_simplejwt.exceptions import TokenError
 
 from inventory import errors
+from inventory.outages import ANSWERING, is_away, outages
 from shop.accounts.errors import HashingBusy, NotNow, TooManyGuesses, TriesUnderWay
 from shop.api import problems
 from shop.api.errors import BadKey, BodyTooLarge, LengthRequired, WrongCredentials
@@ -104,7 +105,10 @@ def handle_exception(error: Exception, context: Mapping[str, Any]) -> HttpRespon
     # InternalError: the transaction has reached its time limit, or the server is read-only, such as a standby.
     if isinstance(error, (OperationalError, InterfaceError, InternalError)):
         # It is unknown whether the transaction was committed. A request with the same key finds out.
-        logger.warning("Postgres does not answer or is read-only: %s", error)
+        if is_away(error):
+            outages.failed(ANSWERING, error)
+        else:
+            logger.warning("Postgres is read-only, or a wait for a lock took too long: %s", error)
         return response(problems.UNAVAILABLE, f"The database cannot be used now. {problems.UNAVAILABLE.advice}")
     if isinstance(error, IntegrityError):
         # A row that the order refers to was deleted after the offer was read.

@@ -15,6 +15,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
+from inventory.outages import ANSWERING, outages
 from shop.look import look
 
 TIMEOUT = 2
@@ -50,6 +51,8 @@ class Readiness:
 
 def _postgres() -> dict[str, bool]:
     found = look(TIMEOUT, target_session_attrs="read-write")
+    if found.writes:
+        outages.worked(ANSWERING)
     # A pooler is named only if the settings do not fit it.
     return {"postgres": found.writes, **({"pooler": False} if found.wrong else {})}
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 
 from django.conf import settings
@@ -12,7 +11,10 @@ from rest_framework.request import Request
 from rest_framework.throttling import BaseThrottle
 from rest_framework.views import APIView
 
-logger = logging.getLogger(__name__)
+from inventory.outages import outages
+
+LIMITING = "To limit order requests"
+"""The work that fails while Redis is away: all order requests are allowed then."""
 
 # A script, because a crash between INCR and EXPIRE would leave a key that never expires. The counts are not written to
 # the append-only file, where each would wait for the disk; losing the counts of a second does no harm.
@@ -38,8 +40,9 @@ class OrderRate(BaseThrottle):
         try:
             tries = get_redis_connection("default").eval(COUNT, 1, key)
         except RedisError as error:
-            logger.warning("Order requests are not limited, because Redis does not answer: %s", error)
+            outages.failed(LIMITING, error)
             return True
+        outages.worked(LIMITING)
         return bool(tries <= settings.ORDER_RATE)
 
     def wait(self) -> float:

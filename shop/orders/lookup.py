@@ -6,6 +6,7 @@ import logging
 from collections.abc import Sequence
 from contextlib import suppress
 from datetime import timedelta
+from functools import lru_cache
 from typing import Any
 from uuid import UUID
 
@@ -172,8 +173,14 @@ def _lost(order: UUID, customer: int) -> Receipt:
     """
     if _may_be_being_saved(order):
         raise StillQueued("The shop is looking for this order. Ask again in a moment.")
-    logger.error("Order %s of customer %s is lost: neither Postgres nor Redis knows it.", order, customer)
+    _log_lost(order, customer)
     return _rejected(order, QueuedOrder(reason=LOST, customer=customer))
+
+
+@lru_cache(maxsize=10_000)
+def _log_lost(order: UUID, customer: int) -> None:
+    """Log a lost order once in each process, however often its customer looks at it."""
+    logger.error("Order %s of customer %s is lost: neither Postgres nor Redis knows it.", order, customer)
 
 
 def _may_be_being_saved(order: UUID) -> bool:

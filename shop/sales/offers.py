@@ -16,6 +16,7 @@ from django.db.models.functions import Now
 
 from inventory.batching import Batcher
 from inventory.caching import Cache
+from inventory.outages import ANSWERING, outages
 from shop import limits
 from shop.clock import Clock
 from shop.models import Sale
@@ -141,6 +142,7 @@ def _read_noting_outage(sale: int) -> Offer | None:
         outage.begin()
         raise
     outage.end()
+    outages.worked(ANSWERING)
     return offer
 
 

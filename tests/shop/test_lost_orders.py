@@ -190,3 +190,16 @@ def test_the_overview_shows_that_queued_orders_may_be_lost(redis_with: Set, sett
         on_sale({"b": 5}, strategy="lua-queue")
         assert warning in admin.get("/admin/").content.decode()
     assert warning not in admin.get("/admin/").content.decode()
+
+
+def test_each_lost_order_is_logged_once(
+    buyer: Buyer, redis: Redis, settings: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its customer may look at it every second; the operator needs one line for each order."""
+    offer = on_sale({"a": 5}, strategy="lua-queue")
+    addresses = [str(buyer.order(order_body(offer, a=1)).headers["Location"]) for _ in range(2)]
+    redis.flushall()
+    settings.RECONCILE_GRACE = 0
+    for address in addresses * 3:
+        assert buyer.get(address).json()["state"] == "rejected"
+    assert len([each for each in caplog.records if "is lost" in each.message]) == 2

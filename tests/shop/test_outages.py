@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from inventory.outages import ANSWERING
+from shop.api import health
 from shop.orders import expiry
 from shop.orders.expiry import expire_unpaid
 from shop.runtime import tasks
 from tests.factories import on_sale
-from tests.shop.conftest import Gone, buy, make_due
+from tests.shop.conftest import Buyer, Gone, assert_problem, buy, make_due, order_body
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("redis")]
 
@@ -20,6 +23,11 @@ TASKS = {
     "To advance sales": tasks.advance_sales,
     "To reconcile": tasks.reconcile,
 }
+
+
+@pytest.fixture(autouse=True)
+def _a_clock_that_stands(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("inventory.outages.time", SimpleNamespace(monotonic=lambda: 1000.0))
 
 
 def run(task: Any) -> None:
@@ -108,3 +116,44 @@ def test_while_postgres_is_away_orders_are_not_tried_one_by_one(
     assert tried == [10]
     assert lines(caplog, "To expire") == ["To expire unpaid orders fails, and"]
     assert expire_unpaid() == 10
+
+
+def test_without_redis_requests_log_one_line(redis_gone: Gone, buyer: Buyer, caplog: pytest.LogCaptureFixture) -> None:
+    """Orders go on without their limit, and log-ins with a limit for each process."""
+    body, log_in = order_body(on_sale({"a": 9}), a=1), {"username": "nobody", "password": "wrong"}
+
+    def requests() -> None:
+        for number in range(4):
+            assert buyer.order(body, key=f"key-{number}").status_code in (200, 201)
+            assert buyer.post("/api/token/", log_in, format="json").status_code == 401
+
+    with redis_gone():
+        requests()
+    requests()
+    limiting, counting = "To limit order requests", "To count guesses of passwords in Redis"
+    assert lines(caplog, limiting) == fails_and_works_again(limiting, 4)
+    assert lines(caplog, counting) == fails_and_works_again(counting, 4)
+    assert len(caplog.records) == 4
+
+
+def test_without_postgres_requests_log_one_line(
+    postgres_gone: Gone, buyer: Buyer, caplog: pytest.LogCaptureFixture, settings: Any
+) -> None:
+    settings.OFFER_TTL = 0
+    body = order_body(on_sale({"a": 9}), a=1)
+    with postgres_gone():
+        for number in range(4):
+            assert_problem(buyer.order(body, key=f"key-{number}"), 503, "unavailable")
+    assert buyer.order(body, key="key-0").status_code == 201
+    assert lines(caplog, ANSWERING) == fails_and_works_again(ANSWERING, 4)
+    assert [each for each in caplog.records if "fails" not in each.message and "works" not in each.message] == []
+
+
+def test_the_health_check_ends_the_outage(
+    postgres_gone: Gone, buyer: Buyer, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(health, "readiness", health.Readiness())
+    with postgres_gone():
+        assert_problem(buyer.get("/api/sales/"), 503, "unavailable")
+    assert buyer.get("/health/").status_code == 200
+    assert lines(caplog, ANSWERING) == fails_and_works_again(ANSWERING, 1)
