@@ -23,7 +23,7 @@ from django.db.models.functions import Now
 from django.utils.crypto import constant_time_compare, salted_hmac
 from rest_framework_simplejwt import tokens
 from rest_framework_simplejwt.backends import TokenBackend
-from rest_framework_simplejwt.exceptions import TokenBackendError, TokenError
+from rest_framework_simplejwt.exceptions import TokenError
 from rest_framework_simplejwt.settings import api_settings
 
 from shop.models import SignOut
@@ -49,7 +49,7 @@ class StrictBackend(TokenBackend):
             claims = jwt.decode(token, self.get_verifying_key(token), [self.algorithm], options=SIGNATURE_ONLY)  # type: ignore[arg-type]
         # RecursionError: anybody may send a header of nested lists. It is read before the signature.
         except (jwt.InvalidTokenError, ValueError, TypeError, RecursionError) as error:
-            raise TokenBackendError("The token is malformed or not signed by this shop.") from error
+            raise TokenError("The token is malformed or not signed by this shop.") from error
         return checked(claims)
 
 

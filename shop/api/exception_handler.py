@@ -8,6 +8,7 @@ from dataclasses import asdict
 from math import ceil
 from typing import Any
 
+from django.conf import settings
 from django.core.exceptions import PermissionDenied
 from django.db import IntegrityError, InterfaceError, InternalError, OperationalError
 from django.http import Http404, HttpResponse
@@ -162,7 +163,12 @@ def _response_to(error: Exception, problem: Problem, request: Request) -> HttpRe
         case NotNow():
             headers["Retry-After"] = str(error.wait)
         case exceptions.Throttled():
-            headers["Retry-After"] = str(max(1, ceil(getattr(error, "wait", None) or 1)))
+            wait = max(1, ceil(getattr(error, "wait", None) or 1))
+            headers["Retry-After"] = str(wait)
+            seconds = f"{wait} second{'s' * (wait > 1)}"
+            detail = f"A customer may send {settings.ORDER_RATE} order requests in a second. Try again in {seconds}."
+        case exceptions.NotAuthenticated():
+            detail = problem.advice
         case Order.DoesNotExist():
             detail = "You have no such order."
     return response(problem, detail, headers=headers, **members)

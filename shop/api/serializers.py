@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
-from typing import Any
+from typing import Any, ClassVar
 from uuid import UUID
 
 from django.conf import settings
@@ -28,6 +28,8 @@ AMOUNT = r"[0-9]{1,14}\.[0-9]{2}"
 class StrictInteger(serializers.IntegerField):
     """A JSON integer. Refuse "1", 1.0 and true, which Django REST framework would accept."""
 
+    default_error_messages: ClassVar = {"invalid": "Send a whole number without quotes or decimals, such as 1."}
+
     def to_internal_value(self, data: Any) -> int:
         if type(data) is not int:
             self.fail("invalid")
@@ -37,6 +39,8 @@ class StrictInteger(serializers.IntegerField):
 @extend_schema_field({"type": "string", "pattern": f"^{AMOUNT}$"})
 class AmountField(serializers.DecimalField):
     """A string with two decimals. Refuse JSON numbers: as floating-point numbers they may be off by a cent."""
+
+    default_error_messages: ClassVar = {"invalid": 'Send a string with two decimals, such as "10.00".'}
 
     def to_internal_value(self, data: Any) -> Decimal:
         if not isinstance(data, str) or not re.fullmatch(AMOUNT, data):
@@ -143,6 +147,8 @@ CURRENCY = r"[A-Z]{3}"
 class ReferenceField(serializers.CharField):
     """The reference that a payment provider gives to a payment."""
 
+    default_error_messages: ClassVar = {"invalid": "Send a string of 1 to 128 letters, digits and characters of ._~:-"}
+
     def to_internal_value(self, data: Any) -> str:
         if not isinstance(data, str) or not re.fullmatch(REFERENCE, data):
             self.fail("invalid")
@@ -152,6 +158,8 @@ class ReferenceField(serializers.CharField):
 @extend_schema_field({"type": "string", "pattern": f"^{CURRENCY}$"})
 class CurrencyField(serializers.CharField):
     """A currency code of ISO 4217 in capitals. Without one, the amount is in the shop's own currency."""
+
+    default_error_messages: ClassVar = {"invalid": 'Send a currency code of three capitals, such as "EUR".'}
 
     def __init__(self) -> None:
         super().__init__(default=default_currency, help_text="Without it: the currency of the shop, `CURRENCY`.")

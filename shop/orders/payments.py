@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from decimal import Decimal
 from uuid import UUID
 
 from django.conf import settings
-from django.db import transaction
+from django.db import IntegrityError, transaction
 from django.db.models import Exists, OuterRef, QuerySet
 from django.db.models.functions import Now
+from psycopg.errors import UniqueViolation
 
 from inventory.errors import OverLimit, SoldOut
 from shop.models import Order, Payment, Refund, UnmatchedReport
@@ -151,9 +154,10 @@ def record_payment(order: Order, *, reference: str, amount: Decimal, settled: Un
             note = f"The order is {order.state}."
     if outcome == Payment.Outcome.PAID:
         states.change(order, Order.State.PAID)
-    payment = Payment.objects.create(
-        order=order, reference=reference, amount=amount, currency=order.currency, outcome=outcome, note=note[:200]
-    )
+    with new_reference(reference, "payment"):
+        payment = Payment.objects.create(
+            order=order, reference=reference, amount=amount, currency=order.currency, outcome=outcome, note=note[:200]
+        )
     if outcome == Payment.Outcome.REFUND_DUE:
         payment.refunds.create(
             amount=amount,
@@ -162,6 +166,21 @@ def record_payment(order: Order, *, reference: str, amount: Decimal, settled: Un
             sent_by=settled.settled_by if settled else None,
         )
     return payment
+
+
+@contextmanager
+def new_reference(reference: str, kind: str) -> Iterator[None]:
+    """Write a row with a new reference. Two reports with one reference lock different orders, so they may meet here.
+
+    Raises:
+        ReferenceReused: another report has used the reference since it was looked for. The caller rolls back.
+    """
+    try:
+        yield
+    except IntegrityError as error:
+        if not isinstance(error.__cause__, UniqueViolation):
+            raise
+        raise ReferenceReused(f"The reference {reference} belongs to another {kind}.") from error
 
 
 def refunds_due(payments: QuerySet[Payment]) -> QuerySet[Payment]:

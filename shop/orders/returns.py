@@ -17,7 +17,7 @@ from django.db.models.functions import Now
 from shop.models import Order, Payment, Refund
 from shop.orders import states, unmatched
 from shop.orders.errors import NotReturnable
-from shop.orders.payments import ReferenceReused, UnknownPayment, WrongAmount, WrongCurrency
+from shop.orders.payments import ReferenceReused, UnknownPayment, WrongAmount, WrongCurrency, new_reference
 from shop.orders.saving import return_items
 
 
@@ -106,7 +106,8 @@ def receive_chargeback(
         replaced = [each for each in refunds if each.sent_at is None]
         Refund.objects.filter(pk__in=[each.pk for each in replaced]).delete()
         note = "".join(f"Replaces a refund of {each.amount:.2f} that was due. " for each in replaced)[:200].strip()
-        refund = paid.refunds.create(amount=amount, chargeback=reference, sent_at=Now(), note=note)
+        with new_reference(reference, "chargeback"):
+            refund = paid.refunds.create(amount=amount, chargeback=reference, sent_at=Now(), note=note)
         if report is not None:
             unmatched.close(report)
     return ReceivedChargeback(refund, replayed=False)

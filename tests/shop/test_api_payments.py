@@ -14,11 +14,21 @@ from redis import Redis
 
 from inventory.models import StockItem
 from shop.api import signatures
-from shop.models import Payment
+from shop.models import Payment, Refund, UnmatchedReport
 from shop.orders import payments, states
 from shop.orders.customer_changes import cancel_order
 from tests.factories import OnSale, on_sale
-from tests.shop.conftest import Buyer, Provider, assert_conserved, assert_problem, order_body, payment, raising, state
+from tests.shop.conftest import (
+    Buyer,
+    Provider,
+    assert_conserved,
+    assert_problem,
+    order_body,
+    payment,
+    race,
+    raising,
+    state,
+)
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("redis")]
 
@@ -220,3 +230,37 @@ def test_a_lost_commit_answer_is_found_by_the_next_report(
     again = provider.reports(payment(order))
     assert (again.json()["outcome"], again.headers["Idempotent-Replayed"]) == ("paid", "true")
     assert Payment.objects.count() == 1
+
+
+def test_of_two_reports_at_once_with_one_reference_one_is_refused(
+    provider: Provider, buyer: Buyer, order: UUID, offer: OnSale
+) -> None:
+    other = UUID(buyer.order(order_body(offer, a=1)).json()["id"])
+    refused, booked = race(
+        lambda: provider.reports(payment(order)),
+        lambda: Provider().reports(payment(other, amount="9.90")),
+        before="INSERT INTO .shop_payment",
+    )
+    assert (booked.status_code, state(other), state(order)) == (200, "paid", "pending")
+    assert_problem(refused, 422, "reference-reused")
+    assert "belongs to another payment" in UnmatchedReport.objects.get().reason
+
+
+def test_of_two_chargebacks_at_once_with_one_reference_one_is_refused(
+    provider: Provider, buyer: Buyer, order: UUID, offer: OnSale
+) -> None:
+    other = UUID(buyer.order(order_body(offer, a=1)).json()["id"])
+    provider.reports(payment(order))
+    provider.reports(payment(other, "pay_2", "9.90"))
+
+    def charge_back(paid: str, amount: str) -> Any:
+        report = {"reference": "cb_1", "payment": paid, "amount": amount, "currency": "EUR"}
+        return Provider().reports(report, path="/api/chargebacks/")
+
+    # The second waits for the stock row of the first, which books its chargeback.
+    booked, refused = race(
+        lambda: charge_back("pay_1", "19.80"), lambda: charge_back("pay_2", "9.90"), before="INSERT INTO .shop_refund"
+    )
+    assert (booked.status_code, Refund.objects.get().payment.reference) == (200, "pay_1")
+    assert_problem(refused, 422, "reference-reused")
+    assert "belongs to another chargeback" in UnmatchedReport.objects.get().reason

@@ -8,11 +8,13 @@ from typing import Any
 import pytest
 from django.core.exceptions import SuspiciousOperation
 from django.test import Client, RequestFactory
+from redis import Redis
 from rest_framework.test import APIClient
 
 from shop.api import error_pages
 from shop.api.problems import PROBLEMS
-from tests.shop.conftest import Buyer, assert_problem
+from tests.factories import on_sale
+from tests.shop.conftest import Buyer, assert_problem, order_body
 
 pytestmark = pytest.mark.django_db
 
@@ -121,3 +123,38 @@ def test_no_advice_speaks_of_what_only_some_of_its_requests_have() -> None:
     """A key belongs to orders, and `busy`, `unavailable` and `internal` answer other requests, too."""
     for slug in ("busy", "unavailable", "internal"):
         assert "repeat an order with the same key" in PROBLEMS[slug].advice
+
+
+@pytest.mark.parametrize("price", [10, 10.0, "10", "10,00", "10.0"])
+def test_a_wrong_price_is_told_the_form(buyer: Buyer, price: Any) -> None:
+    body = order_body(on_sale({"a": 1}), a=1)
+    body["items"][0]["price"] = price
+    document = assert_problem(buyer.order(body), 400, "invalid", pointers=["#/items/0/price"])
+    assert document["errors"][0]["detail"] == 'Send a string with two decimals, such as "10.00".'
+
+
+@pytest.mark.parametrize("quantity", ["1", 1.0, True])
+def test_a_wrong_quantity_is_told_the_form(buyer: Buyer, quantity: Any) -> None:
+    body = order_body(on_sale({"a": 1}), a=1)
+    body["items"][0]["quantity"] = quantity
+    document = assert_problem(buyer.order(body), 400, "invalid", pointers=["#/items/0/quantity"])
+    assert document["errors"][0]["detail"] == "Send a whole number without quotes or decimals, such as 1."
+
+
+def test_over_the_order_rate_the_limit_is_told(buyer: Buyer, settings: Any, redis: Redis) -> None:
+    settings.ORDER_RATE = 0
+    document = assert_problem(buyer.order({}), 429, "too-fast")
+    assert document["detail"] == "A customer may send 0 order requests in a second. Try again in 1 second."
+
+
+@pytest.mark.parametrize(
+    ("header", "detail"),
+    [
+        ("", "Get a token at /api/token/ and send it as `Authorization: Bearer …`."),
+        ("Bearer garbage", "The token is malformed or not signed by this shop."),
+        ("Basic YTpi", "The Authorization header is not `Bearer` and one token."),
+    ],
+)
+def test_without_a_valid_token_the_header_is_told(visitor: APIClient, header: str, detail: str) -> None:
+    answer = visitor.get("/api/orders/", headers={"Authorization": header} if header else {})
+    assert assert_problem(answer, 401, "unauthenticated")["detail"] == detail

@@ -60,9 +60,14 @@ WRONG: dict[str, tuple[dict[str, Any], int, str, str]] = {
         {"currency": "eur"},
         400,
         "invalid",
-        "The report is not valid. #/currency: Not a valid string.",
+        'The report is not valid. #/currency: Send a currency code of three capitals, such as "EUR".',
     ),
-    "a number": ({"amount": 19.8}, 400, "invalid", "The report is not valid. #/amount: A valid number is required."),
+    "a number": (
+        {"amount": 19.8},
+        400,
+        "invalid",
+        'The report is not valid. #/amount: Send a string with two decimals, such as "10.00".',
+    ),
     "an unknown order": ({"order": str(UUID(int=7))}, 404, "unknown-order", f"There is no order {UUID(int=7)}, or it"),
 }
 
