@@ -96,7 +96,7 @@ class OrderSerializer(serializers.Serializer[Any]):
     total = serializers.DecimalField(max_digits=14, decimal_places=2)
     currency = serializers.CharField(help_text="Code of ISO 4217. Empty if the sale was deleted before it was saved.")
     created_at = serializers.DateTimeField()
-    pay_by = serializers.DateTimeField(allow_null=True, help_text="Null while the order is queued and cannot be paid.")
+    pay_by = serializers.DateTimeField(allow_null=True, help_text="Null unless the order is `pending`.")
 
     def to_representation(self, order: Order) -> dict[str, Any]:
         return order_json(receipts.of_row(order))
@@ -109,7 +109,7 @@ def order_json(order: Receipt, *, queued: bool = False, place: int | None = None
         queued: the order is not saved yet, so its state is `queued`.
         place: place in the queue, from 1.
     """
-    payable_from = order.payable_from
+    payable_from = order.payable_from if order.state == Order.State.PENDING.value else None
     return {
         "id": str(order.pk),
         "sale": order.sale or None,

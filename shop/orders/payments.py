@@ -152,13 +152,15 @@ def record_payment(order: Order, *, reference: str, amount: Decimal, settled: Un
                 note, outcome = f"The order was {order.state}. Its units were taken again.", Payment.Outcome.PAID
         case _:
             note = f"The order is {order.state}."
+    if outcome == Payment.Outcome.REFUND_DUE and not amount:
+        note += " There is nothing to refund."
     if outcome == Payment.Outcome.PAID:
         states.change(order, Order.State.PAID)
     with new_reference(reference, "payment"):
         payment = Payment.objects.create(
             order=order, reference=reference, amount=amount, currency=order.currency, outcome=outcome, note=note[:200]
         )
-    if outcome == Payment.Outcome.REFUND_DUE:
+    if outcome == Payment.Outcome.REFUND_DUE and amount:
         payment.refunds.create(
             amount=amount,
             note=payment.note,

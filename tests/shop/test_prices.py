@@ -153,7 +153,9 @@ def test_a_free_order_is_paid_at_once(buyer: Buyer, settings: Any, name: str, se
     offer = on_sale({"a": 3}, strategy=name, price="0.00")
     answer = buyer.order(body_with_price(offer, "0.00"))
     assert answer.json()["state"] == ("queued" if answer.status_code == 202 else "paid")
+    assert answer.json()["pay_by"] is None
     save_queued()
+    assert buyer.get(answer.headers["Location"]).json()["pay_by"] is None
     make_due()
     assert expire_unpaid() == 0
     assert buyer.get(answer.headers["Location"]).json()["state"] == "paid"

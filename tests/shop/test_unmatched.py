@@ -21,6 +21,7 @@ from inventory.strategies import registry
 from shop.models import Order, OrderItem, Payment, Sale, UnmatchedReport
 from shop.orders import payments, returns, unmatched
 from shop.orders.customer_changes import pay_order
+from shop.orders.payments import refunds_due
 from shop.orders.queued import save_queued
 from tests.factories import OnSale, at_once, elsewhere, on_sale
 from tests.shop.conftest import Buyer, Provider, assert_problem, order_body, payment, state
@@ -289,3 +290,11 @@ def test_a_payment_of_nothing_for_a_free_order_is_accepted_once(provider: Provid
     outcomes = [provider.reports(payment(order, name, "0.00")).json()["outcome"] for name in ("one", "two")]
     assert outcomes == ["paid", "refund_due"]
     assert Payment.objects.filter(outcome="paid").get().amount == Decimal("0.00")
+    # There is no money to send back, so no refund waits for an operator. The negative control is a second payment of
+    # another order.
+    assert not refunds_due(Payment.objects.all()).exists()
+    assert Payment.objects.get(reference="two").note == "The order is already paid. There is nothing to refund."
+    costly = UUID(buyer.order(order_body(on_sale({"b": 5}, price="9.90"), b=1)).json()["id"])
+    for name in ("three", "four"):
+        provider.reports(payment(costly, name, "9.90"))
+    assert [due.reference for due in refunds_due(Payment.objects.all())] == ["four"]
