@@ -5,7 +5,6 @@ A setting that cannot be used is reported by its name when the settings are load
 
 from __future__ import annotations
 
-import math
 import re
 import warnings
 from contextlib import suppress
@@ -19,33 +18,36 @@ env = environ.Env()
 LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 SHORTEST_KEY = 50
 """Characters of a secret key, as `manage.py check --deploy` demands."""
+YEAR = 365 * 24 * 3600
+"""Seconds: no duration is longer. Far longer ones would leave the range of dates."""
 BOOLEANS = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
 
 
-def integer(name: str, *, default: int, minimum: int) -> int:
+def integer(name: str, *, default: int, minimum: int, maximum: int = 1_000_000) -> int:
     """Return a whole number.
 
     Raises:
-        ImproperlyConfigured: the value is not a whole number, or less than `minimum`.
+        ImproperlyConfigured: the value is not a whole number from `minimum` to `maximum`.
     """
     text = env.str(name, default=str(default))
     with suppress(ValueError):
-        if (number := int(text)) >= minimum:
+        if minimum <= (number := int(text)) <= maximum:
             return number
-    raise ImproperlyConfigured(f"{name} must be a whole number of {minimum} or more, not {text!r}.")
+    raise ImproperlyConfigured(f"{name} must be a whole number from {minimum} to {maximum}, not {text[:40]!r}.")
 
 
-def seconds(name: str, *, default: float, minimum: float) -> float:
+def seconds(name: str, *, default: float, minimum: float, maximum: float = YEAR) -> float:
     """Return a duration in seconds, which may have a fraction.
 
     Raises:
-        ImproperlyConfigured: the value is not a finite number, or less than `minimum`.
+        ImproperlyConfigured: the value is not a number from `minimum` to `maximum`.
     """
     text = env.str(name, default=str(default))
     with suppress(ValueError):
-        if minimum <= (number := float(text)) < math.inf:
+        if minimum <= (number := float(text)) <= maximum:
             return number
-    raise ImproperlyConfigured(f"{name} must be a number of seconds of {minimum:g} or more, not {text!r}.")
+    limits = f"{minimum:g} to {maximum:.0f}"
+    raise ImproperlyConfigured(f"{name} must be a number of seconds from {limits}, not {text[:40]!r}.")
 
 
 def boolean(name: str, *, default: bool) -> bool:

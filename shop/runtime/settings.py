@@ -59,22 +59,22 @@ ALLOWED_HOSTS = env.list("ALLOWED_HOSTS", default=["localhost", "127.0.0.1", "[:
 CSRF_TRUSTED_ORIGINS = env.list("CSRF_TRUSTED_ORIGINS", default=[])
 # Number of reverse proxies in front of the shop. Guesses of passwords, and visitors of the lab, are limited by IP
 # address, which is taken from the X-Forwarded-For header that they set, or from the connection if there is none.
-NUM_PROXIES = environment.integer("NUM_PROXIES", default=0, minimum=0)
+NUM_PROXIES = environment.integer("NUM_PROXIES", default=0, minimum=0, maximum=100)
 # A proxy in front of the shop serves it by HTTPS alone, and sets the headers X-Forwarded-Proto, -Host and -For. Cookies
 # are then sent by HTTPS only, plain HTTP is redirected, browsers remember that, and NUM_PROXIES is at least 1.
 HTTPS = environment.boolean("HTTPS", default=False)
 # Threads of a web process.
-WEB_THREADS = environment.integer("WEB_THREADS", default=16, minimum=1)
+WEB_THREADS = environment.integer("WEB_THREADS", default=16, minimum=1, maximum=1000)
 # Web processes.
-WEB_PROCESSES = environment.integer("WEB_PROCESSES", default=2, minimum=1)
+WEB_PROCESSES = environment.integer("WEB_PROCESSES", default=2, minimum=1, maximum=1000)
 # Open connections that a web process accepts, including idle ones. Further clients wait until one is closed.
 WEB_CONNECTIONS = environment.integer("WEB_CONNECTIONS", default=8192, minimum=1)
 # Connections to Postgres that the threads of a web process share. Waiting for one of these is cheaper than waiting for
 # a row in Postgres: with 4 for 16 threads the shop sells more, and the slowest answers take less than half the time.
-WEB_DATABASE_CONNECTIONS = environment.integer("WEB_DATABASE_CONNECTIONS", default=4, minimum=1)
+WEB_DATABASE_CONNECTIONS = environment.integer("WEB_DATABASE_CONNECTIONS", default=4, minimum=1, maximum=1000)
 # Connections in the pool of a process; 0 for no pool. `manage.py serve` sets it. Commands use one connection at a time,
 # and Celery closes a pool after every task, so neither needs a pool.
-DATABASE_POOL = environment.integer("DATABASE_POOL", default=0, minimum=0)
+DATABASE_POOL = environment.integer("DATABASE_POOL", default=0, minimum=0, maximum=1000)
 # A pooler such as PgBouncer stands between the shop and Postgres, in transaction or session mode. Then the shop relies
 # on no session of Postgres: it prepares no statements, the role of the web servers sets the limits on waiting, which
 # `manage.py serve` checks, and `session-lock`, `insert-lock` and `lock-table` cannot be chosen.
@@ -89,14 +89,14 @@ LAB_ENABLED = environment.boolean("LAB_ENABLED", default=False)
 if LAB_ENABLED and DATABASE_POOLER:
     raise ImproperlyConfigured("LAB_ENABLED needs a Postgres without DATABASE_POOLER: its sandboxes rely on sessions.")
 # Schedules of the lab that run at the same time, each with a Redis database and a Postgres database of its own.
-LAB_SANDBOXES = environment.integer("LAB_SANDBOXES", default=2, minimum=1)
+LAB_SANDBOXES = environment.integer("LAB_SANDBOXES", default=2, minimum=1, maximum=1000)
 
 # Orders
 
 # Currency of new sales, and of payments that are reported without one: a code of ISO 4217.
 CURRENCY = environment.currency("CURRENCY", default="EUR")
 # Seconds in which an order must be paid.
-ORDER_TTL = environment.integer("ORDER_TTL", default=900, minimum=1)
+ORDER_TTL = environment.integer("ORDER_TTL", default=900, minimum=1, maximum=environment.YEAR)
 # Order requests that a customer may send in a second.
 ORDER_RATE = environment.integer("ORDER_RATE", default=10, minimum=1)
 # Seconds for which a web process caches a sale.
@@ -117,7 +117,7 @@ GUESSES_PER_ACCOUNT = environment.integer("GUESSES_PER_ACCOUNT", default=10, min
 GUESSES_PER_ADDRESS = environment.integer("GUESSES_PER_ADDRESS", default=100, minimum=1)
 # Seconds for which an access token is valid. For so long it can still place orders after its user has signed out
 # everywhere or has a new password.
-ACCESS_TOKEN_TTL = environment.integer("ACCESS_TOKEN_TTL", default=900, minimum=1)
+ACCESS_TOKEN_TTL = environment.integer("ACCESS_TOKEN_TTL", default=900, minimum=1, maximum=environment.YEAR)
 
 # Strategies
 
@@ -127,7 +127,7 @@ STOCK_LOCK_TTL = environment.seconds("STOCK_LOCK_TTL", default=3.0, minimum=0.1)
 STOCK_LOCK_WAIT = environment.seconds("STOCK_LOCK_WAIT", default=5.0, minimum=0)
 # Segments into which `segmented-lock` and `segmented-redis` split the stock of a sku; as many orders can run at the
 # same time. To change it during a sale, restart the web processes one after the other, then preheat the sale again.
-STOCK_SEGMENTS = environment.integer("STOCK_SEGMENTS", default=5, minimum=1)
+STOCK_SEGMENTS = environment.integer("STOCK_SEGMENTS", default=5, minimum=1, maximum=1000)
 # Let `lua-queue` sell although Redis may evict keys or restart without them (see `maxmemory-policy` and `appendonly`):
 # orders that were answered 202 are then lost. Without this consent such a sale is not preheated.
 QUEUED_ORDERS_MAY_BE_LOST = environment.boolean("QUEUED_ORDERS_MAY_BE_LOST", default=False)

@@ -15,20 +15,21 @@ from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 
 SETTINGS = Path(settings.BASE_DIR) / "shop/runtime/settings.py"
+YEAR = 31_536_000
 INTEGERS = {
-    "NUM_PROXIES": 0,
-    "LAB_SANDBOXES": 1,
-    "WEB_THREADS": 1,
-    "WEB_PROCESSES": 1,
-    "WEB_CONNECTIONS": 1,
-    "WEB_DATABASE_CONNECTIONS": 1,  # 0 would not be "no pool": each request would open a connection
-    "DATABASE_POOL": 0,
-    "STOCK_SEGMENTS": 1,
-    "ORDER_TTL": 1,
-    "ORDER_RATE": 1,
-    "GUESSES_PER_ACCOUNT": 1,
-    "GUESSES_PER_ADDRESS": 1,
-    "ACCESS_TOKEN_TTL": 1,
+    "NUM_PROXIES": (0, 100),
+    "LAB_SANDBOXES": (1, 1000),
+    "WEB_THREADS": (1, 1000),
+    "WEB_PROCESSES": (1, 1000),
+    "WEB_CONNECTIONS": (1, 1_000_000),
+    "WEB_DATABASE_CONNECTIONS": (1, 1000),  # 0 would not be "no pool": each request would open a connection
+    "DATABASE_POOL": (0, 1000),
+    "STOCK_SEGMENTS": (1, 1000),
+    "ORDER_TTL": (1, YEAR),
+    "ORDER_RATE": (1, 1_000_000),
+    "GUESSES_PER_ACCOUNT": (1, 1_000_000),
+    "GUESSES_PER_ADDRESS": (1, 1_000_000),
+    "ACCESS_TOKEN_TTL": (1, YEAR),
 }
 SECONDS = {
     "STOCK_LOCK_TTL": 0.1,
@@ -38,7 +39,7 @@ SECONDS = {
     "PREHEAT_LEAD": 0,
     "RECONCILE_GRACE": 0,
 }
-"""The numeric settings with their minimum."""
+"""The numeric settings with their minimum. Whole numbers have their own maximum, and durations end at a year."""
 BAD_URLS = [
     ("DATABASE_URL", "sesame"),
     ("DATABASE_URL", "mysql://shop:sesame@db/shop"),
@@ -73,19 +74,26 @@ def test_all_numbers_are_tested() -> None:
     assert "env.bool(" not in text
 
 
-@pytest.mark.parametrize(("name", "minimum"), INTEGERS.items())
-def test_an_integer_has_a_minimum(monkeypatch: pytest.MonkeyPatch, name: str, minimum: int) -> None:
-    assert read(monkeypatch, **{name: str(minimum)})[name] == minimum
-    for bad in (str(minimum - 1), "1.5", "abc", ""):
-        with pytest.raises(ImproperlyConfigured, match=rf"^{name} must be a whole number of {minimum} or more, not"):
+@pytest.mark.parametrize(("name", "limits"), INTEGERS.items())
+def test_an_integer_has_limits(monkeypatch: pytest.MonkeyPatch, name: str, limits: tuple[int, int]) -> None:
+    minimum, maximum = limits
+    for good in limits:
+        assert read(monkeypatch, **{name: str(good)})[name] == good
+    for bad in (str(minimum - 1), str(maximum + 1), "9" * 5000, "1.5", "abc", ""):
+        with pytest.raises(
+            ImproperlyConfigured, match=rf"^{name} must be a whole number from {minimum} to {maximum}, not"
+        ):
             read(monkeypatch, **{name: bad})
 
 
 @pytest.mark.parametrize(("name", "minimum"), SECONDS.items())
-def test_a_duration_has_a_minimum_and_is_finite(monkeypatch: pytest.MonkeyPatch, name: str, minimum: float) -> None:
-    assert read(monkeypatch, **{name: str(minimum)})[name] == minimum
-    for bad in (str(minimum - 0.01), "nan", "inf", "-inf", "10s", ""):
-        with pytest.raises(ImproperlyConfigured, match=rf"^{name} must be a number of seconds of {minimum} or more"):
+def test_a_duration_has_limits(monkeypatch: pytest.MonkeyPatch, name: str, minimum: float) -> None:
+    for good in (minimum, YEAR):
+        assert read(monkeypatch, **{name: str(good)})[name] == good
+    for bad in (str(minimum - 0.01), str(YEAR + 1), "1e300", "nan", "inf", "-inf", "10s", ""):
+        with pytest.raises(
+            ImproperlyConfigured, match=rf"^{name} must be a number of seconds from {minimum} to {YEAR}, not"
+        ):
             read(monkeypatch, **{name: bad})
 
 
