@@ -49,7 +49,7 @@ def put(client: APIClient, sku: str, body: Any) -> Any:
 # Orders
 
 
-@pytest.mark.parametrize("rung", [slug for slug in RUNGS if slug not in ALONE])
+@pytest.mark.parametrize("rung", [slug for slug in RUNGS if slug not in {*ALONE, "commit-after-return"}])
 def test_a_rung_sells_from_the_labs_tables(buyer: Buyer, offer: OnSale, rung: str) -> None:
     ledger.stock_up("a", 2)
     answer = order(buyer, rung, order_body(offer, a=2))
@@ -60,6 +60,13 @@ def test_a_rung_sells_from_the_labs_tables(buyer: Buyer, offer: OnSale, rung: st
     assert problem["left"] == 0
     assert not Order.objects.exists()
     assert StockItem.objects.get().on_hand == 5
+
+
+def test_an_order_without_a_commit_is_answered_and_gone(buyer: Buyer, offer: OnSale) -> None:
+    ledger.stock_up("a", 2)
+    assert order(buyer, "commit-after-return", order_body(offer, a=2)).status_code == 201
+    assert not RungOrder.objects.exists()
+    assert ledger.figures("a") == Figures("a", 2, 2, 0)
 
 
 def test_a_held_lock_is_answered_with_busy(buyer: Buyer, offer: OnSale, settings: Any) -> None:

@@ -362,7 +362,7 @@ def test_a_fault_of_our_own_is_not_hidden(world: World, monkeypatch: pytest.Monk
     assert superuser().post("/admin/shop/order/", form).status_code == 500
 
 
-@pytest.mark.parametrize("query", ["s=sale", "s=sale&page=x", "s=sale&page=0", "s=%00"])
+@pytest.mark.parametrize("query", ["s=sale", "s=sale&page=x", "s=sale&page=0"])
 def test_the_search_that_no_page_offers_is_off(query: str) -> None:
     """The one of unfold fails with an odd page, and without Redis."""
     assert superuser().get(f"/admin/search/?{query}").status_code == 404

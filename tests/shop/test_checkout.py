@@ -204,7 +204,7 @@ def test_sold_out_is_remembered_for_sold_out_ttl(customer: int, monkeypatch: pyt
     strategy = registry.get("guarded-update")
     asked: list[OrderRequest] = []
     place_ = strategy.place
-    monkeypatch.setattr(strategy, "place", lambda request, save: (asked.append(request), place_(request, save))[1])
+    monkeypatch.setattr(strategy, "place", lambda request, *how: (asked.append(request), place_(request, *how))[1])
     clock = [1000.0]
     monkeypatch.setattr("inventory.sold_out.time.monotonic", lambda: clock[0])
     for moment, expected in ((0.0, 1), (0.2, 1), (0.2, 2)):
@@ -226,11 +226,11 @@ class Asked:
         monkeypatch.setattr(self.strategy, "place", self._place)
         monkeypatch.setattr("inventory.sold_out.time.monotonic", lambda: self.now)
 
-    def _place(self, request: OrderRequest, save: Save) -> Placement:
+    def _place(self, *arguments: Any) -> Placement:
         self.times += 1
         meanwhile, self.meanwhile = self.meanwhile, lambda: None
         meanwhile()
-        return self.place(request, save)
+        return self.place(*arguments)
 
 
 def test_one_request_probes_and_the_others_are_refused(customer: int, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -332,7 +332,7 @@ def test_of_forty_logins_at_once_most_are_refused_at_once(hashing: threading.Eve
 
 
 def test_a_turn_that_does_not_come_is_refused(hashing: threading.Event, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hashers, "PATIENCE", 0.01)
+    monkeypatch.setattr(hashers, "WAIT", 0.01)
     with ThreadPoolExecutor(1) as pool:
         first = pool.submit(PasswordHasher().encode, "password", "salt")
         wait_for(lambda: not hashers._turn.acquire(blocking=False) or hashers._turn.release(), "the first to hash")
@@ -348,7 +348,7 @@ def test_a_turn_that_does_not_come_is_refused(hashing: threading.Event, monkeypa
 
 def test_a_refused_login_is_not_logged(hashing: threading.Event, caplog: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Otherwise each request of an attack would be a line of the log. With the negative control."""
-    monkeypatch.setattr(hashers, "PATIENCE", 0.0)
+    monkeypatch.setattr(hashers, "WAIT", 0.0)
     with hashers.turn():
         assert_problem(by_token("nobody", "wrong"), 503, "login-busy")
     assert caplog.records == []
@@ -359,7 +359,7 @@ def test_a_refused_login_is_not_logged(hashing: threading.Event, caplog: Any, mo
 
 def test_a_refused_hash_is_no_guess(hashing: threading.Event, settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     settings.GUESSES_PER_ACCOUNT = 1
-    monkeypatch.setattr(hashers, "PATIENCE", 0.0)
+    monkeypatch.setattr(hashers, "WAIT", 0.0)
     with hashers.turn():
         for _ in range(3):
             assert_problem(by_token("nobody", "wrong"), 503, "login-busy")
