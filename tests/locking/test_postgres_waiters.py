@@ -178,13 +178,24 @@ class TestSharedSessions(PostgresTraces):
         assert (len(opened) < 40) is shared
 
     @pytest.mark.parametrize("kind", SESSION_KINDS)
-    def test_a_released_lease_does_not_touch_the_next_holder(self, kind: Any) -> None:
+    def test_a_released_lease_does_not_touch_the_next_holder(self, kind: Any, monkeypatch: Patch) -> None:
+        given_back, take = threading.Event(), SharedSessions.take
+        given_back.set()
+
+        def take_later(*arguments: Any, **options: Any) -> PostgresSession:
+            assert given_back.wait(PATIENCE)
+            return take(*arguments, **options)
+
+        # A waiter whose turn comes between the release and the return of the session would open one of its own.
+        monkeypatch.setattr(SharedSessions, "take", take_later)
         lock = self.made(kind, "handed on")
         first: Any = acquired(lock)
         session = weakref.ref(first.session)
         with ThreadPoolExecutor(2) as threads:
             second, third = self.queue_up(lock, threads, 2)
+            given_back.clear()
             first.release()
+            given_back.set()
             held = second.result(PATIENCE)
             wait_for(lambda: session() not in _spare, "the next waiter to use the session")
             self.lined_up(lock, 1)
