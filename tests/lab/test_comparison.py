@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import html
+import inspect
 import json
 import re
 from pathlib import Path
@@ -19,7 +20,8 @@ from lab.ladder.catalogue import LADDER
 from lab.management.commands.compare import Command
 from lab.site.comparison.advice import ARGUMENTS
 from lab.site.comparison.links import links_to_comparison
-from tests.lab.comparison_support import STORED
+from loadtest.bench import contenders
+from tests.lab.comparison_support import STORED, lock
 from tests.lock_servers import needs_zookeeper
 
 PAGE = "/lab/comparison/"
@@ -153,6 +155,48 @@ def test_advice_follows_from_the_stored_figures(file: Path, per_s: float, times:
 def test_unsupported_advice_is_not_given(file: Path, per_s: float | None) -> None:
     store(file, *RATE, value=per_s)
     assert not [text for text in advice() if "guarded-update" in text]
+
+
+@pytest.mark.parametrize(("part", "left"), [("strategies", ["redis-py"]), ("locks", ["guarded-update"])])
+def test_no_argument_rests_on_figures_that_are_out_of_date(file: Path, part: Part, left: list[str]) -> None:
+    store(file, part, "source", value="0" * 64)
+    assert [name for text in advice() for name in ("guarded-update", "redis-py") if name in text] == left
+    assert "No argument that rests on them is shown." in page()
+    store(file)
+    assert len(advice()) == 2
+    assert "No argument that rests on them is shown." not in page()
+
+
+def test_a_figure_beside_a_rung_says_that_it_is_out_of_date(file: Path) -> None:
+    store(file)
+    assert [link.figure for link in links_to_comparison("guarded-update")] == ["Orders per second: 1,250"]
+    store(file, "strategies", "source", value="0" * 64)
+    assert [link.figure for link in links_to_comparison("guarded-update")] == ["Orders per second: out of date"]
+
+
+def test_an_argument_names_what_was_measured_and_what_was_not(file: Path) -> None:
+    locks = {
+        "advisory": lock(2500.0, 0.9, (9, 10), 0.003),
+        "redis": lock(250.0, 0.6, (31, 33), 9.9),
+        "redlock": lock(1600.0, 51.0, (1, 4), 10.0),
+        "zookeeper": lock(2500.0, 3.4, (9, 10), 10.0),
+    }
+    store(file, "locks", "report", "locks", value=locks)
+    texts = advice()
+    (killed,) = [text for text in texts if "process of its holder was killed" in text]
+    assert "3,300 times sooner" in killed
+    assert "A dead machine or a cut network was not measured" in killed
+    # The settings of locking/postgres/session.py: 20 s idle, then two probes of 10 s.
+    assert "TCP keepalives end the session, which takes 40 s with the settings of this package" in killed
+    (polling,) = [text for text in texts if "default retry delay" in text]
+    assert "15 times sooner than redlock with its default retry delay of 0.1 s" in polling
+    (library,) = [text for text in texts if "redis-py" in text]
+    assert "which polls every 0.1 s by default" in library
+
+
+def test_the_defaults_that_the_arguments_name_are_those_that_were_measured() -> None:
+    assert "retry_delay" not in inspect.getsource(contenders.redlock)
+    assert "sleep" not in inspect.getsource(contenders.redis_py)
 
 
 def test_every_name_in_the_advice_is_measured() -> None:

@@ -10,9 +10,12 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_noop
 
-from lab.claims.comparisons import Measurement, Part
+from lab.claims.comparisons import TABLES, Measured, Measurement, Part
 from lab.site.comparison.links import anchor
+from lab.site.comparison.settings import REDIS_PY_SLEEP, REDLOCK_RETRY_DELAY, SERVER_KEEPALIVE
 
+KEEPALIVES = "https://www.postgresql.org/docs/current/runtime-config-connection.html#RUNTIME-CONFIG-TCP-SETTINGS"
+LINUX = "https://docs.kernel.org/networking/ip-sysctl.html"
 LEAST_RATIO = 1.1
 """Smallest ratio that counts as better. Smaller ones differ from run to run."""
 
@@ -26,7 +29,8 @@ class Argument:
         better: name of the recommended one.
         worse: name of the other one.
         field: the field of `Measurement` to compare. For `per_s` more is better, for the others less.
-        text: the advice, with `{better}`, `{worse}` and `{times}` for the ratio.
+        text: the advice, with `{better}`, `{worse}`, `{times}` for the ratio, and the names of `_named`. It says what
+            was measured where that decides the ratio.
     """
 
     part: Part
@@ -80,7 +84,7 @@ ARGUMENTS = (
         "p50_ms",
         gettext_noop(
             "Do not write a lock yourself, and check how a library waits: {better} wakes the next waiter, which then "
-            "holds the lock {times} times sooner than with {worse}, where it polls."
+            "holds the lock {times} times sooner than with {worse}, which polls every {redis_py_sleep} s by default."
         ),
     ),
     Argument(
@@ -89,8 +93,11 @@ ARGUMENTS = (
         "redis",
         "recovery_s",
         gettext_noop(
-            "If you do not want another server or a TTL to choose: {better} is free {times} times sooner after its "
-            "holder dies than {worse}, whose waiters wait until the TTL is over."
+            "If you do not want another server or a TTL to choose: after the process of its holder was killed, "
+            "{better} is free {times} times sooner than {worse}, whose waiters wait until the TTL is over. A dead "
+            "machine or a cut network was not measured, and it is different: no connection is closed. Postgres then "
+            "keeps {better} until {keepalives} end the session, which takes {server_keepalive} s with the settings of "
+            "this package and more than two hours with {linux}. {worse} is free after its TTL, as before."
         ),
     ),
     Argument(
@@ -109,8 +116,9 @@ ARGUMENTS = (
         "redlock",
         "p50_ms",
         gettext_noop(
-            "Of the locks that survive the loss of a server, {better} hands over {times} times sooner than {worse}, "
-            "and it has a fence."
+            "Of the locks that survive the loss of a server, {better} hands over {times} times sooner than {worse} "
+            "with its default retry delay of {redlock_delay} s. Waiters of {worse} are not woken: they ask again after "
+            "such a pause. With a shorter one they wait less and send more commands. {better} also has a fence."
         ),
     ),
     Argument(
@@ -125,21 +133,41 @@ ARGUMENTS = (
 )
 
 
-def supported_arguments(rows: Mapping[Part, Mapping[str, Measurement]]) -> Iterator[SafeString]:
+def supported_arguments(measured: Mapping[Part, Measured | None]) -> Iterator[SafeString]:
     """Yield the arguments that the figures support, in the reader's language, with links to the rows.
 
     Args:
-        rows: the measurements by part and name.
+        measured: the stored parts. No argument rests on a part that is out of date.
     """
+    rows = {
+        part: {row.name: row for row in found.rows}
+        for part in TABLES
+        if (found := measured[part]) is not None and not found.stale
+    }
     for argument in ARGUMENTS:
-        measured = rows.get(argument.part, {})
-        better, worse = measured.get(argument.better), measured.get(argument.worse)
+        known = rows.get(argument.part, {})
+        better, worse = known.get(argument.better), known.get(argument.worse)
         if better is not None and worse is not None and (ratio := argument.ratio(better, worse)) >= LEAST_RATIO:
             names = {
                 name: format_html('<a href="#{}">{}</a>', anchor(argument.part, row.name), row.name)
                 for name, row in (("better", better), ("worse", worse))
             }
-            yield format_html(_(argument.text), times=_two_digits(ratio), **names)
+            yield format_html(_(argument.text), times=_two_digits(ratio), **names, **_named())
+
+
+def _named() -> dict[str, object]:
+    """Return what the texts name beside the two rows: settings of the measured code, and sources."""
+    return {
+        "redis_py_sleep": f"{REDIS_PY_SLEEP:g}",
+        "redlock_delay": f"{REDLOCK_RETRY_DELAY:g}",
+        "server_keepalive": SERVER_KEEPALIVE,
+        "keepalives": _source(KEEPALIVES, _("TCP keepalives")),
+        "linux": _source(LINUX, _("the defaults of Linux")),
+    }
+
+
+def _source(address: str, text: str) -> SafeString:
+    return format_html('<a href="{}">{}</a>', address, text)
 
 
 def _two_digits(ratio: float) -> str:

@@ -20,7 +20,7 @@ class ComparisonLink:
     Attributes:
         address: address of the row.
         name: name of the measured strategy or lock.
-        figure: the first figure of the row, with its heading.
+        figure: the first figure of the row, with its heading. It says so if it is out of date.
     """
 
     address: str
@@ -37,7 +37,7 @@ def links_to_comparison(slug: str) -> Iterator[ComparisonLink]:
                 address = f"{reverse('lab-comparison')}#{anchor(part, row.name)}"
                 figure = _("%(title)s: %(figure)s") % {
                     "title": _(COLUMNS[0].titles[part]),
-                    "figure": COLUMNS[0].figure(row),
+                    "figure": _("out of date") if measured and measured.stale else COLUMNS[0].figure(row),
                 }
                 yield ComparisonLink(address, row.name, figure)
 

@@ -20,11 +20,11 @@ def comparison(request: HttpRequest) -> HttpResponse:
     """Show all parts. A query parameter named after a table sorts it: `?locks=p50_ms`; `-p50_ms` for descending."""
     orders = {part: parse_order(request.GET.get(part, "")) for part in TABLES}
     measured = {part: comparisons.load(part) for part in PARTS}
-    rows = {part: {row.name: row for row in found.rows} for part in TABLES if (found := measured[part])}
     context = {
         "tables": [comparison_table(part, measured[part], orders) for part in TABLES],
         "curves": [segments_section(measured["segments"]), contention_section(measured["contention"])],
-        "arguments": list(supported_arguments(rows)),
+        "arguments": list(supported_arguments(measured)),
+        "withheld": any(found.stale for part in TABLES if (found := measured[part])),
         "measured_line": measured_line(vars(found) for found in measured.values() if found),
     }
     return render(request, "lab/comparison.html", context)
