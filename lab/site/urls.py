@@ -4,6 +4,7 @@ from django.urls import include, path
 from django.views.i18n import set_language
 
 from lab.site import api
+from lab.site.choice.views import choice
 from lab.site.comparison.views import comparison
 from lab.site.pages import views
 
@@ -14,6 +15,7 @@ urlpatterns = [
     path("essays/<slug:name>/", views.essay, name="lab-essay"),
     path("race/", include("lab.site.race.urls")),
     path("comparison/", comparison, name="lab-comparison"),
+    path("choice/", choice, name="lab-choice"),
     path("language/", set_language, name="lab-language"),
     path("rungs/", api.Rungs.as_view(), name="lab-rungs"),
     path("rungs/<slug:rung>/orders/", api.RungOrders.as_view(), name="lab-orders"),

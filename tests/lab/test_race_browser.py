@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -132,3 +133,24 @@ def test_race_and_comparison_are_accessible(open_page: Open, language: str) -> N
     for address in ("/lab/race/", f"/lab/race/{ENDED.id}/", "/lab/comparison/"):
         page.goto(address)
         assert_accessible(page)
+
+
+@pytest.mark.usefixtures("measured")
+@pytest.mark.parametrize("language", ["en", "zh-CN"])
+def test_five_questions_lead_to_a_row_without_scripts(open_page: Open, language: str) -> None:
+    page = open_page("/lab/comparison/", language=language, java_script_enabled=False)
+    page.locator("#choice .button").click()
+    for answer in (2, 1, 0, 1, 0):
+        page.locator(".choice").nth(answer).click()
+    expect(page.locator("#chosen")).to_have_text("Group commit" if language == "en" else "组提交")
+    page.locator(".given a").last.click()
+    expect(page).to_have_url(re.compile("/lab/comparison/#choice-queue$"))
+
+
+@pytest.mark.usefixtures("measured")
+@pytest.mark.parametrize("language", ["en", "zh-CN"])
+def test_the_choice_is_accessible(open_page: Open, language: str) -> None:
+    page = open_page("/lab/choice/", language=language)
+    assert_accessible(page)
+    page.goto("/lab/choice/?where=machines&mistake=money&servers=redis&heat=many&later=no")
+    assert_accessible(page)

@@ -17,6 +17,7 @@ from django.utils.translation.template import templatize
 from lab.explorer.scheduler import CANNOT_ENTER
 from lab.explorer.terms import FAULT_TEXTS, Fault, Invariant
 from lab.ladder.catalogue import LADDER, ROOT
+from lab.site.choice.rows import ROWS
 from lab.site.wording import translated
 
 LAB = ROOT / "lab"
@@ -81,7 +82,9 @@ def test_names_are_joined_in_chinese_and_commands_stay(text: str, chinese: str) 
 def needed() -> set[Texts]:
     """Return every text of the lab's pages, alone or as a pair of singular and plural."""
     of_rungs = {text for entry in LADDER.values() for text in (entry.title, entry.flaw) if text}
-    found: set[Texts] = {(text,) for text in {*get_args(Fault), *get_args(Invariant), *FAULT_TEXTS.values(), *of_rungs}}
+    of_locks = {text for row in ROWS for text in (row.needs, row.when)}  # Most are in locking/guide.py.
+    terms = {*get_args(Fault), *get_args(Invariant), *FAULT_TEXTS.values()}
+    found: set[Texts] = {(text,) for text in {*terms, *of_rungs, *of_locks}}
     for folder in ("site", "templatetags"):
         for file in sorted((LAB / folder).rglob("*.py")):
             found.update(_in_code(ast.parse(file.read_text(encoding="utf-8"))))

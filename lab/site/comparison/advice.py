@@ -12,7 +12,7 @@ from django.utils.translation import gettext_noop
 
 from lab.claims.comparisons import TABLES, Measured, Measurement, Part
 from lab.site.comparison.links import anchor
-from lab.site.comparison.settings import REDIS_PY_SLEEP, REDLOCK_RETRY_DELAY, SERVER_KEEPALIVE
+from lab.site.settings import REDIS_PY_SLEEP, REDLOCK_RETRY_DELAY, SERVER_KEEPALIVE
 
 KEEPALIVES = "https://www.postgresql.org/docs/current/runtime-config-connection.html#RUNTIME-CONFIG-TCP-SETTINGS"
 LINUX = "https://docs.kernel.org/networking/ip-sysctl.html"

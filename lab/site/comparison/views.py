@@ -7,6 +7,7 @@ from django.shortcuts import render
 
 from lab.claims import comparisons
 from lab.claims.comparisons import PARTS, TABLES
+from lab.site.choice.table import choice_lines, headings
 from lab.site.comparison.advice import supported_arguments
 from lab.site.comparison.contention import contention_section
 from lab.site.comparison.segments import segments_section
@@ -21,6 +22,8 @@ def comparison(request: HttpRequest) -> HttpResponse:
     orders = {part: parse_order(request.GET.get(part, "")) for part in TABLES}
     measured = {part: comparisons.load(part) for part in PARTS}
     context = {
+        "choice_headings": headings(),
+        "choice_lines": choice_lines(measured),
         "tables": [comparison_table(part, measured[part], orders) for part in TABLES],
         "curves": [segments_section(measured["segments"]), contention_section(measured["contention"])],
         "arguments": list(supported_arguments(measured)),

@@ -1,0 +1,1 @@
+"""The choice: a table of what can keep a stock or a task safe, and five questions that lead to a row of it."""

@@ -1,0 +1,100 @@
+"""The five questions of the choice. Each set of answers is an address, so it can be linked and shared."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Literal
+from urllib.parse import urlencode
+
+from django.urls import reverse
+from django.utils.translation import gettext_noop
+
+
+@dataclass(frozen=True)
+class Question:
+    """A question: its name in the address, its text, and the text of each answer by its name in the address."""
+
+    name: str
+    text: str
+    answers: Mapping[str, str]
+
+
+QUESTIONS = (
+    Question(
+        "where",
+        gettext_noop("Where do those run that must not get in at the same time?"),
+        {
+            "process": gettext_noop("In one process, as threads"),
+            "machine": gettext_noop("On one machine, as processes"),
+            "machines": gettext_noop("On several machines"),
+        },
+    ),
+    Question(
+        "mistake",
+        gettext_noop("What is lost if two of them get in all the same?"),
+        {
+            "time": gettext_noop("Only time: work is done twice"),
+            "money": gettext_noop("Money: a unit is sold twice, or data is damaged"),
+        },
+    ),
+    Question(
+        "servers",
+        gettext_noop("Which servers do you run? Take the first answer that is true."),
+        {
+            "redis": gettext_noop("Postgres and Redis (or Valkey)"),
+            "postgres": gettext_noop("Postgres"),
+            "zookeeper": gettext_noop("ZooKeeper"),
+            "etcd": gettext_noop("etcd"),
+            "several-redis": gettext_noop("Several Redis servers that are independent of each other"),
+            "only-redis": gettext_noop("One Redis"),
+            "none": gettext_noop("None of these"),
+        },
+    ),
+    Question(
+        "heat",
+        gettext_noop("How hot is one row?"),
+        {
+            "few": gettext_noop("Few want the same row at the same time"),
+            "many": gettext_noop("Many wait for the same row"),
+            "rush": gettext_noop("Far more want it than can get it: most are refused"),
+        },
+    ),
+    Question(
+        "later",
+        gettext_noop("May the answer come later?"),
+        {
+            "no": gettext_noop("No: the first answer is final"),
+            "yes": gettext_noop("Yes: “queued” is good enough at first"),
+        },
+    ),
+)
+
+
+@dataclass(frozen=True)
+class Answers:
+    """An answer to each question."""
+
+    where: Literal["process", "machine", "machines"]
+    mistake: Literal["time", "money"]
+    servers: Literal["redis", "postgres", "zookeeper", "etcd", "several-redis", "only-redis", "none"]
+    heat: Literal["few", "many", "rush"]
+    later: Literal["no", "yes"]
+
+
+def parse(query: Mapping[str, str]) -> dict[str, str]:
+    """Return the answers in a query. Whatever is no answer is left out, so that its question is asked again."""
+    return {
+        question.name: query[question.name] for question in QUESTIONS if query.get(question.name) in question.answers
+    }
+
+
+def complete(given: Mapping[str, str]) -> Answers | None:
+    """Return the answers if there is one to each question."""
+    return Answers(**given) if len(given) == len(fields(Answers)) else None  # type: ignore[arg-type]
+
+
+def address(given: Mapping[str, str]) -> str:
+    """Return the address of the page with these answers."""
+    query = urlencode({question.name: given[question.name] for question in QUESTIONS if question.name in given})
+    return reverse("lab-choice") + (f"?{query}" if query else "")

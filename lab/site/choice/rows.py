@@ -1,0 +1,235 @@
+"""The rows of the choice: what each one is, needs and is for.
+
+What the locks declare and `docs/choose-lock.md` says comes from `locking.guide`, so there is one text for both. The
+texts about strategies are those of `docs/choose-strategy.md`; a test compares them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from django.utils.translation import gettext_noop
+
+from lab.site.choice import silence
+from lab.site.choice.silence import Silence, silence_of
+from locking.etcd import EtcdLock
+from locking.guide import ENTRIES
+from locking.local import ProcessLock, ThreadLock
+from locking.lock import Capabilities, Lock
+from locking.postgres import AdvisoryLock, InsertLock, RowLock
+from locking.redis import RedisLock, Redlock
+from locking.zookeeper import ZooKeeperLock
+
+POSTGRES = gettext_noop("Postgres")
+POSTGRES_AND_REDIS = gettext_noop("Postgres, Redis")
+
+
+@dataclass(frozen=True)
+class ChoiceRow:
+    """Something that keeps a stock or a task safe.
+
+    Attributes:
+        slug: its name in addresses.
+        rung: the rung that runs it.
+        needs: the servers and services that it runs on.
+        when: when it is the right choice.
+        silence: what ends its hold when its client is silent.
+        lock: the class that is used; None for a strategy without a lock, and for locks of others.
+        strategy: name of the measured strategy; empty: none.
+        measured_lock: name of the measured lock; empty: none.
+        without: how many of how many servers it may lose, such as `1 of 3`; empty: none.
+        minority: address of the documentation that says that it survives the loss of a minority; empty: none. This
+            was not tested here.
+        guarded: whether the statement or script that takes the stock checks it, so that no fence is needed.
+        source: address of the documentation of a lock of others, from which its cells are.
+    """
+
+    slug: str
+    title: str
+    rung: str
+    needs: str
+    when: str
+    silence: Silence
+    lock: type[Lock] | None = None
+    strategy: str = ""
+    measured_lock: str = ""
+    without: str = ""
+    minority: str = ""
+    guarded: bool = False
+    source: str = ""
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What its lock declares. Without a lock of ours it declares nothing."""
+        return self.lock.capabilities if self.lock else Capabilities()
+
+    @property
+    def fenced(self) -> bool:
+        """Whether every grant has a fence."""
+        return self.capabilities.fenced
+
+
+GUIDE = {entry.lock: entry for entry in ENTRIES}
+
+
+def _lock(
+    slug: str,
+    title: str,
+    lock: type[Lock],
+    *,
+    rung: str,
+    measured_lock: str,
+    strategy: str = "",
+    held: Silence | None = None,
+) -> ChoiceRow:
+    """Return the row of a lock of this repository."""
+    entry = GUIDE[lock]
+    return ChoiceRow(
+        slug,
+        title,
+        rung=rung,
+        needs=entry.needs,
+        when=entry.choose,
+        silence=held or silence_of(lock),
+        lock=lock,
+        strategy=strategy,
+        measured_lock=measured_lock,
+        without=entry.may_lose,
+    )
+
+
+def _strategy(
+    slug: str, title: str, strategy: str, *, needs: str, when: str, held: Silence = silence.TRANSACTION
+) -> ChoiceRow:
+    """Return the row of a strategy that takes the stock without a lock around it."""
+    return ChoiceRow(slug, title, rung=strategy, needs=needs, when=when, silence=held, strategy=strategy, guarded=True)
+
+
+ROWS = (
+    _strategy(
+        "guarded-update",
+        gettext_noop("Guarded update"),
+        "guarded-update",
+        needs=POSTGRES,
+        when=gettext_noop("You have no reason for another one."),
+    ),
+    _lock(
+        "database-row",
+        gettext_noop("Database row"),
+        RowLock,
+        rung="lock-table-for-update",
+        strategy="lock-table",
+        measured_lock="row",
+    ),
+    _lock(
+        "unique-insert",
+        gettext_noop("Unique insert"),
+        InsertLock,
+        rung="lock-table-insert",
+        strategy="insert-lock",
+        measured_lock="insert",
+    ),
+    _lock(
+        "advisory",
+        gettext_noop("Advisory lock"),
+        AdvisoryLock,
+        rung="postgres-advisory-lock",
+        strategy="session-lock",
+        measured_lock="advisory",
+    ),
+    _lock(
+        "thread-lock",
+        gettext_noop("Thread lock"),
+        ThreadLock,
+        rung="thread-lock",
+        measured_lock="thread",
+        held=silence.MEMORY,
+    ),
+    _lock(
+        "file-lock",
+        gettext_noop("File lock"),
+        ProcessLock,
+        rung="process-lock",
+        strategy="file-lock",
+        measured_lock="process",
+        held=silence.KERNEL,
+    ),
+    _lock(
+        "redis-lock",
+        gettext_noop("Redis lock"),
+        RedisLock,
+        rung="redis-lock",
+        strategy="redis-lock",
+        measured_lock="redis",
+    ),
+    ChoiceRow(
+        "redisson",
+        gettext_noop("Redisson’s way"),
+        rung="redisson-watchdog",
+        needs=gettext_noop("Java, and Redis or Valkey"),
+        when=gettext_noop("Your code is in Java and already uses Redis."),
+        silence=silence.REDISSON,
+        source=silence.REDISSON.source,
+    ),
+    _lock("redlock", gettext_noop("Redlock"), Redlock, rung="redlock", strategy="redlock", measured_lock="redlock"),
+    _lock(
+        "zookeeper",
+        gettext_noop("ZooKeeper"),
+        ZooKeeperLock,
+        rung="zookeeper",
+        strategy="zookeeper-lock",
+        measured_lock="zookeeper",
+    ),
+    ChoiceRow(
+        "curator",
+        gettext_noop("Curator’s recipe"),
+        rung="kazoo-recipe",
+        needs=gettext_noop("Java, and ZooKeeper. Measured is the same recipe in Python, kazoo’s."),
+        when=gettext_noop("Your code is in Java and already uses ZooKeeper."),
+        silence=silence.SESSION_TIMEOUT,
+        measured_lock="kazoo",
+        minority="https://zookeeper.apache.org/doc/r3.8.0/zookeeperAdmin.html",
+        source="https://curator.apache.org/docs/recipes-shared-reentrant-lock",
+    ),
+    _lock("etcd", gettext_noop("etcd"), EtcdLock, rung="etcd", strategy="etcd-lock", measured_lock="etcd"),
+    _strategy(
+        "lua",
+        gettext_noop("Lua script"),
+        "lua",
+        needs=POSTGRES_AND_REDIS,
+        when=gettext_noop("Customers who come too late should not reach the hot row while the last units are sold."),
+    ),
+    _strategy(
+        "optimistic",
+        gettext_noop("Optimistic update"),
+        "optimistic",
+        needs=POSTGRES,
+        when=gettext_noop("Many products with few customers each."),
+    ),
+    ChoiceRow(
+        "segmented",
+        gettext_noop("Segmented lock"),
+        rung="segmented-lock",
+        needs=POSTGRES_AND_REDIS,
+        when=gettext_noop("One `redis-lock` is not fast enough."),
+        silence=silence.SEGMENT,
+        lock=RedisLock,
+        strategy="segmented-lock",
+    ),
+    _strategy(
+        "queue",
+        gettext_noop("Queue"),
+        "lua-queue",
+        needs=gettext_noop("Postgres, Redis, Celery"),
+        when=gettext_noop("“Queued” is an acceptable answer and Postgres is far away or busy."),
+        held=silence.SCRIPT,
+    ),
+    _strategy(
+        "group-commit",
+        gettext_noop("Group commit"),
+        "group-commit",
+        needs=POSTGRES,
+        when=gettext_noop("Many customers want one product."),
+    ),
+)
+BY_SLUG = {row.slug: row for row in ROWS}

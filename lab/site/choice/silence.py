@@ -1,0 +1,107 @@
+"""What a server does when the machine of a client dies or its network is cut: neither closes the connection.
+
+None of this is measured. Each text has its source, and each figure is read from the settings of the code.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from django.utils.translation import gettext_noop
+
+from lab.site.settings import CLIENT_KEEPALIVE, IDLE_TRANSACTION, SERVER_KEEPALIVE
+from locking.etcd import EtcdLock
+from locking.lock import Lock
+from locking.postgres import InsertLock
+from locking.postgres.session_lock import SessionLock
+from locking.redis import RedisLock, Redlock
+from locking.zookeeper import ZooKeeperLock
+
+POSTGRES = "https://www.postgresql.org/docs/current"
+REDIS = "https://redis.io/docs/latest/develop"
+HOLDER_KNOWS = gettext_noop("As with a dead machine. The lease of the holder ends first.")
+
+
+@dataclass(frozen=True)
+class Silence:
+    """How long something stays held when its client falls silent.
+
+    Attributes:
+        machine: after the machine has died.
+        network: after the network was cut, while the holder lives.
+        source: where this is said: an address, or a file of this repository.
+        process: after the process has died, where no measurement says so.
+    """
+
+    machine: str
+    network: str
+    source: str
+    process: str = ""
+
+
+TTL = gettext_noop("At most its TTL.")
+ONE_TTL = Silence(TTL, HOLDER_KNOWS, f"{REDIS}/clients/patterns/distributed-locks/")
+INSERTED = Silence(
+    gettext_noop("Its TTL, and at most one more until a waiter asks."), HOLDER_KNOWS, "locking/postgres/insert.py"
+)
+SEGMENT = Silence(
+    gettext_noop("At most the TTL of one segment. The others are sold meanwhile."), HOLDER_KNOWS, ONE_TTL.source
+)
+REDISSON = Silence(
+    gettext_noop("At most 30 s, the default of its watchdog."),
+    gettext_noop("As with a dead machine."),
+    "https://github.com/redisson/redisson/wiki/8.-distributed-locks-and-synchronizers",
+    process=gettext_noop("At most 30 s, the default of its watchdog."),
+)
+SESSION_TIMEOUT = Silence(
+    gettext_noop("At most its session timeout."),
+    HOLDER_KNOWS,
+    "https://zookeeper.apache.org/doc/r3.8.0/zookeeperProgrammers.html#ch_zkSessions",
+)
+ETCD_LEASE = Silence(
+    gettext_noop("At most a quarter longer than its TTL, or a second longer if that is more."),
+    HOLDER_KNOWS,
+    "https://etcd.io/docs/v3.5/learning/api/#lease-api",
+)
+KEEPALIVE = Silence(
+    gettext_noop("{server_keepalive} s, by TCP keepalives."),
+    gettext_noop("As with a dead machine. The holder notices after {client_keepalive} s."),
+    f"{POSTGRES}/runtime-config-connection.html#RUNTIME-CONFIG-TCP-SETTINGS",
+)
+TRANSACTION = Silence(
+    gettext_noop("{idle_transaction} s after its last statement, by the limit on idle transactions."),
+    gettext_noop("As with a dead machine. Nothing was sold, unless the commit had arrived."),
+    f"{POSTGRES}/runtime-config-client.html#GUC-IDLE-IN-TRANSACTION-SESSION-TIMEOUT",
+)
+SCRIPT = Silence(
+    gettext_noop("At once: a script runs as a whole or not at all."),
+    gettext_noop("As with a dead machine. The order is queued if the script had arrived."),
+    f"{REDIS}/programmability/eval-intro/",
+)
+MEMORY = Silence(
+    gettext_noop("The lock is gone with its machine."),
+    gettext_noop("Needs no network."),
+    "https://docs.python.org/3/library/threading.html#lock-objects",
+    process=gettext_noop("The lock is gone with its process."),
+)
+KERNEL = Silence(MEMORY.machine, MEMORY.network, "https://man7.org/linux/man-pages/man2/flock.2.html")
+
+FIGURES = {
+    "server_keepalive": SERVER_KEEPALIVE,
+    "client_keepalive": CLIENT_KEEPALIVE,
+    "idle_transaction": IDLE_TRANSACTION,
+}
+"""What the braces in the texts stand for, in seconds."""
+
+
+def silence_of(lock: type[Lock]) -> Silence:
+    """Return what ends a grant of a lock class whose client is silent."""
+    if issubclass(lock, SessionLock):
+        return KEEPALIVE
+    return {
+        RedisLock: ONE_TTL,
+        Redlock: ONE_TTL,
+        InsertLock: INSERTED,
+        ZooKeeperLock: SESSION_TIMEOUT,
+        EtcdLock: ETCD_LEASE,
+    }[lock]

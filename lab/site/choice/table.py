@@ -1,0 +1,191 @@
+"""The table of the choice. A cell shows a stored figure, or a text with its source, or that nothing was measured."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from django.utils.html import conditional_escape, format_html, format_html_join
+from django.utils.safestring import SafeString
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_noop
+
+from lab.claims.comparisons import Measured, Measurement, Part
+from lab.site.choice.rows import ROWS, ChoiceRow
+from lab.site.choice.silence import FIGURES
+
+BASES: dict[Part, str] = {"strategies": "guarded-update", "locks": "redis"}
+"""The rows to which the rates of a part are compared."""
+Stored = Mapping[Part, Measured | None]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A cell.
+
+    Attributes:
+        text: what it says.
+        source: where that is said, if it was not measured here: an address, or a file of this repository.
+    """
+
+    text: str | SafeString
+    source: str = ""
+
+    @property
+    def linked(self) -> bool:
+        """Whether the source is an address."""
+        return self.source.startswith("https://")
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column.
+
+    Attributes:
+        title: its heading.
+        unit: shown behind the heading.
+        cell: returns the cell of a row, given the stored parts.
+        prose: whether its cells are sentences.
+    """
+
+    title: str
+    unit: str
+    cell: Callable[[ChoiceRow, Stored], Cell]
+    prose: bool = False
+
+
+@dataclass(frozen=True)
+class Line:
+    """A row as the page shows it, with a heading and a cell for each column."""
+
+    row: ChoiceRow
+    title: str
+    cells: Sequence[tuple[str, Column, Cell]]
+
+
+def choice_lines(stored: Stored) -> list[Line]:
+    """Return all rows in the reader's language.
+
+    Args:
+        stored: what is stored of each part of the comparison. A part that is out of date shows no figure.
+    """
+    return [choice_line(row, stored) for row in ROWS]
+
+
+def choice_line(row: ChoiceRow, stored: Stored) -> Line:
+    """Return one row in the reader's language."""
+    return Line(row, _(row.title), [(heading(column), column, column.cell(row, stored)) for column in COLUMNS])
+
+
+def headings() -> list[tuple[str, Column]]:
+    """Return the headings in the reader's language."""
+    return [(heading(column), column) for column in COLUMNS]
+
+
+def heading(column: Column) -> str:
+    """Return the heading of a column with its unit."""
+    return f"{_(column.title)}, {_(column.unit)}" if column.unit else _(column.title)
+
+
+def with_code(text: str) -> SafeString:
+    """Return a text in which what is between backticks is shown as code."""
+    parts = [
+        (format_html("<code>{}</code>", part) if place % 2 else conditional_escape(part),)
+        for place, part in enumerate(text.split("`"))
+    ]
+    return format_html_join("", "{}", parts)
+
+
+def _figure(
+    part: Part, name: str, show: Callable[[Measurement, Mapping[str, Measurement]], str | None], stored: Stored
+) -> Cell:
+    """Return the cell of a stored figure."""
+    found = stored[part]
+    rows = {row.name: row for row in found.rows} if found else {}
+    if name not in rows:
+        return Cell(_("not measured"))
+    if found is None or found.stale:
+        return Cell(_("out of date"))
+    return Cell(show(rows[name], rows) or _("not measured"))
+
+
+def _rate(part: Part) -> Callable[[Measurement, Mapping[str, Measurement]], str | None]:
+    def show(row: Measurement, rows: Mapping[str, Measurement]) -> str | None:
+        base = rows.get(BASES[part])
+        return f"{row.per_s / base.per_s:.2f}" if row.per_s and base and base.per_s else None
+
+    return show
+
+
+def _orders(row: ChoiceRow, stored: Stored) -> Cell:
+    return _figure("strategies", row.strategy, _rate("strategies"), stored)
+
+
+def _pairs(row: ChoiceRow, stored: Stored) -> Cell:
+    return Cell("–") if row.guarded else _figure("locks", row.measured_lock, _rate("locks"), stored)
+
+
+def _hand_over(row: ChoiceRow, stored: Stored) -> Cell:
+    def show(measured: Measurement, _rows: Mapping[str, Measurement]) -> str | None:
+        return None if measured.p50_ms is None else f"{measured.p50_ms:.1f}"
+
+    return Cell("–") if row.guarded else _figure("locks", row.measured_lock, show, stored)
+
+
+def _process(row: ChoiceRow, stored: Stored) -> Cell:
+    if row.silence.process:
+        return Cell(_(row.silence.process), row.silence.source)
+
+    def show(measured: Measurement, _rows: Mapping[str, Measurement]) -> str | None:
+        return None if measured.recovery_s is None else f"{measured.recovery_s:.2f} s"
+
+    if row.measured_lock:
+        return _figure("locks", row.measured_lock, show, stored)
+    return _figure("strategies", row.strategy, show, stored)
+
+
+def _machine(row: ChoiceRow, _stored: Stored) -> Cell:
+    return Cell(_(row.silence.machine).format_map(FIGURES), row.silence.source)
+
+
+def _network(row: ChoiceRow, _stored: Stored) -> Cell:
+    return Cell(_(row.silence.network).format_map(FIGURES), row.silence.source)
+
+
+def nodes(row: ChoiceRow, _stored: Stored) -> Cell:
+    """Return the cell that says whether a row survives the loss of a server."""
+    if row.without:
+        lost, total = row.without.split(" of ")
+        return Cell(_("yes: without {lost} of {total}").format(lost=lost, total=total))
+    if row.minority:
+        return Cell(_("yes: without a minority"), row.minority)
+    return Cell(_("no"), row.source)
+
+
+def fence(row: ChoiceRow, _stored: Stored) -> Cell:
+    """Return the cell that says whether a row has a fence."""
+    if row.guarded:
+        return Cell(_("needs none"))
+    return Cell(_("yes") if row.fenced else _("none"), row.source)
+
+
+def _needs(row: ChoiceRow, _stored: Stored) -> Cell:
+    return Cell(with_code(_(row.needs)), row.source)
+
+
+def _when(row: ChoiceRow, _stored: Stored) -> Cell:
+    return Cell(with_code(_(row.when)))
+
+
+COLUMNS = (
+    Column(gettext_noop("When"), "", _when, prose=True),
+    Column(gettext_noop("Orders"), gettext_noop("× guarded update"), _orders),
+    Column(gettext_noop("Acquire and release"), gettext_noop("× Redis lock"), _pairs),
+    Column(gettext_noop("Hand-over p50"), "ms", _hand_over),
+    Column(gettext_noop("Free after the process died"), "", _process, prose=True),
+    Column(gettext_noop("Free after the machine died"), "", _machine, prose=True),
+    Column(gettext_noop("Free after the network was cut"), "", _network, prose=True),
+    Column(gettext_noop("Survives the loss of a server"), "", nodes, prose=True),
+    Column(gettext_noop("Fence"), "", fence, prose=True),
+    Column(gettext_noop("Needs"), "", _needs, prose=True),
+)

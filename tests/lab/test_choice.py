@@ -1,0 +1,248 @@
+"""The choice: all answers lead to a row with a reason against each other one, and no cell shows what is not so."""
+
+from __future__ import annotations
+
+import copy
+import html
+import json
+import re
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.test import Client
+from django.urls import resolve
+from django.utils import translation
+
+from lab.claims import comparisons
+from lab.ladder.catalogue import LADDER, ROOT
+from lab.site.choice import guide
+from lab.site.choice.decision import USABLE, because, decide, servers_to_run
+from lab.site.choice.questions import QUESTIONS, Answers, address
+from lab.site.choice.reasons import why_not
+from lab.site.choice.rows import BY_SLUG, ROWS, ChoiceRow
+from locking.guide import ENTRIES
+from tests.docs.pages import PAGES
+from tests.lab.comparison_support import STORED, lock
+
+PAGE = "/lab/choice/"
+COMPARISON = "/lab/comparison/"
+MEASURED = 4
+"""Columns with stored figures. They come first after “when”."""
+ALL = [Answers(*answers) for answers in product(*(question.answers for question in QUESTIONS))]
+LANGUAGES = ("en", "zh-hans")
+
+
+@pytest.fixture
+def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return the path of a stored comparison."""
+    path = tmp_path / "comparison.json"
+    monkeypatch.setattr(comparisons, "FILE", path)
+    path.write_text(json.dumps(STORED))
+    return path
+
+
+def page(address: str, language: str = "en") -> str:
+    response = Client(headers={"accept-language": language}).get(address)
+    assert response.status_code == 200
+    return html.unescape(response.content.decode())
+
+
+def address_of(*answers: str) -> str:
+    return address(dict(zip((question.name for question in QUESTIONS), answers, strict=True)))
+
+
+def cells(slug: str) -> list[str]:
+    """Return the texts of a row of the table, without its name and without when to choose it."""
+    (row,) = re.findall(rf'<tr id="choice-{slug}">.*?</tr>', page(COMPARISON), re.DOTALL)
+    return [re.sub("<.*?>", "", cell).strip() for cell in re.findall(r"<td.*?</td>", row, re.DOTALL)[1:]]
+
+
+# The questions
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_all_answers_lead_to_a_row_and_a_reason_against_each_other_one(language: str) -> None:
+    ended = set()
+    with translation.override(language):
+        for answers in ALL:
+            chosen = decide(answers)
+            ended.add(chosen.slug)
+            said = because(answers) + [why_not(row, answers) for row in ROWS if row != chosen]
+            assert len(said) >= len(ROWS)
+            for sentence in said:
+                assert re.fullmatch(r"[^{}]+[.。]", sentence), sentence
+                assert (language == "en") == sentence.isascii() or "“" in sentence or "’" in sentence, sentence
+    assert len(ALL) == 252
+    assert ended == {
+        *("guarded-update", "group-commit", "queue", "lua", "advisory", "thread-lock", "file-lock"),
+        *("redis-lock", "redlock", "zookeeper", "etcd"),
+    }
+
+
+def test_no_answer_needs_a_server_that_is_not_run_or_a_fence_that_it_lacks() -> None:
+    for answers in ALL:
+        row = decide(answers)
+        assert row.slug not in USABLE or servers_to_run(answers) in USABLE[row.slug], answers
+        if row.lock and answers.where == "machines":
+            assert row.capabilities.across_machines, answers
+            assert row.fenced or answers.mistake == "time", answers
+        if row.lock and answers.where == "machine":
+            assert row.capabilities.across_processes, answers
+        if row.slug == "queue":
+            assert answers.later == "yes"
+    assert servers_to_run(Answers("process", "time", "none", "few", "no")) == "none"
+
+
+@pytest.mark.parametrize(
+    ("answers", "slug", "reason"),
+    [
+        (
+            Answers("machines", "money", "redis", "few", "no"),
+            "redlock",
+            "It needs several independent Redis servers, which you do not run.",
+        ),
+        (
+            Answers("machines", "money", "postgres", "few", "no"),
+            "advisory",
+            "It has no fence: nothing refuses the write of a holder that was paused for too long.",
+        ),
+        (Answers("machines", "money", "postgres", "many", "no"), "file-lock", "Other machines do not see it."),
+        (
+            Answers("machines", "money", "redis", "rush", "no"),
+            "queue",
+            "Its first answer is “queued”, and yours must be final.",
+        ),
+        (
+            Answers("machines", "money", "redis", "many", "no"),
+            "optimistic",
+            "On one hot row most of its attempts fail.",
+        ),
+    ],
+)
+def test_the_reason_follows_from_the_answers(answers: Answers, slug: str, reason: str) -> None:
+    assert why_not(BY_SLUG[slug], answers) == reason
+
+
+def test_the_questions_are_asked_one_after_the_other_and_each_answer_is_an_address(file: Path) -> None:
+    at = PAGE
+    for number, question in enumerate(QUESTIONS, 1):
+        shown = page(at)
+        assert question.text in shown
+        assert f"Question {number} of 5" in shown
+        links = re.findall(r'<a class="choice" href="([^"]*)">', shown)
+        assert len(links) == len(question.answers)
+        at = links[0]
+    shown = page(at)
+    assert '<h2 id="chosen">Thread lock</h2>' in shown
+    assert "Why not the others" in shown
+    changes = re.findall(r'<a href="([^"]*)">Change', shown)
+    assert [question.text in page(change) for question, change in zip(QUESTIONS, changes, strict=True)] == [True] * 5
+    assert "<script" not in shown
+
+
+@pytest.mark.parametrize("query", ["?where=mars", "?where=", "?mistake=money", "?servers=redis&where=<b>&later=x"])
+def test_what_is_no_answer_is_asked_again(query: str) -> None:
+    assert QUESTIONS[0].text in page(PAGE + query)
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_the_answer_shows_the_row_and_links_that_lead_somewhere(file: Path, language: str) -> None:
+    asked = address_of("machines", "money", "redis", "many", "no")
+    shown, table = page(asked, language), page(COMPARISON, language)
+    assert ("Group commit" if language == "en" else "组提交") in shown
+    anchors = re.findall(rf'href="{COMPARISON}#([^"]*)"', shown)
+    assert len(anchors) > len(ROWS)
+    assert [anchor for anchor in anchors if f' id="{anchor}"' not in table] == []
+    for link in re.findall(r'href="(/lab/[^"]*)"', shown):
+        assert resolve(link.partition("#")[0].partition("?")[0]).kwargs.get("slug", "fence") in LADDER, link
+
+
+# The table
+
+
+def test_figures_are_ratios_of_what_is_stored(file: Path) -> None:
+    assert cells("guarded-update")[:MEASURED] == ["1.00", "–", "–", "0.02 s"]
+    assert cells("redis-lock")[:MEASURED] == ["0.20", "1.00", "0.6", "9.90 s"]
+    assert cells("zookeeper")[:MEASURED] == ["not measured"] * MEASURED
+    assert cells("thread-lock")[:MEASURED] == ["not measured", "12.50", "0.1", "The lock is gone with its process."]
+
+
+def stored_with_all_rows() -> dict[str, Any]:
+    stored = copy.deepcopy(STORED)
+    figures = stored["strategies"]["report"]["strategies"]
+    stored["strategies"]["report"]["strategies"] = {row.strategy: figures["redis-lock"] for row in ROWS if row.strategy}
+    locks = {row.measured_lock: lock(250.0, 0.6, (31, 33), 9.9) for row in ROWS if row.measured_lock}
+    stored["locks"]["report"]["locks"] = locks
+    return stored
+
+
+def test_a_cell_shows_no_figure_that_is_out_of_date(file: Path) -> None:
+    fresh = stored_with_all_rows()
+    file.write_text(json.dumps(fresh))
+    assert all(figures_of(row) for row in ROWS if row.slug != "redisson"), "the test must see the figures"
+    for part in ("strategies", "locks"):
+        fresh[part]["source"] = "0" * 64
+    file.write_text(json.dumps(fresh))
+    assert [row.slug for row in ROWS if figures_of(row)] == []
+    assert cells("redis-lock")[:MEASURED] == ["out of date"] * MEASURED
+    shown = page(address_of("machines", "time", "redis", "few", "no"))
+    assert shown.count("out of date") == MEASURED
+
+
+def figures_of(row: ChoiceRow) -> list[str]:
+    found = cells(row.slug)[:MEASURED]
+    return [figure for figure in (found[:-1] if row.silence.process else found) if re.search(r"\d", figure)]
+
+
+def test_what_is_not_measured_has_a_source() -> None:
+    for row in ROWS:
+        assert row.rung in LADDER
+        assert row.silence.source.startswith("https://") or (ROOT / row.silence.source).exists()
+        assert row.lock or row.guarded or row.source.startswith("https://")
+        assert bool(row.without) == row.capabilities.survives_node_loss
+        assert not row.minority or row.minority.startswith("https://")
+    shown = page(COMPARISON)
+    for source in {row.silence.source for row in ROWS}:
+        assert f'<a href="{source}">' in shown or f"<code>{source}</code>" in shown
+
+
+def test_what_a_dead_machine_means_is_read_from_the_code() -> None:
+    machine, network = MEASURED, MEASURED + 1
+    assert cells("advisory")[machine] == cells("database-row")[machine] == "40 s, by TCP keepalives."
+    assert cells("advisory")[network] == "As with a dead machine. The holder notices after 15 s."
+    assert cells("guarded-update")[machine] == "10 s after its last statement, by the limit on idle transactions."
+
+
+# The documentation
+
+
+def test_the_page_of_the_documentation_is_up_to_date_and_has_no_figure() -> None:
+    made = "make it again: python -m lab.site.choice.guide > docs/choose.md"
+    assert PAGES["docs/choose.md"] == guide.markdown(), made
+    for line in PAGES["docs/choose.md"].splitlines():
+        assert not re.search(r"\d (?:ms|s|×)(?!\w)|\d/s", line)
+
+
+def test_the_documentation_and_the_locks_say_the_same() -> None:
+    entries = {entry.lock: entry for entry in ENTRIES}
+    lines = {line.split("]")[0]: line.split(" | ") for line in PAGES["docs/choose.md"].splitlines()}
+    for row in ROWS:
+        if row.lock:
+            _name, survives, fence, needs, when = lines[f"| [{row.title}"]
+            assert (survives != "–") == row.lock.capabilities.survives_node_loss
+            assert (fence == "yes") == row.lock.capabilities.fenced
+            if row.measured_lock:
+                assert [needs, when.removesuffix(" |")] == [entries[row.lock].needs, entries[row.lock].choose]
+
+
+def test_both_tables_of_strategies_say_the_same() -> None:
+    table = re.findall(r"^\| `([a-z-]+)` \| (.*) \|$", PAGES["docs/choose-strategy.md"], re.MULTILINE)
+    written = {name: rest.split(" | ")[1:3] for name, rest in table}
+    compared = [row for row in ROWS if row.strategy and not row.measured_lock]
+    assert len(compared) == 6
+    for row in compared:
+        needs, when = written[row.strategy]
+        assert row.needs == needs
+        assert row.when.lower().rstrip(".").replace("“", '"').replace("”", '"') == when.lower()
