@@ -26,6 +26,7 @@ or not shown.
 LEGEND = """\
 
 - **survives the loss of a server**: it goes on without so many of so many servers. The tests of a lock stop them.
+  "Needs none": it has no server to lose.
 - **fence**: every grant carries a number greater than that of any earlier grant. "Needs none": the statement or script
   that takes the stock also checks it.
 """
@@ -42,7 +43,16 @@ def markdown() -> str:
 
 
 def _cells(row: ChoiceRow) -> list[str]:
-    survives = f"without {row.without}" if row.without else "without a minority" if row.minority else "–"
+    local = row.lock and not row.capabilities.across_machines
+    survives = (
+        "needs none"
+        if local
+        else f"without {row.without}"
+        if row.without
+        else "without a minority"
+        if row.minority
+        else "–"
+    )
     fence = "needs none" if row.guarded else "yes" if row.fenced else "–"
     return [f"[{row.title}]({_page(row)})", survives, fence, row.needs, row.when]
 

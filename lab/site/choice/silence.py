@@ -58,6 +58,7 @@ SESSION_TIMEOUT = Silence(
     HOLDER_KNOWS,
     "https://zookeeper.apache.org/doc/r3.8.0/zookeeperProgrammers.html#ch_zkSessions",
 )
+CURATOR = Silence(SESSION_TIMEOUT.machine, REDISSON.network, SESSION_TIMEOUT.source)
 ETCD_LEASE = Silence(
     gettext_noop("At most a quarter longer than its TTL, or a second longer if that is more."),
     HOLDER_KNOWS,

@@ -157,6 +157,8 @@ def nodes(row: ChoiceRow, _stored: Stored) -> Cell:
     if row.without:
         lost, total = row.without.split(" of ")
         return Cell(_("yes: without {lost} of {total}").format(lost=lost, total=total))
+    if row.lock and not row.capabilities.across_machines:
+        return Cell(_("needs none"))
     if row.minority:
         return Cell(_("yes: without a minority"), row.minority)
     return Cell(_("no"), row.source)
