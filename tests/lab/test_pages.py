@@ -153,7 +153,7 @@ def test_a_page_says_once_when_and_on_what_it_was_measured(
     when, outdated_results = ("2026-01-30 to 2026-01-31", 2) if address == "/lab/" else ("2026-01-30", 1)
     assert page.count("Measured on") == 1
     assert f"Measured on {when} with 2 CPUs (x86_64) and Python 3.11.7." in page
-    assert page.count("out of date") == (1 if outdated else 0)
+    assert page.count("out of date: the code has changed since") == (1 if outdated else 0)
     if outdated:
         result = "1 result is" if outdated_results == 1 else f"{outdated_results} results are"
         assert f"{result} out of date: the code has changed since." in page
