@@ -183,4 +183,10 @@ class SessionLease(Lease):
 
     def _ended(self) -> bool:
         session = self.session
-        return session is None or session.ended
+        if session is None or not session.statement_lock.acquire(blocking=False):
+            return session is None  # while another thread looks or releases, it finds out
+        try:
+            # Released meanwhile, the session may be the next holder's, and what it reads would be an answer.
+            return self.session is None or session.ended
+        finally:
+            session.statement_lock.release()

@@ -19,6 +19,9 @@ from locking.postgres.session import PostgresSession
 _spare: dict[PostgresSession, Hashable] = {}
 """Idle sessions that hold nothing, with the queue whose threads may use them. A queue without threads has none."""
 
+_failed: dict[Hashable, float] = {}
+"""When a thread of a queue has found, on the clock of `time.monotonic`, that the server does not answer."""
+
 os.register_at_fork(after_in_child=_spare.clear)
 
 
@@ -49,10 +52,23 @@ class SharedSessions:
 
         Yields:
             Whether the place was free in time.
+
+        Raises:
+            LockUnavailable: while this thread queued, another one has found that the server does not answer.
         """
+        joined = time.monotonic()
         try:
             with QueuePlace(self._queue) as place:
-                yield place.wait_for_turn(time.monotonic() + seconds)
+                first = place.wait_for_turn(joined + seconds)
+                # Otherwise the threads would wait for a server that does not answer one after the other.
+                if first and _failed.get(self._queue, 0.0) > joined:
+                    raise LockUnavailable(f"Postgres does not answer, as another thread has found: lock {self._lock!r}")
+                try:
+                    yield first
+                except LockUnavailable as error:
+                    if isinstance(error.__cause__, TimeoutError):
+                        _failed[self._queue] = time.monotonic()
+                    raise
         finally:
             self._close_unwanted()
 
@@ -100,6 +116,7 @@ class SharedSessions:
     def _close_unwanted(self) -> None:
         if has_queue(self._queue):
             return
+        _failed.pop(self._queue, None)
         for session, queue in list(_spare.items()):
             if queue == self._queue and _spare.pop(session, None) is not None:
                 session.close()

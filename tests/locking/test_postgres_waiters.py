@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import signal
+import socket
 import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import psycopg
 import pytest
@@ -18,6 +20,7 @@ import pytest
 from locking import LockTimeout, LockUnavailable
 from locking.local import has_queue
 from locking.postgres import AdvisoryLock, InsertLock, RowLock, shared_sessions
+from locking.postgres import session as session_module
 from locking.postgres.session import PostgresSession
 from locking.postgres.shared_sessions import SharedSessions, _spare
 from servers.postgres import Postgres, connect
@@ -218,6 +221,61 @@ class TestSharedSessions(PostgresTraces):
             waiting.append(threads.submit(lock.acquire, timeout=PATIENCE))
             self.lined_up(lock, place + 1)
         return waiting
+
+    @pytest.mark.parametrize("kind", KINDS)
+    def test_a_server_that_hangs_is_reported_to_all_at_once(self, kind: Any, monkeypatch: Patch) -> None:
+        opened = partial(PostgresSession, answer_timeout=1.0)
+        monkeypatch.setattr(shared_sessions, "PostgresSession", opened)
+        with socket.create_server(("127.0.0.1", 0)) as silent:
+            lock = kind(f"host=127.0.0.1 port={silent.getsockname()[1]} user=lock dbname=lock", "hangs")
+            began = time.monotonic()
+            with ThreadPoolExecutor(8) as threads:
+                for waiting in [threads.submit(lock.acquire, timeout=PATIENCE) for _ in range(8)]:
+                    with pytest.raises(LockUnavailable):
+                        waiting.result(PATIENCE)
+            assert time.monotonic() - began < 4.0, "one after the other they would need 8 s"
+
+    @pytest.mark.parametrize("kind", SESSION_KINDS)
+    def test_a_look_at_a_released_lease_does_not_end_that_of_the_next_holder(
+        self, kind: Any, monkeypatch: Patch
+    ) -> None:
+        """A thread looks at the first lease while that is released, and goes on when the session has a new answer."""
+        lock = self.made(kind, "looked at")
+        first: Any = acquired(lock)
+        session, ended = first.session, cast(property, PostgresSession.ended).fget
+        looks, go_on, looked = (threading.Event() for _ in range(3))
+
+        def look_late(self: PostgresSession) -> bool:
+            if threading.current_thread() is looker:
+                looks.set()
+                go_on.wait(2.0)
+            return bool(ended(self))
+
+        def wait_for_answer(socket_of: int, *rest: Any) -> None:
+            wait(socket_of, *rest)
+            if armed and socket_of == session._pgconn.socket:
+                armed.clear()
+                go_on.set()
+                assert looked.wait(PATIENCE)
+
+        armed, wait = list[bool](), session_module._wait
+        looker = threading.Thread(target=lambda: (first.remaining(), looked.set()))
+        monkeypatch.setattr(PostgresSession, "ended", property(look_late))
+        monkeypatch.setattr(session_module, "_wait", wait_for_answer)
+        with ThreadPoolExecutor(2) as threads:
+            second, third = self.queue_up(lock, threads, 2)
+            looker.start()
+            assert looks.wait(PATIENCE)
+            first.release()
+            held = second.result(PATIENCE)
+            self.lined_up(lock, 1)
+            wait_for(lambda: session not in _spare or looked.is_set())
+            armed.append(True)
+            held.release()
+            last = third.result(PATIENCE)
+        looker.join(PATIENCE)
+        assert last.lost is False
+        assert last.release() is True
 
     @pytest.mark.parametrize("kind", KINDS)
     def test_a_spare_session_that_was_ended_is_replaced(self, kind: Any) -> None:
