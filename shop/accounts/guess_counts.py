@@ -108,13 +108,13 @@ class Try:
 
     @property
     def elsewhere(self) -> str:
-        return f"{{guesses}}:account:{self.account}"
+        return f"{{guesses}}:tries:account:{self.account}"
 
     def limits(self, *, known: bool) -> dict[str, int]:
         """Return the keys of the counts, and their limits."""
         limits = {self.at_address if known else self.elsewhere: settings.GUESSES_PER_ACCOUNT}
         if self.address:
-            limits[f"{{guesses}}:address:{self.address}"] = settings.GUESSES_PER_ADDRESS
+            limits[f"{{guesses}}:tries:address:{self.address}"] = settings.GUESSES_PER_ADDRESS
         return limits
 
 

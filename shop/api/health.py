@@ -50,7 +50,8 @@ class Readiness:
 
 
 def _postgres() -> dict[str, bool]:
-    found = look(TIMEOUT, target_session_attrs="read-write")
+    # The limits on waiting are looked at when a server starts: a role that is changed in between must not end the sale.
+    found = look(TIMEOUT, web=False, target_session_attrs="read-write")
     if found.writes:
         outages.worked(ANSWERING)
     # A pooler is named only if the settings do not fit it.

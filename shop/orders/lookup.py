@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from contextlib import suppress
-from datetime import timedelta
 from functools import lru_cache
 from typing import Any
 from uuid import UUID
@@ -22,7 +21,7 @@ from shop import clock
 from shop.models import Order, Product
 from shop.orders import receipts, states
 from shop.orders.errors import KeyReused, StillQueued
-from shop.orders.ids import VERSION, is_of, placed_at
+from shop.orders.ids import VERSION, is_of, placed_at, placed_seconds
 from shop.orders.receipts import Placed, Receipt, RequestKey
 from shop.sales import offers
 
@@ -185,4 +184,5 @@ def _log_lost(order: UUID, customer: int) -> None:
 
 def _may_be_being_saved(order: UUID) -> bool:
     """Return whether a worker may have read an order before Redis lost it, and may still save it."""
-    return clock.now() < placed_at(order) + timedelta(seconds=settings.RECONCILE_GRACE)
+    # Not as times: an id that the shop has not made may name a year that Python does not know.
+    return clock.now().timestamp() < placed_seconds(order) + settings.RECONCILE_GRACE

@@ -10,6 +10,7 @@ from typing import Any
 import environ
 from django.core.exceptions import ImproperlyConfigured
 
+from locking.arguments import LONGEST_SECONDS
 from servers import RunFolder, ServerError
 from servers.postgres import DATABASE, LOCAL
 from shop import limits, postgres
@@ -122,9 +123,9 @@ ACCESS_TOKEN_TTL = environment.integer("ACCESS_TOKEN_TTL", default=900, minimum=
 # Strategies
 
 # Seconds after which the stock lock of a dead holder expires. Living holders renew it.
-STOCK_LOCK_TTL = environment.seconds("STOCK_LOCK_TTL", default=3.0, minimum=0.1)
+STOCK_LOCK_TTL = environment.seconds("STOCK_LOCK_TTL", default=3.0, minimum=0.1, maximum=LONGEST_SECONDS)
 # Seconds that an order waits for a stock lock before it is answered with 503.
-STOCK_LOCK_WAIT = environment.seconds("STOCK_LOCK_WAIT", default=5.0, minimum=0)
+STOCK_LOCK_WAIT = environment.seconds("STOCK_LOCK_WAIT", default=5.0, minimum=0, maximum=LONGEST_SECONDS)
 # Segments into which `segmented-lock` and `segmented-redis` split the stock of a sku; as many orders can run at the
 # same time. To change it during a sale, restart the web processes one after the other, then preheat the sale again.
 STOCK_SEGMENTS = environment.integer("STOCK_SEGMENTS", default=5, minimum=1, maximum=1000)

@@ -160,16 +160,16 @@ def test_a_right_password_is_no_guess(user: User, settings: Any, redis: Redis) -
     assert [by_token("ada", PASSWORD).status_code for _ in range(5)] == [200] * 5
     assert by_token("ada", "wrong").status_code == 401
     # The guess counts for the account at this address, and for the address. Elsewhere there was none.
-    counts = {str(key, "ascii").count(":"): redis.hgetall(key) for key in redis.scan_iter("{guesses}:account:*")}
+    counts = {str(key, "ascii").count(":"): redis.hgetall(key) for key in redis.scan_iter("{guesses}:tries:account:*")}
     none, one = {b"tries": b"0", b"under_way": b"0"}, {b"tries": b"1", b"under_way": b"0"}
-    assert counts == {2: none, 3: one}
-    assert redis.hgetall("{guesses}:address:127.0.0.1") == one
+    assert counts == {3: none, 4: one}
+    assert redis.hgetall("{guesses}:tries:address:127.0.0.1") == one
 
 
 def test_a_window_ends_although_the_guessing_goes_on(user: User, settings: Any, redis: Redis) -> None:
     settings.GUESSES_PER_ACCOUNT = 1
     by_token("ada", "wrong")
-    (key,) = redis.scan_iter("{guesses}:account:*")
+    (key,) = redis.scan_iter("{guesses}:tries:account:*")
     redis.expire(key, 7)
     assert by_token("ada", "wrong").headers["Retry-After"] in ("6", "7")
     assert redis.ttl(key) in (6, 7)
