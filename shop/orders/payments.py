@@ -20,6 +20,9 @@ from shop.orders import states, unmatched
 from shop.orders.lookup import why_never_saved
 from shop.orders.saving import retake_units
 
+REFERENCES = ("shop_payment_reference", "shop_refund_chargeback")
+"""How the names of the constraints begin that make references unique."""
+
 BY_CUSTOMER = "customer/"
 """Prefix of the references of payments that a customer reports. References of a provider contain no slash."""
 
@@ -180,7 +183,8 @@ def new_reference(reference: str, kind: str) -> Iterator[None]:
     try:
         yield
     except IntegrityError as error:
-        if not isinstance(error.__cause__, UniqueViolation):
+        cause = error.__cause__
+        if not isinstance(cause, UniqueViolation) or not (cause.diag.constraint_name or "").startswith(REFERENCES):
             raise
         raise ReferenceReused(f"The reference {reference} belongs to another {kind}.") from error
 

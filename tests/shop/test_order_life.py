@@ -253,7 +253,10 @@ def test_a_reference_for_two_orders_at_once_pays_one(customer: int) -> None:
     offer = on_sale({"a": 4})
     first, second = place(offer, customer, a=1), place(offer, customer, a=1)
 
-    with interleaved(lambda: pays(second), before='^INSERT INTO "shop_payment"'), pytest.raises(IntegrityError):
+    with (
+        interleaved(lambda: pays(second), before='^INSERT INTO "shop_payment"'),
+        pytest.raises(payments.ReferenceReused),
+    ):
         pays(first)
 
     assert (state(first), state(second)) == ("pending", "paid")
