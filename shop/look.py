@@ -108,5 +108,6 @@ def _without_limits(in_force: dict[str, int], alter_role: str) -> str:
     statements = " ".join(f"{alter_role} {name} = '{most}s';" for name, most in missing.items())
     return (
         "Requests would wait too long for Postgres, because the pooler does not pass on the limits of the web server. "
-        f"Set them for its role, then let the pooler connect anew (RECONNECT in PgBouncer, or restart it): {statements}"
+        f"Set them for its role, then have the pooler open new connections (RECONNECT in PgBouncer, or restart it): "
+        f"{statements}"
     )

@@ -198,7 +198,7 @@ def mark_refunded(refund: int, *, by: int) -> bool:
     """Record that a refund was sent, when and by whom.
 
     Args:
-        by: id of the user who has sent the money.
+        by: user id of the operator who sent the money.
 
     Returns:
         False when it is not due: it was recorded before, or a chargeback has replaced it.

@@ -18,7 +18,7 @@ from servers.cluster import Cluster
 from tests.locking import conformance as suite
 from tests.locking.etcd_support import EtcdRecipe, client_of
 from tests.locking.support import MakeLock
-from tests.locking.zookeeper_support import ZooKeeperRecipe, clients
+from tests.locking.zookeeper_support import ZooKeeperRecipe, clients, require_zookeeper
 from tests.waiting import wait_for
 
 
@@ -94,8 +94,8 @@ def running_quorum(kind: str, folder: Path) -> Iterator[Quorum]:
     Args:
         kind: "etcd" or "zookeeper".
     """
-    if kind == "zookeeper" and not zookeeper.available():
-        pytest.skip(zookeeper.INSTALL)
+    if kind == "zookeeper":
+        require_zookeeper()
     outer = Path(tempfile.mkdtemp(prefix="lu-"))
     outer.chmod(0o755)
     run = RunFolder(outer / "run")

@@ -32,14 +32,21 @@ SHORTEST = 2.0
 LONGEST = 60.0
 
 
-@contextmanager
-def running_zookeeper(*java: str) -> Iterator[ZooKeeper]:
+def require_zookeeper() -> None:
+    """Skip the test if ZooKeeper is not installed. In CI the test runs, and fails."""
     # Imported late, because more than a hundred short-lived processes import this file.
-    from servers.folder import RunFolder
-    from servers.zookeeper import ZooKeeper, available
+    from servers.zookeeper import INSTALL, available
 
     if not available() and not os.environ.get("CI"):
-        pytest.skip("ZooKeeper is not installed; on Debian: apt-get install zookeeper default-jre-headless")
+        pytest.skip(f"ZooKeeper is not installed; on Debian: {INSTALL}")
+
+
+@contextmanager
+def running_zookeeper(*java: str) -> Iterator[ZooKeeper]:
+    from servers.folder import RunFolder
+    from servers.zookeeper import ZooKeeper
+
+    require_zookeeper()
     outer = Path(tempfile.mkdtemp(prefix="lu-"))
     outer.chmod(0o755)
     folder = RunFolder(outer / "run")

@@ -12,6 +12,7 @@ import pytest
 from servers import RunFolder, ServerError, Servers, etcd, zookeeper
 from servers.cluster import Cluster
 from tests.lock_servers import needs_zookeeper
+from tests.locking.zookeeper_support import require_zookeeper
 from tests.servers.support import kill, processes_naming
 from tests.servers.test_command import SECRET_KEY, manage
 from tests.servers.test_etcd_and_zookeeper import read, write
@@ -91,8 +92,7 @@ def test_a_cluster_without_proxies_cannot_be_cut(folder: RunFolder) -> None:
 
 
 def test_a_zookeeper_without_its_disk_copies_the_data_of_the_leader(folder: RunFolder) -> None:
-    if not zookeeper.available():
-        pytest.skip(zookeeper.INSTALL)
+    require_zookeeper()
     folder.create()
     cluster = zookeeper.cluster(folder.path)
     cluster.start()

@@ -17,6 +17,7 @@ from servers.folder import unprivileged_user
 from servers.status import Status
 from servers.zookeeper import ZooKeeper
 from tests.lock_servers import needs_zookeeper
+from tests.locking.zookeeper_support import require_zookeeper
 from tests.servers.support import gone, run_python
 from tests.waiting import wait_for
 
@@ -104,13 +105,17 @@ def test_it_ends_with_its_parent(server: Etcd | ZooKeeper) -> None:
     wait_for(lambda: gone(process))
 
 
-def test_a_failed_start_shows_the_log(folder: RunFolder) -> None:
+def test_a_failed_start_of_etcd_shows_the_log(folder: RunFolder) -> None:
     folder.create()
     with pytest.raises(ServerError, match="election"):
         Etcd(folder.path / "etcd", extra=["--election-timeout=1"]).start()
-    if zookeeper.available():
-        with pytest.raises(ServerError, match=r"(?s)zookeeper ended with status.*tickTime|NumberFormat"):
-            ZooKeeper(folder.path / "zookeeper", extra={"tickTime": "nonsense"}).start()
+
+
+def test_a_failed_start_of_zookeeper_shows_the_log(folder: RunFolder) -> None:
+    require_zookeeper()
+    folder.create()
+    with pytest.raises(ServerError, match=r"(?s)zookeeper ended with status.*(tickTime|NumberFormat)"):
+        ZooKeeper(folder.path / "zookeeper", extra={"tickTime": "nonsense"}).start()
 
 
 def test_a_missing_zookeeper_is_reported(folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:

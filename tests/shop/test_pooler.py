@@ -340,7 +340,7 @@ def test_a_pooler_does_not_hide_that_postgres_is_away_or_read_only(
         connection.close()
         with role_with(default_transaction_read_only="on"):
             proxy.cut()
-            wait_for(lambda: look(2).version, "PgBouncer to connect anew")
+            wait_for(lambda: look(2).version, "PgBouncer to connect again")
             assert ready() == {"postgres": False, "redis": True}
         proxy.refuse()
         assert look(1).version is None

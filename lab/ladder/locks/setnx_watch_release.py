@@ -15,8 +15,8 @@ class SetnxWatchRelease(LockRung):
     the lock, and its process dies before the release. No client can ever enter again, and none may delete the key,
     because none is the owner.
 
-    Fixed by a TTL that the same command sets: `watch-release`. Source: article 003, whose first pair of listings this
-    is, but for its comparison of bytes with text (`owner-as-text`).
+    Fixed by a TTL that the same command sets: `watch-release`. Source: article 003, the first two listings. They also
+    compare bytes with text, which is the rung `owner-as-text`.
     """
 
     slug = "setnx-watch-release"

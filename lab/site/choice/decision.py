@@ -64,7 +64,7 @@ def servers_to_run(answers: Answers) -> str:
 
 def _slug(answers: Answers) -> str:
     hot, servers = answers.heat != "few", servers_to_run(answers)
-    # A check in the statement that takes the stock is safe whoever else is late, paused or cut off. No lock is.
+    # One statement that checks and takes the stock is safe even if other clients are late, paused or cut off.
     if servers in SQL and (answers.mistake == "money" or hot):
         if not hot:
             return "guarded-update"

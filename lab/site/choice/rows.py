@@ -60,7 +60,7 @@ class ChoiceRow:
 
     @property
     def capabilities(self) -> Capabilities:
-        """What its lock declares. Without a lock of ours it declares nothing."""
+        """What the lock of this row declares; all false if the lock is not one of this project."""
         return self.lock.capabilities if self.lock else Capabilities()
 
     @property
