@@ -180,17 +180,24 @@ class TestSharedSessions(PostgresTraces):
         run_threads(*[take_turns] * 4)
         assert (len(opened) < 40) is shared
 
-    @pytest.mark.parametrize("kind", SESSION_KINDS)
-    def test_a_released_lease_does_not_touch_the_next_holder(self, kind: Any, monkeypatch: Patch) -> None:
-        given_back, take = threading.Event(), SharedSessions.take
-        given_back.set()
+    @pytest.fixture
+    def given_back(self, monkeypatch: Patch) -> threading.Event:
+        """An event that waiters await before they take a session; set at first. Clear it around a release.
+
+        A waiter whose turn comes between the release and the return of the session would open one of its own.
+        """
+        event, take = threading.Event(), SharedSessions.take
+        event.set()
 
         def take_later(*arguments: Any, **options: Any) -> PostgresSession:
-            assert given_back.wait(PATIENCE)
+            assert event.wait(PATIENCE)
             return take(*arguments, **options)
 
-        # A waiter whose turn comes between the release and the return of the session would open one of its own.
         monkeypatch.setattr(SharedSessions, "take", take_later)
+        return event
+
+    @pytest.mark.parametrize("kind", SESSION_KINDS)
+    def test_a_released_lease_does_not_touch_the_next_holder(self, kind: Any, given_back: threading.Event) -> None:
         lock = self.made(kind, "handed on")
         first: Any = acquired(lock)
         session = weakref.ref(first.session)
@@ -237,12 +244,13 @@ class TestSharedSessions(PostgresTraces):
 
     @pytest.mark.parametrize("kind", SESSION_KINDS)
     def test_a_look_at_a_released_lease_does_not_end_that_of_the_next_holder(
-        self, kind: Any, monkeypatch: Patch
+        self, kind: Any, given_back: threading.Event, monkeypatch: Patch
     ) -> None:
         """A thread looks at the first lease while that is released, and goes on when the session has a new answer."""
         lock = self.made(kind, "looked at")
         first: Any = acquired(lock)
         session, ended = first.session, cast(property, PostgresSession.ended).fget
+        watched = session._pgconn.socket
         looks, go_on, looked = (threading.Event() for _ in range(3))
 
         def look_late(self: PostgresSession) -> bool:
@@ -253,7 +261,7 @@ class TestSharedSessions(PostgresTraces):
 
         def wait_for_answer(socket_of: int, *rest: Any) -> None:
             wait(socket_of, *rest)
-            if armed and socket_of == session._pgconn.socket:
+            if armed and socket_of == watched:
                 armed.clear()
                 go_on.set()
                 assert looked.wait(PATIENCE)
@@ -266,14 +274,17 @@ class TestSharedSessions(PostgresTraces):
             second, third = self.queue_up(lock, threads, 2)
             looker.start()
             assert looks.wait(PATIENCE)
+            given_back.clear()
             first.release()
+            given_back.set()
             held = second.result(PATIENCE)
             self.lined_up(lock, 1)
-            wait_for(lambda: session not in _spare or looked.is_set())
+            wait_for(lambda: session not in _spare, "the next waiter to use the session")
             armed.append(True)
             held.release()
             last = third.result(PATIENCE)
         looker.join(PATIENCE)
+        assert last.session is session
         assert last.lost is False
         assert last.release() is True
 

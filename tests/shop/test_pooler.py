@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
@@ -260,7 +261,16 @@ def test_a_long_list_is_read_in_parts(through: Through) -> None:
     """The admin reads the choices of a field so. A cursor in the server is lost with the transaction (the control)."""
     for number in range(5):
         Product.objects.create(sku=str(number), name=str(number))
+    meeting = threading.Barrier(2, timeout=PATIENCE)
+
+    def hold_a_session() -> None:
+        with transaction.atomic(), connection.cursor() as cursor:
+            cursor.execute("SELECT 1")
+            meeting.wait()
+
     with running_pgbouncer("transaction") as pooler, through(pooler):
+        # With one session behind the pooler, the control would find its cursor.
+        assert at_once(hold_a_session, hold_a_session) == [None, None]
         assert at_once(read_in_parts, read_in_parts) == [5, 5]
         connection.settings_dict["DISABLE_SERVER_SIDE_CURSORS"] = False
         with pytest.raises(psycopg.errors.InvalidCursorName):
