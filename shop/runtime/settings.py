@@ -339,6 +339,8 @@ SPECTACULAR_SETTINGS = {
 
 # Accounts, language, static files
 
+LOGIN_URL = "account_login"
+LOGIN_REDIRECT_URL = "sales"
 AUTHENTICATION_BACKENDS = ["shop.accounts.guesses.GuardedBackend"]
 PASSWORD_HASHERS = ["shop.hashers.PasswordHasher"]
 AUTH_PASSWORD_VALIDATORS = [
@@ -347,7 +349,7 @@ AUTH_PASSWORD_VALIDATORS = [
 ]
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 LANGUAGE_CODE = "en"
-# Languages of the lab's pages. The pages choose the language, not a middleware, so that the answers of the API do not
+# Languages of the pages. The pages choose the language, not a middleware, so that the answers of the API do not
 # depend on it.
 LANGUAGES = [("en", "English"), ("zh-hans", "简体中文")]
 TIME_ZONE = "UTC"

@@ -13,7 +13,7 @@ from shop.api.error_pages import not_found
 from shop.api.health import Ready, Started
 
 urlpatterns = [
-    path("", RedirectView.as_view(pattern_name="api-docs"), name="home"),
+    path("", include("shop.pages.urls")),
     path("api/", include("shop.api.urls")),
     path("health", Ready.as_view()),
     path("health/", Ready.as_view(), name="health"),
