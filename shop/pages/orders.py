@@ -20,7 +20,7 @@ from shop.pages.page import PageRefused, page
 @page
 def orders(request: HttpRequest) -> HttpResponse:
     """List the customer's orders, newest first."""
-    mine = Order.objects.filter(customer=int(request.user.pk)).prefetch_related("items")[:100]
+    mine = Order.objects.filter(customer=int(str(request.user.pk))).prefetch_related("items")[:100]
     return render(request, "shop/pages/orders.html", {"orders": mine})
 
 
@@ -30,7 +30,7 @@ def orders(request: HttpRequest) -> HttpResponse:
 def order(request: HttpRequest, order: UUID) -> HttpResponse:
     """Show an order."""
     try:
-        found = find_order(order, customer=int(request.user.pk))
+        found = find_order(order, customer=int(str(request.user.pk)))
     except Order.DoesNotExist as missing:
         raise PageRefused(404, _("You have no such order.")) from missing
     return render(request, "shop/pages/order.html", {"placed": found, "order": found.order})
