@@ -5,7 +5,7 @@ Django 6 has this built in. Until then this is all that is needed: answers of th
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from django.http import HttpRequest, HttpResponse
 
@@ -27,6 +27,11 @@ STRICT = "; ".join(
 """For the shop's own pages, which load their own files and nothing else."""
 ADMIN = f"{PAGES}; script-src 'self' 'unsafe-eval'"
 """Alpine.js, which the pages of django-unfold use, evaluates the expressions in their attributes."""
+
+
+def with_pictures_from(origins: Iterable[str]) -> str:
+    """Return the strict policy for pages that also show pictures from other origins."""
+    return STRICT.replace("img-src 'self'", " ".join(("img-src 'self'", *origins)))
 
 
 class ContentSecurityPolicy:
