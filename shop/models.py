@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from decimal import Decimal
 from typing import Any
 
@@ -24,11 +25,25 @@ def default_currency() -> str:
     return str(settings.CURRENCY)
 
 
+def new_slug() -> str:
+    """Return a random slug, for a sale that was given none."""
+    return secrets.token_hex(4)
+
+
 class Product(models.Model):
     """A product. Its units are in the stock of its sku."""
 
     sku = models.CharField(max_length=64, unique=True)
     name = models.CharField(max_length=200)
+    description = models.TextField(blank=True, default="", db_default="", help_text="One or two sentences for buyers.")
+    picture = models.CharField(
+        max_length=300,
+        blank=True,
+        default="",
+        db_default="",
+        validators=[RegexValidator("^(https://|/)", "Enter an address that begins with https:// or /.")],
+        help_text="Address of the picture, such as /static/shop/products/keyboard.svg. Its server: PICTURE_ORIGINS.",
+    )
 
     class Meta:
         ordering = ["name"]
@@ -40,7 +55,22 @@ class Product(models.Model):
 class Sale(models.Model):
     """A time window in which products are sold, and the strategy that takes their stock."""
 
+    class StockShown(models.TextChoices):
+        EXACT = "exact", "The exact number"
+        FEW = "few", "Only whether few are left"
+        HIDDEN = "hidden", "Only whether it is sold out"
+
     name = models.CharField(max_length=200)
+    slug = models.SlugField(
+        max_length=60, unique=True, default=new_slug, help_text="The sale's page is /sales/<slug>/."
+    )
+    stock_shown = models.CharField(
+        max_length=10,
+        choices=StockShown,
+        default=StockShown.EXACT,
+        db_default=StockShown.EXACT,
+        help_text="What buyers see of the units that are left.",
+    )
     opens_at = models.DateTimeField(db_index=True)
     closes_at = models.DateTimeField()
     strategy = models.CharField(max_length=40, choices=strategy_choices, default="guarded-update")

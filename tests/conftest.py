@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Generator, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from typing import Any
 
 import pytest
 from django.conf import settings
 from django.db import connection, transaction
 from django.test import TransactionTestCase
+from django.urls import clear_url_caches
 from django_redis import get_redis_connection
 from redis import Redis
 
@@ -90,6 +93,20 @@ def full(redis: Redis) -> Callable[[], AbstractContextManager[None]]:
             redis.config_set("maxmemory", "0")
 
     return without_memory
+
+
+@pytest.fixture
+def lab_disabled(settings: Any) -> Iterator[None]:
+    """The addresses of a shop that is served without the lab."""
+    from shop.runtime import urls  # not by the tests that need no shop
+
+    settings.LAB_ENABLED = False
+    importlib.reload(urls)
+    clear_url_caches()
+    yield
+    settings.LAB_ENABLED = True
+    importlib.reload(urls)
+    clear_url_caches()
 
 
 SLOW = (

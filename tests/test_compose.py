@@ -298,7 +298,15 @@ def test_every_setting_can_be_set() -> None:
 
 @pytest.mark.parametrize("service", SHOP)
 def test_settings_without_a_default_are_set_for_each_service(service: str) -> None:
-    optional = {"CSRF_TRUSTED_ORIGINS", "REDLOCK_URLS", "ETCD_URL", "ZOOKEEPER_HOSTS", "LOCK_FOLDER", "PAYMENT_SECRET"}
+    optional = {
+        "CSRF_TRUSTED_ORIGINS",
+        "PICTURE_ORIGINS",
+        "REDLOCK_URLS",
+        "ETCD_URL",
+        "ZOOKEEPER_HOSTS",
+        "LOCK_FOLDER",
+        "PAYMENT_SECRET",
+    }
     required = {name for name, default in read().items() if default == ""} - optional
 
     assert required == {"DATABASE_URL", "REDIS_URL", "SECRET_KEY"}

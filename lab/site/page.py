@@ -1,78 +1,19 @@
-"""What every lab page has in common: the reader's language, a content policy, and clear refusals."""
+"""What every lab page has in common."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import wraps
-from typing import Any
+from functools import partial
 
-from django.http import HttpRequest, HttpResponse
-from django.shortcuts import render
-from django.utils import translation
-from django.utils.cache import patch_vary_headers
 from django.views.decorators.http import require_safe
 
-View = Callable[..., HttpResponse]
+from shop.pages.page import PageRefused, View, page
 
-CONTENT_SECURITY_POLICY = "; ".join(
-    (
-        "default-src 'none'",
-        *(f"{kind}-src 'self'" for kind in ("script", "style", "connect")),
-        "img-src 'self' data:",
-        "form-action 'self'",
-        "base-uri 'none'",
-        "frame-ancestors 'none'",
-    )
-)
-"""Pages load the lab's own files and nothing else."""
+__all__ = ["PageRefused", "lab_page", "read_only_lab_page"]
 
-
-class PageRefused(Exception):
-    """The page cannot be shown: it does not exist, or cannot be shown now.
-
-    Args:
-        status: the HTTP status.
-        message: the reason in one sentence, in the reader's language.
-        link: address of a page that helps; if empty, only a link to the ladder is shown.
-        label: text of that link.
-        retry_after: seconds after which a retry may succeed; None: a retry does not help.
-    """
-
-    def __init__(
-        self, status: int, message: str, *, link: str = "", label: str = "", retry_after: int | None = None
-    ) -> None:
-        super().__init__(message)
-        self.status = status
-        self.message = message
-        self.link = link
-        self.label = label
-        self.retry_after = retry_after
+lab_page = partial(page, refused="lab/refused.html")
+"""Make a view a lab page, see `page`."""
 
 
 def read_only_lab_page(view: View) -> View:
     """Make a view a lab page that answers GET and HEAD only."""
     return require_safe(lab_page(view))
-
-
-def lab_page(view: View) -> View:
-    """Make a view a lab page: choose the language, answer `PageRefused` with a page, and set the headers.
-
-    The language is chosen here and not in a middleware, so that no answer of the API depends on it.
-    """
-
-    @wraps(view)
-    def answer(request: HttpRequest, *args: Any, **values: Any) -> HttpResponse:
-        language = translation.get_language_from_request(request)
-        with translation.override(language):
-            try:
-                response = view(request, *args, **values)
-            except PageRefused as refused:
-                response = render(request, "lab/refused.html", {"refused": refused}, status=refused.status)
-                if refused.retry_after is not None:
-                    response["Retry-After"] = str(refused.retry_after)
-        response["Content-Language"] = language
-        response["Content-Security-Policy"] = CONTENT_SECURITY_POLICY
-        patch_vary_headers(response, ("Accept-Language", "Cookie"))
-        return response
-
-    return answer

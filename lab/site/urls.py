@@ -1,7 +1,6 @@
 """Addresses below /lab/, which exist only with LAB_ENABLED: pages for people, and an API for programs."""
 
 from django.urls import include, path
-from django.views.i18n import set_language
 
 from lab.site import api
 from lab.site.choice.views import choice
@@ -16,7 +15,6 @@ urlpatterns = [
     path("race/", include("lab.site.race.urls")),
     path("comparison/", comparison, name="lab-comparison"),
     path("choice/", choice, name="lab-choice"),
-    path("language/", set_language, name="lab-language"),
     path("rungs/", api.Rungs.as_view(), name="lab-rungs"),
     path("rungs/<slug:rung>/orders/", api.RungOrders.as_view(), name="lab-orders"),
     path("stock/<slug:sku>/", api.Stock.as_view(), name="lab-stock"),

@@ -62,8 +62,8 @@ def digest(sale: Sale) -> str:
     if sale.pk is None:
         return ""
     items = sale.items.order_by("pk").values_list("pk", "product", "price", "limit")
-    parts = (sale.name, sale.opens_at, sale.closes_at, sale.strategy, sale.currency, *items)
-    return hashlib.sha256(repr(parts).encode()).hexdigest()
+    shown = (sale.name, sale.slug, sale.stock_shown, sale.opens_at, sale.closes_at, sale.strategy, sale.currency)
+    return hashlib.sha256(repr((shown, *items)).encode()).hexdigest()
 
 
 class SaleItemFormSet(BaseInlineFormSet):
@@ -94,7 +94,8 @@ class SaleItemInline(StackedInline):
 class SaleAdmin(CheckedAdmin):
     form = SaleForm
     list_display = ("name", "state", "opens_at", "closes_at", "strategy", "preheated")
-    search_fields = ("name",)
+    search_fields = ("name", "slug")
+    prepopulated_fields = {"slug": ("name",)}
     inlines = (SaleItemInline,)
     actions = ("preheat", "close")
     # Put labels above the fields, so that an item is one line on a wide screen and readable on a phone. Newer versions
@@ -105,8 +106,12 @@ class SaleAdmin(CheckedAdmin):
         return super().get_queryset(request).annotate(read_at=Now())
 
     def get_fields(self, request: HttpRequest, obj: Sale | None = None) -> tuple[Any, ...]:
-        fields = ("name", ("opens_at", "closes_at"), ("strategy", "currency"), "preheated_at")
+        fields = ("name", "slug", ("opens_at", "closes_at"), ("strategy", "currency"), "stock_shown", "preheated_at")
         return (*fields, "shown") if obj and self.has_change_permission(request, obj) else fields
+
+    def get_changeform_initial_data(self, request: HttpRequest) -> dict[str, Any]:
+        """Leave the slug empty: the page of a new sale fills it in as the name is typed."""
+        return {"slug": "", **super().get_changeform_initial_data(request)}
 
     def get_readonly_fields(self, request: HttpRequest, obj: Sale | None = None) -> tuple[str, ...]:
         if obj is None:

@@ -6,7 +6,7 @@ from drf_spectacular.views import SpectacularAPIView, SpectacularSwaggerSplitVie
 from rest_framework.negotiation import DefaultContentNegotiation
 from rest_framework.renderers import TemplateHTMLRenderer
 
-from shop.api import orders, payments, problem_types, sales, tokens
+from shop.api import orders, payments, sales, tokens
 
 schema = SpectacularAPIView.as_view(
     renderer_classes=[OpenApiYamlRenderer, OpenApiJsonRenderer],
@@ -33,7 +33,6 @@ urlpatterns = [
     path("orders/<uuid:order>/cancel/", orders.CancelOrder.as_view(), name="api-order-cancel"),
     path("payments/", payments.Payments.as_view(), name="api-payments"),
     path("chargebacks/", payments.Chargebacks.as_view(), name="api-chargebacks"),
-    path("problems/<slug:slug>/", problem_types.Problems.as_view(), name="api-problem"),
     path("schema/", schema, name="api-schema"),
     path("docs/", docs, name="api-docs"),
 ]

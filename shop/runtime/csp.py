@@ -5,7 +5,7 @@ Django 6 has this built in. Until then this is all that is needed: answers of th
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from django.http import HttpRequest, HttpResponse
 
@@ -14,12 +14,28 @@ PAGES = (
     "default-src 'self'; img-src 'self' data:; style-src 'self' 'unsafe-inline'; "
     "object-src 'none'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
 )
+STRICT = "; ".join(
+    (
+        "default-src 'none'",
+        *(f"{kind}-src 'self'" for kind in ("script", "style", "connect")),
+        "img-src 'self' data:",
+        "form-action 'self'",
+        "base-uri 'none'",
+        "frame-ancestors 'none'",
+    )
+)
+"""For the shop's own pages, which load their own files and nothing else."""
 ADMIN = f"{PAGES}; script-src 'self' 'unsafe-eval'"
 """Alpine.js, which the pages of django-unfold use, evaluates the expressions in their attributes."""
 
 
+def with_pictures_from(origins: Iterable[str]) -> str:
+    """Return the strict policy for pages that also show pictures from other origins."""
+    return STRICT.replace("img-src 'self'", " ".join(("img-src 'self'", *origins)))
+
+
 class ContentSecurityPolicy:
-    """Middleware that sets the policy of a page, unless its view has set a stricter one, as the lab does."""
+    """Middleware that sets the policy of a page, unless its view has set a stricter one, as the shop's own pages do."""
 
     def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:
         self.get_response = get_response

@@ -117,6 +117,21 @@ def redis_urls(name: str, *, default: list[str]) -> list[str]:
     return urls
 
 
+def origins(name: str, *, default: list[str]) -> list[str]:
+    """Return origins: a scheme and a host, without a path.
+
+    Raises:
+        ImproperlyConfigured: one of the values is not an origin.
+    """
+    given = [str(origin) for origin in env.list(name, default=default)]
+    for origin in given:
+        if not re.fullmatch(r"https?://[\w.-]+(:\d+)?", origin, re.ASCII):
+            raise ImproperlyConfigured(
+                f"{name} must be origins like https://pictures.example, separated by commas, not {origin[:40]!r}."
+            )
+    return given
+
+
 def database(name: str, url: str) -> dict[str, Any]:
     """Return Django's configuration for the Postgres at a URL.
 

@@ -64,6 +64,8 @@ NUM_PROXIES = environment.integer("NUM_PROXIES", default=0, minimum=0, maximum=1
 # A proxy in front of the shop serves it by HTTPS alone, and sets the headers X-Forwarded-Proto, -Host and -For. Cookies
 # are then sent by HTTPS only, plain HTTP is redirected, browsers remember that, and NUM_PROXIES is at least 1.
 HTTPS = environment.boolean("HTTPS", default=False)
+# Origins of pictures of products, such as https://pictures.example, separated by commas. The shop's own need no entry.
+PICTURE_ORIGINS = environment.origins("PICTURE_ORIGINS", default=[])
 # Threads of a web process.
 WEB_THREADS = environment.integer("WEB_THREADS", default=16, minimum=1, maximum=1000)
 # Web processes.
@@ -172,7 +174,7 @@ MIDDLEWARE = [
     "django.contrib.auth.middleware.AuthenticationMiddleware",
     "django.contrib.messages.middleware.MessageMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
-    "shop.api.error_pages.NotNowMiddleware",
+    "shop.pages.error_pages.NotNowMiddleware",
     "shop.admin.checked.NoNulMiddleware",
 ]
 # No redirects: an order that is posted without the last slash would become a GET of the list.
@@ -302,6 +304,8 @@ SILENCED_SYSTEM_CHECKS = ["security.W005", "security.W021"]
 # Bodies: the web server refuses longer ones, and nothing is uploaded, so no file is written for one.
 DATA_UPLOAD_MAX_MEMORY_SIZE = limits.BODY_BYTES
 FILE_UPLOAD_HANDLERS: list[str] = []
+# The page of a form that is refused because its token is not the one of this browser.
+CSRF_FAILURE_VIEW = "shop.pages.error_pages.form_refused"
 
 # REST API
 
@@ -339,6 +343,8 @@ SPECTACULAR_SETTINGS = {
 
 # Accounts, language, static files
 
+LOGIN_URL = "account_login"
+LOGIN_REDIRECT_URL = "sales"
 AUTHENTICATION_BACKENDS = ["shop.accounts.guesses.GuardedBackend"]
 PASSWORD_HASHERS = ["shop.hashers.PasswordHasher"]
 AUTH_PASSWORD_VALIDATORS = [
@@ -347,7 +353,7 @@ AUTH_PASSWORD_VALIDATORS = [
 ]
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 LANGUAGE_CODE = "en"
-# Languages of the lab's pages. The pages choose the language, not a middleware, so that the answers of the API do not
+# Languages of the pages. The pages choose the language, not a middleware, so that the answers of the API do not
 # depend on it.
 LANGUAGES = [("en", "English"), ("zh-hans", "简体中文")]
 TIME_ZONE = "UTC"
@@ -363,14 +369,7 @@ UNFOLD = {
     "SITE_HEADER": "Last Unit",
     "SITE_SUBHEADER": "All times in UTC",
     "SITE_SYMBOL": "inventory_2",
-    # The icon is in the page itself, so that browsers do not ask for /favicon.ico, which does not exist.
-    "SITE_FAVICONS": [
-        {
-            "rel": "icon",
-            "href": "data:image/svg+xml,<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 8 8'>"
-            "<rect width='8' height='8' rx='2' fill='purple'/><path d='M3 2h1.5v4' stroke='white' fill='none'/></svg>",
-        }
-    ],
+    "SITE_FAVICONS": [{"rel": "icon", "href": "/static/shop/icon.svg"}],
     "DASHBOARD_CALLBACK": "shop.admin.dashboard.context",
     "SIDEBAR": {"navigation": "shop.admin.sidebar.navigation"},
 }

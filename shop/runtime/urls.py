@@ -2,18 +2,23 @@
 
 from django.conf import settings
 from django.contrib import admin
-from django.http import Http404
+from django.http import Http404, HttpRequest, HttpResponse
 from django.urls import include, path
 from django.views.generic import RedirectView
 
 from locking.contrib.django.admin import held_locks, release_by_force
 from shop.admin.checked import Autocomplete
 from shop.admin.people import change_own_password
-from shop.api.error_pages import not_found
 from shop.api.health import Ready, Started
 
+
+def nothing(request: HttpRequest) -> HttpResponse:
+    """Answer as at an unknown address."""
+    raise Http404
+
+
 urlpatterns = [
-    path("", RedirectView.as_view(pattern_name="api-docs"), name="home"),
+    path("", include("shop.pages.urls")),
     path("api/", include("shop.api.urls")),
     path("health", Ready.as_view()),
     path("health/", Ready.as_view(), name="health"),
@@ -22,7 +27,7 @@ urlpatterns = [
     path("admin/locks/release/", admin.site.admin_view(release_by_force), name="admin_lock_release"),
     path("admin/password_change/", admin.site.admin_view(change_own_password), name="password_change"),
     # Switch off unfold's search. No page offers it, and it fails with an odd page number and without Redis.
-    path("admin/search/", admin.site.admin_view(not_found), {"exception": Http404()}),
+    path("admin/search/", admin.site.admin_view(nothing)),
     path("admin/autocomplete/", admin.site.admin_view(Autocomplete.as_view(admin_site=admin.site))),
     path("admin", RedirectView.as_view(pattern_name="admin:index")),
     path("admin/", admin.site.urls),
@@ -33,7 +38,7 @@ if settings.LAB_ENABLED:
         path("lab/", include("lab.site.urls")),
     ]
 
-handler400 = "shop.api.error_pages.bad_request"
-handler403 = "shop.api.error_pages.forbidden"
-handler404 = "shop.api.error_pages.not_found"
-handler500 = "shop.api.error_pages.internal"
+handler400 = "shop.pages.error_pages.bad_request"
+handler403 = "shop.pages.error_pages.forbidden"
+handler404 = "shop.pages.error_pages.not_found"
+handler500 = "shop.pages.error_pages.internal"

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Iterator
 from contextlib import closing
 from typing import Any
 
 import pytest
 from django.conf import settings as django_settings
-from django.urls import clear_url_caches
 from pytest_django import DjangoDbBlocker
 
-import shop.runtime.urls
 from lab.claims import witness
 from lab.claims.witness import Witness
 from lab.sandbox.databases import MOST
@@ -25,17 +22,6 @@ from tests.locking.conftest import _without_a_watchdog
 from tests.shop.conftest import buyer, visitor
 
 __all__ = ["_without_a_watchdog", "buyer", "visitor"]
-
-
-@pytest.fixture
-def lab_disabled(settings: Any) -> Iterator[None]:
-    settings.LAB_ENABLED = False
-    importlib.reload(shop.runtime.urls)
-    clear_url_caches()
-    yield
-    settings.LAB_ENABLED = True
-    importlib.reload(shop.runtime.urls)
-    clear_url_caches()
 
 
 @pytest.fixture(scope="module")

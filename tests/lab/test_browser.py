@@ -145,7 +145,7 @@ def test_the_lab_works_without_scripts(open_page: Open) -> None:
 
 def test_the_language_is_switched_on_the_page(open_page: Open) -> None:
     page = open_page("/lab/rungs/no-lock/play/?schedule=A")
-    page.get_by_role("button", name="简体中文").click()
+    page.get_by_role("link", name="简体中文").click()
     expect(page.get_by_role("heading", name="下一步轮到谁？")).to_be_visible()
     expect(page.locator(".steps li")).to_have_count(1)
     expect(page.locator("html")).to_have_attribute("lang", "zh-hans")

@@ -372,6 +372,8 @@ def the_form(offer: OnSale | None = None, *, opens: datetime | None, closes: dat
     items = list(Sale.objects.get(pk=offer.sale).items.all()) if offer else []
     form = {
         "name": "Another",
+        "slug": "another",
+        "stock_shown": "few",
         "strategy": "lua",
         "currency": "EUR",
         "items-TOTAL_FORMS": "1",

@@ -51,16 +51,21 @@ def run_sample(*arguments: str) -> str:
     return out.getvalue()
 
 
+def sold_as(slug: str) -> Sale:
+    return Sale.objects.get(slug=slug)
+
+
 def test_the_sample_can_be_repeated_and_keeps_existing_data(redis: Redis) -> None:
     run_sample("--password", "first")
-    sale = Sale.objects.get()
+    sale = sold_as("tonight")
     poster = Product.objects.get(sku="poster")
     customer = User.objects.get(username="buyer").pk
     place_order(customer=customer, sale=sale.pk, quantities={poster.pk: 1}, key="the last one")
     said = run_sample("--password", "second")
     assert f"product {poster.pk}: Signed poster" in said
-    assert (Product.objects.count(), Sale.objects.count(), SaleItem.objects.count()) == (3, 1, 3)
-    assert dict(StockItem.objects.values_list("sku", "received")) == {"headphones": 100, "keyboard": 40, "poster": 1}
+    assert (Product.objects.count(), Sale.objects.count(), SaleItem.objects.count()) == (6, 2, 6)
+    received = {"headphones": 100, "keyboard": 40, "poster": 1, "lamp": 30, "camera": 12, "record": 50}
+    assert dict(StockItem.objects.values_list("sku", "received")) == received
     assert StockItem.objects.get(sku="poster").on_hand == 0
     assert Order.objects.count() == 1
     assert all(row.conserved for row in conservation.figures())
@@ -73,9 +78,46 @@ def test_the_sample_can_be_repeated_and_keeps_existing_data(redis: Redis) -> Non
     assert User.objects.count() == 2
 
 
+def test_the_sample_changes_nothing_that_an_operator_has_changed(redis: Redis) -> None:
+    run_sample()
+    changed = {"name": "Mine", "description": "", "picture": "/mine.svg"}
+    Product.objects.update(**changed)
+    Sale.objects.update(name="Mine", stock_shown="hidden")
+    SaleItem.objects.update(price=1, limit=None)
+    Sale.objects.filter(slug="midnight").update(slug="mine", opens_at=timezone.now())
+    before = [list(model.objects.order_by("pk").values()) for model in (Product, Sale, SaleItem, StockItem)]
+    run_sample()
+    after = [list(model.objects.order_by("pk").values()) for model in (Product, Sale, SaleItem, StockItem)]
+    for sale in (*before[1], *after[1]):
+        del sale["preheated_at"]
+    assert after == before
+
+
+def test_the_second_sale_of_the_sample_opens_two_minutes_later(redis: Redis) -> None:
+    said = run_sample()
+    first, second = sold_as("tonight"), sold_as("midnight")
+    assert second.opens_at - first.opens_at >= timedelta(minutes=2)
+    assert f"Sale {second.pk}, “The midnight sale”, opens at {second.opens_at:%H:%M:%S}" in said
+    assert not set(first.skus) & set(second.skus)
+    # When it is over, the next one has an address of its own.
+    Sale.objects.filter(pk=second.pk).update(opens_at=first.opens_at, closes_at=timezone.now())
+    run_sample()
+    assert sold_as("midnight-2").opens_at > timezone.now()
+
+
+def test_each_product_of_the_sample_has_a_picture_and_a_description(redis: Redis) -> None:
+    run_sample()
+    for product in Product.objects.all():
+        picture = Path(settings.BASE_DIR) / "shop" / product.picture.lstrip("/")
+        assert picture.is_file(), product
+        assert picture.stat().st_size < 6000, product
+        assert 1 <= product.description.count(". ") + 1 <= 2, product
+        product.full_clean()
+
+
 def test_the_sample_opens_a_sale_until_the_next_one(redis: Redis) -> None:
     run_sample()
-    now, today = timezone.now(), Sale.objects.get()
+    now, today = timezone.now(), sold_as("tonight")
     keyboard = Product.objects.get(sku="keyboard")
     mine = Sale.objects.create(name="Mine", opens_at=today.closes_at, closes_at=now + timedelta(days=3))
     SaleItem.objects.create(sale=mine, product=keyboard, price=1)
@@ -84,7 +126,7 @@ def test_the_sample_opens_a_sale_until_the_next_one(redis: Redis) -> None:
     Sale.objects.filter(pk=today.pk).update(closes_at=now)
     Sale.objects.filter(pk=mine.pk).update(opens_at=now + timedelta(hours=2))
     run_sample()
-    another = Sale.objects.exclude(pk__in=(today.pk, mine.pk)).get()
+    another = sold_as("tonight-2")
     assert another.closes_at == now + timedelta(hours=2)
     assert another.is_loaded
     assert not Sale.objects.get(pk=mine.pk).is_loaded
@@ -93,7 +135,7 @@ def test_the_sample_opens_a_sale_until_the_next_one(redis: Redis) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_the_sample_sells_with_any_strategy(redis: Redis, name: str) -> None:
     run_sample("--strategy", name)
-    sale = Sale.objects.get()
+    sale = sold_as("tonight")
     assert (sale.strategy, sale.preheated_at is not None) == (name, True)
     customer = User.objects.get(username="buyer").pk
     poster = Product.objects.get(sku="poster")

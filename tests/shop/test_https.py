@@ -12,7 +12,7 @@ from redis import Redis
 from rest_framework.test import APIClient
 
 from shop.api.pagination import NewestFirst
-from shop.runtime.csp import ADMIN, HEADER, PAGES
+from shop.runtime.csp import ADMIN, HEADER, PAGES, STRICT
 from tests.factories import new_customer, on_sale
 from tests.shop.conftest import Buyer, buy
 from tests.shop.test_settings import read
@@ -70,12 +70,12 @@ def test_every_page_has_its_policy(redis: Redis) -> None:
     client.force_login(User.objects.create_superuser("root"))
     policies = {
         path: client.get(path).headers.get(HEADER)
-        for path in ("/admin/", "/admin/login/", "/admin/shop/sale/", "/api/docs/", "/nothing/", "/api/sales/")
+        for path in ("/admin/", "/admin/login/", "/admin/shop/sale/", "/api/docs/", "/", "/nothing/", "/api/sales/")
     }
     assert policies == {
         **dict.fromkeys(("/admin/", "/admin/login/", "/admin/shop/sale/"), ADMIN),
-        **dict.fromkeys(("/api/docs/", "/nothing/"), PAGES),
+        "/api/docs/": PAGES,
+        **dict.fromkeys(("/", "/nothing/"), STRICT),
         "/api/sales/": None,
     }
-    lab = client.get("/lab/").headers[HEADER]
-    assert lab not in (ADMIN, PAGES), "the lab's own is stricter"
+    assert client.get("/lab/").headers[HEADER] == STRICT

@@ -11,8 +11,8 @@ from django.test import Client, RequestFactory
 from redis import Redis
 from rest_framework.test import APIClient
 
-from shop.api import error_pages
 from shop.api.problems import PROBLEMS
+from shop.pages import error_pages
 from tests.factories import on_sale
 from tests.shop.conftest import Buyer, assert_problem, order_body
 
@@ -101,7 +101,7 @@ def test_a_page_outside_the_api_says_the_same(settings: Any) -> None:
     client = Client(raise_request_exception=False)
     unknown = client.get("/<b>nothing</b>")
     assert (unknown.status_code, unknown.headers["Content-Type"]) == (404, "text/html; charset=utf-8")
-    assert "<p>There is nothing at /&lt;b&gt;nothing&lt;/b&gt;.</p>" in unknown.content.decode()
+    assert "There is nothing at /&lt;b&gt;nothing&lt;/b&gt;.</p>" in unknown.content.decode()
     host = client.get("/admin/", headers={"Host": "<i>.example"})
     assert host.status_code == 400
     assert "The shop does not answer to the host &lt;i&gt;.example." in host.content.decode()

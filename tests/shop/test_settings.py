@@ -159,6 +159,16 @@ def test_an_invalid_url_in_a_list_is_told_by_its_number(monkeypatch: pytest.Monk
         read(monkeypatch, REDLOCK_URLS="redis://one:6379/0,two:6379,redis://three:6379/0")
 
 
+@pytest.mark.parametrize(
+    "origin", ["pictures.example", "https://pictures.example/", "https://*", "https://a.example;script-src", "'self'"]
+)
+def test_an_origin_of_pictures_is_a_scheme_and_a_host(monkeypatch: pytest.MonkeyPatch, origin: str) -> None:
+    good = ["https://pictures.example", "http://localhost:9000"]
+    assert read(monkeypatch, PICTURE_ORIGINS=",".join(good))["PICTURE_ORIGINS"] == good
+    with pytest.raises(ImproperlyConfigured, match=r"^PICTURE_ORIGINS must be origins like https://pictures\.example"):
+        read(monkeypatch, PICTURE_ORIGINS=f"{good[0]},{origin}")
+
+
 @pytest.mark.parametrize("length", [1, 49])
 def test_a_short_secret_key_is_refused_without_showing_it(monkeypatch: pytest.MonkeyPatch, length: int) -> None:
     with pytest.raises(ImproperlyConfigured, match=r"^SECRET_KEY must have at least 50 characters") as raised:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Sequence
-from datetime import timedelta
+from dataclasses import dataclass
+from datetime import datetime, timedelta
 from decimal import Decimal
+from itertools import count
 from typing import Any
 
 from django.contrib.auth.models import User
@@ -18,60 +20,166 @@ from shop import clock
 from shop.models import Product, Sale, SaleItem
 from shop.sales.preheat import preheat_sale
 
-CATALOGUE = (
-    ("headphones", "Studio headphones", "79.00", 100),
-    ("keyboard", "Mechanical keyboard", "59.90", 40),
-    ("poster", "Signed poster, numbered", "15.00", 1),
+
+@dataclass(frozen=True)
+class SampleProduct:
+    """A product of the sample. Its picture is in shop/static/shop/products/."""
+
+    sku: str
+    name: str
+    price: str
+    units: int
+    description: str
+
+    @property
+    def picture(self) -> str:
+        return f"/static/shop/products/{self.sku}.svg"
+
+
+@dataclass(frozen=True)
+class SampleSale:
+    """A sale of the sample.
+
+    Args:
+        wait: time until it opens, when it is created.
+    """
+
+    slug: str
+    name: str
+    wait: timedelta
+    products: Sequence[SampleProduct]
+
+
+TONIGHT = SampleSale(
+    "tonight",
+    "Tonight only",
+    timedelta(),
+    (
+        SampleProduct(
+            "headphones",
+            "Studio headphones",
+            "79.00",
+            100,
+            "Closed headphones with leather cushions and a cable that comes off. Made for long evenings.",
+        ),
+        SampleProduct(
+            "keyboard",
+            "Mechanical keyboard",
+            "59.90",
+            40,
+            "75 keys in two tones, with quiet switches and an aluminium case.",
+        ),
+        SampleProduct(
+            "poster",
+            "Signed poster, numbered",
+            "15.00",
+            1,
+            "A screen print in six colours, framed and signed. There is one, so one customer gets it.",
+        ),
+    ),
+)
+MIDNIGHT = SampleSale(
+    "midnight",
+    "The midnight sale",
+    timedelta(minutes=2),
+    (
+        SampleProduct(
+            "lamp",
+            "Brass desk lamp",
+            "89.00",
+            30,
+            "A reading lamp with a joint that stays where it is put. Warm light, dimmable.",
+        ),
+        SampleProduct(
+            "camera",
+            "Instant camera",
+            "119.00",
+            12,
+            "Prints each picture in a minute. Refurbished and tested, with a film for eight pictures.",
+        ),
+        SampleProduct(
+            "record",
+            "Moonrise, vinyl LP",
+            "24.00",
+            50,
+            "Eight pieces for piano on heavy vinyl, in a sleeve with a printed lining.",
+        ),
+    ),
 )
 
 
 class Command(BaseCommand):
     help = (
-        "Create three products with stock, a sale that is open for a day or until the next sale of these products, "
-        "an administrator and a customer. Existing data is kept, but the two passwords are set again."
+        "Create six products with stock, a sale that is open, another one that opens two minutes later, an "
+        "administrator and a customer. Each sale lasts a day, or until the next sale of its products. Existing data is "
+        "kept, but the two passwords are set again."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("--password", default="", help="password of `admin` and `buyer` (a random one)")
         parser.add_argument(
-            "--strategy", default="guarded-update", choices=registry.NAMES, help="strategy of the sale (guarded-update)"
+            "--strategy",
+            default="guarded-update",
+            choices=registry.NAMES,
+            help="strategy of the sales (guarded-update)",
         )
 
     def handle(self, *args: Any, **options: Any) -> None:
         password = options["password"] or secrets.token_hex(8)
         make_account("admin", password, staff=True)
         make_account("buyer", password, staff=False)
-        products = []
-        for sku, name, _, units in CATALOGUE:
-            product, _ = Product.objects.get_or_create(sku=sku, defaults={"name": name})
-            products.append(product)
-            if not StockItem.objects.filter(sku=sku).exists():
-                stock.deliver(sku, units)
-        now = clock.now()
-        selling = Sale.objects.filter(items__product__in=products, opens_at__lte=now, closes_at__gt=now)
-        sale = selling.order_by("opens_at", "pk").first()
-        if sale is None:
-            sale = open_sale(products, options["strategy"])
-        preheat_sale(sale.pk)
-        self.stdout.write(f"Sale {sale.pk}, “{sale.name}”, is open until {sale.closes_at:%Y-%m-%d %H:%M} UTC.")
-        for product in products:
-            self.stdout.write(f"  product {product.pk}: {product.name}")
+        for sample in (TONIGHT, MIDNIGHT):
+            products = [stocked_product(each) for each in sample.products]
+            sale = current_sale(products) or new_sale(sample, products, options["strategy"])
+            preheat_sale(sale.pk)
+            opens = "is open" if sale.opens_at <= clock.now() else f"opens at {sale.opens_at:%H:%M:%S}, and is open"
+            self.stdout.write(f"Sale {sale.pk}, “{sale.name}”, {opens} until {sale.closes_at:%Y-%m-%d %H:%M} UTC.")
+            for product in products:
+                self.stdout.write(f"  product {product.pk}: {product.name}")
         self.stdout.write(f"Log in as admin or buyer with the password {password}")
 
 
-def open_sale(products: Sequence[Product], strategy: str) -> Sale:
-    """Open a sale for a day, or until the next sale of these products."""
-    now = clock.now()
-    closes_at = now + timedelta(days=1)
-    next_sales = Sale.objects.filter(products__in=products, opens_at__gt=now, opens_at__lt=closes_at)
-    if (next_sale := next_sales.order_by("opens_at").first()) is not None:
-        closes_at = next_sale.opens_at
-    sale = Sale.objects.create(name="Tonight only", opens_at=now, closes_at=closes_at, strategy=strategy)
+def stocked_product(sample: SampleProduct) -> Product:
+    """Return the product, created with its stock if there is none with its sku."""
+    texts = {"name": sample.name, "description": sample.description, "picture": sample.picture}
+    product, _ = Product.objects.get_or_create(sku=sample.sku, defaults=texts)
+    if not StockItem.objects.filter(sku=sample.sku).exists():
+        stock.deliver(sample.sku, sample.units)
+    return product
+
+
+def current_sale(products: Sequence[Product]) -> Sale | None:
+    """Return the sale of some of these products that is open, or else the one that opens within two minutes."""
+    soon = clock.now() + MIDNIGHT.wait
+    not_over = Sale.objects.filter(items__product__in=products, opens_at__lte=soon, closes_at__gt=clock.now())
+    return not_over.order_by("opens_at", "pk").first()
+
+
+def new_sale(sample: SampleSale, products: Sequence[Product], strategy: str) -> Sale:
+    """Create a sale for a day, or until the next sale of these products."""
+    opens_at = clock.now() + sample.wait
+    closes_at = end_of_sale(products, opens_at)
+    sale = Sale.objects.create(
+        name=sample.name, slug=free_slug(sample.slug), opens_at=opens_at, closes_at=closes_at, strategy=strategy
+    )
     SaleItem.objects.bulk_create(
-        SaleItem(sale=sale, product=product, price=Decimal(price), limit=2)
-        for product, (_, _, price, _) in zip(products, CATALOGUE, strict=True)
+        SaleItem(sale=sale, product=product, price=Decimal(each.price), limit=2)
+        for product, each in zip(products, sample.products, strict=True)
     )
     return sale
+
+
+def end_of_sale(products: Sequence[Product], opens_at: datetime) -> datetime:
+    closes_at = opens_at + timedelta(days=1)
+    next_sales = Sale.objects.filter(products__in=products, opens_at__gt=opens_at, opens_at__lt=closes_at)
+    next_sale = next_sales.order_by("opens_at").first()
+    return next_sale.opens_at if next_sale is not None else closes_at
+
+
+def free_slug(slug: str) -> str:
+    """Return the slug, or if an earlier sale has it, the first of slug-2, slug-3, … that no sale has."""
+    numbered = (slug if number == 1 else f"{slug}-{number}" for number in count(1))
+    return next(each for each in numbered if not Sale.objects.filter(slug=each).exists())
 
 
 def make_account(name: str, password: str, *, staff: bool) -> None:

@@ -1,0 +1,52 @@
+"""The first page, its icon, and the choice of a language."""
+
+from __future__ import annotations
+
+from django.conf import settings
+from django.db.models.functions import Now
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
+from django.shortcuts import redirect, render
+from django.templatetags.static import static
+from django.utils.http import url_has_allowed_host_and_scheme
+from django.views.decorators.http import require_safe
+
+from shop.models import Sale
+from shop.pages.page import page
+
+YEAR = 365 * 24 * 3600
+
+
+@require_safe
+@page
+def home(request: HttpRequest) -> HttpResponse:
+    """Say what this is, show the sale that is open or comes next, and the doors: buy, operate, learn, build."""
+    not_over = Sale.objects.filter(closes_at__gt=Now(), items__isnull=False).annotate(read_at=Now())
+    sale = not_over.prefetch_related("items__product").order_by("opens_at", "pk").first()
+    if sale is None:
+        return render(request, "shop/pages/home.html")
+    items = sorted(sale.items.all(), key=lambda item: not item.product.picture)
+    is_open = sale.opens_at <= sale.read_at
+    return render(request, "shop/pages/home.html", {"sale": sale, "item": items[0], "is_open": is_open})
+
+
+@require_safe
+def favicon(request: HttpRequest) -> HttpResponse:
+    """Lead to the icon, for browsers that ask for it at the usual address."""
+    return redirect(static("shop/icon.svg"))
+
+
+@require_safe
+def choose_language(request: HttpRequest, code: str) -> HttpResponse:
+    """Remember the language of the pages in a cookie, and go back to the page.
+
+    A link and not a form, so that a page needs no token of its visitor and can be cached for everyone.
+    """
+    if code not in dict(settings.LANGUAGES):
+        raise Http404(f"There is no language {code}.")
+    back = request.GET.get("next", "")
+    local = url_has_allowed_host_and_scheme(back, allowed_hosts=None)
+    response = HttpResponseRedirect(back if local else "/")
+    response.set_cookie(
+        settings.LANGUAGE_COOKIE_NAME, code, max_age=YEAR, secure=settings.LANGUAGE_COOKIE_SECURE, samesite="Lax"
+    )
+    return response

@@ -1,0 +1,120 @@
+"""What every page has in common: the reader's language, a content policy, and clear refusals."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
+from django.conf import settings
+from django.db import InterfaceError, InternalError, OperationalError
+from django.http import HttpRequest, HttpResponse
+from django.http.response import HttpResponseBase
+from django.template.loader import render_to_string
+from django.template.response import SimpleTemplateResponse
+from django.utils import translation
+from django.utils.cache import patch_vary_headers
+from django.utils.translation import gettext as _
+
+from inventory.outages import ANSWERING, is_away, outages
+from shop.api import problems
+from shop.runtime import csp
+
+logger = logging.getLogger(__name__)
+
+View = Callable[..., HttpResponseBase]
+
+
+class PageRefused(Exception):
+    """The page cannot be shown: it does not exist, or cannot be shown now.
+
+    Args:
+        status: the HTTP status.
+        message: the reason in one sentence, in the reader's language.
+        title: the heading of the page; if empty, one that fits the status.
+        link: address of a page that helps; if empty, only a link to the sales is shown.
+        label: text of that link.
+        retry_after: seconds after which a retry may succeed; None: a retry does not help.
+    """
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        title: str = "",
+        link: str = "",
+        label: str = "",
+        retry_after: int | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+        self.title = title or default_title(status)
+        self.link = link
+        self.label = label
+        self.retry_after = retry_after
+
+
+def default_title(status: int) -> str:
+    """Return the heading of a page that is refused with an HTTP status, in the reader's language."""
+    match status:
+        case 404:
+            return _("Page not found")
+        case 429:
+            return _("Please wait")
+        case 503:
+            return _("Not available at the moment")
+    return _("This is not possible")
+
+
+def page(view: View, *, refused: str = "shop/pages/refused.html") -> View:
+    """Make a view a page: choose the language, answer `PageRefused` with a page, and set the headers.
+
+    The language is chosen here and not in a middleware, so that no answer of the API depends on it.
+
+    Args:
+        refused: template of the page that shows a `PageRefused`.
+    """
+
+    @wraps(view)
+    def answer(request: HttpRequest, *args: Any, **values: Any) -> HttpResponseBase:
+        language = translation.get_language_from_request(request)
+        with translation.override(language):
+            try:
+                response = view(request, *args, **values)
+                if isinstance(response, SimpleTemplateResponse):
+                    response.render()  # Later it would be in another language.
+            except PageRefused as refusal:
+                response = _refuse(request, refusal, refused)
+            except (OperationalError, InterfaceError, InternalError) as error:
+                response = _refuse(request, _database_trouble(error), refused)
+        response.headers["Content-Language"] = language
+        response.headers.setdefault(csp.HEADER, csp.with_pictures_from(settings.PICTURE_ORIGINS))
+        patch_vary_headers(response, ("Accept-Language", "Cookie"))
+        return response
+
+    return answer
+
+
+def _refuse(request: HttpRequest, refusal: PageRefused, template: str) -> HttpResponse:
+    """Return the page of a refusal. When the shop itself has failed, its template gets nothing that needs a server."""
+    known = request if refusal.status < 500 else None
+    context = {"refused": refusal, "here": request.get_full_path()}
+    response = HttpResponse(render_to_string(template, context, known), status=refusal.status)
+    if refusal.retry_after is not None:
+        response.headers["Retry-After"] = str(refusal.retry_after)
+    return response
+
+
+def _database_trouble(error: Exception) -> PageRefused:
+    if is_away(error):
+        outages.failed(ANSWERING, error)
+    else:
+        logger.warning("Postgres is read-only, or a wait for a lock took too long: %s", error)
+    return PageRefused(
+        503,
+        _("The database cannot be used now. Open the page again in a moment."),
+        retry_after=problems.UNAVAILABLE.retry_after,
+    )

@@ -1,0 +1,41 @@
+"""The pages that explain the types of problems: the URL of each is its `type`."""
+
+from __future__ import annotations
+
+from django.http import HttpRequest
+from django.http.response import HttpResponseBase
+from django.shortcuts import render
+from django.utils.cache import patch_vary_headers
+from django.utils.html import format_html, format_html_join
+from django.utils.safestring import SafeString
+from django.utils.translation import gettext
+
+from shop.api.problem_types import Problems
+from shop.api.problems import PROBLEMS, Problem
+from shop.pages.page import page
+
+document = Problems.as_view()
+
+
+def problem_type(request: HttpRequest, slug: str) -> HttpResponseBase:
+    """Explain a type of problems: as a page to a browser, as JSON to a program."""
+    names_html = any(str(accepted) == "text/html" for accepted in request.accepted_types)
+    shown = slug in PROBLEMS and request.method in ("GET", "HEAD") and names_html
+    response = explanation(request, PROBLEMS[slug]) if shown else document(request, slug=slug)
+    patch_vary_headers(response, ("Accept",))
+    return response
+
+
+@page
+def explanation(request: HttpRequest, problem: Problem) -> HttpResponseBase:
+    """Show what a problem is and what to do about it."""
+    words = {"title": gettext(problem.title), "advice": with_code(gettext(problem.advice)), "problem": problem}
+    return render(request, "shop/pages/problem.html", words)
+
+
+def with_code(text: str) -> SafeString:
+    """Return a text as HTML. What is between backticks is code."""
+    parts = enumerate(text.split("`"))
+    return format_html_join(
+        "", "{}", ((format_html("<code>{}</code>", part) if at % 2 else part,) for at, part in parts)
+    )

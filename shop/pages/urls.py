@@ -1,0 +1,26 @@
+"""The addresses of the storefront."""
+
+from django.contrib.auth.views import LoginView
+from django.urls import path
+
+from shop.pages.buying import buy
+from shop.pages.home import choose_language, favicon, home
+from shop.pages.orders import order, orders
+from shop.pages.page import page
+from shop.pages.problem_types import problem_type
+from shop.pages.sales import sale, sales
+
+urlpatterns = [
+    path("", home, name="home"),
+    path("favicon.ico", favicon, name="favicon"),
+    path("language/<slug:code>/", choose_language, name="language"),
+    path("sales/", sales, name="sales"),
+    path("sales/<slug:slug>/", sale, name="sale"),
+    path("sales/<slug:slug>/buy/", buy, name="buy"),
+    path("orders/", orders, name="orders"),
+    path("orders/<uuid:order>/", order, name="order"),
+    path("api/problems/<slug:slug>/", problem_type, name="problem"),
+    path(
+        "account/login/", page(LoginView.as_view(template_name="shop/pages/account/login.html")), name="account_login"
+    ),
+]
