@@ -6,14 +6,16 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any
 
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpRequest
+from django.http.response import HttpResponseBase
 from django.shortcuts import render
+from django.template.response import SimpleTemplateResponse
 from django.utils import translation
 from django.utils.cache import patch_vary_headers
 
 from shop.runtime.csp import HEADER, STRICT
 
-View = Callable[..., HttpResponse]
+View = Callable[..., HttpResponseBase]
 
 
 class PageRefused(Exception):
@@ -48,11 +50,13 @@ def page(view: View, *, refused: str = "shop/pages/refused.html") -> View:
     """
 
     @wraps(view)
-    def answer(request: HttpRequest, *args: Any, **values: Any) -> HttpResponse:
+    def answer(request: HttpRequest, *args: Any, **values: Any) -> HttpResponseBase:
         language = translation.get_language_from_request(request)
         with translation.override(language):
             try:
                 response = view(request, *args, **values)
+                if isinstance(response, SimpleTemplateResponse):
+                    response.render()  # Later it would be in another language.
             except PageRefused as refusal:
                 response = render(request, refused, {"refused": refusal}, status=refusal.status)
                 if refusal.retry_after is not None:
