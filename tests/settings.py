@@ -19,6 +19,7 @@ for name in (
     "ETCD_URL",
     "ZOOKEEPER_HOSTS",
     "LOCK_FOLDER",
+    "EMAIL_URL",
 ):
     os.environ.pop(name, None)
 IN_MEMORY = memory.use()

@@ -1,12 +1,10 @@
 """The addresses of the storefront."""
 
-from django.contrib.auth.views import LoginView
-from django.urls import path
+from django.urls import include, path
 
 from shop.pages.buying import buy
 from shop.pages.home import choose_language, home
 from shop.pages.orders import order, orders
-from shop.pages.page import page
 from shop.pages.sales import sale, sales
 
 urlpatterns = [
@@ -17,7 +15,5 @@ urlpatterns = [
     path("sales/<slug:slug>/buy/", buy, name="buy"),
     path("orders/", orders, name="orders"),
     path("orders/<uuid:order>/", order, name="order"),
-    path(
-        "account/login/", page(LoginView.as_view(template_name="shop/pages/account/login.html")), name="account_login"
-    ),
+    path("account/", include("shop.pages.account_urls")),
 ]

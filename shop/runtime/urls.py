@@ -37,3 +37,5 @@ handler400 = "shop.api.error_pages.bad_request"
 handler403 = "shop.api.error_pages.forbidden"
 handler404 = "shop.api.error_pages.not_found"
 handler500 = "shop.api.error_pages.internal"
+# django-allauth calls this one.
+handler429 = "shop.pages.account.too_many_requests"
