@@ -20,6 +20,7 @@ for name in (
     "ZOOKEEPER_HOSTS",
     "LOCK_FOLDER",
     "PICTURE_ORIGINS",
+    "EMAIL_URL",
 ):
     os.environ.pop(name, None)
 IN_MEMORY = memory.use()

@@ -1,4 +1,4 @@
-"""Why a password is not checked now."""
+"""Why a password is not checked now, or an account cannot be made as wanted."""
 
 from __future__ import annotations
 
@@ -30,3 +30,11 @@ class TriesUnderWay(NotNow):
 
     def __init__(self) -> None:
         super().__init__("Other log-ins to this account or from this address are being checked. Try again.", wait=1)
+
+
+class MailNotSent(Exception):
+    """The mail server does not take a mail, or enough threads of this process wait for it already."""
+
+
+class NameTaken(Exception):
+    """Somebody else has signed up with the same user name at the same moment."""

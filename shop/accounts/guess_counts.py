@@ -157,6 +157,13 @@ class RedisCounts:
         known_for = KNOWN_FOR if outcome is Outcome.RIGHT and tried.address else 0
         get_redis_connection("default").eval(FINISH, len(keys), *keys, int(outcome is Outcome.WRONG), known_for)
 
+    def forgive(self, tried: Try) -> None:
+        """Forget the wrong guesses for the account at the address, which is known from now on."""
+        with get_redis_connection("default").pipeline() as commands:
+            commands.delete(tried.at_address)
+            commands.set(tried.known, 1, ex=KNOWN_FOR)
+            commands.execute()
+
 
 class LocalCounts:
     """The same counts in this process.
@@ -195,6 +202,12 @@ class LocalCounts:
                     self._add(key, -1, WINDOW)
         if outcome is Outcome.RIGHT:
             self.remember(tried)
+
+    def forgive(self, tried: Try) -> None:
+        """See `RedisCounts.forgive`."""
+        with self._lock:
+            self._entries.pop(tried.at_address, None)
+        self.remember(tried)
 
     def remember(self, tried: Try) -> None:
         """Let the address be known from now on."""

@@ -59,6 +59,19 @@ class GuardedBackend(ModelBackend):
         return user
 
 
+def forgive(request: HttpRequest, username: str) -> None:
+    """Forget the wrong guesses for an account from the address of the caller, who has just set a new password.
+
+    Wrong guesses from elsewhere stay counted, as do those of the address for all accounts together.
+    """
+    tried = Try.of(username, address_of(request))
+    local.forgive(tried)
+    try:
+        shared.forgive(tried)
+    except RedisError as error:
+        outages.failed(COUNTING, error)
+
+
 def address_of(request: HttpRequest) -> str:
     """Return the address of the client behind `NUM_PROXIES` proxies; of IPv6 the network, all of which a client has."""
     given = BaseThrottle().get_ident(cast("Request", request))

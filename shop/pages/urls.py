@@ -1,12 +1,10 @@
 """The addresses of the storefront."""
 
-from django.contrib.auth.views import LoginView
-from django.urls import path
+from django.urls import include, path
 
 from shop.pages.buying import buy
 from shop.pages.home import choose_language, favicon, home
 from shop.pages.orders import order, orders
-from shop.pages.page import page
 from shop.pages.problem_types import problem_type
 from shop.pages.sales import sale, sales
 
@@ -20,7 +18,5 @@ urlpatterns = [
     path("orders/", orders, name="orders"),
     path("orders/<uuid:order>/", order, name="order"),
     path("api/problems/<slug:slug>/", problem_type, name="problem"),
-    path(
-        "account/login/", page(LoginView.as_view(template_name="shop/pages/account/login.html")), name="account_login"
-    ),
+    path("account/", include("shop.pages.account_urls")),
 ]

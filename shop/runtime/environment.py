@@ -86,6 +86,22 @@ def log_level(name: str, *, default: str) -> str:
     return level
 
 
+def email(name: str, *, default: str) -> dict[str, Any]:
+    """Return Django's settings for the mail server at a URL.
+
+    Raises:
+        ImproperlyConfigured: it is not such a URL. It is not shown, because it may contain a password.
+    """
+    with suppress(ValueError, ImproperlyConfigured):
+        config = dict(env.email_url_config(env.str(name, default=default)))
+        if config["EMAIL_HOST"] or not config["EMAIL_BACKEND"].endswith(".smtp.EmailBackend"):
+            return config
+    raise ImproperlyConfigured(
+        f"{name} must be smtp+tls://user:password@host:587, smtp+ssl://user:password@host:465 or consolemail://. "
+        "Percent-encode special characters in the password."
+    )
+
+
 def redis_url(name: str, *, default: str) -> str:
     """Return the URL of a Redis, or an empty text.
 

@@ -122,6 +122,15 @@ GUESSES_PER_ADDRESS = environment.integer("GUESSES_PER_ADDRESS", default=100, mi
 # everywhere or has a new password.
 ACCESS_TOKEN_TTL = environment.integer("ACCESS_TOKEN_TTL", default=900, minimum=1, maximum=environment.YEAR)
 
+# Mails
+
+# Mail server: smtp+tls://user:password@host:587 or smtp+ssl://user:password@host:465. By default mails are printed.
+globals().update(environment.email("EMAIL_URL", default="consolemail://"))
+# Sender of the mails to customers.
+DEFAULT_FROM_EMAIL = env.str("DEFAULT_FROM_EMAIL", default="shop@localhost")
+# Seconds that a thread waits for the mail server.
+EMAIL_TIMEOUT = 10
+
 # Strategies
 
 # Seconds after which the stock lock of a dead holder expires. Living holders renew it.
@@ -163,6 +172,8 @@ INSTALLED_APPS = [
     "shop",
     "lab",
     "loadtest",
+    "allauth",
+    "allauth.account",
 ]
 MIDDLEWARE = [
     "django.middleware.security.SecurityMiddleware",
@@ -176,6 +187,7 @@ MIDDLEWARE = [
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
     "shop.pages.error_pages.NotNowMiddleware",
     "shop.admin.checked.NoNulMiddleware",
+    "allauth.account.middleware.AccountMiddleware",
 ]
 # No redirects: an order that is posted without the last slash would become a GET of the list.
 APPEND_SLASH = False
@@ -345,12 +357,40 @@ SPECTACULAR_SETTINGS = {
 
 LOGIN_URL = "account_login"
 LOGIN_REDIRECT_URL = "sales"
+# The pages of accounts are those of django-allauth. Its own backend is not used: passwords have one guard.
 AUTHENTICATION_BACKENDS = ["shop.accounts.guesses.GuardedBackend"]
 PASSWORD_HASHERS = ["shop.hashers.PasswordHasher"]
 AUTH_PASSWORD_VALIDATORS = [
     {"NAME": "django.contrib.auth.password_validation.MinimumLengthValidator"},
     {"NAME": "django.contrib.auth.password_validation.CommonPasswordValidator"},
 ]
+ACCOUNT_ADAPTER = "shop.accounts.adapter.AccountAdapter"
+ACCOUNT_FORMS = {
+    "login": "shop.accounts.forms.LoginForm",
+    "signup": "shop.accounts.forms.SignupForm",
+    "add_email": "shop.accounts.forms.AddEmailForm",
+    "reauthenticate": "shop.accounts.forms.ReauthenticateForm",
+    "change_password": "shop.accounts.forms.ChangePasswordForm",
+    "reset_password": "shop.accounts.forms.ResetPasswordForm",
+    "reset_password_from_key": "shop.accounts.forms.ResetPasswordKeyForm",
+}
+ACCOUNT_LOGIN_METHODS = {"username", "email"}
+ACCOUNT_SIGNUP_FIELDS = ["username*", "email*", "password1*"]
+# A log-in needs a confirmed address. Otherwise the answer to a sign-up would tell whether the address has an account.
+ACCOUNT_EMAIL_VERIFICATION = "mandatory"
+# An account has one address. A new one replaces it once it is confirmed, and the old one is told.
+ACCOUNT_CHANGE_EMAIL = True
+ACCOUNT_EMAIL_NOTIFICATIONS = True
+# Ask for the password again before the address is changed.
+ACCOUNT_REAUTHENTICATION_REQUIRED = True
+ACCOUNT_REAUTHENTICATION_METHODS = {"password"}
+ACCOUNT_EMAIL_SUBJECT_PREFIX = ""
+ACCOUNT_EMAIL_CONFIRMATION_AUTHENTICATED_REDIRECT_URL = "account"
+ACCOUNT_SESSION_REMEMBER = True
+ACCOUNT_LOGOUT_REDIRECT_URL = "home"
+ACCOUNT_DEFAULT_HTTP_PROTOCOL = "https" if HTTPS else "http"
+# GUESSES_PER_ACCOUNT and GUESSES_PER_ADDRESS limit log-ins. All other limits are those of allauth.
+ACCOUNT_RATE_LIMITS = {"login": None, "login_failed": None}
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 LANGUAGE_CODE = "en"
 # Languages of the pages. The pages choose the language, not a middleware, so that the answers of the API do not

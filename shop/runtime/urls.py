@@ -42,3 +42,5 @@ handler400 = "shop.pages.error_pages.bad_request"
 handler403 = "shop.pages.error_pages.forbidden"
 handler404 = "shop.pages.error_pages.not_found"
 handler500 = "shop.pages.error_pages.internal"
+# django-allauth calls this one.
+handler429 = "shop.pages.account.too_many_requests"

@@ -50,7 +50,16 @@ def by_admin(name: str, password: str, **sent: Any) -> Any:
     return client.post("/admin/login/", {"username": name, "password": password, "next": "/admin/"}, **sent)
 
 
-DOORS: dict[str, tuple[Callable[..., Any], int, int]] = {"token": (by_token, 401, 200), "admin": (by_admin, 200, 302)}
+def by_page(name: str, password: str, **sent: Any) -> Any:
+    client = Client(raise_request_exception=False)
+    return client.post("/account/login/", {"login": name, "password": password}, **sent)
+
+
+DOORS: dict[str, tuple[Callable[..., Any], int, int]] = {
+    "token": (by_token, 401, 200),
+    "admin": (by_admin, 200, 302),
+    "page": (by_page, 200, 302),
+}
 """How to log in, and the status of a wrong and of a right password."""
 
 

@@ -52,6 +52,10 @@ BAD_URLS = [
     ("REDIS_URL", "redis://:ses/ame@host:6379"),
     ("REDIS_URL", "redis://:sesame@host:6379?db=first"),
     ("REDLOCK_URLS", "redis://one:6379/0,:sesame@two:6379/0"),
+    ("EMAIL_URL", "sesame"),
+    ("EMAIL_URL", "http://shop:sesame@host:587"),
+    ("EMAIL_URL", "smtp+tls://shop:ses/ame@host:587"),
+    ("EMAIL_URL", "smtp+tls://shop:sesame@host:port"),
 ]
 
 
@@ -203,6 +207,7 @@ def test_valid_settings_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
         DATABASE_URL="postgresql://shop:a%2Fb@db:5433/shop?sslmode=require",
         REDIS_URL="rediss://:a%2Fb@host:6380/3",
         REDLOCK_URLS="unix:///run/valkey.sock,redis://two:6379/0",
+        EMAIL_URL="smtp+tls://shop:a%2Fb@host:587",
     )
     assert (found["STOCK_SEGMENTS"], found["OFFER_TTL"], found["SOLD_OUT_TTL"]) == (5, 0.5, 5.0)
     assert found["LOGGING"]["root"]["level"] == "INFO"
@@ -210,6 +215,9 @@ def test_valid_settings_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [database[part] for part in ("HOST", "PORT", "NAME", "PASSWORD")] == ["db", 5433, "shop", "a/b"]
     assert database["OPTIONS"]["sslmode"] == "require"
     assert found["CACHES"]["default"]["LOCATION"] == "rediss://:a%2Fb@host:6380/3"
+    mail = ("BACKEND", "HOST", "PORT", "HOST_USER", "HOST_PASSWORD", "USE_TLS")
+    smtp = "django.core.mail.backends.smtp.EmailBackend"
+    assert [found[f"EMAIL_{part}"] for part in mail] == [smtp, "host", 587, "shop", "a/b", True]
     assert found["REDLOCK_URLS"] == ["unix:///run/valkey.sock", "redis://two:6379/0"]
     assert read(monkeypatch, REDIS_URL="unix:///run/valkey.sock")["CELERY_BROKER_URL"].startswith("redis+socket:///run")
 

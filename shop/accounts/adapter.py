@@ -1,0 +1,140 @@
+"""What the shop does otherwise than django-allauth: passwords are guarded, mails cannot take all threads."""
+
+from __future__ import annotations
+
+from smtplib import SMTPException
+from threading import BoundedSemaphore
+from typing import Any
+
+from allauth.account.adapter import DefaultAccountAdapter
+from allauth.account.models import EmailAddress
+from allauth.account.stages import EmailVerificationStage
+from django.conf import settings
+from django.contrib.auth import authenticate
+from django.contrib.auth.hashers import make_password
+from django.contrib.auth.models import User
+from django.db import IntegrityError, connection
+from django.http import HttpRequest, HttpResponse
+from django.urls import reverse
+from django.utils.translation import gettext_lazy as _
+
+from inventory.outages import outages
+from shop.accounts.errors import MailNotSent, NameTaken
+from shop.accounts.guesses import address_of, forgive
+
+MAILING = "To send mails"
+"""The work that fails while the mail server is away."""
+LIMITING = "To limit sign-ups and mails"
+"""The work that fails while Redis is away: pages that send mails are refused then. It is done before each mail."""
+
+# A mail server may take seconds to answer. The threads that wait for it cannot take orders.
+_sending = BoundedSemaphore(max(1, settings.WEB_THREADS // 4))
+
+
+class AccountAdapter(DefaultAccountAdapter):
+    """The hooks of django-allauth."""
+
+    error_messages = {
+        **DefaultAccountAdapter.error_messages,
+        "username_password_mismatch": _("The user name or the password is wrong."),
+        "email_password_mismatch": _("The e-mail address or the password is wrong, or the address is not confirmed."),
+        "enter_current_password": _("This is not your password."),
+        "incorrect_password": _("This is not your password."),
+        "username_with_at": _("A user name has no @. You can log in with your e-mail address, too."),
+    }
+
+    def authenticate(self, request: HttpRequest, **credentials: Any) -> User | None:
+        """Return the user with these credentials, or None. The guess counts as at every other door.
+
+        An e-mail address stands for the user name of the account that has confirmed it. So a log-in by e-mail counts
+        against the same account.
+
+        Raises:
+            TooManyGuesses, TriesUnderWay, HashingBusy: the password was not checked.
+        """
+        name = account_name(credentials.get("username", ""), credentials.get("email", ""))
+        user = authenticate(request, username=name, password=credentials["password"])
+        return user if isinstance(user, User) else None
+
+    def get_client_ip(self, request: HttpRequest) -> str:
+        """Return the address by which allauth limits requests: the same as for guesses of passwords."""
+        return address_of(request)
+
+    def get_login_stages(self) -> list[str]:
+        return [f"{__name__}.{ConfirmEmail.__name__}"]
+
+    def get_password_change_redirect_url(self, request: HttpRequest) -> str:
+        return reverse("account")
+
+    def clean_username(self, username: str, shallow: bool = False) -> str:  # noqa: FBT001, FBT002 - allauth's
+        """Check a new user name. It cannot be the e-mail address of somebody else."""
+        if "@" in username:
+            raise self.validation_error("username_with_at")
+        return str(super().clean_username(username, shallow))
+
+    def save_user(self, request: HttpRequest, user: User, form: Any, commit: bool = True) -> User:  # noqa: FBT001, FBT002
+        """Save a new account.
+
+        Raises:
+            NameTaken: the name was free when the form was checked.
+        """
+        try:
+            saved: User = super().save_user(request, user, form, commit)
+        except IntegrityError as error:
+            raise NameTaken from error
+        return saved
+
+    def set_password(self, user: User, password: str) -> None:
+        """Save a new password. The caller has proved that the account is theirs, so they may log in at once."""
+        super().set_password(user, password)
+        forgive(self.request, user.get_username())
+
+    def send_account_already_exists_mail(self, email: str) -> None:
+        """Tell the owner of an address that somebody has signed up with it, and take as long as a sign-up takes."""
+        make_password("not used")
+        super().send_account_already_exists_mail(email)
+
+    def send_mail(self, template_prefix: str, email: str, context: dict[str, Any]) -> None:
+        """Send a mail in the language of the page.
+
+        Raises:
+            MailNotSent: the mail server does not take it, or enough threads wait for that server already.
+        """
+        if not _sending.acquire(blocking=False):
+            raise MailNotSent
+        try:
+            # Orders need the connection more: it would wait for the mail server, too.
+            if not connection.in_atomic_block:
+                connection.close()
+            super().send_mail(template_prefix, email, context)
+        except (SMTPException, OSError) as error:
+            outages.failed(MAILING, error)
+            raise MailNotSent from error
+        finally:
+            _sending.release()
+        outages.worked(MAILING)
+        outages.worked(LIMITING)
+
+
+class ConfirmEmail(EmailVerificationStage):
+    """The check of a log-in that the e-mail address is confirmed. Accounts that operators made may have none."""
+
+    def handle(self) -> tuple[HttpResponse | None, bool]:
+        user = self.login.user
+        if user is not None and not user.email and not EmailAddress.objects.filter(user=user).exists():
+            return None, True
+        response: tuple[HttpResponse | None, bool] = super().handle()
+        return response
+
+
+def account_name(username: str, email: str) -> str:
+    """Return the name of the account that a log-in means.
+
+    Args:
+        username: what was typed.
+        email: the same if it is an e-mail address; else empty.
+    """
+    if not email or User.objects.filter(username=username).exists():
+        return username
+    confirmed = EmailAddress.objects.filter(email=email.lower(), verified=True)
+    return confirmed.values_list("user__username", flat=True).first() or username

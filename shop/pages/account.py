@@ -1,0 +1,102 @@
+"""The account of a buyer, and what its pages have in common: a refusal is a page, and no cache keeps any of them."""
+
+from __future__ import annotations
+
+from functools import wraps
+from math import ceil
+from typing import Any, cast
+
+from allauth.account.models import EmailAddress
+from django.contrib import messages
+from django.contrib.auth import logout
+from django.contrib.auth.decorators import login_required
+from django.contrib.auth.models import User
+from django.http import HttpRequest, HttpResponse
+from django.http.response import HttpResponseBase
+from django.shortcuts import redirect, render
+from django.urls import reverse
+from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
+from django.views.decorators.cache import never_cache
+from django.views.decorators.http import require_POST, require_safe
+from redis import RedisError
+
+from inventory.outages import outages
+from shop.accounts.adapter import LIMITING
+from shop.accounts.errors import HashingBusy, MailNotSent, NameTaken, NotNow, TooManyGuesses
+from shop.accounts.tokens import sign_out_everywhere
+from shop.pages.page import PageRefused, View, page
+
+
+def account_page(view: View) -> View:
+    """Make a view a page of the account: `page`, with a page for each refusal, and never in a cache."""
+
+    @wraps(view)
+    def answer(request: HttpRequest, *args: Any, **values: Any) -> HttpResponseBase:
+        try:
+            return view(request, *args, **values)
+        except NotNow as error:
+            raise _not_now(error) from error
+        except MailNotSent as error:
+            later = _("No mail can be sent at the moment. If you have just signed up, log in later: then it is sent.")
+            raise PageRefused(503, later, retry_after=60) from error
+        except NameTaken as error:
+            message = _("Somebody else has just taken this user name. Choose another one.")
+            link = reverse("account_signup")
+            raise PageRefused(409, message, link=link, label=_("Back to the form")) from error
+        except RedisError as error:
+            outages.failed(LIMITING, error)
+            message = _("This is not possible at the moment. Try again in a minute.")
+            raise PageRefused(503, message, retry_after=60) from error
+
+    return never_cache(page(answer))
+
+
+def too_many_requests(request: HttpRequest) -> HttpResponse:
+    """Answer for django-allauth, when somebody has done something more often than its limit allows.
+
+    Raises:
+        PageRefused: always.
+    """
+    raise PageRefused(429, _("You have done this too often. Try again in a minute."), retry_after=60)
+
+
+@require_safe
+@login_required
+@account_page
+def account(request: HttpRequest) -> HttpResponse:
+    """Show the account, and what can be changed."""
+    user = cast("User", request.user)
+    emails = EmailAddress.objects.filter(user=user).order_by("-verified", "-pk")
+    confirmed = next((each.email for each in emails if each.verified), "")
+    waiting = next((each.email for each in emails if not each.verified), "" if confirmed else user.email)
+    return render(request, "account/account.html", {"confirmed": confirmed, "waiting": waiting})
+
+
+@require_POST
+@login_required
+@account_page
+def sign_out(request: HttpRequest) -> HttpResponse:
+    """End all sessions and tokens of the account, this one included."""
+    sign_out_everywhere([cast("User", request.user).pk])
+    logout(request)
+    messages.success(request, _("You are signed out on all devices."))
+    return redirect("account_login")
+
+
+def _not_now(error: NotNow) -> PageRefused:
+    match error:
+        case TooManyGuesses():
+            minutes = ceil(error.wait / 60)
+            message = ngettext(
+                "Too many wrong passwords. Try again in %(minutes)d minute, or set a new password.",
+                "Too many wrong passwords. Try again in %(minutes)d minutes, or set a new password.",
+                minutes,
+            ) % {"minutes": minutes}
+            link, label = reverse("account_reset_password"), _("Set a new password")
+            return PageRefused(429, message, link=link, label=label, retry_after=error.wait)
+        case HashingBusy():
+            message = _("Too many people log in at this moment. Try again in a few seconds.")
+        case _:
+            message = _("Other log-ins to this account or from your network are being checked. Try again.")
+    return PageRefused(503, message, retry_after=error.wait)

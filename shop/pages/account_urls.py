@@ -1,0 +1,31 @@
+"""The addresses below /account/: the pages of django-allauth that a buyer needs, under allauth's names."""
+
+from allauth.account import views
+from django.urls import path, re_path
+
+from shop.pages.account import account, account_page, sign_out
+
+urlpatterns = [
+    path("", account, name="account"),
+    path("sign-out-everywhere/", sign_out, name="account_sign_out_everywhere"),
+    path("login/", account_page(views.login), name="account_login"),
+    path("logout/", account_page(views.logout), name="account_logout"),
+    path("signup/", account_page(views.signup), name="account_signup"),
+    path("confirm/", account_page(views.email_verification_sent), name="account_email_verification_sent"),
+    path("confirm/<str:key>/", account_page(views.confirm_email), name="account_confirm_email"),
+    path("email/", account_page(views.email), name="account_email"),
+    path("reauthenticate/", account_page(views.reauthenticate), name="account_reauthenticate"),
+    path("password/", account_page(views.password_change), name="account_change_password"),
+    path("password/reset/", account_page(views.password_reset), name="account_reset_password"),
+    path("password/reset/sent/", account_page(views.password_reset_done), name="account_reset_password_done"),
+    re_path(
+        r"^password/reset/(?P<uidb36>[0-9A-Za-z]+)-(?P<key>[^/]+)/$",
+        account_page(views.password_reset_from_key),
+        name="account_reset_password_from_key",
+    ),
+    path(
+        "password/reset/done/",
+        account_page(views.password_reset_from_key_done),
+        name="account_reset_password_from_key_done",
+    ),
+]

@@ -1,0 +1,279 @@
+"""The limits on the pages of an account: guesses, sign-ups and mails; what they tell; and what holds without Redis."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import nullcontext
+from typing import Any
+
+import pytest
+from allauth.account import forms
+from allauth.account.adapter import DefaultAccountAdapter
+from django.conf import settings as django_settings
+from django.contrib.auth.models import User
+from django.core import mail
+from django.test import Client
+from redis import Redis
+
+from shop import hashers
+from shop.accounts import guesses
+from shop.accounts.adapter import AccountAdapter
+from shop.accounts.forms import ChangePasswordForm
+from shop.accounts.guess_counts import LocalCounts
+from tests.shop.conftest import Gone, assert_problem
+from tests.shop.test_account_pages import (
+    ADA,
+    CHINESE,
+    LOG_IN,
+    NEW,
+    PASSWORD,
+    change_address,
+    is_in,
+    log_in,
+    new_user,
+    reset,
+    text,
+)
+from tests.shop.test_guesses import by_admin, by_token
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("redis")]
+
+WRONG = "wrong"
+OTHER = {"REMOTE_ADDR": "198.51.100.7"}
+
+
+@pytest.fixture
+def client(redis: Redis) -> Client:
+    return Client(raise_request_exception=False)
+
+
+@pytest.fixture(autouse=True)
+def _no_local_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(guesses, "local", LocalCounts())
+
+
+def guess(name: str = "ada", password: str = WRONG, **sent: Any) -> int:
+    return int(log_in(name, password, **sent).answer.status_code)  # type: ignore[attr-defined]
+
+
+def form_of_sign_up(number: int) -> dict[str, str]:
+    return {**ADA, "username": f"user{number}", "email": f"{number}@example.com"}
+
+
+# Guesses of passwords
+
+
+def test_there_is_one_backend_and_it_is_guarded() -> None:
+    assert django_settings.AUTHENTICATION_BACKENDS == ["shop.accounts.guesses.GuardedBackend"]
+
+
+@pytest.mark.parametrize("guarded", [True, False])
+def test_a_log_in_by_address_counts_against_the_same_account(
+    settings: Any, monkeypatch: pytest.MonkeyPatch, guarded: bool
+) -> None:
+    """With the negative control: allauth's own way guesses on."""
+    new_user()
+    settings.GUESSES_PER_ACCOUNT = 3
+    if not guarded:
+        monkeypatch.setattr(AccountAdapter, "authenticate", DefaultAccountAdapter.authenticate)
+        settings.AUTHENTICATION_BACKENDS = ["allauth.account.auth_backends.AuthenticationBackend"]
+    answers = [guess(name) for name in ("ada", "ada@example.com", "Ada@example.com", "ada", "ada@example.com")]
+    assert answers == ([200] * 3 + [429] * 2 if guarded else [200] * 5)
+    if guarded:
+        assert [guess(name, PASSWORD) for name in ("ada", "ada@example.com")] == [429] * 2
+        assert_problem(by_token("ada", PASSWORD), 429, "too-many-guesses")
+        assert by_admin("ada", PASSWORD).status_code == 429
+
+
+@pytest.mark.parametrize("guarded", [True, False])
+def test_the_old_password_is_guessed_no_more_often(
+    settings: Any, monkeypatch: pytest.MonkeyPatch, guarded: bool
+) -> None:
+    """With the negative control: allauth's own form compares it without limit."""
+    new_user()
+    settings.GUESSES_PER_ACCOUNT = 2
+    if not guarded:
+        monkeypatch.setattr(ChangePasswordForm, "clean_oldpassword", forms.ChangePasswordForm.clean_oldpassword)
+    here = log_in()
+    form = {"password1": NEW, "password2": NEW}
+    answers = [here.post("/account/password/", {**form, "oldpassword": "wrong"}).status_code for _ in range(3)]
+    assert answers == ([200, 200, 429] if guarded else [200] * 3)
+
+
+def test_the_password_that_is_asked_for_again_is_guessed_no_more_often(settings: Any) -> None:
+    new_user()
+    settings.GUESSES_PER_ACCOUNT = 2
+    here = log_in()
+    answers = [here.post("/account/reauthenticate/", {"password": "wrong"}).status_code for _ in range(3)]
+    assert answers == [200, 200, 429]
+
+
+def test_a_new_password_opens_the_account_where_it_was_set(client: Client, settings: Any) -> None:
+    """With the negative control: the same log-in from elsewhere still waits."""
+    new_user()
+    settings.GUESSES_PER_ACCOUNT = 2
+    assert [guess() for _ in range(3)] == [200, 200, 429]
+    reset(client)
+    assert guess(password=NEW, **OTHER) == 429
+    assert guess(password=NEW) == 302
+    # A known address has its own wrong guesses, which the next new password forgets.
+    assert [guess() for _ in range(3)] == [200, 200, 429]
+    reset(client, password=PASSWORD)
+    assert guess(password=PASSWORD) == 302
+
+
+@pytest.mark.parametrize(("sent", "says"), [({}, "Try again in 15 minutes"), (CHINESE, "请 15 分钟后重试")])
+def test_too_many_guesses_are_a_page_in_the_language_of_the_reader(
+    settings: Any, sent: dict[str, str], says: str
+) -> None:
+    settings.GUESSES_PER_ACCOUNT = 1
+    guess()
+    refused = log_in(**sent).answer  # type: ignore[attr-defined]
+    assert (refused.status_code, int(refused.headers["Retry-After"]) in range(890, 901)) == (429, True)
+    assert says in text(refused)
+    assert 'href="/account/password/reset/"' in text(refused)
+    assert_problem(by_token("ada", PASSWORD), 429, "too-many-guesses")
+
+
+def test_a_busy_process_says_so_on_each_page_that_hashes(
+    client: Client, settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the negative control: after that the same forms work."""
+    new_user()
+    here = log_in()
+    settings.PASSWORD_HASHERS = ["shop.hashers.PasswordHasher", "django.contrib.auth.hashers.MD5PasswordHasher"]
+    monkeypatch.setattr(hashers, "WAIT", 0.0)
+    change = {"oldpassword": PASSWORD, "password1": NEW, "password2": NEW}
+
+    def answers(number: int) -> list[Any]:
+        return [
+            client.post("/account/signup/", form_of_sign_up(number)),
+            client.post("/account/signup/", {**ADA, "username": "other"}),
+            here.post("/account/password/", change),
+            Client().post(LOG_IN, {"login": "nobody", "password": "wrong"}),
+        ]
+
+    with hashers.turn():
+        refused = answers(1)
+    assert [(each.status_code, each.headers["Retry-After"]) for each in refused] == [(503, "1")] * 4
+    assert all("Try again in a few seconds" in text(each) for each in refused)
+    assert not User.objects.filter(username="user1").exists()
+    assert [each.status_code for each in answers(2)] == [302, 302, 302, 200]
+
+
+# Sign-ups and mails
+
+
+@pytest.mark.parametrize("limited", [True, False])
+def test_sign_ups_are_limited_by_address(client: Client, settings: Any, limited: bool) -> None:
+    """With the negative control: without limits."""
+    if not limited:
+        settings.ACCOUNT_RATE_LIMITS = False
+    statuses = [client.post("/account/signup/", form_of_sign_up(number)).status_code for number in range(21)]
+    assert statuses == [302] * 20 + [429 if limited else 302]
+    assert client.post("/account/signup/", form_of_sign_up(21), **OTHER).status_code == 302
+    if limited:
+        refused = client.post("/account/signup/", form_of_sign_up(22), **CHINESE)
+        assert (refused.status_code, refused.headers["Retry-After"]) == (429, "60")
+        assert "操作过于频繁" in text(refused)
+
+
+@pytest.mark.parametrize(
+    ("proxies", "header", "last"),
+    [(0, "203.0.113.{}", 429), (1, "203.0.113.{}", 302), (1, "203.0.113.{}, 198.51.100.1", 429)],
+    ids=["no proxy, so the header is a lie", "a proxy", "a proxy, and a lie of the client"],
+)
+def test_the_address_is_that_of_the_client(client: Client, settings: Any, proxies: int, header: str, last: int) -> None:
+    settings.REST_FRAMEWORK = {**settings.REST_FRAMEWORK, "NUM_PROXIES": proxies}
+    for number in range(21):
+        sent = {"HTTP_X_FORWARDED_FOR": header.format(number)}
+        status = client.post("/account/signup/", form_of_sign_up(number), **sent).status_code
+    assert status == last
+
+
+def test_mails_to_one_address_are_limited(client: Client) -> None:
+    def ask(email: str, number: int) -> int:
+        address = {"REMOTE_ADDR": f"192.0.2.{number}"}
+        return client.post("/account/password/reset/", {"email": email}, **address).status_code
+
+    assert [ask("ada@example.com", number) for number in range(6)] == [302] * 5 + [429]
+    assert ask("bob@example.com", 6) == 302
+    assert len(mail.outbox) == 6
+
+
+def test_one_address_has_mails_sent_to_few_others(client: Client) -> None:
+    statuses = [
+        client.post("/account/password/reset/", {"email": f"{number}@example.com"}).status_code for number in range(21)
+    ]
+    assert statuses == [302] * 20 + [429]
+
+
+def test_the_mail_to_confirm_an_address_is_sent_once_in_three_minutes(client: Client) -> None:
+    client.post("/account/signup/", ADA)
+    assert [guess(password=PASSWORD) for _ in range(3)] == [302] * 3
+    assert len(mail.outbox) == 1
+
+
+# What an answer tells
+
+
+@pytest.mark.parametrize("page", ["signup", "password/reset"])
+def test_nobody_learns_which_addresses_have_an_account(client: Client, page: str) -> None:
+    """With the negative control: the mails differ."""
+    new_user()
+    answers = []
+    for email in ("ada@example.com", "nobody@example.com"):
+        visitor = Client()
+        answer = visitor.post(f"/account/{page}/", {**ADA, "username": "new", "email": email})
+        shown = visitor.get(answer.headers["Location"])
+        answers.append((answer.status_code, answer.headers["Location"], sorted(visitor.cookies), text(shown)))
+    assert answers[0] == answers[1]
+    first, second = mail.outbox
+    assert first.body != second.body
+
+
+def test_a_sign_up_takes_a_hash_with_a_known_address_too(
+    client: Client, settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise the time that it takes would tell. With the negative control."""
+    new_user()
+    monkeypatch.setattr(hashers, "WAIT", 0.0)
+    known = {**ADA, "username": "new"}
+    settings.PASSWORD_HASHERS = ["shop.hashers.PasswordHasher"]
+    with hashers.turn():
+        assert client.post("/account/signup/", known).status_code == 503
+        monkeypatch.setattr("shop.accounts.adapter.make_password", lambda password: "")
+        assert client.post("/account/signup/", known).status_code == 302
+
+
+# Without Redis
+
+
+@pytest.mark.parametrize("trouble", ["away", "full", "none"])
+def test_without_redis_mails_wait_and_log_ins_do_not(
+    client: Client, redis_gone: Gone, full: Callable[[], Any], trouble: str
+) -> None:
+    """With the negative control: with Redis, all of them are answered."""
+    new_user()
+    context = {"away": redis_gone, "full": full, "none": nullcontext}[trouble]
+    with context():
+        here = log_in()
+        assert is_in(here)
+        limited = [
+            client.post("/account/signup/", form_of_sign_up(1)),
+            client.post("/account/password/reset/", {"email": "ada@example.com"}),
+            change_address(here),
+            here.post("/account/password/", {"oldpassword": PASSWORD, "password1": NEW, "password2": NEW}),
+        ]
+        free = [
+            client.get("/account/signup/"),
+            client.get("/account/password/reset/"),
+            here.get("/account/email/"),
+            here.post("/account/sign-out-everywhere/"),
+        ]
+    assert [each.status_code for each in limited] == ([302] * 4 if trouble == "none" else [503] * 4)
+    assert [each.status_code for each in free] == [200, 200, 200, 302]
+    if trouble != "none":
+        assert {each.headers["Retry-After"] for each in limited} == {"60"}
+        assert "Try again in a minute" in text(limited[0])
+        assert mail.outbox == []

@@ -1,0 +1,118 @@
+"""From sign-up to a new password in Chromium, at the widths of a phone and a desktop, in both languages, with axe."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.core import mail
+from playwright.sync_api import Page, sync_playwright
+from redis import Redis
+
+CHROMIUM = shutil.which("chromium") or "/usr/bin/chromium"
+AXE = Path(__file__).parent.parent / "lab" / "vendor" / "axe.min.js"
+PHONE, DESKTOP = {"width": 390, "height": 844}, {"width": 1440, "height": 900}
+SHOTS = os.environ.get("SCREENSHOTS", "")
+"""Folder for pictures of every page; none are made without it."""
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.django_db(transaction=True),
+    pytest.mark.skipif(
+        not Path(CHROMIUM).exists() and not os.environ.get("CI"),
+        reason="Chromium is not installed; on Debian: apt-get install chromium",
+    ),
+]
+
+
+class Walk:
+    """A visitor of the pages, all of which are checked."""
+
+    def __init__(self, page: Page, name: str) -> None:
+        self.page = page
+        self.name = name
+        self.complaints: list[str] = []
+        self.seen = 0
+        page.on("console", lambda message: self.complaints.append(f"{page.url}: {message.text}"))
+        page.on("pageerror", lambda error: self.complaints.append(f"{page.url}: {error}"))
+
+    def go(self, path: str) -> None:
+        self.page.goto(path)
+        self.check()
+
+    def fill(self, **fields: str) -> None:
+        """Fill in a form and send it."""
+        for name, value in fields.items():
+            self.page.locator(f"[name={name}]").fill(value)
+        self.press("form.form .button >> nth=0")
+
+    def press(self, button: str) -> None:
+        with self.page.expect_navigation():
+            self.page.locator(button).click()
+        self.check()
+
+    def check(self) -> None:
+        """Check the page with axe, that nothing is wider than the screen, and that there is one heading."""
+        self.seen += 1
+        self.page.wait_for_load_state("load")
+        if SHOTS:
+            self.page.screenshot(path=f"{SHOTS}/{self.name}-{self.seen:02}.png", full_page=True)
+        found = self.page.evaluate("axe.run()")
+        self.complaints += [f"{self.page.url}: {each['id']}: {each['help']}" for each in found["violations"]]
+        if self.page.evaluate("document.documentElement.scrollWidth > innerWidth"):
+            self.complaints.append(f"{self.page.url}: wider than the screen")
+        if self.page.locator("h1").count() != 1:
+            self.complaints.append(f"{self.page.url}: not one heading")
+
+    def link(self) -> str:
+        """Return the link in the newest mail."""
+        found = re.search(r"http://\S+", str(mail.outbox[-1].body))
+        assert found
+        return found[0]
+
+
+@pytest.mark.parametrize("language", ["en", "zh-CN"])
+@pytest.mark.parametrize("size", [PHONE, DESKTOP], ids=["phone", "desktop"])
+def test_from_sign_up_to_a_new_password(live_server: Any, redis: Redis, size: Any, language: str) -> None:
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM)
+        context = browser.new_context(viewport=size, locale=language, base_url=live_server.url)
+        context.add_init_script(path=AXE)
+        walk = Walk(context.new_page(), f"{size['width']}-{language[:2]}")
+        page = walk.page
+        walk.go("/sales/")
+        walk.press("a[href='/account/']")
+        walk.press("a[href^='/account/signup/']")
+        walk.fill(username="ada", email="ada@example.com", password1="short")
+        assert page.locator("#id_password1[aria-invalid]").count() == 1
+        walk.fill(username="ada", email="ada@example.com", password1="the right one")
+        walk.go(walk.link())
+        walk.press("main form .button")
+        walk.fill(login="ada@example.com", password="wrong")
+        walk.fill(login="ada@example.com", password="the right one")
+        walk.press("a[href='/account/']")
+        walk.press("a[href='/account/email/']")
+        walk.fill(email="new@example.com")
+        walk.go("/account/password/")
+        walk.go("/account/reauthenticate/")
+        walk.go("/account/")
+        walk.press("form[action='/account/logout/'] button")
+        walk.go("/account/login/")
+        walk.press("a[href='/account/password/reset/']")
+        walk.fill(email="ada@example.com")
+        walk.go(walk.link())
+        walk.fill(password1="a new one 2026", password2="a new one 2026")
+        walk.press("main a.button")
+        walk.fill(login="ada", password="a new one 2026")
+        walk.go("/account/")
+        assert page.locator(".facts .proven").count() == 1
+        walk.press("form[action='/account/sign-out-everywhere/'] button")
+        assert page.locator(".news .success").count() == 1
+        walk.go("/account/confirm/nonsense/")
+        walk.go("/account/password/reset/1-nonsense/")
+        browser.close()
+    assert walk.complaints == []

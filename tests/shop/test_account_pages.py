@@ -1,0 +1,361 @@
+"""The pages of an account: sign-up, confirmed addresses, log-in, new passwords, signing out. In both languages."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from allauth.account.models import EmailAddress
+from django.contrib.auth.models import User
+from django.core import mail
+from django.test import Client
+from django.urls import get_resolver
+from redis import Redis
+
+from shop.accounts import adapter, tokens
+from shop.accounts.adapter import AccountAdapter
+from shop.runtime.csp import STRICT
+from tests.factories import at_once
+from tests.shop.conftest import raising
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("redis")]
+
+PASSWORD, NEW = "the right one", "a new one 2026"
+ADA = {"username": "ada", "email": "ada@example.com", "password1": PASSWORD}
+LOG_IN = "/account/login/"
+
+
+@pytest.fixture
+def client(redis: Redis) -> Client:
+    return Client(raise_request_exception=False)
+
+
+def new_user(name: str = "ada", *, confirmed: bool = True) -> User:
+    """Return an account with the address name@example.com."""
+    user = User.objects.create_user(name, f"{name}@example.com", PASSWORD)
+    EmailAddress.objects.create(user=user, email=user.email, verified=confirmed, primary=True)
+    return user
+
+
+def log_in(name: str = "ada", password: str = PASSWORD, **sent: Any) -> Client:
+    """Return a client after a log-in, whose answer is its `answer`."""
+    client = Client(raise_request_exception=False)
+    client.answer = client.post(LOG_IN, {"login": name, "password": password}, **sent)  # type: ignore[attr-defined]
+    return client
+
+
+def is_in(client: Client) -> bool:
+    return client.get("/account/").status_code == 200
+
+
+def link(number: int = -1) -> str:
+    """Return the path of the link in a mail, by default the newest."""
+    found = re.search(r"http://testserver(/account/\S+)", str(mail.outbox[number].body))
+    assert found, mail.outbox[number].body
+    return found[1]
+
+
+def reset(client: Client, email: str = "ada@example.com", password: str = NEW) -> Any:
+    """Ask for a link, and set a new password with it."""
+    client.post("/account/password/reset/", {"email": email})
+    form = client.get(link()).headers["Location"]
+    return client.post(form, {"password1": password, "password2": password})
+
+
+def text(answer: Any) -> str:
+    return str(answer.content.decode())
+
+
+# From sign-up to log-out
+
+
+def test_a_new_buyer_confirms_their_address_and_logs_in(client: Client) -> None:
+    signed_up = client.post("/account/signup/", ADA)
+    assert (signed_up.status_code, signed_up.headers["Location"]) == (302, "/account/confirm/")
+    assert not is_in(client)
+    assert (log_in().answer.headers["Location"], len(mail.outbox)) == ("/account/confirm/", 1)  # type: ignore[attr-defined]
+    assert mail.outbox[0].to == ["ada@example.com"]
+    assert "ada@example.com" in text(client.get(link()))
+    assert not EmailAddress.objects.get().verified, "the page alone, which a mail scanner opens, confirms nothing"
+    assert client.post(link()).headers["Location"] == LOG_IN
+    assert "ada@example.com is confirmed." in text(client.get(LOG_IN))
+    for name in ("ada", "ada@example.com", "Ada@Example.com"):
+        visitor = log_in(name)
+        assert (visitor.answer.headers["Location"], is_in(visitor)) == ("/sales/", True)  # type: ignore[attr-defined]
+    assert visitor.post("/account/logout/").headers["Location"] == "/"
+    assert not is_in(visitor)
+    assert "no longer valid" in text(client.get("/account/confirm/nonsense/"))
+
+
+def test_after_the_log_in_the_page_that_asked_for_it_is_shown(client: Client) -> None:
+    new_user()
+    asked = client.get("/orders/")
+    assert asked.headers["Location"] == f"{LOG_IN}?next=/orders/"
+    page = text(client.get(asked.headers["Location"]))
+    assert '<input type="hidden" name="next" value="/orders/">' in page
+    form = {"login": "ada", "password": PASSWORD}
+    assert client.post(LOG_IN, {**form, "next": "/orders/"}).headers["Location"] == "/orders/"
+    assert log_in(next="x").answer.headers["Location"] == "/sales/"  # type: ignore[attr-defined]
+    other = Client().post(LOG_IN, {**form, "next": "https://evil.example/"})
+    assert other.headers["Location"] == "/sales/"
+
+
+def test_an_account_without_an_address_logs_in_too(client: Client) -> None:
+    """Operators make such accounts."""
+    User.objects.create_user("ada", password=PASSWORD)
+    visitor = log_in()
+    assert is_in(visitor)
+    assert "none" in text(visitor.get("/account/"))
+
+
+def test_a_closed_account_does_not_log_in(client: Client) -> None:
+    new_user()
+    User.objects.update(is_active=False)
+    assert "is wrong" in text(log_in().answer)  # type: ignore[attr-defined]
+    client.post("/account/password/reset/", {"email": "ada@example.com"})
+    assert "There is no such account" in str(mail.outbox[-1].body)
+
+
+def test_an_address_that_is_not_confirmed_opens_no_account(client: Client) -> None:
+    """Otherwise an account with somebody else's address could take their log-ins."""
+    new_user("mallory", confirmed=False)
+    EmailAddress.objects.update(email="ada@example.com")
+    assert "is wrong" in text(log_in("ada@example.com").answer)  # type: ignore[attr-defined]
+    new_user()
+    visitor = log_in("ada@example.com")
+    assert "ada" in text(visitor.get("/account/"))
+
+
+def test_a_user_name_is_not_somebodys_address(client: Client) -> None:
+    refused = client.post("/account/signup/", {**ADA, "username": "bob@example.com"})
+    assert "A user name has no @." in text(refused)
+    assert not User.objects.exists()
+
+
+@pytest.mark.parametrize("field", ["username", "email", "password1"])
+def test_a_form_that_is_wrong_says_where(client: Client, field: str) -> None:
+    new_user("bob")
+    wrong = {"username": "bob", "email": "not an address", "password1": "short"}
+    page = text(client.post("/account/signup/", {**ADA, field: wrong[field]}))
+    assert re.search(rf'id="id_{field}_error".*?<input [^>]*id="id_{field}"[^>]* aria-invalid="true"', page, re.DOTALL)
+    assert page.count("aria-invalid") == 1
+    assert PASSWORD not in page
+
+
+def test_one_of_two_who_take_the_same_name_at_once_is_told(client: Client) -> None:
+    forms = [{**ADA, "email": f"{number}@example.com"} for number in range(4)]
+    answers = at_once(*[lambda form=form: Client().post("/account/signup/", form) for form in forms])
+    assert User.objects.count() == 1
+    assert {answer.status_code for answer in answers} <= {200, 302, 409}
+    assert sum(answer.status_code == 302 for answer in answers) == 1
+
+
+def test_a_name_that_is_taken_after_the_form_was_checked(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    new_user()
+    monkeypatch.setattr(AccountAdapter, "clean_username", lambda self, name, shallow=False: name)
+    refused = client.post("/account/signup/", {**ADA, "email": "other@example.com"})
+    assert refused.status_code == 409
+    assert "just taken this user name" in text(refused)
+
+
+# Passwords and addresses
+
+
+def test_a_forgotten_password_is_set_anew_by_a_link_that_works_once(client: Client) -> None:
+    user = new_user()
+    elsewhere, refresh = log_in(), tokens.issue(user)["refresh"]
+    assert reset(client).headers["Location"] == "/account/password/reset/done/"
+    assert [is_in(log_in(password=password)) for password in (PASSWORD, NEW)] == [False, True]
+    assert not is_in(elsewhere)
+    with pytest.raises(tokens.TokenError, match="Log in again"):
+        tokens.refresh(refresh)
+    assert [message.subject for message in mail.outbox] == ["Set a new password", "Your password was changed"]
+    assert "no longer valid" in text(Client().get(link(0)))
+
+
+def test_the_password_is_changed_on_the_page_of_the_account(client: Client) -> None:
+    new_user()
+    here, elsewhere = log_in(), log_in()
+    form = {"oldpassword": PASSWORD, "password1": NEW, "password2": NEW}
+    assert "This is not your password." in text(here.post("/account/password/", {**form, "oldpassword": "wrong"}))
+    changed = here.post("/account/password/", form, follow=True)
+    assert (changed.redirect_chain, "The password is changed." in text(changed)) == ([("/account/", 302)], True)
+    assert (is_in(here), is_in(elsewhere)) == (True, False)
+    assert mail.outbox[-1].subject == "Your password was changed"
+
+
+def test_a_new_address_takes_over_when_it_is_confirmed(client: Client) -> None:
+    new_user()
+    here = log_in()
+    assert change_address(here).status_code == 302
+    assert "new@example.com is not confirmed yet" in text(here.get("/account/email/"))
+    page = text(here.get("/account/"))
+    assert page.index("ada@example.com") < page.index("new@example.com")
+    assert is_in(log_in("ada@example.com"))
+    assert mail.outbox[-1].to == ["new@example.com"]
+    assert here.post(link()).headers["Location"] == "/account/"
+    assert [row.email for row in EmailAddress.objects.all()] == ["new@example.com"]
+    assert User.objects.get().email == "new@example.com"
+    assert [is_in(log_in(name)) for name in ("new@example.com", "ada@example.com")] == [True, False]
+    told = mail.outbox[-1]
+    assert (told.to, "from ada@example.com to new@example.com" in str(told.body)) == (["ada@example.com"], True)
+
+
+def change_address(client: Client, email: str = "new@example.com", password: str = PASSWORD, **sent: str) -> Any:
+    """Ask for another address, and type the password when it is asked for."""
+    answer = client.post("/account/email/", {"action_add": "", "email": email}, **sent)
+    asked = answer.headers.get("Location", "")
+    return client.post(asked, {"password": password}, **sent) if "reauthenticate" in asked else answer
+
+
+def test_the_address_is_changed_only_with_the_password(client: Client, settings: Any) -> None:
+    """With the negative control: for some minutes it is not asked for again."""
+    new_user()
+    here, add = log_in(), {"action_add": "", "email": "new@example.com"}
+    assert "This is not your password." in text(change_address(here, password="wrong"))
+    assert here.post("/account/email/", add).headers["Location"].startswith("/account/reauthenticate/")
+    assert (mail.outbox, EmailAddress.objects.count()) == ([], 1)
+    assert change_address(here).headers["Location"] == "/account/email/"
+    assert (len(mail.outbox), EmailAddress.objects.count()) == (1, 2)
+    other = {**add, "email": "other@example.com"}
+    assert here.post("/account/email/", other).headers["Location"] == "/account/email/"
+    settings.ACCOUNT_REAUTHENTICATION_TIMEOUT = 0
+    assert here.post("/account/email/", add).headers["Location"].startswith("/account/reauthenticate/")
+
+
+def test_signing_out_everywhere_ends_sessions_and_tokens(client: Client) -> None:
+    user = new_user()
+    here, elsewhere, other = log_in(), log_in(), new_user("bob")
+    stays, refresh = log_in("bob"), tokens.issue(user)["refresh"]
+    assert here.get("/account/sign-out-everywhere/").status_code == 405
+    done = here.post("/account/sign-out-everywhere/", follow=True)
+    assert (done.redirect_chain, "signed out on all devices" in text(done)) == ([(LOG_IN, 302)], True)
+    assert [is_in(each) for each in (here, elsewhere, stays)] == [False, False, True]
+    with pytest.raises(tokens.TokenError, match="Log in again"):
+        tokens.refresh(refresh)
+    assert tokens.refresh(tokens.issue(other)["refresh"])
+
+
+@pytest.mark.parametrize("path", ["sign-out-everywhere", "logout", "password", "email", "login", "signup"])
+def test_a_form_of_another_site_is_refused(client: Client, path: str) -> None:
+    new_user()
+    strict = Client(enforce_csrf_checks=True)
+    strict.force_login(User.objects.get())
+    assert strict.post(f"/account/{path}/", {}).status_code == 403
+    assert is_in(strict)
+
+
+# Languages, headers, addresses
+
+CHINESE = {"HTTP_ACCEPT_LANGUAGE": "zh-CN,zh;q=0.9"}
+PAGES = ("", "login/", "signup/", "confirm/", "email/", "reauthenticate/", "password/", "password/reset/", "logout/")
+
+
+@pytest.mark.parametrize("path", PAGES)
+def test_a_page_is_in_the_language_of_its_reader(client: Client, path: str) -> None:
+    new_user()
+    reader = Client() if path in ("login/", "signup/") else log_in()
+    pages = [reader.get(f"/account/{path}", **sent) for sent in ({}, CHINESE)]
+    assert [page.headers["Content-Language"] for page in pages] == ["en", "zh-hans"]
+    english, chinese = (visible(text(page)) for page in pages)
+    assert not re.search(r"[\u4e00-\u9fff]", english.replace("简体中文", ""))
+    left = set(re.findall(r"[A-Za-z]{2,}", chinese)) - {"Last", "Unit", "English", "ada", "example", "com"}
+    assert left == set()
+    for page in pages:
+        assert page.headers["Content-Security-Policy"] == STRICT
+        assert "no-store" in page.headers["Cache-Control"]
+
+
+def visible(page: str) -> str:
+    """Return the text of a page without its tags."""
+    return re.sub(r"<[^>]*>", " ", page.partition("<title>")[2])
+
+
+def every_mail(client: Client, redis: Redis, **sent: str) -> Sequence[Any]:
+    """Have each kind of mail sent, and return them."""
+    client.post("/account/signup/", ADA, **sent)
+    client.post(link(), **sent)
+    redis.flushall()  # or no other mail goes to this address for 3 minutes
+    client.post("/account/signup/", {**ADA, "username": "bob"}, **sent)
+    for email in ("ada@example.com", "nobody@example.com"):
+        client.post("/account/password/reset/", {"email": email}, **sent)
+    form = client.get(link(-2), **sent).headers["Location"]
+    client.post(form, {"password1": NEW, "password2": NEW}, **sent)
+    client.post(LOG_IN, {"login": "ada", "password": NEW}, **sent)
+    again = {"oldpassword": NEW, "password1": PASSWORD, "password2": PASSWORD}
+    client.post("/account/password/", again, **sent)
+    change_address(client, **sent)
+    client.post("/account/email/", {"action_remove": "", "email": "new@example.com"}, **sent)
+    change_address(client, "newer@example.com", **sent)
+    client.post(link(), **sent)
+    return mail.outbox
+
+
+@pytest.mark.parametrize("language", ["en", "zh"])
+def test_every_mail_is_in_the_language_of_its_reader(
+    client: Client, redis: Redis, settings: Any, language: str
+) -> None:
+    settings.DEFAULT_FROM_EMAIL = "shop@example.com"
+    sent = every_mail(client, redis, **(CHINESE if language == "zh" else {}))
+    subjects = [each.subject for each in sent]
+    assert (len(subjects), len(set(subjects))) == (10, 6), subjects
+    for each in sent:
+        written = re.sub(r"\S*(?:http|@)\S*|Last Unit|\bada\b", "", f"{each.subject} {each.body}")
+        foreign = r"[\u4e00-\u9fff]" if language == "en" else "[A-Za-z]{2,}"
+        assert re.findall(foreign, written) == []
+        assert each.from_email == "shop@example.com"
+        assert "&" not in each.body
+
+
+def test_only_the_pages_that_a_buyer_needs_are_there() -> None:
+    names = {str(name) for name in get_resolver().reverse_dict if isinstance(name, str)}
+    assert {name for name in names if name.startswith(("account", "socialaccount", "mfa", "headless"))} == {
+        "account",
+        *(f"account_{name}" for name in ("sign_out_everywhere", "login", "logout", "signup", "email", "confirm_email")),
+        *(f"account_{name}" for name in ("email_verification_sent", "reauthenticate", "change_password")),
+        *(f"account_reset_password{step}" for step in ("", "_done", "_from_key", "_from_key_done")),
+    }
+
+
+# Mails that cannot be sent
+
+
+@pytest.mark.parametrize("away", [True, False])
+def test_without_a_mail_server_the_page_says_so(client: Client, settings: Any, away: bool) -> None:
+    """With the negative control: with one, the mail is sent. Nobody learns whether the address has an account."""
+    new_user()
+    if away:
+        settings.EMAIL_BACKEND = "django.core.mail.backends.smtp.EmailBackend"
+        settings.EMAIL_HOST, settings.EMAIL_PORT = "127.0.0.1", 1
+    answers = [
+        client.post("/account/password/reset/", {"email": "ada@example.com"}),
+        client.post("/account/password/reset/", {"email": "nobody@example.com"}),
+        client.post("/account/signup/", {**ADA, "username": "bob"}),
+        client.post("/account/signup/", {**ADA, "username": "eve", "email": "eve@example.com"}),
+    ]
+    assert [answer.status_code for answer in answers] == [503 if away else 302] * 4
+    if away:
+        assert {answer.headers["Retry-After"] for answer in answers} == {"60"}
+        assert len({visible(text(answer)) for answer in answers}) == 1
+
+
+def test_a_slow_mail_server_takes_a_quarter_of_the_threads(client: Client, settings: Any) -> None:
+    places = max(1, settings.WEB_THREADS // 4)
+    for _ in range(places):
+        assert adapter._sending.acquire(blocking=False)
+    try:
+        assert client.post("/account/password/reset/", {"email": "a@example.com"}).status_code == 503
+    finally:
+        for _ in range(places):
+            adapter._sending.release()
+    # The negative control.
+    assert client.post("/account/password/reset/", {"email": "a@example.com"}).status_code == 302
+
+
+def test_a_mistake_in_a_mail_is_no_mail_server_that_is_away(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(AccountAdapter, "render_mail", raising(KeyError("a bug")))
+    assert client.post("/account/password/reset/", {"email": "a@example.com"}).status_code == 500
+    assert adapter._sending.acquire(blocking=False)
+    adapter._sending.release()
