@@ -1,0 +1,210 @@
+"""What nginx.conf keeps: the pages that are the same for everybody, and nothing of anybody."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.client import HTTPConnection
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.test_nginx import CONFIGURATION, proxy, pytestmark
+
+__all__ = ["pytestmark"]
+
+NOW = "/sales/tonight/now.json"
+SALE = "/sales/tonight/"
+WATCHERS = 300
+WATCHED = 4.0
+"""Seconds for which they watch."""
+PACE = 0.5
+"""Seconds between two questions of a watcher."""
+
+
+class Shop(ThreadingHTTPServer):
+    """A web server that counts what it is asked, and answers with the cookie and the language that it was sent."""
+
+    daemon_threads = True
+    request_queue_size = 512
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Answer)
+        self.asked: Counter[str] = Counter()
+        self.counting = threading.Lock()
+        self.more: dict[str, str] = {}
+
+    def count(self, path: str) -> int:
+        with self.counting:
+            self.asked[path] += 1
+            return self.asked[path]
+
+
+class Answer(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server: Shop
+
+    def do_GET(self) -> None:
+        number = self.server.count(self.path)
+        sent = {name: self.headers.get(name, "") for name in ("Cookie", "Authorization", "Accept-Language")}
+        body = f"{number} {sent}".encode()
+        kept = {NOW: "public, s-maxage=1", "/orders/": "private"}.get(self.path, "public, s-maxage=60")
+        self.send_response(200)
+        for name, value in {"Cache-Control": kept, "Vary": "Accept-Language, Cookie", **self.server.more}.items():
+            self.send_header(name, value)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: Any) -> None:
+        """Log nothing."""
+
+
+@contextmanager
+def shop() -> Iterator[Shop]:
+    with Shop() as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield server
+        server.shutdown()
+
+
+def ask(port: int, path: str, **headers: str) -> str:
+    connection = HTTPConnection("127.0.0.1", port, timeout=30)
+    connection.request("GET", path, headers={name.replace("_", "-"): value for name, value in headers.items()})
+    answer = connection.getresponse()
+    assert answer.status == 200
+    body = answer.read().decode()
+    connection.close()
+    return body
+
+
+def without(line: str) -> str:
+    """Return the configuration without a directive, for a negative control."""
+    assert line in CONFIGURATION
+    return CONFIGURATION.replace(line, "")
+
+
+# Many people watch a sale
+
+
+async def watch(port: int, number: int, until: float) -> list[int]:
+    """Ask again and again what is left, on one connection. Return the numbers of the answers that came."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    language, found = ("en", "zh-CN")[number % 2], []
+    await asyncio.sleep(PACE * number / WATCHERS)
+    while time.monotonic() < until:
+        head = f"GET {NOW}?{number} HTTP/1.1\r\nHost: shop.example\r\nAccept-Language: {language}\r\n"
+        writer.write(f"{head}Cookie: sessionid=of-{number}\r\n\r\n".encode())
+        answer = await reader.readuntil(b"\r\n\r\n")
+        length = re.search(rb"(?i)content-length: (\d+)", answer)
+        assert length, answer
+        body = await reader.readexactly(int(length[1]))
+        found.append(int(body.split()[0]))
+        await asyncio.sleep(PACE)
+    writer.close()
+    return found
+
+
+def watched(port: int) -> tuple[list[list[int]], float]:
+    """Let all watchers watch. Return what each has seen, and the seconds that it took."""
+
+    async def together() -> list[list[int]]:
+        until = time.monotonic() + WATCHED
+        return await asyncio.gather(*(watch(port, number, until) for number in range(WATCHERS)))
+
+    began = time.monotonic()
+    seen = asyncio.run(together())
+    return seen, time.monotonic() - began
+
+
+@pytest.mark.parametrize("kept", [True, False], ids=["kept", "control"])
+def test_300_watchers_cost_the_shop_two_requests_a_second(tmp_path: Path, kept: bool) -> None:
+    """One for each language. With the negative control: without the cache each question reaches the shop."""
+    configuration = CONFIGURATION if kept else without("proxy_cache public;")
+    with shop() as server, proxy(tmp_path, server.server_port, configuration) as port:
+        seen, seconds = watched(port)
+    asked = sum(server.asked.values())
+    assert (asked <= 2 * (seconds + 1)) is kept, (asked, seconds)
+    answers = [number for each in seen for number in each]
+    assert all(seen), "a watcher has no answer"
+    assert max(answers) > 2, "nobody has seen a new answer"
+    assert set(server.asked) == {NOW}, "the query is not sent along"
+
+
+# What is kept is nobody's
+
+
+def test_a_public_page_is_asked_for_without_its_visitor(tmp_path: Path) -> None:
+    mine = {"Cookie": "sessionid=mine; csrftoken=mine", "Authorization": "Bearer mine"}
+    with shop() as server, proxy(tmp_path, server.server_port) as port:
+        for path in (SALE, "/sales/", "/static/shop/base.css", NOW):
+            assert "mine" not in ask(port, path, **mine), path
+            assert server.asked[path] == 1
+        assert ask(port, SALE) == ask(port, SALE, Cookie="sessionid=of-another")
+        assert server.asked[SALE] == 1
+
+
+def test_without_the_guard_it_would_hold_its_visitor(tmp_path: Path) -> None:
+    """The negative control."""
+    with shop() as server, proxy(tmp_path, server.server_port, without('proxy_set_header Cookie "";')) as port:
+        ask(port, SALE, Cookie="sessionid=mine")
+        assert "mine" in ask(port, SALE, Cookie="sessionid=of-another")
+
+
+@pytest.mark.parametrize("path", ["/orders/", "/", "/sales/tonight/buy/", "/account/token/", "/api/orders/"])
+def test_any_other_page_is_asked_for_each_time(tmp_path: Path, path: str) -> None:
+    with shop() as server, proxy(tmp_path, server.server_port) as port:
+        for visitor in ("first", "second", "first"):
+            assert f"sessionid={visitor}" in ask(port, path, Cookie=f"sessionid={visitor}")
+        assert server.asked[path] == 3
+
+
+@pytest.mark.parametrize("guarded", [True, False], ids=["guarded", "control"])
+def test_an_answer_with_a_cookie_is_not_kept(tmp_path: Path, guarded: bool) -> None:
+    configuration = CONFIGURATION
+    if not guarded:
+        configuration = CONFIGURATION.replace("proxy_ignore_headers Vary;", "proxy_ignore_headers Vary Set-Cookie;")
+    with shop() as server, proxy(tmp_path, server.server_port, configuration) as port:
+        server.more = {"Set-Cookie": "sessionid=new"}
+        ask(port, SALE)
+        ask(port, SALE)
+    assert server.asked[SALE] == (2 if guarded else 1)
+
+
+# Languages
+
+
+@pytest.mark.parametrize(
+    ("accepted", "cookie", "language"),
+    [
+        ("", "", "en"),
+        ("zh-CN,zh;q=0.9,en;q=0.8", "", "zh-hans"),
+        ("en-US,en;q=0.9,zh;q=0.8", "", "en"),
+        ("de-DE,de;q=0.9,zh;q=0.5", "", "zh-hans"),
+        ("fr", "", "en"),
+        ("zh-CN", "django_language=en", "en"),
+        ("en", "sessionid=mine; django_language=zh-hans", "zh-hans"),
+        ("en", "django_language=xx", "en"),
+    ],
+)
+def test_a_page_is_kept_in_each_language(tmp_path: Path, accepted: str, cookie: str, language: str) -> None:
+    with shop() as server, proxy(tmp_path, server.server_port) as port:
+        for other in ("en", "zh-CN"):
+            ask(port, SALE, Accept_Language=other)
+        assert f"'Accept-Language': '{language}'" in ask(port, SALE, Accept_Language=accepted, Cookie=cookie)
+        assert server.asked[SALE] == 2
+
+
+def test_without_the_language_in_the_key_pages_would_be_mixed(tmp_path: Path) -> None:
+    """The negative control."""
+    mixed = CONFIGURATION.replace("$uri $page_language", "$uri")
+    with shop() as server, proxy(tmp_path, server.server_port, mixed) as port:
+        ask(port, SALE, Accept_Language="en")
+        assert "zh-hans" not in ask(port, SALE, Accept_Language="zh-CN")
