@@ -25,14 +25,13 @@ def buy(request: HttpRequest, slug: str) -> HttpResponse:
     sale = sale_or_404(slug)
     if request.method != "POST":
         return render(request, "shop/pages/buy.html", {"sale": sale, "key": uuid4()})
-    items = {item.product_id: item for item in sale.items.all()}
     try:
         product, quantity = int(request.POST["product"]), int(request.POST["quantity"])
-        key, item = str(UUID(request.POST["key"])), items[product]
+        key = str(UUID(request.POST["key"]))
     except (KeyError, ValueError) as error:
         raise PageRefused(400, _("The form is incomplete. Open the page of the sale again.")) from error
     try:
-        placed = place_order(customer=int(request.user.pk), sale=sale.pk, quantities={product: quantity}, key=key)
+        placed = place_order(customer=int(str(request.user.pk)), sale=sale.pk, quantities={product: quantity}, key=key)
     except (OrderError, InventoryError) as refused:
         raise PageRefused(409, str(refused), link=f"/sales/{slug}/", label=_("Back to the sale")) from refused
     return redirect("order", placed.order.pk)

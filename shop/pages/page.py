@@ -6,14 +6,15 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any
 
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpRequest
+from django.http.response import HttpResponseBase
 from django.shortcuts import render
 from django.utils import translation
 from django.utils.cache import patch_vary_headers
 
 from shop.runtime.csp import HEADER, STRICT
 
-View = Callable[..., HttpResponse]
+View = Callable[..., HttpResponseBase]
 
 
 class PageRefused(Exception):
@@ -48,7 +49,7 @@ def page(view: View, *, refused: str = "shop/pages/refused.html") -> View:
     """
 
     @wraps(view)
-    def answer(request: HttpRequest, *args: Any, **values: Any) -> HttpResponse:
+    def answer(request: HttpRequest, *args: Any, **values: Any) -> HttpResponseBase:
         language = translation.get_language_from_request(request)
         with translation.override(language):
             try:
