@@ -29,6 +29,17 @@ ADMIN = f"{PAGES}; script-src 'self' 'unsafe-eval'"
 """Alpine.js, which the pages of django-unfold use, evaluates the expressions in their attributes."""
 
 
+def with_forms_to(origin: str) -> str:
+    """Return the strict policy for a page whose forms may also lead to another origin.
+
+    Chromium applies `form-action` to the redirect after a form, so the page has to name where it leads.
+
+    Args:
+        origin: scheme, host and port.
+    """
+    return STRICT.replace("form-action 'self'", f"form-action 'self' {origin}")
+
+
 class ContentSecurityPolicy:
     """Middleware that sets the policy of a page, unless its view has set a stricter one, as the shop's own pages do."""
 

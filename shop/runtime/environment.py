@@ -20,6 +20,7 @@ SHORTEST_KEY = 50
 """Characters of a secret key, as `manage.py check --deploy` demands."""
 YEAR = 365 * 24 * 3600
 """Seconds: no duration is longer. Far longer ones would leave the range of dates."""
+WEB_ADDRESS = re.compile(r"https?://([a-z0-9.-]+|\[[0-9a-f:.]+\])(:[0-9]{1,5})?/[^?#\s]*", re.IGNORECASE)
 BOOLEANS = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
 
 
@@ -84,6 +85,18 @@ def log_level(name: str, *, default: str) -> str:
     if (level := str(text).upper()) not in LOG_LEVELS:
         raise ImproperlyConfigured(f"{name} must be one of {', '.join(LOG_LEVELS)}, not {text!r}.")
     return level
+
+
+def web_address(name: str, *, default: str) -> str:
+    """Return the address of a web page, or an empty text.
+
+    Raises:
+        ImproperlyConfigured: the value is not an address with http or https, a host and a path, and nothing after it.
+    """
+    address = str(env.str(name, default=default))
+    if not address or WEB_ADDRESS.fullmatch(address):
+        return address
+    raise ImproperlyConfigured(f"{name} must be an address such as https://pay.example/pay/, not {address[:60]!r}.")
 
 
 def redis_url(name: str, *, default: str) -> str:
