@@ -13,6 +13,7 @@ for name in (
     "REDIS_URL",
     "SECRET_KEY",
     "PAYMENT_SECRET",
+    "PAYMENT_PAGE",
     "DEBUG",
     "HTTPS",
     "REDLOCK_URLS",

@@ -306,6 +306,7 @@ def test_settings_without_a_default_are_set_for_each_service(service: str) -> No
         "ZOOKEEPER_HOSTS",
         "LOCK_FOLDER",
         "PAYMENT_SECRET",
+        "PAYMENT_PAGE",
     }
     required = {name for name, default in read().items() if default == ""} - optional
 

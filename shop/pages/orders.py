@@ -1,36 +1,177 @@
-"""The orders of a customer."""
+"""The orders of a customer: the list, and the page of one order."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
 from uuid import UUID
 
+from django.conf import settings
 from django.contrib.auth.decorators import login_required
 from django.http import HttpRequest, HttpResponse
-from django.shortcuts import render
+from django.shortcuts import redirect, render
+from django.urls import reverse
 from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy, ngettext
+from django.views.decorators.cache import cache_control
 from django.views.decorators.http import require_safe
 
-from shop.models import Order
-from shop.orders.lookup import find_order
-from shop.pages.page import PageRefused, page
+from inventory.errors import StockUnavailable
+from shop import clock
+from shop.models import Order, Payment, Sale
+from shop.orders.errors import StillQueued
+from shop.orders.lookup import LOST, find_order
+from shop.orders.receipts import Placed
+from shop.pages.page import PageRefused, View, page
+from shop.pages.reasons import in_words
+from shop.pages.timeline import timeline
+from shop.payments.provider import provider
+from shop.runtime import csp
+
+PAGE_SIZE = 20
+LOOK_AGAIN = 2
+"""Seconds after which the page of an order looks again, while something is about to change."""
+STATES = {
+    "queued": gettext_lazy("In the queue"),
+    "pending": gettext_lazy("Not paid yet"),
+    "paid": gettext_lazy("Paid"),
+    "cancelled": gettext_lazy("Cancelled"),
+    "expired": gettext_lazy("Expired"),
+    "rejected": gettext_lazy("Rejected"),
+    "refunded": gettext_lazy("Refunded"),
+}
+
+
+def own_page(view: View) -> View:
+    """Make a view a page about the customer who is logged in: nobody keeps a copy of it."""
+    return cache_control(private=True, no_store=True)(login_required(page(view)))
+
+
+@dataclass(frozen=True, slots=True)
+class TimeLeft:
+    """The time in which an order must be paid.
+
+    Args:
+        until: when it ends.
+        milliseconds: what is left of it, by the clock of the shop; 0 when it is over.
+    """
+
+    until: datetime
+    milliseconds: int
+
+    @property
+    def text(self) -> str:
+        """What is left, without seconds: a script counts them."""
+        hours, minutes = divmod(self.milliseconds // 60_000, 60)
+        if hours:
+            return ngettext("%(hours)d hour left to pay", "%(hours)d hours left to pay", hours) % {"hours": hours}
+        if minutes:
+            return ngettext("%(minutes)d minute left to pay", "%(minutes)d minutes left to pay", minutes) % {
+                "minutes": minutes
+            }
+        return _("less than a minute left to pay") if self.milliseconds else _("the time to pay is over")
+
+
+def time_left(payable_from: datetime, now: datetime) -> TimeLeft:
+    """Return the time left to pay an order that is pending."""
+    until = payable_from + timedelta(seconds=settings.ORDER_TTL)
+    return TimeLeft(until, max(0, int((until - now).total_seconds() * 1000)))
 
 
 @require_safe
-@login_required
-@page
+@own_page
 def orders(request: HttpRequest) -> HttpResponse:
     """List the customer's orders, newest first."""
-    mine = Order.objects.filter(customer=int(str(request.user.pk))).prefetch_related("items")[:100]
-    return render(request, "shop/pages/orders.html", {"orders": mine})
+    mine = Order.objects.filter(customer=customer_of(request)).select_related("sale").prefetch_related("items")
+    if before := request.GET.get("before"):
+        try:
+            mine = mine.filter(pk__lt=UUID(before))
+        except ValueError as error:
+            raise not_found(_("There is no such page of your orders.")) from error
+    found = list(mine.order_by("-pk")[: PAGE_SIZE + 1])
+    now = clock.now()
+    rows = [
+        {
+            "order": each,
+            "state": STATES[each.state],
+            "left": time_left(each.payable_from, now) if each.state == Order.State.PENDING else None,
+        }
+        for each in found[:PAGE_SIZE]
+    ]
+    older = found[PAGE_SIZE - 1].pk if len(found) > PAGE_SIZE else None
+    return render(request, "shop/pages/orders.html", {"rows": rows, "older": older, "newest": not before})
 
 
 @require_safe
-@login_required
-@page
+@own_page
 def order(request: HttpRequest, order: UUID) -> HttpResponse:
-    """Show an order."""
+    """Show an order: what has happened, what it means, and what to do next."""
     try:
-        found = find_order(order, customer=int(str(request.user.pk)))
+        placed = find_order(order, customer=customer_of(request))
     except Order.DoesNotExist as missing:
-        raise PageRefused(404, _("You have no such order.")) from missing
-    return render(request, "shop/pages/order.html", {"placed": found, "order": found.order})
+        raise not_found(_("You have no such order.")) from missing
+    except StillQueued:
+        return render(request, "shop/pages/order_sought.html", {"order": order, "look": LOOK_AGAIN})
+    except StockUnavailable as away:
+        raise PageRefused(
+            503,
+            _("A server that knows your order does not answer. Nothing is lost: open this page again in a moment."),
+            retry_after=LOOK_AGAIN,
+        ) from away
+    if placed.order.pk != order:  # Another order of the customer took its place.
+        return redirect("order", placed.order.pk)
+    response = render(request, "shop/pages/order.html", about(placed, returned="returned" in request.GET))
+    if (paid_at := provider()) is not None:
+        response[csp.HEADER] = csp.with_forms_to(paid_at.origin)
+    return response
+
+
+def about(placed: Placed, *, returned: bool) -> dict[str, Any]:
+    """Return what the page of an order shows.
+
+    Args:
+        returned: the buyer has just come back from the payment provider, whose report may be on its way.
+    """
+    receipt = placed.order
+    state = "queued" if placed.queued else "lost" if receipt.reason == LOST else receipt.state
+    payments = Payment.objects.filter(order=receipt.pk).prefetch_related("refunds").order_by("received_at", "pk")
+    left = None
+    if state == Order.State.PENDING and receipt.payable_from is not None:
+        left = time_left(receipt.payable_from, clock.now())
+    over = left is not None and not left.milliseconds
+    waits = state == "queued" or over or (returned and state == Order.State.PENDING)
+    events = timeline(placed, list(payments))
+    items = [{"item": item, "sum": item.price * item.quantity} for item in receipt.items]
+    return {
+        "order": receipt,
+        "sale": Sale.objects.filter(pk=receipt.sale).first(),
+        "items": items,
+        "state": state,
+        "word": STATES.get(state, ""),
+        "place": placed.place,
+        "left": left,
+        "over": over,
+        "returned": returned,
+        "reason": in_words(receipt.reason, {item.sku: item.name for item in receipt.items}),
+        "events": events,
+        "payable": provider() is not None or by_word(),
+        "by_word": by_word(),
+        "look": LOOK_AGAIN if waits else 0,
+        "version": f"{state} {placed.place} {over} {len(events)}",
+    }
+
+
+def by_word() -> bool:
+    """Return whether customers may say that their orders are paid: the shop has no payment provider."""
+    return settings.PAY_WITHOUT_PROVIDER and not settings.PAYMENT_SECRET
+
+
+def customer_of(request: HttpRequest) -> int:
+    """Return the id of the customer who is logged in."""
+    return int(str(request.user.pk))
+
+
+def not_found(message: str) -> PageRefused:
+    """Return the refusal of a page that does not exist. It leads to the list."""
+    return PageRefused(404, message, link=reverse("orders"), label=_("My orders"))

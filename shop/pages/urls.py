@@ -5,6 +5,7 @@ from django.urls import include, path
 from shop.pages.buying import buy
 from shop.pages.home import choose_language, favicon, home
 from shop.pages.orders import order, orders
+from shop.pages.paying import cancel, pay
 from shop.pages.problem_types import problem_type
 from shop.pages.sales import sale, sales
 
@@ -17,6 +18,8 @@ urlpatterns = [
     path("sales/<slug:slug>/buy/", buy, name="buy"),
     path("orders/", orders, name="orders"),
     path("orders/<uuid:order>/", order, name="order"),
+    path("orders/<uuid:order>/pay/", pay, name="order-pay"),
+    path("orders/<uuid:order>/cancel/", cancel, name="order-cancel"),
     path("api/problems/<slug:slug>/", problem_type, name="problem"),
     path("account/", include("shop.pages.account_urls")),
 ]

@@ -20,6 +20,7 @@ SHORTEST_KEY = 50
 """Characters of a secret key, as `manage.py check --deploy` demands."""
 YEAR = 365 * 24 * 3600
 """Seconds: no duration is longer. Far longer ones would leave the range of dates."""
+WEB_ADDRESS = re.compile(r"https?://([a-z0-9.-]+|\[[0-9a-f:.]+\])(:[0-9]{1,5})?/[^?#\s]*", re.IGNORECASE)
 BOOLEANS = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
 
 
@@ -100,6 +101,18 @@ def email(name: str, *, default: str) -> dict[str, Any]:
         f"{name} must be smtp+tls://user:password@host:587, smtp+ssl://user:password@host:465 or consolemail://. "
         "Percent-encode special characters in the password."
     )
+
+
+def web_address(name: str, *, default: str) -> str:
+    """Return the address of a web page, or an empty text.
+
+    Raises:
+        ImproperlyConfigured: the value is not an address with http or https, a host and a path, and nothing after it.
+    """
+    address = str(env.str(name, default=default))
+    if not address or WEB_ADDRESS.fullmatch(address):
+        return address
+    raise ImproperlyConfigured(f"{name} must be an address such as https://pay.example/pay/, not {address[:60]!r}.")
 
 
 def redis_url(name: str, *, default: str) -> str:

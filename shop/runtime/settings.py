@@ -47,6 +47,10 @@ if len(SECRET_KEY) < environment.SHORTEST_KEY:
     )
 # Shared with the payment provider, which signs its messages. If empty, no order can be paid.
 PAYMENT_SECRET = env.str("PAYMENT_SECRET", default="")
+# Page of the payment provider, to which the order page leads: http://127.0.0.1:8010/pay/ for `manage.py provider`.
+PAYMENT_PAGE = environment.web_address("PAYMENT_PAGE", default="")
+if PAYMENT_PAGE and not PAYMENT_SECRET:
+    raise ImproperlyConfigured("PAYMENT_PAGE needs PAYMENT_SECRET, which signs what a buyer is to pay there.")
 # Without PAYMENT_SECRET, let customers mark their own orders as paid, to try the shop.
 PAY_WITHOUT_PROVIDER = environment.boolean("PAY_WITHOUT_PROVIDER", default=False)
 

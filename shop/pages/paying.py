@@ -1,0 +1,92 @@
+"""Pay and cancel an order, as forms: each leads back to the page of the order, or on to the payment provider."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from uuid import UUID
+
+from django.conf import settings
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.http.response import HttpResponseBase
+from django.shortcuts import redirect
+from django.urls import reverse
+from django.utils.translation import get_language
+from django.utils.translation import gettext as _
+from django.views.decorators.http import require_http_methods
+
+from inventory.errors import StockUnavailable
+from shop.models import Order
+from shop.orders.customer_changes import cancel_order, pay_order
+from shop.orders.errors import NotCancellable, NotPayable, ProviderDecides, StillQueued
+from shop.orders.lookup import find_order
+from shop.orders.receipts import Receipt
+from shop.pages.orders import customer_of, not_found, own_page
+from shop.pages.page import PageRefused, View
+from shop.payments.provider import PaymentProvider, provider
+from shop.payments.request import PaymentRequest
+
+
+def form_of_order(view: View) -> View:
+    """Make a view the target of a form on the page of an order. A GET, as after a log-in, leads to that page."""
+
+    def answer(request: HttpRequest, order: UUID) -> HttpResponseBase:
+        address = reverse("order", args=[order])
+        if request.method != "POST":
+            return redirect(address)
+        try:
+            return view(request, order)
+        except Order.DoesNotExist as missing:
+            raise not_found(_("You have no such order.")) from missing
+        except (StillQueued, StockUnavailable) as early:
+            message = _("The order is not saved yet. Nothing was changed. Try again when it is.")
+            raise PageRefused(409, message, link=address, label=_("Back to the order")) from early
+        except NotCancellable as late:
+            message = _("The order was paid or has ended in the meantime. Nothing was changed.")
+            raise PageRefused(409, message, link=address, label=_("Back to the order")) from late
+        except NotPayable as late:
+            message = _("The order has ended in the meantime. Nothing is to be paid.")
+            raise PageRefused(409, message, link=address, label=_("Back to the order")) from late
+        except ProviderDecides as unset:
+            message = _("This shop has no payment provider yet, so nothing can be paid. Ask its operator.")
+            raise PageRefused(409, message, link=address, label=_("Back to the order")) from unset
+
+    return require_http_methods(["GET", "HEAD", "POST"])(own_page(answer))
+
+
+@form_of_order
+def pay(request: HttpRequest, order: UUID) -> HttpResponse:
+    """Lead the buyer to the payment provider. In a shop without one, believe them, if the shop is set up so."""
+    customer = customer_of(request)
+    if (chosen := provider()) is None:
+        pay_order(order, customer=customer)
+        return redirect("order", order)
+    found = find_order(order, customer=customer)
+    if found.queued:
+        raise StillQueued("The order is queued.")
+    if found.order.state == Order.State.PAID:
+        return redirect("order", order)
+    if found.order.state != Order.State.PENDING:
+        raise NotPayable(f"The order is {found.order.state}.")
+    return HttpResponseRedirect(_page_for(request, chosen, found.order))
+
+
+@form_of_order
+def cancel(request: HttpRequest, order: UUID) -> HttpResponse:
+    """Cancel an order that is not paid."""
+    cancel_order(order, customer=customer_of(request))
+    return redirect("order", order)
+
+
+def _page_for(request: HttpRequest, chosen: PaymentProvider, order: Receipt) -> str:
+    back = request.build_absolute_uri(f"{reverse('order', args=[order.pk])}?returned=1")
+    payable_from = order.payable_from or order.created_at
+    return chosen.page_for(
+        PaymentRequest(
+            order=order.pk,
+            amount=order.total,
+            currency=order.currency,
+            pay_by=payable_from + timedelta(seconds=settings.ORDER_TTL),
+            back=back,
+            language=get_language() or settings.LANGUAGE_CODE,
+        )
+    )

@@ -1,0 +1,111 @@
+"""The time line of an order: what the tables say has happened, with the time where they have one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from decimal import Decimal
+
+from django.utils.translation import gettext as _
+
+from shop.models import Order, Payment, Refund
+from shop.orders.lookup import LOST
+from shop.orders.payments import BY_CUSTOMER
+from shop.orders.receipts import Placed, Receipt
+from shop.pages.reasons import in_words
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One line.
+
+    Args:
+        what: in the reader's language.
+        at: None if the tables have no time for it.
+        detail: a sentence that explains it, or empty.
+        failed: it is nothing that the buyer wants.
+    """
+
+    what: str
+    at: datetime | None = None
+    detail: str = ""
+    failed: bool = False
+
+
+def timeline(placed: Placed, payments: Sequence[Payment]) -> list[Event]:
+    """Return what has happened to an order.
+
+    Args:
+        payments: all payments for the order, with their refunds, the oldest first.
+    """
+    order = placed.order
+    return [*_before_payment(placed), *_in_order([event for each in payments for event in _of_payment(each, order)])]
+
+
+def _before_payment(placed: Placed) -> Iterator[Event]:
+    order = placed.order
+    names = {item.sku: item.name for item in order.items}
+    yield Event(_("Placed"), order.created_at)
+    if order.reason == LOST:
+        yield Event(_("Lost"), detail=in_words(LOST, names), failed=True)
+        return
+    rejected = order.state == Order.State.REJECTED
+    if placed.queued or rejected or order.payable_from is None or order.payable_from > order.created_at:
+        yield Event(_("Queued"))
+    if rejected:
+        yield Event(_("Rejected"), detail=in_words(order.reason, names), failed=True)
+    elif not placed.queued:
+        yield Event(_("Saved"), order.payable_from)
+    if order.state == Order.State.CANCELLED:
+        yield Event(_("Cancelled"), failed=True)
+    elif order.state == Order.State.EXPIRED:
+        yield Event(_("Expired"), detail=_("It was not paid in time."), failed=True)
+    elif not order.total and order.state in {Order.State.PAID, Order.State.REFUNDED}:
+        yield Event(_("Paid"), order.payable_from, _("The order is free."))
+        yield from _returned(order)
+
+
+def _of_payment(payment: Payment, order: Receipt) -> Iterator[Event]:
+    note = in_words(payment.note, {item.sku: item.name for item in order.items})
+    if payment.outcome == Payment.Outcome.PAID:
+        amount = money(payment.amount, payment.currency)
+        by_word = payment.reference.startswith(BY_CUSTOMER)
+        paid = _("%(amount)s, by your word alone.") if by_word else _("%(amount)s, reference %(reference)s.")
+        detail = paid % {"amount": amount, "reference": payment.reference}
+        yield Event(_("Paid"), payment.received_at, f"{detail} {note}".strip())
+        yield from _returned(order)
+    else:
+        amount = money(payment.amount, payment.currency)
+        what = _("A payment of %(amount)s arrived that goes back to you") % {"amount": amount}
+        yield Event(what, payment.received_at, note, failed=True)
+    for refund in payment.refunds.all():
+        yield from _of_refund(refund, money(refund.amount, payment.currency))
+
+
+def _of_refund(refund: Refund, amount: str) -> Iterator[Event]:
+    if refund.chargeback is not None:
+        yield Event(_("%(amount)s taken back by the payment provider") % {"amount": amount}, refund.sent_at)
+        return
+    yield Event(_("%(amount)s to be refunded") % {"amount": amount}, refund.created_at)
+    if refund.sent_at is not None:
+        yield Event(_("%(amount)s sent back to you") % {"amount": amount}, refund.sent_at)
+
+
+def _returned(order: Receipt) -> Iterator[Event]:
+    if came_back := [f"{item.returned} × {item.name}" for item in order.items if item.returned]:
+        yield Event(_("Units came back"), detail=", ".join(came_back))
+
+
+def _in_order(events: Sequence[Event]) -> list[Event]:
+    """Return events by time. One without a time stays behind the one before it."""
+    keyed, last = [], datetime.min.replace(tzinfo=UTC)
+    for event in events:
+        last = event.at or last
+        keyed.append((last, event))
+    return [event for _last, event in sorted(keyed, key=lambda pair: pair[0])]
+
+
+def money(amount: Decimal, currency: str) -> str:
+    """Return an amount for the reader."""
+    return f"{amount:.2f} {currency}".strip()

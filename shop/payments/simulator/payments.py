@@ -1,0 +1,111 @@
+"""What buyers do at the simulated provider, and what it reports for each. All of it is in memory."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from enum import StrEnum
+
+from shop.payments.request import PaymentRequest
+from shop.payments.simulator.reports import CHARGEBACKS, PAYMENTS, Courier, Report
+
+MOST = 1000
+"""Payments in memory. The oldest are forgotten first."""
+CENT = Decimal("0.01")
+
+
+class Choice(StrEnum):
+    """What a buyer chooses on the page of the provider."""
+
+    PAY = "pay"
+    LATE = "late"
+    TWICE = "twice"
+    OUT_OF_ORDER = "out-of-order"
+    WRONG_AMOUNT = "wrong-amount"
+    DECLINE = "decline"
+
+
+@dataclass(frozen=True, slots=True)
+class Payment:
+    """What a buyer has chosen, and the reports that follow from it.
+
+    Args:
+        reference: of the payment at the provider.
+    """
+
+    reference: str
+    wanted: PaymentRequest
+    choice: Choice
+    reports: Sequence[Report]
+
+    @property
+    def ended(self) -> bool:
+        """Whether every report was accepted or given up."""
+        return all(report.ended for report in self.reports)
+
+
+def reports_of(choice: Choice, wanted: PaymentRequest, *, reference: str, seconds: float) -> list[Report]:
+    """Return what the provider reports.
+
+    Args:
+        reference: of the payment; that of a chargeback is made of it.
+        seconds: delay of a late payment.
+    """
+    paid = {
+        "reference": reference,
+        "order": str(wanted.order),
+        "amount": f"{wanted.amount:.2f}",
+        "currency": wanted.currency,
+    }
+    match choice:
+        case Choice.PAY:
+            return [Report(PAYMENTS, paid)]
+        case Choice.LATE:
+            return [Report(PAYMENTS, paid, delay=seconds)]
+        case Choice.TWICE:
+            return [Report(PAYMENTS, paid), Report(PAYMENTS, paid)]
+        case Choice.OUT_OF_ORDER:
+            taken_back = {"reference": f"{reference}-back", "payment": reference}
+            first = Report(CHARGEBACKS, {**taken_back, "amount": paid["amount"], "currency": wanted.currency})
+            return [first, Report(PAYMENTS, paid, after=first)]
+        case Choice.WRONG_AMOUNT:
+            return [Report(PAYMENTS, {**paid, "amount": f"{wanted.amount - CENT:.2f}"})]
+        case Choice.DECLINE:
+            return []
+
+
+class Payments:
+    """The payments of this process, by reference.
+
+    Args:
+        courier: delivers their reports.
+    """
+
+    def __init__(self, courier: Courier) -> None:
+        self._courier = courier
+        self._made: OrderedDict[str, Payment] = OrderedDict()
+        self._mutex = threading.Lock()
+
+    def make(self, choice: Choice, wanted: PaymentRequest, *, reference: str, seconds: float) -> Payment:
+        """Make a payment and begin to report it. The same reference again is the same payment."""
+        with self._mutex:
+            if (before := self._made.get(reference)) is not None:
+                return before
+            reports = reports_of(choice, wanted, reference=reference, seconds=seconds)
+            made = self._made[reference] = Payment(reference, wanted, choice, reports)
+            if len(self._made) > MOST:
+                self._made.popitem(last=False)
+        for report in made.reports:
+            self._courier.start(report)
+        return made
+
+    def get(self, reference: str) -> Payment | None:
+        """Return a payment; None if there is none, or it was made before this process started."""
+        return self._made.get(reference)
+
+    def unfinished(self) -> int:
+        """Return how many payments have reports that the shop has not accepted yet."""
+        return sum(not payment.ended for payment in list(self._made.values()))

@@ -1,0 +1,123 @@
+"""Reports to the shop, each repeated until the shop has accepted it."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from urllib.parse import urlsplit
+
+from shop.api import signatures
+
+PAYMENTS, CHARGEBACKS = "/api/payments/", "/api/chargebacks/"
+PAUSES = (1, 2, 4, 8, 15, 30, 60, 60, 60, 60)
+"""Seconds between two attempts. After the last one the report is given up; real providers go on for days."""
+TIMEOUT = 25.0
+"""Seconds that the shop has for an answer: longer than it takes for any."""
+SHOWN = 2000
+"""Characters of an answer that are kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One delivery of a report.
+
+    Args:
+        status: of the shop's answer; None if there was none.
+        answer: the body of the answer, or the reason why there was none.
+    """
+
+    at: datetime
+    status: int | None
+    answer: str
+
+    @property
+    def accepted(self) -> bool:
+        return self.status is not None and 200 <= self.status < 300
+
+
+@dataclass(eq=False)
+class Report:
+    """A report, and its deliveries so far.
+
+    Args:
+        path: `PAYMENTS` or `CHARGEBACKS`.
+        delay: seconds until the first delivery.
+        after: a report that the shop must have answered once before this one is sent.
+    """
+
+    path: str
+    content: Mapping[str, str]
+    delay: float = 0.0
+    after: Report | None = None
+    attempts: list[Attempt] = field(default_factory=list)
+    next_at: datetime | None = None
+    ended: bool = False
+    answered: threading.Event = field(default_factory=threading.Event)
+
+    @property
+    def body(self) -> str:
+        return json.dumps(self.content, indent=2)
+
+    @property
+    def accepted(self) -> bool:
+        return bool(self.attempts) and self.attempts[-1].accepted
+
+
+class Courier:
+    """Delivers reports to the shop, each in a thread of its own.
+
+    Args:
+        shop: address of the shop, such as http://127.0.0.1:8000.
+        tell: takes a line about each attempt.
+    """
+
+    def __init__(self, shop: str, tell: Callable[[str], object]) -> None:
+        self._shop = urlsplit(shop)
+        self._tell = tell
+        self._stopped = threading.Event()
+
+    def start(self, report: Report) -> None:
+        """Begin to deliver a report. This does not wait for the shop."""
+        report.next_at = datetime.now(UTC) + timedelta(seconds=report.delay)
+        threading.Thread(target=self._deliver, args=[report], name="report", daemon=True).start()
+
+    def stop(self) -> None:
+        """Begin no further attempt."""
+        self._stopped.set()
+
+    def _deliver(self, report: Report) -> None:
+        if report.after is not None:
+            report.after.answered.wait()
+        for pause in (report.delay, *PAUSES):
+            report.next_at = datetime.now(UTC) + timedelta(seconds=pause)
+            if self._stopped.wait(pause):
+                return
+            report.attempts.append(self._send(report))
+            report.answered.set()
+            if report.accepted:
+                break
+        report.next_at, report.ended = None, True
+
+    def _send(self, report: Report) -> Attempt:
+        """Send a report once. Each attempt has a new signature, because the shop refuses old ones."""
+        body = report.body.encode()
+        headers = {"Content-Type": "application/json", signatures.HEADER: signatures.sign(body)}
+        kind = http.client.HTTPSConnection if self._shop.scheme == "https" else http.client.HTTPConnection
+        connection = kind(self._shop.hostname or "", self._shop.port, timeout=TIMEOUT)
+        at = datetime.now(UTC)
+        try:
+            # A redirect is not followed: it would turn the report into a GET.
+            connection.request("POST", report.path, body, headers)
+            response = connection.getresponse()
+            attempt = Attempt(at, response.status, response.read(SHOWN).decode(errors="replace"))
+        except (OSError, http.client.HTTPException) as error:
+            attempt = Attempt(at, None, str(error) or type(error).__name__)
+        finally:
+            connection.close()
+        outcome = attempt.status or f"no answer: {attempt.answer}"
+        self._tell(f"{report.path} {report.content['reference']}: {outcome}")
+        return attempt

@@ -1,0 +1,88 @@
+// The pages of orders: times where the reader is, the time left to pay, and a look at an order that is about to change.
+"use strict";
+
+const SLOWEST = 15;
+
+function show(root) {
+  const format = new Intl.DateTimeFormat(document.documentElement.lang, { dateStyle: "medium", timeStyle: "short" });
+  for (const time of root.querySelectorAll("time")) {
+    time.title = time.textContent;
+    time.textContent = format.format(new Date(time.dateTime));
+  }
+  for (const timer of root.querySelectorAll("[data-left]")) timer.until = Date.now() + Number(timer.dataset.left);
+  for (const button of root.querySelectorAll("[data-print]")) button.hidden = false;
+  count();
+}
+
+function digits(seconds) {
+  const [hours, minutes] = [Math.floor(seconds / 3600), Math.floor(seconds / 60) % 60];
+  const parts = hours ? [hours, minutes, seconds % 60] : [minutes, seconds % 60];
+  return parts.map((part, index) => (index ? String(part).padStart(2, "0") : part)).join(":");
+}
+
+function count() {
+  for (const timer of document.querySelectorAll("[data-left]")) {
+    const seconds = Math.ceil((timer.until - Date.now()) / 1000);
+    timer.textContent = seconds > 0 ? timer.dataset.text.replace("{time}", digits(seconds)) : timer.dataset.over;
+    if (seconds <= 0 && !timer.over) {
+      timer.over = true;
+      watch(1);
+    }
+  }
+}
+
+function announce(text) {
+  const region = document.getElementById("announced");
+  if (region.textContent !== text) region.textContent = text;
+}
+
+// Put the order as it is now into the page. Return whether the page has to look again.
+async function look() {
+  const order = document.getElementById("order");
+  if (!order) return false;
+  let response;
+  try {
+    response = await fetch(location.href, { cache: "no-store" });
+  } catch {
+    announce(order.dataset.offline);
+    return true;
+  }
+  if (response.status >= 500) return true;
+  const found = new DOMParser().parseFromString(await response.text(), "text/html").getElementById("order");
+  if (!found) {
+    location.reload(); // The log-in has ended, or the order is gone: show what the shop says.
+    return false;
+  }
+  if (found.dataset.version !== order.dataset.version) {
+    const focused = order.contains(document.activeElement);
+    order.replaceWith(found);
+    if (focused) document.getElementById("content").focus();
+    show(found);
+    announce(found.querySelector("h1").textContent);
+  }
+  return Number(found.dataset.look) > 0;
+}
+
+let watching = false;
+
+// Look again until nothing is about to change. Seconds until the first look; 0 for never.
+async function watch(pause) {
+  if (watching) return;
+  watching = true;
+  while (pause) {
+    await new Promise((resolve) => setTimeout(resolve, pause * 1000));
+    if (document.hidden) continue;
+    pause = (await look()) ? Math.min(pause * 1.2, SLOWEST) : 0;
+  }
+  watching = false;
+}
+
+document.addEventListener("click", (event) => {
+  if (event.target.closest("[data-print]")) print();
+});
+addEventListener("pageshow", (event) => {
+  if (event.persisted) watch(0.1);
+});
+show(document);
+setInterval(count, 250);
+watch(Number(document.getElementById("order")?.dataset.look));

@@ -1,0 +1,134 @@
+"""The simulated payment provider as a process, and a buyer who goes from the shop to it and back."""
+
+from __future__ import annotations
+
+import html
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from uuid import UUID
+
+import requests
+from django.conf import settings
+from django.contrib.auth.models import User
+from django.test import Client
+
+from tests.shop.web_server import CHECKOUT
+from tests.waiting import wait_for
+
+SECRET = "shared"
+NOWHERE = {
+    "DATABASE_URL": "postgres://nobody@127.0.0.1:1/nothing",
+    "REDIS_URL": "redis://127.0.0.1:1/0",
+    "SECRET_KEY": "k" * 64,
+}
+"""Servers that do not exist: the provider needs none of the shop's."""
+
+
+def provider_environment(**variables: str) -> dict[str, str]:
+    """Return the environment of a provider, which knows none of the shop's servers."""
+    mine = {name: value for name, value in os.environ.items() if name != "DJANGO_SETTINGS_MODULE"}
+    return {**mine, **NOWHERE, "LAB_ENABLED": "0", "PAYMENT_SECRET": SECRET, **variables}
+
+
+def provider_command(*arguments: str) -> list[str]:
+    return [sys.executable, "manage.py", "provider", *arguments]
+
+
+@contextmanager
+def provider_process(port: int, shop: str) -> Iterator[subprocess.Popen[str]]:
+    """Run `manage.py provider` until it answers.
+
+    Args:
+        shop: where it reports payments.
+    """
+    command = provider_command("--port", str(port), "--shop", shop)
+    pipe = subprocess.PIPE
+    with subprocess.Popen(
+        command, cwd=CHECKOUT, env=provider_environment(), stdout=subprocess.DEVNULL, stderr=pipe, text=True
+    ) as provider:
+        try:
+            wait_for(lambda: answers(f"http://127.0.0.1:{port}/"), "the provider to answer")
+            yield provider
+        finally:
+            provider.terminate()
+
+
+def answers(address: str) -> bool:
+    try:
+        return requests.get(address, timeout=5).ok
+    except requests.ConnectionError:
+        return False
+
+
+def session_of(customer: int) -> str:
+    """Return a session in which a customer is logged in."""
+    client = Client()
+    client.force_login(User.objects.get(pk=customer))
+    return client.cookies[settings.SESSION_COOKIE_NAME].value
+
+
+def hidden(page: str) -> dict[str, str]:
+    """Return the hidden fields of the forms of a page."""
+    return {
+        name: html.unescape(value)
+        for name, value in re.findall(r'<input type="hidden" name="([^"]+)" value="([^"]*)"', page)
+    }
+
+
+class Buyer:
+    """A buyer without JavaScript.
+
+    Args:
+        shop: address of the shop.
+    """
+
+    def __init__(self, shop: str, customer: int) -> None:
+        self._shop = shop
+        self._http = requests.Session()
+        self._http.cookies.set(settings.SESSION_COOKIE_NAME, session_of(customer))
+
+    def open(self, order: UUID) -> str:
+        """Return the page of an order."""
+        answer = self._http.get(f"{self._shop}/orders/{order}/", timeout=30)
+        assert answer.status_code == 200
+        return answer.text
+
+    def press_pay(self, order: UUID) -> str:
+        """Return the address of the provider to which the shop leads."""
+        token = hidden(self.open(order))["csrfmiddlewaretoken"]
+        answer = self._http.post(
+            f"{self._shop}/orders/{order}/pay/",
+            data={"csrfmiddlewaretoken": token},
+            headers={"Referer": self._shop},
+            allow_redirects=False,
+            timeout=30,
+        )
+        assert answer.status_code == 302
+        return answer.headers["Location"]
+
+
+def choose(page: str, choice: str, **more: str) -> str:
+    """Choose what happens on a page of the provider, and return the address at which it tells what it has reported."""
+    shown = requests.get(page, timeout=30)
+    assert shown.status_code == 200, shown.text
+    return send(page, {**hidden(shown.text), "choice": choice, **more})
+
+
+def send(page: str, form: Mapping[str, str]) -> str:
+    answer = requests.post(page.partition("?")[0], data=form, allow_redirects=False, timeout=30)
+    assert answer.status_code == 303, answer.text
+    return requests.compat.urljoin(page, answer.headers["Location"])
+
+
+def reported(address: str) -> str:
+    """Wait until every report has ended, and return the provider's page about them."""
+
+    def ended() -> str:
+        text = requests.get(address, timeout=30).text
+        return "" if "http-equiv" in text else text
+
+    return html.unescape(wait_for(ended, "the shop to accept the reports"))

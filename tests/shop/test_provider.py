@@ -1,0 +1,322 @@
+"""Payments through the simulated provider: a real shop, a real provider, and the tables afterwards."""
+
+from __future__ import annotations
+
+import hmac
+import signal
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+import requests
+from django.test import override_settings
+from redis import Redis
+
+from loadtest.local_shop import free_port
+from shop.models import Payment, Refund, UnmatchedReport
+from shop.orders import unmatched
+from shop.orders.expiry import expire_unpaid
+from shop.payments.request import NotSigned, PaymentRequest
+from shop.payments.simulator import reports, server
+from shop.payments.simulator.payments import Choice, Payments
+from tests.factories import OnSale, new_customer, on_sale
+from tests.shop.conftest import assert_conserved, buy, make_due, state
+from tests.shop.payment_support import (
+    SECRET,
+    Buyer,
+    choose,
+    hidden,
+    provider_command,
+    provider_environment,
+    provider_process,
+    reported,
+    send,
+)
+from tests.shop.web_server import CHECKOUT, web_server
+from tests.waiting import PATIENCE, wait_for
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("redis")]
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A shop and the provider that it leads to."""
+
+    shop: str
+    provider: str
+
+
+@pytest.fixture(scope="module")
+def pair(django_db_setup: None) -> Iterator[Pair]:
+    port = free_port()
+    page = f"http://127.0.0.1:{port}/pay/"
+    with (
+        web_server(PAYMENT_SECRET=SECRET, PAYMENT_PAGE=page, WEB_PROCESSES="1", WEB_THREADS="4") as (shop, _server),
+        provider_process(port, f"http://127.0.0.1:{shop}"),
+    ):
+        yield Pair(f"http://127.0.0.1:{shop}", page)
+
+
+@pytest.fixture
+def offer(redis: Redis) -> OnSale:
+    return on_sale({"a": 2}, price="9.90", strategy="lua")
+
+
+@pytest.fixture
+def customer(db: None) -> int:
+    return new_customer()
+
+
+@pytest.fixture
+def order(offer: OnSale, customer: int) -> UUID:
+    """Two units of a, all that there are: 19.80, pending."""
+    return buy(offer, customer, a=2).order.pk
+
+
+@pytest.fixture
+def buyer(pair: Pair, customer: int) -> Buyer:
+    return Buyer(pair.shop, customer)
+
+
+def expire(*orders: UUID) -> None:
+    make_due(*orders)
+    assert expire_unpaid() == len(orders)
+
+
+def outcomes() -> list[tuple[str, str]]:
+    """Return outcome and amount of each payment."""
+    return [(payment.outcome, str(payment.amount)) for payment in Payment.objects.order_by("pk")]
+
+
+def listed(what: UUID | str) -> list[str]:
+    """Return why reports that name an order or a payment are not booked. Earlier tests' reports repeat."""
+    of_order = unmatched.open_reports(UnmatchedReport.objects.filter(report__contains=str(what)))
+    return list(of_order.values_list("reason", flat=True))
+
+
+def test_a_buyer_pays_and_comes_back(buyer: Buyer, order: UUID) -> None:
+    assert "Pay 19.80 EUR" in buyer.open(order)
+    page = buyer.press_pay(order)
+    shown = requests.get(page, timeout=30).text
+    assert "19.80 EUR" in shown
+    told = reported(choose(page, "pay"))
+    assert ("200" in told, '"outcome":"paid"' in told) == (True, True)
+    assert f'href="{page_of(buyer, order)}?returned=1"' in told
+    assert (state(order), outcomes()) == ("paid", [("paid", "19.80")])
+    assert "Print the receipt" in buyer.open(order)
+    assert_conserved()
+
+
+def page_of(buyer: Buyer, order: UUID) -> str:
+    return f"{buyer._shop}/orders/{order}/"
+
+
+def test_a_payment_that_is_reported_twice_is_booked_once(buyer: Buyer, order: UUID) -> None:
+    told = reported(choose(buyer.press_pay(order), "twice"))
+    assert told.count("UTC: 200") == 2
+    assert (state(order), outcomes(), Refund.objects.count()) == ("paid", [("paid", "19.80")], 0)
+    assert_conserved()
+
+
+def test_two_presses_of_the_same_button_are_one_payment(buyer: Buyer, order: UUID) -> None:
+    page = buyer.press_pay(order)
+    form = {**hidden(requests.get(page, timeout=30).text), "choice": "pay"}
+    told = send(page, form)
+    assert send(page, form) == told
+    reported(told)
+    assert outcomes() == [("paid", "19.80")]
+
+
+def test_who_pays_twice_gets_one_payment_back(buyer: Buyer, order: UUID) -> None:
+    page = buyer.press_pay(order)
+    for _ in range(2):
+        reported(choose(page, "pay"))
+    assert (state(order), outcomes()) == ("paid", [("paid", "19.80"), ("refund_due", "19.80")])
+    refund = Refund.objects.get()
+    assert (str(refund.amount), refund.sent_at) == ("19.80", None)
+    assert "A payment of 19.80 EUR arrived that goes back to you" in buyer.open(order)
+
+
+def test_a_late_payment_takes_the_units_again(buyer: Buyer, order: UUID) -> None:
+    page = buyer.press_pay(order)
+    expire(order)
+    told = choose(page, "late", seconds="1")
+    assert "Next attempt at" in requests.get(told, timeout=30).text
+    reported(told)
+    assert (state(order), outcomes()) == ("paid", [("paid", "19.80")])
+    assert Payment.objects.get().note == "The order was expired. Its units were taken again."
+    assert_conserved()
+
+
+def test_a_late_payment_for_units_that_were_sold_is_refunded(buyer: Buyer, order: UUID, offer: OnSale) -> None:
+    page = buyer.press_pay(order)
+    expire(order)
+    buy(offer, a=1)
+    reported(choose(page, "late", seconds="0"))
+    assert (state(order), outcomes()) == ("expired", [("refund_due", "19.80")])
+    assert str(Refund.objects.get(sent_at=None).amount) == "19.80"
+    shown = buyer.open(order)
+    assert "Sold out: of “A”, 2 were wanted and 1 were left." in shown
+    assert_conserved()
+
+
+def test_a_chargeback_before_its_payment_is_repeated_until_it_is_booked(
+    buyer: Buyer, order: UUID, offer: OnSale
+) -> None:
+    told = reported(choose(buyer.press_pay(order), "out-of-order"))
+    assert ("UTC: 404" in told, "unknown-payment" in told, told.count("UTC: 200")) == (True, True, 2)
+    assert (state(order), outcomes()) == ("refunded", [("paid", "19.80")])
+    refund = Refund.objects.get()
+    assert (str(refund.amount), bool(refund.chargeback), bool(refund.sent_at)) == ("19.80", True, True)
+    assert UnmatchedReport.objects.filter(report__contains=Payment.objects.get().reference).exists()
+    assert listed(Payment.objects.get().reference) == []
+    assert "19.80 EUR taken back by the payment provider" in buyer.open(order)
+    assert buy(offer, a=2).order.state == "pending", "its units are for sale again"
+    assert_conserved()
+
+
+def test_a_wrong_amount_is_refused_and_listed(buyer: Buyer, order: UUID) -> None:
+    told = choose(buyer.press_pay(order), "wrong-amount")
+    shown = wait_for(lambda: text if "wrong-amount/" in (text := requests.get(told, timeout=30).text) else "")
+    assert "UTC: 422" in shown
+    assert (state(order), outcomes()) == ("pending", [])
+    assert listed(order) == ["The order costs 19.80, not 19.79."]
+    assert_conserved()
+
+
+def test_a_declined_payment_is_not_reported(buyer: Buyer, order: UUID) -> None:
+    told = reported(choose(buyer.press_pay(order), "decline"))
+    assert ("Declined" in told, "POST /api" in told) == (True, False)
+    assert (state(order), outcomes(), listed(order)) == ("pending", [], [])
+
+
+# Links
+
+
+def wanted(**changed: Any) -> PaymentRequest:
+    values: dict[str, Any] = {
+        "order": uuid4(),
+        "amount": Decimal("19.80"),
+        "currency": "EUR",
+        "pay_by": datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC),
+        "back": "http://localhost:8000/orders/1/?returned=1",
+        "language": "zh-hans",
+    }
+    return PaymentRequest(**{**values, **changed})
+
+
+def test_a_request_is_read_as_it_was_signed() -> None:
+    asked = wanted()
+    assert PaymentRequest.read(asked.signed(SECRET), SECRET) == asked
+
+
+@pytest.mark.parametrize(
+    ("before", "after"), [("19.80", "1.00"), ("EUR", "JPY"), ("localhost", "evil.example"), ("2026", "2036")]
+)
+def test_a_link_that_was_changed_is_refused(monkeypatch: pytest.MonkeyPatch, before: str, after: str) -> None:
+    """With the negative control: without the comparison, the provider would show the other amount."""
+    changed = wanted().signed(SECRET).replace(before, after, 1)
+    with pytest.raises(NotSigned):
+        PaymentRequest.read(changed, SECRET)
+    with pytest.raises(NotSigned):
+        PaymentRequest.read(wanted().signed("guessed"), SECRET)
+    monkeypatch.setattr(hmac, "compare_digest", lambda *_: True)
+    assert PaymentRequest.read(changed, SECRET) != wanted()
+
+
+def test_the_provider_refuses_a_changed_amount_and_reports_nothing(pair: Pair, buyer: Buyer, order: UUID) -> None:
+    page = buyer.press_pay(order)
+    changed = page.replace("amount=19.80", "amount=0.01")
+    assert changed != page
+    for answer in (
+        requests.get(changed, timeout=30),
+        requests.post(pair.provider, data={"request": changed.partition("?")[2], "choice": "pay"}, timeout=30),
+    ):
+        assert answer.status_code == 403
+        assert "This link was changed on its way" in answer.text
+    assert (state(order), outcomes(), listed(order)) == ("pending", [], [])
+
+
+@pytest.mark.parametrize("back", ["https://evil.example/orders/1/", "javascript:alert(1)", "//evil.example/", ""])
+def test_a_link_leads_back_to_the_shop_alone(back: str) -> None:
+    """With the negative control: a shop that answers to any host leads back to any."""
+    signed = wanted(back=back).signed(SECRET)
+    with override_settings(PAYMENT_SECRET=SECRET, ALLOWED_HOSTS=["localhost"]):
+        assert server.read_request(wanted().signed(SECRET)).back == wanted().back
+        with pytest.raises(server.Refused, match="not the shop's"):
+            server.read_request(signed)
+    if back.startswith("https:"):
+        with override_settings(PAYMENT_SECRET=SECRET, ALLOWED_HOSTS=["*"]):
+            assert server.read_request(signed).back == back
+
+
+def test_without_repeating_a_chargeback_before_its_payment_would_be_lost(
+    pair: Pair, order: UUID, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The negative control of the repeats."""
+    monkeypatch.setattr(reports, "PAUSES", ())
+    with override_settings(PAYMENT_SECRET=SECRET):
+        payments = Payments(reports.Courier(pair.shop, lambda _line: None))
+        made = payments.make(Choice.OUT_OF_ORDER, wanted(order=order), reference="sim_0123456789abcdef", seconds=0)
+        wait_for(lambda: made.ended, "both reports to end")
+    assert [report.accepted for report in made.reports] == [False, True]
+    assert state(order) == "paid"
+
+
+# The command
+
+
+def finish(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        provider_command(*arguments),
+        cwd=CHECKOUT,
+        env=provider_environment(**variables),
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+
+def test_without_a_secret_it_says_what_to_set() -> None:
+    done = finish(PAYMENT_SECRET="")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "PAYMENT_SECRET is not set" in done.stderr
+    assert "--help" in done.stderr
+
+
+def test_on_a_busy_port_it_says_so(pair: Pair) -> None:
+    port = pair.provider.split(":")[2].partition("/")[0]
+    done = finish("--port", port)
+    assert done.returncode == 2
+    assert f"Cannot listen on 127.0.0.1:{port}" in done.stderr
+    assert "choose another port with --port" in done.stderr
+
+
+def test_a_wrong_address_of_the_shop_is_named() -> None:
+    done = finish("--shop", "localhost:8000")
+    assert (done.returncode, "--shop must be an address" in done.stderr) == (2, True)
+
+
+def test_its_help_shows_how_to_start_both() -> None:
+    done = finish("--help")
+    assert done.returncode == 0
+    assert "PAYMENT_PAGE=http://127.0.0.1:8010/pay/ .venv/bin/python manage.py serve" in done.stdout
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_it_ends_when_it_is_told_to(number: signal.Signals) -> None:
+    """It reports to a shop that is away, so it also says what is lost."""
+    port, away = free_port(), free_port()
+    with provider_process(port, f"http://127.0.0.1:{away}") as provider:
+        told = choose(f"http://127.0.0.1:{port}/pay/?{wanted().signed(SECRET)}", "pay")
+        wait_for(lambda: "没有应答" in requests.get(told, timeout=30).text, "the first attempt")
+        provider.send_signal(number)
+        _nothing, said = provider.communicate(timeout=PATIENCE)
+    assert provider.returncode == 0
+    assert f"Start the shop with PAYMENT_PAGE=http://127.0.0.1:{port}/pay/" in said
+    assert "The shop has not accepted the reports of 1 payments" in said
