@@ -372,7 +372,7 @@ def the_form(offer: OnSale | None = None, *, opens: datetime | None, closes: dat
     items = list(Sale.objects.get(pk=offer.sale).items.all()) if offer else []
     form = {
         "name": "Another",
-        "slug": "another",
+        "slug": f"another-{offer.sale}" if offer else "another",
         "stock_shown": "few",
         "strategy": "lua",
         "currency": "EUR",
