@@ -147,6 +147,7 @@ def about(placed: Placed, *, returned: bool) -> dict[str, Any]:
         "order": receipt,
         "sale": Sale.objects.filter(pk=receipt.sale).first(),
         "items": items,
+        "came_back": any(item.returned for item in receipt.items),
         "state": state,
         "word": STATES.get(state, ""),
         "place": placed.place,

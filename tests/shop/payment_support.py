@@ -17,7 +17,7 @@ from django.contrib.auth.models import User
 from django.test import Client
 
 from tests.shop.web_server import CHECKOUT
-from tests.waiting import wait_for
+from tests.waiting import PATIENCE, wait_for
 
 SECRET = "shared"
 NOWHERE = {
@@ -51,7 +51,7 @@ def provider_process(port: int, shop: str) -> Iterator[subprocess.Popen[str]]:
         command, cwd=CHECKOUT, env=provider_environment(), stdout=subprocess.DEVNULL, stderr=pipe, text=True
     ) as provider:
         try:
-            wait_for(lambda: answers(f"http://127.0.0.1:{port}/"), "the provider to answer")
+            wait_for(lambda: answers(f"http://127.0.0.1:{port}/"), "the provider to answer", timeout=2 * PATIENCE)
             yield provider
         finally:
             provider.terminate()

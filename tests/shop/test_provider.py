@@ -94,7 +94,7 @@ def outcomes() -> list[tuple[str, str]]:
 
 
 def listed(what: UUID | str) -> list[str]:
-    """Return why reports that name an order or a payment are not booked. Earlier tests' reports repeat."""
+    """Return why reports that name an order or a payment are not booked. Earlier tests still repeat theirs."""
     of_order = unmatched.open_reports(UnmatchedReport.objects.filter(report__contains=str(what)))
     return list(of_order.values_list("reason", flat=True))
 

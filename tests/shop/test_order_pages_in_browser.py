@@ -1,0 +1,210 @@
+"""The pages of orders in Chromium: pay at the provider, come back, cancel, count down, in both languages and widths."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import pytest
+from django.conf import settings as given
+from playwright.sync_api import Page, expect, sync_playwright
+from redis import Redis
+
+from loadtest.local_shop import free_port
+from shop.models import Payment
+from shop.orders.expiry import expire_unpaid
+from shop.orders.queued import save_queued
+from shop.runtime import csp
+from tests.factories import OnSale, elsewhere, new_customer, on_sale
+from tests.shop.conftest import buy, make_due, on_hand, state
+from tests.shop.payment_support import SECRET, provider_process, session_of
+from tests.waiting import PATIENCE
+
+CHROMIUM = shutil.which("chromium") or "/usr/bin/chromium"
+AXE = Path(__file__).parent.parent / "lab" / "vendor" / "axe.min.js"
+WIDTHS = (390, 1440)
+WORDS = {
+    "en": ("Pay 19.80 EUR", "Back to the shop", "Paid"),
+    "zh-CN": ("付款 19.80 EUR", "返回商店", "已付款"),
+}
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.django_db(transaction=True),
+    pytest.mark.usefixtures("redis"),
+    pytest.mark.skipif(
+        not Path(CHROMIUM).exists() and not os.environ.get("CI"),
+        reason="Chromium is not installed; on Debian: apt-get install chromium",
+    ),
+]
+
+Open = Callable[..., Page]
+
+
+@pytest.fixture
+def customer(db: None) -> int:
+    return new_customer()
+
+
+@pytest.fixture
+def offer(redis: Redis) -> OnSale:
+    return on_sale({"a": 5}, price="9.90")
+
+
+@pytest.fixture
+def order(offer: OnSale, customer: int) -> UUID:
+    """Two units of a, pending."""
+    return buy(offer, customer, a=2).order.pk
+
+
+@pytest.fixture(scope="module")
+def provider_page(live_server: Any) -> Iterator[str]:
+    port = free_port()
+    with provider_process(port, live_server.url):
+        yield f"http://127.0.0.1:{port}/pay/"
+
+
+@pytest.fixture
+def with_provider(provider_page: str, settings: Any) -> None:
+    settings.PAYMENT_SECRET, settings.PAYMENT_PAGE = SECRET, provider_page
+
+
+@pytest.fixture
+def open_page(live_server: Any, customer: int, order: UUID) -> Iterator[Open]:
+    """Open pages as the customer. At the end of the test no page may have written to its console.
+
+    The order is made before: Playwright has an event loop, in which Django refuses to use the database.
+    """
+    session = session_of(customer)
+    complaints: list[str] = []
+    expect.set_options(timeout=PATIENCE * 1000)
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM)
+
+        def opened(path: str, *, width: int = 390, language: str = "en", **options: Any) -> Page:
+            context = browser.new_context(
+                viewport={"width": width, "height": 900}, locale=language, base_url=live_server.url, **options
+            )
+            cookie = {"name": given.SESSION_COOKIE_NAME, "value": session, "url": live_server.url}
+            context.add_cookies([cookie])
+            context.add_init_script(path=AXE)
+            page = context.new_page()
+            page.on("console", lambda message: complaints.append(f"{page.url}: {message.text}"))
+            page.on("pageerror", lambda error: complaints.append(f"{page.url}: {error}"))
+            page.goto(path)
+            return page
+
+        opened.complaints = complaints  # type: ignore[attr-defined]
+        try:
+            yield opened
+        finally:
+            browser.close()
+    assert complaints == []
+
+
+def look_well(page: Page, *, scripts: bool = True) -> None:
+    """Check that nothing is wider than the screen, and that axe finds nothing wrong."""
+    if not scripts:
+        return
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), f"{page.url} scrolls sideways"
+    wrong = page.evaluate("axe.run().then(found => found.violations.map(each => each.id))")
+    assert wrong == [], page.url
+
+
+@pytest.mark.usefixtures("with_provider")
+@pytest.mark.parametrize(
+    ("language", "width", "scripts"),
+    [("en", 1440, True), ("zh-CN", 390, True), ("en", 390, False), ("zh-CN", 1440, False)],
+)
+def test_a_buyer_pays_at_the_provider_and_comes_back_to_a_receipt(
+    open_page: Open, order: UUID, *, language: str, width: int, scripts: bool
+) -> None:
+    pay, back, paid = WORDS[language]
+    page = open_page(f"/orders/{order}/", width=width, language=language, java_script_enabled=scripts)
+    look_well(page, scripts=scripts)
+    page.get_by_role("button", name=pay).click()
+    expect(page.locator(".amount")).to_have_text("19.80 EUR")
+    page.locator("button[value=pay]").click()
+    expect(page.locator(".attempt.accepted")).to_be_visible()
+    look_well(page, scripts=scripts)
+    page.get_by_role("link", name=back).click()
+    expect(page.get_by_role("heading", level=1)).to_have_text(paid)
+    look_well(page, scripts=scripts)
+    printing = page.locator("[data-print]")
+    expect(printing).to_be_visible(visible=scripts)
+    page.emulate_media(media="print")
+    expect(page.get_by_role("navigation").first).to_be_hidden()
+    expect(page.locator("table.items")).to_be_visible()
+    assert elsewhere(lambda: (state(order), Payment.objects.count())) == ("paid", 1)
+
+
+@pytest.mark.usefixtures("with_provider")
+def test_under_the_policy_of_other_pages_the_form_would_not_lead_to_the_provider(
+    open_page: Open, order: UUID, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The negative control of `csp.with_forms_to`: Chromium stops the redirect after the form."""
+    monkeypatch.setattr(csp, "with_forms_to", lambda _origin: csp.STRICT)
+    page = open_page(f"/orders/{order}/")
+    with page.expect_event("console", lambda message: "form-action" in message.text):
+        page.get_by_role("button", name="Pay 19.80 EUR").click()
+    expect(page.get_by_role("heading", level=1)).to_have_text("Yours, if you pay in time")
+    open_page.complaints.clear()  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("scripts", [True, False], ids=["with scripts", "without scripts"])
+def test_cancel_asks_once_and_returns_the_units(open_page: Open, order: UUID, *, scripts: bool) -> None:
+    page = open_page(f"/orders/{order}/", java_script_enabled=scripts)
+    sure = page.get_by_role("button", name="Yes, cancel it")
+    expect(sure).to_be_hidden()
+    page.get_by_text("Cancel the order").click()
+    assert elsewhere(lambda: state(order)) == "pending"
+    sure.click()
+    expect(page.get_by_role("heading", level=1)).to_have_text("Cancelled")
+    assert elsewhere(lambda: (state(order), on_hand()[0])) == ("cancelled", 5)
+    look_well(page, scripts=scripts)
+
+
+def test_the_time_left_counts_down_and_the_page_sees_the_order_expire(
+    open_page: Open, offer: OnSale, customer: int, settings: Any
+) -> None:
+    settings.ORDER_TTL = 20
+    order = elsewhere(lambda: buy(offer, customer, a=1).order.pk)
+    page = open_page(f"/orders/{order}/")
+    left = page.get_by_role("timer")
+    expect(left).to_have_text(re.compile(r"^0:1\d left to pay$"))
+    before = left.text_content()
+    expect(left).not_to_have_text(before or "")
+    elsewhere(make_due)
+    expect(page.get_by_role("heading", level=1)).to_have_text("The time to pay is over")
+    elsewhere(expire_unpaid)
+    expect(page.get_by_role("heading", level=1)).to_have_text("Expired")
+    expect(page.get_by_role("status")).to_have_text("Expired")
+    look_well(page)
+
+
+@pytest.mark.parametrize("scripts", [True, False], ids=["with scripts", "without scripts"])
+def test_a_queued_order_is_followed_until_it_is_saved(open_page: Open, customer: int, *, scripts: bool) -> None:
+    order = elsewhere(lambda: buy(on_sale({"q": 2}, strategy="lua-queue"), customer, q=1).order.pk)
+    page = open_page(f"/orders/{order}/", java_script_enabled=scripts)
+    heading = page.get_by_role("heading", level=1)
+    expect(heading).to_have_text("In the queue, place 1")
+    elsewhere(save_queued)
+    if not scripts:
+        page.get_by_role("link", name="Look again").click()
+    expect(heading).to_have_text("Yours, if you pay in time")
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_the_list_fits_and_leads_to_an_order_by_keyboard(open_page: Open, order: UUID, width: int) -> None:
+    page = open_page("/orders/", width=width)
+    look_well(page)
+    link = page.get_by_role("link", name="Sale by guarded-update")
+    link.focus()
+    page.keyboard.press("Enter")
+    page.wait_for_url(f"**/orders/{order}/")
+    expect(page.get_by_role("timer")).to_have_text(re.compile(r"^14:\d\d left to pay$"))
