@@ -61,7 +61,9 @@ class Sale(models.Model):
         HIDDEN = "hidden", "Only whether it is sold out"
 
     name = models.CharField(max_length=200)
-    slug = models.SlugField(max_length=60, unique=True, default=new_slug, help_text="The sale's page is /sales/<slug>/.")
+    slug = models.SlugField(
+        max_length=60, unique=True, default=new_slug, help_text="The sale's page is /sales/<slug>/."
+    )
     stock_shown = models.CharField(
         max_length=10,
         choices=StockShown,

@@ -29,7 +29,7 @@ class Migration(migrations.Migration):
         migrations.AddField(
             model_name='sale',
             name='slug',
-            field=models.SlugField(max_length=60, null=True),
+            field=models.CharField(max_length=60, null=True),
         ),
         migrations.RunSQL("UPDATE shop_sale SET slug = 'sale-' || id", migrations.RunSQL.noop),
         migrations.AlterField(
