@@ -2,36 +2,219 @@
 
 from __future__ import annotations
 
-from uuid import UUID, uuid4
+from collections.abc import Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any, cast
+from uuid import UUID, uuid4, uuid5
 
+from django import forms
 from django.contrib.auth.decorators import login_required
+from django.db import IntegrityError, InterfaceError, InternalError, OperationalError
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
+from django.urls import reverse
 from django.utils.translation import gettext as _
 from django.views.decorators.http import require_http_methods
 
-from inventory.errors import InventoryError
-from shop.orders.errors import OrderError
+from inventory import errors
+from shop import clock
+from shop.api.serializers import MAX_QUANTITY
+from shop.api.throttles import OrderRate
+from shop.models import Sale, SaleItem
+from shop.orders.errors import (
+    KeyReused,
+    OrderError,
+    PriceChanged,
+    SaleNotOpen,
+    StillRunning,
+    UnknownProduct,
+    UnknownSale,
+)
 from shop.orders.place import place_order
+from shop.orders.receipts import Placed
 from shop.pages.page import PageRefused, page
-from shop.pages.sales import sale_or_404
+from shop.pages.sales import minutes_to_pay, sale_or_404
+
+if TYPE_CHECKING:
+    from rest_framework.request import Request
+    from rest_framework.views import APIView
+
+UNANSWERED = (OperationalError, InterfaceError, InternalError, IntegrityError)
+"""Errors of Postgres after which the order may have been saved. The same key finds out."""
+RETRY = 2
+"""Seconds after which the same form may be sent again."""
+
+
+class OrderForm(forms.Form):
+    """Units of a product at the price that the page has shown, under the key of the page."""
+
+    product = forms.IntegerField(min_value=1)
+    quantity = forms.IntegerField(min_value=1, max_value=MAX_QUANTITY)
+    price = forms.DecimalField(min_value=0, max_digits=10, decimal_places=2)
+    key = forms.UUIDField()
+
+
+class AskAgain(Exception):
+    """Nothing was bought, or nobody knows yet. The same form, with the same key, may be sent again.
+
+    Args:
+        message: what happened and what to do, in the reader's language.
+        quantity: units that the form offers instead; None for those that were asked for.
+    """
+
+    def __init__(self, status: int, message: str, *, quantity: int | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+        self.quantity = quantity
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
 @login_required
 @page
 def buy(request: HttpRequest, slug: str) -> HttpResponse:
-    """Ask how many of which product; place the order, once for each key."""
+    """Ask how many units; place the order, once for each key.
+
+    The key is in the address of the form: a visitor who reloads it, or comes back to it, sends the same key again.
+    """
     sale = sale_or_404(slug)
     if request.method != "POST":
-        return render(request, "shop/pages/buy.html", {"sale": sale, "key": uuid4()})
+        items = wanted(request, sale)
+        try:
+            key = UUID(request.GET["key"])
+        except (KeyError, ValueError):
+            query = request.GET.copy()
+            query["key"] = str(uuid4())
+            return redirect(f"{request.path}?{query.urlencode()}")
+        keys = {item.product_id: uuid5(key, str(item.product_id)) for item in items}
+        return form_page(request, sale, items, keys, quantity=request.GET.get("quantity", "1"))
+    form = OrderForm(request.POST)
+    if not form.is_valid():
+        raise PageRefused(
+            400,
+            _("The form is incomplete, or a number in it is out of range. Fill it in again."),
+            link=reverse("buy", args=[slug]),
+            label=_("Back to the form"),
+        )
+    asked = form.cleaned_data
     try:
-        product, quantity = int(request.POST["product"]), int(request.POST["quantity"])
-        key = str(UUID(request.POST["key"]))
-    except (KeyError, ValueError) as error:
-        raise PageRefused(400, _("The form is incomplete. Open the page of the sale again.")) from error
-    try:
-        placed = place_order(customer=int(str(request.user.pk)), sale=sale.pk, quantities={product: quantity}, key=key)
-    except (OrderError, InventoryError) as refused:
-        raise PageRefused(409, str(refused), link=f"/sales/{slug}/", label=_("Back to the sale")) from refused
+        placed = place(request, sale, asked)
+    except AskAgain as again:
+        if again.status == 409:
+            sale = sale_or_404(slug)  # Its prices may have changed since this request has read them.
+        items = [item for item in sale.items.all() if item.product_id == asked["product"]]
+        keys, quantity = {asked["product"]: asked["key"]}, again.quantity or asked["quantity"]
+        response = form_page(request, sale, items, keys, quantity=quantity, notice=again.message)
+        response.status_code = again.status
+        if again.status in (429, 503):
+            response.headers["Retry-After"] = str(RETRY)
+        return response
     return redirect("order", placed.order.pk)
+
+
+def wanted(request: HttpRequest, sale: Sale) -> list[SaleItem]:
+    """Return the item that the visitor has chosen on the page of the sale, or all items of the sale.
+
+    Raises:
+        PageRefused: the sale is not open, or has no such product.
+    """
+    now = clock.now()
+    refuse = partial(PageRefused, link=reverse("sale", args=[sale.slug]), label=_("To the sale"))
+    if now < sale.opens_at:
+        opens = f"{sale.opens_at:%Y-%m-%d %H:%M:%S} UTC"
+        raise refuse(409, _("The sale opens at %(time)s. Come back then.") % {"time": opens})
+    if now >= sale.closes_at:
+        raise PageRefused(409, _("The sale is over. Look at the other sales."))
+    chosen = request.GET.get("product")
+    items = sorted(sale.items.all(), key=lambda item: item.pk)
+    items = [item for item in items if chosen is None or str(item.product_id) == chosen]
+    if not items:
+        raise refuse(404, _("The sale does not offer this product. Choose one on the page of the sale."))
+    return items
+
+
+def form_page(
+    request: HttpRequest,
+    sale: Sale,
+    items: list[SaleItem],
+    keys: Mapping[int, UUID],
+    *,
+    quantity: Any,
+    notice: str = "",
+) -> HttpResponse:
+    """Show a form for each item.
+
+    Args:
+        keys: idempotency keys by product id.
+        notice: why the form is shown again.
+    """
+    rows = [{"item": item, "key": keys[item.product_id], "most": item.limit or MAX_QUANTITY} for item in items]
+    context = {"sale": sale, "rows": rows, "quantity": quantity, "notice": notice}
+    return render(request, "shop/pages/buy.html", context)
+
+
+def place(request: HttpRequest, sale: Sale, asked: dict[str, Any]) -> Placed:
+    """Place the order of a form.
+
+    Raises:
+        AskAgain: the same form may be sent again.
+        PageRefused: it may not.
+    """
+    product = asked["product"]
+    if not OrderRate().allow_request(cast("Request", request), cast("APIView", None)):
+        raise AskAgain(429, _("You have sent many orders in one second. Wait a moment, then press the button again."))
+    try:
+        return place_order(
+            customer=int(cast(int, request.user.pk)),
+            sale=sale.pk,
+            quantities={product: asked["quantity"]},
+            key=str(asked["key"]),
+            expected_prices={product: asked["price"]},
+        )
+    except (OrderError, errors.InventoryError, *UNANSWERED) as refused:
+        raise answer_to(refused, sale, product) from refused
+
+
+def answer_to(refused: Exception, sale: Sale, product: int) -> Exception:
+    """Return what the customer is told when an order is refused: what happened, and what to do next."""
+    to_sale = partial(PageRefused, link=reverse("sale", args=[sale.slug]), label=_("To the sale"))
+    to_orders = partial(PageRefused, link=reverse("orders"), label=_("My orders"))
+    match refused:
+        case PriceChanged():
+            price = f"{refused.items[0].price:.2f} {sale.currency}"
+            message = _("The price is now %(price)s. Nothing was bought. Press the button to buy at this price.")
+            return AskAgain(409, message % {"price": price})
+        case errors.SoldOut() if refused.left > 0:
+            message = _("Only %(left)s left. Nothing was bought. Order fewer units.")
+            return AskAgain(409, message % {"left": refused.left}, quantity=refused.left)
+        case errors.SoldOut():
+            message = _(
+                "Sold out. Nothing was bought. Orders that are not paid within %(minutes)s minutes give their units "
+                "back: try again then."
+            )
+            return to_sale(409, message % {"minutes": minutes_to_pay()})
+        case errors.OverLimit() if (free := refused.limit - refused.taken) > 0:
+            message = _(
+                "At most %(limit)s for each customer in this sale; you have bought %(taken)s. Nothing more was bought. "
+                "Order fewer units."
+            )
+            return AskAgain(409, message % {"limit": refused.limit, "taken": refused.taken}, quantity=free)
+        case errors.OverLimit():
+            message = _("At most %(limit)s for each customer in this sale, and you have bought them. See your orders.")
+            return to_orders(409, message % {"limit": refused.limit})
+        case SaleNotOpen() | errors.SaleClosed():
+            message = _("The sale is not open. Nothing was bought. Its page says when it opens and closes.")
+            return to_sale(409, message)
+        case StillRunning() | errors.Duplicate():
+            return AskAgain(409, _("The order is being placed. Press the button again in a moment: you buy only once."))
+        case KeyReused():
+            message = _("This form has placed another order already. Look at your orders before you buy again.")
+            return to_orders(422, message)
+        case UnknownProduct() | UnknownSale():
+            message = _("The sale no longer offers this product. Nothing was bought.")
+            return to_sale(409, message)
+        case errors.UnknownCustomer():
+            return PageRefused(403, _("This account is closed. Nothing was bought."))
+        case errors.TryAgain() | OperationalError() | InterfaceError() | InternalError() | IntegrityError():
+            return AskAgain(503, _("The shop is busy. Press the button again in a moment: you buy only once."))
+    return refused

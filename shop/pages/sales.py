@@ -1,34 +1,136 @@
-"""The sales that are open or coming, and the page of one sale. Both are the same for every visitor."""
+"""The list of sales, and the page of one sale. Both have the same bytes for every visitor, so that a proxy keeps them.
+
+What changes during a sale is in `shop.pages.now`; what belongs to one customer, the page's script asks for.
+"""
 
 from __future__ import annotations
 
+from typing import Any
+
+from django.conf import settings
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
+from django.urls import reverse
 from django.utils.translation import gettext as _
 from django.views.decorators.http import require_safe
 
 from shop import clock
+from shop.api.serializers import MAX_QUANTITY
 from shop.models import Sale
 from shop.pages.page import PageRefused, page
+
+KEPT = "public, s-maxage=5"
+"""A proxy may answer for five seconds with the same page."""
+
+MOST = 100
+"""Sales of a kind that the list shows."""
+MOST_OVER = 20
 
 
 @require_safe
 @page
 def sales(request: HttpRequest) -> HttpResponse:
-    """List the sales by opening time."""
-    found = Sale.objects.prefetch_related("items__product").order_by("opens_at", "pk")
-    return render(request, "shop/pages/sales.html", {"sales": found, "now": clock.now()})
+    """List the sales that are open or coming, and those that were over last."""
+    now = clock.now()
+    found = Sale.objects.prefetch_related("items__product")
+    kinds = {
+        "open": found.filter(opens_at__lte=now, closes_at__gt=now).order_by("closes_at", "pk")[:MOST],
+        "coming": found.filter(opens_at__gt=now).order_by("opens_at", "pk")[:MOST],
+        "over": found.filter(closes_at__lte=now).order_by("-closes_at", "-pk")[:MOST_OVER],
+    }
+    response = render(request, "shop/pages/sales.html", kinds)
+    response.headers["Cache-Control"] = KEPT
+    return response
 
 
 @require_safe
 @page
 def sale(request: HttpRequest, slug: str) -> HttpResponse:
     """Show a sale: its products, when it opens and closes, and the way to buy."""
-    return render(request, "shop/pages/sale.html", {"sale": sale_or_404(slug), "now": clock.now()})
+    found = sale_or_404(slug)
+    now = clock.now()
+    state = "coming" if now < found.opens_at else "over" if now >= found.closes_at else "open"
+    items = sorted(found.items.all(), key=lambda item: item.pk)
+    context = {"sale": found, "items": items, "state": state, "most": MAX_QUANTITY, "script": for_script(found)}
+    response = render(request, "shop/pages/sale.html", context)
+    response.headers["Cache-Control"] = KEPT
+    return response
 
 
 def sale_or_404(slug: str) -> Sale:
+    """Return the sale with this slug.
+
+    Raises:
+        PageRefused: there is none.
+    """
     found = Sale.objects.filter(slug=slug).prefetch_related("items__product").first()
     if found is None:
-        raise PageRefused(404, _("There is no sale of this name."))
+        raise PageRefused(404, _("There is no sale at this address."))
     return found
+
+
+def minutes_to_pay() -> int:
+    """Return for how many minutes an unpaid order keeps its units, rounded up."""
+    return -(-settings.ORDER_TTL // 60)
+
+
+def for_script(sale: Sale) -> dict[str, Any]:
+    """Return what the script of a sale's page reads from it: addresses, and its texts in the language of the page.
+
+    Labels are what the button says; notes are the sentences below it. A part in braces is filled in by the script.
+    """
+    minutes = minutes_to_pay()
+    return {
+        "sale": sale.pk,
+        "now": reverse("sale-now", args=[sale.slug]),
+        "token": reverse("account-token"),
+        "login": f"{reverse('account_login')}?next={reverse('sale', args=[sale.slug])}",
+        "api": reverse("api-orders"),
+        "orders": reverse("orders"),
+        "labels": {
+            "coming": _("Opens in {time}"),
+            "open": _("Buy"),
+            "price": _("Buy for {price}"),
+            "again": _("Buy again"),
+            "buying": _("Buying…"),
+            "offline": _("No connection"),
+            "queued": _("In the queue, place {place}"),
+            "pending": _("Yours. {time} left to pay"),
+            "paid": _("Yours. Paid"),
+            "sold-out": _("Sold out"),
+            "over-limit": _("Limit reached"),
+            "over": _("The sale is over"),
+            "login": _("Log in to buy"),
+            "orders": _("My orders"),
+        },
+        "notes": {
+            "opened": _("The sale is open."),
+            "login": _("Log in before the sale opens, so that you can buy at once."),
+            "signed-out": _("You are no longer logged in. Log in, and your order goes on where it stopped."),
+            "buying": _("The order is on its way. You may reload or close this page: you buy only once."),
+            "busy": _("The shop is busy. The same order is sent again by itself; you buy only once."),
+            "offline": _("No connection: nothing is lost. The order goes on by itself."),
+            "queued": _(
+                "The order is in the queue. You may close this page; the order is decided when its turn comes."
+            ),
+            "pending": _("The order is yours. Pay in time to keep it."),
+            "paid": _("The order is yours, and paid."),
+            "expired": _("The order was not paid in time, and its units are for sale again."),
+            "cancelled": _("The order was cancelled, and its units are for sale again."),
+            "refunded": _("The order came back, and its units are for sale again."),
+            "rejected": _("The order could not be saved. Nothing was sold, and there is nothing to pay. Try again."),
+            "sold-out": _(
+                "All units are taken. Orders that are not paid within {minutes} minutes give their units back; "
+                "then this button says Buy."
+            ).replace("{minutes}", str(minutes)),
+            "too-few": _("Only {left} left. Choose fewer."),
+            "over-limit": _("At most {limit} for each customer in this sale; you have bought {taken}."),
+            "price": _("The price is now {price}, not {before}. Nothing was bought. Press again to buy at this price."),
+            "sale-not-open": _("The sale did not take the order: it is not open now. Nothing was bought."),
+            "key-reused": _("You have bought here already. Look at your orders before you buy again."),
+            "refused": _("The shop did not accept the order. Nothing was bought. Reload the page and try again."),
+            "connection": _("No connection. The figures on this page may be old."),
+        },
+        "left": {"exact": _("{left} left"), "few": _("Few left"), "some": _("In stock")},
+        "days": _("{days} d {time}"),
+    }

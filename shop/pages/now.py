@@ -1,0 +1,169 @@
+"""What changes on the page of a sale: its state, its prices and the units left, as a small document for the script.
+
+Each open page asks for it every two seconds. So it is the same for everybody, is cached in this process, and has an
+ETag, which tells a page that nothing has changed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import orjson
+from django.db import DatabaseError
+from django.db.models import prefetch_related_objects
+from django.db.models.functions import Now
+from django.http import Http404, HttpRequest, HttpResponse
+from django.utils.cache import get_conditional_response
+from django.views.decorators.http import require_safe
+
+from inventory import stock
+from inventory.batching import Batcher
+from inventory.caching import Cache
+from inventory.models import StockItem
+from shop.api.exception_handler import handle_exception
+from shop.api.serializers import moment
+from shop.clock import Clock
+from shop.models import Sale, SaleItem
+
+TTL = 2.0
+"""Seconds for which the figures of a sale are used. After half of them, one request reads them again."""
+
+FEW = 10
+"""Units up to which a sale that hides the number says that few are left."""
+
+StockShown = Sale.StockShown
+
+
+@dataclass(frozen=True, slots=True)
+class SaleNow:
+    """A sale and its stock as they were read.
+
+    Args:
+        left: all units on hand by sku.
+        clock: tells the state of the sale at the time of the answer.
+    """
+
+    sale: int
+    opens_at: datetime
+    closes_at: datetime
+    currency: str
+    stock_shown: str
+    items: Sequence[SaleItem]
+    left: dict[str, int]
+    clock: Clock
+
+    @property
+    def state(self) -> str:
+        """`coming`, `open`, `sold-out` or `over`."""
+        now = self.clock.now()
+        if now < self.opens_at:
+            return "coming"
+        if now >= self.closes_at:
+            return "over"
+        return "open" if not self.items or any(self.units_left(item) for item in self.items) else "sold-out"
+
+    def units_left(self, item: SaleItem) -> int:
+        return max(0, self.left.get(item.product.sku, 0))
+
+    def document(self) -> dict[str, Any]:
+        """Return what the page's script reads."""
+        return {
+            "sale": self.sale,
+            "state": self.state,
+            "opens_at": moment(self.opens_at),
+            "closes_at": moment(self.closes_at),
+            "currency": self.currency,
+            "items": [
+                {
+                    "product": item.product_id,
+                    "price": f"{item.price:.2f}",
+                    "limit": item.limit,
+                    "left": shown(self.units_left(item), self.stock_shown),
+                }
+                for item in self.items
+            ],
+        }
+
+
+def shown(left: int, stock_shown: str) -> int | str | None:
+    """Return what buyers see of the units that are left. That there are none is never hidden.
+
+    Args:
+        stock_shown: a value of `Sale.StockShown`.
+    """
+    if left == 0 or stock_shown == StockShown.EXACT:
+        return left
+    if stock_shown == StockShown.FEW:
+        return "few" if left <= FEW else "some"
+    return None
+
+
+@require_safe
+def sale_now(request: HttpRequest, slug: str) -> HttpResponse:
+    """Return what changes on the page of a sale, or 304 when the caller has it already."""
+    try:
+        found = get(slug)
+        if found is None:
+            raise Http404(f"There is no sale {slug}.")
+    except (DatabaseError, Http404) as error:
+        problem = handle_exception(error, {"request": request})
+        if problem is None:
+            raise
+        return problem
+    body = orjson.dumps(found.document())
+    etag = f'"{hashlib.sha256(body).hexdigest()[:32]}"'
+    headers = {"Cache-Control": "public, s-maxage=1", "ETag": etag}
+    response = HttpResponse(body, content_type="application/json", headers=headers)
+    return get_conditional_response(request, etag=etag, response=response) or response
+
+
+cache: Cache[str, SaleNow] = Cache()
+"""By slug."""
+
+_readers: Batcher[str, SaleNow | None] = Batcher()
+
+
+def get(slug: str) -> SaleNow | None:
+    """Return a sale as it was at most `TTL` seconds ago; None when there is no such sale.
+
+    The tables are read at most once in half of `TTL`, however many requests ask: one of them reads while the others use
+    the old figures. When there are none, the others wait for it.
+    """
+    if time.monotonic() < cache.get(slug).expires_at:
+        return _get_or_read(slug)
+    return _readers.submit(slug, _get_or_read_each)
+
+
+def _get_or_read(slug: str) -> SaleNow | None:
+    return cache.get_or_load(slug, read, ttl=TTL, stale_if=DatabaseError)
+
+
+def _get_or_read_each(slugs: Sequence[str]) -> list[SaleNow | None]:
+    found = {slug: _get_or_read(slug) for slug in set(slugs)}
+    return [found[slug] for slug in slugs]
+
+
+def read(slug: str) -> SaleNow | None:
+    """Return a sale as it is in the tables; None when there is no such sale."""
+    sale = Sale.objects.filter(slug=slug).annotate(read_at=Now()).first()
+    if sale is None:
+        return None
+    at = time.monotonic()
+    prefetch_related_objects([sale], "items__product")
+    items = sorted(sale.items.all(), key=lambda item: item.pk)
+    in_stock = StockItem.objects.filter(sku__in=[item.product.sku for item in items])
+    return SaleNow(
+        sale.pk,
+        sale.opens_at,
+        sale.closes_at,
+        sale.currency,
+        sale.stock_shown,
+        items,
+        dict(in_stock.values_list("sku", stock.all_on_hand())),
+        Clock(sale.read_at, at),
+    )

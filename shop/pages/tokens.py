@@ -1,0 +1,40 @@
+"""An access token for the script of a page: it orders through the API, as any client does."""
+
+from __future__ import annotations
+
+from django.conf import settings
+from django.contrib.auth.models import User
+from django.db import DatabaseError
+from django.http import HttpRequest, HttpResponse, JsonResponse
+from django.views.decorators.http import require_safe
+
+from shop.accounts import tokens
+from shop.api import problems
+from shop.api.exception_handler import handle_exception
+
+FRESH = {"Cache-Control": "no-store"}
+"""A token is for one customer and must not be kept by any cache."""
+
+
+@require_safe
+def token(request: HttpRequest) -> HttpResponse:
+    """Return an access token of the account that has logged in on this browser, and the account's id.
+
+    The refresh token stays here: the session of the browser gets a new access token as well.
+    """
+    try:
+        user = request.user
+        if not isinstance(user, User) or not user.is_authenticated:
+            return problems.response(
+                problems.UNAUTHENTICATED,
+                "Nobody has logged in on this browser. Log in, then ask again.",
+                headers={**FRESH, "WWW-Authenticate": 'Bearer realm="api"'},
+            )
+        access = tokens.issue(user)["access"]
+    except DatabaseError as error:
+        problem = handle_exception(error, {"request": request})
+        if problem is None:
+            raise
+        return problem
+    answer = {"access": access, "expires_in": settings.ACCESS_TOKEN_TTL, "customer": user.pk}
+    return JsonResponse(answer, headers=FRESH)

@@ -1,0 +1,386 @@
+// Buying on the page of a sale. The button is a state machine, and `Product.view` is its table.
+//
+// One press is one intent with one idempotency key. The key is kept in localStorage before its request leaves, and the
+// same request is sent until the shop has answered it. So a lost answer, a reload or a second tab never buys twice.
+
+const POLL = 2000; // milliseconds between two questions, on average
+const LONGEST_PAUSE = 15_000;
+const ANSWER_WITHIN = 25_000; // longer than the shop takes for any answer
+const SETTLED = 3000; // after which the figures of the shop show what it has just refused
+const JITTER = 1000 * Math.random(); // so that not all pages act in the moment in which the sale opens
+
+const page = JSON.parse(document.getElementById("sale-data").textContent);
+const { labels, notes } = page;
+
+let sale; // what now.json has said last
+let login; // the access token of the customer; null if nobody has logged in; undefined until the shop has said
+let customer; // the one who has logged in last
+let waited = false; // this page has shown the countdown
+
+const local = () => performance.timeOrigin + performance.now();
+const fill = (text, values) => text.replace(/\{(\w+)\}/g, (_, name) => values[name]);
+const money = (amount) => `${amount} ${sale.currency}`;
+const newKey = () => Array.from(crypto.getRandomValues(new Uint8Array(16)), (byte) => byte.toString(16).padStart(2, "0")).join("");
+const backoff = (failures) => Math.random() * Math.min(LONGEST_PAUSE, 500 * 2 ** failures);
+// Without Web Locks, as on a page without HTTPS, two presses in the same moment in two tabs could be two intents.
+const exclusively = (name, act) => (navigator.locks ? navigator.locks.request(name, act) : act());
+
+// The clock of the shop. A Date header is exact to the second, so each answer narrows the bounds between which the
+// difference to the clock of this machine lies. Bounds that contradict each other, as after a pause of the machine, are
+// measured anew.
+const clock = {
+  least: -Infinity,
+  most: Infinity,
+  read(headers, sent, received) {
+    const date = Date.parse(headers.get("Date")) + 1000 * headers.get("Age");
+    if (Number.isNaN(date)) return;
+    const [least, most] = [date - received, date + 1000 - sent];
+    const agree = least <= this.most && most >= this.least;
+    this.least = agree ? Math.max(this.least, least) : least;
+    this.most = agree ? Math.min(this.most, most) : most;
+  },
+  now() { return local() + (this.least + this.most) / 2; },
+};
+
+// Send a request. Return its answer, or null if there is none, or none that the shop has made.
+async function ask(address, options = {}) {
+  try {
+    const sent = local();
+    const response = await fetch(address, { cache: "no-store", signal: AbortSignal.timeout(ANSWER_WITHIN), ...options });
+    const { status, headers } = response;
+    clock.read(headers, sent, local());
+    const body = await response.json().catch(() => null);
+    return body || status >= 500 ? { status, headers, body } : null;
+  } catch {
+    return null;
+  }
+}
+
+// Return the login, with a token that is valid for `margin` milliseconds more; undefined without an answer.
+let identifying = null;
+function identify(margin = 0) {
+  if (login && local() + margin < login.until) return login;
+  identifying ??= newLogin().finally(() => { identifying = null; });
+  return identifying;
+}
+
+async function newLogin() {
+  const answer = await ask(page.token);
+  if (answer?.status !== 200 && answer?.status !== 401) return undefined;
+  const before = login && customer;
+  const { access, expires_in: seconds } = answer.body;
+  login = answer.status === 401 ? null : { access, until: local() + 900 * seconds };
+  customer = answer.body.customer ?? customer;
+  for (const each of products) {
+    if (login ? customer !== before : !each.active) each.intent = login && each.load();
+  }
+  return login;
+}
+
+function duration(milliseconds) {
+  const seconds = Math.max(0, Math.ceil(milliseconds / 1000));
+  const [days, hours] = [Math.floor(seconds / 86_400), Math.floor(seconds / 3600) % 24];
+  const two = (number) => String(Math.floor(number)).padStart(2, "0");
+  const time = `${two((seconds % 3600) / 60)}:${two(seconds % 60)}`;
+  if (days) return fill(page.days, { days, time: `${two(hours)}:${time}` });
+  return hours ? `${hours}:${time}` : time;
+}
+
+class Product {
+  intent = null; // { key, body, done, location, place, order, spent }: as it is kept in localStorage
+  wanted = null; // a press whose key is not kept yet
+  refusal = null; // the problem that has ended the last press
+  emptyUntil = -Infinity;
+  trouble = ""; // why the request is sent again: "busy" or "offline"
+  failures = 0;
+  going = false;
+  wake = () => {};
+
+  constructor(card) {
+    this.card = card;
+    this.id = Number(card.dataset.product);
+    this.agreed = card.dataset.price; // the price that the buyer has seen, and orders at
+    this.form = card.querySelector("form");
+    this.button = card.querySelector("button");
+    this.link = card.querySelector("a.button");
+    this.note = card.querySelector(".note");
+    this.form.addEventListener("submit", (event) => this.press(event));
+  }
+
+  // What the intent is kept under, in localStorage and for the lock of its tabs.
+  get name() { return `last-unit/${page.sale}/${customer}/${this.id}`; }
+  get item() { return sale.items.find((item) => item.product === this.id); }
+  get price() { return this.refusal?.price ?? this.item.price; }
+  get active() { return Boolean(this.wanted || (this.intent && !this.intent.done)); }
+
+  load() {
+    try { return JSON.parse(localStorage.getItem(this.name)); } catch { return null; }
+  }
+
+  keep(intent) {
+    this.intent = intent;
+    localStorage.setItem(this.name, JSON.stringify(intent));
+  }
+
+  // What the buyer sees now. `label`: of the button, which can be pressed if `press` is set; without one it is hidden.
+  view() {
+    const { item, refusal } = this;
+    const { order, location, place } = this.intent ?? {};
+    const now = clock.now();
+    const isOpen = item && now >= Date.parse(sale.opens_at) + JITTER && now < Date.parse(sale.closes_at);
+    const empty = !item || item.left === 0 || local() < this.emptyUntil;
+    const toLogin = { href: page.login, label: labels.login };
+
+    if (this.active) {
+      if (login === null) return { state: "login", link: toLogin, note: notes["signed-out"] };
+      if (this.trouble === "offline") return { state: "offline", label: labels.offline, note: notes.offline };
+      if (location) return { state: "queued", label: fill(labels.queued, { place: place ?? "…" }), note: notes.queued };
+      return { state: "buying", label: labels.buying, note: notes[this.trouble || "buying"] };
+    }
+    if (order?.state === "pending" || order?.state === "paid") {
+      const { quantity } = this.intent.body.items[0];
+      const again = isOpen && !empty && login && quantity < (item.limit ?? Infinity);
+      const time = duration(Date.parse(order.pay_by) - now);
+      const link = { href: `${page.orders}${order.id}/`, label: fill(labels[order.state], { time }) };
+      const note = this.reason() || notes[order.state];
+      return { state: order.state, link, note, label: again && labels.again, press: again, quiet: true };
+    }
+    const ended = order ? notes[order.state] : this.reason();
+    if (!item || now >= Date.parse(sale.closes_at)) return { state: "over", label: labels.over, note: ended };
+    if (!isOpen) {
+      waited = true;
+      const label = fill(labels.coming, { time: duration(Date.parse(sale.opens_at) - now) });
+      return { state: "coming", label, ...(login === null && { link: { ...toLogin, quiet: true }, note: notes.login }) };
+    }
+    if (login === null) return { state: "login", link: toLogin };
+    if (empty) return { state: "sold-out", label: labels["sold-out"], note: notes["sold-out"] };
+    if (refusal?.type === "over-limit" && refusal.taken >= refusal.limit) {
+      const link = { href: page.orders, label: labels.orders, quiet: true };
+      return { state: "over-limit", label: labels["over-limit"], note: this.reason(), link };
+    }
+    if (this.price !== this.agreed) {
+      const prices = { price: money(this.price), before: money(this.agreed) };
+      return { state: "price", label: fill(labels.price, prices), press: true, note: fill(notes.price, prices) };
+    }
+    return { state: "open", label: labels.open, press: true, note: ended || (waited ? notes.opened : "") };
+  }
+
+  // The sentence for the problem that has ended the last press.
+  reason() {
+    if (!this.refusal || this.refusal.type === "price-changed") return "";
+    const { type, left } = this.refusal;
+    return fill(notes[type === "sold-out" && left ? "too-few" : type] ?? notes.refused, this.refusal);
+  }
+
+  render() {
+    if (!sale) return;
+    const { state, label, press, quiet, link, note } = this.view();
+    const focused = document.activeElement;
+    this.card.dataset.state = state;
+    show(this.button, label || "");
+    this.button.hidden = !label;
+    this.button.classList.toggle("quiet", Boolean(quiet));
+    this.button.setAttribute("aria-disabled", press ? "false" : "true"); // `disabled` would lose the focus
+    this.link.hidden = !link;
+    if (link) {
+      show(this.link, link.label);
+      this.link.href = link.href;
+      this.link.classList.toggle("quiet", Boolean(link.quiet));
+    }
+    if (focused === this.button && this.button.hidden) this.link.focus();
+    show(this.note, note || "");
+    const left = this.item?.left;
+    show(this.card.querySelector("[data-shown=left]"), left ? fill(page.left[left] ?? page.left.exact, { left }) : "");
+    if (this.item) show(this.card.querySelector("[data-shown=price]"), money(this.price));
+  }
+
+  press(event) {
+    if (!sale) return; // The figures have not come yet: the form buys without this script.
+    event.preventDefault();
+    if (!this.view().press) return;
+    const quantity = Number(this.form.elements.quantity.value);
+    this.agreed = this.price;
+    this.refusal = null;
+    const body = { sale: page.sale, items: [{ product: this.id, quantity, price: this.agreed }] };
+    this.wanted = { body, shown: JSON.stringify(this.intent) };
+    this.wake();
+    this.render();
+    this.goOn();
+  }
+
+  // Bring the press, or an intent that was found, to its end.
+  async goOn() {
+    if (this.going) return;
+    this.going = true;
+    while (this.active) {
+      const who = await identify();
+      if (who === null) break;
+      let wait = 0;
+      if (!who) wait = this.failed("offline");
+      else if (this.wanted) await this.begin();
+      else if (this.active) wait = await this.attempt();
+      this.render();
+      if (wait && this.active) await this.pause(wait);
+    }
+    this.wanted = null;
+    this.going = false;
+    this.render();
+  }
+
+  // Keep the intent before its request leaves. If another tab has begun or ended one that this tab has not shown yet,
+  // the buyer has not agreed to a second one: show that instead.
+  async begin() {
+    const { body, shown } = this.wanted;
+    await exclusively(this.name, () => {
+      const kept = this.load();
+      if (kept && JSON.stringify(kept) !== shown) {
+        this.intent = kept;
+        return;
+      }
+      // A key is used until it has an order. A refusal leaves it free: should an earlier attempt, whose answer was
+      // lost, have bought after all, then the next press finds that order and does not buy again.
+      const used = !kept || kept.order || kept.spent;
+      try {
+        this.keep({ key: used ? newKey() : kept.key, body, done: false });
+      } catch {
+        this.intent = null;
+        this.form.submit(); // Nothing can be kept in this browser: buy with the form, whose key is in its page.
+      }
+    });
+    this.wanted = null;
+    this.failures = 0;
+    this.trouble = "";
+  }
+
+  // Send the request once, or ask for the queued order. Return the pause before the next attempt; 0 after the last.
+  async attempt() {
+    const { key, body, location } = this.intent;
+    const headers = { Authorization: `Bearer ${login.access}` };
+    const post = {
+      method: "POST",
+      headers: { ...headers, "Content-Type": "application/json", "Idempotency-Key": key },
+      body: JSON.stringify(body),
+    };
+    const answer = await (location ? ask(location, { headers }) : ask(page.api, post));
+    if (!answer) return this.failed("offline");
+    const wait = 1000 * answer.headers.get("Retry-After");
+    if (wait || answer.status >= 500) return this.failed("busy", wait);
+    if (answer.status === 401 && this.failures < 3) {
+      if (login) login.until = 0; // The token has ended.
+      return this.failed("busy");
+    }
+    this.failures = 0;
+    this.trouble = "";
+    const said = answer.body;
+    const type = answer.status < 300 ? "" : said.type?.split("/").at(-2);
+    // The clocks of two servers differ a little: in the first moments after the opening, this one is asked again.
+    if (type === "sale-not-open" && Math.abs(clock.now() - Date.parse(sale?.opens_at)) < SETTLED) return this.failed("busy", 500);
+    if (said.state === "queued") {
+      await this.change(key, { location: location ?? answer.headers.get("Location"), place: said.place });
+      return POLL / 2 + backoff(0);
+    }
+    if (answer.status < 300) await this.change(key, { done: true, location: undefined, order: summary(said) });
+    else await this.refused(key, type, said);
+    return 0;
+  }
+
+  async refused(key, type, problem) {
+    const price = problem.items?.find((item) => item.product === this.id)?.price;
+    if (type === "sold-out" && !problem.left) this.emptyUntil = local() + SETTLED;
+    else this.refusal = { ...problem, type, price };
+    await this.change(key, { done: true, spent: type === "key-reused" });
+  }
+
+  // Keep what the shop has answered, unless another tab has begun a newer intent meanwhile.
+  change(key, changes) {
+    return exclusively(this.name, () => {
+      const kept = this.load() ?? this.intent;
+      if (kept?.key !== key) this.intent = kept;
+      else try { this.keep({ ...kept, ...changes }); } catch { /* Its key is kept, which is what matters. */ }
+    });
+  }
+
+  failed(trouble, least = 0) {
+    this.trouble = trouble;
+    this.failures += 1;
+    return least + 100 + backoff(this.failures);
+  }
+
+  pause(milliseconds) {
+    return new Promise((resolve) => {
+      const timer = setTimeout(resolve, milliseconds);
+      this.wake = () => { clearTimeout(timer); resolve(); };
+    });
+  }
+
+  // Find the intent that this tab, or another one, has begun before. Ask what has become of its order since.
+  async resume() {
+    if (!(await identify())) return;
+    if (!this.active) this.intent = this.load();
+    const { key, order } = this.intent ?? {};
+    if (order?.state === "pending") {
+      const answer = await ask(`${page.api}${order.id}/`, { headers: { Authorization: `Bearer ${login?.access}` } });
+      if (answer?.status === 200) await this.change(key, { order: summary(answer.body) });
+    }
+    this.render();
+    this.goOn();
+  }
+
+  get overdue() {
+    const { order } = this.intent ?? {};
+    return order?.state === "pending" && clock.now() > Date.parse(order.pay_by);
+  }
+}
+
+const summary = ({ id, state, pay_by }) => ({ id, state, pay_by });
+
+// Write a text only if it has changed: a screen reader reads out every change.
+function show(element, text) {
+  if (element.textContent !== text) element.textContent = text;
+}
+
+const asDate = { year: "numeric", month: "short", day: "numeric", hour: "2-digit", minute: "2-digit", hourCycle: "h23", timeZoneName: "short" };
+const dates = new Intl.DateTimeFormat(document.documentElement.lang, asDate);
+const products = Array.from(document.querySelectorAll("[data-product]"), (card) => new Product(card));
+const render = () => products.forEach((each) => each.render());
+
+let polling = false;
+let timer = 0;
+async function poll() {
+  clearTimeout(timer);
+  if (polling || document.hidden) return;
+  polling = true;
+  const answer = await ask(page.now, { cache: "no-cache" });
+  polling = false;
+  show(document.querySelector("[data-shown=connection]"), answer ? "" : notes.connection);
+  if (answer?.status === 200) {
+    sale = answer.body;
+    for (const name of ["opens_at", "closes_at"]) show(document.querySelector(`time[data-shown=${name}]`), dates.format(new Date(sale[name])));
+    const toOpening = Date.parse(sale.opens_at) - clock.now();
+    if (login && toOpening > 0 && toOpening < 60_000) identify(120_000); // so that the first order need not wait for it
+    products.filter((each) => each.overdue).forEach((each) => each.resume());
+  }
+  render();
+  if (sale?.state !== "over" || products.some((each) => each.intent?.order?.state === "pending")) timer = setTimeout(poll, POLL * (0.75 + Math.random() / 2));
+}
+
+document.addEventListener("visibilitychange", () => {
+  if (document.hidden) return;
+  if (login) login.until = 0; // Somebody else may have logged in on another page.
+  poll();
+  products.forEach((each) => each.resume());
+});
+addEventListener("online", () => { poll(); products.forEach((each) => each.wake()); });
+addEventListener("storage", (event) => {
+  for (const each of login ? products : []) {
+    if (event.key !== each.name) continue;
+    each.intent = each.load();
+    each.wake();
+    each.render();
+    each.goOn();
+  }
+});
+
+setInterval(render, 200);
+poll();
+products.forEach((each) => each.resume());

@@ -1,0 +1,459 @@
+"""The list of sales, the page of a sale, what changes on it, the token of its script, and the form that buys."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from datetime import timedelta
+from decimal import Decimal
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+from django.contrib.auth.models import User
+from django.db import OperationalError, connection
+from django.test import Client
+from django.test.utils import CaptureQueriesContext
+from redis import Redis
+
+from inventory import stock
+from inventory.errors import StockBusy
+from shop.models import Order, OrderItem, Sale, SaleItem
+from shop.orders.errors import StillRunning
+from shop.orders.queued import save_queued
+from shop.pages import buying, now
+from shop.sales import offers
+from tests.factories import OnSale, at_once, close_now, new_customer, on_sale, orders_in
+from tests.shop.conftest import Buyer, Gone, assert_problem, buy, raising
+from tests.waiting import wait_for
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+HOUR = timedelta(hours=1)
+CHINESE = {"Accept-Language": "zh-hans"}
+
+
+@pytest.fixture(autouse=True)
+def nothing_cached(redis: Redis) -> None:
+    now.cache.clear()
+
+
+def page_of(offer: OnSale, end: str = "") -> str:
+    return f"/sales/{Sale.objects.get(pk=offer.sale).slug}/{end}"
+
+
+def visitor_of(customer: int | None = None) -> Client:
+    client = Client()
+    client.force_login(User.objects.get(pk=customer or new_customer()))
+    return client
+
+
+# The list, and the page of a sale
+
+
+def test_the_list_has_open_and_coming_sales_and_the_last_twenty_that_are_over(client: Client) -> None:
+    for number in range(22):
+        offer = on_sale({}, opens=-HOUR * (number + 2), closes=-HOUR * (number + 1))
+        Sale.objects.filter(pk=offer.sale).update(name=f"Past {number:02}.")
+    for name, opens in {"Later.": 2 * HOUR, "Soon.": HOUR, "Now.": -HOUR}.items():
+        Sale.objects.filter(pk=on_sale({name: 1}, opens=opens, closes=3 * HOUR).sale).update(name=name)
+
+    answer = client.get("/sales/")
+
+    shown = re.findall(r'<a href="/sales/[0-9a-f]{8}/">(.*?)</a>', answer.content.decode())
+    assert shown == ["Now.", "Soon.", "Later.", *(f"Past {number:02}." for number in range(20))]
+    assert answer.headers["Cache-Control"] == "public, s-maxage=5"
+    assert "Set-Cookie" not in answer.headers
+
+
+@pytest.mark.parametrize("language", ["en", "zh-hans"])
+def test_the_page_has_the_same_bytes_for_every_visitor_of_a_language(language: str) -> None:
+    """With the negative control: the form that buys is another page for each."""
+    offer = on_sale({"a": 3}, limit=2, price="59.90")
+    visitors = [Client(), visitor_of(), visitor_of()]
+
+    pages = [each.get(page_of(offer), headers={"Accept-Language": language}) for each in visitors]
+
+    assert len({page.content for page in pages}) == 1
+    for page in pages:
+        assert page.headers["Cache-Control"] == "public, s-maxage=5"
+        assert page.headers["Content-Language"] == language
+        assert not page.cookies
+        assert "csrf" not in page.content.decode()
+        assert "'unsafe-inline'" not in page.headers["Content-Security-Policy"]
+    assert ("每人限购 2 件" if language != "en" else "At most 2 for each customer.") in pages[0].content.decode()
+    assert "59.90 EUR" in pages[0].content.decode()
+
+    forms = {each.get(page_of(offer, "buy/"), follow=True).content for each in visitors[1:]}
+    assert len(forms) == 2
+
+
+def test_a_page_has_no_other_styles_and_scripts_than_files(client: Client) -> None:
+    text = client.get(page_of(on_sale({"a": 3}))).content.decode()
+    assert not re.search(r"\sstyle=|\son\w+=|<style", text)
+    assert re.findall(r"<script[^>]*>", text) == [
+        '<script type="module" src="/static/shop/sale.js">',
+        '<script id="sale-data" type="application/json">',
+    ]
+
+
+def test_texts_that_close_the_script_are_harmless(client: Client) -> None:
+    offer = on_sale({"a": 3})
+    Sale.objects.filter(pk=offer.sale).update(name="</script><b>x")
+    text = client.get(page_of(offer)).content.decode()
+    assert "<b>x" not in text
+
+
+def test_a_sale_that_is_over_cannot_be_bought(client: Client) -> None:
+    text = client.get(page_of(on_sale({"a": 3}, opens=-2 * HOUR, closes=-HOUR))).content.decode()
+    assert "This sale is over." in text
+    assert "<form" not in text
+    assert "<script" not in text
+
+
+def test_an_unknown_sale_is_not_found(client: Client) -> None:
+    for path in ("/sales/none/", "/sales/none/buy/"):
+        answer = visitor_of().get(path)
+        assert (answer.status_code, "There is no sale at this address." in answer.content.decode()) == (404, True)
+    assert_problem(client.get("/sales/none/now.json"), 404, "not-found")
+
+
+# What changes
+
+
+def now_of(offer: OnSale, client: Client | None = None, **headers: str) -> Any:
+    return (client or Client()).get(page_of(offer, "now.json"), headers=headers)
+
+
+def test_what_changes_is_small_and_the_same_for_all() -> None:
+    offer = on_sale({"a": 3, "b": 0}, limit=2, price="59.90")
+    sale = Sale.objects.get(pk=offer.sale)
+
+    answers = [now_of(offer, each, Accept_Language="zh-hans") for each in (Client(), visitor_of())]
+
+    assert answers[0].content == answers[1].content
+    assert answers[0].headers["Cache-Control"] == "public, s-maxage=1"
+    assert "Vary" not in answers[0].headers
+    assert "Set-Cookie" not in answers[1].headers
+    assert json.loads(answers[0].content) == {
+        "sale": offer.sale,
+        "state": "open",
+        "opens_at": sale.opens_at.isoformat().replace("+00:00", "Z"),
+        "closes_at": sale.closes_at.isoformat().replace("+00:00", "Z"),
+        "currency": "EUR",
+        "items": [
+            {"product": offer.products["a"], "price": "59.90", "limit": 2, "left": 3},
+            {"product": offer.products["b"], "price": "59.90", "limit": 2, "left": 0},
+        ],
+    }
+
+
+@pytest.mark.parametrize(
+    ("opens", "closes", "units", "state"),
+    [
+        (HOUR, 2 * HOUR, 3, "coming"),
+        (-HOUR, HOUR, 3, "open"),
+        (-HOUR, HOUR, 0, "sold-out"),
+        (-2 * HOUR, -HOUR, 3, "over"),
+    ],
+)
+def test_it_tells_the_state_of_the_sale(opens: timedelta, closes: timedelta, units: int, state: str) -> None:
+    assert now_of(on_sale({"a": units}, opens=opens, closes=closes)).json()["state"] == state
+
+
+def test_the_state_follows_the_clock_while_the_figures_are_cached() -> None:
+    offer = on_sale({"a": 3}, opens=timedelta(milliseconds=300))
+    assert now_of(offer).json()["state"] == "coming"
+    with CaptureQueriesContext(connection) as queries:
+        wait_for(lambda: now.get(slug).state == "open" if (slug := next(iter(now.cache._entries))) else False)
+    assert len(queries) == 0
+
+
+@pytest.mark.parametrize(
+    ("stock_shown", "units", "left"),
+    [
+        *(("exact", 3, 3), ("exact", 0, 0)),
+        *(("few", now.FEW + 1, "some"), ("few", now.FEW, "few"), ("few", 0, 0)),
+        *(("hidden", 3, None), ("hidden", 0, 0)),
+    ],
+)
+def test_the_sale_decides_what_is_seen_of_the_units_left(stock_shown: str, units: int, left: Any) -> None:
+    offer = on_sale({"a": units})
+    Sale.objects.filter(pk=offer.sale).update(stock_shown=stock_shown)
+    assert now_of(offer).json()["items"][0]["left"] == left
+
+
+@pytest.mark.parametrize("strategy", ["guarded-update", "unit-rows", "segmented-lock"])
+def test_units_are_counted_wherever_the_strategy_keeps_them(strategy: str) -> None:
+    offer = on_sale({"a": 3}, strategy=strategy)
+    buy(offer, a=1)
+    assert now_of(offer).json()["items"][0]["left"] == stock.on_hand("a") == 2
+
+
+def test_what_has_not_changed_is_not_sent_again() -> None:
+    offer = on_sale({"a": 3})
+    first = now_of(offer)
+    again = now_of(offer, If_None_Match=first.headers["ETag"])
+    assert (again.status_code, again.content) == (304, b"")
+    assert {name: again.headers[name] for name in ("ETag", "Cache-Control")} == {
+        "ETag": first.headers["ETag"],
+        "Cache-Control": "public, s-maxage=1",
+    }
+    buy(offer, a=1)
+    now.cache.clear()
+    changed = now_of(offer, If_None_Match=first.headers["ETag"])
+    assert (changed.status_code, changed.json()["items"][0]["left"]) == (200, 2)
+
+
+@pytest.mark.parametrize("cached", [True, False])
+def test_a_hundred_polls_read_the_tables_once(monkeypatch: pytest.MonkeyPatch, *, cached: bool) -> None:
+    """With the negative control: without the cache, each poll reads them."""
+    monkeypatch.setattr(now, "TTL", 3600.0 if cached else 0.0)
+    path, client = page_of(on_sale({"a": 3})), Client()
+    with CaptureQueriesContext(connection) as queries:
+        for _ in range(100):
+            assert client.get(f"{path}now.json").status_code == 200
+    read = [each for each in queries if 'FROM "shop_sale"' in each["sql"]]
+    assert (len(read), len(queries)) == ((1, 4) if cached else (100, 400))
+
+
+def test_polls_that_find_nothing_cached_share_one_reading(monkeypatch: pytest.MonkeyPatch) -> None:
+    offer, readings, read = on_sale({"a": 3}), [], now.read
+
+    def read_when_all_wait(slug: str) -> now.SaleNow | None:
+        readings.append(slug)
+        wait_for(lambda: now._readers.pending() == 7, "the others to wait")
+        return read(slug)
+
+    monkeypatch.setattr(now, "read", read_when_all_wait)
+    slug = Sale.objects.get(pk=offer.sale).slug
+    found = at_once(*[lambda: now.get(slug)] * 8)
+    assert [each.sale for each in found if isinstance(each, now.SaleNow)] == [offer.sale] * 8
+    assert readings == [slug]
+
+
+def test_without_postgres_the_last_figures_are_shown_and_then_a_problem(
+    postgres_gone: Gone, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, client = page_of(on_sale({"a": 3}), "now.json"), Client(raise_request_exception=False)
+    client.get(path)
+    with postgres_gone():
+        assert client.get(path).status_code == 200
+        now.cache.clear()
+        assert_problem(client.get(path), 503, "unavailable")
+
+
+# The token
+
+
+def test_the_script_gets_a_token_of_the_customer_who_has_logged_in(customer: int) -> None:
+    offer = on_sale({"a": 3})
+    answer = visitor_of(customer).get("/account/token/")
+    assert answer.headers["Cache-Control"] == "no-store"
+    assert set(answer.json()) == {"access", "expires_in", "customer"}
+    assert answer.json()["customer"] == customer
+    headers = {"Authorization": f"Bearer {answer.json()['access']}", "Idempotency-Key": "one"}
+    body = {"sale": offer.sale, "items": [{"product": offer.products["a"], "quantity": 1}]}
+    order = Client().post("/api/orders/", body, content_type="application/json", headers=headers)
+    assert (order.status_code, Order.objects.get().customer_id) == (201, customer)
+
+
+def test_without_a_session_there_is_no_token(customer: int) -> None:
+    client = visitor_of(customer)
+    User.objects.filter(pk=customer).update(is_active=False)
+    for each in (Client(), client):
+        answer = each.get("/account/token/")
+        assert_problem(answer, 401, "unauthenticated")
+        assert answer.headers["Cache-Control"] == "no-store"
+
+
+# The form
+
+
+def form_of(client: Client, offer: OnSale, **query: Any) -> dict[str, Any]:
+    """Return the fields of the form that buys, as the page has them."""
+    return fields_of(client.get(page_of(offer, "buy/"), query, follow=True))
+
+
+def fields_of(answer: Any) -> dict[str, Any]:
+    inputs = re.findall(r"<input[^>]*>", text_of(answer))
+    pairs = [(re.search(r'name="(.*?)"', each), re.search(r'value="(.*?)"', each)) for each in inputs]
+    return {name[1]: value[1] for name, value in pairs if name and value}
+
+
+def text_of(answer: Any) -> str:
+    return str(answer.content.decode())
+
+
+def test_buying_needs_a_login_and_comes_back() -> None:
+    path = page_of(on_sale({"a": 3}), "buy/?product=7&quantity=2")
+    answer = Client().get(path)
+    assert (answer.status_code, answer.url) == (
+        302,
+        f"/account/login/?next={path.replace('?', '%3F').replace('&', '%26').replace('=', '%3D')}",
+    )
+
+
+def test_the_form_buys_once_however_often_it_is_sent(customer: int) -> None:
+    """With the negative control: a form at another address has another key, and buys again."""
+    offer, client = on_sale({"a": 5}, limit=3, price="59.90"), visitor_of(customer)
+    address = client.get(page_of(offer, "buy/"), {"product": offer.products["a"], "quantity": 2}).url
+    fields, reloaded = (fields_of(client.get(address)) for _ in range(2))
+    assert fields["key"] == reloaded["key"]
+    assert (fields["product"], fields["price"], fields["quantity"]) == (str(offer.products["a"]), "59.90", "2")
+    assert UUID(fields["key"])
+
+    answers = [client.post(page_of(offer, "buy/"), fields) for _ in range(2)]
+
+    order = Order.objects.get()
+    assert [(each.status_code, each.url) for each in answers] == [(302, f"/orders/{order.pk}/")] * 2
+    item = OrderItem.objects.get()
+    assert (item.quantity, item.price, order.customer_id) == (2, Decimal("59.90"), customer)
+    client.post(page_of(offer, "buy/"), {**form_of(client, offer), "quantity": 1})
+    assert orders_in() == 2
+
+
+def test_a_form_without_its_token_is_refused(customer: int) -> None:
+    offer = on_sale({"a": 5})
+    client = Client(enforce_csrf_checks=True)
+    client.force_login(User.objects.get(pk=customer))
+    fields = form_of(client, offer)
+    path = page_of(offer, "buy/")
+    assert client.post(path, {**fields, "csrfmiddlewaretoken": ""}).status_code == 403
+    assert orders_in() == 0
+    assert client.post(path, fields).status_code == 302
+
+
+def test_the_form_asks_again_at_another_price_under_the_same_key(customer: int) -> None:
+    """With the negative control: an order without the expected price is sold at any price."""
+    offer, client = on_sale({"a": 5}, price="10.00"), visitor_of(customer)
+    fields = form_of(client, offer)
+    SaleItem.objects.update(price=Decimal("99.00"))
+    offers.cache.clear()
+
+    answer = client.post(page_of(offer, "buy/"), fields)
+
+    assert (answer.status_code, orders_in()) == (409, 0)
+    assert "The price is now 99.00 EUR. Nothing was bought." in text_of(answer)
+    for value in ("99.00", fields["key"]):
+        assert f'value="{value}"' in text_of(answer)
+    assert client.post(page_of(offer, "buy/"), {**fields, "price": "99.00"}).status_code == 302
+    assert OrderItem.objects.get().price == Decimal("99.00")
+    assert buy(offer, a=1).order.items[0].price == Decimal("99.00")
+
+
+def test_the_form_says_what_the_customer_may_still_have(customer: int) -> None:
+    offer, client = on_sale({"a": 9}, limit=3), visitor_of(customer)
+    buy(offer, customer, a=2)
+    assert 'max="3"' in text_of(client.get(page_of(offer, "buy/"), follow=True))
+
+    answer = client.post(page_of(offer, "buy/"), {**form_of(client, offer), "quantity": 2})
+    assert (answer.status_code, "you have bought 2" in text_of(answer)) == (409, True)
+    assert 'name="quantity" value="1"' in text_of(answer)
+
+    buy(offer, customer, a=1)
+    answer = client.post(page_of(offer, "buy/"), {**form_of(client, offer), "quantity": 1})
+    assert (answer.status_code, 'href="/orders/"' in text_of(answer)) == (409, True)
+    assert "At most 3 for each customer in this sale, and you have bought them." in text_of(answer)
+
+
+def test_what_is_sold_out_is_said_with_what_is_left(customer: int) -> None:
+    offer, client = on_sale({"a": 1}), visitor_of(customer)
+    fields = form_of(client, offer)
+    answer = client.post(page_of(offer, "buy/"), {**fields, "quantity": 2})
+    assert (answer.status_code, "Only 1 left." in text_of(answer), f'value="{fields["key"]}"' in text_of(answer)) == (
+        409,
+        True,
+        True,
+    )
+    buy(offer, a=1)
+    answer = client.post(page_of(offer, "buy/"), fields)
+    assert (answer.status_code, "Orders that are not paid within 15 minutes" in text_of(answer)) == (409, True)
+    answer = client.post(page_of(offer, "buy/"), fields, headers=CHINESE)
+    assert "已售罄" in text_of(answer)
+
+
+def test_before_and_after_the_sale_there_is_no_form(customer: int) -> None:
+    client, coming = visitor_of(customer), on_sale({"a": 1}, opens=HOUR, closes=2 * HOUR)
+    opens = Sale.objects.get(pk=coming.sale).opens_at
+    answer = client.get(page_of(coming, "buy/"))
+    assert (answer.status_code, f"opens at {opens:%Y-%m-%d %H:%M:%S} UTC" in text_of(answer)) == (409, True)
+
+    offer = on_sale({"b": 1})
+    fields = form_of(client, offer)
+    close_now(offer)
+    answer = client.get(page_of(offer, "buy/"))
+    assert (answer.status_code, "The sale is over." in text_of(answer)) == (409, True)
+    answer = client.post(page_of(offer, "buy/"), fields)
+    assert (answer.status_code, "The sale is not open. Nothing was bought." in text_of(answer)) == (409, True)
+
+
+Error = Callable[[], Exception]
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [(lambda: StillRunning("x"), 409), (lambda: StockBusy("x"), 503), (lambda: OperationalError("x"), 503)],
+)
+def test_when_the_shop_is_busy_the_same_form_is_sent_again(
+    customer: int, monkeypatch: pytest.MonkeyPatch, error: Error, status: int
+) -> None:
+    offer, client = on_sale({"a": 5}), visitor_of(customer)
+    fields = form_of(client, offer)
+    with monkeypatch.context() as patch:
+        patch.setattr(buying, "place_order", raising(error()))
+        answer = client.post(page_of(offer, "buy/"), fields)
+    assert (answer.status_code, f'value="{fields["key"]}"' in text_of(answer)) == (status, True)
+    assert ("Retry-After" in answer.headers) is (status == 503)
+    assert client.post(page_of(offer, "buy/"), fields).status_code == 302
+
+
+def test_the_rate_of_orders_is_that_of_the_api(customer: int, settings: Any) -> None:
+    settings.ORDER_RATE = 0
+    offer, client = on_sale({"a": 5}), visitor_of(customer)
+    fields = form_of(client, offer)
+    answer = client.post(page_of(offer, "buy/"), fields)
+    assert (answer.status_code, answer.headers["Retry-After"], orders_in()) == (429, "2", 0)
+    settings.ORDER_RATE = 10
+    assert client.post(page_of(offer, "buy/"), fields).status_code == 302
+
+
+def test_a_form_that_is_not_the_pages_own_is_refused(customer: int) -> None:
+    offer, client = on_sale({"a": 5}), visitor_of(customer)
+    fields = form_of(client, offer)
+    for changes in ({"quantity": "0"}, {"quantity": "1001"}, {"key": "x"}, {"price": "1e9"}, {"product": ""}):
+        assert client.post(page_of(offer, "buy/"), {**fields, **changes}).status_code == 400
+    other = on_sale({"b": 5})
+    answer = client.post(page_of(offer, "buy/"), {**fields, "product": other.products["b"]})
+    assert (answer.status_code, orders_in()) == (409, 0)
+    client.post(page_of(offer, "buy/"), fields)
+    answer = client.post(page_of(offer, "buy/"), {**fields, "quantity": "2"})
+    assert (answer.status_code, orders_in()) == (422, 1)
+
+
+def test_a_queued_order_leads_to_its_page(customer: int) -> None:
+    offer, client = on_sale({"a": 5}, strategy="lua-queue"), visitor_of(customer)
+    answer = client.post(page_of(offer, "buy/"), form_of(client, offer))
+    assert (answer.status_code, orders_in()) == (302, 0)
+    save_queued()
+    assert answer.url == f"/orders/{Order.objects.get().pk}/"
+
+
+def test_each_product_of_a_sale_has_its_own_form(customer: int) -> None:
+    offer, client = on_sale({"a": 5, "b": 5}), visitor_of(customer)
+    assert text_of(client.get(page_of(offer, "buy/"), follow=True)).count("<form") == 2
+    chosen = client.get(page_of(offer, "buy/"), {"product": offer.products["b"]}, follow=True)
+    assert (text_of(chosen).count("<form"), f'value="{offer.products["b"]}"' in text_of(chosen)) == (1, True)
+    assert client.get(page_of(offer, "buy/"), {"product": "x"}).status_code == 404
+
+
+def test_the_order_is_the_one_of_the_api_under_the_same_key(buyer: Buyer) -> None:
+    """The form and the script place orders in the same way, so a key is one order for both."""
+    offer, key = on_sale({"a": 5}, price="9.90"), str(uuid4())
+    product = offer.products["a"]
+    body = {"sale": offer.sale, "items": [{"product": product, "quantity": 1, "price": "9.90"}]}
+    assert buyer.order(body, key=key).status_code == 201
+    fields = {"product": product, "quantity": 1, "price": "9.90", "key": key}
+    answer = visitor_of(buyer.customer).post(page_of(offer, "buy/"), fields)
+    assert (answer.status_code, orders_in()) == (302, 1)
