@@ -36,6 +36,8 @@ SENTENCES = (
 WORDS = (
     gettext_noop("asks for the lock in its memory"),
     gettext_noop("frees the lock in its memory"),
+    gettext_noop("asks for the lock on its file"),
+    gettext_noop("frees the lock on its file"),
     gettext_noop("crashes"),
     gettext_noop("crashed"),
     gettext_noop("held"),

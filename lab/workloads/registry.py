@@ -36,7 +36,7 @@ from lab.workloads.postgres import PostgresWorkload
 from lab.workloads.process import MachinesWorkload, MemoryWorkload, ProcessWorkload
 from lab.workloads.redlock import MINORITY, PrimaryWorkload, RedisLockOnPrimaryWorkload, RedlockWorkload
 from lab.workloads.sellers import OneSegmentSeller, QueueSeller, RungSeller, Seller, StrategySeller
-from lab.workloads.stock import LAST_UNIT, WORKER, Demand, QueueWorkload, StockWorkload
+from lab.workloads.stock import LAST_UNIT, WORKER, Demand, QueueWorkload, StockWorkload, ThreadLockWorkload
 from lab.workloads.zookeeper import ZooKeeperQuorumWorkload, ZooKeeperWorkload
 from servers import cluster, etcd, zookeeper
 
@@ -201,7 +201,7 @@ BUILDERS: dict[str, Builder] = {
     # Stock
     "compute-and-overwrite": sale(Demand(10, (1, 1, 1)), seller=RungSeller),
     "subtract-in-sql": sale(seller=RungSeller),
-    "lock-inside-the-transaction": sale(seller=RungSeller),
+    "lock-inside-the-transaction": sale(seller=RungSeller, workload=ThreadLockWorkload),
     "file-lock": sale(seller=StrategySeller),
     "lock-under-the-wrong-isolation": sale(seller=RungSeller),
     "commit-after-return": sale(seller=RungSeller),
