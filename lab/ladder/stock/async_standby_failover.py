@@ -26,7 +26,7 @@ class AsyncStandbyFailover(StockRung):
     flaw = "A failover forgets an order that the standby had not received yet, and its unit is sold again."
     breaks = "conserved"
     broken_by = "failover"
-    breaks_under = "failover"
+    breaks_under = "lost data"
     survives = frozenset({"expiry", "pause", "crash"})
     fixed_by = "sync-standby-failover"
     source = "002"
