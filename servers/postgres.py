@@ -5,6 +5,7 @@ import os
 import pwd
 import shutil
 import signal
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -77,16 +78,19 @@ class Postgres:
     Args:
         folder: the folder of this server, directly inside the run folder.
         database: name of the database; created when it is missing.
+        extra: settings in addition to `SETTINGS`, or instead of them.
     """
 
-    def __init__(self, folder: Path, *, database: str = DATABASE) -> None:
+    def __init__(self, folder: Path, *, database: str = DATABASE, extra: Mapping[str, str] | None = None) -> None:
         self.folder = folder
         self.data = folder / "data"
         self.database = database
         self.url = url(folder, database)
         # Every process of this server shows this name in its title, which is how orphans are recognised.
         self.cluster = f"last-unit-{hashlib.sha256(os.fsencode(folder)).hexdigest()[:16]}"
-        settings = SETTINGS | {"unix_socket_directories": f'"{folder}"', "cluster_name": self.cluster}
+        settings = (
+            SETTINGS | {"unix_socket_directories": f'"{folder}"', "cluster_name": self.cluster} | dict(extra or {})
+        )
         options = [f"--{name}={value}" for name, value in settings.items()]
         self.child = self._child("postgres", "-D", str(self.data), *options, cwd=folder, user=unprivileged_user())
 
@@ -117,6 +121,11 @@ class Postgres:
         """Stop the server and disconnect its clients. Every commit is on disk."""
         self.child.stop(30.0)
         self.end_orphans()
+
+    def kill(self) -> None:
+        """End the server at once, as a crash would."""
+        self.child.kill()
+        self.end_orphans()  # a killed postmaster leaves its backends behind for a moment
 
     def end_orphans(self) -> bool:
         """End processes that an earlier run left behind; return whether there were any.

@@ -94,3 +94,21 @@ class StockChecker(Checker):
         with self.sandbox.as_default():
             law = self.records.figures()
         return {"received": law.received, "on hand": law.on_hand, "sold": law.sold}
+
+
+class PromiseChecker(StockChecker):
+    """Also checks what the customers were told, for servers that may lose orders."""
+
+    def _violations(self, answers: Mapping[str, str]) -> Iterator[Violation]:
+        law, told = self.records.figures(), self._told_yes(answers)
+        if told > law.received:
+            gone = law.received - law.on_hand
+            text = f"{told} clients were told sold, but {gone} of {law.received} units are gone."
+            yield "conserved", text
+        yield from super()._violations(answers)
+
+    def ledger(self, answers: Mapping[str, str]) -> Mapping[str, int]:
+        return {**super().ledger(answers), "told yes": self._told_yes(answers)}
+
+    def _told_yes(self, answers: Mapping[str, str]) -> int:
+        return sum(answer == SOLD for answer in answers.values())

@@ -24,6 +24,7 @@ from inventory.strategies import (
 from lab.explorer.terms import Fault, Invariant
 from lab.ladder.locks import LOCKS, SOUND
 from lab.ladder.stock import RUNGS
+from lab.ladder.stock.sync_standby_failover import SyncStandbyFailover
 
 Track = Literal["locks", "stock"]
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -197,6 +198,7 @@ _SOUND_STOCK: dict[str, tuple[str, type, tuple[Fault, ...], str]] = {
     "row-lock": ("Row lock", row_lock.RowLockStrategy, ("crash",), "002"),
     "advisory-lock": ("Advisory lock", advisory_lock.AdvisoryLockStrategy, ("crash",), "pretix"),
     "guarded-update": ("Guarded update", guarded_update.GuardedUpdate, ("crash",), "002"),
+    "sync-standby-failover": ("Synchronous standby", SyncStandbyFailover, ("crash", "failover"), "002"),
     "unit-rows": ("One row per unit", unit_rows.UnitRows, ("crash",), "common practice"),
     "optimistic": ("Compare and set on a version", optimistic.Optimistic, ("crash",), "002"),
     "lua": ("Lua script with a reservation, and a guard in SQL", lua.Lua, ("crash", "restart"), "002"),
@@ -221,6 +223,8 @@ _ORDER_OF_STOCK = (
     "row-lock",
     "advisory-lock",
     "guarded-update",
+    "async-standby-failover",
+    "sync-standby-failover",
     "unit-rows",
     "retries-reported-as-sold-out",
     "optimistic",

@@ -36,6 +36,10 @@ SENTENCES = (
 WORDS = (
     gettext_noop("asks for the lock in its memory"),
     gettext_noop("frees the lock in its memory"),
+    gettext_noop("asks for the lock on its file"),
+    gettext_noop("frees the lock on its file"),
+    gettext_noop("the standby receives what the primary has written"),
+    gettext_noop("up to date"),
     gettext_noop("crashes"),
     gettext_noop("crashed"),
     gettext_noop("held"),

@@ -9,7 +9,7 @@ from typing import Any
 
 from lab.checkers.base import Checker
 from lab.checkers.counter import CounterChecker, FenceChecker, MergeChecker, QuorumChecker
-from lab.checkers.stock import StockChecker
+from lab.checkers.stock import PromiseChecker, StockChecker
 from lab.explorer.history import ChainHistory, History
 from lab.explorer.terms import Fault
 from lab.faults.leases import ClockJumpFaults, EtcdFaults, LeaseFaults, LockServerFaults
@@ -18,6 +18,7 @@ from lab.ladder.catalogue import LadderEntry
 from lab.sandbox.clusters import RedlockNodes, ReplicatedPrimary
 from lab.sandbox.quorums import Quorum
 from lab.sandbox.sandbox import Sandbox
+from lab.sandbox.standby import STANDBY, StandbyCluster, StandbySandbox
 from lab.workloads.base import NAMES
 from lab.workloads.etcd import EtcdQuorumWorkload, EtcdWorkload
 from lab.workloads.experiment import Experiment
@@ -36,7 +37,8 @@ from lab.workloads.postgres import PostgresWorkload
 from lab.workloads.process import MachinesWorkload, MemoryWorkload, ProcessWorkload
 from lab.workloads.redlock import MINORITY, PrimaryWorkload, RedisLockOnPrimaryWorkload, RedlockWorkload
 from lab.workloads.sellers import OneSegmentSeller, QueueSeller, RungSeller, Seller, StrategySeller
-from lab.workloads.stock import LAST_UNIT, WORKER, Demand, QueueWorkload, StockWorkload
+from lab.workloads.standby import StandbyWorkload
+from lab.workloads.stock import LAST_UNIT, WORKER, Demand, QueueWorkload, StockWorkload, ThreadLockWorkload
 from lab.workloads.zookeeper import ZooKeeperQuorumWorkload, ZooKeeperWorkload
 from servers import cluster, etcd, zookeeper
 
@@ -138,6 +140,23 @@ def sale(demand: Demand = LAST_UNIT, *, seller: type[Seller], workload: type[Sto
     return build
 
 
+def _standby(entry: LadderEntry, sandbox: Sandbox, names: Sequence[str]) -> Experiment:
+    servers: StandbySandbox = sandbox.resource("standby", lambda: StandbySandbox(sandbox))
+    history, cluster = History(holders_known=False), StandbyCluster(servers)
+    seller = RungSeller(entry, LAST_UNIT.units, history)
+    checker = PromiseChecker(
+        servers,
+        history,
+        seller,
+        quantities={name: LAST_UNIT.quantity(name) for name in names},
+        keys={name: LAST_UNIT.key(name) for name in names},
+        same_request=LAST_UNIT.same_request,
+    )
+    return Experiment(
+        StandbyWorkload(entry, names, history, seller, cluster), ClusterFaults(servers, history, cluster), checker
+    )
+
+
 BUILDERS: dict[str, Builder] = {
     # Locks
     "no-lock": lock_experiment(),
@@ -201,7 +220,7 @@ BUILDERS: dict[str, Builder] = {
     # Stock
     "compute-and-overwrite": sale(Demand(10, (1, 1, 1)), seller=RungSeller),
     "subtract-in-sql": sale(seller=RungSeller),
-    "lock-inside-the-transaction": sale(seller=RungSeller),
+    "lock-inside-the-transaction": sale(seller=RungSeller, workload=ThreadLockWorkload),
     "file-lock": sale(seller=StrategySeller),
     "lock-under-the-wrong-isolation": sale(seller=RungSeller),
     "commit-after-return": sale(seller=RungSeller),
@@ -215,6 +234,8 @@ BUILDERS: dict[str, Builder] = {
     "row-lock": sale(seller=StrategySeller),
     "advisory-lock": sale(seller=StrategySeller),
     "guarded-update": sale(seller=StrategySeller),
+    "async-standby-failover": _standby,
+    "sync-standby-failover": _standby,
     "unit-rows": sale(seller=StrategySeller),
     "retries-reported-as-sold-out": sale(Demand(10, (1, 1, 1, 1)), seller=RungSeller),
     "optimistic": sale(seller=StrategySeller),
@@ -245,11 +266,14 @@ ON_SERVERS = frozenset(
         "etcd",
         "zookeeper-quorum",
         "etcd-quorum",
+        "async-standby-failover",
+        "sync-standby-failover",
     }
 )
 """Rungs whose experiments need their own servers: only samples of their schedules run, and visitors cannot play."""
 WITH_A_MINORITY = frozenset({"redlock", "redlock-no-fsync", "redlock-replicated-nodes", "redlock-clock-jump"})
 WITH_A_WORKER = frozenset({"lua-queue"})
+WITH_A_STANDBY = frozenset({"async-standby-failover", "sync-standby-failover"})
 
 
 def new_experiment(entry: LadderEntry, sandbox: Sandbox, clients: int | None = None) -> Experiment:
@@ -263,8 +287,8 @@ def new_experiment(entry: LadderEntry, sandbox: Sandbox, clients: int | None = N
 
 def actors(entry: LadderEntry, clients: int) -> tuple[str, ...]:
     """Return the names of a rung's actors in schedules: this many clients, and the helpers that work for them."""
-    helpers = (MINORITY,) if entry.slug in WITH_A_MINORITY else (WORKER,) if entry.slug in WITH_A_WORKER else ()
-    return (*NAMES[:clients], *helpers)
+    helpers = {MINORITY: WITH_A_MINORITY, WORKER: WITH_A_WORKER, STANDBY: WITH_A_STANDBY}
+    return (*NAMES[:clients], *(helper for helper, rungs in helpers.items() if entry.slug in rungs))
 
 
 def can_play(entry: LadderEntry) -> bool:

@@ -40,8 +40,8 @@ from lab.ladder.catalogue import LadderEntry
 from lab.ladder.stock import StockRung
 from lab.ladder.stock.segmented_keys import SegmentedKeys
 from lab.models import RungOrder, RungStock
+from lab.sandbox.local_locks import SteppingProcessLock
 from lab.workloads.base import NAMES
-from locking import ProcessLock
 from shop import conservation
 from shop.models import Order, OrderItem, Product, Sale, SaleItem
 from shop.orders.saving import reject, save
@@ -242,8 +242,8 @@ def _row(name: str, value: Any) -> Mapping[str, Any]:
     return {"where": "postgres", "name": name, "value": value, "ttl": None}
 
 
-def _file_lock(sku: str) -> ProcessLock:
-    return ProcessLock(Path(gettempdir()), f"last-unit-lab-{connection.settings_dict['NAME']}-{sku}")
+def _file_lock(sku: str) -> SteppingProcessLock:
+    return SteppingProcessLock(Path(gettempdir()), f"last-unit-lab-{connection.settings_dict['NAME']}-{sku}")
 
 
 def _first(sku: str, segments: int) -> int:

@@ -16,14 +16,18 @@ from lab.checkers.stock import QUEUED, REFUSED, SOLD, SOLD_OUT
 from lab.explorer.history import History
 from lab.explorer.terms import Job
 from lab.ladder.catalogue import LadderEntry
+from lab.ladder.stock import lock_inside_the_transaction
 from lab.sandbox.clock import TTL
+from lab.sandbox.local_locks import SteppingThreadLock
 from lab.sandbox.sandbox import Sandbox
+from lab.sandbox.stand_ins import StandIns
 from lab.workloads.base import NAMES, Workload
 from lab.workloads.sellers import KEY, SKU, QueueSeller, Seller
 from shop.sold import saved
 
 WORKER = "W"
 """The name, in a schedule, of the worker that saves queued orders."""
+IN_THE_RUNG = StandIns((lock_inside_the_transaction, "ThreadLock", SteppingThreadLock))
 
 
 @dataclass(frozen=True)
@@ -141,6 +145,17 @@ class StockWorkload(Workload):
     def state(self) -> tuple[Mapping[str, Any], ...]:
         with self.sandbox.as_default():
             return (*super().state(), *self.seller.rows())
+
+
+class ThreadLockWorkload(StockWorkload):
+    """Each client places one order. Taking and freeing the lock in memory are steps."""
+
+    def prepare(self) -> Mapping[str, Job]:
+        IN_THE_RUNG.enter(self)
+        return super().prepare()
+
+    def clean_up(self) -> None:
+        IN_THE_RUNG.leave(self)
 
 
 class QueueWorkload(StockWorkload):

@@ -58,7 +58,7 @@ def test_every_rung_is_on_the_ladder_in_order() -> None:
     ("package", "rungs", "others"),
     [
         (lab.ladder.locks, {*LOCKS, "fence", "redisson-watchdog"}, {"rung"}),
-        (lab.ladder.stock, {*RUNGS}, {"rung", "counter-rung"}),
+        (lab.ladder.stock, {*RUNGS, "sync-standby-failover"}, {"rung", "counter-rung"}),
     ],
     ids=["locks", "stock"],
 )
@@ -178,7 +178,7 @@ FIGURES = {
 """Units received, on hand and sold after the witness of each stock rung."""
 
 
-@pytest.mark.parametrize("slug", RUNGS)
+@pytest.mark.parametrize("slug", [slug for slug in RUNGS if slug in PLAYED])
 def test_the_witness_of_a_stock_rung_ends_in_these_figures(play: Player, slug: str) -> None:
     stored = witness.load(slug)
     assert stored is not None

@@ -1,10 +1,11 @@
 """Track two: stock and orders in Postgres, and counters in Redis, in the order of the ladder.
 
-This folder has the flawed rungs only. The sound ones are the strategies in `inventory.strategies`: `redis-lock` is the
-lock around the transaction, `guarded-update` and `optimistic` leave the check to the database, and `lua` is the right
-script with a guard behind it.
+This folder has the flawed rungs, and `sync-standby-failover`, whose fix is a setting and no strategy. The other sound
+ones are the strategies in `inventory.strategies`: `redis-lock` is the lock around the transaction, `guarded-update` and
+`optimistic` leave the check to the database, and `lua` is the right script with a guard behind it.
 """
 
+from lab.ladder.stock.async_standby_failover import AsyncStandbyFailover
 from lab.ladder.stock.commit_after_return import CommitAfterReturn
 from lab.ladder.stock.compute_and_overwrite import ComputeAndOverwrite
 from lab.ladder.stock.decr_and_look_at_the_sign import DecrAndLookAtTheSign
@@ -37,6 +38,7 @@ RUNGS: dict[str, StockRung] = {
         OrderAfterTheUnlock(),
         ExceptionLeavesTheLock(),
         SegmentedKeys(),
+        AsyncStandbyFailover(),
         RetriesReportedAsSoldOut(),
         LuaOffByOne(),
         DecrAndLookAtTheSign(),

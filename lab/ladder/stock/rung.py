@@ -31,8 +31,8 @@ class StockRung(Rung, Strategy):
     Attributes:
         breaks_under: what breaks it. `load`: customers who come at the same time, as `manage.py rush` sends them.
             `several units`: the same with `--quantity`. A rush does not show the others: `mixed carts`, some of one
-            unit and some of several; a `crash` of the web server's process; `lost data` when Redis restarts; a
-            `second click`.
+            unit and some of several; a `crash` of the web server's process; `lost data` when Redis restarts or
+            Postgres fails over; a `second click`.
     """
 
     breaks_under: ClassVar[Trigger] = "load"

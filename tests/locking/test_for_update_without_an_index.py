@@ -1,0 +1,124 @@
+"""What `SELECT … FOR UPDATE` locks in Postgres if its condition has no index. The lesson of the lock table says so."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
+from typing import Any
+
+import psycopg
+import pytest
+from django.db import connection
+from psycopg.errors import SerializationFailure
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+ROWS = 1000
+LOCK = "SELECT FROM lock_by_code WHERE code = %s FOR UPDATE"
+WRITE = "UPDATE lock_by_code SET taken = taken + 1 WHERE code = %s"
+LOCKS = """
+    SELECT locktype, mode FROM pg_locks
+    WHERE pid = %s AND locktype <> 'virtualxid' AND (relation IS NULL OR relation = 'lock_by_code'::regclass)
+"""
+Session = psycopg.Connection[Any]
+
+
+@pytest.fixture(params=[False, True], ids=["no index", "index"])
+def indexed(request: pytest.FixtureRequest) -> Iterator[bool]:
+    """A table with a row for each lock, as article 002 makes it; the planner uses an index if there is one."""
+    with connection.cursor() as admin:
+        # With room on each page, an UPDATE adds nothing to the index: an index page counts as read as a whole.
+        columns = "code text NOT NULL, taken int NOT NULL DEFAULT 0"
+        admin.execute(f"CREATE TABLE lock_by_code ({columns}) WITH (fillfactor = 50)")
+        admin.execute("INSERT INTO lock_by_code (code) SELECT 'lock ' || n FROM generate_series(1, %s) AS n", [ROWS])
+        if request.param:
+            admin.execute("CREATE UNIQUE INDEX ON lock_by_code (code)")
+        admin.execute("ANALYZE lock_by_code")
+        yield request.param
+        admin.execute("DROP TABLE lock_by_code")
+
+
+@pytest.fixture
+def session(indexed: bool) -> Iterator[Callable[[], Session]]:
+    """Open sessions, which end before the table is dropped."""
+    server = connection.settings_dict
+    conninfo = psycopg.conninfo.make_conninfo(
+        host=server["HOST"], port=server["PORT"], user=server["USER"], dbname=server["NAME"]
+    )
+    with ExitStack() as opened:
+        yield lambda: opened.enter_context(closing(psycopg.connect(conninfo)))
+
+
+def plan(session: Session) -> str:
+    lines = session.execute(f"EXPLAIN (ANALYZE, COSTS off, TIMING off) {LOCK}", ["lock 1"]).fetchall()
+    return "\n".join(line for (line,) in lines)
+
+
+def locks_of(session: Session, observer: Session) -> set[tuple[str, str]]:
+    return set(observer.execute(LOCKS, [session.info.backend_pid]).fetchall())
+
+
+def serializable(session: Session) -> Session:
+    session.isolation_level = psycopg.IsolationLevel.SERIALIZABLE
+    return session
+
+
+def test_rows_that_do_not_match_are_read_and_not_locked(indexed: bool, session: Callable[[], Session]) -> None:
+    """Postgres locks a row once it has passed the condition. The index decides what is read, not what is locked."""
+    holder, other = session(), session()
+    assert (f"Rows Removed by Filter: {ROWS - 1}" in plan(holder)) is not indexed
+    holder.execute(LOCK, ["lock 1"])
+    free = other.execute("SELECT code FROM lock_by_code FOR UPDATE SKIP LOCKED").fetchall()
+    assert len(free) == ROWS - 1
+    assert ("lock 1",) not in free
+    other.rollback()
+    assert locks_of(holder, other) == {("relation", "RowShareLock"), ("transactionid", "ExclusiveLock")}
+    other.rollback()
+    other.execute("SET lock_timeout = '10s'")
+    assert other.execute(WRITE, ["lock 2"]).rowcount == 1
+    other.execute("INSERT INTO lock_by_code (code) VALUES ('new')")
+    other.rollback()
+
+
+def test_the_row_that_matches_is_locked(indexed: bool, session: Callable[[], Session]) -> None:
+    """The negative control."""
+    holder, other = session(), session()
+    holder.execute(LOCK, ["lock 1"])
+    with pytest.raises(psycopg.errors.LockNotAvailable):
+        other.execute(f"{LOCK} NOWAIT", ["lock 1"])
+
+
+def test_under_serializable_the_whole_table_counts_as_read(indexed: bool, session: Callable[[], Session]) -> None:
+    holder, other = serializable(session()), session()
+    holder.execute(LOCK, ["lock 1"])
+    predicate = {kind for kind, mode in locks_of(holder, other) if mode == "SIReadLock"}
+    assert predicate == ({"tuple"} if indexed else {"relation"})
+    other.execute("SET lock_timeout = '10s'")
+    assert other.execute(WRITE, ["lock 2"]).rowcount == 1  # nobody waits for a predicate lock
+    other.rollback()
+
+
+def test_predicate_locks_of_several_rows_grow_to_their_page(session: Callable[[], Session], indexed: bool) -> None:
+    holder, other = serializable(session()), session()
+    for number in (1, 2, 3):
+        holder.execute(LOCK, [f"lock {number}"])
+    predicate = {kind for kind, mode in locks_of(holder, other) if mode == "SIReadLock"}
+    assert predicate == ({"page"} if indexed else {"relation"})
+
+
+@pytest.mark.parametrize("level", ["READ COMMITTED", "SERIALIZABLE"])
+def test_two_holders_of_two_rows_disturb_each_other_only_under_serializable(
+    indexed: bool, session: Callable[[], Session], level: str
+) -> None:
+    one, two = session(), session()
+    for number, holder in enumerate((one, two), 1):
+        holder.isolation_level = psycopg.IsolationLevel[level.replace(" ", "_")]
+        holder.execute(LOCK, [f"lock {number}"])
+    for number, holder in enumerate((one, two), 1):
+        holder.execute(WRITE, [f"lock {number}"])
+    one.commit()
+    if level == "SERIALIZABLE" and not indexed:
+        with pytest.raises(SerializationFailure):
+            two.commit()
+    else:
+        two.commit()

@@ -1,0 +1,109 @@
+"""How long a dead holder keeps a lock: its process is killed, or its machine dies and answers no packet any more.
+
+docs/locking-rules.md tells the figures.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from psycopg.conninfo import make_conninfo
+
+from locking.postgres import AdvisoryLock, InsertLock, RowLock
+from servers.valkey import Valkey
+from tests.locking import silence
+from tests.locking.etcd_support import EtcdRecipe, running_etcd
+from tests.locking.postgres_support import PostgresRecipe, conninfo_of, running_postgres
+from tests.locking.support import RedisRecipe, acquired, process
+from tests.locking.zookeeper_support import ZooKeeperRecipe, running_zookeeper
+from tests.waiting import wait_for
+
+pytestmark = pytest.mark.slow
+
+ADDRESS = f"127.77.{os.getpid() >> 8 & 255}.{os.getpid() & 255}"
+"""An address of this machine that no other test uses: keepalives need TCP."""
+TTL = 10.0
+LONGER = 90.0
+"""Seconds: longer than any lock here survives its holder."""
+QUICK = "-c tcp_keepalives_idle=1 -c tcp_keepalives_interval=1 -c tcp_keepalives_count=2"
+SYSTEM = {"tcp_keepalives_idle": 7200, "tcp_keepalives_interval": 75, "tcp_keepalives_count": 9}
+"""What Linux does if nobody says otherwise: 7200 + 9 * 75 = 7875 s, more than two hours."""
+
+
+@pytest.fixture(scope="module")
+def conninfo() -> Iterator[str]:
+    with running_postgres(f"--listen_addresses={ADDRESS}") as postgres:
+        yield make_conninfo(conninfo_of(postgres), host=ADDRESS, sslmode="disable")
+
+
+def test_only_keepalives_end_the_session_of_a_dead_machine(conninfo: str) -> None:
+    """The other two sessions are the negative controls: no keepalive is due, and a kernel that answers them."""
+    quick = psycopg.connect(conninfo, options=QUICK)
+    patient, answering = psycopg.connect(conninfo), psycopg.connect(conninfo, options=QUICK)
+    for key, session in enumerate((quick, patient, answering)):
+        session.execute("SELECT pg_advisory_lock(%s)", [key])
+    assert {name: int(patient.execute(f"SHOW {name}").fetchone()[0]) for name in SYSTEM} == SYSTEM  # type: ignore[index]
+    for session in (quick, patient):
+        silence.drop_packets(session.fileno())
+    with psycopg.connect(conninfo, autocommit=True) as observer:
+        free = "SELECT pg_try_advisory_lock(%s)"
+        wait_for(lambda: observer.execute(free, [0]).fetchone() == (True,), "the server to give up a silent session")
+        assert [observer.execute(free, [key]).fetchone() for key in (1, 2)] == [(False,), (False,)]
+    assert answering.execute("SELECT 1").fetchone() == (1,)
+    for session in (quick, patient, answering):
+        session.close()
+
+
+@pytest.fixture
+def recipes(conninfo: str, valkey: Valkey, tmp_path: Path) -> Iterator[dict[str, Any]]:
+    with running_etcd() as etcd, running_zookeeper() as zookeeper:
+        yield {
+            "AdvisoryLock": PostgresRecipe(AdvisoryLock, conninfo, tmp_path),
+            "RowLock": PostgresRecipe(RowLock, conninfo, tmp_path),
+            "InsertLock": PostgresRecipe(InsertLock, conninfo, tmp_path),
+            "RedisLock": RedisRecipe(valkey.url),
+            "EtcdLock": EtcdRecipe(etcd.host, etcd.port, tmp_path),
+            "ZooKeeperLock": ZooKeeperRecipe(zookeeper.hosts, tmp_path),
+        }
+
+
+def seconds_until_free(recipe: Any, name: str, death: str) -> float:
+    """Return how long it takes from the death of a holder until another client is granted the lock."""
+    options = {} if name.startswith(("AdvisoryLock", "RowLock")) else {"ttl": TTL}
+    lock = recipe(name, **options)
+    with process(silence.hold_until, death, recipe, name, options) as (_, pipe):
+        pipe.recv()
+        pipe.send("die")
+        began = time.monotonic()
+        lease = acquired(lock, timeout=LONGER)
+        seconds = time.monotonic() - began
+        lease.release()
+    return seconds
+
+
+def test_a_lease_ends_alike_in_both_cases_and_a_session_does_not(
+    recipes: dict[str, Any], record_property: Callable[[str, object], None]
+) -> None:
+    """No upper limit is asserted, since the machine may be slow; the figures are recorded."""
+    with ThreadPoolExecutor(2 * len(recipes)) as pool:
+        asked = {
+            (kind, death): pool.submit(seconds_until_free, recipe, f"{kind} {death}", death)
+            for kind, recipe in recipes.items()
+            for death in ("process", "machine")
+        }
+    found = {case: result.result() for case, result in asked.items()}
+    for (kind, death), seconds in found.items():
+        record_property(f"{kind}, {death}", round(seconds, 1))
+    for kind in ("AdvisoryLock", "RowLock"):
+        # The server's own limit is 20 + 2 * 10 s from the last packet: locking/postgres/settings.py.
+        assert found[kind, "process"] < 38 < found[kind, "machine"]
+    for kind in ("InsertLock", "RedisLock", "EtcdLock", "ZooKeeperLock"):
+        assert all(found[kind, death] > TTL / 2 for death in ("process", "machine"))
+        assert found[kind, "machine"] < found["AdvisoryLock", "machine"]
