@@ -5,10 +5,13 @@ from django.urls import include, path
 from lab.site import api
 from lab.site.choice.views import choice
 from lab.site.comparison.views import comparison
-from lab.site.pages import views
+from lab.site.pages import first_views, views
+from lab.site.pages.ladder_map import ladder
 
 urlpatterns = [
-    path("", views.ladder, name="lab-ladder"),
+    path("", ladder, name="lab-ladder"),
+    path("first/", first_views.first, name="lab-first"),
+    path("first/<slug:slug>/", first_views.station, name="lab-station"),
     path("rungs/<slug:slug>/", views.rung, name="lab-rung"),
     path("rungs/<slug:slug>/play/", views.play, name="lab-play"),
     path("essays/<slug:name>/", views.essay, name="lab-essay"),

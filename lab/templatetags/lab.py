@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from django import template
 from django.utils.translation import gettext
 
+from lab.site.pages.texts import ARTICLES
 from lab.site.wording import translated
 
 register = template.Library()
@@ -21,8 +22,5 @@ def listed(texts: Iterable[str]) -> str:
 
 @register.filter
 def source_label(source: str) -> str:
-    """Return the source of a rung: articles, which have numbers, or another source."""
-    if not source[0].isdigit():
-        return translated(source)
-    sentence = gettext("articles %(numbers)s") if "," in source else gettext("article %(numbers)s")
-    return sentence % {"numbers": gettext(", ").join(source.split(", "))}
+    """Return the source of a rung: the titles of articles, or another source."""
+    return gettext(", ").join(translated(ARTICLES.get(name, name)) for name in source.split(", "))

@@ -30,12 +30,14 @@ class PlaySession:
         schedule: the choices in order: an actor that took a step, or a fault.
         clients: number of clients.
         lenient: whether to leave out choices that this rung does not offer, because they were made on another rung.
+        route: name of the address of its page.
     """
 
     slug: str
     schedule: tuple[str, ...]
     clients: int
     lenient: bool = False
+    route: str = "lab-play"
 
     @property
     def address(self) -> str:
@@ -43,7 +45,7 @@ class PlaySession:
         query = {"schedule": ",".join(self.schedule), "clients": self.clients}
         if self.lenient:
             query["lenient"] = 1
-        return f"{reverse('lab-play', args=[self.slug])}?{urlencode(query, safe=',')}"
+        return f"{reverse(self.route, args=[self.slug])}?{urlencode(query, safe=',')}"
 
     def first(self, choices: int) -> PlaySession:
         """Return the session with its first choices only."""
@@ -54,18 +56,18 @@ class PlaySession:
         return replace(self, schedule=(*self.schedule, choice), lenient=False)
 
 
-def new_session(entry: LadderEntry) -> PlaySession:
+def new_session(entry: LadderEntry, route: str = "lab-play") -> PlaySession:
     """Return a session without any choice."""
-    return PlaySession(entry.slug, (), entry.clients)
+    return PlaySession(entry.slug, (), entry.clients, route=route)
 
 
-def parse_session(entry: LadderEntry, query: QueryDict) -> PlaySession:
+def parse_session(entry: LadderEntry, query: QueryDict, *, route: str = "lab-play") -> PlaySession:
     """Return the session that an address describes.
 
     Raises:
         PageRefused: the address describes no session.
     """
-    start = new_session(entry)
+    start = new_session(entry, route)
     clients = query.get("clients", str(start.clients))
     if clients not in map(str, CLIENT_COUNTS):
         raise _refused(start, _("The number of clients must be two, three or four."))

@@ -1,9 +1,10 @@
-"""The source of a rung: the real file, highlighted line by line, and its difference from the next rung's file."""
+"""The source of a rung: what matters of it, highlighted line by line, and its difference from the code of its fix."""
 
 from __future__ import annotations
 
-import ast
 import inspect
+import re
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher, unified_diff
@@ -16,10 +17,16 @@ from pygments import highlight
 from pygments.formatters import HtmlFormatter
 from pygments.lexers import PythonLexer
 
+from lab.checkers.counter import STOCK
+from lab.explorer.trace import Step
 from lab.ladder.catalogue import ROOT, LadderEntry
+from lab.site.pages.excerpt import MOST_LINES, lines_that_matter
+from lab.workloads import counter
 
 LEAST_SIMILARITY = 0.3
-"""Share of two files that must be equal, from 0 to 1, for their difference to be worth reading."""
+"""Share of two codes that must be equal, from 0 to 1, for their difference to be worth reading."""
+CONTEXT = 8
+"""Number of unchanged lines that a difference shows before and after a change."""
 DiffKind = Literal["same", "added", "removed", "place"]
 
 
@@ -30,52 +37,87 @@ class SourceFile:
     Attributes:
         name: its path below the project folder or below the installed packages.
         lines: each line as HTML.
+        excerpt: the lines that matter, as number and HTML; 0 stands for lines that are left out.
     """
 
     name: str
     lines: tuple[SafeString, ...]
+    excerpt: tuple[tuple[int, SafeString], ...]
 
 
-def source_files(entry: LadderEntry, others: Iterable[str]) -> list[SourceFile]:
-    """Return the file of a rung, and after it the other files in which its steps were taken.
-
-    Args:
-        others: paths below the project folder.
-    """
-    paths = [_path_of(entry), *(ROOT / name for name in sorted(set(others)))]
+def source_files(entry: LadderEntry, steps: Iterable[Step]) -> list[SourceFile]:
+    """Return the file of a rung, and after it the other files whose lines took these steps."""
+    used: dict[Path, set[int]] = defaultdict(set)
+    for step in steps:
+        file, line = place_of(step)
+        if file:
+            used[ROOT / file].add(line)
+    own = _path_of(entry)
     # A stored trace may name a file that has moved since.
-    return [_highlighted(path) for path in dict.fromkeys(paths) if path.is_file()]
+    others = sorted(path for path in used if path != own and path.is_file())
+    files = [_file(path, used[path], whole=path == own) for path in (own, *others)]
+    return [file for file in files if file.excerpt]
+
+
+def place_of(step: Step) -> tuple[str, int]:
+    """Return the file, relative to the project's folder, and the line that took a step; empty and 0: none is shown."""
+    if not step.file and step.does.startswith((f"GET {STOCK}", f"SET {STOCK} ")):
+        # The clients of a lock sell outside of its code.
+        return _place_of_sale()
+    return step.file, step.line
+
+
+@cache
+def _place_of_sale() -> tuple[str, int]:
+    lines, first = inspect.getsourcelines(counter.sell)
+    return _name_of(Path(counter.__file__)), first + next(n for n, line in enumerate(lines) if "client.set(" in line)
+
+
+def whole_file(entry: LadderEntry) -> SourceFile:
+    """Return the file of a rung with all its lines."""
+    return _file(_path_of(entry), whole=True)
+
+
+def short_code(entry: LadderEntry) -> SourceFile | None:
+    """Return the code of a rung; None: it is too long to be read beside another rung."""
+    file = whole_file(entry)
+    return file if 0 < len(file.excerpt) <= MOST_LINES else None
 
 
 def difference(entry: LadderEntry, following: LadderEntry) -> Sequence[tuple[DiffKind, str]] | None:
-    """Return what another rung's file changes, line by line; None: the files have too little in common.
+    """Return what another rung's code changes, line by line; None: the two have too little in common.
 
-    Docstrings are left out: every rung has its own, and they would hide the few lines of code that differ.
+    Imports, docstrings and claims are left out: every rung has its own, and they would hide the few lines that differ.
     """
-    before, after = (_lines_of_code(_path_of(rung)) for rung in (entry, following))
-    if SequenceMatcher(None, before, after, autojunk=False).ratio() < LEAST_SIMILARITY:
+    before, after = (_code(_path_of(rung)) for rung in (entry, following))
+    if not before or not after or SequenceMatcher(None, before, after, autojunk=False).ratio() < LEAST_SIMILARITY:
         return None
-    return [(_kind(line), line) for line in list(unified_diff(before, after, lineterm="", n=2))[2:]]
+    lines = list(unified_diff(before, after, lineterm="", n=CONTEXT))[2:]
+    # The first place says only that the code begins here.
+    return [(_kind(line), "⋯" if line.startswith("@@") else line) for line in lines[1:]]
 
 
-def _lines_of_code(path: Path) -> list[str]:
-    source = path.read_text(encoding="utf-8")
-    prose: set[int] = set()
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and ast.get_docstring(node) is not None:
-            docstring = node.body[0]
-            prose.update(range(docstring.lineno, (docstring.end_lineno or docstring.lineno) + 1))
-    return [line for number, line in enumerate(source.splitlines(), 1) if number not in prose]
+def _code(path: Path) -> list[str]:
+    lines = path.read_text(encoding="utf-8").splitlines()
+    shown = [lines[number - 1] if number else "" for number in lines_that_matter(path, whole=True)]
+    # Every rung has a class of another name: that is no difference.
+    return [re.sub(r"^class \w+", "class …", line) for line in shown]
 
 
 def _path_of(entry: LadderEntry) -> Path:
     return Path(inspect.getfile(entry.code)).resolve()
 
 
+def _file(path: Path, used: Iterable[int] = (), *, whole: bool) -> SourceFile:
+    lines, numbers = _highlighted(path), lines_that_matter(path, whole=whole, used=set(used))
+    shown = tuple((number or 0, lines[number - 1] if number else SafeString()) for number in numbers)
+    return SourceFile(_name_of(path), lines, shown)
+
+
 @cache
-def _highlighted(path: Path) -> SourceFile:
+def _highlighted(path: Path) -> tuple[SafeString, ...]:
     html = highlight(path.read_text(encoding="utf-8"), PythonLexer(stripnl=False), HtmlFormatter(nowrap=True))
-    return SourceFile(_name_of(path), tuple(mark_safe(line) for line in html.splitlines()))  # noqa: S308 - escaped
+    return tuple(mark_safe(line) for line in html.splitlines())  # noqa: S308 - escaped
 
 
 def _name_of(path: Path) -> str:

@@ -8,6 +8,7 @@ from itertools import groupby
 from typing import Any, Literal
 
 from lab.explorer.trace import Step, Trace
+from lab.site.pages.source import place_of
 from lab.site.wording import translated
 from lab.workloads.base import NAMES
 
@@ -94,13 +95,19 @@ class StepRow:
 
 @dataclass(frozen=True)
 class Swimlane:
-    """The whole picture. `height` is in pixels."""
+    """The whole picture.
+
+    Attributes:
+        height: in pixels.
+        alarming: whether two clients inside at the same time break the rung. Where they do not, they are no alarm.
+    """
 
     lanes: tuple[Lane, ...]
     rows: tuple[StepRow, ...]
     bands: tuple[Band, ...]
     panels: tuple[Panel, ...]
     height: int
+    alarming: bool
 
     @property
     def last(self) -> Panel | None:
@@ -118,6 +125,7 @@ def draw(trace: Trace) -> Swimlane:
     panels: list[Panel] = []
     rows = []
     together: tuple[str, ...] = ()
+    alarming = (trace.goal or trace.broken) == "one holder"
     for place, step in enumerate(trace.steps):
         panel = _panel(step)
         if not panels or panels[-1] != panel:
@@ -126,14 +134,15 @@ def draw(trace: Trace) -> Swimlane:
         entered = inside if set(inside) - set(together) else ()
         together = inside
         rows.append(_row(place, step, x, entered, len(panels) - 1))
-    bands = [band for name in actors for band in _bands(name, x[name], trace.steps)]
+    bands = [band for name in actors for band in _bands(name, x[name], trace.steps, alarming=alarming)]
     lanes = [Lane(name, x[name], name in actors) for name in names]
-    return Swimlane(tuple(lanes), tuple(rows), tuple(bands), tuple(panels), ROW * len(rows) + TAIL)
+    return Swimlane(tuple(lanes), tuple(rows), tuple(bands), tuple(panels), ROW * len(rows) + TAIL, alarming)
 
 
 def _row(place: int, step: Step, x: Mapping[str, float], entered: tuple[str, ...], panel: int) -> StepRow:
     start = x.get(step.actor or "", 0.0)
     server = SERVERS.get(step.where)
+    file, line = place_of(step)
     return StepRow(
         number=place + 1,
         who=step.actor or "",
@@ -142,7 +151,7 @@ def _row(place: int, step: Step, x: Mapping[str, float], entered: tuple[str, ...
         y=_middle(place),
         start=start,
         end=x[server] if server else start,
-        source=f"{step.file}:{step.line}" if step.file else "",
+        source=f"{file}:{line}" if file else "",
         forced=step.forced,
         entered=entered,
         panel=panel,
@@ -159,9 +168,9 @@ def _mark(step: Step) -> Mark:
     return "sleep" if step.where == "clock" else "own"
 
 
-def _bands(name: str, x: float, steps: Sequence[Step]) -> Iterator[Band]:
+def _bands(name: str, x: float, steps: Sequence[Step], *, alarming: bool) -> Iterator[Band]:
     """Yield one band for each span in which the state of an actor does not change."""
-    for kind, group in groupby(enumerate(steps), key=lambda item: _band_kind(name, item[1])):
+    for kind, group in groupby(enumerate(steps), key=lambda item: _band_kind(name, item[1], alarming=alarming)):
         if kind is not None:
             places = [place for place, _ in group]
             top, after = _middle(places[0]), places[-1] + 1
@@ -169,9 +178,9 @@ def _bands(name: str, x: float, steps: Sequence[Step]) -> Iterator[Band]:
             yield Band(kind, x, top, bottom - top)
 
 
-def _band_kind(name: str, step: Step) -> BandKind | None:
+def _band_kind(name: str, step: Step, *, alarming: bool) -> BandKind | None:
     if name in step.holders:
-        return "together" if len(step.holders) > 1 else "inside"
+        return "together" if alarming and len(step.holders) > 1 else "inside"
     return "waits" if name in step.blocked else None
 
 

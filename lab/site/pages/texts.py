@@ -31,3 +31,11 @@ ANY_GOAL = gettext_noop(
     "Break it in any way: two clients in the critical section, figures that disagree, or a client that cannot enter."
 )
 """The goal on a sound rung."""
+ARTICLES = {
+    "000": gettext_noop("“From thread locks to Redis locks”"),
+    "001": gettext_noop("“Distributed locks with Redis”"),
+    "002": gettext_noop("“Overselling, reproduced”"),
+    "003": gettext_noop("“How to implement a Redis lock correctly”"),
+    "004": gettext_noop("“A simple Redis lock”"),
+}
+"""Titles of the Chinese articles in which the rungs are found, by the numbers that the rungs name."""

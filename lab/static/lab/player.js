@@ -8,15 +8,18 @@ if (player) {
 
 function start(player) {
   const PAUSE = 1100; // milliseconds between two steps of a run that plays
+  const BEFORE = -1; // the place before the first step
   const steps = [...player.querySelectorAll(".steps > li")];
   const panels = [...player.querySelectorAll(".panel")];
   const picture = player.querySelector(".lanes-and-steps");
   const controls = player.querySelector(".controls");
   const button = (name) => controls.querySelector(`[data-do=${name}]`);
-  let at = 0;
+  const full = picture.querySelector(".past").getAttribute("height");
+  const row = steps[0].getBoundingClientRect().height;
+  let at = BEFORE;
   let timer = null;
 
-  const actions = { first: () => show(0), back: () => show(at - 1), on: () => show(at + 1), play: toggle };
+  const actions = { first: () => show(BEFORE), back: () => show(at - 1), on: () => show(at + 1), play: toggle };
 
   for (const name of Object.keys(actions)) {
     button(name).addEventListener("click", () => {
@@ -40,28 +43,30 @@ function start(player) {
   show(at, { scroll: false });
 
   function show(place, { scroll = true } = {}) {
-    at = Math.max(0, Math.min(place, steps.length - 1));
+    at = Math.max(BEFORE, Math.min(place, steps.length - 1));
     steps.forEach((step, other) => {
       step.classList.toggle("later", other > at);
       if (other === at) step.setAttribute("aria-current", "step");
       else step.removeAttribute("aria-current");
     });
     const step = steps[at];
-    const text = step.querySelector("code").textContent;
     const last = at === steps.length - 1;
-    panels.forEach((panel) => { panel.hidden = panel.dataset.panel !== step.dataset.panel; });
-    player.querySelector(".now code").textContent = `${step.querySelector(".who").textContent} ${text}`;
+    panels.forEach((panel) => { panel.hidden = panel.dataset.panel !== step?.dataset.panel; });
+    const now = player.querySelector(".now code");
+    now.textContent = step ? `${step.querySelector(".who").textContent} ${step.querySelector("code").textContent}` : "";
+    player.querySelector(".before").hidden = Boolean(step);
     player.querySelector(".end").hidden = !last;
     controls.querySelector("output").textContent = `${at + 1} / ${steps.length}`;
-    button("first").disabled = button("back").disabled = at === 0;
+    button("first").disabled = button("back").disabled = !step;
     button("on").disabled = last;
     veil(at);
-    mark(step.dataset.source, scroll);
-    if (scroll) reveal(picture, step);
+    mark(step?.dataset.source ?? "", scroll);
+    if (scroll && step) reveal(picture, step);
   }
 
   function veil(place) {
     [...picture.querySelectorAll(".mark")].forEach((drawn, other) => drawn.classList.toggle("later", other > place));
+    picture.querySelector(".past").setAttribute("height", place === steps.length - 1 ? full : row * (place + 1));
   }
 
   function mark(source, scroll) {
@@ -69,8 +74,9 @@ function start(player) {
     const [name, number] = source.split(":");
     const file = name && document.querySelector(`.file[data-file="${CSS.escape(name)}"]`);
     if (!file) return;
-    if (scroll) document.querySelectorAll(".file").forEach((other) => { other.open = other === file; });
-    const line = file.querySelectorAll(".line")[number - 1];
+    if (scroll) document.querySelectorAll("details.file").forEach((other) => { other.open = other === file; });
+    const line = file.querySelector(`[data-line="${number}"]`);
+    if (!line) return;
     line.classList.add("current");
     reveal(file.querySelector("pre"), line);
   }
@@ -85,7 +91,7 @@ function start(player) {
 
   function toggle() {
     if (timer) return stop();
-    show(at === steps.length - 1 ? 0 : at + 1);
+    show(at === steps.length - 1 ? BEFORE : at + 1);
     timer = setInterval(() => (at === steps.length - 1 ? stop() : show(at + 1)), PAUSE);
     button("play").setAttribute("aria-pressed", "true");
   }

@@ -1,0 +1,100 @@
+"""The first page of the lab: the ladder as a map of tracks and levels, and a filter of its rungs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from django.http import HttpRequest, HttpResponse, QueryDict
+from django.shortcuts import render
+
+from lab.ladder.catalogue import LadderEntry
+from lab.site.page import read_only_lab_page
+from lab.site.pages import lessons
+from lab.site.pages.first_path import STATIONS
+from lab.site.pages.levels import LEVELS, Level, levels_of
+from lab.site.pages.rung_results import RungResults, results_of
+from lab.site.pages.texts import MEANINGS, TRACKS
+from lab.site.provenance import measured_line, outdated_line
+from lab.site.wording import translated
+
+
+@dataclass(frozen=True)
+class LadderFilter:
+    """Which rungs a visitor asks for. An empty value admits every rung.
+
+    Attributes:
+        track, claim, level: what each of them must be.
+        text: words that must all be in the rung's names or its flaw, in lower case.
+    """
+
+    track: str
+    claim: str
+    level: str
+    text: str
+
+    def admits(self, entry: LadderEntry, level: Level) -> bool:
+        """Return whether a rung is among those asked for."""
+        wanted = ((self.track, entry.track), (self.claim, entry.claim), (self.level, level.name))
+        words = searched_text(entry)
+        return all(not asked or asked == has for asked, has in wanted) and all(
+            word in words for word in self.text.split()
+        )
+
+
+@dataclass(frozen=True)
+class LadderRow:
+    """A row of the map. `text` is what a search looks into."""
+
+    results: RungResults
+    text: str
+    shown: bool
+
+
+def parse_filter(query: QueryDict) -> LadderFilter:
+    """Return the filter in an address. A value that no rung can have counts as empty."""
+    track, claim, level = query.get("track", ""), query.get("claim", ""), query.get("level", "")
+    return LadderFilter(
+        track if track in TRACKS else "",
+        claim if claim in ("flawed", "sound") else "",
+        level if level in {each.name for each in LEVELS} else "",
+        query.get("text", "").lower(),
+    )
+
+
+def searched_text(entry: LadderEntry) -> str:
+    """Return the names of a rung and its flaw, in English and in the reader's language, in lower case."""
+    texts = (entry.title, entry.flaw or "")
+    return " ".join((entry.slug, *texts, *map(translated, texts))).lower()
+
+
+@read_only_lab_page
+def ladder(request: HttpRequest) -> HttpResponse:
+    asked = parse_filter(request.GET)
+    tracks = [
+        (
+            track,
+            title,
+            [
+                (
+                    level,
+                    [LadderRow(results_of(rung), searched_text(rung), asked.admits(rung, level)) for rung in rungs],
+                )
+                for level, rungs in levels_of(track)
+            ],
+        )
+        for track, title in TRACKS.items()
+    ]
+    rows = [row for _track, _title, levels in tracks for _level, found in levels for row in found]
+    measured = [result for row in rows for result in row.results.measured]
+    context = {
+        "tracks": tracks,
+        "asked": asked,
+        "shown": sum(row.shown for row in rows),
+        "count": len(rows),
+        "stations": len(STATIONS),
+        "essays": lessons.ESSAYS,
+        "meanings": MEANINGS,
+        "measured_line": measured_line(measured),
+        "outdated_line": outdated_line(measured),
+    }
+    return render(request, "lab/ladder.html", context)

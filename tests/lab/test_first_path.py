@@ -1,0 +1,114 @@
+"""The path "Your first ten minutes": each goal is recognised at the choice that reaches it, and not before."""
+
+from __future__ import annotations
+
+from html import unescape
+from typing import Any
+
+import pytest
+from django.test import Client
+
+from lab.ladder.catalogue import LADDER
+from lab.site.pages.first_path import STATIONS, Station, plain
+
+pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("sandboxes")]
+
+BY_SLUG = {station.slug: station for station in STATIONS}
+
+
+def visit(slug: str, *schedule: str) -> Any:
+    return Client().get(f"/lab/first/{slug}/", {"schedule": ",".join(schedule)})
+
+
+@pytest.mark.parametrize("station", STATIONS, ids=BY_SLUG)
+def test_each_goal_is_reached_by_its_choice_and_not_before(station: Station) -> None:
+    ends = [goal.choices for goal in station.goals]
+    assert ends[-1] == len(station.schedule)
+    for choices in range(len(station.schedule) + 1):
+        response = visit(station.slug, *station.schedule[:choices])
+        reached = sum(end <= choices for end in ends)
+        assert len(response.context["reached"]) == reached, station.schedule[:choices]
+        offered = response.context["choices"]
+        if reached < len(ends):
+            assert station.schedule[choices] in [choice.name for choice, _plain, _then in offered]
+            assert [choice.does for choice, text, _then in offered if not choice.is_fault and not text] == []
+        else:
+            assert offered == []
+
+
+@pytest.mark.parametrize("station", STATIONS, ids=BY_SLUG)
+def test_a_station_begins_with_its_story_and_one_goal(station: Station) -> None:
+    page = unescape(visit(station.slug).content.decode())
+    places = [page.index(sentence) for sentence in station.story]
+    assert places == sorted(places)
+    assert places[-1] < page.index(station.goals[0].text) < page.index('class="code"')
+    assert not any(goal.text in page for goal in station.goals[1:])
+    assert "Next station" not in page
+
+
+def test_the_flawed_stations_are_broken_and_the_fence_holds() -> None:
+    ends = {slug: visit(slug, *station.schedule) for slug, station in BY_SLUG.items()}
+    broken = [slug for slug, response in ends.items() if response.context["trace"].reached]
+    assert broken == ["no-lock", "set-nx-ex", "lua-release"]
+    assert "overtaken" in ends["fence"].context["trace"].steps[-1].answers.values()
+    assert LADDER["fence"].claim == "sound"
+
+
+def test_each_station_leads_to_the_next(client: Client) -> None:
+    for place, station in enumerate(STATIONS[:-1]):
+        page = visit(station.slug, *station.schedule).content.decode()
+        assert f'href="/lab/first/{STATIONS[place + 1].slug}/?' in page
+        assert "data-done" in page
+        assert "data-done" not in visit(station.slug).content.decode()
+    assert 'id="next" class="button" href="/lab/"' in visit("fence", *BY_SLUG["fence"].schedule).content.decode()
+
+
+MISSED = {
+    "one after the other": ("no-lock", ["A", "A", "B", "B"], 0),
+    "a crash after the release": ("setnx", ["A", "A", "A", "A", "crash B"], 0),
+    "released in time": ("set-nx-ex", ["A", "A", "A", "A", "B", "B", "B", "B", "C", "C", "C", "C"], 0),
+    "no other client came in": ("set-nx-ex", ["A", "A", "A", "late release", "A"], 1),
+    "in time": ("lua-release", ["A", "A", "A", "A", "B", "B", "B", "B"], 0),
+}
+
+
+@pytest.mark.parametrize(("slug", "schedule", "reached"), MISSED.values(), ids=MISSED)
+def test_a_harmless_schedule_reaches_no_goal(slug: str, schedule: list[str], reached: int) -> None:
+    response = visit(slug, *schedule)
+    assert len(response.context["reached"]) == reached
+    page = response.content.decode()
+    assert 'id="undo"' in page
+    assert ("this goal is not reached" in page) == response.context["trace"].ended
+
+
+def test_a_station_offers_only_the_faults_of_its_goals() -> None:
+    offered = visit("fence", "A", "A").context["choices"]
+    assert [choice.name for choice, _plain, _then in offered if choice.is_fault] == ["pause A"]
+    assert Client().get("/lab/rungs/fence/play/?schedule=A,A").context["choices"][-1][0].name == "clock jump"
+
+
+def test_a_hint_can_be_followed(client: Client) -> None:
+    shown = visit("no-lock", "A", "A").context["shown"]
+    assert len(client.get(shown.address).context["reached"]) == 1
+
+
+def test_commands_that_the_path_does_not_name_have_no_plain_words() -> None:
+    assert plain("GET stock") == "read how many are left"
+    assert plain("FLUSHALL") == ""
+
+
+def test_the_first_page_of_the_path_lists_its_stations(client: Client) -> None:
+    page = client.get("/lab/first/").content.decode()
+    places = [page.index(f'href="/lab/first/{slug}/"', page.index("<ol")) for slug in BY_SLUG]
+    assert places == sorted(places)
+
+
+@pytest.mark.parametrize("address", ["/lab/first/renewal/", "/lab/first/no-such-rung/"])
+def test_a_rung_off_the_path_is_not_found(client: Client, address: str) -> None:
+    assert client.get(address).status_code == 404
+
+
+def test_an_impossible_choice_leads_back_into_the_path(client: Client) -> None:
+    response = visit("no-lock", "A", "A", "A")
+    assert response.status_code == 400
+    assert 'href="/lab/first/no-lock/?schedule=A,A&amp;clients=2"' in response.content.decode()

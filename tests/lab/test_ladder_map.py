@@ -1,0 +1,139 @@
+"""The ladder as a map: levels and the filter. What a rung's page shows of its code, its story and its sources."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+from django.test import Client
+from django.utils import translation
+
+from lab.claims import witness
+from lab.explorer.trace import Step
+from lab.ladder.catalogue import LADDER
+from lab.site.pages import lessons, source
+from lab.site.pages.ladder_map import searched_text
+from lab.site.pages.levels import LEVELS, levels_of
+from lab.site.pages.texts import ARTICLES, TRACKS
+
+FLAWED = [slug for slug, entry in LADDER.items() if entry.flaw]
+
+
+def test_every_rung_is_on_one_level_in_the_order_of_the_ladder() -> None:
+    found = [(level, rungs) for track in TRACKS for level, rungs in levels_of(track)]
+    assert [level for level, _rungs in found] == list(LEVELS)
+    assert [rung.slug for _level, rungs in found for rung in rungs] == list(LADDER)
+    assert len({level.name for level in LEVELS}) == len(LEVELS)
+
+
+def shown(**query: str) -> list[str]:
+    """Return the slugs of the rungs that the ladder shows."""
+    page = Client().get("/lab/", query).content.decode()
+    rows = re.findall(r'<li class="rung[^>]*?( hidden)?>.*?href="/lab/rungs/([\w-]+)/"', page, flags=re.DOTALL)
+    assert len(rows) == len(LADDER)
+    found = [slug for hidden, slug in rows if not hidden]
+    assert f"{len(found)} of {len(LADDER)} rungs" in page
+    return found
+
+
+FILTERS: dict[str, tuple[dict[str, str], Any]] = {
+    "nothing": ({}, lambda entry: True),
+    "a track": ({"track": "stock"}, lambda entry: entry.track == "stock"),
+    "a claim": ({"claim": "sound"}, lambda entry: entry.flaw is None),
+    "words": ({"text": "OWNER  lua"}, lambda entry: all(word in searched_text(entry) for word in ("owner", "lua"))),
+    "a name": ({"text": "set-nx-ex"}, lambda entry: entry.slug == "set-nx-ex"),
+    "all at once": (
+        {"track": "locks", "claim": "flawed", "level": "redlock", "text": "node"},
+        lambda entry: (
+            entry.slug in ("redlock-no-fsync", "redlock-replicated-nodes", "redlock-clock-jump")
+            and "node" in searched_text(entry)
+        ),
+    ),
+    "nonsense": ({"track": "moon", "claim": "perhaps", "level": "-1"}, lambda entry: True),
+    "no such words": ({"text": "<script>"}, lambda entry: False),
+}
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(("query", "wanted"), FILTERS.values(), ids=FILTERS)
+def test_the_server_filters_the_ladder(query: dict[str, str], wanted: Any) -> None:
+    assert shown(**query) == [slug for slug, entry in LADDER.items() if wanted(entry)]
+
+
+@pytest.mark.django_db
+def test_a_level_shows_its_rungs_only() -> None:
+    level, rungs = next(levels_of("stock"))
+    assert shown(level=level.name) == [rung.slug for rung in rungs]
+
+
+# Code
+
+
+def step_in(file: str, line: int) -> Step:
+    return Step("A", "A", "", "redis", file, line, False, {}, (), (), ())
+
+
+@pytest.mark.parametrize("slug", LADDER)
+def test_the_excerpt_has_code_only(slug: str) -> None:
+    entry = LADDER[slug]
+    trace = witness.trace(slug)
+    files = source.source_files(entry, trace.steps if trace else ())
+    code = "".join(re.sub("<[^>]*>", "", line) + "\n" for file in files for _number, line in file.excerpt)
+    claims = re.findall(r"^(?:from .* import|import |    (?:slug|title|flaw|survives|fixed_by|source) =)", code, re.M)
+    assert claims == []
+    assert "Flawed:" not in code
+    for step in trace.steps if trace else ():
+        numbers = {file.name: [number for number, _line in file.excerpt] for file in files}
+        assert not step.file or step.line in numbers[step.file], (step.file, step.line)
+    if entry.flaw:
+        assert files[0].name == entry.file
+
+
+def test_of_a_long_file_only_functions_that_took_a_step_are_shown() -> None:
+    renewal = LADDER["renewal"]
+    assert source.source_files(renewal, ()) == []
+    first = next(number for number, line in enumerate(source.whole_file(renewal).lines, 1) if "_release" in line)
+    (file,) = source.source_files(renewal, [step_in(renewal.file, first)])
+    code = [re.sub("<[^>]*>", "", line) for _number, line in file.excerpt]
+    assert sum(line.lstrip().startswith("def ") for line in code) == 1
+    assert len(code) < len(file.lines) / 3
+
+
+@pytest.mark.parametrize("slug", FLAWED)
+def test_the_difference_from_the_fix_has_whole_lines_of_code(slug: str) -> None:
+    entry = LADDER[slug]
+    fix = LADDER[entry.fixed_by or ""]
+    changes = source.difference(entry, fix)
+    if changes is None:
+        return
+    files = [(source._path_of(rung)).read_text().splitlines() for rung in (entry, fix)]
+    for kind, line in changes:
+        if kind != "place":
+            assert line[1:] in (*files[0], *files[1], "") or line[1:].startswith("class …")
+        assert not re.match(r".    (slug|title|flaw|fixed_by|source) =", line)
+
+
+# Story and sources
+
+
+@pytest.mark.parametrize("language", ["en", "zh-hans"])
+@pytest.mark.parametrize("slug", LADDER)
+def test_a_story_is_told_in_three_sentences(slug: str, language: str) -> None:
+    with translation.override(language):
+        told = lessons.story(LADDER[slug])
+    assert 0 < len(told) <= lessons.SENTENCES
+    for sentence in told:
+        words = re.sub("<[^>]*>", "", sentence)
+        assert re.search(r"[.?!。？！)）]$", words.strip()), words
+        assert "`" not in words
+
+
+@pytest.mark.parametrize("language", ["en", "zh-hans"])
+def test_articles_are_named_by_their_titles(language: str) -> None:
+    numbers = re.compile(rf"(?<![\d.,])({'|'.join(ARTICLES)})(?!\d)")
+    with translation.override(language):
+        prose = [str(lessons.lesson(slug)) for slug in LADDER] + [str(lessons.essay(name)) for name in lessons.ESSAYS]
+        title = lessons._(ARTICLES["001"])
+    assert [numbers.findall(re.sub("<code>.*?</code>", "", text)) for text in prose if numbers.search(text)] == []
+    assert any(title in text for text in prose)
