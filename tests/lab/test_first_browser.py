@@ -91,14 +91,14 @@ def test_the_ladder_is_filtered_while_typing(open_page: Open) -> None:
     expect(found).to_have_text(f"1 of {everything} rungs")
     expect(page.locator(".track:not([hidden])")).to_have_count(1)
     page.get_by_label("Words").fill("")
-    page.get_by_label("Track").select_option("stock")
-    page.get_by_label("Claim").select_option("sound")
+    page.get_by_label("Track", exact=True).select_option("stock")
+    page.get_by_label("Claim", exact=True).select_option("sound")
     sound = rungs.count()
     assert 0 < sound < everything
     assert requests == []
     page.reload()
     expect(rungs).to_have_count(sound)
-    expect(page.get_by_label("Claim")).to_have_value("sound")
+    expect(page.get_by_label("Claim", exact=True)).to_have_value("sound")
 
 
 def test_the_ladder_is_filtered_without_scripts(open_page: Open) -> None:
