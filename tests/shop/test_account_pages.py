@@ -261,11 +261,35 @@ def test_a_page_is_in_the_language_of_its_reader(client: Client, path: str) -> N
     assert [page.headers["Content-Language"] for page in pages] == ["en", "zh-hans"]
     english, chinese = (visible(text(page)) for page in pages)
     assert not re.search(r"[\u4e00-\u9fff]", english.replace("简体中文", ""))
-    left = set(re.findall(r"[A-Za-z]{2,}", chinese)) - {"Last", "Unit", "English", "ada", "example", "com"}
-    assert left == set()
+    assert foreign_words(chinese) == set()
     for page in pages:
         assert page.headers["Content-Security-Policy"] == STRICT
         assert "no-store" in page.headers["Cache-Control"]
+
+
+WRONG_FORMS = {
+    "login/": {"login": "ada", "password": "wrong"},
+    "signup/ ": {"username": "ada", "email": "no address", "password1": "short"},
+    "signup/": {"username": "a@b", "email": "", "password1": "password"},
+    "email/": {"action_add": "", "email": "ada@example.com"},
+    "password/ ": {"oldpassword": "wrong", "password1": NEW, "password2": "another"},
+    "password/": {"oldpassword": PASSWORD, "password1": "short", "password2": "short"},
+    "reauthenticate/": {"password": "wrong"},
+    "password/reset/": {"email": ""},
+}
+
+
+@pytest.mark.parametrize("path", WRONG_FORMS)
+def test_what_is_wrong_is_said_in_the_language_of_the_reader(client: Client, path: str) -> None:
+    new_user()
+    reader = client if path.strip() in ("login/", "signup/") else log_in()
+    page = reader.post(f"/account/{path.strip()}", WRONG_FORMS[path], **CHINESE)
+    assert (page.status_code, "errorlist" in text(page)) == (200, True)
+    assert foreign_words(visible(text(page))) == set()
+
+
+def foreign_words(chinese: str) -> set[str]:
+    return set(re.findall(r"[A-Za-z]{2,}", chinese)) - {"Last", "Unit", "English", "ada", "example", "com"}
 
 
 def visible(page: str) -> str:
