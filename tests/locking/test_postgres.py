@@ -91,7 +91,7 @@ class OnPostgres(PostgresTraces):
     """Fixtures for the tests of one kind of lock, and of all kinds."""
 
     KIND: Any = AdvisoryLock
-    PAIRS = 1000
+    PAIRS = 100  # each opens a connection, for which the server starts a process
 
     @pytest.fixture(autouse=True)
     def _server(self, server: Postgres, admin: Admin) -> None:
