@@ -3,6 +3,7 @@
 import atexit
 import os
 import shutil
+import sys
 import tempfile
 
 from tests import memory
@@ -24,6 +25,9 @@ for name in (
     "EMAIL_URL",
 ):
     os.environ.pop(name, None)
+# Write compiled modules: without them, each of the hundreds of processes that the tests start compiles the project.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 IN_MEMORY = memory.use()
 os.environ["RUN_FOLDER"] = tempfile.mkdtemp(prefix="lu-test-")
 os.environ["LAB_ENABLED"] = "1"

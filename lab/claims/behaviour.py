@@ -95,9 +95,9 @@ class _Search:
         while self._todo:
             while self._todo:
                 self._visit(self._todo.pop())
-            due = [key for name, key, owner in self._members if self._is_called(name, owner)]
+            due = {key for name, key, owner in self._members if self._is_called(name, owner)}
             self._members = [member for member in self._members if member[1] not in due]
-            self._todo += due
+            self._todo += sorted(due)
         return self._found
 
     def _is_called(self, name: str, owner: Key) -> bool:
@@ -109,7 +109,8 @@ class _Search:
 
     def _use(self, key: Key) -> None:
         self._used.add(origin_of(key))
-        self._todo.append(key)
+        if key not in self._seen:
+            self._todo.append(key)
 
     def _visit(self, key: Key) -> None:
         if key in self._seen or (module := load(key[0])) is None:

@@ -24,7 +24,7 @@ def finish(*command: str, **more: str) -> str:
         env={**os.environ, "DJANGO_SETTINGS_MODULE": "shop.runtime.settings", "PYTHONPATH": str(ROOT), **more},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
     )
     assert done.returncode == 0, f"{shlex.join(command)}\n{done.stdout}\n{done.stderr}"
     return done.stdout

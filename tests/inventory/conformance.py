@@ -54,7 +54,7 @@ class StrategyConformance(ABC):
 
     @pytest.mark.parametrize(
         ("units", "customers", "each", "sold"),
-        [(1, 32, 1, 1), (10, 32, 1, 10), (35, 32, 1, 32), (5, 8, 2, 2)],
+        [(1, 16, 1, 1), (10, 16, 1, 10), (19, 16, 1, 16), (5, 8, 2, 2)],
         ids=["the last unit", "ten units", "enough for all", "two each of five"],
     )
     def test_no_unit_is_sold_twice_or_kept(

@@ -24,7 +24,7 @@ from lab.site.choice.reasons import why_not
 from lab.site.choice.rows import BY_SLUG, ROWS, ChoiceRow
 from locking.guide import ENTRIES
 from tests.docs.pages import PAGES
-from tests.lab.comparison_support import STORED, lock
+from tests.lab.comparison_support import lock, stored
 
 PAGE = "/lab/choice/"
 COMPARISON = "/lab/comparison/"
@@ -39,7 +39,7 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return the path of a stored comparison."""
     path = tmp_path / "comparison.json"
     monkeypatch.setattr(comparisons, "FILE", path)
-    path.write_text(json.dumps(STORED))
+    path.write_text(json.dumps(stored()))
     return path
 
 
@@ -170,12 +170,13 @@ def test_figures_are_ratios_of_what_is_stored(file: Path) -> None:
 
 
 def stored_with_all_rows() -> dict[str, Any]:
-    stored = copy.deepcopy(STORED)
-    figures = stored["strategies"]["report"]["strategies"]
-    stored["strategies"]["report"]["strategies"] = {row.strategy: figures["redis-lock"] for row in ROWS if row.strategy}
+    comparison = copy.deepcopy(stored())
+    report = comparison["strategies"]["report"]
+    figures = report["strategies"]["redis-lock"]
+    report["strategies"] = {row.strategy: figures for row in ROWS if row.strategy}
     locks = {row.measured_lock: lock(250.0, 0.6, (31, 33), 9.9) for row in ROWS if row.measured_lock}
-    stored["locks"]["report"]["locks"] = locks
-    return stored
+    comparison["locks"]["report"]["locks"] = locks
+    return comparison
 
 
 def test_a_cell_shows_no_figure_that_is_out_of_date(file: Path) -> None:

@@ -21,7 +21,7 @@ from lab.management.commands.compare import Command
 from lab.site.comparison.advice import ARGUMENTS
 from lab.site.comparison.links import links_to_comparison
 from loadtest.bench import contenders
-from tests.lab.comparison_support import STORED, lock
+from tests.lab.comparison_support import lock, stored
 from tests.lock_servers import needs_zookeeper
 
 PAGE = "/lab/comparison/"
@@ -40,7 +40,7 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def store(file: Path, *keys: str, value: Any = None) -> None:
     """Write the comparison, with one value replaced."""
-    changed: dict[str, Any] = copy.deepcopy(STORED)
+    changed: dict[str, Any] = copy.deepcopy(stored())
     if keys:
         inner = changed
         for key in keys[:-1]:
@@ -230,13 +230,13 @@ def test_rungs_and_their_rows_link_to_each_other() -> None:
 def test_the_command_stores_what_it_measures_and_keeps_the_rest(
     file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    file.write_text(json.dumps({"strategies": STORED["strategies"], "locks": {"made": "long ago"}}))
+    file.write_text(json.dumps({"strategies": stored()["strategies"], "locks": {"made": "long ago"}}))
     tiny = ("--only", "thread", "redis-py", "--rounds", "1", "--pairs", "3", "--handoffs", "2", "--seconds", "0.1")
     monkeypatch.setitem(measuring.SHORT, "locks", (*tiny, "--idle", "0.1"))
     call_command(Command(), "locks", short=True)
 
     assert capsys.readouterr().out == "locks: stored.\n"
-    assert json.loads(file.read_text())["strategies"] == STORED["strategies"]
+    assert json.loads(file.read_text())["strategies"] == stored()["strategies"]
     measured = comparisons.load("locks")
     assert measured is not None
     assert (measured.short, measured.stale) == (True, False)

@@ -28,7 +28,7 @@ from lab.site.comparison.segments import segments_section
 from loadtest.bench import bursts, clients
 from loadtest.bench.clients import Plan, Results
 from loadtest.preparation import create_customers
-from tests.lab.comparison_support import STORED, contended, segmented
+from tests.lab.comparison_support import contended, segmented, stored
 
 PAGE = "/lab/comparison/"
 CURVES: tuple[Part, ...] = ("segments", "contention")
@@ -40,20 +40,20 @@ STALE = "Out of date: the code has changed since."
 def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The path of the comparison file, with a small stored comparison."""
     path = tmp_path / "comparison.json"
-    path.write_text(json.dumps(STORED))
+    path.write_text(json.dumps(stored()))
     monkeypatch.setattr(comparisons, "FILE", path)
     return path
 
 
 def change(file: Path, part: Part, field: str, value: Any) -> None:
-    stored: dict[str, Any] = copy.deepcopy(STORED)
-    stored[part][field] = value
-    file.write_text(json.dumps(stored))
+    changed: dict[str, Any] = copy.deepcopy(stored())
+    changed[part][field] = value
+    file.write_text(json.dumps(changed))
 
 
 def change_rows(file: Path, part: Part, *rows: dict[str, Any]) -> None:
     name = "segments" if part == "segments" else "clients"
-    change(file, part, "report", {**STORED[part]["report"], name: rows})
+    change(file, part, "report", {**stored()[part]["report"], name: rows})
 
 
 def section(part: Part, language: str = "en") -> str:
@@ -320,12 +320,12 @@ def test_all_that_runs_for_a_figure_is_hashed(part: Part, strategy: str) -> None
 def test_the_command_stores_a_curve_that_the_page_shows(
     file: Path, monkeypatch: pytest.MonkeyPatch, part: Part, sizes: tuple[str, ...], row: type
 ) -> None:
-    file.write_text(json.dumps({"locks": STORED["locks"]}))
+    file.write_text(json.dumps({"locks": stored()["locks"]}))
     assert MISSING in section(part)
     monkeypatch.setitem(measuring.SHORT, part, ("--rounds", "1", "--seconds", "0.3", *sizes))
     call_command(Command(), part, short=True)
 
-    assert json.loads(file.read_text())["locks"] == STORED["locks"]
+    assert json.loads(file.read_text())["locks"] == stored()["locks"]
     measured = comparisons.load(part)
     assert measured is not None
     assert (measured.short, measured.stale) == (True, False)

@@ -14,7 +14,7 @@ from playwright.sync_api import expect
 from lab.claims import comparisons
 from lab.site.race.start import race_lock
 from lab.site.race.state import Race, Racer
-from tests.lab.comparison_support import STORED
+from tests.lab.comparison_support import stored
 from tests.lab.test_browser import Open, assert_accessible, open_page
 from tests.lab.test_browser import pytestmark as in_chromium
 from tests.waiting import wait_for
@@ -49,7 +49,7 @@ def one_at_a_time(redis: Any) -> Iterator[None]:
 @pytest.fixture
 def measured(redis: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "comparison.json"
-    file.write_text(json.dumps(STORED))
+    file.write_text(json.dumps(stored()))
     monkeypatch.setattr(comparisons, "FILE", file)
 
 

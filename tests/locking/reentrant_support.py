@@ -11,12 +11,13 @@ from tests.locking.conformance import LockConformance, ReentrantConformance, Tes
 from tests.locking.support import Recipe, ReentrantRecipe
 
 OF_THE_LOCK_WITHIN = (
-    "test_125_processes_lose_no_update",
+    "test_50_short_lived_processes_lose_no_update",
     "test_a_briefly_paused_holder_keeps_it",
     "test_a_holder_paused_beyond_its_ttl_is_told",
     "test_a_dropped_lease_is_not_renewed",
     "test_a_grant_outlives_the_loss_of_a_minority",
     "test_an_idle_waiter_is_quiet",
+    "test_greenlets_each_own_a_lease",  # of the re-entrant lock: on Redis, and in test_reentrant.py
     "test_it_is_granted_without_a_minority",
     "test_it_works_after_a_restart",
     "test_renewal_keeps_the_lock_beyond_its_ttl",

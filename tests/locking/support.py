@@ -214,7 +214,7 @@ RECIPES = [f"tests.locking.{server}_support" for server in ("etcd", "postgres", 
 def process(target: Callable[..., None], *args: Any) -> Iterator[tuple[Any, Pipe]]:
     """Run `target(*args, pipe)` in another process, and yield it with the other end of the pipe."""
     context = multiprocessing.get_context("forkserver")
-    # Import what children need once, in the fork server; 125 short-lived children would spend their time importing.
+    # Import what children need once, in the fork server; 50 short-lived children would spend their time importing.
     context.set_forkserver_preload(["pytest", "tests.locking.actors", *RECIPES])
     ours, theirs = context.Pipe()
     child = context.Process(target=target, args=(*args, theirs))

@@ -91,7 +91,7 @@ class OnPostgres(PostgresTraces):
     """Fixtures for the tests of one kind of lock, and of all kinds."""
 
     KIND: Any = AdvisoryLock
-    PAIRS = 1000
+    PAIRS = 100  # each opens a connection, for which the server starts a process
 
     @pytest.fixture(autouse=True)
     def _server(self, server: Postgres, admin: Admin) -> None:
@@ -940,9 +940,9 @@ class TestInsert(OnPostgres):
         monkeypatch.setattr(PostgresSession, "sleep", lambda self, seconds: sleep(self, min(seconds, 0.05)))
         lock = recipe("noisy", ttl=LONG)
         with lock.hold():
-            thread = threading.Thread(target=lambda: lock.acquire(timeout=1.0))
+            thread = threading.Thread(target=lambda: held(lock).release())
             thread.start()
             wait_for(lambda: self.waiters(lock) == 1)
             before = self.asked(lock)
             wait_for(lambda: self.asked(lock) - before > 3)
-            thread.join(PATIENCE)
+        thread.join(PATIENCE)

@@ -25,7 +25,7 @@ from locking.local import ProcessLock, ThreadLock
 from locking.reentrant import ReentrantLock
 from tests.locking import test_local, test_redis
 from tests.locking.conformance import LONG, SHORT
-from tests.locking.reentrant_support import OfTheLockWithin
+from tests.locking.reentrant_support import OfTheLockWithin, a_tenth
 from tests.locking.support import (
     Clock,
     Log,
@@ -76,6 +76,7 @@ class TestReentrantThreadLock(OfTheLockWithin, test_local.TestThreadLock):
             lease.check()
 
 
+@a_tenth
 class TestReentrantProcessLock(OfTheLockWithin, test_local.TestProcessLock):
     @pytest.fixture
     def recipe(self, tmp_path: Path) -> ReentrantRecipe:

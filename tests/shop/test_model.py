@@ -313,12 +313,22 @@ def test_queued_orders_are_sold_when_the_next_sale_begins(second: str) -> None:
 
 @pytest.mark.parametrize("name", registry.NAMES)
 def test_the_law_holds_after_any_steps(name: str) -> None:
+    # Strategies that differ from `redis-lock` only in the lock get one example. Each run has other examples.
+    take_steps(name, examples=4 if name in DISTINCT else 1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", DISTINCT)
+def test_the_law_holds_after_many_steps(name: str) -> None:
+    take_steps(name, examples=20)
+
+
+def take_steps(name: str, *, examples: int) -> None:
     machine = type(f"Shop by {name}", (Shop,), {"strategy": name})
     run_state_machine_as_test(
         machine,
         settings=settings(
-            # Strategies that differ from `redis-lock` only in the lock get fewer examples.
-            max_examples=8 if name in DISTINCT else 2,
+            max_examples=examples,
             stateful_step_count=25,
             deadline=None,
             # Shrinking would take minutes, because each step runs the real shop.
