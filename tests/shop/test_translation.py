@@ -16,7 +16,7 @@ FOLDER = SHOP / "locale" / "zh_Hans" / "LC_MESSAGES"
 
 def test_every_text_is_translated_and_nothing_else() -> None:
     of_problems = {(text,) for problem in PROBLEMS.values() for text in (problem.title, problem.advice)}
-    assert_complete(FOLDER, of_problems | texts_of(SHOP.rglob("*.py"), (SHOP / "templates").rglob("*.html")))
+    assert_complete(FOLDER, of_problems | texts_of(SHOP.rglob("*.py"), (SHOP / "templates").rglob("*.*")))
 
 
 def test_the_compiled_file_matches_the_written_one() -> None:
