@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 from datetime import datetime
+from io import StringIO
 from typing import Any
 
+from django.core.management import call_command
+from django.db.models import QuerySet
+from django.utils import timezone
 from rich.console import Console
 from rich.live import Live
 
+from inventory import stock
+from inventory.models import StockItem
 from loadtest.preparation import BURST_TITLE
 from loadtest.report import comparison_table
 from loadtest.rush import OnProgress, Rush
 from loadtest.verdict import Verdict, holds
-from shop.models import Order
+from shop.management.commands.sample import MIDNIGHT, TONIGHT, SampleSale
+from shop.models import Order, Sale
 from shop.orders import payments
+from shop.sales import lifecycle
 
 # From the code that most people write first to correct code.
 PROGRESSION = (
@@ -92,15 +100,60 @@ def pay_orders(since: datetime) -> int:
     return len(orders)
 
 
-def welcome(url: str, password: str) -> str:
+def close_bursts(since: datetime) -> None:
+    """Close the sales of the bursts, so that the storefront shows those that a visitor can buy from.
+
+    Args:
+        since: when the demo began. Earlier sales are left alone.
+    """
+    for sale in Sale.objects.filter(name__startswith=BURST_TITLE, opens_at__gte=since):
+        lifecycle.close(sale.pk)
+
+
+def open_sales(password: str) -> tuple[Sale, Sale]:
+    """Make a sale that is open, with all its units, and one that opens in two minutes.
+
+    An earlier demo may have left both: what it has sold is delivered again, and the second one is closed if it is open.
+
+    Args:
+        password: of the accounts `admin` and `buyer`.
+
+    Returns:
+        The open sale, and the one that comes.
+    """
+    for sale in not_over(MIDNIGHT).filter(opens_at__lte=timezone.now()):
+        lifecycle.close(sale.pk)
+    call_command("sample", password=password, stdout=StringIO())
+    for product in (*TONIGHT.products, *MIDNIGHT.products):
+        if (missing := product.units - StockItem.objects.get(sku=product.sku).on_hand) > 0:
+            stock.deliver(product.sku, missing)
+    return not_over(TONIGHT).earliest("opens_at"), not_over(MIDNIGHT).earliest("opens_at")
+
+
+def not_over(sample: SampleSale) -> QuerySet[Sale]:
+    """Return the sales that are open or coming, and offer the first product of a sale of the sample."""
+    return Sale.objects.filter(items__product__sku=sample.products[0].sku, closes_at__gt=timezone.now())
+
+
+def left_to_buyers(sale: Sale) -> list[int]:
+    """Return the ids of the products that the simulated buyers buy: the last one is left to the visitor."""
+    return [item.product_id for item in sale.items.order_by("pk")][:-1]
+
+
+def welcome(url: str, password: str, sale: Sale, coming: Sale) -> str:
     """Return what to try in the shop that keeps running."""
     return f"""
 
 The shop keeps running. Stop it with Ctrl-C.
 
-  API            {url}/api/docs/
+  shop           {url}/
+  open sale      {url}/sales/{sale.slug}/
+                 simulated buyers buy from it, and leave the poster to you
+  next sale      {url}/sales/{coming.slug}/
+                 opens at {coming.opens_at:%H:%M:%S} UTC
   admin          {url}/admin/          stock, locks, orders
   lab            {url}/lab/            watch flawed code break
+  API            {url}/api/docs/
   log in as      admin or buyer, password {password}
   another burst  make rush ARGS="--strategy lua --clients 200 --url {url}"
 """

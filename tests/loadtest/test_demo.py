@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
 import pytest
 from django.utils import timezone
 
-from loadtest.demo import MAX_BURSTS, pay_orders, run_until_broken
+from inventory.models import StockItem
+from loadtest import demo_buyers
+from loadtest.demo import MAX_BURSTS, close_bursts, left_to_buyers, open_sales, pay_orders, run_until_broken, welcome
+from loadtest.demo_buyers import DemoBuyers
 from loadtest.preparation import prepare
 from loadtest.rush import OnProgress, Rush
 from shop import conservation
+from shop.models import Order, Product, Sale
 from shop.orders.expiry import expire_unpaid
 from tests.factories import OnSale, new_customer, on_sale, orders_in
 from tests.shop.conftest import buy, make_due, state
+from tests.waiting import wait_for
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,3 +69,52 @@ def test_the_demo_leaves_a_shop_that_has_sold_something(settings: Any, secret: s
 
     assert (orders_in("paid"), state(earlier), state(visitor)) == (18, "expired", "expired")
     assert sum(row.sold for row in conservation.figures()) == 18
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.usefixtures("redis")
+def test_the_demo_ends_with_an_open_sale_and_one_that_comes() -> None:
+    earlier = prepare(strategy="guarded-update", units=1, customers=[], limit=1).sale
+    began = timezone.now()
+    prepare(strategy="lua", units=1, customers=[], limit=1)
+    close_bursts(began)
+    open_now, coming = open_sales("last-unit")
+    now = timezone.now()
+    not_over = Sale.objects.filter(closes_at__gt=now).exclude(pk=earlier)
+    assert set(not_over.values_list("slug", flat=True)) == {open_now.slug, coming.slug} == {"tonight", "midnight"}
+    assert open_now.opens_at <= now < coming.opens_at
+    assert Sale.objects.get(pk=earlier).closes_at > now, "a sale of an earlier demo is left alone"
+    said = welcome("http://shop", "last-unit", open_now, coming)
+    for address in ("/", "/sales/tonight/", "/sales/midnight/", "/admin/", "/lab/", "/api/docs/"):
+        assert f"http://shop{address}" in said
+    assert "password last-unit" in said
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.usefixtures("redis")
+def test_another_demo_delivers_what_was_sold_and_has_a_sale_that_comes() -> None:
+    tonight, midnight = open_sales("last-unit")
+    poster = tonight.items.get(product__sku="poster").product_id
+    buy(OnSale(tonight.pk, {"poster": poster}), poster=1)
+    opened = timezone.now()
+    Sale.objects.filter(pk=midnight.pk).update(opens_at=opened)
+    again, next_one = open_sales("last-unit")
+    assert again.pk == tonight.pk
+    assert (next_one.slug, Sale.objects.get(pk=midnight.pk).closes_at > timezone.now()) == ("midnight-2", False)
+    assert next_one.opens_at - opened >= timedelta(minutes=2)
+    assert StockItem.objects.get(sku="poster").on_hand == 1
+    assert all(row.conserved for row in conservation.figures())
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.usefixtures("redis")
+def test_simulated_buyers_order_pay_and_stop_with_the_demo(live_server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(demo_buyers, "AT_ONCE", 6)
+    sale, _ = open_sales("last-unit")
+    products = left_to_buyers(sale)
+    with DemoBuyers(live_server.url, sale.pk, products):
+        wait_for(lambda: Order.objects.filter(state="paid").count() >= 4, "four of six buyers to pay")
+    assert not any(thread.name == "demo-buyers" for thread in threading.enumerate())
+    assert orders_in("paid") == 4
+    assert set(Product.objects.filter(pk__in=products).values_list("sku", flat=True)) == {"headphones", "keyboard"}
+    assert StockItem.objects.get(sku="poster").on_hand == 1

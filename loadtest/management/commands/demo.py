@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import secrets
 from contextlib import ExitStack
-from io import StringIO
 from typing import Any
 
-from django.core.management import call_command
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.utils import timezone
 from rich.console import Console
 
 from loadtest.arguments import positive
-from loadtest.demo import PROGRESSION, pay_orders, run_progression, welcome
+from loadtest.demo import PROGRESSION, close_bursts, left_to_buyers, open_sales, pay_orders, run_progression, welcome
+from loadtest.demo_buyers import DemoBuyers
 from loadtest.local_shop import LocalShop
 from loadtest.rush import RushError
 from loadtest.verdict import holds
@@ -39,13 +38,15 @@ class Command(BaseCommand):
             with ExitStack() as running:
                 with console.status("Starting Postgres, Valkey, web, worker and beat …"):
                     shop = running.enter_context(LocalShop(port=options["port"], lab=True, background=True))
-                    call_command("sample", password=password, stdout=StringIO())
                 console.print(*map(line_of, shop.statuses), sep="\n", style="dim", soft_wrap=True, highlight=False)
                 began = timezone.now()
                 verdicts = run_progression(shop.url, console)
                 pay_orders(began)
+                close_bursts(began)
+                sale, coming = open_sales(password)
                 if not options["once"]:
-                    console.print(welcome(shop.url, password), soft_wrap=True, highlight=False)
+                    console.print(welcome(shop.url, password, sale, coming), soft_wrap=True, highlight=False)
+                    running.enter_context(DemoBuyers(shop.url, sale.pk, left_to_buyers(sale)))
                     shop.wait()
         except KeyboardInterrupt:
             console.print("Stopped.")
