@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import timedelta
 from uuid import UUID
 
@@ -10,7 +11,7 @@ from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.http.response import HttpResponseBase
 from django.shortcuts import redirect
 from django.urls import reverse
-from django.utils.translation import get_language
+from django.utils.translation import get_language, gettext, gettext_noop
 from django.utils.translation import gettext as _
 from django.views.decorators.http import require_http_methods
 
@@ -25,6 +26,16 @@ from shop.pages.page import PageRefused, View
 from shop.payments.provider import PaymentProvider, provider
 from shop.payments.request import PaymentRequest
 
+EARLY = gettext_noop("The order is not saved yet. Nothing was changed. Try again when it is.")
+REFUSALS: Mapping[type[Exception], str] = {
+    StillQueued: EARLY,
+    StockUnavailable: EARLY,
+    NotCancellable: gettext_noop("The order was paid or has ended in the meantime. Nothing was changed."),
+    NotPayable: gettext_noop("The order has ended in the meantime. Nothing is to be paid."),
+    ProviderDecides: gettext_noop("This shop has no payment provider yet, so nothing can be paid. Ask its operator."),
+}
+"""Why an order was neither paid nor cancelled, as its customer reads it."""
+
 
 def form_of_order(view: View) -> View:
     """Make a view the target of a form on the page of an order. A GET, as after a log-in, leads to that page."""
@@ -37,18 +48,9 @@ def form_of_order(view: View) -> View:
             return view(request, order)
         except Order.DoesNotExist as missing:
             raise not_found(_("You have no such order.")) from missing
-        except (StillQueued, StockUnavailable) as early:
-            message = _("The order is not saved yet. Nothing was changed. Try again when it is.")
-            raise PageRefused(409, message, link=address, label=_("Back to the order")) from early
-        except NotCancellable as late:
-            message = _("The order was paid or has ended in the meantime. Nothing was changed.")
-            raise PageRefused(409, message, link=address, label=_("Back to the order")) from late
-        except NotPayable as late:
-            message = _("The order has ended in the meantime. Nothing is to be paid.")
-            raise PageRefused(409, message, link=address, label=_("Back to the order")) from late
-        except ProviderDecides as unset:
-            message = _("This shop has no payment provider yet, so nothing can be paid. Ask its operator.")
-            raise PageRefused(409, message, link=address, label=_("Back to the order")) from unset
+        except tuple(REFUSALS) as refused:
+            message = next(text for kind, text in REFUSALS.items() if isinstance(refused, kind))
+            raise PageRefused(409, gettext(message), link=address, label=_("Back to the order")) from refused
 
     return require_http_methods(["GET", "HEAD", "POST"])(own_page(answer))
 

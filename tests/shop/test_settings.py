@@ -104,6 +104,23 @@ def test_a_duration_has_limits(monkeypatch: pytest.MonkeyPatch, name: str, minim
             read(monkeypatch, **{name: bad})
 
 
+def test_the_page_of_a_provider_is_an_address_and_needs_a_secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    page = "https://pay.example:8443/pay/"
+    assert read(monkeypatch, PAYMENT_PAGE=page, PAYMENT_SECRET="shared")["PAYMENT_PAGE"] == page
+    for bad in (
+        "pay.example",
+        "ftp://pay.example/",
+        "https://pay.example",
+        f"{page}?a=1",
+        "https://a;b/",
+        "https://a b/",
+    ):
+        with pytest.raises(ImproperlyConfigured, match=r"^PAYMENT_PAGE must be an address such as"):
+            read(monkeypatch, PAYMENT_PAGE=bad, PAYMENT_SECRET="shared")
+    with pytest.raises(ImproperlyConfigured, match=r"^PAYMENT_PAGE needs PAYMENT_SECRET"):
+        read(monkeypatch, PAYMENT_PAGE=page, PAYMENT_SECRET="")
+
+
 @pytest.mark.parametrize("name", ["DEBUG", "LAB_ENABLED", "HTTPS", "PAY_WITHOUT_PROVIDER"])
 def test_a_boolean_is_one_of_a_few_words(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     words = {"1": True, "True": True, "on": True, "0": False, "false": False, "NO": False, "": False}

@@ -16,7 +16,7 @@ from typing import Any
 from django.conf import settings
 
 from loadtest.local_shop import free_port
-from tests.waiting import wait_for
+from tests.waiting import PATIENCE, wait_for
 
 CHECKOUT = Path(__file__).resolve().parent.parent.parent
 
@@ -39,7 +39,7 @@ def web_server(**variables: str) -> Iterator[tuple[int, subprocess.Popen[bytes]]
     command = [sys.executable, "manage.py", "serve", "--port", str(port)]
     with subprocess.Popen(command, cwd=CHECKOUT, env=environment, stderr=subprocess.DEVNULL) as server:
         try:
-            wait_for(lambda: answers(port), "the shop to answer")
+            wait_for(lambda: answers(port), "the shop to answer", timeout=3 * PATIENCE)
             yield port, server
         finally:
             server.terminate()
