@@ -95,7 +95,8 @@ def test_the_ladder_is_filtered_while_typing(open_page: Open) -> None:
     page.get_by_label("Claim", exact=True).select_option("sound")
     sound = rungs.count()
     assert 0 < sound < everything
-    assert requests == []
+    # A new address makes Chromium ask for the icon again.
+    assert [url for url in requests if not url.endswith("icon.svg")] == []
     page.reload()
     expect(rungs).to_have_count(sound)
     expect(page.get_by_label("Claim", exact=True)).to_have_value("sound")

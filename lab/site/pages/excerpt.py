@@ -60,7 +60,7 @@ def _parts(tree: ast.Module, *, whole: bool, used: Collection[int]) -> Iterator[
                 yield _first_line(node), _first_line(node.body[0]) - 1
         elif isinstance(node, Definition) and _is_shown(node, whole=whole, used=used):
             kept.append(node)
-        elif isinstance(node, ast.Assign | ast.AnnAssign):
+        elif isinstance(node, ast.Assign | ast.AnnAssign) and _targets(node) != ["logger"]:
             constants.append(node)
     names = {name.id for node in kept for name in ast.walk(node) if isinstance(name, ast.Name)}
     for node in (*kept, *(constant for constant in constants if names & set(_targets(constant)))):
