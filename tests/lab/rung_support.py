@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
-from itertools import count
 
-from lab.claims.runs import Impossible, replay
+from lab.claims.runs import replay
+from lab.explorer.run import STOP, Run, SchedulingPoint
+from lab.explorer.scheduler import Scheduler
 from lab.explorer.terms import FAULTS_OF_AN_ACTOR, Fault
 from lab.explorer.trace import Trace
 from lab.ladder.catalogue import LADDER
 from lab.sandbox.sandbox import Sandbox
 from lab.site.pages.replays import offered_faults
+from lab.workloads.registry import new_experiment
 
 
 def steps(schedule: str) -> list[str]:
@@ -56,16 +58,35 @@ class Player:
     def survived(self, slug: str, faults: Collection[Fault]) -> set[Fault]:
         """Return the faults that break nothing, whichever step of A they follow, when B goes on from there."""
         broken: set[Fault] = set()
-        for number in count():
-            try:
-                choices = replay(slug, ["A"] * number, self.sandbox, faults=sorted(faults)).choices
-            except Impossible:  # A has ended
-                break
+        for number, possible in enumerate(self._possible(slug, sorted(faults))):
             for fault in faults:
                 choice = f"{fault} A" if fault in FAULTS_OF_AN_ACTOR else fault
-                if fault not in broken and choice in [possible.name for possible in choices]:
-                    trace = self(slug, steps(f"A*{number}, {choice}, B*60"), faults=[fault])
-                    assert choice in trace.schedule
-                    if trace.broken:
+                if fault not in broken and choice in possible:
+                    run = self._run(slug, steps(f"A*{number}, {choice}, B*60"), fault)
+                    assert choice in run.schedule
+                    if run.broken:
                         broken.add(fault)
         return {*faults} - broken
+
+    def _possible(self, slug: str, faults: Sequence[Fault]) -> list[set[str]]:
+        """Return the possible choices before each step of A, and after the last, while nobody else goes on."""
+        possible: list[set[str]] = []
+
+        def go_on(point: SchedulingPoint) -> str:
+            possible.append({*point.enabled, *point.faults()})
+            return "A" if "A" in point.enabled else STOP
+
+        Scheduler(new_experiment(LADDER[slug], self.sandbox), go_on, faults=faults, goal=LADDER[slug].breaks).play()
+        return possible
+
+    def _run(self, slug: str, schedule: list[str], fault: Fault) -> Run:
+        """Run the possible choices of a schedule, then every client to its end, and record nothing on the way."""
+
+        def choose(point: SchedulingPoint) -> str:
+            while schedule:
+                if (wanted := schedule.pop(0)) in point.enabled or wanted in point.faults():
+                    return wanted
+            return point.enabled[0]
+
+        experiment = new_experiment(LADDER[slug], self.sandbox)
+        return Scheduler(experiment, choose, faults=[fault], goal=LADDER[slug].breaks).play()
