@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from lab.claims.finding import find
 from lab.claims.runs import replay
 from lab.claims.verify import bounds_of
-from lab.explorer.search import Bounds
+from lab.explorer.sample import sample
 from lab.ladder.catalogue import LADDER
 from lab.ladder.stock.sync_standby_failover import SyncStandbyFailover
 from lab.sandbox.sandbox import Sandbox
+from lab.workloads.registry import faults_of, new_experiment
 from tests.lab.rung_support import steps
 
 pytestmark = pytest.mark.slow
@@ -61,12 +61,11 @@ def test_a_crash_keeps_nobody_from_buying(sandbox: Sandbox, schedule: str) -> No
     assert (run.broken, run.ledger["sold"]) == (None, 1)
 
 
-def test_a_sample_breaks_the_one_and_not_the_other(sandbox: Sandbox) -> None:
-    found = find(LADDER[ASYNC], sandbox, bounds_of(LADDER[ASYNC]), lambda done: None)
-    assert found.run is not None
-    assert (found.run.preemptions, found.run.faults) == (0, 1)
-    sound = find(LADDER[SYNC], sandbox, Bounds(schedules=200), lambda done: None)
-    assert (sound.run, sound.sampled) == (None, 10)
+@pytest.mark.parametrize(("slug", "size", "broken"), [(ASYNC, 100, "conserved"), (SYNC, 10, None)])
+def test_a_sample_breaks_the_one_and_not_the_other(sandbox: Sandbox, slug: str, size: int, broken: str | None) -> None:
+    entry = LADDER[slug]
+    found = sample(new_experiment(entry, sandbox), bounds_of(entry), faults_of(entry), entry.breaks, size)
+    assert (found.run and found.run.broken) == broken
 
 
 def test_without_its_setting_the_sound_rung_breaks(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
