@@ -20,14 +20,15 @@ let waited = false; // this page has shown the countdown
 const local = () => performance.timeOrigin + performance.now();
 const fill = (text, values) => text.replace(/\{(\w+)\}/g, (_, name) => values[name]);
 const money = (amount) => `${amount} ${sale.currency}`;
-const newKey = () => Array.from(crypto.getRandomValues(new Uint8Array(16)), (byte) => byte.toString(16).padStart(2, "0")).join("");
+const hexadecimal = (byte) => byte.toString(16).padStart(2, "0");
+const newKey = () => Array.from(crypto.getRandomValues(new Uint8Array(16)), hexadecimal).join("");
 const backoff = (failures) => Math.random() * Math.min(LONGEST_PAUSE, 500 * 2 ** failures);
 // Without Web Locks, as on a page without HTTPS, two presses in the same moment in two tabs could be two intents.
 const exclusively = (name, act) => (navigator.locks ? navigator.locks.request(name, act) : act());
 
 // The clock of the shop. A Date header is exact to the second, so each answer narrows the bounds between which the
 // difference to the clock of this machine lies. Bounds that contradict each other, as after a pause of the machine, are
-// measured anew.
+// measured anew. Without any, the clock of this machine has to do.
 const clock = {
   least: -Infinity,
   most: Infinity,
@@ -39,14 +40,18 @@ const clock = {
     this.least = agree ? Math.max(this.least, least) : least;
     this.most = agree ? Math.min(this.most, most) : most;
   },
-  now() { return local() + (this.least + this.most) / 2; },
+  now() {
+    const difference = (this.least + this.most) / 2;
+    return local() + (Number.isFinite(difference) ? difference : 0);
+  },
 };
 
 // Send a request. Return its answer, or null if there is none, or none that the shop has made.
 async function ask(address, options = {}) {
   try {
     const sent = local();
-    const response = await fetch(address, { cache: "no-store", signal: AbortSignal.timeout(ANSWER_WITHIN), ...options });
+    const signal = AbortSignal.timeout(ANSWER_WITHIN);
+    const response = await fetch(address, { cache: "no-store", signal, ...options });
     const { status, headers } = response;
     clock.read(headers, sent, local());
     const body = await response.json().catch(() => null);
@@ -134,7 +139,8 @@ class Product {
     if (this.active) {
       if (login === null) return { state: "login", link: toLogin, note: notes["signed-out"] };
       if (this.trouble === "offline") return { state: "offline", label: labels.offline, note: notes.offline };
-      if (location) return { state: "queued", label: fill(labels.queued, { place: place ?? "…" }), note: notes.queued };
+      const queued = { state: "queued", label: fill(labels.queued, { place: place ?? "…" }), note: notes.queued };
+      if (location) return queued;
       return { state: "buying", label: labels.buying, note: notes[this.trouble || "buying"] };
     }
     if (order?.state === "pending" || order?.state === "paid") {
@@ -150,7 +156,8 @@ class Product {
     if (!isOpen) {
       waited = true;
       const label = fill(labels.coming, { time: duration(Date.parse(sale.opens_at) - now) });
-      return { state: "coming", label, ...(login === null && { link: { ...toLogin, quiet: true }, note: notes.login }) };
+      const first = login === null && { link: { ...toLogin, quiet: true }, note: notes.login };
+      return { state: "coming", label, ...first };
     }
     if (login === null) return { state: "login", link: toLogin };
     if (empty) return { state: "sold-out", label: labels["sold-out"], note: notes["sold-out"] };
@@ -273,8 +280,9 @@ class Product {
     this.trouble = "";
     const said = answer.body;
     const type = answer.status < 300 ? "" : said.type?.split("/").at(-2);
-    // The clocks of two servers differ a little: in the first moments after the opening, this one is asked again.
-    if (type === "sale-not-open" && Math.abs(clock.now() - Date.parse(sale?.opens_at)) < SETTLED) return this.failed("busy", 500);
+    // The clocks of two servers differ a little: in the moments after the opening, the shop is asked again.
+    const opening = Math.abs(clock.now() - Date.parse(sale?.opens_at)) < SETTLED;
+    if (type === "sale-not-open" && opening) return this.failed("busy", 500);
     if (said.state === "queued") {
       await this.change(key, { location: location ?? answer.headers.get("Location"), place: said.place });
       return POLL / 2 + backoff(0);
@@ -339,8 +347,10 @@ function show(element, text) {
   if (element.textContent !== text) element.textContent = text;
 }
 
-const asDate = { year: "numeric", month: "short", day: "numeric", hour: "2-digit", minute: "2-digit", hourCycle: "h23", timeZoneName: "short" };
-const dates = new Intl.DateTimeFormat(document.documentElement.lang, asDate);
+const dates = new Intl.DateTimeFormat(document.documentElement.lang, {
+  ...{ year: "numeric", month: "short", day: "numeric" },
+  ...{ hour: "2-digit", minute: "2-digit", hourCycle: "h23", timeZoneName: "short" },
+});
 const products = Array.from(document.querySelectorAll("[data-product]"), (card) => new Product(card));
 const render = () => products.forEach((each) => each.render());
 
@@ -355,13 +365,17 @@ async function poll() {
   show(document.querySelector("[data-shown=connection]"), answer ? "" : notes.connection);
   if (answer?.status === 200) {
     sale = answer.body;
-    for (const name of ["opens_at", "closes_at"]) show(document.querySelector(`time[data-shown=${name}]`), dates.format(new Date(sale[name])));
+    for (const time of document.querySelectorAll("time[data-shown]")) {
+      time.dateTime = sale[time.dataset.shown];
+      show(time, dates.format(new Date(time.dateTime)));
+    }
     const toOpening = Date.parse(sale.opens_at) - clock.now();
     if (login && toOpening > 0 && toOpening < 60_000) identify(120_000); // so that the first order need not wait for it
     products.filter((each) => each.overdue).forEach((each) => each.resume());
   }
   render();
-  if (sale?.state !== "over" || products.some((each) => each.intent?.order?.state === "pending")) timer = setTimeout(poll, POLL * (0.75 + Math.random() / 2));
+  const unpaid = products.some((each) => each.intent?.order?.state === "pending");
+  if (sale?.state !== "over" || unpaid) timer = setTimeout(poll, POLL * (0.75 + Math.random() / 2));
 }
 
 document.addEventListener("visibilitychange", () => {
