@@ -66,11 +66,8 @@ SAYS = {
 EN = SAYS["en"]
 
 FORGETFUL = """
-    const kept = new Map();
-    Object.defineProperty(window, "localStorage", { value: {
-        getItem: (name) => kept.get(name) ?? null,
-        setItem: (name, text) => kept.set(name, text),
-    } });
+    const open = IDBFactory.prototype.open;
+    IDBFactory.prototype.open = function (name, version) { return open.call(this, name + Math.random(), version); };
 """
 """The negative control: what is kept is lost with its page."""
 
