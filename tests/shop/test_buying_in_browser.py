@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from django.conf import settings
 from django.contrib.auth.models import User
+from django.db.models.functions import Now
 from django.test import Client
 from playwright.sync_api import Browser, BrowserContext, Locator, Page, Route, expect, sync_playwright
 
@@ -36,7 +37,7 @@ MOST_BYTES = 60_000
 
 SAYS = {
     "en": {
-        "coming": "Opens in 00:0",
+        "coming": "Opens in ",
         "buy": "Buy",
         "buying": "Buying…",
         "queued": "In the queue, place 1",
@@ -49,12 +50,12 @@ SAYS = {
         "over": "The sale is over",
     },
     "zh-hans": {
-        "coming": "00:0",
+        "coming": "后开售",
         "buy": "购买",
         "buying": "正在下单…",
         "queued": "排队中，第 1 位",
         "yours": "抢到了，还剩 14:5",
-        "sold out": "已售罄",
+        "sold out": "售罄",
         "limit": "已达限购数量",
         "price": "以 12.00 EUR 购买",
         "offline": "网络已断开",
@@ -65,11 +66,8 @@ SAYS = {
 EN = SAYS["en"]
 
 FORGETFUL = """
-    const kept = new Map();
-    Object.defineProperty(window, "localStorage", { value: {
-        getItem: (name) => kept.get(name) ?? null,
-        setItem: (name, text) => kept.set(name, text),
-    } });
+    const open = IDBFactory.prototype.open;
+    IDBFactory.prototype.open = function (name, version) { return open.call(this, name + Math.random(), version); };
 """
 """The negative control: what is kept is lost with its page."""
 
@@ -77,6 +75,10 @@ SHIFTS = """
     window.shifts = [];
     new PerformanceObserver((list) => window.shifts.push(...list.getEntries().map((each) => each.value)))
         .observe({ type: "layout-shift", buffered: true });
+"""
+
+HOUR_SLOW = """
+    Object.defineProperty(performance, "timeOrigin", { value: performance.timeOrigin - 3_600_000 });
 """
 
 pytestmark = [
@@ -213,7 +215,7 @@ def test_the_button_says_each_state_in_both_languages(
 ) -> None:
     """Screenshots of all states are in `SCREENSHOTS`, if that is set."""
     says, folder = SAYS[language], Path(os.environ.get("SCREENSHOTS", tmp_path))
-    customer, offer, address = prepared(limit=2, opens=timedelta(seconds=6))
+    customer, offer, address = prepared(limit=2, opens=timedelta(minutes=1))
     preheat_sale(offer.sale)
     context = enter(customer, language, viewport=viewport)
 
@@ -225,6 +227,7 @@ def test_the_button_says_each_state_in_both_languages(
     visitor = opened(enter(None, language, viewport=viewport), address)
     page = opened(context, address)
     check(page, "coming")
+    Sale.objects.filter(pk=offer.sale).update(opens_at=Now())
     check(page, "buy")
     check(visitor, "log in")
 
@@ -326,9 +329,9 @@ def test_two_tabs_buy_once(enter: Enter, *, kept: bool) -> None:
         shows(page, EN["buying"])
     while len(held) < 2:
         first.wait_for_timeout(20)
-    context.unroute(ORDERS)
     for route in held:
         route.continue_()
+    context.unroute(ORDERS)
     for page in (first, second):
         shows(page, EN["yours"])
     assert (orders_in(), len(set(keys))) == ((1, 1) if kept else (2, 2))
@@ -519,7 +522,7 @@ def test_the_sale_opens_by_itself_and_nothing_moves(enter: Enter, *, reserved: b
     customer = new_customer()
 
     def two_products() -> str:
-        offer = on_sale({f"a {customer}": 3, f"b {customer}": 3}, opens=timedelta(seconds=4))
+        offer = on_sale({f"a {customer}": 3, f"b {customer}": 3}, opens=timedelta(seconds=9))
         preheat_sale(offer.sale)
         return f"/sales/{Sale.objects.get(pk=offer.sale).slug}/"
 
@@ -542,6 +545,24 @@ def test_the_sale_opens_by_itself_and_nothing_moves(enter: Enter, *, reserved: b
     button(page).click()
     shows(page, EN["yours"])
     assert len(keys) == 1
+
+
+@pytest.mark.parametrize("dated", [True, False])
+def test_the_countdown_follows_the_clock_of_the_shop(enter: Enter, *, dated: bool) -> None:
+    """The clock of this machine is an hour slow. With the negative control: answers that do not tell the time."""
+    customer, _, address = prepared(opens=timedelta(minutes=30))
+    context = enter(customer)
+    context.add_init_script(HOUR_SLOW)
+    if not dated:
+        context.route("**/*.json", without_date)
+        context.route(TOKEN, without_date)
+    page = opened(context, address)
+    shows(page, "Opens in 29:5" if dated else "Opens in 1:29:")
+
+
+def without_date(route: Route) -> None:
+    response = route.fetch()
+    route.fulfill(response=response, headers={**response.headers, "date": ""})
 
 
 def test_a_hidden_page_asks_nothing(enter: Enter) -> None:

@@ -1,7 +1,7 @@
 // Buying on the page of a sale. The button is a state machine, and `Product.view` is its table.
 //
-// One press is one intent with one idempotency key. The key is kept in localStorage before its request leaves, and the
-// same request is sent until the shop has answered it. So a lost answer, a reload or a second tab never buys twice.
+// One press is one intent with one idempotency key. The key is kept in IndexedDB before its request leaves, and the same
+// request is sent until the shop has answered it. So a lost answer, a reload or a second tab never buys twice.
 
 const POLL = 2000; // milliseconds between two questions, on average
 const LONGEST_PAUSE = 15_000;
@@ -20,14 +20,41 @@ let waited = false; // this page has shown the countdown
 const local = () => performance.timeOrigin + performance.now();
 const fill = (text, values) => text.replace(/\{(\w+)\}/g, (_, name) => values[name]);
 const money = (amount) => `${amount} ${sale.currency}`;
-const newKey = () => Array.from(crypto.getRandomValues(new Uint8Array(16)), (byte) => byte.toString(16).padStart(2, "0")).join("");
+const hexadecimal = (byte) => byte.toString(16).padStart(2, "0");
+const newKey = () => Array.from(crypto.getRandomValues(new Uint8Array(16)), hexadecimal).join("");
 const backoff = (failures) => Math.random() * Math.min(LONGEST_PAUSE, 500 * 2 ** failures);
-// Without Web Locks, as on a page without HTTPS, two presses in the same moment in two tabs could be two intents.
-const exclusively = (name, act) => (navigator.locks ? navigator.locks.request(name, act) : act());
+
+// Where intents are kept. Not in localStorage: what one tab writes there reaches the process of another tab a moment
+// later, even under a lock, so that two tabs pressed at once would buy twice. Transactions of IndexedDB that write run
+// one after another, in all tabs.
+const database = new Promise((resolve, reject) => {
+  const request = indexedDB.open("last-unit", 1);
+  request.onupgradeneeded = () => request.result.createObjectStore("intents");
+  request.onsuccess = () => resolve(request.result);
+  request.onerror = () => reject(request.error);
+});
+database.catch(() => {}); // whoever asks for it is told
+const tabs = new BroadcastChannel("last-unit");
+
+// Replace what is kept under a name by what `change` makes of it, in one transaction. Return what is kept then.
+async function keep(name, change) {
+  const transaction = (await database).transaction("intents", "readwrite");
+  const store = transaction.objectStore("intents");
+  return new Promise((resolve, reject) => {
+    let kept = null;
+    const found = store.get(name);
+    found.onsuccess = () => {
+      kept = change(found.result ?? null);
+      if (kept && kept !== found.result) store.put(kept, name);
+    };
+    transaction.oncomplete = () => resolve(kept);
+    transaction.onabort = () => reject(transaction.error);
+  });
+}
 
 // The clock of the shop. A Date header is exact to the second, so each answer narrows the bounds between which the
 // difference to the clock of this machine lies. Bounds that contradict each other, as after a pause of the machine, are
-// measured anew.
+// measured anew. Without any, the clock of this machine has to do.
 const clock = {
   least: -Infinity,
   most: Infinity,
@@ -39,14 +66,18 @@ const clock = {
     this.least = agree ? Math.max(this.least, least) : least;
     this.most = agree ? Math.min(this.most, most) : most;
   },
-  now() { return local() + (this.least + this.most) / 2; },
+  now() {
+    const difference = (this.least + this.most) / 2;
+    return local() + (Number.isFinite(difference) ? difference : 0);
+  },
 };
 
 // Send a request. Return its answer, or null if there is none, or none that the shop has made.
 async function ask(address, options = {}) {
   try {
     const sent = local();
-    const response = await fetch(address, { cache: "no-store", signal: AbortSignal.timeout(ANSWER_WITHIN), ...options });
+    const signal = AbortSignal.timeout(ANSWER_WITHIN);
+    const response = await fetch(address, { cache: "no-store", signal, ...options });
     const { status, headers } = response;
     clock.read(headers, sent, local());
     const body = await response.json().catch(() => null);
@@ -72,7 +103,7 @@ async function newLogin() {
   login = answer.status === 401 ? null : { access, until: local() + 900 * seconds };
   customer = answer.body.customer ?? customer;
   for (const each of products) {
-    if (login ? customer !== before : !each.active) each.intent = login && each.load();
+    if (login ? customer !== before : !each.active) each.intent = login && (await each.load());
   }
   return login;
 }
@@ -87,7 +118,7 @@ function duration(milliseconds) {
 }
 
 class Product {
-  intent = null; // { key, body, done, location, place, order, spent }: as it is kept in localStorage
+  intent = null; // { key, body, done, location, place, order, spent }: as it is kept
   wanted = null; // a press whose key is not kept yet
   refusal = null; // the problem that has ended the last press
   emptyUntil = -Infinity;
@@ -107,20 +138,12 @@ class Product {
     this.form.addEventListener("submit", (event) => this.press(event));
   }
 
-  // What the intent is kept under, in localStorage and for the lock of its tabs.
-  get name() { return `last-unit/${page.sale}/${customer}/${this.id}`; }
+  get name() { return `${page.sale}/${customer}/${this.id}`; } // what the intent is kept under
   get item() { return sale.items.find((item) => item.product === this.id); }
   get price() { return this.refusal?.price ?? this.item.price; }
   get active() { return Boolean(this.wanted || (this.intent && !this.intent.done)); }
 
-  load() {
-    try { return JSON.parse(localStorage.getItem(this.name)); } catch { return null; }
-  }
-
-  keep(intent) {
-    this.intent = intent;
-    localStorage.setItem(this.name, JSON.stringify(intent));
-  }
+  load() { return keep(this.name, (kept) => kept).catch(() => null); }
 
   // What the buyer sees now. `label`: of the button, which can be pressed if `press` is set; without one it is hidden.
   view() {
@@ -134,7 +157,8 @@ class Product {
     if (this.active) {
       if (login === null) return { state: "login", link: toLogin, note: notes["signed-out"] };
       if (this.trouble === "offline") return { state: "offline", label: labels.offline, note: notes.offline };
-      if (location) return { state: "queued", label: fill(labels.queued, { place: place ?? "…" }), note: notes.queued };
+      const queued = { state: "queued", label: fill(labels.queued, { place: place ?? "…" }), note: notes.queued };
+      if (location) return queued;
       return { state: "buying", label: labels.buying, note: notes[this.trouble || "buying"] };
     }
     if (order?.state === "pending" || order?.state === "paid") {
@@ -150,7 +174,8 @@ class Product {
     if (!isOpen) {
       waited = true;
       const label = fill(labels.coming, { time: duration(Date.parse(sale.opens_at) - now) });
-      return { state: "coming", label, ...(login === null && { link: { ...toLogin, quiet: true }, note: notes.login }) };
+      const first = login === null && { link: { ...toLogin, quiet: true }, note: notes.login };
+      return { state: "coming", label, ...first };
     }
     if (login === null) return { state: "login", link: toLogin };
     if (empty) return { state: "sold-out", label: labels["sold-out"], note: notes["sold-out"] };
@@ -231,22 +256,18 @@ class Product {
   // the buyer has not agreed to a second one: show that instead.
   async begin() {
     const { body, shown } = this.wanted;
-    await exclusively(this.name, () => {
-      const kept = this.load();
-      if (kept && JSON.stringify(kept) !== shown) {
-        this.intent = kept;
-        return;
-      }
-      // A key is used until it has an order. A refusal leaves it free: should an earlier attempt, whose answer was
-      // lost, have bought after all, then the next press finds that order and does not buy again.
-      const used = !kept || kept.order || kept.spent;
-      try {
-        this.keep({ key: used ? newKey() : kept.key, body, done: false });
-      } catch {
-        this.intent = null;
-        this.form.submit(); // Nothing can be kept in this browser: buy with the form, whose key is in its page.
-      }
-    });
+    try {
+      this.intent = await keep(this.name, (kept) => {
+        if (kept && JSON.stringify(kept) !== shown) return kept;
+        // A key is used until it has an order. A refusal leaves it free: should an earlier attempt, whose answer was
+        // lost, have bought after all, then the next press finds that order and does not buy again.
+        const used = !kept || kept.order || kept.spent;
+        return { key: used ? newKey() : kept.key, body, done: false };
+      });
+      tabs.postMessage(this.name);
+    } catch {
+      this.form.submit(); // Nothing can be kept in this browser: buy with the form, whose key is in its address.
+    }
     this.wanted = null;
     this.failures = 0;
     this.trouble = "";
@@ -273,8 +294,9 @@ class Product {
     this.trouble = "";
     const said = answer.body;
     const type = answer.status < 300 ? "" : said.type?.split("/").at(-2);
-    // The clocks of two servers differ a little: in the first moments after the opening, this one is asked again.
-    if (type === "sale-not-open" && Math.abs(clock.now() - Date.parse(sale?.opens_at)) < SETTLED) return this.failed("busy", 500);
+    // The clocks of two servers differ a little: in the moments after the opening, the shop is asked again.
+    const opening = Math.abs(clock.now() - Date.parse(sale?.opens_at)) < SETTLED;
+    if (type === "sale-not-open" && opening) return this.failed("busy", 500);
     if (said.state === "queued") {
       await this.change(key, { location: location ?? answer.headers.get("Location"), place: said.place });
       return POLL / 2 + backoff(0);
@@ -292,12 +314,10 @@ class Product {
   }
 
   // Keep what the shop has answered, unless another tab has begun a newer intent meanwhile.
-  change(key, changes) {
-    return exclusively(this.name, () => {
-      const kept = this.load() ?? this.intent;
-      if (kept?.key !== key) this.intent = kept;
-      else try { this.keep({ ...kept, ...changes }); } catch { /* Its key is kept, which is what matters. */ }
-    });
+  async change(key, changes) {
+    const changed = (kept) => (kept && kept.key !== key ? kept : { ...(kept ?? this.intent), ...changes });
+    this.intent = await keep(this.name, changed).catch(() => changed(null)); // Its key is kept, which is what matters.
+    tabs.postMessage(this.name);
   }
 
   failed(trouble, least = 0) {
@@ -316,7 +336,7 @@ class Product {
   // Find the intent that this tab, or another one, has begun before. Ask what has become of its order since.
   async resume() {
     if (!(await identify())) return;
-    if (!this.active) this.intent = this.load();
+    if (!this.active) this.intent = await this.load();
     const { key, order } = this.intent ?? {};
     if (order?.state === "pending") {
       const answer = await ask(`${page.api}${order.id}/`, { headers: { Authorization: `Bearer ${login?.access}` } });
@@ -339,8 +359,10 @@ function show(element, text) {
   if (element.textContent !== text) element.textContent = text;
 }
 
-const asDate = { year: "numeric", month: "short", day: "numeric", hour: "2-digit", minute: "2-digit", hourCycle: "h23", timeZoneName: "short" };
-const dates = new Intl.DateTimeFormat(document.documentElement.lang, asDate);
+const dates = new Intl.DateTimeFormat(document.documentElement.lang, {
+  ...{ year: "numeric", month: "short", day: "numeric" },
+  ...{ hour: "2-digit", minute: "2-digit", hourCycle: "h23", timeZoneName: "short" },
+});
 const products = Array.from(document.querySelectorAll("[data-product]"), (card) => new Product(card));
 const render = () => products.forEach((each) => each.render());
 
@@ -355,13 +377,17 @@ async function poll() {
   show(document.querySelector("[data-shown=connection]"), answer ? "" : notes.connection);
   if (answer?.status === 200) {
     sale = answer.body;
-    for (const name of ["opens_at", "closes_at"]) show(document.querySelector(`time[data-shown=${name}]`), dates.format(new Date(sale[name])));
+    for (const time of document.querySelectorAll("time[data-shown]")) {
+      time.dateTime = sale[time.dataset.shown];
+      show(time, dates.format(new Date(time.dateTime)));
+    }
     const toOpening = Date.parse(sale.opens_at) - clock.now();
     if (login && toOpening > 0 && toOpening < 60_000) identify(120_000); // so that the first order need not wait for it
     products.filter((each) => each.overdue).forEach((each) => each.resume());
   }
   render();
-  if (sale?.state !== "over" || products.some((each) => each.intent?.order?.state === "pending")) timer = setTimeout(poll, POLL * (0.75 + Math.random() / 2));
+  const unpaid = products.some((each) => each.intent?.order?.state === "pending");
+  if (sale?.state !== "over" || unpaid) timer = setTimeout(poll, POLL * (0.75 + Math.random() / 2));
 }
 
 document.addEventListener("visibilitychange", () => {
@@ -371,14 +397,13 @@ document.addEventListener("visibilitychange", () => {
   products.forEach((each) => each.resume());
 });
 addEventListener("online", () => { poll(); products.forEach((each) => each.wake()); });
-addEventListener("storage", (event) => {
-  for (const each of login ? products : []) {
-    if (event.key !== each.name) continue;
-    each.intent = each.load();
-    each.wake();
-    each.render();
-    each.goOn();
-  }
+tabs.addEventListener("message", async (event) => {
+  const product = login && products.find((each) => each.name === event.data);
+  if (!product) return;
+  product.intent = await product.load();
+  product.wake();
+  product.render();
+  product.goOn();
 });
 
 setInterval(render, 200);
