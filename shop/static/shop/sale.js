@@ -97,10 +97,10 @@ function identify(margin = 0) {
 
 async function newLogin() {
   const answer = await ask(page.token);
-  if (answer?.status !== 200 && answer?.status !== 401) return undefined;
+  if (answer?.status !== 200) return undefined;
   const before = login && customer;
   const { access, expires_in: seconds } = answer.body;
-  login = answer.status === 401 ? null : { access, until: local() + 900 * seconds };
+  login = access && { access, until: local() + 900 * seconds };
   customer = answer.body.customer ?? customer;
   for (const each of products) {
     if (login ? customer !== before : !each.active) each.intent = login && (await each.load());

@@ -1,0 +1,191 @@
+"""Odd requests at every address, by every kind of caller, at a real web server: no error of the shop's own.
+
+A seed makes the same requests each time. More of them: FUZZ_REQUESTS=20000 make test-slow ARGS=tests/shop/test_fuzz.py
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import random
+import string
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import User
+from django.test import Client
+from django.urls import get_resolver
+from redis import Redis
+
+from inventory.models import StockItem
+from loadtest.tokens import access_token
+from shop.models import Order, Sale
+from tests.factories import new_customer, on_sale
+from tests.shop.conftest import assert_conserved, buy
+from tests.shop.test_admin_addresses import every
+from tests.shop.web_server import web_server
+
+pytestmark = [pytest.mark.slow, pytest.mark.django_db(transaction=True), pytest.mark.timeout(1800)]
+
+CSRF = "a" * 32
+SEEDS = (20261127, 271828, 8675309)
+REQUESTS = int(os.environ.get("FUZZ_REQUESTS", "3000")) // len(SEEDS)
+METHODS = ("GET", "GET", "POST", "POST", "POST", "HEAD", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "BREW")
+ADDRESSES = sorted({address for address, _ in every(get_resolver().url_patterns)})
+ODD_TEXTS = ("", "0", "-1", "1.5", "1e308", "\x00", "é", "漢字", "🎟", "' OR 1=1 --", "../../etc/passwd", "null", "true",
+             "9" * 30, "x" * 300, "%00", "%ff%fe", "<script>", "{{ 7 }}", "%s%n", "\r\nX: y", "[]", "{}")  # fmt: skip
+ODD_HEADERS = ("Accept", "Accept-Language", "Host", "X-Forwarded-For", "Cookie", "If-None-Match", "Range", "Referer",
+               "Origin", "X-CSRFToken", "Authorization")  # fmt: skip
+ODD_VALUES: tuple[Any, ...] = (None, True, 0, -1, 1.5, 2**63, 10**30, "", "1", [], {}, [[]], {"a": {"b": []}}, "\x00")
+
+
+class Fuzzer:
+    """Makes requests from a seed.
+
+    Args:
+        valid: values that exist, which parameters of addresses and fields of bodies have now and then.
+        callers: headers that name the caller, by kind.
+    """
+
+    def __init__(self, seed: int, valid: dict[str, list[str]], callers: dict[str, dict[str, str]]) -> None:
+        self.random = random.Random(seed)  # noqa: S311 - chosen to repeat itself
+        self.valid = valid
+        self.callers = callers
+
+    def requests(self, count: int) -> Iterator[tuple[str, str, bytes, dict[str, str]]]:
+        """Yield a method, a path, a body and headers."""
+        for _ in range(count):
+            method = self.random.choice(METHODS)
+            kind, body = self.body() if method in ("POST", "PUT", "PATCH") or self.random.random() < 0.05 else ("", b"")
+            yield method, self.path(), body, {**self.random.choice(list(self.callers.values())), **self.headers(kind)}
+
+    def path(self) -> str:
+        address = self.random.choice(ADDRESSES)
+        if "app_label" in address or "(?P" in address:
+            address = "admin/shop/order/"
+        while "<" in address:
+            start, end = address.index("<"), address.index(">")
+            address = address[:start] + self.parameter(address[start + 1 : end]) + address[end + 1 :]
+        query = "".join(
+            f"{'&' if number else '?'}{self.random.choice(self.valid['query'])}={self.quoted(self.text())}"
+            for number in range(self.random.choice((0, 0, 0, 1, 2)))
+        )
+        return f"/{address}{query}"
+
+    def parameter(self, name: str) -> str:
+        known = self.valid.get(name.split(":")[-1], [])
+        return self.random.choice(known) if known and self.random.random() < 0.7 else self.quoted(self.text())
+
+    def text(self) -> str:
+        if self.random.random() < 0.5:
+            return self.random.choice(ODD_TEXTS)
+        return "".join(self.random.choices(string.printable, k=self.random.randrange(12)))
+
+    @staticmethod
+    def quoted(text: str) -> str:
+        return "".join(
+            chr(byte) if chr(byte) in string.ascii_letters + "%" else f"%{byte:02x}" for byte in text.encode()
+        )
+
+    def value(self, depth: int = 0) -> Any:
+        match self.random.randrange(6 if depth < 3 else 4):
+            case 0:
+                return self.random.choice(ODD_VALUES)
+            case 1:
+                return self.text()
+            case 2 | 3:
+                return self.random.choice([value for values in self.valid.values() for value in values])
+            case 4:
+                return [self.value(depth + 1) for _ in range(self.random.randrange(4))]
+        return {self.random.choice(self.valid["field"]): self.value(depth + 1) for _ in range(self.random.randrange(5))}
+
+    def body(self) -> tuple[str, bytes]:
+        """Return a content type and a body: an order that may be right, odd JSON, a form, or bytes."""
+        match self.random.randrange(5):
+            case 0 | 1:
+                item: dict[str, Any] = {"product": int(self.valid["product"][0]), "quantity": 1}
+                order: dict[str, Any] = {"sale": int(self.valid["sale"][0]), "items": [item]}
+                for _ in range(self.random.randrange(3)):
+                    self.random.choice([order, item])[self.random.choice(self.valid["field"])] = self.value()
+                return "application/json", json.dumps(order).encode()
+            case 2:
+                return "application/json", json.dumps(self.value()).encode()
+            case 3:
+                fields = (f"{self.random.choice(self.valid['field'])}={self.quoted(self.text())}" for _ in range(5))
+                return "application/x-www-form-urlencoded", "&".join(fields).encode()
+        kinds = (
+            "application/json",
+            "text/plain",
+            "multipart/form-data; boundary=x",
+            "",
+            "application/json; charset=odd",
+        )
+        return self.random.choice(kinds), self.random.randbytes(self.random.randrange(200))
+
+    def headers(self, kind: str) -> dict[str, str]:
+        headers = {"Content-Type": kind} if kind else {}
+        if self.random.random() < 0.6:
+            headers["Idempotency-Key"] = self.random.choice([*self.valid["key"], f"key-{self.random.randrange(10**9)}"])
+        if self.random.random() < 0.2:
+            name = self.random.choice(ODD_HEADERS)
+            headers[name] = self.text().encode("latin-1", "ignore").decode("latin-1").translate({10: None, 13: None})
+        return headers
+
+
+@pytest.fixture
+def fuzzed(redis: Redis) -> dict[str, Any]:
+    """Return what exists in the shop, and headers of every kind of caller."""
+    offer = on_sale({"a": 100_000}, strategy="guarded-update")
+    placed = buy(offer, a=1)
+    customer = Order.objects.get(pk=placed.order.pk).customer_id
+    staff, root = User.objects.create_user("staff", is_staff=True), User.objects.create_superuser("root")
+    callers = {
+        "nobody": {},
+        "customer": {"Authorization": f"Bearer {access_token(customer)}"},
+        "stranger": {"Authorization": f"Bearer {access_token(new_customer())}"},
+        "forger": {"Authorization": f"Bearer {access_token(customer)[:-4]}AAAA"},
+    }
+    for name, user in {"browser": User.objects.get(pk=customer), "staff": staff, "root": root}.items():
+        client = Client()
+        client.force_login(user)
+        cookies = [f"{key}={each.value}" for key, each in client.cookies.items()]
+        callers[name] = {"Cookie": "; ".join([*cookies, f"csrftoken={CSRF}"]), "X-CSRFToken": CSRF}
+    order, sale, product = str(placed.order.pk), str(offer.sale), str(offer.products["a"])
+    valid = {
+        "order": [order, "00000000-0000-7000-8000-000000000000"],
+        "sale": [sale, "999"],
+        "product": [product],
+        "object_id": [sale, order, str(StockItem.objects.get().pk), str(customer)],
+        "slug": ["sold-out", "no-lock", "redlock", *Sale.objects.values_list("slug", flat=True)],
+        "key": ["one-key", "another", '"quoted"', "", "x" * 200, "\x7f"],
+        "query": ["page", "q", "o", "p", "next", "cursor", "_to_field", "_popup", "e", "all", "format", "lang"],
+        "field": ["sale", "items", "product", "quantity", "price", "reference", "order", "amount", "currency", "key",
+                  "username", "password", "refresh", "action", "_selected_action", "csrfmiddlewaretoken", "next"],
+    }  # fmt: skip
+    return {"valid": valid, "callers": callers}
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_no_request_finds_an_error_of_the_shop(seed: int, fuzzed: dict[str, Any]) -> None:
+    answers: Counter[int] = Counter()
+    errors = []
+    with web_server(LAB_ENABLED="1", ORDER_RATE="1000", GUESSES_PER_ADDRESS="1000000") as (port, _):
+        for method, path, body, headers in Fuzzer(seed, **fuzzed).requests(REQUESTS):
+            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+            connection.putrequest(method, path, skip_host="Host" in headers)
+            for name, value in {**headers, **({"Content-Length": str(len(body))} if body else {})}.items():
+                connection.putheader(name, value.encode("latin-1"))
+            connection.endheaders(body or None)
+            response = connection.getresponse()
+            text = response.read()
+            connection.close()
+            answers[response.status] += 1
+            if response.status >= 500 and not (response.status == 503 and response.headers["Retry-After"]):
+                errors.append((method, path, headers, body[:200], response.status, text[:200]))
+    assert errors == [], f"{len(errors)} of {REQUESTS} requests; all answers: {answers}"
+    # The requests reach behind the first checks: some place an order, and some are refused for each common reason.
+    assert {200, 201, 400, 401, 404} <= set(answers)
+    assert_conserved()
