@@ -7,10 +7,12 @@ from decimal import Decimal
 from typing import Any
 
 from django.conf import settings
+from django.contrib.sessions.base_session import AbstractBaseSession
 from django.core.exceptions import ValidationError
 from django.core.validators import MinValueValidator, RegexValidator
 from django.db import models, transaction
 from django.db.models import F, Q
+from django.db.models.functions import MD5, Cast, Left, Random
 
 from inventory.strategies import registry
 
@@ -28,6 +30,10 @@ def default_currency() -> str:
 def new_slug() -> str:
     """Return a random slug, for a sale that was given none."""
     return secrets.token_hex(4)
+
+
+RANDOM_SLUG = Left(MD5(Cast(Random(), models.TextField())), 8)
+"""The same in the database, for web servers of the version before, which know no slug."""
 
 
 class Product(models.Model):
@@ -62,14 +68,18 @@ class Sale(models.Model):
 
     name = models.CharField(max_length=200)
     slug = models.SlugField(
-        max_length=60, unique=True, default=new_slug, help_text="The sale's page is /sales/<slug>/."
+        max_length=60,
+        unique=True,
+        default=new_slug,
+        db_default=RANDOM_SLUG,
+        help_text="The sale's page is /sales/<slug>/.",
     )
     stock_shown = models.CharField(
         max_length=10,
         choices=StockShown,
         default=StockShown.EXACT,
         db_default=StockShown.EXACT,
-        help_text="What buyers see of the units that are left.",
+        help_text="What pages show of the units left. An order for more than that is answered with the number.",
     )
     opens_at = models.DateTimeField(db_index=True)
     closes_at = models.DateTimeField()
@@ -265,6 +275,18 @@ class Refund(models.Model):
 
     def __str__(self) -> str:
         return f"Refund {self.pk}"
+
+
+class BrowserSession(AbstractBaseSession):
+    """A session of a browser, and the account that has logged in there. See `shop.accounts.sessions`."""
+
+    account = models.IntegerField(null=True, db_index=True)
+
+    @classmethod
+    def get_session_store_class(cls) -> Any:
+        from shop.accounts.sessions import SessionStore
+
+        return SessionStore
 
 
 class SignOut(models.Model):

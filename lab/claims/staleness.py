@@ -21,7 +21,7 @@ MEASURED: dict[Part, tuple[str, ...]] = {
     "strategies": (
         *("locking", "inventory", "loadtest/bench"),
         *("shop/accounts", "shop/api", "shop/orders", "shop/runtime", "shop/sales"),
-        *("shop/admin/checked.py", "shop/clock.py", "shop/limits.py", "shop/models.py"),
+        *("shop/admin/checked.py", "shop/clock.py", "shop/limits.py", "shop/models.py", "shop/pages/error_pages.py"),
     ),
     "locks": ("locking", "loadtest/bench"),
     "segments": ("locking", "inventory", "shop/orders", "shop/sales", "shop/runtime", "loadtest/bench"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from smtplib import SMTPException
 from threading import BoundedSemaphore
 from typing import Any
@@ -114,6 +115,11 @@ class AccountAdapter(DefaultAccountAdapter):
             _sending.release()
         outages.worked(MAILING)
         outages.worked(LIMITING)
+
+    def send_notification_mail(self, template_prefix: str, user: User, context: Any = None, email: Any = None) -> None:
+        """Tell the owner of an account of a change that was made. Without the mail it was made all the same."""
+        with suppress(MailNotSent):
+            super().send_notification_mail(template_prefix, user, context, email)
 
 
 class ConfirmEmail(EmailVerificationStage):

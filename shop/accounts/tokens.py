@@ -16,17 +16,15 @@ from typing import Any
 import jwt
 from django.contrib.auth import get_user_model
 from django.contrib.auth.models import User
-from django.contrib.sessions.models import Session
 from django.db import transaction
 from django.db.models import F
-from django.db.models.functions import Now
 from django.utils.crypto import constant_time_compare, salted_hmac
 from rest_framework_simplejwt import tokens
 from rest_framework_simplejwt.backends import TokenBackend
 from rest_framework_simplejwt.exceptions import TokenError
 from rest_framework_simplejwt.settings import api_settings
 
-from shop.models import SignOut
+from shop.models import BrowserSession, SignOut
 
 SESSION = "session"
 """Claim with the session of the account. Tokens that another service issues may leave it out."""
@@ -127,14 +125,11 @@ def require_session(user: int, session: str | None) -> None:
 
 
 def sign_out_everywhere(users: Collection[int]) -> None:
-    """End all sessions of some accounts: their refresh tokens, their access tokens, and their sessions in the admin."""
-    ids = set(map(str, users))
+    """End all sessions of some accounts: their refresh tokens, access tokens and browser sessions."""
     with transaction.atomic():
         SignOut.objects.bulk_create([SignOut(user_id=user) for user in users], ignore_conflicts=True)
         SignOut.objects.filter(user__in=users).update(times=F("times") + 1)
-        live = Session.objects.filter(expire_date__gt=Now())
-        ended = [each.pk for each in live if each.get_decoded().get("_auth_user_id") in ids]
-        Session.objects.filter(pk__in=ended).delete()
+        BrowserSession.objects.filter(account__in=users).delete()
 
 
 def _session(password: str, sign_outs: int | None) -> str:

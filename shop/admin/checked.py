@@ -20,7 +20,7 @@ LOOKUPS = {"", "id", "exact", "isnull", "gte", "lt"}
 
 
 class NoNulMiddleware:
-    """Refuses a request to the admin with a NUL character in it, which no text in Postgres can have."""
+    """Refuses a NUL character, which no text in Postgres can have: in all that the admin reads, and in any cookie."""
 
     def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:
         self.get_response = get_response
@@ -29,23 +29,26 @@ class NoNulMiddleware:
         return self.get_response(request)
 
     def process_view(self, request: HttpRequest, *view: Any) -> None:
-        if request.path_info.startswith("/admin/"):
-            for place, text in _texts(request):
-                if "\0" in text:
-                    raise BadRequest(f"There is a NUL character in the {place}. Remove it.")
+        for place, text in _texts(request) if request.path_info.startswith("/admin/") else _cookies(request):
+            if "\0" in text:
+                raise BadRequest(f"There is a NUL character in the {place}. Remove it.")
 
 
 def _texts(request: HttpRequest) -> Iterator[tuple[str, str]]:
     """Yield every text that a client has sent and the admin reads, and where it is."""
     yield "address", request.path_info
-    # A quoted cookie can have one, and the key of the session is looked up as it is.
-    for name, value in request.COOKIES.items():
-        yield "cookies", name + value
+    yield from _cookies(request)
     for place, fields in (("query", request.GET), ("form", request.POST)):
         for name, values in fields.lists():
             yield place, name
             for value in values:
                 yield f"{place}, in {name[:SHOWN]}", value
+
+
+def _cookies(request: HttpRequest) -> Iterator[tuple[str, str]]:
+    """Yield every cookie. A quoted one can have a NUL, and the key of a session is looked up as it is."""
+    for name, value in request.COOKIES.items():
+        yield "cookies", name + value
 
 
 class Autocomplete(AutocompleteJsonView):

@@ -24,7 +24,7 @@ class Migration(migrations.Migration):
         migrations.AddField(
             model_name='sale',
             name='stock_shown',
-            field=models.CharField(choices=[('exact', 'The exact number'), ('few', 'Only whether few are left'), ('hidden', 'Only whether it is sold out')], db_default='exact', default='exact', help_text='What buyers see of the units that are left.', max_length=10),
+            field=models.CharField(choices=[('exact', 'The exact number'), ('few', 'Only whether few are left'), ('hidden', 'Only whether it is sold out')], db_default='exact', default='exact', help_text='What pages show of the units left. An order for more than that is answered with the number.', max_length=10),
         ),
         migrations.AddField(
             model_name='sale',
@@ -35,6 +35,6 @@ class Migration(migrations.Migration):
         migrations.AlterField(
             model_name='sale',
             name='slug',
-            field=models.SlugField(default=shop.models.new_slug, help_text="The sale's page is /sales/<slug>/.", max_length=60, unique=True),
+            field=models.SlugField(db_default=shop.models.RANDOM_SLUG, default=shop.models.new_slug, help_text="The sale's page is /sales/<slug>/.", max_length=60, unique=True),
         ),
     ]

@@ -18,7 +18,7 @@ from django.urls import reverse
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 from django.views.decorators.cache import never_cache
-from django.views.decorators.http import require_POST, require_safe
+from django.views.decorators.http import require_http_methods, require_safe
 from redis import RedisError
 
 from inventory.outages import outages
@@ -62,8 +62,8 @@ def too_many_requests(request: HttpRequest) -> HttpResponse:
 
 
 @require_safe
-@login_required
 @account_page
+@login_required
 def account(request: HttpRequest) -> HttpResponse:
     """Show the account, and what can be changed."""
     user = cast("User", request.user)
@@ -73,11 +73,13 @@ def account(request: HttpRequest) -> HttpResponse:
     return render(request, "account/account.html", {"confirmed": confirmed, "waiting": waiting})
 
 
-@require_POST
-@login_required
+@require_http_methods(["GET", "HEAD", "POST"])
 @account_page
+@login_required
 def sign_out(request: HttpRequest) -> HttpResponse:
-    """End all sessions and tokens of the account, this one included."""
+    """End all sessions and tokens of the account, this one included. A GET, as after a log-in, leads to the account."""
+    if request.method != "POST":
+        return redirect("account")
     sign_out_everywhere([cast("User", request.user).pk])
     logout(request)
     messages.success(request, _("You are signed out on all devices."))

@@ -18,7 +18,7 @@ from django.views.decorators.http import require_http_methods
 
 from inventory import errors
 from shop import clock
-from shop.api.serializers import MAX_QUANTITY
+from shop.api.serializers import MAX_ID, MAX_QUANTITY
 from shop.api.throttles import OrderRate
 from shop.models import Sale, SaleItem
 from shop.orders.errors import (
@@ -48,7 +48,7 @@ RETRY = 2
 class OrderForm(forms.Form):
     """Units of a product at the price that the page has shown, under the key of the page."""
 
-    product = forms.IntegerField(min_value=1)
+    product = forms.IntegerField(min_value=1, max_value=MAX_ID)
     quantity = forms.IntegerField(min_value=1, max_value=MAX_QUANTITY)
     price = forms.DecimalField(min_value=0, max_digits=10, decimal_places=2)
     key = forms.UUIDField()
@@ -70,8 +70,8 @@ class AskAgain(Exception):
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
-@login_required
 @page
+@login_required
 def buy(request: HttpRequest, slug: str) -> HttpResponse:
     """Ask how many units; place the order, once for each key.
 

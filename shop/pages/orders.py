@@ -45,7 +45,8 @@ STATES = {
 
 def own_page(view: View) -> View:
     """Make a view a page about the customer who is logged in: nobody keeps a copy of it."""
-    return cache_control(private=True, no_store=True)(login_required(page(view)))
+    # The session is read within the page, which answers for a Postgres that is away.
+    return cache_control(private=True, no_store=True)(page(login_required(view)))
 
 
 @dataclass(frozen=True, slots=True)

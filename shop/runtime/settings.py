@@ -294,6 +294,11 @@ CELERY_BEAT_SCHEDULE = {
         "schedule": timedelta(seconds=10),
         "options": {"expires": 10},
     },
+    "forget-old-sessions": {
+        "task": "shop.runtime.tasks.forget_old_sessions",
+        "schedule": timedelta(hours=1),
+        "options": {"expires": 3600},
+    },
     "advance-sales": {
         "task": "shop.runtime.tasks.advance_sales",
         "schedule": timedelta(seconds=5),
@@ -362,6 +367,7 @@ SPECTACULAR_SETTINGS = {
 LOGIN_URL = "account_login"
 LOGIN_REDIRECT_URL = "sales"
 # The pages of accounts are those of django-allauth. Its own backend is not used: passwords have one guard.
+SESSION_ENGINE = "shop.accounts.sessions"
 AUTHENTICATION_BACKENDS = ["shop.accounts.guesses.GuardedBackend"]
 PASSWORD_HASHERS = ["shop.hashers.PasswordHasher"]
 AUTH_PASSWORD_VALIDATORS = [
@@ -380,7 +386,8 @@ ACCOUNT_FORMS = {
 }
 ACCOUNT_LOGIN_METHODS = {"username", "email"}
 ACCOUNT_SIGNUP_FIELDS = ["username*", "email*", "password1*"]
-# A log-in needs a confirmed address. Otherwise the answer to a sign-up would tell whether the address has an account.
+# A log-in needs a confirmed address. The answer to a sign-up does not tell whether the address has an account; a log-in
+# afterwards does, so allauth limits sign-ups by address.
 ACCOUNT_EMAIL_VERIFICATION = "mandatory"
 # An account has one address. A new one replaces it once it is confirmed, and the old one is told.
 ACCOUNT_CHANGE_EMAIL = True

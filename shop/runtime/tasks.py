@@ -13,6 +13,7 @@ from redis import RedisError
 
 from inventory.outages import outages
 from shop import limits
+from shop.accounts.sessions import SessionStore
 from shop.look import look
 from shop.orders.expiry import expire_unpaid
 from shop.orders.queued import SHIFT, save_queued
@@ -52,6 +53,13 @@ def advance_sales() -> None:
     """Preheat sales that open soon, and unload those that are over."""
     with outages_logged("To advance sales"):
         lifecycle.advance()
+
+
+@shared_task
+def forget_old_sessions() -> None:
+    """Delete the sessions of browsers that have expired."""
+    with outages_logged("To delete old sessions"):
+        SessionStore.clear_expired()
 
 
 @shared_task(bind=True, max_retries=8)

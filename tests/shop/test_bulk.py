@@ -10,14 +10,13 @@ import pytest
 from django.contrib import messages
 from django.contrib.admin.models import LogEntry
 from django.contrib.auth.models import User
-from django.contrib.sessions.models import Session
 from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
 from inventory.models import StockItem
 from shop.admin import bulk
-from shop.models import Order, Refund, Sale, SignOut, UnmatchedReport
+from shop.models import BrowserSession, Order, Refund, Sale, SignOut, UnmatchedReport
 from shop.orders import payments, unmatched
 from shop.orders.ending import end_pending
 from shop.orders.returns import return_order
@@ -99,7 +98,7 @@ def test_many_users_are_signed_out_with_one_message(admin_client: Client) -> Non
     assert [str(message) for message in response.context["messages"]] == ["20 users are signed out everywhere."]
     assert len(queries) < 40
     assert list(SignOut.objects.values_list("times", flat=True)) == [1] * 20
-    assert Session.objects.count() == 1, "that of the operator"
+    assert BrowserSession.objects.count() == 1, "that of the operator"
 
 
 def test_a_message_shows_a_few_refusals_and_counts_the_others(admin_client: Client) -> None:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from django.utils.translation import gettext_noop
 
 from lab.explorer.terms import Invariant
-from lab.ladder.catalogue import Track
+
+if TYPE_CHECKING:  # The filters of templates read this file in every process; the catalogue loads all rungs.
+    from lab.ladder.catalogue import Track
 
 TRACKS: dict[Track, str] = {
     "locks": gettext_noop("Track one: the lock"),
