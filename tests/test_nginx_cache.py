@@ -178,6 +178,16 @@ def test_an_answer_with_a_cookie_is_not_kept(tmp_path: Path, guarded: bool) -> N
     assert server.asked[SALE] == (2 if guarded else 1)
 
 
+@pytest.mark.parametrize("guarded", [True, False], ids=["guarded", "control"])
+def test_a_made_up_port_leads_to_the_same_entry(tmp_path: Path, guarded: bool) -> None:
+    """Otherwise anybody could fill the cache, and reach the web servers with each request."""
+    configuration = CONFIGURATION if guarded else CONFIGURATION.replace("://$host$uri", "://$http_host$uri")
+    with shop() as server, proxy(tmp_path, server.server_port, configuration) as port:
+        for host in ("shop.example", "shop.example:1", "SHOP.example:2"):
+            ask(port, SALE, Host=host)
+    assert server.asked[SALE] == (1 if guarded else 3)
+
+
 # Languages
 
 

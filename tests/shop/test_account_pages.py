@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from datetime import timedelta
 from typing import Any
 
 import pytest
 from allauth.account.models import EmailAddress
 from django.contrib.auth.models import User
 from django.core import mail
+from django.db import connection
+from django.db.models.functions import Now
 from django.test import Client
+from django.test.utils import CaptureQueriesContext
 from django.urls import get_resolver
 from redis import Redis
 
 from shop.accounts import adapter, tokens
 from shop.accounts.adapter import AccountAdapter
+from shop.models import BrowserSession
 from shop.runtime.csp import STRICT
+from shop.runtime.tasks import forget_old_sessions
 from tests.factories import at_once
 from tests.shop.conftest import raising
 
@@ -229,13 +235,38 @@ def test_signing_out_everywhere_ends_sessions_and_tokens(client: Client) -> None
     user = new_user()
     here, elsewhere, other = log_in(), log_in(), new_user("bob")
     stays, refresh = log_in("bob"), tokens.issue(user)["refresh"]
-    assert here.get("/account/sign-out-everywhere/").status_code == 405
+    assert here.get("/account/sign-out-everywhere/").headers["Location"] == "/account/"
     done = here.post("/account/sign-out-everywhere/", follow=True)
     assert (done.redirect_chain, "signed out on all devices" in text(done)) == ([(LOG_IN, 302)], True)
     assert [is_in(each) for each in (here, elsewhere, stays)] == [False, False, True]
     with pytest.raises(tokens.TokenError, match="Log in again"):
         tokens.refresh(refresh)
     assert tokens.refresh(tokens.issue(other)["refresh"])
+
+
+def test_signing_out_reads_no_session_of_others(client: Client) -> None:
+    new_user()
+    new_user("bob")
+    for _ in range(3):
+        log_in("bob")
+    here = log_in()
+    with CaptureQueriesContext(connection) as queries:
+        tokens.sign_out_everywhere([User.objects.get(username="ada").pk])
+    sessions = [each["sql"] for each in queries if "browsersession" in each["sql"]]
+    assert len(sessions) == 1
+    assert sessions[0].startswith("DELETE")
+    assert BrowserSession.objects.count() == 3
+    assert not is_in(here)
+
+
+def test_expired_sessions_are_forgotten(client: Client) -> None:
+    new_user()
+    here = log_in()
+    log_in()
+    expired = BrowserSession.objects.filter(pk=here.session.session_key)
+    assert expired.update(expire_date=Now() - timedelta(seconds=1)) == 1
+    forget_old_sessions()
+    assert (expired.count(), BrowserSession.objects.count()) == (0, 1)
 
 
 @pytest.mark.parametrize("path", ["sign-out-everywhere", "logout", "password", "email", "login", "signup"])
@@ -364,6 +395,17 @@ def test_without_a_mail_server_the_page_says_so(client: Client, settings: Any, a
     if away:
         assert {answer.headers["Retry-After"] for answer in answers} == {"60"}
         assert len({visible(text(answer)) for answer in answers}) == 1
+
+
+def test_a_password_is_changed_although_no_mail_can_tell(settings: Any) -> None:
+    new_user()
+    here = log_in()
+    settings.EMAIL_BACKEND = "django.core.mail.backends.smtp.EmailBackend"
+    settings.EMAIL_HOST, settings.EMAIL_PORT = "127.0.0.1", 1
+    new = "another-long-password-9"
+    done = here.post("/account/password/", {"oldpassword": PASSWORD, "password1": new, "password2": new})
+    assert done.status_code == 302
+    assert User.objects.get().check_password(new)
 
 
 def test_a_slow_mail_server_takes_a_quarter_of_the_threads(client: Client, settings: Any) -> None:

@@ -457,3 +457,41 @@ def test_the_order_is_the_one_of_the_api_under_the_same_key(buyer: Buyer) -> Non
     fields = {"product": product, "quantity": 1, "price": "9.90", "key": key}
     answer = visitor_of(buyer.customer).post(page_of(offer, "buy/"), fields)
     assert (answer.status_code, orders_in()) == (302, 1)
+
+
+def test_the_address_of_the_form_keeps_its_key_after_a_press(customer: int) -> None:
+    """A buyer whose press was not answered opens the address again: the key finds the order of the press."""
+    offer, client = on_sale({"a": 3}), visitor_of(customer)
+    shown = client.get(page_of(offer, "buy/"), follow=True)
+    action = re.search(r'<form class="form order-form" method="post" action="(.*?)"', text_of(shown))
+    assert action is not None
+    address = f"{shown.redirect_chain[-1][0].partition('?')[0]}{action[1].replace('&amp;', '&')}"
+    assert client.post(address, fields_of(shown)).status_code == 302
+    again = client.get(address)
+    assert client.post(address, fields_of(again)).status_code == 302
+    assert Order.objects.count() == 1
+
+
+def test_a_product_beyond_all_numbers_is_refused(customer: int) -> None:
+    offer, client = on_sale({"a": 3}), visitor_of(customer)
+    form = {**form_of(client, offer), "product": str(2**64)}
+    assert client.post(page_of(offer, "buy/"), form).status_code == 400
+
+
+@pytest.mark.parametrize("end", ["buy/", "../../orders/", "../../account/", "../../account/token/"])
+def test_a_nul_in_a_cookie_is_refused(end: str) -> None:
+    """Postgres has no text with one, and the key of a session is looked up as it is."""
+    client = Client(raise_request_exception=False, headers={"Cookie": r'sessionid="abcdefgh\000"'})
+    path = f"/{end.removeprefix('../../')}" if end.startswith("..") else page_of(on_sale({"a": 3}), end)
+    assert client.get(path).status_code == 400
+
+
+@pytest.mark.parametrize("path", ["/orders/", f"/orders/{UUID(int=7)}/", "/account/", "/sales/{}/buy/"])
+def test_without_postgres_a_page_of_a_customer_says_to_come_back(customer: int, path: str, postgres_gone: Gone) -> None:
+    """Also where Postgres is first asked for the session."""
+    slug = Sale.objects.get(pk=on_sale({"a": 3}).sale).slug
+    client = visitor_of(customer)
+    client.raise_request_exception = False
+    with postgres_gone():
+        answer = client.get(path.format(slug))
+    assert (answer.status_code, bool(answer.headers["Retry-After"])) == (503, True)
