@@ -1,7 +1,7 @@
-"""Locks without a server whose taking and freeing are steps, so that a run shows them.
+"""Locks without a server whose acquire and release are steps, so that a run shows them.
 
-The steps are quiet, so the search switches to another client before the statements around them, and not once more
-before the lock itself: the outcome would be the same.
+These steps touch no shared data, so the search adds no preemption before them: the outcome would be the same as a
+preemption before the statements around them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from locking import Lease, ProcessLock, ThreadLock
 
 
 class SteppingThreadLock(ThreadLock):
-    """A `ThreadLock` that stops before it is taken and freed."""
+    """A `ThreadLock` whose acquire and release are steps."""
 
     @contextmanager
     def hold(self, timeout: float | None = None) -> Iterator[Lease]:
@@ -25,7 +25,7 @@ class SteppingThreadLock(ThreadLock):
 
 
 class SteppingProcessLock(ProcessLock):
-    """A `ProcessLock` that stops before it is taken and freed."""
+    """A `ProcessLock` whose acquire and release are steps."""
 
     @contextmanager
     def hold(self, timeout: float | None = None) -> Iterator[Lease]:

@@ -1,4 +1,4 @@
-"""What the shop does otherwise than django-allauth: passwords are guarded, mails cannot take all threads."""
+"""Differences from django-allauth: limits on password guesses, and a limit on threads that send mails."""
 
 from __future__ import annotations
 
@@ -26,7 +26,10 @@ from shop.accounts.guesses import address_of, forgive
 MAILING = "To send mails"
 """The work that fails while the mail server is away."""
 LIMITING = "To limit sign-ups and mails"
-"""The work that fails while Redis is away: pages that send mails are refused then. It is done before each mail."""
+"""The work that fails while Redis is away: pages that send mails are refused then.
+
+Redis is asked before each mail is sent.
+"""
 
 # A mail server may take seconds to answer. The threads that wait for it cannot take orders.
 _sending = BoundedSemaphore(max(1, settings.WEB_THREADS // 4))
@@ -45,7 +48,9 @@ class AccountAdapter(DefaultAccountAdapter):
     }
 
     def authenticate(self, request: HttpRequest, **credentials: Any) -> User | None:
-        """Return the user with these credentials, or None. The guess counts as at every other door.
+        """Return the user with these credentials, or None.
+
+        A wrong password counts towards the same limits as in the API and the admin.
 
         An e-mail address stands for the user name of the account that has confirmed it. So a log-in by e-mail counts
         against the same account.

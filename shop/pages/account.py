@@ -82,7 +82,7 @@ def sign_out(request: HttpRequest) -> HttpResponse:
         return redirect("account")
     sign_out_everywhere([cast("User", request.user).pk])
     logout(request)
-    messages.success(request, _("You are signed out on all devices."))
+    messages.success(request, _("You are logged out on all devices."))
     return redirect("account_login")
 
 
@@ -98,7 +98,7 @@ def _not_now(error: NotNow) -> PageRefused:
             link, label = reverse("account_reset_password"), _("Set a new password")
             return PageRefused(429, message, link=link, label=label, retry_after=error.wait)
         case HashingBusy():
-            message = _("Too many people log in at this moment. Try again in a few seconds.")
+            message = _("Too many people are logging in. Try again in a few seconds.")
         case _:
-            message = _("Other log-ins to this account or from your network are being checked. Try again.")
+            message = _("Other log-ins to this account or from your network are being checked. Try again in a second.")
     return PageRefused(503, message, retry_after=error.wait)

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from rest_framework.views import APIView
 
 UNANSWERED = (OperationalError, InterfaceError, InternalError, IntegrityError)
-"""Errors of Postgres after which the order may have been saved. The same key finds out."""
+"""Errors of Postgres after which the order may have been saved. Sending the same key again finds out."""
 RETRY = 2
 """Seconds after which the same form may be sent again."""
 
@@ -54,8 +54,8 @@ class OrderForm(forms.Form):
     key = forms.UUIDField()
 
 
-class AskAgain(Exception):
-    """Nothing was bought, or nobody knows yet. The same form, with the same key, may be sent again.
+class FormShownAgain(Exception):
+    """The order was not placed, or its outcome is unknown. Show the form again with the same key.
 
     Args:
         message: what happened and what to do, in the reader's language.
@@ -99,7 +99,7 @@ def buy(request: HttpRequest, slug: str) -> HttpResponse:
     asked = form.cleaned_data
     try:
         placed = place(request, sale, asked)
-    except AskAgain as again:
+    except FormShownAgain as again:
         if again.status == 409:
             sale = sale_or_404(slug)  # Its prices may have changed since this request has read them.
         items = [item for item in sale.items.all() if item.product_id == asked["product"]]
@@ -157,12 +157,14 @@ def place(request: HttpRequest, sale: Sale, asked: dict[str, Any]) -> Placed:
     """Place the order of a form.
 
     Raises:
-        AskAgain: the same form may be sent again.
+        FormShownAgain: the same form may be sent again.
         PageRefused: it may not.
     """
     product = asked["product"]
     if not OrderRate().allow_request(cast("Request", request), cast("APIView", None)):
-        raise AskAgain(429, _("You have sent many orders in one second. Wait a moment, then press the button again."))
+        raise FormShownAgain(
+            429, _("You have sent many orders in one second. Wait a moment, then press the button again.")
+        )
     try:
         return place_order(
             customer=int(cast(int, request.user.pk)),
@@ -183,10 +185,10 @@ def answer_to(refused: Exception, sale: Sale, product: int) -> Exception:
         case PriceChanged():
             price = f"{refused.items[0].price:.2f} {sale.currency}"
             message = _("The price is now %(price)s. Nothing was bought. Press the button to buy at this price.")
-            return AskAgain(409, message % {"price": price})
+            return FormShownAgain(409, message % {"price": price})
         case errors.SoldOut() if refused.left > 0:
             message = _("Only %(left)s left. Nothing was bought. Order fewer units.")
-            return AskAgain(409, message % {"left": refused.left}, quantity=refused.left)
+            return FormShownAgain(409, message % {"left": refused.left}, quantity=refused.left)
         case errors.SoldOut():
             message = _(
                 "Sold out. Nothing was bought. Orders that are not paid within %(minutes)s minutes give their units "
@@ -198,7 +200,7 @@ def answer_to(refused: Exception, sale: Sale, product: int) -> Exception:
                 "At most %(limit)s for each customer in this sale; you have bought %(taken)s. Nothing more was bought. "
                 "Order fewer units."
             )
-            return AskAgain(409, message % {"limit": refused.limit, "taken": refused.taken}, quantity=free)
+            return FormShownAgain(409, message % {"limit": refused.limit, "taken": refused.taken}, quantity=free)
         case errors.OverLimit():
             message = _("At most %(limit)s for each customer in this sale, and you have bought them. See your orders.")
             return to_orders(409, message % {"limit": refused.limit})
@@ -206,7 +208,9 @@ def answer_to(refused: Exception, sale: Sale, product: int) -> Exception:
             message = _("The sale is not open. Nothing was bought. Its page says when it opens and closes.")
             return to_sale(409, message)
         case StillRunning() | errors.Duplicate():
-            return AskAgain(409, _("The order is being placed. Press the button again in a moment: you buy only once."))
+            return FormShownAgain(
+                409, _("The order is being placed. Press the button again in a moment: you buy only once.")
+            )
         case KeyReused():
             message = _("This form has placed another order already. Look at your orders before you buy again.")
             return to_orders(422, message)
@@ -216,5 +220,5 @@ def answer_to(refused: Exception, sale: Sale, product: int) -> Exception:
         case errors.UnknownCustomer():
             return PageRefused(403, _("This account is closed. Nothing was bought."))
         case errors.TryAgain() | OperationalError() | InterfaceError() | InternalError() | IntegrityError():
-            return AskAgain(503, _("The shop is busy. Press the button again in a moment: you buy only once."))
+            return FormShownAgain(503, _("The shop is busy. Press the button again in a moment: you buy only once."))
     return refused

@@ -1,7 +1,7 @@
 """What changes on the page of a sale: its state, its prices and the units left, as a small document for the script.
 
-Each open page asks for it every two seconds. So it is the same for everybody, is cached in this process, and has an
-ETag, which tells a page that nothing has changed.
+Each open page asks for it every two seconds. To keep this cheap, the document is the same for everybody, cached in the
+process, and has an ETag, so an unchanged one is answered 304.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class SaleNow:
 
 
 def shown(left: int, stock_shown: str) -> int | str | None:
-    """Return what buyers see of the units that are left. That there are none is never hidden.
+    """Return what buyers see of the units that are left. Zero is always shown.
 
     Args:
         stock_shown: a value of `Sale.StockShown`.

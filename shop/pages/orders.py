@@ -30,8 +30,8 @@ from shop.payments.provider import provider
 from shop.runtime import csp
 
 PAGE_SIZE = 20
-LOOK_AGAIN = 2
-"""Seconds after which the page of an order looks again, while something is about to change."""
+POLL_SECONDS = 2
+"""Seconds after which the order page looks again, while something is about to change."""
 STATES = {
     "queued": gettext_lazy("In the queue"),
     "pending": gettext_lazy("Not paid yet"),
@@ -113,26 +113,26 @@ def order(request: HttpRequest, order: UUID) -> HttpResponse:
     except Order.DoesNotExist as missing:
         raise not_found(_("You have no such order.")) from missing
     except StillQueued:
-        return render(request, "shop/pages/order_sought.html", {"order": order, "look": LOOK_AGAIN})
+        return render(request, "shop/pages/order_sought.html", {"order": order, "poll": POLL_SECONDS})
     except StockUnavailable as away:
         raise PageRefused(
             503,
             _("A server that knows your order does not answer. Nothing is lost: open this page again in a moment."),
-            retry_after=LOOK_AGAIN,
+            retry_after=POLL_SECONDS,
         ) from away
     if placed.order.pk != order:  # Another order of the customer took its place.
         return redirect("order", placed.order.pk)
-    response = render(request, "shop/pages/order.html", about(placed, returned="returned" in request.GET))
+    response = render(request, "shop/pages/order.html", about(placed, from_provider="from_provider" in request.GET))
     if (paid_at := provider()) is not None:
         response[csp.HEADER] = csp.with_forms_to(paid_at.origin)
     return response
 
 
-def about(placed: Placed, *, returned: bool) -> dict[str, Any]:
-    """Return what the page of an order shows.
+def about(placed: Placed, *, from_provider: bool) -> dict[str, Any]:
+    """Return what the order page shows.
 
     Args:
-        returned: the buyer has just come back from the payment provider, whose report may be on its way.
+        from_provider: the buyer has just come back from the payment provider, whose report may be on its way.
     """
     receipt = placed.order
     state = "queued" if placed.queued else "lost" if receipt.reason == LOST else receipt.state
@@ -141,25 +141,25 @@ def about(placed: Placed, *, returned: bool) -> dict[str, Any]:
     if state == Order.State.PENDING and receipt.payable_from is not None:
         left = time_left(receipt.payable_from, clock.now())
     over = left is not None and not left.milliseconds
-    waits = state == "queued" or over or (returned and state == Order.State.PENDING)
+    waits = state == "queued" or over or (from_provider and state == Order.State.PENDING)
     events = timeline(placed, list(payments))
     items = [{"item": item, "sum": item.price * item.quantity} for item in receipt.items]
     return {
         "order": receipt,
         "sale": Sale.objects.filter(pk=receipt.sale).first(),
         "items": items,
-        "came_back": any(item.returned for item in receipt.items),
+        "some_returned": any(item.returned for item in receipt.items),
         "state": state,
         "word": STATES.get(state, ""),
         "place": placed.place,
         "left": left,
         "over": over,
-        "returned": returned,
+        "from_provider": from_provider,
         "reason": in_words(receipt.reason, {item.sku: item.name for item in receipt.items}),
         "events": events,
         "payable": provider() is not None or by_word(),
         "by_word": by_word(),
-        "look": LOOK_AGAIN if waits else 0,
+        "poll": POLL_SECONDS if waits else 0,
         "version": f"{state} {placed.place} {over} {len(events)}",
     }
 

@@ -1,4 +1,4 @@
-"""Pay and cancel an order, as forms: each leads back to the page of the order, or on to the payment provider."""
+"""Pay and cancel an order, as forms: each leads back to the order page, or on to the payment provider."""
 
 from __future__ import annotations
 
@@ -30,15 +30,17 @@ EARLY = gettext_noop("The order is not saved yet. Nothing was changed. Try again
 REFUSALS: Mapping[type[Exception], str] = {
     StillQueued: EARLY,
     StockUnavailable: EARLY,
-    NotCancellable: gettext_noop("The order was paid or has ended in the meantime. Nothing was changed."),
-    NotPayable: gettext_noop("The order has ended in the meantime. Nothing is to be paid."),
+    NotCancellable: gettext_noop(
+        "The order was already paid, or has ended. Nothing was changed. Its page shows what has happened."
+    ),
+    NotPayable: gettext_noop("The order has ended, so there is nothing to pay. To buy, order again."),
     ProviderDecides: gettext_noop("This shop has no payment provider yet, so nothing can be paid. Ask its operator."),
 }
 """Why an order was neither paid nor cancelled, as its customer reads it."""
 
 
 def form_of_order(view: View) -> View:
-    """Make a view the target of a form on the page of an order. A GET, as after a log-in, leads to that page."""
+    """Make a view the target of a form on the order page. A GET, as after a log-in, leads to that page."""
 
     def answer(request: HttpRequest, order: UUID) -> HttpResponseBase:
         address = reverse("order", args=[order])
@@ -57,7 +59,10 @@ def form_of_order(view: View) -> View:
 
 @form_of_order
 def pay(request: HttpRequest, order: UUID) -> HttpResponse:
-    """Lead the buyer to the payment provider. In a shop without one, believe them, if the shop is set up so."""
+    """Lead the buyer to the payment provider.
+
+    Without a provider, mark the order as paid, if `PAY_WITHOUT_PROVIDER` allows it.
+    """
     customer = customer_of(request)
     if (chosen := provider()) is None:
         pay_order(order, customer=customer)
@@ -80,7 +85,7 @@ def cancel(request: HttpRequest, order: UUID) -> HttpResponse:
 
 
 def _page_for(request: HttpRequest, chosen: PaymentProvider, order: Receipt) -> str:
-    back = request.build_absolute_uri(f"{reverse('order', args=[order.pk])}?returned=1")
+    back = request.build_absolute_uri(f"{reverse('order', args=[order.pk])}?from_provider=1")
     payable_from = order.payable_from or order.created_at
     return chosen.page_for(
         PaymentRequest(

@@ -19,12 +19,12 @@ from shop.api.serializers import MAX_QUANTITY
 from shop.models import Sale
 from shop.pages.page import PageRefused, page
 
-KEPT = "public, s-maxage=5"
+PAGE_CACHE_CONTROL = "public, s-maxage=5"
 """A proxy may answer for five seconds with the same page."""
 
-MOST = 100
+MAX_SALES = 100
 """Sales of a kind that the list shows."""
-MOST_OVER = 20
+MAX_CLOSED_SALES = 20
 
 
 @require_safe
@@ -34,12 +34,12 @@ def sales(request: HttpRequest) -> HttpResponse:
     now = clock.now()
     found = Sale.objects.prefetch_related("items__product")
     kinds = {
-        "open": found.filter(opens_at__lte=now, closes_at__gt=now).order_by("closes_at", "pk")[:MOST],
-        "coming": found.filter(opens_at__gt=now).order_by("opens_at", "pk")[:MOST],
-        "over": found.filter(closes_at__lte=now).order_by("-closes_at", "-pk")[:MOST_OVER],
+        "open": found.filter(opens_at__lte=now, closes_at__gt=now).order_by("closes_at", "pk")[:MAX_SALES],
+        "coming": found.filter(opens_at__gt=now).order_by("opens_at", "pk")[:MAX_SALES],
+        "over": found.filter(closes_at__lte=now).order_by("-closes_at", "-pk")[:MAX_CLOSED_SALES],
     }
     response = render(request, "shop/pages/sales.html", kinds)
-    response.headers["Cache-Control"] = KEPT
+    response.headers["Cache-Control"] = PAGE_CACHE_CONTROL
     return response
 
 
@@ -53,7 +53,7 @@ def sale(request: HttpRequest, slug: str) -> HttpResponse:
     items = sorted(found.items.all(), key=lambda item: item.pk)
     context = {"sale": found, "items": items, "state": state, "most": MAX_QUANTITY, "script": for_script(found)}
     response = render(request, "shop/pages/sale.html", context)
-    response.headers["Cache-Control"] = KEPT
+    response.headers["Cache-Control"] = PAGE_CACHE_CONTROL
     return response
 
 
@@ -102,6 +102,7 @@ def for_script(sale: Sale) -> dict[str, Any]:
             "over": _("The sale is over"),
             "login": _("Log in to buy"),
             "orders": _("My orders"),
+            "order": _("See the order"),
         },
         "notes": {
             "opened": _("The sale is open."),
@@ -117,14 +118,22 @@ def for_script(sale: Sale) -> dict[str, Any]:
             "paid": _("The order is yours, and paid."),
             "expired": _("The order was not paid in time, and its units are for sale again."),
             "cancelled": _("The order was cancelled, and its units are for sale again."),
-            "refunded": _("The order came back, and its units are for sale again."),
-            "rejected": _("The order could not be saved. Nothing was sold, and there is nothing to pay. Try again."),
+            "refunded": _("The order was refunded, and its units are for sale again."),
+            "rejected": _(
+                "The order was rejected. Nothing was bought, and there is nothing to pay. Its page says why."
+            ),
             "sold-out": _(
-                "All units are taken. Orders that are not paid within {minutes} minutes give their units back; "
-                "then this button says Buy."
+                "All units are taken. An order that is not paid within {minutes} minutes returns its units. If that "
+                "happens, you can press Buy here."
             ).replace("{minutes}", str(minutes)),
             "too-few": _("Only {left} left. Choose fewer."),
-            "over-limit": _("At most {limit} for each customer in this sale; you have bought {taken}."),
+            "limit-reached": _(
+                "At most {limit} for each customer in this sale; you have bought {taken}. Nothing was bought now."
+            ),
+            "over-limit": _(
+                "At most {limit} for each customer in this sale; you have bought {taken}. Nothing was bought now. "
+                "Choose fewer."
+            ),
             "price": _("The price is now {price}, not {before}. Nothing was bought. Press again to buy at this price."),
             "sale-not-open": _("The sale did not take the order: it is not open now. Nothing was bought."),
             "key-reused": _("You have bought here already. Look at your orders before you buy again."),

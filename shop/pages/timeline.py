@@ -17,7 +17,7 @@ from shop.pages.reasons import in_words
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class TimelineEntry:
     """One line.
 
     Args:
@@ -33,7 +33,7 @@ class Event:
     failed: bool = False
 
 
-def timeline(placed: Placed, payments: Sequence[Payment]) -> list[Event]:
+def timeline(placed: Placed, payments: Sequence[Payment]) -> list[TimelineEntry]:
     """Return what has happened to an order.
 
     Args:
@@ -43,61 +43,65 @@ def timeline(placed: Placed, payments: Sequence[Payment]) -> list[Event]:
     return [*_before_payment(placed), *_in_order([event for each in payments for event in _of_payment(each, order)])]
 
 
-def _before_payment(placed: Placed) -> Iterator[Event]:
+def _before_payment(placed: Placed) -> Iterator[TimelineEntry]:
     order = placed.order
     names = {item.sku: item.name for item in order.items}
-    yield Event(_("Placed"), order.created_at)
+    yield TimelineEntry(_("Placed"), order.created_at)
     if order.reason == LOST:
-        yield Event(_("Lost"), detail=in_words(LOST, names), failed=True)
+        yield TimelineEntry(_("Lost"), detail=in_words(LOST, names), failed=True)
         return
     rejected = order.state == Order.State.REJECTED
     if placed.queued or rejected or order.payable_from is None or order.payable_from > order.created_at:
-        yield Event(_("Queued"))
+        yield TimelineEntry(_("Queued"))
     if rejected:
-        yield Event(_("Rejected"), detail=in_words(order.reason, names), failed=True)
+        yield TimelineEntry(_("Rejected"), detail=in_words(order.reason, names), failed=True)
     elif not placed.queued:
-        yield Event(_("Saved"), order.payable_from)
+        yield TimelineEntry(_("Saved"), order.payable_from)
     if order.state == Order.State.CANCELLED:
-        yield Event(_("Cancelled"), failed=True)
+        yield TimelineEntry(_("Cancelled"), failed=True)
     elif order.state == Order.State.EXPIRED:
-        yield Event(_("Expired"), detail=_("It was not paid in time."), failed=True)
+        yield TimelineEntry(_("Expired"), detail=_("It was not paid in time."), failed=True)
     elif not order.total and order.state in {Order.State.PAID, Order.State.REFUNDED}:
-        yield Event(_("Paid"), order.payable_from, _("The order is free."))
+        yield TimelineEntry(_("Paid"), order.payable_from, _("The order is free."))
         yield from _returned(order)
 
 
-def _of_payment(payment: Payment, order: Receipt) -> Iterator[Event]:
+def _of_payment(payment: Payment, order: Receipt) -> Iterator[TimelineEntry]:
     note = in_words(payment.note, {item.sku: item.name for item in order.items})
     if payment.outcome == Payment.Outcome.PAID:
         amount = money(payment.amount, payment.currency)
         by_word = payment.reference.startswith(BY_CUSTOMER)
-        paid = _("%(amount)s, by your word alone.") if by_word else _("%(amount)s, reference %(reference)s.")
+        paid = (
+            _("%(amount)s, marked as paid by you; no money moved.")
+            if by_word
+            else _("%(amount)s, reference %(reference)s.")
+        )
         detail = paid % {"amount": amount, "reference": payment.reference}
-        yield Event(_("Paid"), payment.received_at, f"{detail} {note}".strip())
+        yield TimelineEntry(_("Paid"), payment.received_at, f"{detail} {note}".strip())
         yield from _returned(order)
     else:
         amount = money(payment.amount, payment.currency)
-        what = _("A payment of %(amount)s arrived that goes back to you") % {"amount": amount}
-        yield Event(what, payment.received_at, note, failed=True)
+        what = _("A payment of %(amount)s arrived and is refunded to you") % {"amount": amount}
+        yield TimelineEntry(what, payment.received_at, note, failed=True)
     for refund in payment.refunds.all():
         yield from _of_refund(refund, money(refund.amount, payment.currency))
 
 
-def _of_refund(refund: Refund, amount: str) -> Iterator[Event]:
+def _of_refund(refund: Refund, amount: str) -> Iterator[TimelineEntry]:
     if refund.chargeback is not None:
-        yield Event(_("%(amount)s taken back by the payment provider") % {"amount": amount}, refund.sent_at)
+        yield TimelineEntry(_("%(amount)s taken back by the payment provider") % {"amount": amount}, refund.sent_at)
         return
-    yield Event(_("%(amount)s to be refunded") % {"amount": amount}, refund.created_at)
+    yield TimelineEntry(_("%(amount)s to be refunded") % {"amount": amount}, refund.created_at)
     if refund.sent_at is not None:
-        yield Event(_("%(amount)s sent back to you") % {"amount": amount}, refund.sent_at)
+        yield TimelineEntry(_("%(amount)s sent back to you") % {"amount": amount}, refund.sent_at)
 
 
-def _returned(order: Receipt) -> Iterator[Event]:
-    if came_back := [f"{item.returned} × {item.name}" for item in order.items if item.returned]:
-        yield Event(_("Units came back"), detail=", ".join(came_back))
+def _returned(order: Receipt) -> Iterator[TimelineEntry]:
+    if returned := [f"{item.returned} × {item.name}" for item in order.items if item.returned]:
+        yield TimelineEntry(_("Units returned"), detail=", ".join(returned))
 
 
-def _in_order(events: Sequence[Event]) -> list[Event]:
+def _in_order(events: Sequence[TimelineEntry]) -> list[TimelineEntry]:
     """Return events by time. One without a time stays behind the one before it."""
     keyed, last = [], datetime.min.replace(tzinfo=UTC)
     for event in events:

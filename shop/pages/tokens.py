@@ -11,7 +11,7 @@ from django.views.decorators.http import require_safe
 from shop.accounts import tokens
 from shop.api.exception_handler import handle_exception
 
-FRESH = {"Cache-Control": "no-store"}
+NO_STORE = {"Cache-Control": "no-store"}
 """A token is for one customer and must not be kept by any cache."""
 
 
@@ -25,7 +25,7 @@ def token(request: HttpRequest) -> HttpResponse:
     try:
         user = request.user
         if not isinstance(user, User) or not user.is_authenticated:
-            return JsonResponse({"access": None, "expires_in": 0, "customer": None}, headers=FRESH)
+            return JsonResponse({"access": None, "expires_in": 0, "customer": None}, headers=NO_STORE)
         access = tokens.issue(user)["access"]
     except DatabaseError as error:
         problem = handle_exception(error, {"request": request})
@@ -33,4 +33,4 @@ def token(request: HttpRequest) -> HttpResponse:
             raise
         return problem
     answer = {"access": access, "expires_in": settings.ACCESS_TOKEN_TTL, "customer": user.pk}
-    return JsonResponse(answer, headers=FRESH)
+    return JsonResponse(answer, headers=NO_STORE)

@@ -27,7 +27,7 @@ class PaymentRequest:
         amount: total of the order.
         currency: code of ISO 4217.
         pay_by: when the order expires unless it is paid.
-        back: address of the order's page, to which the provider leads the buyer back.
+        back: address of the order page, to which the provider leads the buyer back.
         language: language of the buyer, such as `en`.
     """
 
@@ -57,7 +57,7 @@ class PaymentRequest:
         """Return the request of a query string.
 
         Raises:
-            NotSigned: the signature does not match. Nothing of the request may be believed.
+            NotSigned: the signature does not match. Trust none of its fields.
         """
         text, _, signature = query.rpartition(SIGNATURE)
         if not hmac.compare_digest(_signature(text, secret).encode(), signature.encode(errors="replace")):

@@ -55,6 +55,7 @@ ONLY_PARSED = {
     ".venv/bin/python manage.py lab refresh": "measures for hours; tests/lab runs it",
     ".venv/bin/python manage.py ladder": "checks every rung, for minutes; tests/lab runs it",
     "LAB_ENABLED=1": "serves until it is stopped",
+    "PAY_WITHOUT_PROVIDER=1": "serves until it is stopped; tests/loadtest runs it",
     "PAYMENT_SECRET=shared-with-the-provider": "runs until it is stopped; tests/shop runs it",
     ".venv/bin/celery": "runs until it is stopped, or asks one that runs; tests/loadtest runs it",
     ".venv/bin/locust": "needs a shop that serves; tests/loadtest runs it",

@@ -28,7 +28,7 @@ def press(page: Page, *choices: str) -> None:
 
 def test_the_first_station_is_played_by_keyboard_and_remembered(open_page: Open) -> None:
     page = open_page("/lab/")
-    resume = page.get_by_role("link", name="Go on where you were")
+    resume = page.get_by_role("link", name="Continue")
     expect(resume).to_be_hidden()
     page.get_by_role("link", name="Begin").click()
     page.get_by_role("link", name="Begin").click()
@@ -58,7 +58,7 @@ def test_the_path_is_walked_without_storage(open_page: Open, storage: str) -> No
     elif storage == "spoiled":
         page.evaluate("""localStorage.setItem("last-unit-lab", '{"done": 7, "at": [')""")
     page.goto("/lab/first/")
-    expect(page.get_by_role("link", name="Go on where you were")).to_be_hidden()
+    expect(page.get_by_role("link", name="Continue")).to_be_hidden()
     page.get_by_role("link", name="Begin").click()
     for station in STATIONS[:2]:
         for goal in station.goals:

@@ -92,7 +92,7 @@ class Buyer:
         self._http.cookies.set(settings.SESSION_COOKIE_NAME, session_of(customer))
 
     def open(self, order: UUID) -> str:
-        """Return the page of an order."""
+        """Return an order page."""
         answer = self._http.get(f"{self._shop}/orders/{order}/", timeout=30)
         assert answer.status_code == 200
         return answer.text

@@ -237,7 +237,7 @@ def test_signing_out_everywhere_ends_sessions_and_tokens(client: Client) -> None
     stays, refresh = log_in("bob"), tokens.issue(user)["refresh"]
     assert here.get("/account/sign-out-everywhere/").headers["Location"] == "/account/"
     done = here.post("/account/sign-out-everywhere/", follow=True)
-    assert (done.redirect_chain, "signed out on all devices" in text(done)) == ([(LOG_IN, 302)], True)
+    assert (done.redirect_chain, "logged out on all devices" in text(done)) == ([(LOG_IN, 302)], True)
     assert [is_in(each) for each in (here, elsewhere, stays)] == [False, False, True]
     with pytest.raises(tokens.TokenError, match="Log in again"):
         tokens.refresh(refresh)

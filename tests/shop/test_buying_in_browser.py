@@ -52,9 +52,9 @@ SAYS = {
     "zh-hans": {
         "coming": "后开售",
         "buy": "购买",
-        "buying": "正在下单…",
+        "buying": "正在下单……",
         "queued": "排队中，第 1 位",
-        "yours": "抢到了，还剩 14:5",
+        "yours": "抢到了，剩余付款时间 14:5",
         "sold out": "售罄",
         "limit": "已达限购数量",
         "price": "以 12.00 EUR 购买",
@@ -460,9 +460,7 @@ def test_what_is_sold_out_is_said_at_once_and_without_a_press(enter: Enter) -> N
     button(pressed).click()
     for page in (pressed, watching):
         shows(page, EN["sold out"])
-        expect(page.locator(".note")).to_contain_text(
-            "Orders that are not paid within 15 minutes give their units back"
-        )
+        expect(page.locator(".note")).to_contain_text("An order that is not paid within 15 minutes returns its units.")
         expect(button(page)).to_have_attribute("aria-disabled", "true")
     assert orders_in() == 1
 
@@ -474,7 +472,9 @@ def test_at_the_limit_the_page_says_so_and_leads_to_the_orders(enter: Enter) -> 
     buy(offer, customer, **dict.fromkeys(offer.products, 1))
     button(page).click()
     shows(page, EN["limit"])
-    expect(page.locator(".note")).to_have_text("At most 1 for each customer in this sale; you have bought 1.")
+    expect(page.locator(".note")).to_have_text(
+        "At most 1 for each customer in this sale; you have bought 1. Nothing was bought now."
+    )
     expect(page.get_by_role("link", name="My orders").last).to_have_attribute("href", "/orders/")
     assert orders_in() == 1
 

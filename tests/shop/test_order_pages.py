@@ -65,7 +65,7 @@ def logged_in(customer: int, **options: Any) -> Client:
 
 
 def shown(client: Client, order: UUID, query: str = "", **headers: str) -> str:
-    """Return the text of the page of an order."""
+    """Return the text of an order page."""
     response = client.get(f"/orders/{order}/{query}", headers=headers)
     assert response.status_code == 200, response.status_code
     return response.content.decode()
@@ -153,24 +153,30 @@ def test_an_order_of_somebody_else_is_not_found(order: UUID) -> None:
 def test_a_pending_order_tells_how_long_and_what_to_do(client: Client, order: UUID) -> None:
     page = shown(client, order)
     text = words(page)
-    for part in ("Yours, if you pay in time", "14 minutes left to pay", "Pay 19.80 EUR", "Cancel the order", "Sale by"):
+    for part in (
+        "Reserved: pay in time to keep it",
+        "14 minutes left to pay",
+        "Pay 19.80 EUR",
+        "Cancel the order",
+        "Sale by",
+    ):
         assert part in text
     assert events(page) == ["Placed", "Saved"]
     left = int(re.search(r'data-left="(\d+)"', page)[1])
     assert 890_000 < left <= 900_000
-    assert 'data-look="0"' in page
-    assert 'data-look="2"' in shown(client, order, "?returned=1")
+    assert 'data-poll="0"' in page
+    assert 'data-poll="2"' in shown(client, order, "?from_provider=1")
 
 
 def test_an_order_whose_time_is_over_looks_again_until_it_expires(client: Client, order: UUID) -> None:
     make_due()
     page = shown(client, order)
     assert "The time to pay is over" in words(page)
-    assert 'data-look="2"' in page
+    assert 'data-poll="2"' in page
     expire_unpaid()
     page = shown(client, order)
     assert events(page) == ["Placed", "Saved", "Expired"]
-    assert 'data-look="0"' in page
+    assert 'data-poll="0"' in page
     assert "To the sale" in words(page)
 
 
@@ -178,13 +184,13 @@ def test_a_queued_order_looks_again_until_it_is_saved(client: Client, customer: 
     order = buy(on_sale({"a": 2}, strategy="lua-queue"), customer, a=1).order.pk
     page = shown(client, order)
     assert "In the queue, place 1" in words(page)
-    assert (events(page), 'data-look="2"' in page) == (["Placed", "Queued"], True)
+    assert (events(page), 'data-poll="2"' in page) == (["Placed", "Queued"], True)
     assert f'<a class="button quiet" href="/orders/{order}/">Look again</a>' in page
     early = client.post(f"/orders/{order}/cancel/")
     assert (early.status_code, "not saved yet" in early.content.decode()) == (409, True)
     save_queued()
     page = shown(client, order)
-    assert (events(page), 'data-look="0"' in page) == (["Placed", "Queued", "Saved"], True)
+    assert (events(page), 'data-poll="0"' in page) == (["Placed", "Queued", "Saved"], True)
 
 
 def test_a_rejected_order_says_why(client: Client, customer: int) -> None:
@@ -214,7 +220,7 @@ def test_while_redis_is_away_a_saved_order_is_shown_and_another_one_asks_to_come
     client: Client, order: UUID, redis_gone: Gone
 ) -> None:
     with redis_gone():
-        assert "Yours, if you pay in time" in shown(client, order)
+        assert "Reserved: pay in time to keep it" in shown(client, order)
         away = client.get(f"/orders/{uuid4()}/")
     assert (away.status_code, away.headers["Retry-After"]) == (503, "2")
 
@@ -234,14 +240,14 @@ def test_returned_units_and_their_money_are_in_the_time_line(client: Client, ord
     operator = new_customer()
     return_order(order, by=operator, returned={"a": 1})
     page = shown(client, order)
-    assert events(page) == ["Placed", "Saved", "Paid", "Units came back", "9.90 EUR to be refunded"]
+    assert events(page) == ["Placed", "Saved", "Paid", "Units returned", "9.90 EUR to be refunded"]
     assert "19.80 EUR, reference pay_1." in page
-    assert "1 came back" in words(page)
+    assert "1 returned" in words(page)
     payments.mark_refunded(Payment.objects.get().refunds.get().pk, by=operator)
     assert events(shown(client, order))[-2:] == ["9.90 EUR to be refunded", "9.90 EUR sent back to you"]
     receive_chargeback("cb_1", payment="pay_1", amount=Order.objects.get(pk=order).total / 2)
     page = shown(client, order)
-    assert "All of this order came back" in words(page)
+    assert "All units were returned" in words(page)
     assert events(page)[-1] == "9.90 EUR taken back by the payment provider"
     assert_conserved()
 
@@ -252,8 +258,8 @@ def test_a_second_payment_stands_at_its_time(client: Client, order: UUID, with_p
         receive_payment(reference, order=order, amount=total)
     return_order(order, by=new_customer())
     assert events(shown(client, order)) == [
-        *("Placed", "Saved", "Paid", "Units came back"),
-        *("A payment of 19.80 EUR arrived that goes back to you", "19.80 EUR to be refunded"),
+        *("Placed", "Saved", "Paid", "Units returned"),
+        *("A payment of 19.80 EUR arrived and is refunded to you", "19.80 EUR to be refunded"),
         "19.80 EUR to be refunded",
     ]
 
@@ -267,7 +273,7 @@ def test_in_a_shop_without_a_provider_the_buyers_word_pays(client: Client, order
     assert (answer.status_code, answer.headers["Location"]) == (302, f"/orders/{order}/")
     assert state(order) == "paid"
     page = shown(client, order)
-    assert "19.80 EUR, by your word alone." in page
+    assert "19.80 EUR, marked as paid by you; no money moved." in page
     assert "Print the receipt" in page
 
 
@@ -291,7 +297,7 @@ def test_pay_leads_to_the_provider_with_a_signed_request(client: Client, order: 
         amount=placed.total,
         currency="EUR",
         pay_by=placed.payable_from + timedelta(seconds=900),
-        back=f"http://testserver/orders/{order}/?returned=1",
+        back=f"http://testserver/orders/{order}/?from_provider=1",
         language="zh-hans",
     )
     assert (state(order), Payment.objects.count()) == ("pending", 0), "only a report pays it"
@@ -314,7 +320,7 @@ def test_the_policy_lets_the_form_lead_to_the_provider(client: Client, order: UU
 def test_an_order_that_has_ended_is_not_led_to_the_provider(client: Client, order: UUID, customer: int) -> None:
     cancel_order(order, customer=customer)
     answer = client.post(f"/orders/{order}/pay/")
-    assert (answer.status_code, "Nothing is to be paid" in answer.content.decode()) == (409, True)
+    assert (answer.status_code, "there is nothing to pay" in answer.content.decode()) == (409, True)
 
 
 def test_cancel_returns_the_units_once(client: Client, order: UUID) -> None:

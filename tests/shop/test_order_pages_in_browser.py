@@ -152,7 +152,7 @@ def test_under_the_policy_of_other_pages_the_form_would_not_lead_to_the_provider
     page = open_page(f"/orders/{order}/")
     with page.expect_event("console", lambda message: "form-action" in message.text):
         page.get_by_role("button", name="Pay 19.80 EUR").click()
-    expect(page.get_by_role("heading", level=1)).to_have_text("Yours, if you pay in time")
+    expect(page.get_by_role("heading", level=1)).to_have_text("Reserved: pay in time to keep it")
     open_page.complaints.clear()  # type: ignore[attr-defined]
 
 
@@ -196,7 +196,7 @@ def test_a_queued_order_is_followed_until_it_is_saved(open_page: Open, customer:
     elsewhere(save_queued)
     if not scripts:
         page.get_by_role("link", name="Look again").click()
-    expect(heading).to_have_text("Yours, if you pay in time")
+    expect(heading).to_have_text("Reserved: pay in time to keep it")
 
 
 @pytest.mark.parametrize("width", WIDTHS)

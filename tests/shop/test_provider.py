@@ -106,7 +106,7 @@ def test_a_buyer_pays_and_comes_back(buyer: Buyer, order: UUID) -> None:
     assert "19.80 EUR" in shown
     told = reported(choose(page, "pay"))
     assert ("200" in told, '"outcome":"paid"' in told) == (True, True)
-    assert f'href="{page_of(buyer, order)}?returned=1"' in told
+    assert f'href="{page_of(buyer, order)}?from_provider=1"' in told
     assert (state(order), outcomes()) == ("paid", [("paid", "19.80")])
     assert "Print the receipt" in buyer.open(order)
     assert_conserved()
@@ -139,7 +139,7 @@ def test_who_pays_twice_gets_one_payment_back(buyer: Buyer, order: UUID) -> None
     assert (state(order), outcomes()) == ("paid", [("paid", "19.80"), ("refund_due", "19.80")])
     refund = Refund.objects.get()
     assert (str(refund.amount), refund.sent_at) == ("19.80", None)
-    assert "A payment of 19.80 EUR arrived that goes back to you" in buyer.open(order)
+    assert "A payment of 19.80 EUR arrived and is refunded to you" in buyer.open(order)
 
 
 def test_a_late_payment_takes_the_units_again(buyer: Buyer, order: UUID) -> None:
@@ -204,7 +204,7 @@ def wanted(**changed: Any) -> PaymentRequest:
         "amount": Decimal("19.80"),
         "currency": "EUR",
         "pay_by": datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC),
-        "back": "http://localhost:8000/orders/1/?returned=1",
+        "back": "http://localhost:8000/orders/1/?from_provider=1",
         "language": "zh-hans",
     }
     return PaymentRequest(**{**values, **changed})
@@ -248,7 +248,7 @@ def test_a_link_leads_back_to_the_shop_alone(back: str) -> None:
     signed = wanted(back=back).signed(SECRET)
     with override_settings(PAYMENT_SECRET=SECRET, ALLOWED_HOSTS=["localhost"]):
         assert server.read_request(wanted().signed(SECRET)).back == wanted().back
-        with pytest.raises(server.Refused, match="not the shop's"):
+        with pytest.raises(server.RequestRefused, match="not the shop's"):
             server.read_request(signed)
     if back.startswith("https:"):
         with override_settings(PAYMENT_SECRET=SECRET, ALLOWED_HOSTS=["*"]):
@@ -259,7 +259,7 @@ def test_without_repeating_a_chargeback_before_its_payment_would_be_lost(
     pair: Pair, order: UUID, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The negative control of the repeats."""
-    monkeypatch.setattr(reports, "PAUSES", ())
+    monkeypatch.setattr(reports, "RETRY_DELAYS", ())
     with override_settings(PAYMENT_SECRET=SECRET):
         payments = Payments(reports.Courier(pair.shop, lambda _line: None))
         made = payments.make(Choice.OUT_OF_ORDER, wanted(order=order), reference="sim_0123456789abcdef", seconds=0)

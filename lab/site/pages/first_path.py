@@ -255,8 +255,8 @@ STATIONS = (
             PathGoal(
                 gettext_noop("Let B get the lock and sell a unit, while A stands still."),
                 gettext_noop(
-                    "Choose B until B is done. Its first request is older than the pause, so it frees that lock and "
-                    "asks again. A must not finish first."
+                    "Choose B until B is done. B sent its first request before the pause, so that lease has already "
+                    "expired: B releases it and asks again. A must not finish first."
                 ),
                 _another_sells_during_the_pause,
                 9,
@@ -281,12 +281,12 @@ PLAIN_STEPS = (
     ("SET stock ", gettext_noop("write the new number")),
     ("SETNX ", gettext_noop("ask for the lock")),
     ("SET rung:stock ", gettext_noop("ask for the lock")),
-    ("DEL ", gettext_noop("free the lock")),
-    ("EVAL (1 if the lock was the owner's", gettext_noop("free the lock, if it is still its own")),
+    ("DEL ", gettext_noop("release the lock")),
+    ("EVAL (1 if the lock was the owner's", gettext_noop("release the lock, if it is still its own")),
     ("acquire.lua", gettext_noop("ask for the lock and a fence")),
     ("EVAL (the stock, or false", gettext_noop("read how many are left, and show the fence")),
     ("EVAL (1 if it was written", gettext_noop("write the new number, and show the fence")),
-    ("release.lua", gettext_noop("free the lock, if it is still its own")),
+    ("release.lua", gettext_noop("release the lock, if it is still its own")),
     ("leave.lua", gettext_noop("stop waiting")),
     ("BLPOP", gettext_noop("wait until the lock is free")),
     ("sleeps", gettext_noop("wait a moment, then ask again")),

@@ -37,7 +37,10 @@ class Command(BaseCommand):
         try:
             with ExitStack() as running:
                 with console.status("Starting Postgres, Valkey, web, worker and beat …"):
-                    shop = running.enter_context(LocalShop(port=options["port"], lab=True, background=True))
+                    payable = {"PAY_WITHOUT_PROVIDER": "1"}  # The buyer of the demo can pay, without a provider.
+                    shop = running.enter_context(
+                        LocalShop(port=options["port"], lab=True, background=True, environment=payable)
+                    )
                 console.print(*map(line_of, shop.statuses), sep="\n", style="dim", soft_wrap=True, highlight=False)
                 began = timezone.now()
                 verdicts = run_progression(shop.url, console)

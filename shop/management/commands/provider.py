@@ -17,7 +17,7 @@ from shop.runtime.environment import WEB_ADDRESS
 
 HELP = """Run a simulated payment provider until Ctrl-C. No money moves.
 
-Buyers come from the page of their order. They choose what happens: they pay, they pay after the order has expired, the
+Buyers come from the order page. They choose what happens: they pay, they pay after the order has expired, the
 provider reports the payment twice, a chargeback before its payment, or a wrong amount, or the payment is declined. The
 provider reports it to the shop in signed messages, as a real one does, again and again until the shop accepts it, and
 shows each answer of the shop. It keeps nothing: payments are forgotten when it stops.
@@ -30,7 +30,7 @@ EXAMPLE = """The shop and the provider share a secret. In two terminals:
   export PAYMENT_SECRET=any-long-text
   .venv/bin/python manage.py provider
 
-Then buy something at http://127.0.0.1:8000/sales/ and press "Pay" on the page of the order.
+Then buy something at http://127.0.0.1:8000/sales/ and press "Pay" on the order page.
 """
 
 

@@ -12,7 +12,7 @@ from enum import StrEnum
 from shop.payments.request import PaymentRequest
 from shop.payments.simulator.reports import CHARGEBACKS, PAYMENTS, Courier, Report
 
-MOST = 1000
+MAX_PAYMENTS = 1000
 """Payments in memory. The oldest are forgotten first."""
 CENT = Decimal("0.01")
 
@@ -29,7 +29,7 @@ class Choice(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Payment:
+class SimulatedPayment:
     """What a buyer has chosen, and the reports that follow from it.
 
     Args:
@@ -86,23 +86,23 @@ class Payments:
 
     def __init__(self, courier: Courier) -> None:
         self._courier = courier
-        self._made: OrderedDict[str, Payment] = OrderedDict()
+        self._made: OrderedDict[str, SimulatedPayment] = OrderedDict()
         self._mutex = threading.Lock()
 
-    def make(self, choice: Choice, wanted: PaymentRequest, *, reference: str, seconds: float) -> Payment:
+    def make(self, choice: Choice, wanted: PaymentRequest, *, reference: str, seconds: float) -> SimulatedPayment:
         """Make a payment and begin to report it. The same reference again is the same payment."""
         with self._mutex:
             if (before := self._made.get(reference)) is not None:
                 return before
             reports = reports_of(choice, wanted, reference=reference, seconds=seconds)
-            made = self._made[reference] = Payment(reference, wanted, choice, reports)
-            if len(self._made) > MOST:
+            made = self._made[reference] = SimulatedPayment(reference, wanted, choice, reports)
+            if len(self._made) > MAX_PAYMENTS:
                 self._made.popitem(last=False)
         for report in made.reports:
             self._courier.start(report)
         return made
 
-    def get(self, reference: str) -> Payment | None:
+    def get(self, reference: str) -> SimulatedPayment | None:
         """Return a payment; None if there is none, or it was made before this process started."""
         return self._made.get(reference)
 

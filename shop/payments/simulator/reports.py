@@ -13,16 +13,16 @@ from urllib.parse import urlsplit
 from shop.api import signatures
 
 PAYMENTS, CHARGEBACKS = "/api/payments/", "/api/chargebacks/"
-PAUSES = (1, 2, 4, 8, 15, 30, 60, 60, 60, 60)
+RETRY_DELAYS = (1, 2, 4, 8, 15, 30, 60, 60, 60, 60)
 """Seconds between two attempts. After the last one the report is given up; real providers go on for days."""
 TIMEOUT = 25.0
-"""Seconds that the shop has for an answer: longer than it takes for any."""
-SHOWN = 2000
+"""Seconds to wait for the shop's answer; longer than the shop's own limits."""
+MAX_ANSWER_CHARS = 2000
 """Characters of an answer that are kept."""
 
 
 @dataclass(frozen=True, slots=True)
-class Attempt:
+class Delivery:
     """One delivery of a report.
 
     Args:
@@ -46,14 +46,14 @@ class Report:
     Args:
         path: `PAYMENTS` or `CHARGEBACKS`.
         delay: seconds until the first delivery.
-        after: a report that the shop must have answered once before this one is sent.
+        after: report to deliver first: this one waits until the shop has answered it once.
     """
 
     path: str
     content: Mapping[str, str]
     delay: float = 0.0
     after: Report | None = None
-    attempts: list[Attempt] = field(default_factory=list)
+    attempts: list[Delivery] = field(default_factory=list)
     next_at: datetime | None = None
     ended: bool = False
     answered: threading.Event = field(default_factory=threading.Event)
@@ -92,7 +92,7 @@ class Courier:
     def _deliver(self, report: Report) -> None:
         if report.after is not None:
             report.after.answered.wait()
-        for pause in (report.delay, *PAUSES):
+        for pause in (report.delay, *RETRY_DELAYS):
             report.next_at = datetime.now(UTC) + timedelta(seconds=pause)
             if self._stopped.wait(pause):
                 return
@@ -102,7 +102,7 @@ class Courier:
                 break
         report.next_at, report.ended = None, True
 
-    def _send(self, report: Report) -> Attempt:
+    def _send(self, report: Report) -> Delivery:
         """Send a report once. Each attempt has a new signature, because the shop refuses old ones."""
         body = report.body.encode()
         headers = {"Content-Type": "application/json", signatures.HEADER: signatures.sign(body)}
@@ -113,9 +113,9 @@ class Courier:
             # A redirect is not followed: it would turn the report into a GET.
             connection.request("POST", report.path, body, headers)
             response = connection.getresponse()
-            attempt = Attempt(at, response.status, response.read(SHOWN).decode(errors="replace"))
+            attempt = Delivery(at, response.status, response.read(MAX_ANSWER_CHARS).decode(errors="replace"))
         except (OSError, http.client.HTTPException) as error:
-            attempt = Attempt(at, None, str(error) or type(error).__name__)
+            attempt = Delivery(at, None, str(error) or type(error).__name__)
         finally:
             connection.close()
         outcome = attempt.status or f"no answer: {attempt.answer}"

@@ -25,9 +25,10 @@ PAY = "/pay/"
 PAYMENT = re.compile(r"/payments/(sim_[0-9a-f]{16})/")
 REFERENCE = re.compile(r"sim_[0-9a-f]{16}")
 STYLE = Path(__file__).with_name("style.css")
-MOST_BYTES = 16 * 1024
-MOST_SECONDS = 24 * 3600
-EXPIRY_TAKES = 15
+MAX_BODY_BYTES = 16 * 1024
+MAX_DELAY = 24 * 3600
+"""Seconds by which a buyer may delay a report."""
+EXPIRY_MARGIN = 15
 """Seconds after its time to pay at which an order has surely expired: the shop looks for such orders every 10 s."""
 HEADERS = {
     "Cache-Control": "no-store",
@@ -38,7 +39,7 @@ HEADERS = {
 }
 
 
-class Refused(Exception):
+class RequestRefused(Exception):
     """The provider does not serve this request. The message says why, and what to do."""
 
     def __init__(self, status: int, message: str) -> None:
@@ -50,16 +51,18 @@ def read_request(query: str) -> PaymentRequest:
     """Return what a buyer is to pay, as the shop has signed it.
 
     Raises:
-        Refused: the shop has not signed it, or it would lead the buyer back to another host than the shop's.
+        RequestRefused: the shop has not signed it, or it would lead the buyer back to another host than the shop's.
     """
     try:
         wanted = PaymentRequest.read(query, settings.PAYMENT_SECRET)
     except NotSigned as error:
-        raise Refused(403, _("This link was changed on its way, or the shop has another PAYMENT_SECRET.")) from error
+        raise RequestRefused(
+            403, _("This link was changed on its way, or the shop has another PAYMENT_SECRET.")
+        ) from error
     back = urlsplit(wanted.back)
     host, _port = split_domain_port(back.netloc.lower())
     if back.scheme not in ("http", "https") or not validate_host(host, settings.ALLOWED_HOSTS):
-        raise Refused(403, _("This link leads back to an address that is not the shop's (ALLOWED_HOSTS)."))
+        raise RequestRefused(403, _("This link leads back to an address that is not the shop's (ALLOWED_HOSTS)."))
     return wanted
 
 
@@ -99,7 +102,7 @@ class Pages(BaseHTTPRequestHandler):
         with translation.override("zh-hans" if chinese else "en"):
             try:
                 page(urlsplit(self.path))
-            except Refused as refused:
+            except RequestRefused as refused:
                 self._page("refused", {"refused": refused}, status=refused.status)
 
     def _show(self, address: Any) -> None:
@@ -111,34 +114,36 @@ class Pages(BaseHTTPRequestHandler):
             case path if path == PAY:
                 wanted = read_request(address.query)
                 left = max(0, int((wanted.pay_by - datetime.now(UTC)).total_seconds()))
-                values = {"wanted": wanted, "request": address.query, "late": left + EXPIRY_TAKES}
+                values = {"wanted": wanted, "request": address.query, "late": left + EXPIRY_MARGIN}
                 self._page("pay", {**values, "reference": f"sim_{secrets.token_hex(8)}"}, language=wanted.language)
             case path if found := PAYMENT.fullmatch(path):
                 payment = self.server.payments.get(found[1])
                 if payment is None:
-                    raise Refused(404, _("This provider knows no such payment. It forgets all of them when it stops."))
+                    raise RequestRefused(
+                        404, _("This provider knows no such payment. It forgets all of them when it stops.")
+                    )
                 self._page("payment", {"payment": payment}, language=payment.wanted.language)
             case _:
-                raise Refused(404, _("There is nothing at this address. Go back to the shop, and press Pay there."))
+                raise _no_such_address()
 
     def _choose(self, address: Any) -> None:
         form = self._form()
         if address.path != PAY:
-            raise Refused(404, _("There is nothing at this address. Go back to the shop, and press Pay there."))
+            raise _no_such_address()
         wanted = read_request(form.get("request", ""))
         choice, seconds = None, 0
         with suppress(ValueError):
             choice, seconds = Choice(form.get("choice", "")), int(form.get("seconds") or 0)
         reference = form.get("reference", "")
-        if choice is None or not REFERENCE.fullmatch(reference) or not 0 <= seconds <= MOST_SECONDS:
-            raise Refused(400, _("The form is not complete. Go back to the shop, and press Pay there."))
+        if choice is None or not REFERENCE.fullmatch(reference) or not 0 <= seconds <= MAX_DELAY:
+            raise RequestRefused(400, _("The form is not complete. Go back to the shop, and press Pay there."))
         payment = self.server.payments.make(choice, wanted, reference=reference, seconds=seconds)
         self._send(303, b"", "text/plain", Location=f"/payments/{payment.reference}/")
 
     def _form(self) -> Mapping[str, str]:
         length = self.headers.get("Content-Length", "")
-        if not length.isdecimal() or int(length) > MOST_BYTES:
-            raise Refused(413, _("The form is not complete. Go back to the shop, and press Pay there."))
+        if not length.isdecimal() or int(length) > MAX_BODY_BYTES:
+            raise RequestRefused(413, _("The form is not complete. Go back to the shop, and press Pay there."))
         text = self.rfile.read(int(length)).decode(errors="replace")
         return {name: values[0] for name, values in parse_qs(text).items()}
 
@@ -153,3 +158,7 @@ class Pages(BaseHTTPRequestHandler):
             self.send_header(header, value)
         self.end_headers()
         self.wfile.write(body)
+
+
+def _no_such_address() -> RequestRefused:
+    return RequestRefused(404, _("There is nothing at this address. Go back to the shop, and press Pay there."))

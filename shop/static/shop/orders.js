@@ -60,7 +60,7 @@ async function look() {
     show(found);
     announce(found.querySelector("h1").textContent);
   }
-  return Number(found.dataset.look) > 0;
+  return Number(found.dataset.poll) > 0;
 }
 
 let watching = false;
@@ -85,4 +85,4 @@ addEventListener("pageshow", (event) => {
 });
 show(document);
 setInterval(count, 250);
-watch(Number(document.getElementById("order")?.dataset.look));
+watch(Number(document.getElementById("order")?.dataset.poll));

@@ -12,7 +12,7 @@ const JITTER = 1000 * Math.random(); // so that not all pages act in the moment 
 const page = JSON.parse(document.getElementById("sale-data").textContent);
 const { labels, notes } = page;
 
-let sale; // what now.json has said last
+let sale; // the latest now.json
 let login; // the access token of the customer; null if nobody has logged in; undefined until the shop has said
 let customer; // the one who has logged in last
 let waited = false; // this page has shown the countdown
@@ -33,7 +33,7 @@ const database = new Promise((resolve, reject) => {
   request.onsuccess = () => resolve(request.result);
   request.onerror = () => reject(request.error);
 });
-database.catch(() => {}); // whoever asks for it is told
+database.catch(() => {}); // Each caller handles the error; this only prevents an unhandled-rejection warning.
 const tabs = new BroadcastChannel("last-unit");
 
 // Replace what is kept under a name by what `change` makes of it, in one transaction. Return what is kept then.
@@ -53,8 +53,8 @@ async function keep(name, change) {
 }
 
 // The clock of the shop. A Date header is exact to the second, so each answer narrows the bounds between which the
-// difference to the clock of this machine lies. Bounds that contradict each other, as after a pause of the machine, are
-// measured anew. Without any, the clock of this machine has to do.
+// difference to the clock of this machine lies. If two bounds contradict each other, as after this machine was suspended,
+// discard the old ones. Until the first answer, use this machine's clock.
 const clock = {
   least: -Infinity,
   most: Infinity,
@@ -141,18 +141,20 @@ class Product {
   get name() { return `${page.sale}/${customer}/${this.id}`; } // what the intent is kept under
   get item() { return sale.items.find((item) => item.product === this.id); }
   get price() { return this.refusal?.price ?? this.item.price; }
+  get atLimit() { return this.refusal?.type === "over-limit" && this.refusal.taken >= this.refusal.limit; }
   get active() { return Boolean(this.wanted || (this.intent && !this.intent.done)); }
 
   load() { return keep(this.name, (kept) => kept).catch(() => null); }
 
   // What the buyer sees now. `label`: of the button, which can be pressed if `press` is set; without one it is hidden.
   view() {
-    const { item, refusal } = this;
+    const { item } = this;
     const { order, location, place } = this.intent ?? {};
     const now = clock.now();
     const isOpen = item && now >= Date.parse(sale.opens_at) + JITTER && now < Date.parse(sale.closes_at);
     const empty = !item || item.left === 0 || local() < this.emptyUntil;
     const toLogin = { href: page.login, label: labels.login };
+    const toOrder = { href: `${page.orders}${order?.id}/` };
 
     if (this.active) {
       if (login === null) return { state: "login", link: toLogin, note: notes["signed-out"] };
@@ -165,12 +167,15 @@ class Product {
       const { quantity } = this.intent.body.items[0];
       const again = isOpen && !empty && login && quantity < (item.limit ?? Infinity);
       const time = duration(Date.parse(order.pay_by) - now);
-      const link = { href: `${page.orders}${order.id}/`, label: fill(labels[order.state], { time }) };
+      const link = { ...toOrder, label: fill(labels[order.state], { time }) };
       const note = this.reason() || notes[order.state];
       return { state: order.state, link, note, label: again && labels.again, press: again, quiet: true };
     }
     const ended = order ? notes[order.state] : this.reason();
-    if (!item || now >= Date.parse(sale.closes_at)) return { state: "over", label: labels.over, note: ended };
+    const why = order?.state === "rejected" && { ...toOrder, label: labels.order, quiet: true };
+    if (!item || now >= Date.parse(sale.closes_at)) {
+      return { state: "over", label: labels.over, note: ended, link: why };
+    }
     if (!isOpen) {
       waited = true;
       const label = fill(labels.coming, { time: duration(Date.parse(sale.opens_at) - now) });
@@ -179,7 +184,7 @@ class Product {
     }
     if (login === null) return { state: "login", link: toLogin };
     if (empty) return { state: "sold-out", label: labels["sold-out"], note: notes["sold-out"] };
-    if (refusal?.type === "over-limit" && refusal.taken >= refusal.limit) {
+    if (this.atLimit) {
       const link = { href: page.orders, label: labels.orders, quiet: true };
       return { state: "over-limit", label: labels["over-limit"], note: this.reason(), link };
     }
@@ -187,14 +192,16 @@ class Product {
       const prices = { price: money(this.price), before: money(this.agreed) };
       return { state: "price", label: fill(labels.price, prices), press: true, note: fill(notes.price, prices) };
     }
-    return { state: "open", label: labels.open, press: true, note: ended || (waited ? notes.opened : "") };
+    const note = ended || (waited ? notes.opened : "");
+    return { state: "open", label: labels.open, press: true, note, link: why };
   }
 
   // The sentence for the problem that has ended the last press.
   reason() {
     if (!this.refusal || this.refusal.type === "price-changed") return "";
     const { type, left } = this.refusal;
-    return fill(notes[type === "sold-out" && left ? "too-few" : type] ?? notes.refused, this.refusal);
+    const kind = (type === "sold-out" && left && "too-few") || (this.atLimit && "limit-reached") || type;
+    return fill(notes[kind] ?? notes.refused, this.refusal);
   }
 
   render() {
