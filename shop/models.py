@@ -282,12 +282,6 @@ class BrowserSession(AbstractBaseSession):
 
     account = models.IntegerField(null=True, db_index=True)
 
-    @classmethod
-    def get_session_store_class(cls) -> Any:
-        from shop.accounts.sessions import SessionStore
-
-        return SessionStore
-
 
 class SignOut(models.Model):
     """How often a user has signed out everywhere. It is part of the session that their tokens name."""
