@@ -49,7 +49,8 @@ def account_page(view: View) -> View:
             message = _("This is not possible at the moment. Try again in a minute.")
             raise PageRefused(503, message, retry_after=60) from error
 
-    return never_cache(page(answer))
+    # The forms of django-allauth take a PUT for a POST, and fail when they find nothing in it.
+    return require_http_methods(["GET", "HEAD", "POST"])(never_cache(page(answer)))
 
 
 def too_many_requests(request: HttpRequest) -> HttpResponse:

@@ -2,6 +2,7 @@
 
 from allauth.account import views
 from django.urls import path, re_path
+from django.views.generic import RedirectView
 
 from shop.pages.account import account, account_page, sign_out
 
@@ -16,6 +17,12 @@ urlpatterns = [
     path("email/", account_page(views.email), name="account_email"),
     path("reauthenticate/", account_page(views.reauthenticate), name="account_reauthenticate"),
     path("password/", account_page(views.password_change), name="account_change_password"),
+    # An account without a password gets one by mail.
+    path(
+        "password/set/",
+        account_page(RedirectView.as_view(pattern_name="account_reset_password")),
+        name="account_set_password",
+    ),
     path("password/reset/", account_page(views.password_reset), name="account_reset_password"),
     path("password/reset/sent/", account_page(views.password_reset_done), name="account_reset_password_done"),
     re_path(

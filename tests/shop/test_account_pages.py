@@ -244,6 +244,21 @@ def test_signing_out_everywhere_ends_sessions_and_tokens(client: Client) -> None
     assert tokens.refresh(tokens.issue(other)["refresh"])
 
 
+def test_an_account_without_a_password_gets_one_by_mail() -> None:
+    client = Client()
+    client.force_login(User.objects.create_user("ada"))
+    asked = client.get("/account/password/", follow=True)
+    assert [path for path, _ in asked.redirect_chain] == ["/account/password/set/", "/account/password/reset/"]
+    assert asked.status_code == 200
+
+
+@pytest.mark.parametrize("path", ["password", "email", "login", "signup", "password/reset"])
+def test_a_form_is_not_put(path: str) -> None:
+    """allauth takes a PUT for a POST, finds no fields in it, and fails."""
+    new_user()
+    assert log_in().put(f"/account/{path}/").status_code == 405
+
+
 def test_signing_out_reads_no_session_of_others(client: Client) -> None:
     new_user()
     new_user("bob")
@@ -372,6 +387,7 @@ def test_only_the_pages_that_a_buyer_needs_are_there() -> None:
         *(f"account_{name}" for name in ("sign_out_everywhere", "login", "logout", "signup", "email", "confirm_email")),
         *(f"account_{name}" for name in ("email_verification_sent", "reauthenticate", "change_password")),
         *(f"account_reset_password{step}" for step in ("", "_done", "_from_key", "_from_key_done")),
+        "account_set_password",
     }
 
 
