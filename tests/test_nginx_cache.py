@@ -95,7 +95,10 @@ def without(line: str) -> str:
 
 
 async def watch(port: int, number: int, until: float) -> list[int]:
-    """Ask again and again what is left, on one connection. Return the numbers of the answers that came."""
+    """Poll now.json every `PACE` seconds on one connection. Return the numbers of the answers.
+
+    The pauses are the load that is measured, and wait for nothing. The first one spreads the watchers over a period.
+    """
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     language, found = ("en", "zh-CN")[number % 2], []
     await asyncio.sleep(PACE * number / WATCHERS)
@@ -138,7 +141,7 @@ def test_300_watchers_cost_the_shop_one_request_a_second(tmp_path: Path, kept: b
     assert set(server.asked) == {NOW}, "the query is not sent along"
 
 
-# What is kept is nobody's
+# A stored answer holds no data of a visitor
 
 
 def test_a_public_page_is_asked_for_without_its_visitor(tmp_path: Path) -> None:

@@ -60,9 +60,9 @@ class GuardedBackend(ModelBackend):
 
 
 def forgive(request: HttpRequest, username: str) -> None:
-    """Forget the wrong guesses for an account from the address of the caller, who has just set a new password.
+    """Clear the count of wrong passwords for an account and the IP address of a request that has set a new one.
 
-    Wrong guesses from elsewhere stay counted, as do those of the address for all accounts together.
+    The counts of other addresses stay, and so does the count of this address for all accounts together.
     """
     tried = Try.of(username, address_of(request))
     local.forgive(tried)

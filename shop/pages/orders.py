@@ -44,7 +44,7 @@ STATES = {
 
 
 def own_page(view: View) -> View:
-    """Make a view a page about the customer who is logged in: nobody keeps a copy of it."""
+    """Make a view a page that needs a log-in and that no cache stores."""
     # The session is read within the page, which answers for a Postgres that is away.
     return cache_control(private=True, no_store=True)(page(login_required(view)))
 
@@ -170,7 +170,7 @@ def by_word() -> bool:
 
 
 def customer_of(request: HttpRequest) -> int:
-    """Return the id of the customer who is logged in."""
+    """Return the user id of the session."""
     return int(str(request.user.pk))
 
 

@@ -21,7 +21,7 @@ class PathGoal:
 
     Attributes:
         text: what to bring about.
-        hint: how, for a visitor who is stuck.
+        hint: the choices that reach it. The page shows them on request.
         reached: returns whether a trace has reached it. Once reached, it stays so with every further step.
         choices: number of choices of the station's schedule after which it is reached.
     """

@@ -14,7 +14,7 @@ const { labels, notes } = page;
 
 let sale; // the latest now.json
 let login; // the access token of the customer; null if nobody has logged in; undefined until the shop has said
-let customer; // the one who has logged in last
+let customer; // user id of the latest login
 let waited = false; // this page has shown the countdown
 
 const local = () => performance.timeOrigin + performance.now();
