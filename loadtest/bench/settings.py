@@ -3,3 +3,13 @@
 from shop.runtime.settings import *  # noqa: F403
 
 ROOT_URLCONF = "loadtest.bench.urls"
+# What `django-admin startproject` writes.
+PLAIN_MIDDLEWARE = [
+    "django.middleware.security.SecurityMiddleware",
+    "django.contrib.sessions.middleware.SessionMiddleware",
+    "django.middleware.common.CommonMiddleware",
+    "django.middleware.csrf.CsrfViewMiddleware",
+    "django.contrib.auth.middleware.AuthenticationMiddleware",
+    "django.contrib.messages.middleware.MessageMiddleware",
+    "django.middleware.clickjacking.XFrameOptionsMiddleware",
+]

@@ -1,6 +1,7 @@
 """`python -m loadtest.bench strategies`: orders per second over HTTP, strategy by strategy, interleaved.
 
-For comparison it also measures redis-py's lock in the same view and an endpoint that places no order.
+For comparison it also measures redis-py's lock in the same view, and two endpoints that place no order: the plain one
+is what the manuals of Django and its packages lead to, the empty one is the order endpoint without the order.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from inventory.strategies import registry
 from loadtest import preparation
 from loadtest.arguments import positive, seconds
 from loadtest.bench import recovery, references, saving
-from loadtest.bench.strategy_measurements import EMPTY, PEER, commands_per_order, measure, summarize_rounds
+from loadtest.bench.strategy_measurements import PATHS, commands_per_order, measure, summarize_rounds
 from loadtest.bench.strategy_report import json_report, machine, print_report
 from loadtest.local_shop import LocalShop
 
@@ -39,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Measure in turn, round by round, so that a slow moment of the machine affects all alike."""
     console = Console(stderr=True)
-    names = (EMPTY, PEER, *(options.only or registry.NAMES))
+    names = (*PATHS, *(options.only or registry.NAMES))
     rounds: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
     with (
         LocalShop(application="loadtest.bench.wsgi:application", background=True) as shop,
@@ -49,7 +50,7 @@ def run(options: argparse.Namespace) -> int:
         for number in range(options.rounds + 1):
             for name in names:
                 status.update(f"Round {number} of {options.rounds} (0 warms up): {name}")
-                measured = measure(name, shop.url, customers, clients=options.clients, seconds=options.seconds)
+                measured = measure(name, shop, customers, clients=options.clients, seconds=options.seconds)
                 if number:
                     rounds[name].append(measured)
     # These measurements save queued orders themselves, so they need a shop without worker and beat.

@@ -16,31 +16,37 @@ from redis.connection import AbstractConnection
 
 from inventory.strategies import registry
 from loadtest import outcome, preparation
+from loadtest.bench import cpu
+from loadtest.local_shop import LocalShop
 from loadtest.tokens import access_token
 from shop.orders.place import place_order
 from shop.orders.queued import save_queued
 
-PEER = "peer:redis-py-lock"
+PLAIN = "plain"
 EMPTY = "empty"
-PATHS = {EMPTY: "/bench/empty/", PEER: "/bench/redis-py-lock/"}
+PEER = "peer:redis-py-lock"
+PATHS = {PLAIN: "/plain/", EMPTY: "/api/bench/empty/", PEER: "/api/bench/redis-py-lock/"}
+WITHOUT_ORDERS = (PLAIN, EMPTY)
+"""They answer requests and place no order."""
 STOCK = 1_000_000
 
 
-def measure(name: str, url: str, customers: list[int], *, clients: int, seconds: float) -> dict[str, Any]:
+def measure(name: str, shop: LocalShop, customers: list[int], *, clients: int, seconds: float) -> dict[str, Any]:
     """Measure orders with ample stock and, for a strategy, refusals with too little stock."""
-    selling = measure_burst(name, url, customers, clients=clients, seconds=seconds, units=STOCK, quantity=1)
+    selling = measure_burst(name, shop, customers, clients=clients, seconds=seconds, units=STOCK, quantity=1)
     if name in PATHS:
-        return {**selling, "refusals_per_s": 0.0}
-    refusing = measure_burst(name, url, customers, clients=clients, seconds=seconds, units=1, quantity=2)
+        return {**selling, "refusals_per_s": 0.0, "refusal_cpu_ms": 0.0}
+    refusing = measure_burst(name, shop, customers, clients=clients, seconds=seconds, units=1, quantity=2)
     return {
         **selling,
         "refusals_per_s": refusing["refused_per_s"],
+        "refusal_cpu_ms": refusing["cpu_ms"],
         "conserved": selling["conserved"] and refusing["conserved"],
     }
 
 
 def measure_burst(
-    name: str, url: str, customers: list[int], *, clients: int, seconds: float, units: int, quantity: int
+    name: str, shop: LocalShop, customers: list[int], *, clients: int, seconds: float, units: int, quantity: int
 ) -> dict[str, Any]:
     """Run one burst, and check the tables afterwards."""
     burst = preparation.prepare(
@@ -51,13 +57,14 @@ def measure_burst(
         customers=customers,
     )
     plan = {
-        "url": url,
+        "url": shop.url,
         "path": PATHS.get(name, burst.path),
         "body": json.dumps(burst.body(burst.cart())),
         "tokens": [access_token(customer) for customer in customers],
         "clients": clients,
         "seconds": seconds,
     }
+    used = cpu.seconds(shop)
     done = subprocess.run(
         [sys.executable, "-m", "loadtest.bench.load"],
         input=json.dumps(plan),
@@ -67,6 +74,7 @@ def measure_burst(
     )
     load = json.loads(done.stdout)
     outcome.wait_for_queue(burst)
+    used = cpu.seconds(shop) - used
     (figures,) = outcome.stock_figures(burst)
     outcome.close_sale(burst)
     placed = load["answers"].get("201", 0) + load["answers"].get("202", 0)
@@ -75,9 +83,11 @@ def measure_burst(
         "per_s": placed / load["seconds"],
         "refused_per_s": refused / load["seconds"],
         "others": sum(load["answers"].values()) - placed - refused,
+        # Of a request, whatever its answer is. Saving queued orders later is part of it.
+        "cpu_ms": used * 1000 / max(1, sum(load["answers"].values())),
         **{name: load[name] for name in ("p50_ms", "p95_ms", "p99_ms", "client_min", "client_max", "generator_cpu")},
         # A run that oversold or lost a confirmed order has no valid throughput.
-        "conserved": figures.conserved and (name == EMPTY or figures.sold == placed),
+        "conserved": figures.conserved and (name in WITHOUT_ORDERS or figures.sold == placed),
     }
 
 
@@ -107,7 +117,7 @@ def commands_per_order(name: str, customers: list[int]) -> dict[str, float]:
 def summarize_rounds(rounds: list[dict[str, Any]]) -> dict[str, Any]:
     """Return medians over the rounds, and the fewest and most orders per second."""
     latencies, clients = ("p50_ms", "p95_ms", "p99_ms"), ("client_min", "client_max")
-    names = ("per_s", "refusals_per_s", *latencies, *clients, "generator_cpu")
+    names = ("per_s", "cpu_ms", "refusals_per_s", "refusal_cpu_ms", *latencies, *clients, "generator_cpu")
     return {
         **{name: median(row[name] for row in rounds) for name in names},
         "least": min(row["per_s"] for row in rounds),

@@ -13,11 +13,12 @@ from rich.table import Table
 from inventory.strategies import registry
 from loadtest.bench import bursts
 from loadtest.bench.references import MAX_CLIENTS
-from loadtest.bench.strategy_measurements import EMPTY, PATHS, PEER, STOCK
+from loadtest.bench.strategy_measurements import EMPTY, PATHS, PEER, PLAIN, STOCK
 
 LEGEND = (
-    "empty: the same endpoint without an order. peer: redis-py's Lock in the same view. Load, shop and servers "
-    "share this machine: compare ratios only. --json also has the spread."
+    "plain: what the manuals of Django and its packages lead to, without an order. empty: the order endpoint without "
+    "an order. peer: redis-py's Lock in the same view. CPU: milliseconds a request, of all processes of the shop and "
+    "its servers. Load, shop and servers share this machine: compare ratios only. --json also has the spread."
 )
 
 Report = dict[str, dict[str, Any]]
@@ -29,6 +30,7 @@ def json_report(report: Report) -> dict[str, Any]:
         return {unit: figures.pop("per_s"), **figures}
 
     return {
+        PLAIN: row(PLAIN, "requests_per_s"),
         EMPTY: row(EMPTY, "requests_per_s"),
         PEER: row(PEER, "orders_per_s"),
         "strategies": {name: row(name, "orders_per_s") for name in report if name not in PATHS},
@@ -78,16 +80,18 @@ def report_table(report: Report, options: argparse.Namespace) -> Table:
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False, caption_justify="left", caption=LEGEND)
     table.title = f"{options.clients} clients, {options.seconds:g} s each, medians of {options.rounds} rounds"
     table.add_column("", no_wrap=True)
-    for heading in ("per s", "/ empty", "/ peer", "refused / empty", "p50 ms", "p99 ms"):
+    for heading in ("per s", "/ plain", "/ peer", "CPU", "refused / plain", "CPU", "p50 ms", "p99 ms"):
         table.add_column(heading, justify="right")
     table.add_column("verdict", no_wrap=True)
     for name, row in report.items():
         table.add_row(
             name,
             f"{row['per_s']:,.0f}",
-            f"{row['per_s'] / report[EMPTY]['per_s']:.2f}",
+            f"{row['per_s'] / report[PLAIN]['per_s']:.2f}",
             f"{row['per_s'] / report[PEER]['per_s']:.2f}",
-            f"{row['refusals_per_s'] / report[EMPTY]['per_s']:.2f}" if row["refusals_per_s"] else "",
+            f"{row['cpu_ms']:.2f}",
+            f"{row['refusals_per_s'] / report[PLAIN]['per_s']:.2f}" if row["refusals_per_s"] else "",
+            f"{row['refusal_cpu_ms']:.2f}" if row["refusals_per_s"] else "",
             f"{row['p50_ms']:.1f}",
             f"{row['p99_ms']:.1f}",
             "conserved" if row["conserved"] else "[red]BROKEN[/]",

@@ -1,9 +1,18 @@
-"""Endpoints to compare the shop with: one that does nothing, and one that uses redis-py's lock."""
+"""Endpoints to compare the shop with: a plain one, the order endpoint without an order, and redis-py's lock."""
 
 from __future__ import annotations
 
+from typing import Any
+
+from rest_framework import serializers
+from rest_framework.negotiation import DefaultContentNegotiation
+from rest_framework.parsers import JSONParser
+from rest_framework.permissions import IsAuthenticated
+from rest_framework.renderers import JSONRenderer
 from rest_framework.request import Request
 from rest_framework.response import Response
+from rest_framework.views import APIView
+from rest_framework_simplejwt.authentication import JWTStatelessUserAuthentication
 
 from loadtest.bench.peer_strategy import RedisPyLock
 from shop.api.orders import Orders, new_order
@@ -14,6 +23,31 @@ from shop.orders.place import make_request, place_request
 from shop.sales import offers
 
 PEER = RedisPyLock()
+
+
+class PlainItemSerializer(serializers.Serializer[Any]):
+    product = serializers.IntegerField(min_value=1)
+    quantity = serializers.IntegerField(min_value=1)
+
+
+class PlainSerializer(serializers.Serializer[Any]):
+    sale = serializers.IntegerField(min_value=1)
+    items = PlainItemSerializer(many=True)
+
+
+class Plain(APIView):
+    """What the manuals of Django, Django REST framework and simplejwt lead to: no throttle, no database, no order."""
+
+    authentication_classes = (JWTStatelessUserAuthentication,)
+    permission_classes = (IsAuthenticated,)
+    parser_classes = (JSONParser,)
+    renderer_classes = (JSONRenderer,)
+    content_negotiation_class = DefaultContentNegotiation
+
+    def post(self, request: Request) -> Response:
+        serializer = PlainSerializer(data=request.data)
+        serializer.is_valid(raise_exception=True)
+        return Response(serializer.validated_data, status=201)
 
 
 class Empty(Orders):

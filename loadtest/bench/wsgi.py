@@ -4,6 +4,7 @@ import os
 
 os.environ["DJANGO_SETTINGS_MODULE"] = "loadtest.bench.settings"
 
-from shop.runtime.wsgi import application
+from loadtest.bench.settings import API_MIDDLEWARE, PLAIN_MIDDLEWARE
+from shop.runtime.wsgi import Application
 
-__all__ = ["application"]
+application = Application({"/api/": API_MIDDLEWARE, "/plain/": PLAIN_MIDDLEWARE})

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 from uuid import UUID
 
@@ -12,7 +14,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from shop.api.requests import KEY, account_of, customer_of, idempotency_key, json_object, replay_header
+from shop.api.requests import KEY, account_of, customer_of, idempotency_key, remembered, replay_header
 from shop.api.serializers import NEW_ORDER, NewOrderSerializer, OrderSerializer, order_json
 from shop.api.throttles import OrderRate
 from shop.models import Order
@@ -33,13 +35,15 @@ EXAMPLE_ORDER = OpenApiExample(
 )
 
 
-def new_order(request: Request) -> dict[str, Any]:
-    """Return the content of an order request: `sale`, and `quantities` by product id.
+@remembered
+def new_order(body: dict[str, Any]) -> Mapping[str, Any]:
+    """Return the content of an order request: `sale`, and `quantities` and `expected_prices` by product id.
 
     Raises:
         ValidationError: the body is not valid.
     """
-    return dict(NEW_ORDER.run_validation(json_object(request)))
+    content: dict[str, Any] = NEW_ORDER.run_validation(body)
+    return MappingProxyType(content)
 
 
 class Orders(ListAPIView[Order]):

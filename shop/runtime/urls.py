@@ -18,8 +18,9 @@ def nothing(request: HttpRequest) -> HttpResponse:
 
 
 urlpatterns = [
-    path("", include("shop.pages.urls")),
+    # First: Django compares an address with one after the other.
     path("api/", include("shop.api.urls")),
+    path("", include("shop.pages.urls")),
     path("health", Ready.as_view()),
     path("health/", Ready.as_view(), name="health"),
     path("health/started/", Started.as_view(), name="health-started"),

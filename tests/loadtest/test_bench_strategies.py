@@ -16,7 +16,7 @@ pytestmark = pytest.mark.slow
 
 FIGURES = {
     *("orders_per_s", "refusals_per_s", "p50_ms", "p95_ms", "p99_ms", "client_min", "client_max", "generator_cpu"),
-    *("least", "most", "others", "conserved"),
+    *("least", "most", "others", "conserved", "cpu_ms", "refusal_cpu_ms"),
 }
 COSTS = {"sql_per_order", "redis_per_order", "recovery_s"}
 
@@ -35,8 +35,10 @@ def test_the_last_line_has_every_figure(environment: dict[str, str]) -> None:
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout.splitlines()[-1])
     rates = {"queue_saved_per_s", "copy_per_s", "redis_lock_alone_per_s", "pgbench_hot_row_per_s"}
-    assert set(report) == {"machine", "empty", "peer:redis-py-lock", "strategies", *rates}
-    assert report["empty"]["requests_per_s"] > 0
+    assert set(report) == {"machine", "plain", "empty", "peer:redis-py-lock", "strategies", *rates}
+    for name in ("plain", "empty"):
+        assert report[name]["requests_per_s"] > 0
+        assert report[name]["cpu_ms"] > 0
     assert all(report[name] > 0 for name in rates)
     assert set(report["strategies"]) == {"redis-lock", "guarded-update"}
     assert set(report["peer:redis-py-lock"]) == FIGURES

@@ -1,0 +1,30 @@
+"""CPU time of a whole shop, as the kernel counts it: noise of the machine stretches the seconds, not these."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+import psutil
+
+from loadtest.local_shop import LocalShop
+
+
+def seconds(shop: LocalShop) -> float:
+    """Return the CPU seconds that web, worker, beat, Postgres and Valkey have used so far.
+
+    Servers on other machines are left out.
+    """
+    servers = [status.pid for status in shop.statuses if status.pid is not None]
+    return sum(_of_tree(pid) for pid in [*servers, *(child.pid for child in shop.children)])
+
+
+def _of_tree(pid: int) -> float:
+    """Return the CPU seconds of a process and all its descendants. A parent counts children that have ended."""
+    used = 0.0
+    with suppress(psutil.NoSuchProcess):
+        top = psutil.Process(pid)
+        for process in (top, *top.children(recursive=True)):
+            with suppress(psutil.NoSuchProcess):
+                times = process.cpu_times()
+                used += times.user + times.system + times.children_user + times.children_system
+    return used
