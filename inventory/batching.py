@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar, cast
@@ -11,14 +12,26 @@ from django.db import connection
 
 Request = TypeVar("Request")
 Result = TypeVar("Result")
+LINGER = 0.002
+"""Seconds that a batch waits for more calls if the one before it had several. A call that is alone does not wait."""
+
+
+def _held() -> threading.Lock:
+    lock = threading.Lock()
+    lock.acquire()
+    return lock
 
 
 @dataclass(eq=False, slots=True)
 class Pending(Generic[Request, Result]):
-    """A pending call. Its thread is woken once: either with its result or to run the next batch."""
+    """A pending call. Its thread is woken once: either with its result or to run the next batch.
+
+    It waits for `waiting`, which is released to wake it. An Event does the same with a lock for each wait, and waking
+    sixteen threads by events took a tenth of the time of their orders.
+    """
 
     request: Request
-    woken: threading.Event = field(default_factory=threading.Event)
+    waiting: threading.Lock = field(default_factory=_held)
     done: bool = False
     result: Result | None = None
     error: BaseException | None = None
@@ -27,14 +40,17 @@ class Pending(Generic[Request, Result]):
 class Batcher(Generic[Request, Result]):
     """Runs one batch at a time; calls that arrive during a batch form the next one.
 
-    A call that finds no batch running starts at once and does not wait for others. A batch starts after the last of its
-    calls arrived, so a result is never older than its call. The batcher has no thread of its own.
+    A call that finds no batch running, and comes after a batch of one, starts at once and does not wait for others.
+    Under load a batch waits `LINGER` seconds before it starts: Postgres answers faster than one process sends requests,
+    so batches would stay small, and each costs a round trip. A batch starts after the last of its calls arrived, so a
+    result is never older than its call. The batcher has no thread of its own.
     """
 
     def __init__(self) -> None:
         self._mutex = threading.Lock()
         self._pending: list[Pending[Request, Result]] = []
         self._running = False
+        self._last = 0
 
     def submit(self, request: Request, run: Callable[[Sequence[Request]], Sequence[Result]]) -> Result:
         """Run a request together with all requests that are pending, and return its result.
@@ -50,9 +66,9 @@ class Batcher(Generic[Request, Result]):
             if not connection.in_atomic_block:
                 connection.close()
             if not self._enter(mine):
-                mine.woken.wait()
+                mine.waiting.acquire()
         if not mine.done:
-            self._lead(run)
+            self._lead(mine, run)
         if mine.error is not None:
             raise mine.error
         return cast(Result, mine.result)
@@ -70,15 +86,25 @@ class Batcher(Generic[Request, Result]):
                 self._running = True
         return leads
 
-    def _lead(self, run: Callable[[Sequence[Request]], Sequence[Result]]) -> None:
-        """Run the batch of all pending calls, then wake the first call of the next batch to lead it."""
+    def _take(self) -> list[Pending[Request, Result]]:
+        """Begin a batch of all pending calls."""
         with self._mutex:
             batch, self._pending = self._pending, []
+        self._last = len(batch)
+        return batch
+
+    def _lead(self, mine: Pending[Request, Result], run: Callable[[Sequence[Request]], Sequence[Result]]) -> None:
+        """Run the batch of all pending calls, then wake the first call of the next batch to lead it."""
+        batch: list[Pending[Request, Result]] = []
         try:
+            if self._last > 1:
+                time.sleep(LINGER)
+            batch = self._take()
             results = run([call.request for call in batch])
             for call, result in zip(batch, results, strict=True):
                 call.result = result
         except BaseException as error:
+            batch = batch or self._take()
             for call in batch:
                 call.error = error
         finally:
@@ -88,6 +114,7 @@ class Batcher(Generic[Request, Result]):
                 self._running = bool(self._pending)
                 leader = self._pending[0] if self._pending else None
             if leader is not None:
-                leader.woken.set()
+                leader.waiting.release()
             for call in batch:
-                call.woken.set()
+                if call is not mine:
+                    call.waiting.release()

@@ -5,10 +5,12 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from types import SimpleNamespace
 
 import pytest
 from django.db import OperationalError, connection, connections, transaction
 
+from inventory import batching
 from inventory.batching import Batcher
 from tests.waiting import PATIENCE, wait_for
 
@@ -64,11 +66,32 @@ def submit(batcher: Batcher[str, int], counting: Counting) -> Iterator[Submit]:
     pool.shutdown()
 
 
-def test_a_lone_call_does_not_wait(batcher: Batcher[str, int], counting: Counting) -> None:
+def test_a_lone_call_does_not_wait(
+    batcher: Batcher[str, int], counting: Counting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(batching, "time", None)  # Sleeping fails.
     counting.go_on.set()
     threads = threading.active_count()
     assert [batcher.submit(request, counting.run) for request in "ab"] == [1, 2]
     assert threading.active_count() == threads
+
+
+def test_after_a_batch_of_several_the_next_one_waits_for_more(
+    batcher: Batcher[str, int], submit: Submit, counting: Counting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    late: list[Future[int]] = []
+
+    def sleep(seconds: float) -> None:
+        if not late:
+            late.append(submit("d"))
+
+    results = [submit(request) for request in "abc"]
+    counting.go_on.set()
+    assert [result.result(PATIENCE) for result in results] == [1, 2, 2]
+    monkeypatch.setattr(batching, "time", SimpleNamespace(sleep=sleep))
+    batcher.submit("e", counting.run)
+    assert late[0].result(PATIENCE)
+    assert counting.batches[-1] == ["e", "d"]
 
 
 @pytest.mark.parametrize("error", [ValueError("no answer"), KeyboardInterrupt()], ids=["an error", "an interruption"])

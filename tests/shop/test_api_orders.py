@@ -190,9 +190,53 @@ def test_refused_requests_count_for_the_rate_limit(
 
 
 def test_the_count_of_a_second_expires(buyer: Buyer, redis: Redis, clock: list[float]) -> None:
-    buyer.order({})
+    for _ in range(2):
+        buyer.order({})
     (key,) = redis.keys("rate:*")
     assert 0 < redis.ttl(key) <= 2
+
+
+def test_the_first_request_of_a_second_is_counted_without_redis(buyer: Buyer, redis: Redis, clock: list[float]) -> None:
+    offer = on_sale({"a": 100})
+    assert buyer.order(order_body(offer, a=1)).status_code == 201
+    assert redis.keys("rate:*") == []
+    assert buyer.order(order_body(offer, a=1)).status_code == 201
+    (key,) = redis.keys("rate:*")
+    assert redis.get(key) == b"2"
+
+
+def test_each_further_process_allows_at_most_one_request_more(
+    buyer: Buyer, clock: list[float], settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    offer = on_sale({"a": 100})
+    settings.ORDER_RATE = rate = 3
+    placed = 0
+    processes = 3
+    for _ in range(processes):
+        monkeypatch.setattr(throttles, "seen", throttles.Seen())
+        for _ in range(rate + 1):
+            placed += buyer.order(order_body(offer, a=1)).status_code == 201
+    assert placed == rate + processes - 1
+    assert_sold(a=placed)
+
+
+def test_a_limit_of_one_request_is_exact(
+    buyer: Buyer, clock: list[float], settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    offer = on_sale({"a": 100})
+    settings.ORDER_RATE = 1
+    assert buyer.order(order_body(offer, a=1)).status_code == 201
+    monkeypatch.setattr(throttles, "seen", throttles.Seen())
+    assert_problem(buyer.order(order_body(offer, a=1)), 429, "too-fast")
+
+
+def test_a_body_that_is_remembered_is_placed_and_refused_as_a_new_one(buyer: Buyer, offer: OnSale) -> None:
+    body = order_body(offer, a=1)
+    first, second = (buyer.order(body).json() for _ in range(2))
+    assert first["id"] != second["id"]
+    assert first["items"] == second["items"]
+    for _ in range(2):
+        assert_problem(buyer.order({**body, "items": []}), 400, "invalid")
 
 
 def test_the_list_has_the_orders_of_the_caller_newest_first(buyer: Buyer, other_buyer: Buyer) -> None:

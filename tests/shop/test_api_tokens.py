@@ -6,6 +6,7 @@ from base64 import urlsafe_b64encode
 from collections.abc import Callable
 from datetime import timedelta
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 from uuid import uuid4
 
@@ -16,6 +17,7 @@ from django.contrib.auth.models import User
 from django.test import Client
 from redis import Redis
 from rest_framework.test import APIClient
+from rest_framework_simplejwt.utils import aware_utcnow
 
 from shop import conservation
 from shop.accounts import tokens
@@ -253,6 +255,22 @@ def test_signing_out_needs_a_session_that_has_not_ended(visitor: APIClient, user
     answer = visitor.post("/api/token/sign-out/", headers={"Authorization": f"Bearer {access}"})
     assert_problem(answer, 401, "unauthenticated")
     assert SignOut.objects.get().times == 1
+
+
+def test_a_token_that_was_accepted_before_ends_with_its_lifetime(
+    user: User, offer: OnSale, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process remembers tokens that it has verified. The control is the same request before the token expires."""
+    caller = APIClient(headers={"Authorization": f"Bearer {AccessToken.for_user(user)}"})
+
+    def order() -> Any:
+        return caller.post("/api/orders/", order_body(offer, a=1), format="json", headers={"Idempotency-Key": "one"})
+
+    assert [order().status_code for _ in range(2)] == [201, 201]
+    later = aware_utcnow() + timedelta(seconds=settings.ACCESS_TOKEN_TTL)
+    monkeypatch.setattr("rest_framework_simplejwt.tokens.aware_utcnow", lambda: later)
+    monkeypatch.setattr("shop.api.authentication.time", SimpleNamespace(time=later.timestamp))
+    assert_problem(order(), 401, "unauthenticated")
 
 
 def test_an_access_token_of_an_ended_session_orders_until_it_expires(user: User, offer: OnSale) -> None:
