@@ -30,6 +30,7 @@ PROGRESSION = (
     Rush(strategy="redis-lock"),
     Rush(strategy="optimistic"),
     Rush(strategy="guarded-update"),
+    Rush(strategy="group-commit"),
     Rush(strategy="lua"),
 )
 

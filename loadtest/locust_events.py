@@ -30,7 +30,7 @@ from loadtest.verdict import compute_verdict, holds, summarize
 
 
 def add_options(parser: LocustArgumentParser) -> None:
-    parser.add_argument("--strategy", default="guarded-update", choices=registry.NAMES, help="how the shop takes stock")
+    parser.add_argument("--strategy", default=registry.DEFAULT, choices=registry.NAMES, help="how the shop takes stock")
     parser.add_argument("--rung", default="", help="a flawed rung of the lab to sell with, in place of a strategy")
     parser.add_argument("--stock", type=int, default=100, help="units of each sku")
     parser.add_argument("--skus", type=int, default=1, help="number of skus; with several, an order has 1 to 3 units")

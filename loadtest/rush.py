@@ -44,7 +44,7 @@ class Rush:
         seconds: duration after which no order is started or retried; 0 for no limit.
     """
 
-    strategy: str = "guarded-update"
+    strategy: str = registry.DEFAULT
     rung: str = ""
     stock: int = 100
     skus: int = 1

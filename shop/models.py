@@ -83,7 +83,7 @@ class Sale(models.Model):
     )
     opens_at = models.DateTimeField(db_index=True)
     closes_at = models.DateTimeField()
-    strategy = models.CharField(max_length=40, choices=strategy_choices, default="guarded-update")
+    strategy = models.CharField(max_length=40, choices=strategy_choices, default=registry.DEFAULT)
     currency = models.CharField(
         max_length=3,
         default=default_currency,

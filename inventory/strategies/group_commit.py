@@ -22,10 +22,10 @@ class GroupCommit(Strategy):
 
     Guarantees: those of `guarded-update`. Orders get units in order of arrival. If one order makes the transaction
     fail, only that order fails.
-    Costs: an order may wait for the batch before its own. Each process has its own batches, which still wait for each
-    other at the row.
-    Choose it: for one hot sku on Postgres alone. Row and disk are written once per batch, so throughput grows with
-    load.
+    Costs: an order may wait for the batch before its own, and 2 ms for others to join. Each process has its own
+    batches, which still wait for each other at the row.
+    Choose it: first. It needs nothing but Postgres. Row and disk are written once per batch, so an order costs a third
+    of what it costs alone, and throughput grows with load.
     """
 
     name = "group-commit"

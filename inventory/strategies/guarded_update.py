@@ -15,7 +15,7 @@ class GuardedUpdate(Strategy):
     Guarantees: no unit is sold twice, without any lock of our own. Postgres evaluates the WHERE clause again after it
     has waited for the row, so the test always sees the latest committed stock.
     Costs: one statement per item. Customers of one sku wait for each other's commit at the row.
-    Choose it: first. It needs nothing but Postgres, and it is fast enough for most sales.
+    Choose it: to see the whole idea in one statement, or when many products have few customers each.
     """
 
     name = "guarded-update"

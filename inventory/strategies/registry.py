@@ -102,6 +102,9 @@ def _segments() -> Mapping[str, Any]:
     return {"make_lock": stock_lock, "wait": settings.STOCK_LOCK_WAIT, "segments": settings.STOCK_SEGMENTS}
 
 
+DEFAULT = "group-commit"
+"""The strategy of a new sale: it needs Postgres alone, and an order costs the least."""
+
 STRATEGIES: Mapping[str, StrategyEntry] = {
     "advisory-lock": StrategyEntry("inventory.strategies.advisory_lock:AdvisoryLockStrategy"),
     "etcd-lock": _lock("etcd-lock", server="ETCD_URL"),

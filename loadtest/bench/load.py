@@ -20,7 +20,7 @@ from geventhttpclient import HTTPClient
 
 
 def run(plan: dict[str, Any]) -> dict[str, Any]:
-    """Post `body` to `path` of `url` over `clients` connections for `seconds`, with the `tokens` in turn.
+    """Post the `bodies` in turn to `path` of `url` over `clients` connections for `seconds`, with the `tokens` in turn.
 
     `client_min` and `client_max` are the smallest and the largest number of responses on one connection.
     `generator_cpu` is the CPU time of this process per second.
@@ -28,7 +28,7 @@ def run(plan: dict[str, Any]) -> dict[str, Any]:
     statuses: Counter[int] = Counter()
     waits: list[float] = []
     responses: list[int] = []
-    tokens = itertools.cycle(plan["tokens"])
+    tokens, bodies = itertools.cycle(plan["tokens"]), itertools.cycle(plan["bodies"])
     started = time.monotonic()
     end = started + plan["seconds"]
 
@@ -41,7 +41,7 @@ def run(plan: dict[str, Any]) -> dict[str, Any]:
                 "Content-Type": "application/json",
                 "Idempotency-Key": uuid.uuid4().hex,
             }
-            response = connection.post(plan["path"], body=plan["body"], headers=headers)
+            response = connection.post(plan["path"], body=next(bodies), headers=headers)
             response.read()
             statuses[response.status_code] += 1
             waits.append((time.monotonic() - sent) * 1000)

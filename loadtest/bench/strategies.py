@@ -15,7 +15,7 @@ from rich.console import Console
 from inventory.strategies import registry
 from loadtest import preparation
 from loadtest.arguments import positive, seconds
-from loadtest.bench import recovery, references, saving
+from loadtest.bench import growth, recovery, references, saving
 from loadtest.bench.strategy_measurements import PATHS, commands_per_order, measure, summarize_rounds
 from loadtest.bench.strategy_report import json_report, machine, print_report
 from loadtest.local_shop import LocalShop
@@ -53,6 +53,9 @@ def run(options: argparse.Namespace) -> int:
                 measured = measure(name, shop, customers, clients=options.clients, seconds=options.seconds)
                 if number:
                     rounds[name].append(measured)
+        cost = growth.measure(
+            shop, customers, rounds=options.rounds, seconds=options.seconds, say=lambda text: status.update(text)
+        )
     # These measurements save queued orders themselves, so they need a shop without worker and beat.
     with LocalShop(), console.status("Statements and Redis commands per order") as status:
         costs = {name: commands_per_order(name, customers) for name in names if name in registry.NAMES}
@@ -68,7 +71,7 @@ def run(options: argparse.Namespace) -> int:
         )
     report = {name: {**summarize_rounds(measured), **costs.get(name, {})} for name, measured in rounds.items()}
     if options.json:
-        print(json.dumps({"machine": machine(options), **json_report(report), **saved, **alone}))  # noqa: T201
+        print(json.dumps({"machine": machine(options), **json_report(report), **saved, **alone, "cost_growth": cost}))  # noqa: T201
     else:
-        print_report(report, options, saved=saved, alone=alone)
+        print_report(report, options, saved=saved, alone=alone, cost=cost)
     return 0 if all(row["conserved"] for row in report.values()) else 1

@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 import uuid
+from collections.abc import Sequence
 from statistics import median
 from typing import Any
 from unittest import mock
@@ -17,6 +18,7 @@ from redis.connection import AbstractConnection
 from inventory.strategies import registry
 from loadtest import outcome, preparation
 from loadtest.bench import cpu
+from loadtest.burst import Burst
 from loadtest.local_shop import LocalShop
 from loadtest.tokens import access_token
 from shop.orders.place import place_order
@@ -50,29 +52,15 @@ def measure_burst(
 ) -> dict[str, Any]:
     """Run one burst, and check the tables afterwards."""
     burst = preparation.prepare(
-        strategy=name if name in registry.NAMES else "guarded-update",
+        strategy=name if name in registry.NAMES else registry.DEFAULT,
         units=units,
         quantity=quantity,
         limit=STOCK,
         customers=customers,
     )
-    plan = {
-        "url": shop.url,
-        "path": PATHS.get(name, burst.path),
-        "body": json.dumps(burst.body(burst.cart())),
-        "tokens": [access_token(customer) for customer in customers],
-        "clients": clients,
-        "seconds": seconds,
-    }
+    body = json.dumps(burst.body(burst.cart()))
     used = cpu.seconds(shop)
-    done = subprocess.run(
-        [sys.executable, "-m", "loadtest.bench.load"],
-        input=json.dumps(plan),
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    load = json.loads(done.stdout)
+    load = send(burst, shop, [body], path=PATHS.get(name, burst.path), clients=clients, seconds=seconds)
     outcome.wait_for_queue(burst)
     used = cpu.seconds(shop) - used
     (figures,) = outcome.stock_figures(burst)
@@ -89,6 +77,34 @@ def measure_burst(
         # A run that oversold or lost a confirmed order has no valid throughput.
         "conserved": figures.conserved and (name in WITHOUT_ORDERS or figures.sold == placed),
     }
+
+
+def send(
+    burst: Burst, shop: LocalShop, bodies: Sequence[str], *, clients: int, seconds: float, path: str = ""
+) -> dict[str, Any]:
+    """Run the load generator, and return what it counted.
+
+    Args:
+        bodies: bodies of the requests, sent in turn.
+        path: the path of the endpoint; that of orders when empty.
+    """
+    plan = {
+        "url": shop.url,
+        "path": path or burst.path,
+        "bodies": bodies,
+        "tokens": [access_token(customer) for customer in burst.customers],
+        "clients": clients,
+        "seconds": seconds,
+    }
+    done = subprocess.run(
+        [sys.executable, "-m", "loadtest.bench.load"],
+        input=json.dumps(plan),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    counted: dict[str, Any] = json.loads(done.stdout)
+    return counted
 
 
 def commands_per_order(name: str, customers: list[int]) -> dict[str, float]:

@@ -53,8 +53,10 @@ def print_report(
     *,
     saved: dict[str, float],
     alone: dict[str, float],
+    cost: list[dict[str, Any]],
 ) -> None:
     Console().print(report_table(report, options))
+    Console().print(cost_table(cost))
     Console().print(
         f"queued orders saved: {saved['queue_saved_per_s']:,.0f} per s; COPY of the same rows: "
         f"{saved['copy_per_s']:,.0f} (ratio {saved['queue_saved_per_s'] / saved['copy_per_s']:.2f})\n"
@@ -74,6 +76,23 @@ def reference_lines(report: Report, references: dict[str, float], clients: int) 
     if durable := [name for name in sound if not registry.get(name).queues]:
         best = max(durable, key=lambda name: sound[name])
         yield f"    {best}, over HTTP: {sound[best] / hot:.2f} of that"
+
+
+def cost_table(cost: list[dict[str, Any]]) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
+    table.title = f"CPU ms an order of {registry.DEFAULT}"
+    for heading in ("skus", "clients", "CPU ms", "/ best", "per s"):
+        table.add_column(heading, justify="right")
+    best = min(row["cpu_ms"] for row in cost)
+    for row in cost:
+        table.add_row(
+            f"{row['skus']:,}",
+            f"{row['clients']:,}",
+            f"{row['cpu_ms']:.2f}",
+            f"{row['cpu_ms'] / best:.2f}",
+            f"{row['orders_per_s']:,.0f}",
+        )
+    return table
 
 
 def report_table(report: Report, options: argparse.Namespace) -> Table:

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from loadtest.bench import contention, locks, segments, strategies
+from loadtest.bench import contention, growth, locks, segments, strategies
 from tests.loadtest.conftest import CHECKOUT
 
 pytestmark = pytest.mark.slow
@@ -35,11 +35,13 @@ def test_the_last_line_has_every_figure(environment: dict[str, str]) -> None:
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout.splitlines()[-1])
     rates = {"queue_saved_per_s", "copy_per_s", "redis_lock_alone_per_s", "pgbench_hot_row_per_s"}
-    assert set(report) == {"machine", "plain", "empty", "peer:redis-py-lock", "strategies", *rates}
+    assert set(report) == {"machine", "plain", "empty", "peer:redis-py-lock", "strategies", "cost_growth", *rates}
     for name in ("plain", "empty"):
         assert report[name]["requests_per_s"] > 0
         assert report[name]["cpu_ms"] > 0
     assert all(report[name] > 0 for name in rates)
+    assert {(row["skus"], row["clients"]) for row in report["cost_growth"]} == set(growth.POINTS)
+    assert all(row["cpu_ms"] > 0 for row in report["cost_growth"])
     assert set(report["strategies"]) == {"redis-lock", "guarded-update"}
     assert set(report["peer:redis-py-lock"]) == FIGURES
     locked, unlocked = report["strategies"]["redis-lock"], report["strategies"]["guarded-update"]

@@ -69,7 +69,10 @@ there is no verdict."""
 
     def add_arguments(self, parser: CommandParser) -> None:
         for kind, explained in (
-            (strategy, f"how the shop takes stock (default: guarded-update): {', '.join(registry.NAMES)}; repeatable"),
+            (
+                strategy,
+                f"how the shop takes stock (default: {registry.DEFAULT}): {', '.join(registry.NAMES)}; repeatable",
+            ),
             (rung, "a flawed rung of the lab, such as compute-and-overwrite; repeatable"),
         ):
             parser.add_argument(
@@ -110,7 +113,7 @@ there is no verdict."""
     def handle(self, *args: Any, **options: Any) -> None:
         names = ("stock", "skus", "clients", "quantity", "attempts", "seconds")
         burst = {name: options[name] for name in names}
-        rushes = [Rush(**seller, **burst) for seller in options["sellers"] or [{"strategy": "guarded-update"}]]
+        rushes = [Rush(**seller, **burst) for seller in options["sellers"] or [{"strategy": registry.DEFAULT}]]
         if options["json_lines"]:
             interrupt_when_input_closes()
         console = Console(stderr=True)

@@ -119,9 +119,9 @@ class Command(BaseCommand):
         parser.add_argument("--password", default="", help="password of `admin` and `buyer` (a random one)")
         parser.add_argument(
             "--strategy",
-            default="guarded-update",
+            default=registry.DEFAULT,
             choices=registry.NAMES,
-            help="strategy of the sales (guarded-update)",
+            help=f"strategy of the sales ({registry.DEFAULT})",
         )
 
     def handle(self, *args: Any, **options: Any) -> None:
