@@ -1,4 +1,4 @@
-"""Sell to many orders in one transaction: one statement per sku takes the stock, and one `Save` writes the orders."""
+"""Sell to many orders in one transaction: one statement takes the stock, and one `Save` writes the orders."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def commit(
 ) -> dict[UUID, InventoryError]:
     """Sell to each order what the orders before it have left, and commit.
 
-    Usually there is enough for all of them, and one statement per sku takes it. Otherwise they are sold one by one.
+    Usually there is enough for all of them, and one statement takes it. Otherwise they are sold one by one.
 
     Args:
         reject: called in the same transaction with the orders that get no units.
@@ -63,8 +63,7 @@ def _sell_to_all(
     if not orders:
         return {}
     with _transaction(lock_timeout):
-        for sku, units in sorted(_units_of(orders).items()):
-            stock.take(sku, units)
+        stock.take_all(_units_of(orders))
         refusals: dict[UUID, InventoryError] = dict(save(orders))
         if refusals:
             stock.give_back(_units_of(order for order in orders if order.id in refusals).items())
@@ -93,8 +92,8 @@ def _sell_one_by_one(
             if not unsaved:  # No units came back, so the orders that did not fit never will.
                 refusals.update(_shortage_errors(shortages, sold))
                 break
-        for sku, units in sorted(sold.items()):
-            stock.take(sku, units)
+        if sold:
+            stock.take_all(sold)
         _reject(orders, refusals, reject)
     return refusals
 

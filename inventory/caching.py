@@ -6,6 +6,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
@@ -38,6 +39,7 @@ class Cache(Generic[Key, Value]):
         self._mutex = threading.Lock()
         self._entries: dict[Key, CacheEntry[Value]] = {}
         self._missing: CacheEntry[Value] = CacheEntry()
+        self._loading: dict[Key, Future[Value | None]] = {}
 
     def get(self, key: Key) -> CacheEntry[Value]:
         """Return the entry of a key, even if it has expired."""
@@ -76,7 +78,8 @@ class Cache(Generic[Key, Value]):
         """Return a cached value, or load it.
 
         In the second half of its time to live, one caller loads the value again while the others use the old one, so
-        that not all of them have to load it when it expires.
+        that not all of them have to load it when it expires. While there is no value that may be used, one caller loads
+        it, and the others wait for it and share its result or its error.
 
         Args:
             load: returns the value now; None is not cached.
@@ -91,11 +94,11 @@ class Cache(Generic[Key, Value]):
             if claimed is None:
                 return entry.value
             entry = claimed[key]
+        else:
+            return self._load_once(key, entry, load, ttl)
         try:
             return self._load(key, entry, load, ttl)
         except stale_if:
-            if not usable:
-                raise
             return entry.value
 
     def reload(self, key: Key, load: Callable[[Key], Value | None], *, ttl: float) -> Value | None:
@@ -105,6 +108,26 @@ class Cache(Generic[Key, Value]):
             load, ttl: as in `get_or_load`.
         """
         return self._load(key, self.get(key), load, ttl)
+
+    def _load_once(
+        self, key: Key, entry: CacheEntry[Value], load: Callable[[Key], Value | None], ttl: float
+    ) -> Value | None:
+        if ttl <= 0:  # A shared value would be older than the calls that wait for it.
+            return self._load(key, entry, load, ttl)
+        mine: Future[Value | None] = Future()
+        with self._mutex:
+            loading = self._loading.setdefault(key, mine)
+        if loading is not mine:
+            return loading.result()
+        try:
+            mine.set_result(self._load(key, entry, load, ttl))
+        except BaseException as error:
+            mine.set_exception(error)
+        finally:
+            with self._mutex:
+                if self._loading.get(key) is mine:
+                    del self._loading[key]
+        return mine.result()
 
     def _load(
         self, key: Key, entry: CacheEntry[Value], load: Callable[[Key], Value | None], ttl: float
@@ -117,12 +140,14 @@ class Cache(Generic[Key, Value]):
         return value
 
     def forget(self, key: Key) -> None:
-        """Drop the value of a key. A value that is being loaded now is not stored."""
+        """Drop the value of a key. A value that is being loaded now is not stored, and later callers load again."""
         with self._mutex:
+            self._loading.pop(key, None)
             self._entries[key] = CacheEntry()
 
     def clear(self) -> None:
-        """Drop all values. Values that are being loaded now are not stored."""
+        """Drop all values. Values that are being loaded now are not stored, and later callers load again."""
         with self._mutex:
+            self._loading.clear()
             self._entries.clear()
             self._missing = CacheEntry()

@@ -25,6 +25,22 @@ TAKE = """
        SET on_hand = on_hand - %(units)s, version = version + 1
      WHERE sku = %(sku)s AND on_hand >= %(units)s
 """
+# The rows are locked in sorted order, see `lock`, and each is tested and changed in its newest version.
+TAKE_ALL = """
+    WITH wanted AS (
+        SELECT sku, units FROM unnest(%(skus)s::text[], %(units)s::int[]) AS wanted (sku, units)
+    ), locked AS (
+        SELECT item.sku, units
+          FROM inventory_stockitem AS item JOIN wanted USING (sku)
+         ORDER BY item.sku COLLATE "C"
+           FOR NO KEY UPDATE OF item
+    )
+    UPDATE inventory_stockitem AS item
+       SET on_hand = on_hand - units, version = version + 1
+      FROM locked
+     WHERE item.sku = locked.sku AND on_hand >= units
+    RETURNING item.sku
+"""
 LOCK = """
     SELECT sku, on_hand FROM inventory_stockitem WHERE sku = ANY(%(skus)s) ORDER BY sku COLLATE "C" FOR NO KEY UPDATE
 """
@@ -60,6 +76,27 @@ def take(sku: str, units: int) -> None:
         changed = cursor.rowcount
     if not changed:
         raise shortage_error(sku, wanted=units, left=on_hand(sku))
+
+
+def take_all(units: Mapping[str, int]) -> None:
+    """Subtract units from the unsplit stock of several skus in the open transaction, in one statement.
+
+    The caller rolls back when this raises: some of the units may have been taken.
+
+    Args:
+        units: units by sku.
+
+    Raises:
+        SoldOut, StockElsewhere: too few units of a sku are unsplit, see `shortage_error`.
+    """
+    if len(units) == 1:
+        return take(*next(iter(units.items())))
+    with connection.cursor() as cursor:
+        cursor.execute(TAKE_ALL, {"skus": list(units), "units": list(units.values())})
+        taken = {sku for (sku,) in cursor.fetchall()}
+    for sku in sorted(units.keys() - taken):
+        raise shortage_error(sku, wanted=units[sku], left=on_hand(sku))
+    return None
 
 
 def take_from_all(item: RequestItem) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -11,7 +12,7 @@ from decimal import Decimal
 
 from django.conf import settings
 from django.db import DatabaseError
-from django.db.models import QuerySet, prefetch_related_objects
+from django.db.models import QuerySet
 from django.db.models.functions import Now
 
 from inventory.batching import Batcher
@@ -19,7 +20,7 @@ from inventory.caching import Cache
 from inventory.outages import ANSWERING, outages
 from shop import limits
 from shop.clock import Clock
-from shop.models import Sale
+from shop.models import Sale, SaleItem
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,15 +179,15 @@ def open_or_coming(most: int = 100) -> list[Offer]:
 def _read(sales: QuerySet[Sale]) -> list[Offer]:
     rows = list(sales.annotate(read_at=Now()))
     at = time.monotonic()
-    prefetch_related_objects(rows, "items__product")
-    return [_offer_of(row, Clock(row.read_at, at)) for row in rows]
+    # Rows without model objects: a sale may have a thousand products, and every process reads it twice a second.
+    items: dict[int, list[OfferItem]] = defaultdict(list)
+    fields = ("sale", "product", "product__sku", "product__name", "price", "limit")
+    for sale, *item in SaleItem.objects.filter(sale__in=rows).order_by("pk").values_list(*fields):
+        items[sale].append(OfferItem(*item))
+    return [_offer_of(row, items[row.pk], Clock(row.read_at, at)) for row in rows]
 
 
-def _offer_of(sale: Sale, clock: Clock) -> Offer:
-    items = [
-        OfferItem(item.product_id, item.product.sku, item.product.name, item.price, item.limit)
-        for item in sale.items.all()
-    ]
+def _offer_of(sale: Sale, items: Sequence[OfferItem], clock: Clock) -> Offer:
     return Offer(
         sale.pk,
         sale.name,

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from inventory import caching
 from inventory.caching import Cache
+from tests.waiting import PATIENCE, wait_for
 
 
 class Source:
@@ -42,7 +45,6 @@ def source(monkeypatch: pytest.MonkeyPatch) -> Source:
         pytest.param(0.4, 1, 1, id="first half: nobody loads"),
         pytest.param(0.5, 2, 1, id="second half: one loads, the others use the old value"),
         pytest.param(0.99, 2, 1, id="just before the end"),
-        pytest.param(1.0, 2, 3, id="expired: all load"),
     ],
 )
 def test_one_caller_refreshes_a_value_before_it_expires(source: Source, age: float, mine: int, others: int) -> None:
@@ -52,6 +54,46 @@ def test_one_caller_refreshes_a_value_before_it_expires(source: Source, age: flo
     source.during = lambda: seen.append(source.get())
     assert source.get() == mine
     assert (seen or [source.get()]) == [others]
+
+
+@pytest.mark.parametrize("error", [None, OSError("no answer")], ids=["a value", "an error"])
+def test_while_nothing_is_usable_one_caller_loads_for_all(
+    source: Source, monkeypatch: pytest.MonkeyPatch, error: Exception | None
+) -> None:
+    waiting: list[Future[int | None]] = []
+    asked: list[object] = []
+
+    class Asked(Future):  # type: ignore[type-arg]
+        def result(self, timeout: float | None = None) -> Any:
+            asked.append(self)
+            return super().result(timeout)
+
+    def during() -> None:
+        waiting.extend(pool.submit(source.get) for _ in range(3))
+        wait_for(lambda: len(asked) == 3 or source.loads > 1, "the others to wait, or to load")
+        if error:
+            raise error
+
+    monkeypatch.setattr(caching, "Future", Asked)
+    source.during = during
+    with ThreadPoolExecutor(4) as pool:
+        outcomes = [pool.submit(source.get).exception(PATIENCE), *(each.exception(PATIENCE) for each in waiting)]
+    assert outcomes == [error] * 4
+    assert source.loads == 1
+
+
+def test_a_caller_after_an_invalidation_does_not_wait_for_the_older_load(source: Source) -> None:
+    later: list[int | None] = []
+
+    def during() -> None:
+        if not later:
+            later.append(None)
+            source.cache.forget("a")
+            later.append(source.get())
+
+    source.during = during
+    assert source.get() == 1
+    assert later[1:] == [2]
 
 
 def test_a_refreshed_value_is_used_from_then_on(source: Source) -> None:
