@@ -17,15 +17,24 @@ BUILDERS = "lab.workloads.registry:BUILDERS"
 CHECKING = ("lab.claims.finding:find", "lab.claims.finding:breaks")
 STRESSING = ("lab.claims.stress:stress_entry",)
 
+CLIENTS = ("bursts", "client_processes", "clients")
+LOCKS = ("addresses", "contenders", "etcd3gw_recipe", "kazoo_recipe", "lock_measurements", "lock_sessions", "locks")
+"""Files of `loadtest/bench`: what the curves share, and what measures locks."""
+
+
+def _bench(*names: str) -> tuple[str, ...]:
+    return tuple(f"loadtest/bench/{name}.py" for name in names)
+
+
 MEASURED: dict[Part, tuple[str, ...]] = {
     "strategies": (
         *("locking", "inventory", "loadtest/bench"),
         *("shop/accounts", "shop/api", "shop/orders", "shop/runtime", "shop/sales"),
         *("shop/admin/checked.py", "shop/clock.py", "shop/limits.py", "shop/models.py", "shop/pages/error_pages.py"),
     ),
-    "locks": ("locking", "loadtest/bench"),
-    "segments": ("locking", "inventory", "shop/orders", "shop/sales", "shop/runtime", "loadtest/bench"),
-    "contention": ("inventory", "shop/orders", "shop/sales", "shop/runtime", "loadtest/bench"),
+    "locks": ("locking", *_bench(*LOCKS)),
+    "segments": ("locking", "inventory", "shop/orders", "shop/sales", "shop/runtime", *_bench("segments", *CLIENTS)),
+    "contention": ("inventory", "shop/orders", "shop/sales", "shop/runtime", *_bench("contention", *CLIENTS)),
 }
 """The files and folders with the code that a comparison measures, and with the code that measures it."""
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import subprocess
 import sys
 import threading
 from collections.abc import Callable
@@ -254,6 +256,22 @@ def test_all_that_runs_for_an_order_is_hashed(client: Client, strategy: str) -> 
     ours = {file for file in files if file.parts[0] in ROOMS}
     assert len(ours) > 20
     assert [str(file) for file in ours if not any(file.is_relative_to(place) for place in measured)] == []
+
+
+@pytest.mark.parametrize("part", staleness.MEASURED)
+def test_all_that_a_benchmark_imports_from_its_folder_is_hashed(part: str) -> None:
+    script = (
+        f"import sys, django; django.setup(); import loadtest.bench.{part}; "
+        "print(*(name for name in sys.modules if name.startswith('loadtest.bench.')))"
+    )
+    environment = {**os.environ, "DJANGO_SETTINGS_MODULE": "shop.runtime.settings"}
+    done = subprocess.run(
+        [sys.executable, "-c", script], env=environment, cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    imported = {Path(*name.split(".")).with_suffix(".py") for name in done.stdout.split()}
+    assert len(imported) > 3
+    places = [Path(place) for place in staleness.MEASURED[part]]
+    assert [str(file) for file in imported if not any(file.is_relative_to(place) for place in places)] == []
 
 
 def test_a_script_in_sql_is_hashed(tmp_path: Path) -> None:
