@@ -22,6 +22,8 @@ from shop.waiting import room
 from shop.waiting.errors import RoomUnavailable
 from shop.waiting.room import Standing
 
+ENTERED = "entered"
+"""Parameter in the address of the page of a visitor who has entered."""
 RETRY = 5
 """Seconds after which to ask again when Redis has not answered."""
 
@@ -38,11 +40,11 @@ def waiting(request: HttpRequest, slug: str) -> HttpResponse:
         return redirect("sale", slug)
     if request.method == "POST":
         standing_of(request, offer, enters=True)
-        return redirect("waiting", slug)
+        return redirect(f"{request.path}?{ENTERED}")
     standing = standing_of(request, offer)
     if standing.state == "admitted":
         return redirect("sale", slug)
-    return render(request, "shop/pages/waiting.html", context_of(sale, standing))
+    return render(request, "shop/pages/waiting.html", context_of(sale, standing, entered=ENTERED in request.GET))
 
 
 def standing_of(request: HttpRequest, offer: Offer, *, enters: bool = False) -> Standing:
@@ -59,9 +61,14 @@ def standing_of(request: HttpRequest, offer: Offer, *, enters: bool = False) -> 
         raise PageRefused(503, message, retry_after=RETRY) from error
 
 
-def context_of(sale: Sale, standing: Standing) -> dict[str, Any]:
-    """Return what the page shows. Its script gets the same texts, with parts in braces to fill in."""
+def context_of(sale: Sale, standing: Standing, *, entered: bool) -> dict[str, Any]:
+    """Return what the page shows. Its script gets the same texts, with parts in braces to fill in.
+
+    Args:
+        entered: the visitor had a place, so one that is `outside` now has lost it.
+    """
     texts = state_texts()
+    state = "lost" if entered and standing.state == "outside" else standing.state
     wait = estimate_texts()
     values = {
         "place": standing.place,
@@ -74,8 +81,9 @@ def context_of(sale: Sale, standing: Standing) -> dict[str, Any]:
     return {
         "sale": sale,
         "standing": standing,
-        "headline": texts[standing.state]["headline"].replace("{place}", str(standing.place)),
-        "note": texts[standing.state]["note"],
+        "state": state,
+        "headline": texts[state]["headline"].replace("{place}", str(standing.place)),
+        "note": texts[state]["note"],
         "values": values,
         "turn": room.TURN.seconds // 60,
         "script": {
@@ -84,6 +92,7 @@ def context_of(sale: Sale, standing: Standing) -> dict[str, Any]:
             "sale": reverse("sale", args=[sale.slug]),
             "texts": texts,
             "wait": wait,
+            "state": state,
             "pollAfter": standing.poll_after,
             "connection": _("No connection. Your place is kept; this page goes on by itself."),
         },
@@ -95,9 +104,11 @@ def state_texts() -> dict[str, dict[str, str]]:
     return {
         "outside": {
             "headline": _("You are not in the waiting room yet"),
-            "note": _(
-                "Enter to get a place. If you had one, the waiting room has lost it: enter again. The sale goes on."
-            ),
+            "note": _("Enter to get a place. You may close the page afterwards: your place is kept."),
+        },
+        "lost": {
+            "headline": _("Your place was lost"),
+            "note": _("The waiting room has lost its places, and we are sorry. Enter again. The sale goes on."),
         },
         "draw": {
             "headline": _("You are in the draw"),

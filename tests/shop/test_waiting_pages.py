@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from django.contrib.auth.models import User
 from django.test import Client
+from redis import Redis
 
 from shop.admin.sales import digest
 from shop.models import Sale
@@ -54,7 +55,7 @@ def test_a_visitor_enters_by_a_form_and_is_led_to_the_sale(visitor: Client) -> N
     assert page.headers["Cache-Control"] == "max-age=0, no-cache, no-store, must-revalidate, private"
     assert visitor.get(address(offer)).status_code == 200, "to look at the page gives no place"
     assert room.look(offer_at(offer, 1), 1).entered == 0
-    assert visitor.post(address(offer)).headers["Location"] == address(offer)
+    assert visitor.post(address(offer)).headers["Location"] == f"{address(offer)}?entered"
     assert visitor.get(address(offer)).headers["Location"] == address(offer, "sales")
 
 
@@ -74,7 +75,7 @@ def test_the_page_says_number_people_ahead_and_the_wait(visitor: Client) -> None
     chinese = visitor.get(address(offer), headers=CHINESE)
     assert says(chinese) == "您是第 400 位"
     script = json.loads(re.search('<script id="room-data" type="application/json">(.*?)</script>', text(page))[1])  # type: ignore[index]
-    assert set(script["texts"]) == {"outside", "draw", "waiting", "admitted", "ended"}
+    assert set(script["texts"]) == {"outside", "lost", "draw", "waiting", "admitted", "ended"}
 
 
 def test_before_the_opening_the_visitor_is_in_the_draw(visitor: Client) -> None:
@@ -92,7 +93,17 @@ def test_a_turn_that_has_ended_offers_to_enter_again(visitor: Client, monkeypatc
     visitor.post(address(offer))
     page = visitor.get(address(offer))
     assert says(page) == "Your turn is over"
-    assert 'data-of="outside ended">' in text(page)
+    assert 'data-of="outside lost ended">' in text(page)
+
+
+def test_a_lost_place_is_told_without_a_script(visitor: Client, redis: Redis) -> None:
+    offer = with_room(coming=True)
+    page = visitor.post(address(offer), follow=True)
+    assert says(page) == "You are in the draw"
+    redis.flushall()
+    page = visitor.get(page.request["PATH_INFO"] + "?entered")
+    assert says(page) == "Your place was lost"
+    assert 'data-of="outside lost ended">' in text(page)
 
 
 def test_who_is_not_logged_in_logs_in_first() -> None:

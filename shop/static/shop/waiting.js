@@ -6,6 +6,7 @@ const section = document.querySelector(".room");
 const ANSWER_WITHIN = 25_000; // milliseconds, longer than the shop takes for any answer
 const LONGEST_PAUSE = 60; // seconds between two attempts without an answer
 
+let state = page.state;
 let access = ""; // token of the API
 let failures = 0;
 let timer = 0;
@@ -21,15 +22,18 @@ function show(name, text) {
 }
 
 function render(standing) {
-  const { headline, note } = page.texts[standing.state];
-  section.dataset.state = standing.state;
+  // Who had a place and has none now has lost it.
+  if (standing.state !== "outside") state = standing.state;
+  else if (state !== "outside") state = "lost";
+  const { headline, note } = page.texts[state];
+  section.dataset.state = state;
   show("headline", fill(headline, standing));
   show("note", note);
   show("entered", standing.entered);
   show("ahead", standing.ahead ?? "");
   show("wait", about(standing.estimate ?? 0));
   for (const part of document.querySelectorAll("[data-of]")) {
-    part.hidden = !part.dataset.of.split(" ").includes(standing.state);
+    part.hidden = !part.dataset.of.split(" ").includes(state);
   }
 }
 
