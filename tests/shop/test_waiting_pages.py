@@ -106,6 +106,12 @@ def test_a_lost_place_is_told_without_a_script(visitor: Client, redis: Redis) ->
     assert 'data-of="outside lost ended">' in text(page)
 
 
+def test_the_page_says_when_all_units_are_taken(visitor: Client) -> None:
+    hidden = 'data-shown="stock" hidden>'
+    assert hidden not in text(visitor.get(address(with_room(units=0))))
+    assert hidden in text(visitor.get(address(with_room(coming=True))))
+
+
 def test_who_is_not_logged_in_logs_in_first() -> None:
     offer = with_room()
     for answer in (Client().get(address(offer)), Client().post(address(offer))):
