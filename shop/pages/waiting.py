@@ -14,6 +14,7 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_http_methods
 
 from shop.models import Sale
+from shop.pages import now
 from shop.pages.page import PageRefused, page
 from shop.pages.sales import estimate_texts, sale_or_404
 from shop.sales import offers
@@ -44,7 +45,10 @@ def waiting(request: HttpRequest, slug: str) -> HttpResponse:
     standing = standing_of(request, offer)
     if standing.state == "admitted":
         return redirect("sale", slug)
-    return render(request, "shop/pages/waiting.html", context_of(sale, standing, entered=ENTERED in request.GET))
+    context = context_of(sale, standing, entered=ENTERED in request.GET)
+    figures = now.get(slug)
+    sold_out = figures is not None and figures.state == "sold-out"
+    return render(request, "shop/pages/waiting.html", {**context, "sold_out": sold_out})
 
 
 def standing_of(request: HttpRequest, offer: Offer, *, enters: bool = False) -> Standing:
@@ -93,6 +97,8 @@ def context_of(sale: Sale, standing: Standing, *, entered: bool) -> dict[str, An
             "texts": texts,
             "wait": wait,
             "state": state,
+            "now": reverse("sale-now", args=[sale.slug]),
+            "soldOut": _("All units are taken at the moment. Those of orders that are not paid in time come back."),
             "pollAfter": standing.poll_after,
             "connection": _("No connection. Your place is kept; this page goes on by itself."),
         },

@@ -52,6 +52,11 @@ async function look() {
   throw new Error(`status ${answer.status}`);
 }
 
+async function showStock() {
+  const figures = (await ask(page.now)).body;
+  document.querySelector("[data-shown=stock]").hidden = figures?.state !== "sold-out";
+}
+
 async function poll() {
   clearTimeout(timer);
   let wait;
@@ -60,6 +65,7 @@ async function poll() {
     if (!standing) return location.reload();
     if (standing.state === "admitted") return location.replace(page.sale);
     render(standing);
+    await showStock();
     failures = 0;
     wait = standing.poll_after;
   } catch {
