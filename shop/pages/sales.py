@@ -149,7 +149,7 @@ def for_script(sale: Sale) -> dict[str, Any]:
             "key-reused": _("You have bought here already. Look at your orders before you buy again."),
             "refused": _("The shop did not accept the order. Nothing was bought. Reload the page and try again."),
             "room-coming": _("This sale has a waiting room. Enter before the opening to take part in the draw."),
-            "draw": _("You are in the draw. Your number is known when the sale opens."),
+            "draw": _("You are in the draw. Your number comes within half a minute after the opening."),
             "waiting": _("Ahead of you: {ahead}. Estimated wait: {wait}. The button changes when it is your turn."),
             "ended": _("Your turn is over. Enter the waiting room again to get a new place."),
             "admitted": _("It is your turn. Buy before {time}."),

@@ -35,6 +35,8 @@ KEPT = timedelta(days=1)
 """How long places are kept after the sale has closed."""
 FASTEST, SLOWEST = 2, 60
 """Seconds between two looks: with a turn that is near, and with one that is far."""
+LONGEST = 3600
+"""Seconds between two looks long before the opening. Timers of browsers do not run for months."""
 LOOKS_PER_SECOND = 500
 """About as many looks does a large room send in a second: then everybody waits longer than `SLOWEST`."""
 SPREAD = 30
@@ -131,8 +133,8 @@ def _standing(
     if now < offer.opens_at:
         to_opening = ceil((offer.opens_at - now).total_seconds())
         # The draw must not show in the pace: all places are asked for within the same seconds.
-        spread = random.uniform(0, min(SPREAD, entered / LOOKS_PER_SECOND))  # noqa: S311 - no secret
-        return Standing("draw", entered, poll_after=to_opening + ceil(spread))
+        spread = ceil(random.uniform(0, min(SPREAD, entered / LOOKS_PER_SECOND)))  # noqa: S311 - no secret
+        return Standing("draw", entered, poll_after=min(to_opening + spread, LONGEST))
     if ends:
         ends_at = datetime.fromtimestamp(ends / 1000, UTC)
         if ends_at <= now:

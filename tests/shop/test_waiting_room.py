@@ -89,6 +89,7 @@ def test_before_the_opening_nothing_of_the_draw_is_told() -> None:
     assert (standing.state, standing.entered) == ("draw", 3)
     assert (standing.place, standing.ahead, standing.estimate, standing.ticket) == (None, None, None, "")
     assert 60 <= standing.poll_after <= 60 + room.SPREAD
+    assert room.look(offer_at(sale, -100 * 24 * 3600), 2).poll_after == room.LONGEST
 
 
 def test_entering_again_gives_no_second_place_and_no_second_draw(redis: Redis) -> None:

@@ -22,6 +22,7 @@ from shop.waiting import room, tickets
 from tests.factories import OnSale, close_now, on_sale, orders_in
 from tests.shop.conftest import Buyer, Gone, assert_problem, order_body
 from tests.shop.waiting_support import enter, look, with_room
+from tests.shop.web_server import ask, web_server
 from tests.waiting import wait_for
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("redis")]
@@ -214,4 +215,19 @@ def test_the_room_answers_its_customers_alone(buyer: Buyer, visitor: Any, redis:
 def test_a_coming_sale_has_a_room_already(buyer: Buyer) -> None:
     offer = with_room(coming=True)
     assert enter(buyer, offer)["state"] == "draw"
-    assert look(buyer, offer)["poll_after"] <= timedelta(hours=1).total_seconds() + room.SPREAD
+    assert look(buyer, offer)["poll_after"] <= room.LONGEST
+
+
+@pytest.mark.slow
+def test_places_and_tickets_survive_a_restart_of_the_web_servers(buyer: Buyer, other_buyer: Buyer) -> None:
+    offer = with_room(rate=1)
+    ticket = enter(other_buyer, offer)["ticket"]
+    address, body = f"/api/sales/{offer.sale}/waiting/", json.dumps(order_body(offer, a=1))
+    mine, others = ({"Authorization": f"Bearer {one.token}"} for one in (buyer, other_buyer))
+    with web_server() as (port, _):
+        status, _, first = ask(port, "POST", address, **mine)
+        assert (status, first["place"]) == (200, 2)
+    with web_server() as (port, _):
+        assert ask(port, "GET", address, **mine)[2]["place"] == 2
+        sent = {"Idempotency_Key": "mine", "Waiting_Ticket": ticket, "Content_Type": "application/json", **others}
+        assert ask(port, "POST", "/api/orders/", body, **sent)[0] == 201

@@ -98,8 +98,12 @@ async function lookAtRoom() {
   const answer = await ask(page.standing, { headers: { Authorization: `Bearer ${login.access}` } });
   if (answer?.status === 200) room = answer.body;
   else if (answer?.status === 401 && login) login.until = 0;
+  for (const each of products) {
+    if (room?.ticket && each.refusal?.type === "waiting-room") each.refusal = null;
+  }
   render();
-  roomTimer = setTimeout(async () => { if (await identify()) lookAtRoom(); }, 1000 * (answer?.body?.poll_after ?? 5) + 100);
+  const wait = 100 + 1000 * (answer?.body?.poll_after ?? 5);
+  roomTimer = setTimeout(async () => { if (await identify()) lookAtRoom(); }, wait);
 }
 
 // Return the login, with a token that is valid for `margin` milliseconds more; undefined without an answer.
@@ -185,7 +189,8 @@ class Product {
     }
     if (order?.state === "pending" || order?.state === "paid") {
       const { quantity } = this.intent.body.items[0];
-      const again = isOpen && !empty && login && (!sale.waiting_room || room?.ticket) && quantity < (item.limit ?? Infinity);
+      const admitted = !sale?.waiting_room || room?.ticket;
+      const again = isOpen && !empty && login && admitted && quantity < (item.limit ?? Infinity);
       const time = duration(Date.parse(order.pay_by) - now);
       const link = { ...toOrder, label: fill(labels[order.state], { time }) };
       const note = this.reason() || notes[order.state];
@@ -200,9 +205,9 @@ class Product {
       waited = true;
       const label = fill(labels.coming, { time: duration(Date.parse(sale.opens_at) - now) });
       if (login === null) return { state: "coming", label, link: { ...toLogin, quiet: true }, note: notes.login };
-      if (!sale.waiting_room || !room) return { state: "coming", label };
-      if (room.state === "draw") return { state: "draw", label, note: notes.draw };
-      return { state: "coming", label, link: toRoom, note: notes["room-coming"] };
+      if (room?.state === "draw") return { state: "draw", label, note: notes.draw };
+      const outside = room?.state === "outside" && { link: toRoom, note: notes["room-coming"] };
+      return { state: "coming", label, ...outside };
     }
     if (login === null) return { state: "login", link: toLogin };
     if (empty) return { state: "sold-out", label: labels["sold-out"], note: notes["sold-out"] };
@@ -215,7 +220,7 @@ class Product {
       if (room?.state === "outside" || room?.state === "ended") {
         return { state: "room", link: toRoom, note: note || notes[room.state] };
       }
-      return { state: "room", label: labels.room, note };
+      return { state: "room", label: labels.room, note: note || (room && notes.draw) };
     }
     if (this.atLimit) {
       const link = { href: page.orders, label: labels.orders, quiet: true };

@@ -43,13 +43,20 @@ async function ask(address, headers = {}) {
 }
 
 // Return where the visitor stands; null if they have to log in again, or the sale is over: the page itself knows.
-async function look() {
-  if (!access) access = (await ask(page.token)).body?.access ?? "";
+async function look({ again = true } = {}) {
+  if (!access) {
+    const answer = await ask(page.token);
+    if (answer.status >= 500) throw new Error(`status ${answer.status}`);
+    access = answer.body?.access ?? "";
+  }
   if (!access) return null;
   const answer = await ask(page.api, { Authorization: `Bearer ${access}` });
-  if (answer.status === 401) access = "";
-  else if (answer.status < 500 && answer.status !== 429) return answer.body;
-  throw new Error(`status ${answer.status}`);
+  if (answer.status === 401 && again) {
+    access = ""; // The token has ended.
+    return look({ again: false });
+  }
+  if (answer.status >= 500) throw new Error(`status ${answer.status}`);
+  return answer.body;
 }
 
 async function showStock() {
