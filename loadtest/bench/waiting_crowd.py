@@ -75,22 +75,28 @@ class Crowd:
         return None
 
     def ask(self, kind: str, method: str, path: str, token: str, body: str = "", headers: Any = ()) -> Any:
-        """Return the JSON of the answer that is no refusal; None when the time is over."""
+        """Return the JSON of the answer that is no refusal; None when the time is over.
+
+        A request without an answer counts as one that was refused as busy.
+        """
         while (sent := time.monotonic()) < self.end:
-            response = self.client.request(
-                method,
-                path,
-                body=body,
-                headers={"Authorization": f"Bearer {token}", "Content-Type": "application/json", **dict(headers)},
-            )
-            content = response.read()
-            self.statuses[kind][response.status_code] += 1
+            all_headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json", **dict(headers)}
+            try:
+                response = self.client.request(method, path, body=body, headers=all_headers)
+                content, status, pause = (
+                    response.read(),
+                    response.status_code,
+                    int(str(response.get("Retry-After", "1"))),
+                )
+            except OSError:  # no answer
+                content, status, pause = b"", 503, 1
+            self.statuses[kind][status] += 1
             self.waits[kind].append((time.monotonic() - sent) * 1000)
-            if response.status_code < 300:
+            if status < 300:
                 return json.loads(content)
-            if response.status_code not in BUSY:
-                raise RuntimeError(f"{response.status_code}: {content[:300]!r}")
-            gevent.sleep(int(response.headers.get("Retry-After", 1)) + random.random())  # noqa: S311 - no secret
+            if status not in BUSY:
+                raise RuntimeError(f"{status}: {content[:300]!r}")
+            gevent.sleep(pause + random.random())  # noqa: S311 - no secret
         return None
 
     def figures(self, kind: str) -> dict[str, Any]:

@@ -5,6 +5,10 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections import Counter
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
+from typing import ClassVar
 
 import pytest
 
@@ -18,6 +22,46 @@ def test_a_large_room_is_measured() -> None:
     assert small["memory_mb"] < large["memory_mb"]
     assert 30 < large["bytes_each"] < 300
     assert min(large["draws_per_s"], large["arrivals_per_s"], large["looks_per_s"]) > 0
+
+
+class BusyAtFirst(BaseHTTPRequestHandler):
+    """A shop that refuses the first attempt of each order, and lets nobody wait."""
+
+    keys: ClassVar[Counter[str]] = Counter()
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self.keys[self.headers["Idempotency-Key"]] += 1
+        busy = self.keys[self.headers["Idempotency-Key"]] == 1
+        self.send_response(503 if busy else 201)
+        self.send_header("Content-Length", "2")
+        if busy:
+            self.send_header("Retry-After", "0")
+        self.end_headers()
+        self.wfile.write(b"{}")
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+def test_a_buyer_repeats_a_refused_order_under_the_same_key() -> None:
+    with ThreadingHTTPServer(("127.0.0.1", 0), BusyAtFirst) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_port}"
+        plan = {"url": url, "sale": 1, "body": "{}", "tokens": ["a", "b"], "per_second": 100, "room": False}
+        done = subprocess.run(
+            [sys.executable, "-m", "loadtest.bench.waiting_crowd"],
+            input=json.dumps({**plan, "seconds": 60}),
+            cwd=CHECKOUT,
+            stdout=subprocess.PIPE,
+            text=True,
+            timeout=120,
+            check=True,
+        )
+        server.shutdown()
+    crowd = json.loads(done.stdout)
+    assert (crowd["bought"], crowd["order"]["requests"], crowd["order"]["busy_share"]) == (2, 4, 0.5)
+    assert sorted(BusyAtFirst.keys.values()) == [2, 2]
 
 
 @pytest.mark.slow
