@@ -83,11 +83,8 @@ class Crowd:
             all_headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json", **dict(headers)}
             try:
                 response = self.client.request(method, path, body=body, headers=all_headers)
-                content, status, pause = (
-                    response.read(),
-                    response.status_code,
-                    int(str(response.get("Retry-After", "1"))),
-                )
+                content, status = response.read(), int(response.status_code)
+                pause = int(str(response.get("Retry-After", "1")))
             except OSError:  # no answer
                 content, status, pause = b"", 503, 1
             self.statuses[kind][status] += 1

@@ -103,6 +103,16 @@ def test_entering_again_gives_no_second_place_and_no_second_draw(redis: Redis) -
     assert redis.zrange(line, 0, -1, withscores=True) == before
 
 
+def test_without_that_guard_a_reload_would_move_to_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The negative control."""
+    guard = "if enters and not rank then\n    local given"
+    assert guard in room.SCRIPT
+    monkeypatch.setattr(room, "SCRIPT", room.SCRIPT.replace(guard, "if enters then\n    local given"))
+    offer = offer_at(with_room(rate=1), 0.001)
+    enter_all(offer, [1, 2, 1])
+    assert places(offer, [1, 2]) == [2, 1]
+
+
 def test_tabs_that_enter_at_the_same_time_get_one_place() -> None:
     offer = offer_at(with_room(), 0.001)
     found = at_once(*[partial(room.enter, offer, 7)] * 8)
@@ -226,8 +236,9 @@ def test_the_keys_of_a_room_end_a_day_after_the_sale(redis: Redis) -> None:
     sale = with_room()
     offer = offer_at(sale, 1)
     enter_all(offer, [1, 2])
-    ends = int((offer.closes_at + timedelta(days=1)).timestamp())
-    assert {redis.expiretime(key) for key in room.keys(sale.sale)} == {ends}
+    ends = room.arguments(offer, 1, offer.opens_at, enters=True)[4]
+    assert abs(ends - (offer.closes_at + timedelta(days=1)).timestamp() * 1000) < 2
+    assert {redis.pexpiretime(key) for key in room.keys(sale.sale)} == {ends}
 
 
 @pytest.fixture
