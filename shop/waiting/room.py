@@ -35,6 +35,8 @@ KEPT = timedelta(days=1)
 """How long places are kept after the sale has closed."""
 FASTEST, SLOWEST = 2, 60
 """Seconds between two looks: with a turn that is near, and with one that is far."""
+SOON = 10
+"""Seconds before a turn in which nobody looks again until it comes."""
 LONGEST = 3600
 """Seconds between two looks long before the opening. Timers of browsers do not run for months."""
 LOOKS_PER_SECOND = 500
@@ -146,7 +148,8 @@ def _standing(
     estimate = max(1, ceil((place - admitted / 1000) / rate))
     slowest = max(SLOWEST, (entered - admitted // 1000) // LOOKS_PER_SECOND)
     # Half of the time left: so each customer looks only a few times, and not too late if the rate rises.
-    return Standing("waiting", entered, place, ahead, estimate, min(max(FASTEST, estimate // 2), slowest))
+    pace = max(FASTEST, estimate if estimate <= SOON else estimate // 2)
+    return Standing("waiting", entered, place, ahead, estimate, min(pace, slowest))
 
 
 def _milliseconds(moment: datetime) -> int:

@@ -135,7 +135,7 @@ def test_a_place_ahead_and_estimate_are_those_of_the_pace() -> None:
     standings = sorted((room.look(now, customer) for customer in range(1, 101)), key=lambda one: one.place or 0)
     assert [one.state for one in standings] == ["admitted"] * 20 + ["waiting"] * 80
     assert [(one.place, one.ahead, one.estimate) for one in standings[20::39]] == [(21, 0, 1), (60, 39, 4), (99, 78, 8)]
-    assert [one.poll_after for one in standings[20::39]] == [2, 2, 4]
+    assert [one.poll_after for one in standings[20::39]] == [2, 4, 8]
     assert all(bool(one.ticket) is (one.state == "admitted") for one in standings)
 
 
