@@ -90,6 +90,17 @@ class Sale(models.Model):
         validators=[RegexValidator("^[A-Z]{3}$", "Enter a currency code such as EUR.")],
         help_text="Currency of the prices: a code of ISO 4217, such as EUR. It cannot be changed later.",
     )
+    waiting_room = models.BooleanField(
+        default=False,
+        db_default=False,
+        help_text="Let buyers wait for their turn: by a draw if they enter before the opening, else as they come.",
+    )
+    admitted_per_second = models.PositiveIntegerField(
+        null=True,
+        blank=True,
+        validators=[MinValueValidator(1)],
+        help_text="Buyers whom the waiting room admits in a second. It can be changed during the sale.",
+    )
     preheated_at = models.DateTimeField(null=True, blank=True, editable=False)
     unloaded_at = models.DateTimeField(null=True, blank=True, editable=False)
     products = models.ManyToManyField(Product, through="SaleItem")
@@ -101,7 +112,12 @@ class Sale(models.Model):
                 condition=Q(closes_at__gt=F("opens_at")),
                 name="sale_closes_after_it_opens",
                 violation_error_message="A sale closes after it opens.",
-            )
+            ),
+            models.CheckConstraint(
+                condition=Q(waiting_room=False) | Q(admitted_per_second__isnull=False, admitted_per_second__gte=1),
+                name="sale_waiting_room_admits",
+                violation_error_message="A waiting room needs a number of buyers to admit in a second.",
+            ),
         ]
 
     def __str__(self) -> str:

@@ -1,4 +1,4 @@
-"""Command line of the benchmarks: `python -m loadtest.bench strategies|locks|segments|contention`."""
+"""Command line of the benchmarks: `python -m loadtest.bench strategies|locks|segments|contention|waiting-room`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ django.setup()
 import argparse  # noqa: E402
 import sys  # noqa: E402
 
-from loadtest.bench import contention, locks, segments, strategies  # noqa: E402
+from loadtest.bench import contention, locks, segments, strategies, waiting_room  # noqa: E402
 from servers.errors import ServerError  # noqa: E402
 
 
@@ -34,6 +34,9 @@ def main() -> int:
         subjects.add_parser(
             "contention", help="failed updates of an optimistic lock, and the wait of a pessimistic one"
         )
+    )
+    waiting_room.add_arguments(
+        subjects.add_parser("waiting-room", help="memory of a waiting room, and a crowd without and with one")
     )
     options = parser.parse_args()
     try:

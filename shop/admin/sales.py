@@ -63,7 +63,8 @@ def digest(sale: Sale) -> str:
         return ""
     items = sale.items.order_by("pk").values_list("pk", "product", "price", "limit")
     shown = (sale.name, sale.slug, sale.stock_shown, sale.opens_at, sale.closes_at, sale.strategy, sale.currency)
-    return hashlib.sha256(repr((shown, *items)).encode()).hexdigest()
+    room = (sale.waiting_room, sale.admitted_per_second)
+    return hashlib.sha256(repr((shown, room, *items)).encode()).hexdigest()
 
 
 class SaleItemFormSet(BaseInlineFormSet):
@@ -106,7 +107,10 @@ class SaleAdmin(CheckedAdmin):
         return super().get_queryset(request).annotate(read_at=Now())
 
     def get_fields(self, request: HttpRequest, obj: Sale | None = None) -> tuple[Any, ...]:
-        fields = ("name", "slug", ("opens_at", "closes_at"), ("strategy", "currency"), "stock_shown", "preheated_at")
+        fields = (
+            *("name", "slug", ("opens_at", "closes_at"), ("strategy", "currency"), "stock_shown"),
+            *(("waiting_room", "admitted_per_second"), "preheated_at"),
+        )
         return (*fields, "shown") if obj and self.has_change_permission(request, obj) else fields
 
     def get_changeform_initial_data(self, request: HttpRequest) -> dict[str, Any]:

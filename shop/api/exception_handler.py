@@ -37,6 +37,7 @@ from shop.orders.errors import (
     UnknownProduct,
     UnknownSale,
 )
+from shop.waiting.errors import NotAdmitted, RoomUnavailable
 
 logger = logging.getLogger(__name__)
 
@@ -51,6 +52,8 @@ BY_EXCEPTION: tuple[tuple[type[Exception], Problem], ...] = (
     (errors.TryAgain, problems.BUSY),
     (SaleNotOpen, problems.SALE_NOT_OPEN),
     (PriceChanged, problems.PRICE_CHANGED),
+    (NotAdmitted, problems.WAITING_ROOM),
+    (RoomUnavailable, problems.UNAVAILABLE),
     (StillRunning, problems.STILL_RUNNING),
     (StillQueued, problems.STILL_QUEUED),
     (KeyReused, problems.KEY_REUSED),

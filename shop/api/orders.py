@@ -30,6 +30,11 @@ KEY_PARAMETER = OpenApiParameter(
     description="A new random key for each new order. Repeating the same key and body returns the same order.",
     examples=[OpenApiExample("A UUID", value="0199c2ba-6f2e-7c3a-a1de-2f9a3c4b5d6e")],
 )
+TICKET_PARAMETER = OpenApiParameter(
+    "Waiting-Ticket",
+    location=OpenApiParameter.HEADER,
+    description="The ticket of the sale's waiting room, if it has one.",
+)
 EXAMPLE_ORDER = OpenApiExample(
     "One unit", value={"sale": 1, "items": [{"product": 1, "quantity": 1}]}, request_only=True
 )
@@ -59,7 +64,7 @@ class Orders(ListAPIView[Order]):
 
     @extend_schema(
         request=NewOrderSerializer,
-        parameters=[KEY_PARAMETER],
+        parameters=[KEY_PARAMETER, TICKET_PARAMETER],
         examples=[EXAMPLE_ORDER],
         responses={
             201: OpenApiResponse(OrderSerializer, description="The order is saved."),
@@ -69,7 +74,8 @@ class Orders(ListAPIView[Order]):
     def post(self, request: Request) -> Response:
         """Place an order."""
         key = idempotency_key(request)
-        placed = place_order(customer=customer_of(request), key=key, **new_order(request))
+        ticket = request.headers.get("Waiting-Ticket", "")
+        placed = place_order(customer=customer_of(request), key=key, ticket=ticket, **new_order(request))
         # A rejected order was queued and answered with 202. Its key gets the same status again.
         accepted = placed.queued or placed.order.state == Order.State.REJECTED
         return Response(

@@ -59,6 +59,12 @@ PRICE_CHANGED = Problem(
     "The price has changed",
     "Show the customer the new prices in `items`, and order again if they agree.",
 )
+WAITING_ROOM = Problem(
+    "waiting-room",
+    403,
+    "The sale has a waiting room",
+    "Enter the waiting room of the sale. When your turn has come, send its ticket as `Waiting-Ticket` with the order.",
+)
 PROVIDER_DECIDES = Problem(
     "not-believed",
     403,

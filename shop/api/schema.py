@@ -24,6 +24,7 @@ BY_OPERATION = {
         problems.OVER_LIMIT,
         problems.SALE_NOT_OPEN,
         problems.PRICE_CHANGED,
+        problems.WAITING_ROOM,
         problems.STILL_RUNNING,
         problems.KEY_REUSED,
         problems.TOO_FAST,
@@ -64,6 +65,8 @@ BY_OPERATION = {
         problems.BUSY,
     ),
     ("/api/sales/{sale}/", "get"): (problems.NOT_FOUND,),
+    ("/api/sales/{sale}/waiting/", "get"): (problems.NOT_FOUND, problems.SALE_NOT_OPEN),
+    ("/api/sales/{sale}/waiting/", "post"): (problems.NOT_FOUND, problems.SALE_NOT_OPEN),
     ("/api/token/", "post"): (
         problems.INVALID,
         problems.WRONG_CREDENTIALS,

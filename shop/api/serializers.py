@@ -243,11 +243,29 @@ class OfferSerializer(serializers.Serializer[Any]):
     opens_at = serializers.DateTimeField()
     closes_at = serializers.DateTimeField()
     currency = serializers.CharField(help_text="Currency of the prices: a code of ISO 4217.")
+    waiting_room = serializers.BooleanField(help_text="Whether an order needs a ticket of the sale's waiting room.")
     items = serializers.SerializerMethodField()
 
     @extend_schema_field(OfferItemSerializer(many=True))
     def get_items(self, offer: Any) -> Any:
         return OfferItemSerializer(offer.products.values(), many=True).data
+
+
+class StandingSerializer(serializers.Serializer[Any]):
+    """Describes in the schema where a customer stands in a waiting room. `shop.api.waiting` renders it."""
+
+    state = serializers.ChoiceField(
+        choices=["outside", "draw", "waiting", "admitted", "ended"],
+        help_text="`outside`: you have no place. `draw`: you are in the draw at the opening. `waiting`: your turn "
+        "is still to come. `admitted`: order with the ticket. `ended`: your turn is over; enter again.",
+    )
+    entered = serializers.IntegerField(help_text="Places that were given.")
+    place = serializers.IntegerField(allow_null=True, help_text="Your number in the line. Null before the draw.")
+    ahead = serializers.IntegerField(allow_null=True, help_text="Customers before you who are not admitted yet.")
+    estimate = serializers.IntegerField(allow_null=True, help_text="Seconds until your turn, at the present rate.")
+    poll_after = serializers.IntegerField(help_text="Seconds after which to look again, not earlier.")
+    ticket = serializers.CharField(allow_null=True, help_text="Send it as `Waiting-Ticket` with your orders.")
+    ends_at = serializers.DateTimeField(allow_null=True, help_text="When the ticket ends.")
 
 
 NEW_ORDER = NewOrderSerializer()

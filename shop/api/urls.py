@@ -6,7 +6,7 @@ from drf_spectacular.views import SpectacularAPIView, SpectacularSwaggerSplitVie
 from rest_framework.negotiation import DefaultContentNegotiation
 from rest_framework.renderers import TemplateHTMLRenderer
 
-from shop.api import orders, payments, sales, tokens
+from shop.api import orders, payments, sales, tokens, waiting
 
 schema = SpectacularAPIView.as_view(
     renderer_classes=[OpenApiYamlRenderer, OpenApiJsonRenderer],
@@ -27,6 +27,7 @@ urlpatterns = [
     path("token/sign-out/", tokens.SignOutEverywhere.as_view(), name="api-token-sign-out"),
     path("sales/", sales.Sales.as_view(), name="api-sales"),
     path("sales/<int:sale>/", sales.OneSale.as_view(), name="api-sale"),
+    path("sales/<int:sale>/waiting/", waiting.WaitingRoom.as_view(), name="api-waiting"),
     path("orders/", orders.Orders.as_view(), name="api-orders"),
     path("orders/<uuid:order>/", orders.OneOrder.as_view(), name="api-order"),
     path("orders/<uuid:order>/pay/", orders.PayOrder.as_view(), name="api-order-pay"),

@@ -40,6 +40,8 @@ from shop.sales import offers
 from shop.sales.offers import Offer
 from shop.sales.preheat import CannotPreheat, SaleOver, preheat_sale
 from shop.sold import saved
+from shop.waiting import tickets
+from shop.waiting.errors import NotAdmitted
 
 logger = logging.getLogger(__name__)
 
@@ -58,6 +60,7 @@ def place_order(
     quantities: Mapping[int, int],
     key: str,
     expected_prices: Mapping[int, Decimal] = NO_PRICES,
+    ticket: str = "",
 ) -> Placed:
     """Place an order, once for each idempotency key.
 
@@ -67,12 +70,13 @@ def place_order(
         key: the customer's idempotency key; repeated calls with the same key return the same order.
         expected_prices: prices of one unit that the customer was shown, by product id. The order is placed only at
             these prices. Products without one are sold at their present price.
+        ticket: the customer's ticket, where the sale has a waiting room.
 
     Returns:
         The order: committed, or queued where the sale's strategy queues.
 
     Raises:
-        OrderError, InventoryError: nothing was sold. The customer may try the same key again.
+        OrderError, InventoryError, NotAdmitted: nothing was sold. The customer may try the same key again.
     """
     offer = offers.get(sale)
     if expected_prices and offer is not None and _changed_prices(offer, expected_prices):
@@ -80,10 +84,12 @@ def place_order(
     try:
         if offer is None:
             raise UnknownSale(f"There is no sale {sale}.")
+        if offer.waiting_room:
+            tickets.require(ticket, sale=sale, customer=customer, now=offer.clock.now())
         request = make_request(
             offer, customer=customer, quantities=quantities, key=key, expected_prices=expected_prices
         )
-    except (UnknownSale, UnknownProduct, PriceChanged) as refused:
+    except (UnknownSale, UnknownProduct, PriceChanged, NotAdmitted) as refused:
         if (customer, key) in _running:
             raise StillRunning(RUNNING) from refused
         strategy = None if offer is None else registry.get(offer.strategy)

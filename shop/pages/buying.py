@@ -34,6 +34,9 @@ from shop.orders.place import place_order
 from shop.orders.receipts import Placed
 from shop.pages.page import PageRefused, page
 from shop.pages.sales import minutes_to_pay, sale_or_404
+from shop.pages.waiting import standing_of
+from shop.sales import offers
+from shop.waiting.errors import NotAdmitted
 
 if TYPE_CHECKING:
     from rest_framework.request import Request
@@ -52,6 +55,7 @@ class OrderForm(forms.Form):
     quantity = forms.IntegerField(min_value=1, max_value=MAX_QUANTITY)
     price = forms.DecimalField(min_value=0, max_digits=10, decimal_places=2)
     key = forms.UUIDField()
+    ticket = forms.CharField(required=False)
 
 
 class FormShownAgain(Exception):
@@ -80,6 +84,9 @@ def buy(request: HttpRequest, slug: str) -> HttpResponse:
     sale = sale_or_404(slug)
     if request.method != "POST":
         items = wanted(request, sale)
+        ticket = ticket_of(request, sale)
+        if ticket is None:
+            return redirect("waiting", slug)
         try:
             key = UUID(request.GET["key"])
         except (KeyError, ValueError):
@@ -87,7 +94,7 @@ def buy(request: HttpRequest, slug: str) -> HttpResponse:
             query["key"] = str(uuid4())
             return redirect(f"{request.path}?{query.urlencode()}")
         keys = {item.product_id: uuid5(key, str(item.product_id)) for item in items}
-        return form_page(request, sale, items, keys, quantity=request.GET.get("quantity", "1"))
+        return form_page(request, sale, items, keys, quantity=request.GET.get("quantity", "1"), ticket=ticket)
     form = OrderForm(request.POST)
     if not form.is_valid():
         raise PageRefused(
@@ -104,7 +111,9 @@ def buy(request: HttpRequest, slug: str) -> HttpResponse:
             sale = sale_or_404(slug)  # Its prices may have changed since this request has read them.
         items = [item for item in sale.items.all() if item.product_id == asked["product"]]
         keys, quantity = {asked["product"]: asked["key"]}, again.quantity or asked["quantity"]
-        response = form_page(request, sale, items, keys, quantity=quantity, notice=again.message)
+        response = form_page(
+            request, sale, items, keys, quantity=quantity, ticket=asked["ticket"], notice=again.message
+        )
         response.status_code = again.status
         if again.status in (429, 503):
             response.headers["Retry-After"] = str(RETRY)
@@ -133,6 +142,18 @@ def wanted(request: HttpRequest, sale: Sale) -> list[SaleItem]:
     return items
 
 
+def ticket_of(request: HttpRequest, sale: Sale) -> str | None:
+    """Return the visitor's ticket, empty where the sale has no waiting room; None if their turn has not come.
+
+    Raises:
+        PageRefused: Redis does not answer.
+    """
+    offer = offers.get(sale.pk) if sale.waiting_room else None
+    if offer is None or not offer.waiting_room:
+        return ""
+    return standing_of(request, offer).ticket or None
+
+
 def form_page(
     request: HttpRequest,
     sale: Sale,
@@ -140,16 +161,18 @@ def form_page(
     keys: Mapping[int, UUID],
     *,
     quantity: Any,
+    ticket: str,
     notice: str = "",
 ) -> HttpResponse:
     """Show a form for each item.
 
     Args:
         keys: idempotency keys by product id.
+        ticket: of the waiting room; empty without one.
         notice: why the form is shown again.
     """
     rows = [{"item": item, "key": keys[item.product_id], "most": item.limit or MAX_QUANTITY} for item in items]
-    context = {"sale": sale, "rows": rows, "quantity": quantity, "notice": notice}
+    context = {"sale": sale, "rows": rows, "quantity": quantity, "ticket": ticket, "notice": notice}
     return render(request, "shop/pages/buy.html", context)
 
 
@@ -172,8 +195,9 @@ def place(request: HttpRequest, sale: Sale, asked: dict[str, Any]) -> Placed:
             quantities={product: asked["quantity"]},
             key=str(asked["key"]),
             expected_prices={product: asked["price"]},
+            ticket=asked["ticket"],
         )
-    except (OrderError, errors.InventoryError, *UNANSWERED) as refused:
+    except (OrderError, errors.InventoryError, NotAdmitted, *UNANSWERED) as refused:
         raise answer_to(refused, sale, product) from refused
 
 
@@ -207,6 +231,9 @@ def answer_to(refused: Exception, sale: Sale, product: int) -> Exception:
         case SaleNotOpen() | errors.SaleClosed():
             message = _("The sale is not open. Nothing was bought. Its page says when it opens and closes.")
             return to_sale(409, message)
+        case NotAdmitted():
+            message = _("Your turn in the waiting room has not come, or it has ended. Nothing was bought.")
+            return PageRefused(403, message, link=reverse("waiting", args=[sale.slug]), label=_("To the waiting room"))
         case StillRunning() | errors.Duplicate():
             return FormShownAgain(
                 409, _("The order is being placed. Press the button again in a moment: you buy only once.")

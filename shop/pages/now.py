@@ -56,6 +56,7 @@ class SaleNow:
     items: Sequence[SaleItem]
     left: dict[str, int]
     clock: Clock
+    waiting_room: bool = False
 
     @property
     def state(self) -> str:
@@ -78,6 +79,7 @@ class SaleNow:
             "opens_at": moment(self.opens_at),
             "closes_at": moment(self.closes_at),
             "currency": self.currency,
+            "waiting_room": self.waiting_room,
             "items": [
                 {
                     "product": item.product_id,
@@ -166,4 +168,5 @@ def read(slug: str) -> SaleNow | None:
         items,
         dict(in_stock.values_list("sku", stock.all_on_hand())),
         Clock(sale.read_at, at),
+        sale.waiting_room,
     )

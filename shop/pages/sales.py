@@ -74,6 +74,11 @@ def minutes_to_pay() -> int:
     return -(-settings.ORDER_TTL // 60)
 
 
+def estimate_texts() -> dict[str, str]:
+    """Return how pages name an estimated wait."""
+    return {"soon": _("less than a minute"), "minutes": _("about {minutes} min")}
+
+
 def for_script(sale: Sale) -> dict[str, Any]:
     """Return what the script of a sale's page reads from it: addresses, and its texts in the language of the page.
 
@@ -84,6 +89,8 @@ def for_script(sale: Sale) -> dict[str, Any]:
         "sale": sale.pk,
         "now": reverse("sale-now", args=[sale.slug]),
         "token": reverse("account-token"),
+        "room": reverse("waiting", args=[sale.slug]),
+        "standing": reverse("api-waiting", args=[sale.pk]),
         "login": f"{reverse('account_login')}?next={reverse('sale', args=[sale.slug])}",
         "api": reverse("api-orders"),
         "orders": reverse("orders"),
@@ -103,6 +110,9 @@ def for_script(sale: Sale) -> dict[str, Any]:
             "login": _("Log in to buy"),
             "orders": _("My orders"),
             "order": _("See the order"),
+            "room": _("Waiting room"),
+            "enter": _("Enter the waiting room"),
+            "waiting": _("You are number {place}"),
         },
         "notes": {
             "opened": _("The sale is open."),
@@ -138,8 +148,15 @@ def for_script(sale: Sale) -> dict[str, Any]:
             "sale-not-open": _("The sale did not take the order: it is not open now. Nothing was bought."),
             "key-reused": _("You have bought here already. Look at your orders before you buy again."),
             "refused": _("The shop did not accept the order. Nothing was bought. Reload the page and try again."),
+            "room-coming": _("This sale has a waiting room. Enter before the opening to take part in the draw."),
+            "draw": _("You are in the draw. Your number comes within half a minute after the opening."),
+            "waiting": _("Ahead of you: {ahead}. Estimated wait: {wait}. The button changes when it is your turn."),
+            "ended": _("Your turn is over. Enter the waiting room again to get a new place."),
+            "admitted": _("It is your turn. Buy before {time}."),
+            "waiting-room": _("Your turn in the waiting room has not come, or it has ended. Nothing was bought."),
             "connection": _("No connection. The figures on this page may be old."),
         },
         "left": {"exact": _("{left} left"), "few": _("Few left"), "some": _("In stock")},
+        "wait": estimate_texts(),
         "days": _("{days} d {time}"),
     }

@@ -10,6 +10,7 @@ from shop.pages.paying import cancel, pay
 from shop.pages.problem_types import problem_type
 from shop.pages.sales import sale, sales
 from shop.pages.tokens import token
+from shop.pages.waiting import waiting
 
 urlpatterns = [
     path("", home, name="home"),
@@ -19,6 +20,7 @@ urlpatterns = [
     path("sales/<slug:slug>/", sale, name="sale"),
     path("sales/<slug:slug>/now.json", sale_now, name="sale-now"),
     path("sales/<slug:slug>/buy/", buy, name="buy"),
+    path("waiting/<slug:slug>/", waiting, name="waiting"),
     path("orders/", orders, name="orders"),
     path("orders/<uuid:order>/", order, name="order"),
     path("orders/<uuid:order>/pay/", pay, name="order-pay"),

@@ -41,6 +41,8 @@ class Offer:
     Args:
         products: the items by product id.
         clock: tells whether the sale is open, and when an order was placed.
+        waiting_room: whether an order needs a ticket of `shop.waiting`.
+        admitted_per_second: customers whom the waiting room admits.
         product_ids: by sku.
     """
 
@@ -53,6 +55,8 @@ class Offer:
     products: Mapping[int, OfferItem]
     currency: str
     clock: Clock = field(repr=False, compare=False)
+    waiting_room: bool = False
+    admitted_per_second: int | None = None
     product_ids: Mapping[str, int] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -198,4 +202,6 @@ def _offer_of(sale: Sale, items: Sequence[OfferItem], clock: Clock) -> Offer:
         {item.product: item for item in items},
         sale.currency,
         clock,
+        sale.waiting_room,
+        sale.admitted_per_second,
     )

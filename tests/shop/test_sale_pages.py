@@ -142,6 +142,7 @@ def test_what_changes_is_small_and_the_same_for_all() -> None:
         "opens_at": sale.opens_at.isoformat().replace("+00:00", "Z"),
         "closes_at": sale.closes_at.isoformat().replace("+00:00", "Z"),
         "currency": "EUR",
+        "waiting_room": False,
         "items": [
             {"product": offer.products["a"], "price": "59.90", "limit": 2, "left": 3},
             {"product": offer.products["b"], "price": "59.90", "limit": 2, "left": 0},

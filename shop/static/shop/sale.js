@@ -15,6 +15,8 @@ const { labels, notes } = page;
 let sale; // the latest now.json
 let login; // the access token of the customer; null if nobody has logged in; undefined until the shop has said
 let customer; // user id of the latest login
+let room = null; // where the customer stands in the waiting room, if the sale has one and the shop has said
+let roomTimer = 0;
 let waited = false; // this page has shown the countdown
 
 const local = () => performance.timeOrigin + performance.now();
@@ -22,6 +24,8 @@ const fill = (text, values) => text.replace(/\{(\w+)\}/g, (_, name) => values[na
 const money = (amount) => `${amount} ${sale.currency}`;
 const hexadecimal = (byte) => byte.toString(16).padStart(2, "0");
 const newKey = () => Array.from(crypto.getRandomValues(new Uint8Array(16)), hexadecimal).join("");
+const about = (seconds) =>
+  seconds < 60 ? page.wait.soon : fill(page.wait.minutes, { minutes: Math.ceil(seconds / 60) });
 const backoff = (failures) => Math.random() * Math.min(LONGEST_PAUSE, 500 * 2 ** failures);
 
 // Where intents are kept. Not in localStorage: what one tab writes there reaches the process of another tab a moment
@@ -87,6 +91,21 @@ async function ask(address, options = {}) {
   }
 }
 
+// Look where the customer stands in the waiting room, and again when the shop says.
+async function lookAtRoom() {
+  clearTimeout(roomTimer);
+  if (!sale?.waiting_room || !login || document.hidden) return;
+  const answer = await ask(page.standing, { headers: { Authorization: `Bearer ${login.access}` } });
+  if (answer?.status === 200) room = answer.body;
+  else if (answer?.status === 401 && login) login.until = 0;
+  for (const each of products) {
+    if (room?.ticket && each.refusal?.type === "waiting-room") each.refusal = null;
+  }
+  render();
+  const wait = 100 + 1000 * (answer?.body?.poll_after ?? 5);
+  roomTimer = setTimeout(async () => { if (await identify()) lookAtRoom(); }, wait);
+}
+
 // Return the login, with a token that is valid for `margin` milliseconds more; undefined without an answer.
 let identifying = null;
 function identify(margin = 0) {
@@ -102,6 +121,10 @@ async function newLogin() {
   const { access, expires_in: seconds } = answer.body;
   login = access && { access, until: local() + 900 * seconds };
   customer = answer.body.customer ?? customer;
+  if (!login || customer !== before) {
+    room = null;
+    lookAtRoom();
+  }
   for (const each of products) {
     if (login ? customer !== before : !each.active) each.intent = login && (await each.load());
   }
@@ -154,6 +177,7 @@ class Product {
     const isOpen = item && now >= Date.parse(sale.opens_at) + JITTER && now < Date.parse(sale.closes_at);
     const empty = !item || item.left === 0 || local() < this.emptyUntil;
     const toLogin = { href: page.login, label: labels.login };
+    const toRoom = { href: page.room, label: labels.enter };
     const toOrder = { href: `${page.orders}${order?.id}/` };
 
     if (this.active) {
@@ -165,7 +189,8 @@ class Product {
     }
     if (order?.state === "pending" || order?.state === "paid") {
       const { quantity } = this.intent.body.items[0];
-      const again = isOpen && !empty && login && quantity < (item.limit ?? Infinity);
+      const admitted = !sale?.waiting_room || room?.ticket;
+      const again = isOpen && !empty && login && admitted && quantity < (item.limit ?? Infinity);
       const time = duration(Date.parse(order.pay_by) - now);
       const link = { ...toOrder, label: fill(labels[order.state], { time }) };
       const note = this.reason() || notes[order.state];
@@ -179,11 +204,24 @@ class Product {
     if (!isOpen) {
       waited = true;
       const label = fill(labels.coming, { time: duration(Date.parse(sale.opens_at) - now) });
-      const first = login === null && { link: { ...toLogin, quiet: true }, note: notes.login };
-      return { state: "coming", label, ...first };
+      if (login === null) return { state: "coming", label, link: { ...toLogin, quiet: true }, note: notes.login };
+      if (room?.state === "draw") return { state: "draw", label, note: notes.draw };
+      const outside = room?.state === "outside" && { link: toRoom, note: notes["room-coming"] };
+      return { state: "coming", label, ...outside };
     }
     if (login === null) return { state: "login", link: toLogin };
     if (empty) return { state: "sold-out", label: labels["sold-out"], note: notes["sold-out"] };
+    if (sale.waiting_room && !room?.ticket) {
+      const note = this.reason();
+      if (room?.state === "waiting") {
+        const values = { ...room, wait: about(room.estimate) };
+        return { state: "waiting", label: fill(labels.waiting, values), note: fill(notes.waiting, values) };
+      }
+      if (room?.state === "outside" || room?.state === "ended") {
+        return { state: "room", link: toRoom, note: note || notes[room.state] };
+      }
+      return { state: "room", label: labels.room, note: note || (room && notes.draw) };
+    }
     if (this.atLimit) {
       const link = { href: page.orders, label: labels.orders, quiet: true };
       return { state: "over-limit", label: labels["over-limit"], note: this.reason(), link };
@@ -192,7 +230,8 @@ class Product {
       const prices = { price: money(this.price), before: money(this.agreed) };
       return { state: "price", label: fill(labels.price, prices), press: true, note: fill(notes.price, prices) };
     }
-    const note = ended || (waited ? notes.opened : "");
+    const turn = room?.ticket && fill(notes.admitted, { time: dates.format(new Date(room.ends_at)) });
+    const note = ended || turn || (waited ? notes.opened : "");
     return { state: "open", label: labels.open, press: true, note, link: why };
   }
 
@@ -284,9 +323,10 @@ class Product {
   async attempt() {
     const { key, body, location } = this.intent;
     const headers = { Authorization: `Bearer ${login.access}` };
+    const ticket = room?.ticket && { "Waiting-Ticket": room.ticket };
     const post = {
       method: "POST",
-      headers: { ...headers, "Content-Type": "application/json", "Idempotency-Key": key },
+      headers: { ...headers, ...ticket, "Content-Type": "application/json", "Idempotency-Key": key },
       body: JSON.stringify(body),
     };
     const answer = await (location ? ask(location, { headers }) : ask(page.api, post));
@@ -315,6 +355,10 @@ class Product {
 
   async refused(key, type, problem) {
     const price = problem.items?.find((item) => item.product === this.id)?.price;
+    if (type === "waiting-room") {
+      room = null;
+      lookAtRoom();
+    }
     if (type === "sold-out" && !problem.left) this.emptyUntil = local() + SETTLED;
     else this.refusal = { ...problem, type, price };
     await this.change(key, { done: true, spent: type === "key-reused" });
@@ -388,6 +432,7 @@ async function poll() {
       time.dateTime = sale[time.dataset.shown];
       show(time, dates.format(new Date(time.dateTime)));
     }
+    if (!room && !roomTimer) lookAtRoom();
     const toOpening = Date.parse(sale.opens_at) - clock.now();
     if (login && toOpening > 0 && toOpening < 60_000) identify(120_000); // so that the first order need not wait for it
     products.filter((each) => each.overdue).forEach((each) => each.resume());
@@ -402,6 +447,7 @@ document.addEventListener("visibilitychange", () => {
   if (login) login.until = 0; // Somebody else may have logged in on another page.
   poll();
   products.forEach((each) => each.resume());
+  identify().then(lookAtRoom);
 });
 addEventListener("online", () => { poll(); products.forEach((each) => each.wake()); });
 tabs.addEventListener("message", async (event) => {

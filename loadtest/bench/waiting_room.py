@@ -1,0 +1,207 @@
+"""`python -m loadtest.bench waiting-room`: what a waiting room costs, and what it is for.
+
+First, a million customers enter the room of one sale, in a Valkey of its own: memory, arrivals and looks a second. Then
+a crowd arrives at three times the capacity of the shop, without and with a waiting room: the latency of the order
+endpoint and the share of orders that it refuses as busy.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from redis import Redis
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from loadtest import outcome, preparation
+from loadtest.arguments import positive, seconds
+from loadtest.bench.bursts import machine
+from loadtest.bench.strategy_measurements import STOCK, measure_burst
+from loadtest.local_shop import LocalShop
+from loadtest.tokens import access_token
+from servers.folder import RunFolder
+from servers.valkey import Valkey
+from shop.clock import Clock
+from shop.models import Sale
+from shop.sales.offers import Offer
+from shop.waiting import room
+
+STRATEGY = "guarded-update"
+TIMES = 3
+"""Buyers who arrive in a second, as a multiple of the orders that the shop can take in a second."""
+SHARE = 0.6
+"""Of the capacity, what the room admits."""
+CLIENTS = 32
+BATCH = 1000
+LOOKS = 20_000
+FIRST = 1_000_000
+"""Id of the first customer, as long as in a large shop."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--entrants", type=positive, default=1_000_000, help="customers in the large room (default: 1000000)"
+    )
+    parser.add_argument("--seconds", type=seconds, default=15.0, help="for which the crowd arrives (default: 15)")
+    parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    with Console(stderr=True).status("") as status:
+        status.update(f"{options.entrants:,} customers enter a room")
+        large = measure_large_room(options.entrants)
+        with LocalShop() as shop:
+            status.update("Capacity of the shop")
+            capacity = measure_capacity(shop.url)
+            bursts = {}
+            for name, rate in (("without", None), ("with", max(1, int(SHARE * capacity)))):
+                status.update(f"A crowd at {TIMES} times the capacity, {name} a waiting room")
+                bursts[name] = measure_crowd(shop.url, capacity, rate, seconds=options.seconds)
+    report = {"machine": machine(), "large_room": large, "capacity_per_s": capacity, "crowd": bursts}
+    if options.json:
+        print(json.dumps(report))  # noqa: T201
+    else:
+        show(report)
+    return 0 if all(burst["conserved"] and burst["bought"] == burst["buyers"] for burst in bursts.values()) else 1
+
+
+@contextmanager
+def own_valkey() -> Iterator[Redis]:
+    """Run a Valkey of its own, with the shop's settings."""
+    outer = Path(tempfile.mkdtemp(prefix="lu-"))
+    outer.chmod(0o755)
+    folder = RunFolder(outer / "run")
+    folder.create()
+    server = Valkey(folder.valkey)
+    server.start()
+    try:
+        with Redis.from_url(server.url) as client:
+            yield client
+    finally:
+        server.stop()
+        shutil.rmtree(outer, ignore_errors=True)
+
+
+def measure_large_room(entrants: int) -> dict[str, float]:
+    """Let customers enter before the opening, then look at places after it. Nothing else uses the server.
+
+    The commands are sent in batches, so that the server is measured and not the way to it.
+    """
+    opens_at = datetime.now(tz=UTC) + timedelta(hours=1)
+    clock = Clock(opens_at - timedelta(hours=1), time.monotonic())
+    offer = Offer(
+        *(1, "", opens_at, opens_at + timedelta(hours=2), STRATEGY, True, {}, "EUR", clock),
+        waiting_room=True,
+        admitted_per_second=100,
+    )
+    with own_valkey() as client:
+        before = client.info("memory")["used_memory"]
+        took = send(client, offer, range(FIRST, FIRST + entrants), opens_at - timedelta(seconds=1), enters=True)
+        memory = client.info("memory")["used_memory"] - before
+        step = max(1, entrants // LOOKS)
+        sample = range(FIRST, FIRST + entrants, step)
+        looked = send(client, offer, sample, opens_at + timedelta(seconds=1), enters=False)
+        late = range(FIRST + entrants, FIRST + entrants + len(sample))
+        came = send(client, offer, late, opens_at + timedelta(seconds=1), enters=True)
+        waiting = client.info("memory")["used_memory"]
+        send(client, offer, sample, opens_at + timedelta(seconds=entrants), enters=False)  # Now all are admitted.
+        turns = client.info("memory")["used_memory"] - waiting
+    return {
+        "entrants": entrants,
+        "memory_mb": round(memory / 1_000_000, 1),
+        "bytes_each": round(memory / entrants, 1),
+        "draws_per_s": round(entrants / took),
+        "turn_bytes_each": round(turns / len(sample), 1),
+        "looks_per_s": round(len(sample) / looked),
+        "arrivals_per_s": round(len(late) / came),
+    }
+
+
+def send(client: Redis, offer: Offer, customers: Sequence[int], now: datetime, *, enters: bool) -> float:
+    """Run the script of the room for each customer. Return the seconds that the server took, with the way to it."""
+    sha = client.script_load(room.SCRIPT)
+    names, took = room.keys(offer.sale), 0.0
+    for first in range(0, len(customers), BATCH):
+        pipeline = client.pipeline(transaction=False)
+        for customer in customers[first : first + BATCH]:
+            pipeline.evalsha(sha, len(names), *names, *room.arguments(offer, customer, now, enters=enters))
+        began = time.monotonic()
+        pipeline.execute()
+        took += time.monotonic() - began
+    return took
+
+
+def measure_capacity(url: str) -> float:
+    """Return the orders per second that the shop takes from a fixed number of clients."""
+    customers = preparation.create_customers(CLIENTS * 10)
+    measure_burst(STRATEGY, url, customers, clients=CLIENTS, seconds=2.0, units=STOCK, quantity=1)  # warms up
+    measured = measure_burst(STRATEGY, url, customers, clients=CLIENTS, seconds=5.0, units=STOCK, quantity=1)
+    return round(float(measured["per_s"]), 1)
+
+
+def measure_crowd(url: str, capacity: float, rate: int | None, *, seconds: float) -> dict[str, Any]:
+    """Let a crowd arrive at `TIMES` the capacity.
+
+    Args:
+        rate: customers whom the waiting room admits in a second; None for a sale without one.
+    """
+    per_second = TIMES * capacity
+    customers = preparation.create_customers(max(1, int(per_second * seconds)))
+    burst = preparation.prepare(strategy=STRATEGY, units=STOCK, limit=STOCK, customers=customers)
+    if rate is not None:
+        Sale.objects.filter(pk=burst.sale).update(waiting_room=True, admitted_per_second=rate)
+    plan = {
+        "url": url,
+        "sale": burst.sale,
+        "body": json.dumps(burst.body(burst.cart())),
+        "tokens": [access_token(customer) for customer in customers],
+        "per_second": per_second,
+        "room": rate is not None,
+        # Nobody should have to give up: it takes the room so long to admit them all, and half of that again.
+        "seconds": seconds + 60 + 1.5 * len(customers) / (rate or capacity),
+    }
+    done = subprocess.run(
+        [sys.executable, "-m", "loadtest.bench.waiting_crowd"],
+        input=json.dumps(plan),
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    )
+    measured: dict[str, Any] = json.loads(done.stdout)
+    (figures,) = outcome.stock_figures(burst)
+    outcome.close_sale(burst)
+    return {**measured, "admitted_per_s": rate, "conserved": figures.conserved and figures.sold == measured["bought"]}
+
+
+def show(report: Mapping[str, Any]) -> None:
+    console, large = Console(), report["large_room"]
+    console.print(
+        f"{large['entrants']:,} customers in the room of one sale: {large['memory_mb']:,} MB, {large['bytes_each']} "
+        f"bytes each, and {large['turn_bytes_each']} more for each who was admitted. In a second: "
+        f"{large['draws_per_s']:,} enter before the opening, {large['arrivals_per_s']:,} after it, "
+        f"{large['looks_per_s']:,} look.\n"
+    )
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False, caption_justify="left")
+    table.title = f"{TIMES} times the capacity of {report['capacity_per_s']:,.0f} orders/s"
+    table.caption = "busy: share of the requests that were answered 429 or 503."
+    for name in ("waiting room", "buyers", "bought", "in s", "p50 ms", "p99 ms", "busy", "room p99 ms", "room busy"):
+        table.add_column(name, justify="right")
+    for name, burst in report["crowd"].items():
+        order, looks = burst["order"], burst["room"]
+        own = [f"{looks['p99_ms']:,.0f}", f"{looks['busy_share']:.1%}"] if looks["requests"] else ["", ""]
+        cells = [f"{burst['buyers']:,}", f"{burst['bought']:,}", f"{burst['seconds']:.0f}", f"{order['p50_ms']:,.0f}"]
+        table.add_row(name, *cells, f"{order['p99_ms']:,.0f}", f"{order['busy_share']:.1%}", *own)
+    console.print(table)

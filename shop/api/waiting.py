@@ -1,0 +1,75 @@
+"""The waiting room of a sale: enter it, and look at one's place. `shop.waiting.room` decides."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from django.http import Http404
+from drf_spectacular.utils import extend_schema
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.views import APIView
+
+from shop.api.requests import customer_of
+from shop.api.serializers import StandingSerializer, moment
+from shop.orders.errors import SaleNotOpen
+from shop.sales import offers
+from shop.sales.offers import Offer
+from shop.waiting import room
+from shop.waiting.room import Standing
+
+NO_STORE = {"Cache-Control": "no-store"}
+"""A ticket is for one customer and must not be kept by any cache."""
+
+
+class WaitingRoom(APIView):
+    """The caller's place in the waiting room of a sale."""
+
+    @extend_schema(responses=StandingSerializer)
+    def get(self, request: Request, sale: int) -> Response:
+        """Look at your place, without entering."""
+        return self._answer(request, sale, room.look)
+
+    @extend_schema(
+        request=None,
+        responses=StandingSerializer,
+    )
+    def post(self, request: Request, sale: int) -> Response:
+        """Enter the waiting room, or look at your place if you are in it. Repeating this changes nothing."""
+        return self._answer(request, sale, room.enter)
+
+    def _answer(self, request: Request, sale: int, find: Callable[[Offer, int], Standing]) -> Response:
+        standing = find(_offer_with_room(sale), customer_of(request))
+        return Response(standing_json(standing), headers=NO_STORE)
+
+
+def _offer_with_room(sale: int) -> Offer:
+    """Return the offer of a sale that has a waiting room and is not over.
+
+    Raises:
+        Http404: there is no such sale, or it has no waiting room.
+        SaleNotOpen: it is over.
+    """
+    offer = offers.get(sale)
+    if offer is None:
+        raise Http404(f"There is no sale {sale}.")
+    if not offer.waiting_room:
+        raise Http404(f"Sale {sale} has no waiting room. Order without a ticket.")
+    if offer.clock.now() >= offer.closes_at:
+        raise SaleNotOpen(f"{offer.name} is over.")
+    return offer
+
+
+def standing_json(standing: Standing) -> dict[str, Any]:
+    """Return the JSON of where a customer stands."""
+    return {
+        "state": standing.state,
+        "entered": standing.entered,
+        "place": standing.place,
+        "ahead": standing.ahead,
+        "estimate": standing.estimate,
+        "poll_after": standing.poll_after,
+        "ticket": standing.ticket or None,
+        "ends_at": moment(standing.ends_at) if standing.ends_at else None,
+    }

@@ -1,0 +1,138 @@
+"""The page of a waiting room: the visitor's place, and what happens next. Its script looks again when the shop says."""
+
+from __future__ import annotations
+
+from math import ceil
+from typing import Any, cast
+
+from django.contrib.auth.decorators import login_required
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import redirect, render
+from django.urls import reverse
+from django.utils.translation import gettext as _
+from django.views.decorators.cache import never_cache
+from django.views.decorators.http import require_http_methods
+
+from shop.models import Sale
+from shop.pages import now
+from shop.pages.page import PageRefused, page
+from shop.pages.sales import estimate_texts, sale_or_404
+from shop.sales import offers
+from shop.sales.offers import Offer
+from shop.waiting import room
+from shop.waiting.errors import RoomUnavailable
+from shop.waiting.room import Standing
+
+ENTERED = "entered"
+"""Parameter in the address of the page of a visitor who has entered."""
+RETRY = 5
+"""Seconds after which to ask again when Redis has not answered."""
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@never_cache
+@page
+@login_required
+def waiting(request: HttpRequest, slug: str) -> HttpResponse:
+    """Show the visitor where they stand. A post enters the room, or finds the place that they have."""
+    sale = sale_or_404(slug)
+    offer = offers.get(sale.pk)
+    if offer is None or not offer.waiting_room or offer.clock.now() >= offer.closes_at:
+        return redirect("sale", slug)
+    if request.method == "POST":
+        standing_of(request, offer, enters=True)
+        return redirect(f"{request.path}?{ENTERED}")
+    standing = standing_of(request, offer)
+    if standing.state == "admitted":
+        return redirect("sale", slug)
+    context = context_of(sale, standing, entered=ENTERED in request.GET)
+    figures = now.get(slug)
+    sold_out = figures is not None and figures.state == "sold-out"
+    return render(request, "shop/pages/waiting.html", {**context, "sold_out": sold_out})
+
+
+def standing_of(request: HttpRequest, offer: Offer, *, enters: bool = False) -> Standing:
+    """Return where the visitor stands in the room of an offer.
+
+    Raises:
+        PageRefused: Redis does not answer.
+    """
+    customer = int(cast(int, request.user.pk))
+    try:
+        return room.enter(offer, customer) if enters else room.look(offer, customer)
+    except RoomUnavailable as error:
+        message = _("The waiting room does not answer. Your place is kept. Open the page again in a moment.")
+        raise PageRefused(503, message, retry_after=RETRY) from error
+
+
+def context_of(sale: Sale, standing: Standing, *, entered: bool) -> dict[str, Any]:
+    """Return what the page shows. Its script gets the same texts, with parts in braces to fill in.
+
+    Args:
+        entered: the visitor had a place, so one that is `outside` now has lost it.
+    """
+    texts = state_texts()
+    state = "lost" if entered and standing.state == "outside" else standing.state
+    wait = estimate_texts()
+    values = {
+        "place": standing.place,
+        "ahead": standing.ahead,
+        "entered": standing.entered,
+        "wait": wait["soon"]
+        if (standing.estimate or 0) < 60
+        else wait["minutes"].replace("{minutes}", str(ceil((standing.estimate or 0) / 60))),
+    }
+    return {
+        "sale": sale,
+        "standing": standing,
+        "state": state,
+        "headline": texts[state]["headline"].replace("{place}", str(standing.place)),
+        "note": texts[state]["note"],
+        "values": values,
+        "turn": room.TURN.seconds // 60,
+        "script": {
+            "api": reverse("api-waiting", args=[sale.pk]),
+            "token": reverse("account-token"),
+            "sale": reverse("sale", args=[sale.slug]),
+            "texts": texts,
+            "wait": wait,
+            "state": state,
+            "now": reverse("sale-now", args=[sale.slug]),
+            "soldOut": _("All units are taken at the moment. Those of orders that are not paid in time come back."),
+            "pollAfter": standing.poll_after,
+            "connection": _("No connection. Your place is kept; this page goes on by itself."),
+        },
+    }
+
+
+def state_texts() -> dict[str, dict[str, str]]:
+    """Return a headline and a note for each state of a visitor."""
+    return {
+        "outside": {
+            "headline": _("You are not in the waiting room yet"),
+            "note": _("Enter to get a place. You may close the page afterwards: your place is kept."),
+        },
+        "lost": {
+            "headline": _("Your place was lost"),
+            "note": _("The waiting room has lost its places, and we are sorry. Enter again. The sale goes on."),
+        },
+        "draw": {
+            "headline": _("You are in the draw"),
+            "note": _(
+                "When the sale opens, all who have entered before get a number in random order. Neither coming early "
+                "nor reloading makes a difference."
+            ),
+        },
+        "waiting": {
+            "headline": _("You are number {place}"),
+            "note": _(
+                "This page moves on by itself when it is your turn. The wait is an estimate at the present pace. "
+                "No unit is kept for you: the sale may be sold out before your turn."
+            ),
+        },
+        "admitted": {"headline": _("It is your turn"), "note": _("You are led to the sale. Press Buy there.")},
+        "ended": {
+            "headline": _("Your turn is over"),
+            "note": _("The time to buy has passed. Enter again, and you get a new place at the end of the line."),
+        },
+    }

@@ -1,0 +1,1 @@
+"""The waiting room of a sale: who comes before the opening is drawn in random order, who comes later queues."""

@@ -1,0 +1,79 @@
+-- Find a customer's place in the line of a sale. On request, let them enter first.
+--
+-- How many places are admitted is computed from the time and the rate, so no process has to be alive for it. A customer
+-- who has a place and only looks writes nothing, except once when their turn begins.
+--
+-- KEYS[1]  places: sorted set of customers. A score below 1 was drawn before the opening; from 1 on it is the number of
+--          an arrival after it.
+-- KEYS[2]  gate: hash. `base` places were admitted at `since` (ms), and `rate` in each second from then on. `opens_at` is
+--          the opening that they belong to (ms), `last` the number of the last arrival.
+-- KEYS[3]  turns: hash of the end of each turn that has begun (ms), by customer.
+-- ARGV     1 customer, 2 draw, 3 now (ms), 4 opens_at (ms), 5 when the keys expire (ms), 6 places to admit in a second,
+--          7 length of a turn (ms), 8 "1" to enter
+-- Result   {place from 1, or 0 without one; thousandths of places admitted; places given; end of the turn (ms), or 0}.
+--          Before the opening each place is 1: the order is not known yet.
+local places, gate, turns = KEYS[1], KEYS[2], KEYS[3]
+local customer, draw = ARGV[1], ARGV[2]
+local now, opens_at = tonumber(ARGV[3]), tonumber(ARGV[4])
+local rate, turn = tonumber(ARGV[6]), tonumber(ARGV[7])
+local enters = ARGV[8] == '1'
+
+local function write(command, key, ...)
+    redis.call(command, key, ...)
+    redis.call('PEXPIREAT', key, ARGV[5])
+end
+
+local function exact(number)
+    return string.format('%.17g', number)
+end
+
+local rank = redis.call('ZRANK', places, customer)
+if now < opens_at then
+    if enters and not rank then
+        write('ZADD', places, draw, customer)
+        rank = 0
+    end
+    return {rank and 1 or 0, 0, redis.call('ZCARD', places), 0}
+end
+
+local known = redis.call('HMGET', gate, 'opens_at', 'base', 'since', 'rate')
+local base, since = tonumber(known[2]), tonumber(known[3])
+local function count_from(places_admitted, moment)
+    base, since = places_admitted, moment
+    write('HSET', gate, 'opens_at', ARGV[4], 'base', exact(base), 'since', exact(since), 'rate', ARGV[6])
+end
+local function admitted(by_rate)
+    return base + math.max(0, now - since) / 1000 * (by_rate or rate)
+end
+if known[1] ~= ARGV[4] then
+    -- The sale has opened, perhaps again after it was postponed. Turns of an earlier opening are over.
+    redis.call('UNLINK', turns)
+    count_from(0, opens_at)
+elseif known[4] ~= ARGV[6] then
+    count_from(admitted(tonumber(known[4])), math.max(now, since))
+end
+
+local ends = rank and tonumber(redis.call('HGET', turns, customer))
+if enters and ends and ends <= now then
+    -- The used place stays in the line under another name, so that no other place changes.
+    local score = redis.call('ZSCORE', places, customer)
+    redis.call('ZREM', places, customer)
+    write('ZADD', places, score, customer .. '/' .. exact(ends))
+    redis.call('HDEL', turns, customer)
+    rank, ends = false, nil
+end
+if enters and not rank then
+    local given = redis.call('ZCARD', places)
+    -- Admissions that nobody was there to use are saved up for one second only: otherwise a crowd that comes to a quiet
+    -- room would be admitted at once.
+    if admitted() > given + rate then
+        count_from(given + rate, math.max(now, since))
+    end
+    write('ZADD', places, redis.call('HINCRBY', gate, 'last', 1), customer)
+    rank = redis.call('ZRANK', places, customer)
+end
+if rank and not ends and rank + 1 <= admitted() then
+    ends = now + turn
+    write('HSET', turns, customer, exact(ends))
+end
+return {rank and rank + 1 or 0, math.floor(admitted() * 1000), redis.call('ZCARD', places), ends or 0}

@@ -1,0 +1,156 @@
+"""The line of a waiting room in Redis: enter, and look at one's place. Nothing is kept in a web process.
+
+Each customer has one place per sale, however often they enter. Places of customers who come before the opening are in
+the order of a draw. It is computed from a secret of the shop, the sale and the customer, so nobody can foresee it, and
+nobody gets a second draw.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import random
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from math import ceil
+from pathlib import Path
+from typing import Any
+
+from django.conf import settings
+from django_redis import get_redis_connection
+from redis import RedisError
+
+from inventory.outages import outages
+from shop.sales.offers import Offer
+from shop.waiting import tickets
+from shop.waiting.errors import RoomUnavailable
+
+SCRIPT = (Path(__file__).parent / "lua" / "stand.lua").read_text(encoding="utf-8")
+WORK = "To keep the places of waiting rooms"
+"""The work that fails while Redis is away."""
+
+TURN = timedelta(minutes=10)
+"""How long a ticket is valid, from the moment in which its customer first learns that they are admitted."""
+KEPT = timedelta(days=1)
+"""How long places are kept after the sale has closed."""
+FASTEST, SLOWEST = 2, 60
+"""Seconds between two looks: with a turn that is near, and with one that is far."""
+SOON = 10
+"""Seconds before a turn in which nobody looks again until it comes."""
+LONGEST = 3600
+"""Seconds between two looks long before the opening. Timers of browsers do not run for months."""
+LOOKS_PER_SECOND = 500
+"""About as many looks does a large room send in a second: then everybody waits longer than `SLOWEST`."""
+SPREAD = 30
+"""Seconds within which all who were in the draw ask for their places, at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """Where a customer stands.
+
+    Args:
+        state: `outside`: not in the room. `draw`: in the draw at the opening. `waiting`: in the line. `admitted`: may
+            order until the ticket ends. `ended`: the turn is over, and entering again leads to the end of the line.
+        entered: places that were given.
+        place: number in the line, from 1; it never changes. None outside and before the draw.
+        ahead: customers before this one who are not admitted yet; None without a place.
+        estimate: seconds until the turn, at the present rate; None without a place.
+        poll_after: seconds after which to look again.
+        ticket: empty unless admitted.
+        ends_at: when the ticket ends; None unless admitted.
+    """
+
+    state: str
+    entered: int
+    place: int | None = None
+    ahead: int | None = None
+    estimate: int | None = None
+    poll_after: int = SLOWEST
+    ticket: str = ""
+    ends_at: datetime | None = None
+
+
+def enter(offer: Offer, customer: int) -> Standing:
+    """Give a customer a place unless they have one, and return where they stand.
+
+    Raises:
+        RoomUnavailable: Redis does not answer, or refuses writes.
+    """
+    return _stand(offer, customer, enters=True)
+
+
+def look(offer: Offer, customer: int) -> Standing:
+    """Return where a customer stands, without giving them a place.
+
+    Raises:
+        RoomUnavailable: Redis does not answer.
+    """
+    return _stand(offer, customer, enters=False)
+
+
+def draw(sale: int, customer: int) -> float:
+    """Return the score of a customer in the draw of a sale, from 0 to below 1, evenly distributed."""
+    secret = hmac.new(settings.SECRET_KEY.encode(), f"draw:{sale}:{customer}".encode(), hashlib.sha256).digest()
+    return int.from_bytes(secret[:6], "big") / 2**48
+
+
+def keys(sale: int) -> list[str]:
+    """Return the keys of a sale's room in Redis: places, gate and turns. They are in one slot of a cluster."""
+    return [f"{{waiting:{sale}}}:{name}" for name in ("places", "gate", "turns")]
+
+
+def arguments(offer: Offer, customer: int, now: datetime, *, enters: bool) -> list[Any]:
+    """Return the arguments of the script."""
+    return [
+        customer,
+        repr(draw(offer.sale, customer)),
+        _milliseconds(now),
+        _milliseconds(offer.opens_at),
+        _milliseconds(offer.closes_at + KEPT),
+        offer.admitted_per_second,
+        TURN // timedelta(milliseconds=1),
+        int(enters),
+    ]
+
+
+def _stand(offer: Offer, customer: int, *, enters: bool) -> Standing:
+    now = offer.clock.now()
+    try:
+        client = get_redis_connection("default")
+        found = client.register_script(SCRIPT)(keys(offer.sale), arguments(offer, customer, now, enters=enters))
+    except RedisError as error:
+        outages.failed(WORK, error)
+        raise RoomUnavailable("The waiting room does not answer.") from error
+    outages.worked(WORK)
+    return _standing(offer, customer, now, *found)
+
+
+def _standing(
+    offer: Offer, customer: int, now: datetime, place: int, admitted: int, entered: int, ends: int
+) -> Standing:
+    rate = offer.admitted_per_second or 1
+    if not place:
+        return Standing("outside", entered)
+    if now < offer.opens_at:
+        to_opening = ceil((offer.opens_at - now).total_seconds())
+        # The draw must not show in the pace: all places are asked for within the same seconds.
+        spread = ceil(random.uniform(0, min(SPREAD, entered / LOOKS_PER_SECOND)))  # noqa: S311 - no secret
+        return Standing("draw", entered, poll_after=min(to_opening + spread, LONGEST))
+    if ends:
+        ends_at = datetime.fromtimestamp(ends / 1000, UTC)
+        if ends_at <= now:
+            return Standing("ended", entered, place)
+        ticket = tickets.issue(offer.sale, customer, ends_at)
+        left = ceil((ends_at - now).total_seconds())
+        return Standing("admitted", entered, place, 0, 0, left, ticket, ends_at)
+    ahead = max(0, place - 1 - admitted // 1000)
+    estimate = max(1, ceil((place - admitted / 1000) / rate))
+    slowest = max(SLOWEST, (entered - admitted // 1000) // LOOKS_PER_SECOND)
+    # Half of the time left: so each customer looks only a few times, and not too late if the rate rises.
+    pace = max(FASTEST, estimate if estimate <= SOON else estimate // 2)
+    return Standing("waiting", entered, place, ahead, estimate, min(pace, slowest))
+
+
+def _milliseconds(moment: datetime) -> int:
+    return (moment - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(milliseconds=1)

@@ -1,0 +1,42 @@
+"""Signed tickets: they let one customer order in one sale for a limited time, and are checked without a server."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from django.core.signing import BadSignature, Signer
+
+from shop.waiting.errors import NotAdmitted
+
+SALT = "shop.waiting.tickets"
+"""Keeps a ticket apart from everything else that the shop signs."""
+
+
+def issue(sale: int, customer: int, ends_at: datetime) -> str:
+    """Return a ticket.
+
+    Args:
+        customer: the user id of its only holder.
+        ends_at: when it ends, by the clock of the offer.
+    """
+    return Signer(salt=SALT).sign_object([sale, customer, int(ends_at.timestamp() * 1000)])
+
+
+def require(ticket: str, *, sale: int, customer: int, now: datetime) -> None:
+    """Check that a ticket admits a customer to a sale.
+
+    Raises:
+        NotAdmitted: it was not issued by this shop, is another customer's or another sale's, or has ended.
+    """
+    if not ticket:
+        raise NotAdmitted("This sale has a waiting room. Enter it, and order with the ticket when your turn has come.")
+    try:
+        its_sale, its_customer, ends_at = Signer(salt=SALT).unsign_object(ticket)
+    except (BadSignature, ValueError) as error:
+        raise NotAdmitted("The shop has not issued this ticket. Enter the waiting room to get one.") from error
+    if its_customer != customer:
+        raise NotAdmitted("This ticket belongs to another customer. Enter the waiting room to get your own.")
+    if its_sale != sale:
+        raise NotAdmitted("This ticket belongs to another sale. Enter the waiting room of this one.")
+    if now >= datetime.fromtimestamp(ends_at / 1000, UTC):
+        raise NotAdmitted("This ticket has ended. Enter the waiting room again.")

@@ -1,0 +1,84 @@
+"""The benchmark of the waiting room: it measures a room of any size, and a crowd loses no order."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections import Counter
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
+from typing import ClassVar
+
+import pytest
+
+from loadtest.bench import waiting_room
+from tests.loadtest.conftest import CHECKOUT
+
+
+def test_a_large_room_is_measured() -> None:
+    small, large = waiting_room.measure_large_room(1000), waiting_room.measure_large_room(4000)
+    assert (small["entrants"], large["entrants"]) == (1000, 4000)
+    assert small["memory_mb"] < large["memory_mb"]
+    assert 30 < large["bytes_each"] < 300
+    assert min(large["draws_per_s"], large["arrivals_per_s"], large["looks_per_s"]) > 0
+
+
+class BusyAtFirst(BaseHTTPRequestHandler):
+    """A shop that refuses the first attempt of each order, and lets nobody wait."""
+
+    keys: ClassVar[Counter[str]] = Counter()
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self.keys[self.headers["Idempotency-Key"]] += 1
+        busy = self.keys[self.headers["Idempotency-Key"]] == 1
+        self.send_response(503 if busy else 201)
+        self.send_header("Content-Length", "2")
+        if busy:
+            self.send_header("Retry-After", "0")
+        self.end_headers()
+        self.wfile.write(b"{}")
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+def test_a_buyer_repeats_a_refused_order_under_the_same_key() -> None:
+    with ThreadingHTTPServer(("127.0.0.1", 0), BusyAtFirst) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_port}"
+        plan = {"url": url, "sale": 1, "body": "{}", "tokens": ["a", "b"], "per_second": 100, "room": False}
+        done = subprocess.run(
+            [sys.executable, "-m", "loadtest.bench.waiting_crowd"],
+            input=json.dumps({**plan, "seconds": 60}),
+            cwd=CHECKOUT,
+            stdout=subprocess.PIPE,
+            text=True,
+            timeout=120,
+            check=True,
+        )
+        server.shutdown()
+    crowd = json.loads(done.stdout)
+    assert (crowd["bought"], crowd["order"]["requests"], crowd["order"]["busy_share"]) == (2, 4, 0.5)
+    assert sorted(BusyAtFirst.keys.values()) == [2, 2]
+
+
+@pytest.mark.slow
+def test_a_crowd_buys_without_and_with_a_room(environment: dict[str, str]) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "loadtest.bench", "waiting-room", "--entrants", "1000", "--seconds", "1", "--json"],
+        cwd=CHECKOUT,
+        env=environment,
+        stdout=subprocess.PIPE,
+        text=True,
+        timeout=280,
+        check=True,
+    )
+    crowd = json.loads(done.stdout.splitlines()[-1])["crowd"]
+    for burst in crowd.values():
+        assert burst["conserved"]
+        assert burst["bought"] == burst["buyers"] > 0
+        assert burst["order"]["p99_ms"] >= burst["order"]["p50_ms"] > 0
+    assert crowd["without"]["room"] == {"requests": 0}
+    assert crowd["with"]["room"]["requests"] >= crowd["with"]["buyers"]

@@ -1,0 +1,170 @@
+"""A waiting room in Chromium: from the page of the sale into the line, to one's turn, and to an order."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.conf import settings
+from playwright.sync_api import BrowserContext, Page, expect, sync_playwright
+
+from shop.models import Product, Sale
+from shop.sales import offers
+from shop.waiting import room
+from tests.factories import OnSale, new_customer, orders_in
+from tests.shop.payment_support import session_of
+from tests.shop.waiting_support import set_rate, with_room
+
+CHROMIUM = shutil.which("chromium") or "/usr/bin/chromium"
+AXE = Path(__file__).parent.parent / "lab" / "vendor" / "axe.min.js"
+PHONE, DESKTOP = {"width": 390, "height": 844}, {"width": 1440, "height": 900}
+OTHERS = 811
+"""Customers who have come before."""
+WORDS = {
+    "en": ("Enter the waiting room", "You are number 812", "Buy", "Yours.", "You are in the draw"),
+    "zh-CN": ("进入等候室", "您是第 812 位", "购买", "抢到了", "您已参加抽签"),
+}
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.django_db(transaction=True),
+    pytest.mark.usefixtures("redis"),
+    pytest.mark.skipif(
+        not Path(CHROMIUM).exists() and not os.environ.get("CI"),
+        reason="Chromium is not installed; on Debian: apt-get install chromium",
+    ),
+]
+
+Visit = Callable[..., BrowserContext]
+
+
+@pytest.fixture
+def visit(live_server: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Visit]:
+    """Make browsers of customers. At the end of the test, no page may have written to its console."""
+    monkeypatch.setenv("DJANGO_ALLOW_ASYNC_UNSAFE", "1")
+    complaints: list[str] = []
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM)
+
+        def visited(language: str = "en", **options: Any) -> BrowserContext:
+            context = browser.new_context(
+                **{"base_url": live_server.url, "locale": language, "viewport": PHONE, **options}
+            )
+            context.set_default_timeout(20_000)
+            value = session_of(new_customer())
+            context.add_cookies([{"name": settings.SESSION_COOKIE_NAME, "value": value, "url": live_server.url}])
+            context.on(
+                "console",
+                lambda line: line.text.startswith("Failed to load resource") or complaints.append(line.text),
+            )
+            context.on("weberror", lambda error: complaints.append(str(error.error)))
+            return context
+
+        yield visited
+        browser.close()
+    assert complaints == []
+
+
+def crowded(**options: Any) -> tuple[OnSale, str]:
+    """Return a sale with a line of customers, and its slug."""
+    offer = with_room(rate=1, **options)
+    Product.objects.filter(sku="a").update(name="Mechanical keyboard", picture="/static/shop/icon.svg")
+    Sale.objects.filter(pk=offer.sale).update(name="Tonight only", slug="tonight")
+    offers.forget(offer.sale)
+    read = offers.get(offer.sale)
+    assert read is not None
+    for customer in range(100_001, 100_001 + OTHERS):
+        room.enter(read, customer)
+    return offer, "tonight"
+
+
+def assert_accessible(page: Page) -> None:
+    """Check that axe finds nothing, and that the page is no wider than the screen."""
+    page.evaluate(AXE.read_text(encoding="utf-8"))
+    violations = page.evaluate("axe.run()")["violations"]
+    assert [(rule["id"], [node["target"] for node in rule["nodes"]]) for rule in violations] == []
+    assert page.evaluate("document.documentElement.scrollWidth - window.innerWidth") <= 0
+
+
+@pytest.mark.parametrize("language", WORDS)
+@pytest.mark.parametrize("viewport", [PHONE, DESKTOP])
+def test_a_buyer_waits_for_their_turn_and_buys(
+    visit: Visit, language: str, viewport: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(room, "SLOWEST", 2)  # a test does not look once in a minute
+    enter, number, buy, yours, _ = WORDS[language]
+    offer, slug = crowded()
+    context = visit(language, viewport=viewport)
+    sale = context.new_page()
+    sale.goto(f"/sales/{slug}/")
+    leads = sale.locator(".buying a.button")
+    expect(leads).to_have_text(enter)
+    leads.click()
+    sale.get_by_role("button", name=enter).click()
+    expect(sale.locator("[data-shown=headline]")).to_have_text(number)
+    assert_accessible(sale)
+
+    shop = context.new_page()
+    shop.goto(f"/sales/{slug}/")
+    button = shop.locator(".buying button")
+    expect(button).to_have_text(number)
+    expect(button).to_have_attribute("aria-disabled", "true")
+    assert_accessible(shop)
+
+    set_rate(offer, 5000)
+    sale.wait_for_url(f"**/sales/{slug}/")
+    for page in (sale, shop):
+        expect(page.locator(".product")).to_have_attribute("data-state", "open")
+        expect(page.locator(".buying button")).to_have_text(buy)
+    sale.locator(".buying button").click()
+    expect(sale.locator(".buying a.button")).to_contain_text(yours)
+    assert orders_in("pending") == 1
+
+
+@pytest.mark.parametrize("language", WORDS)
+def test_before_the_opening_the_page_of_the_sale_shows_the_draw(visit: Visit, language: str) -> None:
+    *_, draw = WORDS[language]
+    _, slug = crowded(coming=True)
+    page = visit(language).new_page()
+    page.goto(f"/sales/{slug}/")
+    page.locator(".buying a.button").click()
+    page.locator("form button").click()
+    expect(page.locator("[data-shown=headline]")).to_have_text(draw)
+    assert_accessible(page)
+    page.goto(f"/sales/{slug}/")
+    expect(page.locator(".product")).to_have_attribute("data-state", "draw")
+
+
+def test_without_javascript_a_buyer_waits_and_buys(visit: Visit, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(room, "SLOWEST", 2)
+    offer, slug = crowded()
+    page = visit(java_script_enabled=False).new_page()
+    page.goto(f"/sales/{slug}/buy/")
+    page.get_by_role("button", name="Enter the waiting room").click()
+    expect(page.locator("[data-shown=headline]")).to_have_text("You are number 812")
+    set_rate(offer, 5000)
+    page.wait_for_url(f"**/sales/{slug}/")  # The page has loaded itself again.
+    page.locator(".buying button").click()
+    page.get_by_role("button", name="Buy").click()
+    page.wait_for_url("**/orders/*/")
+    assert orders_in("pending") == 1
+
+
+def test_lost_places_are_told_and_the_sale_goes_on(visit: Visit, redis: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(room, "SLOWEST", 2)
+    _, slug = crowded()
+    page = visit().new_page()
+    page.goto(f"/waiting/{slug}/")
+    page.get_by_role("button", name="Enter the waiting room").click()
+    expect(page.locator("[data-shown=headline]")).to_have_text("You are number 812")
+    redis.flushall()
+    expect(page.locator("[data-shown=headline]")).to_have_text("Your place was lost")
+    page.get_by_role("button", name="Enter the waiting room").click()
+    page.wait_for_url(f"**/sales/{slug}/")
+    expect(page.locator(".product")).to_have_attribute("data-state", "open")
+    page.locator(".buying button").click()
+    expect(page.locator(".buying a.button")).to_contain_text("Yours.")

@@ -1,0 +1,200 @@
+"""The page of a waiting room, and buying by the form behind one: everything works without JavaScript."""
+
+from __future__ import annotations
+
+import json
+import re
+from html import unescape
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import User
+from django.test import Client
+from redis import Redis
+
+from shop.admin.sales import digest
+from shop.models import Sale
+from shop.sales import offers
+from shop.waiting import room
+from tests.factories import OnSale, close_now, new_customer, on_sale, orders_in
+from tests.shop.conftest import Gone
+from tests.shop.waiting_support import enter_all, offer_at, with_room
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("redis")]
+
+CHINESE = {"Accept-Language": "zh-CN,zh;q=0.9"}
+
+
+@pytest.fixture
+def visitor() -> Client:
+    """A browser in which somebody has logged in."""
+    client = Client()
+    client.force_login(User.objects.get(pk=new_customer()))
+    return client
+
+
+def address(offer: OnSale, room: str = "waiting") -> str:
+    return f"/{room}/{Sale.objects.get(pk=offer.sale).slug}/"
+
+
+def text(response: Any) -> str:
+    return unescape(response.content.decode())
+
+
+def says(response: Any) -> str:
+    """Return the headline of the page."""
+    found = re.search('data-shown="headline">(.*?)</p>', text(response))
+    assert found, response.status_code
+    return found[1]
+
+
+def test_a_visitor_enters_by_a_form_and_is_led_to_the_sale(visitor: Client) -> None:
+    offer = with_room()
+    page = visitor.get(address(offer))
+    assert says(page) == "You are not in the waiting room yet"
+    assert page.headers["Cache-Control"] == "max-age=0, no-cache, no-store, must-revalidate, private"
+    assert visitor.get(address(offer)).status_code == 200, "to look at the page gives no place"
+    assert room.look(offer_at(offer, 1), 1).entered == 0
+    assert visitor.post(address(offer)).headers["Location"] == f"{address(offer)}?entered"
+    assert visitor.get(address(offer)).headers["Location"] == address(offer, "sales")
+
+
+def test_the_page_says_number_people_ahead_and_the_wait(visitor: Client) -> None:
+    offer = with_room(rate=1)
+    read = offers.get(offer.sale)
+    assert read is not None
+    enter_all(read, range(10_001, 10_400))
+    visitor.post(address(offer))
+    page = visitor.get(address(offer))
+    assert says(page) == "You are number 400"
+    ahead = int(re.search('data-shown="ahead">([0-9]+)<', text(page))[1])  # type: ignore[index]
+    assert 0 < ahead < 400
+    assert "about 7 min" in text(page) or "about 6 min" in text(page)
+    (pace,) = re.findall('<noscript><meta http-equiv="refresh" content="([0-9]+)">', text(page))
+    assert 2 <= int(pace) <= room.SLOWEST
+    chinese = visitor.get(address(offer), headers=CHINESE)
+    assert says(chinese) == "您是第 400 位"
+    script = json.loads(re.search('<script id="room-data" type="application/json">(.*?)</script>', text(page))[1])  # type: ignore[index]
+    assert set(script["texts"]) == {"outside", "lost", "draw", "waiting", "admitted", "ended"}
+
+
+def test_before_the_opening_the_visitor_is_in_the_draw(visitor: Client) -> None:
+    offer = with_room(coming=True)
+    visitor.post(address(offer))
+    page = visitor.get(address(offer))
+    assert says(page) == "You are in the draw"
+    assert "number" in text(page)
+    assert 'data-of="waiting" hidden' in text(page)
+
+
+def test_a_turn_that_has_ended_offers_to_enter_again(visitor: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    offer = with_room()
+    monkeypatch.setattr(room, "TURN", room.TURN * 0)
+    visitor.post(address(offer))
+    page = visitor.get(address(offer))
+    assert says(page) == "Your turn is over"
+    assert 'data-of="outside lost ended">' in text(page)
+
+
+def test_a_lost_place_is_told_without_a_script(visitor: Client, redis: Redis) -> None:
+    offer = with_room(coming=True)
+    page = visitor.post(address(offer), follow=True)
+    assert says(page) == "You are in the draw"
+    redis.flushall()
+    page = visitor.get(page.request["PATH_INFO"] + "?entered")
+    assert says(page) == "Your place was lost"
+    assert 'data-of="outside lost ended">' in text(page)
+
+
+def test_the_page_says_when_all_units_are_taken(visitor: Client) -> None:
+    hidden = 'data-shown="stock" hidden>'
+    assert hidden not in text(visitor.get(address(with_room(units=0))))
+    assert hidden in text(visitor.get(address(with_room(coming=True))))
+
+
+def test_who_is_not_logged_in_logs_in_first() -> None:
+    offer = with_room()
+    for answer in (Client().get(address(offer)), Client().post(address(offer))):
+        assert answer.headers["Location"] == f"/account/login/?next={address(offer)}"
+
+
+def test_a_sale_without_a_room_or_that_is_over_leads_to_its_page(visitor: Client) -> None:
+    plain, over = on_sale({"b": 1}), with_room()
+    close_now(over)
+    for offer in (plain, over):
+        assert visitor.get(address(offer)).headers["Location"] == address(offer, "sales")
+        assert visitor.post(address(offer)).headers["Location"] == address(offer, "sales")
+    assert visitor.get("/waiting/none/").status_code == 404
+
+
+def test_without_redis_the_page_says_so(visitor: Client, redis_gone: Gone) -> None:
+    offer = with_room()
+    with redis_gone():
+        page = visitor.get(address(offer))
+    assert (page.status_code, page.headers["Retry-After"]) == (503, "5")
+    assert "Your place is kept" in text(page)
+
+
+def form_of(page: Any) -> dict[str, str]:
+    """Return the fields of the form that buys."""
+    fields = dict(re.findall('name="([a-z]+)" value="([^"]*)"', text(page)))
+    return {**fields, "quantity": "1"}
+
+
+def test_the_form_buys_with_the_ticket_of_the_visitor(visitor: Client) -> None:
+    offer = with_room()
+    buying = f"{address(offer, 'sales')}buy/"
+    assert visitor.get(buying).headers["Location"] == address(offer), "first to the waiting room"
+    visitor.post(address(offer))
+    page = visitor.get(buying, follow=True)
+    form = form_of(page)
+    assert form["ticket"]
+    refused = visitor.post(buying, {**form, "ticket": ""})
+    assert (refused.status_code, orders_in()) == (403, 0)
+    assert address(offer) in text(refused)
+    assert visitor.post(buying, form).headers["Location"].startswith("/orders/")
+    assert visitor.post(buying, {**form, "ticket": ""}).status_code == 302, "the same order again"
+    assert orders_in() == 1
+
+
+def test_the_page_of_the_sale_leads_to_the_room() -> None:
+    offer = with_room(coming=True)
+    page = Client().get(address(offer, "sales"))
+    assert address(offer) in text(page)
+    assert Client().get(f"{address(offer, 'sales')}now.json").json()["waiting_room"] is True
+    assert "waiting" not in text(Client().get(address(on_sale({"b": 1}), "sales"))).partition("sale-data")[0]
+
+
+# The admin
+
+
+@pytest.mark.parametrize(("rate", "saved"), [("25", True), ("", False), ("0", False)])
+def test_an_operator_switches_the_room_on_with_a_rate(staff: Any, rate: str, saved: bool) -> None:
+    offer = on_sale({"a": 1})
+    sale = Sale.objects.get(pk=offer.sale)
+    item = sale.items.get()
+    form = {
+        "name": sale.name,
+        "slug": sale.slug,
+        "stock_shown": "exact",
+        "shown": digest(sale),
+        **{f"opens_at_{part}": f"{sale.opens_at:{form}}" for part, form in (("0", "%Y-%m-%d"), ("1", "%H:%M:%S"))},
+        **{f"closes_at_{part}": f"{sale.closes_at:{form}}" for part, form in (("0", "%Y-%m-%d"), ("1", "%H:%M:%S"))},
+        "waiting_room": "on",
+        "admitted_per_second": rate,
+        "items-TOTAL_FORMS": "1",
+        "items-INITIAL_FORMS": "1",
+        "items-0-id": item.pk,
+        "items-0-sale": sale.pk,
+        "items-0-product": item.product_id,
+        "items-0-price": item.price,
+        "items-0-limit": "",
+    }
+    operator = staff("change_sale", "view_sale", "change_saleitem", "view_saleitem", "view_product")
+    page = operator.get(f"/admin/shop/sale/{sale.pk}/change/")
+    assert "Buyers whom the waiting room admits in a second." in text(page)
+    answer = operator.post(f"/admin/shop/sale/{sale.pk}/change/", form)
+    sale.refresh_from_db()
+    assert (answer.status_code == 302, sale.waiting_room) == (saved, saved), text(answer)
+    if rate == "":
+        assert "A waiting room needs a number of buyers to admit in a second." in text(answer)

@@ -1,0 +1,319 @@
+"""The line of a waiting room: the draw, the pace of admission, turns that end, and what survives a restart."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.conf import settings as django_settings
+from django.test import override_settings
+from redis import Redis
+
+from servers.folder import RunFolder
+from servers.valkey import Valkey
+from shop.models import Sale
+from shop.waiting import room
+from shop.waiting.errors import RoomUnavailable
+from tests.factories import at_once
+from tests.shop.conftest import Gone
+from tests.shop.waiting_support import enter_all, offer_at, places, set_rate, states, with_room
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("redis")]
+
+SEED = "a fixed secret, so that the draw of this test is the same each time" * 2
+CUSTOMERS = range(1, 1001)
+DECILES = 10
+UNFAIR = 126.1
+"""Chi-square with 81 degrees of freedom: a fair draw exceeds it once in a thousand times."""
+
+
+def chi_square(drawn: list[int]) -> float:
+    """Return how far the places depend on the order of arrival. 81 is expected of a fair draw of any size.
+
+    Args:
+        drawn: place, from 0, by order of arrival.
+    """
+    size = len(drawn) // DECILES
+    cells = Counter((arrival // size, place // size) for arrival, place in enumerate(drawn))
+    expected = size / DECILES
+    return sum((cells[i, j] - expected) ** 2 / expected for i in range(DECILES) for j in range(DECILES))
+
+
+def drawn_places() -> list[int]:
+    """Let customers enter before the opening. Return their places afterwards, from 0, by order of arrival."""
+    sale = with_room(coming=True)
+    enter_all(offer_at(sale, -60), CUSTOMERS)
+    found = places(offer_at(sale, 1), CUSTOMERS)
+    assert sorted(place or 0 for place in found) == [*CUSTOMERS]
+    return [(place or 0) - 1 for place in found]
+
+
+@pytest.fixture
+def seeded(settings: Any) -> None:
+    settings.SECRET_KEY = SEED
+
+
+def test_the_draw_does_not_depend_on_the_order_of_arrival(seeded: None) -> None:
+    assert chi_square(drawn_places()) < UNFAIR
+
+
+def test_a_line_in_order_of_arrival_is_recognised(seeded: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The negative control. A weak dependence is recognised too."""
+    leaning = sorted(range(1000), key=lambda arrival: room.draw(1, arrival) + 0.3 * arrival / 1000)
+    monkeypatch.setattr(room, "draw", lambda sale, customer: customer / 10_000)
+    assert chi_square(drawn_places()) > UNFAIR
+    assert chi_square([leaning.index(arrival) for arrival in range(1000)]) > UNFAIR
+
+
+def test_each_sale_has_a_draw_of_its_own_that_the_secret_decides(settings: Any) -> None:
+    first = [room.draw(1, customer) for customer in range(5)]
+    assert all(0 <= score < 1 for score in first)
+    assert first == [room.draw(1, customer) for customer in range(5)]
+    assert first != [room.draw(2, customer) for customer in range(5)]
+    settings.SECRET_KEY = SEED
+    assert first != [room.draw(1, customer) for customer in range(5)]
+
+
+def test_before_the_opening_nothing_of_the_draw_is_told() -> None:
+    sale = with_room(coming=True)
+    enter_all(offer_at(sale, -60), [1, 2, 3])
+    standing = room.look(offer_at(sale, -60), 2)
+    assert (standing.state, standing.entered) == ("draw", 3)
+    assert (standing.place, standing.ahead, standing.estimate, standing.ticket) == (None, None, None, "")
+    assert 60 <= standing.poll_after <= 60 + room.SPREAD
+    assert room.look(offer_at(sale, -100 * 24 * 3600), 2).poll_after == room.LONGEST
+
+
+def test_entering_again_gives_no_second_place_and_no_second_draw(redis: Redis) -> None:
+    sale = with_room(coming=True)
+    enter_all(offer_at(sale, -60), [1, 2, 3])
+    (line, _, _) = room.keys(sale.sale)
+    before = redis.zrange(line, 0, -1, withscores=True)
+    enter_all(offer_at(sale, -30), [1] * 20)
+    assert redis.zrange(line, 0, -1, withscores=True) == before
+    enter_all(offer_at(sale, 0.001), [1, 2, 3] * 5)
+    assert redis.zrange(line, 0, -1, withscores=True) == before
+
+
+def test_without_that_guard_a_reload_would_move_to_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The negative control."""
+    guard = "if enters and not rank then\n    local given"
+    assert guard in room.SCRIPT
+    monkeypatch.setattr(room, "SCRIPT", room.SCRIPT.replace(guard, "if enters then\n    local given"))
+    offer = offer_at(with_room(rate=1), 0.001)
+    enter_all(offer, [1, 2, 1])
+    assert places(offer, [1, 2]) == [2, 1]
+
+
+def test_tabs_that_enter_at_the_same_time_get_one_place() -> None:
+    offer = offer_at(with_room(), 0.001)
+    found = at_once(*[partial(room.enter, offer, 7)] * 8)
+    assert {standing.place for standing in found} == {1}
+    assert room.enter(offer, 8).place == 2
+
+
+def test_who_comes_later_queues_behind_the_draw_first_come_first_served() -> None:
+    sale = with_room(coming=True)
+    enter_all(offer_at(sale, -1), [1, 2, 3, 4])
+    enter_all(offer_at(sale, 0.001), [9, 8, 7])
+    assert places(offer_at(sale, 0.001), [9, 8, 7]) == [5, 6, 7]
+    assert sorted(place or 0 for place in places(offer_at(sale, 0.001), [1, 2, 3, 4])) == [1, 2, 3, 4]
+
+
+def test_a_place_ahead_and_estimate_are_those_of_the_pace() -> None:
+    sale = with_room(rate=10, coming=True)
+    enter_all(offer_at(sale, -1), range(1, 101))
+    now = offer_at(sale, 2)  # 20 are admitted
+    standings = sorted((room.look(now, customer) for customer in range(1, 101)), key=lambda one: one.place or 0)
+    assert [one.state for one in standings] == ["admitted"] * 20 + ["waiting"] * 80
+    assert [(one.place, one.ahead, one.estimate) for one in standings[20::39]] == [(21, 0, 1), (60, 39, 4), (99, 78, 8)]
+    assert [one.poll_after for one in standings[20::39]] == [2, 4, 8]
+    assert all(bool(one.ticket) is (one.state == "admitted") for one in standings)
+
+
+def test_a_changed_rate_counts_from_the_moment_of_the_change() -> None:
+    sale = with_room(rate=10, coming=True)
+    everybody = range(1, 101)
+    enter_all(offer_at(sale, -1), everybody)
+    assert Counter(states(offer_at(sale, 2), everybody))["admitted"] == 20
+    set_rate(sale, 1)
+    assert Counter(states(offer_at(sale, 2), everybody))["admitted"] == 20
+    assert Counter(states(offer_at(sale, 5), everybody))["admitted"] == 23
+    set_rate(sale, 40)
+    assert Counter(states(offer_at(sale, 5), everybody))["admitted"] == 23
+    assert Counter(states(offer_at(sale, 6), everybody))["admitted"] == 63
+
+
+def test_a_clock_that_is_behind_takes_no_admission_back() -> None:
+    sale = with_room(rate=10, coming=True)
+    enter_all(offer_at(sale, -1), range(1, 101))
+    admitted = [one for one in range(1, 101) if room.look(offer_at(sale, 2), one).state == "admitted"]
+    assert states(offer_at(sale, 1), admitted) == ["admitted"] * 20
+    set_rate(sale, 20)
+    room.look(offer_at(sale, 3), 1)
+    assert Counter(states(offer_at(sale, 2.9), range(1, 101)))["admitted"] == 30
+
+
+def burst_after_quiet() -> int:
+    """Let a crowd come to a room in which nobody has been for an hour. Return how many are admitted at once."""
+    sale = with_room(rate=10)
+    room.enter(offer_at(sale, 0), 1)
+    crowd = range(2, 102)
+    enter_all(offer_at(sale, 3000), crowd)
+    return Counter(states(offer_at(sale, 3000), crowd))["admitted"]
+
+
+def test_admissions_that_nobody_used_are_not_saved_up() -> None:
+    assert burst_after_quiet() == 10
+
+
+def test_without_that_guard_a_crowd_would_be_admitted_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The negative control."""
+    guard = "if admitted() > given + rate then"
+    assert guard in room.SCRIPT
+    monkeypatch.setattr(room, "SCRIPT", room.SCRIPT.replace(guard, "if false then"))
+    assert burst_after_quiet() == 100
+
+
+def test_a_turn_ends_and_entering_again_leads_to_the_end_of_the_line() -> None:
+    sale = with_room(rate=1, coming=True)
+    enter_all(offer_at(sale, -1), range(1, 5))
+    begins = next(one for one in range(1, 5) if room.look(offer_at(sale, 1), one).place == 1)
+    others = [one for one in range(1, 5) if one != begins]
+    ends = 1 + room.TURN.total_seconds()
+    assert room.look(offer_at(sale, ends - 0.001), begins).ticket
+    over = offer_at(sale, ends)
+    assert (room.look(over, begins).state, room.look(over, begins).ticket) == ("ended", "")
+    before = places(over, others)
+    again = room.enter(over, begins)
+    assert again.place == 5
+    assert places(over, others) == before, "no other place changes"
+
+
+def test_a_turn_begins_when_its_customer_learns_of_it() -> None:
+    sale = with_room(rate=1, coming=True)
+    enter_all(offer_at(sale, -1), [1])
+    late = offer_at(sale, 3000)
+    standing = room.look(late, 1)
+    assert standing.state == "admitted"
+    assert standing.ends_at is not None
+    assert abs(standing.ends_at - late.clock.now() - room.TURN) <= timedelta(milliseconds=1)
+
+
+def test_a_postponed_sale_begins_again_with_its_places() -> None:
+    sale = with_room(rate=1, coming=True)
+    enter_all(offer_at(sale, -1), [1, 2])
+    first = next(one for one in (1, 2) if room.look(offer_at(sale, 1), one).ticket)
+    Sale.objects.filter(pk=sale.sale).update(opens_at=offer_at(sale, 1800).clock.now())
+    assert states(offer_at(sale, -1), [1, 2]) == ["draw", "draw"]
+    reopened = offer_at(sale, 1)
+    assert sorted(places(reopened, [1, 2]), key=str) == [1, 2]
+    assert room.look(reopened, first).state == "admitted"
+    assert room.look(reopened, 3 - first).state == "waiting"
+
+
+def test_a_look_gives_no_place_and_writes_nothing(redis: Redis) -> None:
+    sale = with_room(rate=1, coming=True)
+    enter_all(offer_at(sale, -1), [1, 2, 3])
+    room.look(offer_at(sale, 0), 1)  # The first one after the opening notes it.
+    (last,) = (one for one in (1, 2, 3) if room.look(offer_at(sale, 0), one).place == 3)
+    before = redis.info("persistence")["rdb_changes_since_last_save"]
+    for second in (-1, 0, 1, 1.5):
+        assert room.look(offer_at(sale, second), 99).state == "outside"
+        assert room.look(offer_at(sale, second), last).state in ("draw", "waiting")
+    assert redis.info("persistence")["rdb_changes_since_last_save"] == before
+
+
+def test_the_keys_of_a_room_end_a_day_after_the_sale(redis: Redis) -> None:
+    sale = with_room()
+    offer = offer_at(sale, 1)
+    enter_all(offer, [1, 2])
+    ends = room.arguments(offer, 1, offer.opens_at, enters=True)[4]
+    assert abs(ends - (offer.closes_at + timedelta(days=1)).timestamp() * 1000) < 2
+    assert {redis.pexpiretime(key) for key in room.keys(sale.sale)} == {ends}
+
+
+@pytest.fixture
+def own_valkey() -> Iterator[Valkey]:
+    """A Valkey of this test, which the shop uses."""
+    outer = Path(tempfile.mkdtemp(prefix="lu-"))
+    outer.chmod(0o755)
+    folder = RunFolder(outer / "run")
+    folder.create()
+    server = Valkey(folder.valkey)
+    server.start()
+    caches = {**django_settings.CACHES, "default": {**django_settings.CACHES["default"], "LOCATION": server.url}}
+    with override_settings(CACHES=caches):
+        yield server
+    server.stop()
+    shutil.rmtree(outer)
+
+
+def test_places_survive_a_restart_of_valkey(own_valkey: Valkey) -> None:
+    sale = with_room(rate=1, coming=True)
+    enter_all(offer_at(sale, -1), range(1, 51))
+    enter_all(offer_at(sale, 10), range(51, 61))
+    before = [room.look(offer_at(sale, 10), one) for one in range(1, 61)]
+    own_valkey.stop()
+    with pytest.raises(RoomUnavailable):
+        room.look(offer_at(sale, 10), 1)
+    own_valkey.start()
+    assert [room.look(offer_at(sale, 10), one) for one in range(1, 61)] == before
+
+
+def test_a_valkey_that_has_lost_everything_says_so_and_the_room_goes_on(redis: Redis) -> None:
+    sale = with_room(rate=10, coming=True)
+    enter_all(offer_at(sale, -1), range(1, 31))
+    redis.flushall()
+    assert states(offer_at(sale, 60), range(1, 31)) == ["outside"] * 30
+    enter_all(offer_at(sale, 60), range(1, 31))
+    assert Counter(states(offer_at(sale, 60), range(1, 31))) == {"admitted": 10, "waiting": 20}
+
+
+def test_a_loss_before_the_opening_changes_no_number(redis: Redis) -> None:
+    sale = with_room(coming=True)
+    enter_all(offer_at(sale, -1), range(1, 31))
+    (line, _, _) = room.keys(sale.sale)
+    before = redis.zrange(line, 0, -1)
+    redis.flushall()
+    enter_all(offer_at(sale, -1), range(30, 0, -1))
+    assert redis.zrange(line, 0, -1) == before
+
+
+def test_without_redis_nobody_is_told_anything_false(redis_gone: Gone) -> None:
+    offer = offer_at(with_room(), 1)
+    with redis_gone(), pytest.raises(RoomUnavailable):
+        room.enter(offer, 1)
+    assert room.look(offer, 1).state == "outside"
+
+
+def test_a_full_redis_gives_no_place_and_still_tells_places(full: Callable[[], AbstractContextManager[None]]) -> None:
+    sale = with_room(rate=1, coming=True)
+    enter_all(offer_at(sale, -1), [1, 2])
+    places(offer_at(sale, 0), [1, 2])
+    with full():
+        with pytest.raises(RoomUnavailable):
+            room.enter(offer_at(sale, 0.5), 3)
+        assert sorted(places(offer_at(sale, 0.5), [1, 2]), key=str) == [1, 2]
+
+
+def test_an_arrival_is_one_round_trip_and_reads_no_list_of_others(redis: Redis) -> None:
+    """Each of these commands takes constant or logarithmic time."""
+    sale = with_room(coming=True)
+    enter_all(offer_at(sale, -1), [1])
+    redis.config_resetstat()
+    enter_all(offer_at(sale, -1), [2])
+    enter_all(offer_at(sale, 1), [3])
+    sent = {name.removeprefix("cmdstat_"): row["calls"] for name, row in redis.info("commandstats").items()}
+    assert sent.pop("evalsha") == 2
+    assert set(sent) - {"config|resetstat", "info", "unlink"} == {
+        *("zrank", "zadd", "zcard", "pexpireat", "hmget", "hset", "hincrby")
+    }

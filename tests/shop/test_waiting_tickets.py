@@ -1,0 +1,233 @@
+"""Tickets of a waiting room: only the one that was issued admits, only its customer, to its sale, and until it ends."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from django.core.signing import Signer, dumps
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
+from redis import Redis
+from redis.connection import AbstractConnection
+
+from shop.models import Sale
+from shop.sales import offers
+from shop.waiting import room, tickets
+from tests.factories import OnSale, close_now, on_sale, orders_in
+from tests.shop.conftest import Buyer, Gone, assert_problem, order_body
+from tests.shop.waiting_support import enter, look, with_room
+from tests.shop.web_server import ask, web_server
+from tests.waiting import wait_for
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("redis")]
+
+Attack = Callable[[Buyer, Buyer, OnSale], str]
+
+
+def order(buyer: Buyer, offer: OnSale, ticket: str | None, key: str | None = None) -> Any:
+    headers = {} if ticket is None else {"Waiting-Ticket": ticket}
+    return buyer.order(order_body(offer, a=1), key or str(uuid4()), headers=headers)
+
+
+def without(mine: Buyer, other: Buyer, offer: OnSale) -> str:
+    return ""
+
+
+def made_up(mine: Buyer, other: Buyer, offer: OnSale) -> str:
+    return "let me in"
+
+
+def changed(mine: Buyer, other: Buyer, offer: OnSale) -> str:
+    """Change the customer in another one's ticket, and keep its signature."""
+    body, _, signature = enter(other, offer)["ticket"].rpartition(":")
+    content = json.loads(base64.urlsafe_b64decode(body + "=" * (-len(body) % 4)))
+    content[1] = mine.customer
+    return base64.urlsafe_b64encode(json.dumps(content).encode()).decode().rstrip("=") + ":" + signature
+
+
+def signed_for_something_else(mine: Buyer, other: Buyer, offer: OnSale) -> str:
+    """Use another signature of the shop, over the same content."""
+    return Signer(salt="something else").sign_object([offer.sale, mine.customer, 2**45])
+
+
+def signed_with_another_key(mine: Buyer, other: Buyer, offer: OnSale) -> str:
+    return Signer(key="another key", salt=tickets.SALT).sign_object([offer.sale, mine.customer, 2**45])
+
+
+def with_a_time(mine: Buyer, other: Buyer, offer: OnSale) -> str:
+    return dumps([offer.sale, mine.customer, 2**45], salt=tickets.SALT)
+
+
+def shared(mine: Buyer, other: Buyer, offer: OnSale) -> str:
+    return str(enter(other, offer)["ticket"])
+
+
+def of_another_sale(mine: Buyer, other: Buyer, offer: OnSale) -> str:
+    close_now(offer)  # A product is in one sale at a time, and is sold again here.
+    another = with_room(units=0)
+    ticket = str(enter(mine, another)["ticket"])
+    Sale.objects.filter(pk=offer.sale).update(closes_at=Sale.objects.get(pk=another.sale).closes_at)
+    offers.cache.clear()
+    return ticket
+
+
+def ended(mine: Buyer, other: Buyer, offer: OnSale) -> str:
+    return tickets.issue(offer.sale, mine.customer, Sale.objects.get(pk=offer.sale).opens_at)
+
+
+ATTACKS = [without, made_up, changed, signed_for_something_else, signed_with_another_key, with_a_time, shared]
+ATTACKS += [of_another_sale, ended]
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_a_false_ticket_buys_nothing(attack: Attack, buyer: Buyer, other_buyer: Buyer) -> None:
+    offer = with_room()
+    ticket = attack(buyer, other_buyer, offer)
+    assert_problem(order(buyer, offer, ticket), 403, "waiting-room")
+    assert orders_in() == 0
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_without_the_check_it_would(
+    attack: Attack, buyer: Buyer, other_buyer: Buyer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The negative control."""
+    monkeypatch.setattr(tickets, "require", lambda *_, **__: None)
+    offer = with_room()
+    ticket = attack(buyer, other_buyer, offer)
+    assert order(buyer, offer, ticket).status_code == 201
+
+
+def test_a_ticket_that_was_issued_buys_until_it_ends(
+    buyer: Buyer, other_buyer: Buyer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    offer = with_room()
+    stands = enter(buyer, offer)
+    assert (stands["state"], stands["place"], stands["ahead"]) == ("admitted", 1, 0)
+    assert order(buyer, offer, stands["ticket"]).status_code == 201
+    assert order(buyer, offer, stands["ticket"]).status_code == 201
+    monkeypatch.setattr(room, "TURN", timedelta(milliseconds=1))
+    short = enter(other_buyer, offer)["ticket"]
+    wait_for(lambda: look(other_buyer, offer)["state"] == "ended", "the turn to end")
+    refused = assert_problem(order(other_buyer, offer, short), 403, "waiting-room")
+    assert "has ended" in refused["detail"]
+    assert enter(other_buyer, offer)["place"] == 3
+
+
+def test_reloading_multiplies_no_place(buyer: Buyer, other_buyer: Buyer) -> None:
+    offer = with_room(rate=1)
+    first = [enter(buyer, offer) for _ in range(10)]
+    assert [one["place"] for one in first] == [1] * 10
+    assert len({one["ticket"] for one in first}) == 1, "the end of the turn stays"
+    assert enter(other_buyer, offer)["place"] == 2
+
+
+def test_a_placed_order_is_told_again_without_a_ticket(buyer: Buyer) -> None:
+    offer = with_room()
+    first = order(buyer, offer, enter(buyer, offer)["ticket"], key="mine")
+    again = order(buyer, offer, None, key="mine")
+    assert (again.status_code, again.json()["id"]) == (201, first.json()["id"])
+    assert again.headers["Idempotent-Replayed"] == "true"
+
+
+@pytest.mark.parametrize("strategy", ["lua-queue", "group-commit", "lua"])
+def test_every_strategy_wants_the_ticket(strategy: str, buyer: Buyer) -> None:
+    offer = with_room(strategy=strategy)
+    assert_problem(order(buyer, offer, None), 403, "waiting-room")
+    ticket = enter(buyer, offer)["ticket"]
+    assert order(buyer, offer, ticket, key="mine").status_code in (201, 202)
+    assert order(buyer, offer, None, key="mine").status_code in (201, 202)
+
+
+@pytest.fixture
+def sent(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Count the commands that are sent to Redis."""
+    commands: list[int] = []
+    send = AbstractConnection.send_packed_command
+
+    def count(self: AbstractConnection, *args: Any, **options: Any) -> Any:
+        commands.append(1)
+        return send(self, *args, **options)
+
+    monkeypatch.setattr(AbstractConnection, "send_packed_command", count)
+    return commands
+
+
+def test_the_order_path_pays_no_command_and_no_query_for_the_room(buyer: Buyer, sent: list[int]) -> None:
+    plain, roomy = on_sale({"b": 9}), with_room()
+    ticket = enter(buyer, roomy)["ticket"]
+    costs = []
+    for offer, sku, shown in ((plain, "b", None), (roomy, "a", ticket)):
+        headers = {} if shown is None else {"Waiting-Ticket": shown}
+        assert buyer.order(order_body(offer, **{sku: 1}), headers=headers).status_code == 201
+        sent.clear()
+        with CaptureQueriesContext(connection) as queries:
+            assert buyer.order(order_body(offer, **{sku: 1}), headers=headers).status_code == 201
+        costs.append((len(queries), len(sent)))
+    assert costs[0] == costs[1]
+
+
+def test_a_sale_without_a_room_ignores_tickets(buyer: Buyer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tickets, "require", None)
+    offer = on_sale({"a": 1})
+    assert order(buyer, offer, "anything").status_code == 201
+    assert (
+        "no waiting room" in assert_problem(buyer.post(f"/api/sales/{offer.sale}/waiting/"), 404, "not-found")["detail"]
+    )
+    assert buyer.get(f"/api/sales/{offer.sale}/").json()["waiting_room"] is False
+
+
+def test_without_redis_the_room_is_closed_and_tickets_still_buy(buyer: Buyer, redis_gone: Gone) -> None:
+    offer = with_room()
+    ticket = enter(buyer, offer)["ticket"]
+    with redis_gone():
+        assert_problem(buyer.post(f"/api/sales/{offer.sale}/waiting/"), 503, "unavailable")
+        assert order(buyer, offer, ticket).status_code == 201
+
+
+def test_the_room_answers_its_customers_alone(buyer: Buyer, visitor: Any, redis: Redis) -> None:
+    offer = with_room()
+    assert_problem(visitor.post(f"/api/sales/{offer.sale}/waiting/"), 401, "unauthenticated")
+    assert_problem(buyer.post("/api/sales/999999999/waiting/"), 404, "not-found")
+    answer = buyer.get(f"/api/sales/{offer.sale}/waiting/")
+    assert answer.headers["Cache-Control"] == "no-store"
+    assert answer.json() == {
+        "state": "outside",
+        "entered": 0,
+        "place": None,
+        "ahead": None,
+        "estimate": None,
+        "ticket": None,
+        "poll_after": room.SLOWEST,
+        "ends_at": None,
+    }
+    assert buyer.get(f"/api/sales/{offer.sale}/").json()["waiting_room"] is True
+    close_now(offer)
+    assert_problem(buyer.post(f"/api/sales/{offer.sale}/waiting/"), 409, "sale-not-open")
+
+
+def test_a_coming_sale_has_a_room_already(buyer: Buyer) -> None:
+    offer = with_room(coming=True)
+    assert enter(buyer, offer)["state"] == "draw"
+    assert look(buyer, offer)["poll_after"] <= room.LONGEST
+
+
+@pytest.mark.slow
+def test_places_and_tickets_survive_a_restart_of_the_web_servers(buyer: Buyer, other_buyer: Buyer) -> None:
+    offer = with_room(rate=1)
+    ticket = enter(other_buyer, offer)["ticket"]
+    address, body = f"/api/sales/{offer.sale}/waiting/", json.dumps(order_body(offer, a=1))
+    mine, others = ({"Authorization": f"Bearer {one.token}"} for one in (buyer, other_buyer))
+    with web_server() as (port, _):
+        status, _, first = ask(port, "POST", address, **mine)
+        assert (status, first["place"]) == (200, 2)
+    with web_server() as (port, _):
+        assert ask(port, "GET", address, **mine)[2]["place"] == 2
+        sent = {"Idempotency_Key": "mine", "Waiting_Ticket": ticket, "Content_Type": "application/json", **others}
+        assert ask(port, "POST", "/api/orders/", body, **sent)[0] == 201
