@@ -22,6 +22,7 @@ from unfold.decorators import display
 from inventory.models import StockItem
 from shop.admin.bulk import Failed, one_by_one, run_in_batches
 from shop.admin.checked import CheckedAdmin
+from shop.admin.pausing import PausingAdmin
 from shop.models import Product, Sale, SaleItem
 from shop.sales import lifecycle
 from shop.sales.preheat import CannotPreheat, preheat_sale
@@ -90,14 +91,21 @@ class SaleItemInline(StackedInline):
         return super().get_queryset(request).select_related("product")
 
 
+def phase(sale: Sale) -> str:
+    """Return where a sale is in its window, whether or not it is paused."""
+    now: datetime = sale.read_at  # type: ignore[attr-defined]
+    return "to come" if now < sale.opens_at else "open" if now < sale.closes_at else "over"
+
+
 @admin.register(Sale)
-class SaleAdmin(CheckedAdmin):
+class SaleAdmin(PausingAdmin):
     form = SaleForm
     list_display = ("name", "state", "opens_at", "closes_at", "strategy", "preheated")
     search_fields = ("name", "slug")
     prepopulated_fields = {"slug": ("name",)}
     inlines = (SaleItemInline,)
-    actions = ("preheat", "close")
+    actions = ("preheat", "pause", "resume", "close")
+    actions_detail = ("pause_one", "resume_one")
     # Put labels above the fields, so that an item is one line on a wide screen and readable on a phone. Newer versions
     # of unfold ignore this.
     compressed_fields = False
@@ -142,16 +150,16 @@ class SaleAdmin(CheckedAdmin):
             self.message_user(request, missing, messages.WARNING)
         this_sale = Sale.objects.filter(pk=form.instance.pk, closes_at__gt=Now())
         if form.instance.is_loaded and any(items.has_changed() for items in formsets):
-            states = ("to come", "open")
-            transaction.on_commit(lambda: self.run_on(request, this_sale, preheat_sale, "preheated", states=states))
+            phases = ("to come", "open")
+            transaction.on_commit(lambda: self.run_on(request, this_sale, preheat_sale, "preheated", phases=phases))
 
     @admin.action(permissions=["change"], description="Preheat: load the stock for the strategy")
     def preheat(self, request: HttpRequest, queryset: QuerySet[Sale]) -> None:
-        self.run_on(request, queryset, preheat_sale, "preheated", states=("to come", "open"))
+        self.run_on(request, queryset, preheat_sale, "preheated", phases=("to come", "open"))
 
     @admin.action(permissions=["change"], description="Close now: take no more orders, unload the stock")
     def close(self, request: HttpRequest, queryset: QuerySet[Sale]) -> None:
-        self.run_on(request, queryset, lifecycle.close, "closed", states=("open",))
+        self.run_on(request, queryset, lifecycle.close, "closed", phases=("open",))
 
     def run_on(
         self,
@@ -160,14 +168,17 @@ class SaleAdmin(CheckedAdmin):
         act: Callable[[int], None],
         done: str,
         *,
-        states: Sequence[str],
+        phases: Sequence[str],
+        why: str = "",
     ) -> None:
-        """Run an action on the sales that are in one of the states. The stock of a sale that is over may be loaded for
+        """Run an action on the sales that are in one of the phases. The stock of a sale that is over may be loaded for
         the next one."""
 
         def run(sale: Sale) -> str | bool:
-            if self.state(sale) not in states:
-                return f"{sale} was not {done}: it is {self.state(sale)}."
+            if phase(sale) not in phases:
+                return f"{sale} was not {done}: it is {phase(sale)}."
+            if act is lifecycle.resume and sale.paused_at is None:
+                return f"{sale} was not {done}: it is not paused."
             try:
                 act(sale.pk)
             except CannotPreheat as reason:
@@ -176,12 +187,11 @@ class SaleAdmin(CheckedAdmin):
                 raise Failed(f"{sale} was not fully {done}. Redis does not answer: {error}") from error
             return True
 
-        run_in_batches(self, request, queryset, one_by_one(run), done=done, all_pages=True)
+        run_in_batches(self, request, queryset, one_by_one(run), done=done, why=why, all_pages=True)
 
-    @display(description="State", label={"open": "success", "to come": "info"})
+    @display(description="State", label={"open": "success", "to come": "info", "paused": "warning"})
     def state(self, sale: Sale) -> str:
-        now: datetime = sale.read_at  # type: ignore[attr-defined]
-        return "to come" if now < sale.opens_at else "open" if now < sale.closes_at else "over"
+        return "paused" if sale.paused_at and phase(sale) != "over" else phase(sale)
 
     @display(description="Preheated", label={"yes": "success"})
     def preheated(self, sale: Sale) -> str | None:

@@ -23,6 +23,7 @@ BY_OPERATION = {
         problems.SOLD_OUT,
         problems.OVER_LIMIT,
         problems.SALE_NOT_OPEN,
+        problems.SALE_PAUSED,
         problems.PRICE_CHANGED,
         problems.STILL_RUNNING,
         problems.KEY_REUSED,

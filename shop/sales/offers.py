@@ -52,6 +52,7 @@ class Offer:
     products: Mapping[int, OfferItem]
     currency: str
     clock: Clock = field(repr=False, compare=False)
+    paused: bool = False
     product_ids: Mapping[str, int] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -197,4 +198,5 @@ def _offer_of(sale: Sale, clock: Clock) -> Offer:
         {item.product: item for item in items},
         sale.currency,
         clock,
+        sale.paused_at is not None,
     )
