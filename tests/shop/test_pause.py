@@ -240,13 +240,13 @@ def test_an_operator_pauses_and_resumes_with_a_reason(staff: Callable[..., Clien
     for verb, done, other in (("pause", "Paused.", "resume"), ("resume", "Resumed.", "pause")):
         page = operator.get(f"{link}change/").text
         assert (f"{link}{verb}" in page, f"{link}{other}" in page) == (True, False)
-        assert "Reason" in operator.get(f"{link}{verb}").text
-        assert "This field is required" in operator.post(f"{link}{verb}", {"why": " "}).text
+        assert "Reason" in operator.get(f"{link}{verb}/").text
+        assert "This field is required" in operator.post(f"{link}{verb}/", {"why": " "}).text
         assert paused(offer) is (verb == "resume"), "nothing without a reason"
-        assert operator.post(f"{link}{verb}", {"why": "Wrong price."}).status_code == 302
+        assert operator.post(f"{link}{verb}/", {"why": "Wrong price."}).status_code == 302
         assert paused(offer) is (verb == "pause")
         assert LogEntry.objects.latest("pk").change_message == f"{done} Wrong price."
-    assert operator.post(f"{link}resume", {"why": "again"}, follow=True).text.count("was not resumed: it is not paused")
+    assert operator.post(f"{link}resume/", {"why": "again"}, follow=True).text.count("was not resumed: it is not paused")
 
 
 def test_the_actions_of_the_list_ask_for_the_reason(staff: Callable[..., Client]) -> None:
@@ -267,7 +267,7 @@ def test_without_the_permission_nobody_pauses(staff: Callable[..., Client]) -> N
     operator = staff("view_sale", "change_sale")
     link = f"/admin/shop/sale/{offer.sale}/"
     assert f"{link}pause" not in operator.get(f"{link}change/").text
-    assert operator.post(f"{link}pause", {"why": "x"}).status_code == 403
+    assert operator.post(f"{link}pause/", {"why": "x"}).status_code == 403
     assert not paused(offer)
 
 
