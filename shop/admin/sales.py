@@ -23,6 +23,7 @@ from inventory.models import StockItem
 from shop.admin.bulk import Failed, one_by_one, run_in_batches
 from shop.admin.checked import CheckedAdmin
 from shop.admin.pausing import PausingAdmin
+from shop.admin.preflight import PreflightAdmin
 from shop.models import Product, Sale, SaleItem
 from shop.sales import lifecycle
 from shop.sales.preheat import CannotPreheat, preheat_sale
@@ -98,14 +99,14 @@ def phase(sale: Sale) -> str:
 
 
 @admin.register(Sale)
-class SaleAdmin(PausingAdmin):
+class SaleAdmin(PausingAdmin, PreflightAdmin):
     form = SaleForm
     list_display = ("name", "state", "opens_at", "closes_at", "strategy", "preheated")
     search_fields = ("name", "slug")
     prepopulated_fields = {"slug": ("name",)}
     inlines = (SaleItemInline,)
     actions = ("preheat", "pause", "resume", "close")
-    actions_detail = ("pause_one", "resume_one")
+    actions_detail = ("preflight", "pause_one", "resume_one")
     # Put labels above the fields, so that an item is one line on a wide screen and readable on a phone. Newer versions
     # of unfold ignore this.
     compressed_fields = False

@@ -1,18 +1,19 @@
 """Celery tasks. Their work is read from the tables and the queue, so a lost or repeated task does no harm."""
 
 import logging
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from celery import shared_task
-from celery.signals import beat_init, worker_init, worker_ready
+from celery.signals import beat_init, heartbeat_sent, worker_init, worker_ready
 from django.db import Error
 from kombu.exceptions import KombuError, OperationalError
 from redis import RedisError
 
 from inventory.outages import outages
-from shop import limits
+from shop import heartbeat, limits
 from shop.accounts.sessions import SessionStore
 from shop.look import look
 from shop.orders.expiry import expire_unpaid
@@ -92,6 +93,12 @@ def refuse_wrong_settings(**_: Any) -> None:
     """End the worker or beat if the settings do not fit the Postgres that answers. Its limits are the web server's."""
     if wrong := look(limits.POSTGRES_CONNECT, web=False).wrong:
         raise SystemExit(wrong)
+
+
+@heartbeat_sent.connect
+def sign_of_life(sender: Any, **_: Any) -> None:
+    """Tell operators that this worker is alive. Celery sends its own heartbeat every two seconds."""
+    heartbeat.sign(heartbeat.WORKER, f"{sender.eventer.hostname} {os.getpid()}")
 
 
 @worker_ready.connect

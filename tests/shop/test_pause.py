@@ -246,7 +246,9 @@ def test_an_operator_pauses_and_resumes_with_a_reason(staff: Callable[..., Clien
         assert operator.post(f"{link}{verb}/", {"why": "Wrong price."}).status_code == 302
         assert paused(offer) is (verb == "pause")
         assert LogEntry.objects.latest("pk").change_message == f"{done} Wrong price."
-    assert operator.post(f"{link}resume/", {"why": "again"}, follow=True).text.count("was not resumed: it is not paused")
+    assert operator.post(f"{link}resume/", {"why": "again"}, follow=True).text.count(
+        "was not resumed: it is not paused"
+    )
 
 
 def test_the_actions_of_the_list_ask_for_the_reason(staff: Callable[..., Client]) -> None:
