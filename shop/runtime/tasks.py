@@ -18,6 +18,7 @@ from shop.look import look
 from shop.orders.expiry import expire_unpaid
 from shop.orders.queued import SHIFT, save_queued
 from shop.reconcile import reconcile_and_audit
+from shop.runtime import measuring
 from shop.sales import lifecycle
 
 logger = logging.getLogger(__name__)
@@ -82,7 +83,9 @@ def reconcile() -> int:
     Repairs and the results of the audits are logged.
     """
     with outages_logged("To reconcile"):
-        return len(reconcile_and_audit().repairs)
+        done = reconcile_and_audit()
+        measuring.reconciled(done)
+        return len(done.repairs)
     return 0
 
 
@@ -92,6 +95,18 @@ def refuse_wrong_settings(**_: Any) -> None:
     """End the worker or beat if the settings do not fit the Postgres that answers. Its limits are the web server's."""
     if wrong := look(limits.POSTGRES_CONNECT, web=False).wrong:
         raise SystemExit(wrong)
+
+
+@worker_init.connect
+def measure_worker(**_: Any) -> None:
+    """Begin to count what this worker does."""
+    measuring.start("worker")
+
+
+@beat_init.connect
+def measure_beat(**_: Any) -> None:
+    """Let the metrics show that beat runs."""
+    measuring.start("beat")
 
 
 @worker_ready.connect
