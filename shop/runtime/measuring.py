@@ -26,7 +26,7 @@ def start(role: str) -> None:
         try:
             settings.RUN_FOLDER.create()
         except ServerError as error:
-            return recording.logger.error("This %s process is not in the metrics. %s", role, error)
+            return recording.logger.error("This %s process is not in the metrics: %s", role, error)
     return recording.start(role, folder, lambda error: problem_of(error).slug)
 
 
