@@ -305,6 +305,8 @@ def test_settings_without_a_default_are_set_for_each_service(service: str) -> No
         "ETCD_URL",
         "ZOOKEEPER_HOSTS",
         "LOCK_FOLDER",
+        "METRICS_FOLDER",
+        "METRICS_TOKEN",
         "PAYMENT_SECRET",
         "PAYMENT_PAGE",
     }
@@ -357,7 +359,8 @@ def test_there_is_one_network_and_data_is_in_named_volumes() -> None:
     assert {name for name, service in compose["services"].items() if service["networks"] != ["shop"]} == set()
     assert compose["services"]["postgres"]["volumes"] == ["postgres:/var/lib/postgresql"]
     assert compose["services"]["valkey"]["volumes"] == ["valkey:/data"]
-    assert set(compose["volumes"]) == {"postgres", "valkey"}
+    assert [compose["services"][name]["volumes"] for name in SHOP] == [["metrics:/metrics"]] * len(SHOP)
+    assert set(compose["volumes"]) == {"postgres", "valkey", "metrics"}
 
 
 def test_only_beat_cannot_be_scaled() -> None:

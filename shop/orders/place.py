@@ -21,6 +21,7 @@ from inventory.errors import Duplicate, InventoryError, OverLimit, StockNotLoade
 from inventory.requests import OrderRequest, Placement, RequestItem
 from inventory.strategies import registry
 from inventory.strategies.base import Strategy
+from shop.metrics.recording import counted
 from shop.models import Allowance, Order
 from shop.orders import receipts
 from shop.orders.errors import (
@@ -52,6 +53,7 @@ _running: dict[RequestKey, UUID] = {}
 """The ids of the requests that this process is placing."""
 
 
+@counted
 def place_order(
     *,
     customer: int,

@@ -15,16 +15,21 @@ from functools import partial
 from queue import SimpleQueue
 from typing import Any
 
+from django.conf import settings
 from django.http import HttpResponse
 
 from shop import limits
 from shop.api import problems
-from shop.runtime.gateway import Application, File, Headers, StartResponse, environ
+from shop.metrics import recording, report
+from shop.runtime.gateway import Application, File, Headers, StartResponse, client_address, environ
 
 logger = logging.getLogger(__name__)
 
 ALIVE = "/health/live/"
 """Where this process is asked whether it is alive."""
+
+ORDERS = "/api/orders/"
+"""Where orders are placed. How long that takes is measured."""
 
 TICK = 0.25
 """Seconds between two looks at the deadlines."""
@@ -43,6 +48,7 @@ class Door:
         self._whole: SimpleQueue[tuple[Any, Any, bytes, float]] = SimpleQueue()
         # By request that has no answer yet: its deadline, and what to do then.
         self._deadlines: dict[Any, tuple[float, Callable[[], object]]] = {}
+        self._answering: set[Any] = set()
         self._last_kept_alive = 0.0
         self._closing = False
         for _ in range(threads):
@@ -65,6 +71,9 @@ class Door:
             # Without a thread: a process whose threads all wait for Postgres is alive, and to restart it does not help.
             if scope.path == ALIVE:
                 return self._send(proto, HttpResponse(content_type="text/plain"))
+            if scope.path == report.PATH and scope.method == "GET" and _may_read_metrics(scope):
+                # A thread of its own: the metrics are needed most when all others are busy.
+                return threading.Thread(target=self._report, args=(proto,), name="metrics", daemon=True).start()
             return self._enter(scope, proto, b"")
         if length > limits.BODY_BYTES:
             return self._refuse_after_body(scope, proto, problems.TOO_LARGE, length)
@@ -92,7 +101,7 @@ class Door:
 
     def _enter(self, scope: Any, proto: Any, body: bytes) -> None:
         deadline = time.monotonic() + limits.REQUEST
-        self._deadlines[proto] = (deadline, partial(self._give_up, scope, proto, problems.BUSY))
+        self._deadlines[proto] = (deadline, partial(self._give_up, scope, proto, deadline, problems.BUSY))
         self._whole.put((scope, proto, body, deadline))
 
     def _work(self) -> None:
@@ -100,21 +109,28 @@ class Door:
             scope, proto, body, deadline = self._whole.get()
             # The thread that takes the entry answers. If it is gone, the request was answered meanwhile.
             if self._deadlines.pop(proto, None) is not None:
-                self._deadlines[proto] = (deadline, partial(self._give_up, scope, proto, problems.UNAVAILABLE))
+                self._deadlines[proto] = (
+                    deadline,
+                    partial(self._give_up, scope, proto, deadline, problems.UNAVAILABLE),
+                )
+                self._answering.add(proto)
+                _note_thread(scope, deadline)
                 try:
-                    self._answer(scope, proto, body)
+                    self._answer(scope, proto, body, deadline)
                 except Exception:
                     # Nobody above this thread would answer the client.
                     logger.exception("%s %s failed", scope.method, scope.path)
                     _survive(partial(self._send, proto, problems.response(problems.INTERNAL)))
+                self._answering.discard(proto)
             # Do not keep the request alive while this thread waits for the next one.
             del scope, proto, body
 
-    def _answer(self, scope: Any, proto: Any, body: bytes) -> None:
+    def _answer(self, scope: Any, proto: Any, body: bytes, deadline: float) -> None:
         start = StartResponse()
         response: Any = self._application(environ(scope, body), start)
         try:
-            self._deadlines.pop(proto, None)
+            if self._deadlines.pop(proto, None) is not None:
+                _note_answer(scope, start.status, deadline)
             headers = self._with_connection(start.headers)
             name = getattr(response.file, "name", None) if isinstance(response, File) else None
             if isinstance(name, str):
@@ -125,7 +141,8 @@ class Door:
         finally:
             response.close()
 
-    def _give_up(self, scope: Any, proto: Any, problem: problems.Problem) -> None:
+    def _give_up(self, scope: Any, proto: Any, deadline: float, problem: problems.Problem) -> None:
+        _note_answer(scope, problem.status, deadline)
         logger.warning("Answered after %s s, %s: %s %s", limits.REQUEST, problem.slug, scope.method, scope.path)
         self._send(proto, problems.response(problem))
 
@@ -160,6 +177,14 @@ class Door:
 
         return next_chunk()
 
+    def _report(self, proto: Any) -> None:
+        try:
+            response = HttpResponse(report.report(), content_type=report.CONTENT_TYPE)
+        except Exception:
+            logger.exception("The metrics cannot be read")
+            response = problems.response(problems.INTERNAL)
+        _survive(partial(self._send, proto, response))
+
     def _send(self, proto: Any, response: Any) -> None:
         self._deadlines.pop(proto, None)
         proto.response_bytes(response.status_code, self._with_connection(list(response.items())), response.content)
@@ -175,11 +200,33 @@ class Door:
     def _watch(self) -> None:
         while True:
             time.sleep(TICK)
+            if (recorder := recording.recorder()) is not None:
+                _survive(partial(recorder.web_process, busy=len(self._answering), waiting=self._whole.qsize()))
             now = time.monotonic()
             for proto, (deadline, _) in list(self._deadlines.items()):
                 # What is to be done may have changed since.
                 if deadline <= now and (due := self._deadlines.pop(proto, None)) is not None:
                     _survive(due[1])
+
+
+def _may_read_metrics(scope: Any) -> bool:
+    return bool(settings.METRICS) and report.may_read(client_address(scope), scope.headers)
+
+
+def _note_thread(scope: Any, deadline: float) -> None:
+    """Count how long an order request has waited for its thread."""
+    if (recorder := recording.recorder()) is not None and _is_order(scope):
+        recorder.thread_waited(time.monotonic() - deadline + limits.REQUEST)
+
+
+def _note_answer(scope: Any, status: int, deadline: float) -> None:
+    """Count an answer to an order request, and how long it took."""
+    if (recorder := recording.recorder()) is not None and _is_order(scope):
+        recorder.order_request(status, time.monotonic() - deadline + limits.REQUEST)
+
+
+def _is_order(scope: Any) -> bool:
+    return bool(scope.path == ORDERS and scope.method == "POST")
 
 
 def _survive(act: Callable[[], object]) -> None:

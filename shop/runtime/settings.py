@@ -158,6 +158,16 @@ ZOOKEEPER_HOSTS = env.str("ZOOKEEPER_HOSTS", default="")
 # parent exists. The default is in the run folder while the database is the project's own, and empty otherwise.
 LOCK_FOLDER = env.str("LOCK_FOLDER", default="") or (str(RUN_FOLDER.path / "locks") if DATABASE_IS_OURS else "")
 
+# Metrics
+
+# Count what web servers, workers and beat do, for Prometheus, at `/metrics`.
+METRICS = environment.boolean("METRICS", default=True)
+# Token with which `/metrics` is read from elsewhere. If empty, it is read from this machine only.
+METRICS_TOKEN = env.str("METRICS_TOKEN", default="")
+# Folder that the processes of this machine share to count together. It is created if its parent exists. The default is
+# in the run folder.
+METRICS_FOLDER = env.str("METRICS_FOLDER", default="") or str(RUN_FOLDER.path / "metrics")
+
 # Django: apps, middleware, templates
 
 INSTALLED_APPS = [

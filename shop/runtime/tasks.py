@@ -19,6 +19,7 @@ from shop.look import look
 from shop.orders.expiry import expire_unpaid
 from shop.orders.queued import SHIFT, save_queued
 from shop.reconcile import reconcile_and_audit
+from shop.runtime import measuring
 from shop.sales import lifecycle
 
 logger = logging.getLogger(__name__)
@@ -83,7 +84,9 @@ def reconcile() -> int:
     Repairs and the results of the audits are logged.
     """
     with outages_logged("To reconcile"):
-        return len(reconcile_and_audit().repairs)
+        done = reconcile_and_audit()
+        measuring.reconciled(done)
+        return len(done.repairs)
     return 0
 
 
@@ -99,6 +102,18 @@ def refuse_wrong_settings(**_: Any) -> None:
 def sign_of_life(sender: Any, **_: Any) -> None:
     """Tell operators that this worker is alive. Celery sends its own heartbeat every two seconds."""
     heartbeat.sign(heartbeat.WORKER, f"{sender.eventer.hostname} {os.getpid()}")
+
+
+@worker_init.connect
+def measure_worker(**_: Any) -> None:
+    """Begin to count what this worker does."""
+    measuring.start("worker")
+
+
+@beat_init.connect
+def measure_beat(**_: Any) -> None:
+    """Let the metrics show that beat runs."""
+    measuring.start("beat")
 
 
 @worker_ready.connect
