@@ -430,6 +430,22 @@ UNFOLD = {
     "SITE_HEADER": "Last Unit",
     "SITE_SUBHEADER": "All times in UTC",
     "SITE_SYMBOL": "inventory_2",
+    # The blue of the shop's own pages.
+    "COLORS": {
+        "primary": {
+            "50": "#eef4fb",
+            "100": "#dde8f6",
+            "200": "#bfd5ef",
+            "300": "#9cbfe7",
+            "400": "#8fb8f4",
+            "500": "#4d83c4",
+            "600": "#1d4f91",
+            "700": "#1a457e",
+            "800": "#163a6a",
+            "900": "#122f56",
+            "950": "#0c2039",
+        },
+    },
     "SITE_FAVICONS": [{"rel": "icon", "href": "/static/shop/icon.svg"}],
     "DASHBOARD_CALLBACK": "shop.admin.dashboard.context",
     "SIDEBAR": {"navigation": "shop.admin.sidebar.navigation"},

@@ -6,14 +6,16 @@ import json
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
-from rich.console import Console
-from rich.table import Table
 
 from shop.models import Sale
 from shop.preflight import run
 from shop.preflight.finding import Finding, worst
 
-COLOURS = {"ok": "green", "warning": "yellow", "red": "red"}
+STYLES = {
+    "ok": lambda style: style.SUCCESS,
+    "warning": lambda style: style.WARNING,
+    "red": lambda style: style.ERROR,
+}
 
 
 class Command(BaseCommand):
@@ -34,13 +36,10 @@ class Command(BaseCommand):
         if options["json"]:
             self.stdout.write(json.dumps({"level": level, "checks": [as_json(each) for each in findings]}))
         else:
-            table = Table("", "check", "found", "more")
             for each in findings:
-                colour = COLOURS[each.level]
-                table.add_row(
-                    f"[{colour}]{each.level}[/]", each.check, each.text, "" if each.level == "ok" else each.link
-                )
-            Console().print(table)
+                more = "" if each.level == "ok" else f" See {each.link}."
+                level_shown = STYLES[each.level](self.style)(f"{each.level:<8}")
+                self.stdout.write(f"{level_shown} {each.check}: {each.text}{more}")
             red = sum(each.level == "red" for each in findings)
             self.stdout.write(f"{red} of {len(findings)} checks are red." if red else "Ready: nothing is red.")
         if level == "red":
