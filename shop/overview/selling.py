@@ -31,11 +31,12 @@ WIDTH, HEIGHT = 240, 60
 BAR = 20
 """Height of the bars."""
 
+# `date_part` instead of `extract`, which calculates with decimals and takes twice as long.
 SOLD = """
     SELECT sale_id,
            greatest(0, least(%(steps)s - 1, floor(
-               %(steps)s * extract(epoch FROM created_at - opens_at)
-                         / extract(epoch FROM statement_timestamp() - opens_at)
+               %(steps)s * date_part('epoch', created_at - opens_at)
+                         / date_part('epoch', statement_timestamp() - opens_at)
            )))::int AS step,
            sum(quantity - returned)::int
       FROM shop_order
@@ -46,7 +47,7 @@ SOLD = """
 """
 # Ids of orders begin with the time at which they were placed, so the primary key finds the newest.
 NEWEST = """
-    SELECT sale_id, floor(extract(epoch FROM statement_timestamp() - created_at))::int AS ago, count(*)
+    SELECT sale_id, floor(date_part('epoch', statement_timestamp() - created_at))::int AS ago, count(*)
       FROM shop_order
      WHERE id >= %(since)s AND created_at > statement_timestamp() - make_interval(secs => %(recent)s)
        AND state <> 'rejected'
