@@ -6,7 +6,8 @@ from contextlib import contextmanager
 from typing import Any
 
 from celery import shared_task
-from celery.signals import beat_init, worker_init, worker_ready
+from celery.signals import after_setup_logger, after_setup_task_logger, beat_init, worker_init, worker_ready
+from django.conf import settings
 from django.db import Error
 from kombu.exceptions import KombuError, OperationalError
 from redis import RedisError
@@ -19,6 +20,7 @@ from shop.orders.expiry import expire_unpaid
 from shop.orders.queued import SHIFT, save_queued
 from shop.reconcile import reconcile_and_audit
 from shop.runtime import measuring
+from shop.runtime.logs import JsonFormatter
 from shop.sales import lifecycle
 
 logger = logging.getLogger(__name__)
@@ -95,6 +97,15 @@ def refuse_wrong_settings(**_: Any) -> None:
     """End the worker or beat if the settings do not fit the Postgres that answers. Its limits are the web server's."""
     if wrong := look(limits.POSTGRES_CONNECT, web=False).wrong:
         raise SystemExit(wrong)
+
+
+@after_setup_logger.connect
+@after_setup_task_logger.connect
+def format_log(logger: logging.Logger, **_: Any) -> None:
+    """Let Celery, which has formats of its own, write the log in LOG_FORMAT."""
+    if settings.LOG_FORMAT == "json":
+        for handler in logger.handlers:
+            handler.setFormatter(JsonFormatter())
 
 
 @worker_init.connect
