@@ -24,6 +24,7 @@ for name in (
     "PICTURE_ORIGINS",
     "EMAIL_URL",
     "METRICS",
+    "LOG_FORMAT",
     "METRICS_TOKEN",
     "METRICS_FOLDER",
 ):

@@ -40,6 +40,9 @@ class Recorder(Observer):
         self._leases_lost = _counter(of.LEASES_LOST)
         self._group_size = _histogram(of.GROUP_SIZE)
         self._queue_done = _counter(of.QUEUE_DONE)
+        self.left_queue(saved=0, refused=0)
+        # For Prometheus, a series that begins with the first dead letter has not increased.
+        self._queue_done.labels("dead-letter")
         self._broken = _gauge(of.BROKEN_SKUS)
         self._drift = _gauge(of.DRIFT)
         self._repairs = _counter(of.REPAIRS)
@@ -94,8 +97,8 @@ class Recorder(Observer):
 
     def lock_held(self, strategy: str, seconds: float, *, lost: bool) -> None:
         self._lock_hold.labels(strategy).observe(seconds)
-        if lost:
-            self._leases_lost.labels(strategy).inc()
+        # With 0 too: a series that begins with the first lost lease would look like no increase.
+        self._leases_lost.labels(strategy).inc(lost)
 
     def batch_saved(self, orders: int) -> None:
         self._group_size.observe(orders)

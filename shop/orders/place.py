@@ -21,6 +21,7 @@ from inventory.errors import Duplicate, InventoryError, OverLimit, StockNotLoade
 from inventory.requests import OrderRequest, Placement, RequestItem
 from inventory.strategies import registry
 from inventory.strategies.base import Strategy
+from shop import log_context
 from shop.metrics.recording import counted
 from shop.models import Allowance, Order
 from shop.orders import receipts
@@ -98,6 +99,7 @@ def place_request(request: OrderRequest, offer: Offer, strategy: Strategy) -> Pl
     """Place a request by a given strategy. See `place_order`, which uses the sale's own."""
     # A repeated request is refused early while this process places the first one. In another process it waits for the
     # unique key of the order, which accepts only one of the two, and gets that order.
+    log_context.order.set(request.id)
     running = (request.customer, request.key)
     if _running.setdefault(running, request.id) != request.id:
         raise StillRunning(RUNNING)

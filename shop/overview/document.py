@@ -10,6 +10,7 @@ from django.template.loader import render_to_string
 from shop.overview.alerts import ORDERS, SALES, STOCK, alerts
 from shop.overview.health import Health, look
 from shop.overview.remembered import Remembered
+from shop.overview.requests import Requests, Watch
 from shop.overview.selling import SaleFigures, open_sales
 from shop.overview.stock_report import StockReport, stock_report
 
@@ -21,6 +22,7 @@ class Figures:
     sales: list[SaleFigures]
     health: Health
     report: StockReport
+    requests: Requests | None = None
 
 
 def read() -> Figures:
@@ -33,9 +35,10 @@ class Shared:
 
     def __init__(self) -> None:
         self._sales, self._health, self._report = Remembered(open_sales), Remembered(look), Remembered(stock_report)
+        self._requests = Remembered(Watch())
 
     def __call__(self) -> Figures:
-        return Figures(self._sales(), self._health(), self._report())
+        return Figures(self._sales(), self._health(), self._report(), self._requests())
 
 
 shared = Shared()
@@ -53,7 +56,12 @@ def parts(request: HttpRequest, figures: Figures) -> dict[str, str]:
     if can(SALES):
         shown["sales"] = render_to_string("shop/overview/sales.html", {"sales": figures.sales})
     if can(ORDERS) or can(STOCK):
-        context = {"health": figures.health, "orders": can(ORDERS), "stock": can(STOCK)}
+        context = {
+            "health": figures.health,
+            "requests": figures.requests,
+            "orders": can(ORDERS),
+            "stock": can(STOCK),
+        }
         shown["figures"] = render_to_string("shop/overview/figures.html", context)
     if can(STOCK):
         shown["verdict"] = render_to_string("shop/verdict.html", {"report": figures.report})

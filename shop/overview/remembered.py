@@ -11,8 +11,8 @@ Value = TypeVar("Value")
 
 LEAST = 1.0
 """Seconds for which a value is used at least."""
-SHARE = 20
-"""A value is used for so many times as long as it took to read, so that reading takes at most 5 % of one connection."""
+SHARE = 3
+"""A value is used for so many times as long as it took to read, so that reading takes at most a quarter of a core."""
 
 
 class Remembered(Generic[Value]):

@@ -8,6 +8,7 @@ import time
 from typing import Any
 
 from celery.beat import PersistentScheduler, SchedulingError
+from celery.signals import heartbeat_sent
 from celery.worker.consumer import Consumer
 
 from inventory.outages import outages
@@ -32,6 +33,12 @@ class QuietConsumer(Consumer):
     def on_ready(self) -> None:
         super().on_ready()
         outages.worked(TAKING)
+
+
+@heartbeat_sent.connect
+def sign_of_life(sender: Any, **_: Any) -> None:
+    """Tell operators that this worker is alive. Celery sends its own heartbeat every two seconds."""
+    heartbeat.sign(heartbeat.WORKER, f"{sender.eventer.hostname} {os.getpid()}")
 
 
 class QuietScheduler(PersistentScheduler):

@@ -11,6 +11,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from functools import partial
 from queue import SimpleQueue
 from typing import Any
@@ -18,7 +19,7 @@ from typing import Any
 from django.conf import settings
 from django.http import HttpResponse
 
-from shop import limits
+from shop import limits, log_context
 from shop.api import problems
 from shop.metrics import recording, report
 from shop.runtime.gateway import Application, File, Headers, StartResponse, client_address, environ
@@ -35,6 +36,39 @@ TICK = 0.25
 """Seconds between two looks at the deadlines."""
 
 
+@dataclass(eq=False, slots=True)
+class Arrived:
+    """A request that has arrived completely.
+
+    Args:
+        scope: RSGI's description of it.
+        proto: RSGI's protocol, which sends the answer.
+        body: the whole body.
+    """
+
+    scope: Any
+    proto: Any
+    body: bytes
+    at: float = field(default_factory=time.monotonic)
+    trace: str = ""
+
+    def __post_init__(self) -> None:
+        self.trace = log_context.trace_of(self.scope.headers.get("traceparent", ""))
+
+    def note_thread(self) -> None:
+        """Count how long an order request has waited for its thread."""
+        if (recorder := recording.recorder()) is not None and self._is_order():
+            recorder.thread_waited(time.monotonic() - self.at)
+
+    def note_answer(self, status: int) -> None:
+        """Count the answer to an order request, and how long it took."""
+        if (recorder := recording.recorder()) is not None and self._is_order():
+            recorder.order_request(status, time.monotonic() - self.at)
+
+    def _is_order(self) -> bool:
+        return bool(self.scope.path == ORDERS and self.scope.method == "POST")
+
+
 class Door:
     """Admit requests, each to the next free thread.
 
@@ -45,7 +79,7 @@ class Door:
 
     def __init__(self, application: Application, threads: int) -> None:
         self._application = application
-        self._whole: SimpleQueue[tuple[Any, Any, bytes, float]] = SimpleQueue()
+        self._whole: SimpleQueue[Arrived] = SimpleQueue()
         # By request that has no answer yet: its deadline, and what to do then.
         self._deadlines: dict[Any, tuple[float, Callable[[], object]]] = {}
         self._answering: set[Any] = set()
@@ -100,51 +134,57 @@ class Door:
             self._enter(scope, proto, body.result())
 
     def _enter(self, scope: Any, proto: Any, body: bytes) -> None:
-        deadline = time.monotonic() + limits.REQUEST
-        self._deadlines[proto] = (deadline, partial(self._give_up, scope, proto, deadline, problems.BUSY))
-        self._whole.put((scope, proto, body, deadline))
+        request = Arrived(scope, proto, body)
+        self._limit(request, problems.BUSY)
+        self._whole.put(request)
+
+    def _limit(self, request: Arrived, problem: problems.Problem) -> None:
+        """Answer a request with this problem when its time is over, unless it has another answer by then."""
+        self._deadlines[request.proto] = request.at + limits.REQUEST, partial(self._give_up, request, problem)
 
     def _work(self) -> None:
         while True:
-            scope, proto, body, deadline = self._whole.get()
+            request = self._whole.get()
             # The thread that takes the entry answers. If it is gone, the request was answered meanwhile.
-            if self._deadlines.pop(proto, None) is not None:
-                self._deadlines[proto] = (
-                    deadline,
-                    partial(self._give_up, scope, proto, deadline, problems.UNAVAILABLE),
-                )
-                self._answering.add(proto)
-                _note_thread(scope, deadline)
+            if self._deadlines.pop(request.proto, None) is not None:
+                self._limit(request, problems.UNAVAILABLE)
+                self._answering.add(request)
+                request.note_thread()
+                log_context.begin_request(request.trace)
                 try:
-                    self._answer(scope, proto, body, deadline)
+                    self._answer(request)
                 except Exception:
                     # Nobody above this thread would answer the client.
-                    logger.exception("%s %s failed", scope.method, scope.path)
-                    _survive(partial(self._send, proto, problems.response(problems.INTERNAL)))
-                self._answering.discard(proto)
+                    logger.exception("%s %s failed", request.scope.method, request.scope.path)
+                    _survive(partial(self._send, request.proto, problems.response(problems.INTERNAL)))
+                self._answering.discard(request)
             # Do not keep the request alive while this thread waits for the next one.
-            del scope, proto, body
+            del request
 
-    def _answer(self, scope: Any, proto: Any, body: bytes, deadline: float) -> None:
+    def _answer(self, request: Arrived) -> None:
         start = StartResponse()
-        response: Any = self._application(environ(scope, body), start)
+        response: Any = self._application(environ(request.scope, request.body), start)
         try:
-            if self._deadlines.pop(proto, None) is not None:
-                _note_answer(scope, start.status, deadline)
+            if self._deadlines.pop(request.proto, None) is not None:
+                request.note_answer(start.status)
             headers = self._with_connection(start.headers)
             name = getattr(response.file, "name", None) if isinstance(response, File) else None
             if isinstance(name, str):
                 # granian reads it piece by piece, as fast as the client takes it.
-                proto.response_file(start.status, headers, name)
+                request.proto.response_file(start.status, headers, name)
             else:
-                proto.response_bytes(start.status, headers, b"".join(response))
+                request.proto.response_bytes(start.status, headers, b"".join(response))
         finally:
             response.close()
 
-    def _give_up(self, scope: Any, proto: Any, deadline: float, problem: problems.Problem) -> None:
-        _note_answer(scope, problem.status, deadline)
-        logger.warning("Answered after %s s, %s: %s %s", limits.REQUEST, problem.slug, scope.method, scope.path)
-        self._send(proto, problems.response(problem))
+    def _give_up(self, request: Arrived, problem: problems.Problem) -> None:
+        request.note_answer(problem.status)
+        logger.warning(
+            "Answered after %s s, %s: %s %s",
+            *(limits.REQUEST, problem.slug, request.scope.method, request.scope.path),
+            extra={"trace": request.trace},
+        )
+        self._send(request.proto, problems.response(problem))
 
     def _refuse(self, proto: Any, problem: problems.Problem) -> None:
         """Answer a request whose body was not read to its end. The connection cannot be used again."""
@@ -211,22 +251,6 @@ class Door:
 
 def _may_read_metrics(scope: Any) -> bool:
     return bool(settings.METRICS) and report.may_read(client_address(scope), scope.headers)
-
-
-def _note_thread(scope: Any, deadline: float) -> None:
-    """Count how long an order request has waited for its thread."""
-    if (recorder := recording.recorder()) is not None and _is_order(scope):
-        recorder.thread_waited(time.monotonic() - deadline + limits.REQUEST)
-
-
-def _note_answer(scope: Any, status: int, deadline: float) -> None:
-    """Count an answer to an order request, and how long it took."""
-    if (recorder := recording.recorder()) is not None and _is_order(scope):
-        recorder.order_request(status, time.monotonic() - deadline + limits.REQUEST)
-
-
-def _is_order(scope: Any) -> bool:
-    return bool(scope.path == ORDERS and scope.method == "POST")
 
 
 def _survive(act: Callable[[], object]) -> None:

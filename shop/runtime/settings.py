@@ -451,10 +451,13 @@ UNFOLD = {
     "SIDEBAR": {"navigation": "shop.admin.sidebar.navigation"},
 }
 
+# The log of web servers, workers and beat: text, or json for one JSON object a line.
+LOG_FORMAT = environment.choice("LOG_FORMAT", default="text", choices=("text", "json"))
 LOGGING = {
     "version": 1,
     "disable_existing_loggers": False,
-    "handlers": {"console": {"class": "logging.StreamHandler"}},
+    "formatters": {"text": {}, "json": {"()": "shop.runtime.logs.JsonFormatter"}},
+    "handlers": {"console": {"class": "logging.StreamHandler", "formatter": LOG_FORMAT}},
     # Do not log refused requests: there may be ten thousand a second. A 503 that needs a person logs its own line.
     "filters": {
         "not_refused": {

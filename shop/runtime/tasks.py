@@ -1,25 +1,26 @@
 """Celery tasks. Their work is read from the tables and the queue, so a lost or repeated task does no harm."""
 
 import logging
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from celery import shared_task
-from celery.signals import beat_init, heartbeat_sent, worker_init, worker_ready
+from celery.signals import after_setup_logger, after_setup_task_logger, beat_init, worker_init, worker_ready
+from django.conf import settings
 from django.db import Error
 from kombu.exceptions import KombuError, OperationalError
 from redis import RedisError
 
 from inventory.outages import outages
-from shop import heartbeat, limits
+from shop import limits
 from shop.accounts.sessions import SessionStore
 from shop.look import look
 from shop.orders.expiry import expire_unpaid
 from shop.orders.queued import SHIFT, save_queued
 from shop.reconcile import reconcile_and_audit
 from shop.runtime import measuring
+from shop.runtime.logs import JsonFormatter
 from shop.sales import lifecycle
 
 logger = logging.getLogger(__name__)
@@ -98,10 +99,13 @@ def refuse_wrong_settings(**_: Any) -> None:
         raise SystemExit(wrong)
 
 
-@heartbeat_sent.connect
-def sign_of_life(sender: Any, **_: Any) -> None:
-    """Tell operators that this worker is alive. Celery sends its own heartbeat every two seconds."""
-    heartbeat.sign(heartbeat.WORKER, f"{sender.eventer.hostname} {os.getpid()}")
+@after_setup_logger.connect
+@after_setup_task_logger.connect
+def format_log(logger: logging.Logger, **_: Any) -> None:
+    """Let Celery, which has formats of its own, write the log in LOG_FORMAT."""
+    if settings.LOG_FORMAT == "json":
+        for handler in logger.handlers:
+            handler.setFormatter(JsonFormatter())
 
 
 @worker_init.connect

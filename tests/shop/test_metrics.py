@@ -189,8 +189,8 @@ def test_what_a_worker_does_appears(redis: Redis, tmp_path: Path) -> None:
         assert 0 < (value(found, "shop_queue_oldest_seconds") or 0) < PATIENCE
         assert value(found, "shop_broken_skus") is None, "nothing was reconciled yet"
         schedule = str(tmp_path / "schedule")
-        worker = celery(tmp_path, "worker", "--pool", "threads", **variables)
-        with worker, celery(tmp_path, "beat", "--schedule", schedule, **variables):
+        worker = celery(tmp_path, "worker", "--pool", "threads", LOG_FORMAT="json", **variables)
+        with worker as part, celery(tmp_path, "beat", "--schedule", schedule, **variables):
             wait_for(lambda: value(read(port), "shop_queue_done_total", result="saved") == 5, "the orders to be saved")
             redis.decrby(counter_key("b"), 2)
             tasks.reconcile.delay()
@@ -201,6 +201,8 @@ def test_what_a_worker_does_appears(redis: Redis, tmp_path: Path) -> None:
             assert value(found, "shop_queue_orders") == value(found, "shop_queue_oldest_seconds") == 0
             wait_for(lambda: value(read(port), "shop_processes", role="beat") == 1, "beat to appear")
             assert value(read(port), "shop_processes", role="worker") == 1
+            (repaired,) = [line for line in map(json.loads, part.lines("{")) if "Repaired" in line["message"]]
+            assert (repaired["task"], repaired["level"]) == ("shop.runtime.tasks.reconcile", "WARNING")
         wait_for(lambda: value(read(port), "shop_processes", role="worker") == 0, "the worker to be gone")
         found = read(port)
         assert value(found, "shop_processes", role="beat") == 0

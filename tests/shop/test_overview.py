@@ -231,12 +231,12 @@ def test_a_value_that_takes_long_to_read_is_used_longer(monkeypatch: pytest.Monk
     monkeypatch.setattr("shop.overview.remembered.time.monotonic", lambda: now[0])
 
     def read() -> float:
-        now[0] += 0.5
+        now[0] += 4.0
         return now[0]
 
     remembered = Remembered(read)
     first = remembered()
-    now[0] += 9.9
+    now[0] += 11.9
     assert remembered() == first
     now[0] += 0.2
     assert remembered() != first
