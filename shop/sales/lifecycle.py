@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from django.conf import settings
 from django.db import DatabaseError, transaction
@@ -17,6 +17,7 @@ from inventory import stock
 from inventory.errors import UnknownStrategy
 from inventory.outages import outages
 from inventory.strategies import registry
+from shop import clock
 from shop.models import Product, Sale, SaleItem
 from shop.sales import offers
 from shop.sales.preheat import CannotPreheat, preheat_sale
@@ -86,6 +87,26 @@ def resume(sale: int) -> None:
     offers.forget(sale)
     if resumed and Sale.objects.filter(pk=sale, preheated_at__isnull=False, closes_at__gt=Now()).exists():
         preheat_sale(sale)
+
+
+def extend(sale: int, by: timedelta, *, closes_at: datetime) -> list[str]:
+    """Move the closing time of a sale, in the open transaction. One that is over is open again from now.
+
+    Args:
+        closes_at: the closing time that the operator has seen.
+
+    Returns:
+        Why it was not moved; nothing if it was.
+    """
+    locked = Sale.objects.select_for_update(no_key=True).get(pk=sale)
+    if locked.closes_at != closes_at:
+        return ["The closing time has changed since the page was opened. Look at it again."]
+    locked.closes_at = max(closes_at, clock.now()) + by
+    if problems := list(overlaps(locked, locked.products.all())):
+        return problems
+    Sale.objects.filter(pk=sale).update(closes_at=locked.closes_at)
+    transaction.on_commit(lambda: offers.forget(sale))
+    return []
 
 
 def _hold(sale: Sale) -> None:
