@@ -22,10 +22,10 @@ FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 ITEMS = OrderItem.objects.filter(order=OuterRef("pk")).order_by().values("order")
 ITEM = Concat(Cast("quantity", TextField()), Value(" × "), "name")
-PRODUCTS = Subquery(ITEMS.annotate(text=StringAgg(ITEM, "; ", ordering="product")).values("text"))
+PRODUCTS = Subquery(ITEMS.annotate(text=StringAgg(ITEM, "; ", order_by="product")).values("text"))
 TOTAL = Subquery(ITEMS.annotate(total=Sum(F("price") * F("quantity"))).values("total"))
 OF_ORDER = Payment.objects.filter(order=OuterRef("pk")).order_by().values("order")
-REFERENCES = Subquery(OF_ORDER.annotate(text=StringAgg("reference", "; ", ordering="pk")).values("text"))
+REFERENCES = Subquery(OF_ORDER.annotate(text=StringAgg("reference", "; ", order_by="pk")).values("text"))
 
 
 class Echo:

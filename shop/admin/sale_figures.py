@@ -36,12 +36,9 @@ class SaleFigures:
 def figures_of(sales: Sequence[Sale]) -> dict[int, SaleFigures]:
     """Return the figures of sales by their id."""
     standing = OrderItem.objects.filter(order__sale__in=sales, order__state__in=Order.STANDING).order_by()
-    sold = {
-        sale: (units, revenue)
-        for sale, units, revenue in standing.values_list("order__sale").annotate(
-            Sum(UNITS), Coalesce(PRICE, Decimal(), output_field=DecimalField())
-        )
-    }
+    revenue = Coalesce(PRICE, Decimal(), output_field=DecimalField())
+    grouped = standing.values("order__sale").annotate(units=Sum(UNITS), revenue=revenue)
+    sold = {row["order__sale"]: (row["units"], row["revenue"]) for row in grouped}
     offered: defaultdict[int, list[str]] = defaultdict(list)
     for sale, sku in SaleItem.objects.filter(sale__in=sales).values_list("sale", "product__sku"):
         offered[sale].append(sku)
