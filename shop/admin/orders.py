@@ -18,7 +18,7 @@ from django.http.response import HttpResponseBase
 from django.shortcuts import redirect, render
 from django.urls import URLPattern, path
 from django.utils.decorators import method_decorator
-from django.views.decorators.http import require_safe
+from django.views.decorators.http import require_GET
 from unfold.admin import TabularInline
 from unfold.decorators import action as unfold_action
 from unfold.decorators import display
@@ -159,7 +159,7 @@ class OrderAdmin(ReadOnlyAdmin):
         export = self.admin_site.admin_view(self.export)
         return [path("export/", export, name="shop_order_export"), *super().get_urls()]
 
-    @method_decorator(require_safe)
+    @method_decorator(require_GET)
     def export(self, request: HttpRequest) -> HttpResponseBase:
         """Send the orders of the list, with its filters and search, as CSV."""
         if not self.has_view_permission(request):

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
 from queue import SimpleQueue
@@ -172,6 +172,8 @@ class Door:
             if isinstance(name, str):
                 # granian reads it piece by piece, as fast as the client takes it.
                 request.proto.response_file(start.status, headers, name)
+            elif getattr(response, "streaming", False):
+                _stream(request.proto.response_stream(start.status, headers), response)
             else:
                 request.proto.response_bytes(start.status, headers, b"".join(response))
         finally:
@@ -251,6 +253,15 @@ class Door:
 
 def _may_read_metrics(scope: Any) -> bool:
     return bool(settings.METRICS) and report.may_read(client_address(scope), scope.headers)
+
+
+def _stream(transport: Any, pieces: Iterable[bytes]) -> None:
+    """Send an answer piece by piece, so that no process has to make all of it first.
+
+    granian keeps what the client has not read yet, and does not let this thread wait for it.
+    """
+    for piece in pieces:
+        transport.send_bytes(piece)
 
 
 def _survive(act: Callable[[], object]) -> None:
