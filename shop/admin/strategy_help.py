@@ -36,7 +36,8 @@ def help_text() -> SafeString:
     """Return the help for the strategies that a sale can choose here."""
     lines = ((name, CHOOSE_WHEN[name].replace("`", "")) for name in CHOOSE_WHEN if name in registry.NAMES)
     return format_html(
-        "How stock is taken. It is fixed once the sale is preheated. <details><summary>When to choose which</summary>"
+        "How stock is taken. It is fixed once the sale is preheated. <details>"
+        '<summary class="cursor-pointer text-primary-600 dark:text-primary-500">When to choose which</summary>'
         "<ul>{}</ul></details>",
         format_html_join("", "<li><strong>{}</strong>: {}</li>", lines),
     )

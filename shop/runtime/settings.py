@@ -418,6 +418,7 @@ LANGUAGE_CODE = "en"
 # depend on it.
 LANGUAGES = [("en", "English"), ("zh-hans", "简体中文")]
 TIME_ZONE = "UTC"
+FORMAT_MODULE_PATH = ["shop.formats"]
 USE_TZ = True
 STATIC_URL = "static/"
 # Serve the files of the apps directly, without a build step and without `collectstatic`.
