@@ -573,7 +573,7 @@ def test_an_order_is_found_by_id_customer_key_or_state(admin_client: Client) -> 
     for query in (*queries, {"state__exact": "paid"}):
         found = rows(get(admin_client, ORDERS, **query))
         assert list(found) == [str(mine.pk)], query
-        assert (found[str(mine.pk)]["ordered"], found[str(mine.pk)]["state_label"]) == ("1 × a, 2 × b", "paid")
+        assert (found[str(mine.pk)]["ordered"], found[str(mine.pk)]["state_label"]) == ("1 × A, 2 × B", "paid")
     assert list(rows(get(admin_client, ORDERS))) == [str(other.pk), str(mine.pk)]
 
 
