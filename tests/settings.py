@@ -23,6 +23,10 @@ for name in (
     "LOCK_FOLDER",
     "PICTURE_ORIGINS",
     "EMAIL_URL",
+    "METRICS",
+    "LOG_FORMAT",
+    "METRICS_TOKEN",
+    "METRICS_FOLDER",
 ):
     os.environ.pop(name, None)
 # Write compiled modules: without them, each of the hundreds of processes that the tests start compiles the project.

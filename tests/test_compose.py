@@ -211,7 +211,14 @@ HARDENED: dict[str, Any] = {
     "security_opt": ["no-new-privileges:true"],
     "logging": {"driver": "local"},
 }
-MOUNTED = {"./nginx.conf:/etc/nginx/nginx.conf:ro"}
+MOUNTED = {
+    "./nginx.conf:/etc/nginx/nginx.conf:ro",
+    "./observe/prometheus.yml:/etc/prometheus/prometheus.yml:ro",
+    "./observe/alerts.yml:/etc/prometheus/alerts.yml:ro",
+    "./observe/grafana/datasource.yml:/etc/grafana/provisioning/datasources/shop.yml:ro",
+    "./observe/grafana/dashboards.yml:/etc/grafana/provisioning/dashboards/shop.yml:ro",
+    "./observe/grafana/dashboard.json:/etc/grafana/dashboards/shop.json:ro",
+}
 """What containers may read of this folder."""
 
 
@@ -277,7 +284,7 @@ def test_our_services_are_those_that_are_built_here() -> None:
 
     assert {name for name, service in services.items() if "build" in service} == set(SHOP)
     assert {services[name].get("image") for name in SHOP} == {None}, "builds of one name, run in parallel, fail"
-    assert set(services) == {*SHOP, "proxy", "postgres", "valkey"}
+    assert set(services) == {*SHOP, "proxy", "postgres", "valkey", "prometheus", "grafana"}
     assert {name for name, service in services.items() if service.get("profiles") == ["load"]} == {
         "locust-master",
         "locust-worker",
@@ -305,6 +312,8 @@ def test_settings_without_a_default_are_set_for_each_service(service: str) -> No
         "ETCD_URL",
         "ZOOKEEPER_HOSTS",
         "LOCK_FOLDER",
+        "METRICS_FOLDER",
+        "METRICS_TOKEN",
         "PAYMENT_SECRET",
         "PAYMENT_PAGE",
     }
@@ -357,7 +366,8 @@ def test_there_is_one_network_and_data_is_in_named_volumes() -> None:
     assert {name for name, service in compose["services"].items() if service["networks"] != ["shop"]} == set()
     assert compose["services"]["postgres"]["volumes"] == ["postgres:/var/lib/postgresql"]
     assert compose["services"]["valkey"]["volumes"] == ["valkey:/data"]
-    assert set(compose["volumes"]) == {"postgres", "valkey"}
+    assert [compose["services"][name]["volumes"] for name in SHOP] == [["metrics:/metrics"]] * len(SHOP)
+    assert set(compose["volumes"]) == {"postgres", "valkey", "metrics", "prometheus"}
 
 
 def test_only_beat_cannot_be_scaled() -> None:
@@ -550,6 +560,8 @@ def test_the_web_server_has_time_to_end_its_requests() -> None:
 
 def test_customers_reach_the_web_server_only_through_the_proxy() -> None:
     services = rendered()
-    assert {name for name, service in services.items() if "ports" in service} == {"proxy", "locust-master"}
+    pages = {"prometheus": ["127.0.0.1:9090:9090"], "grafana": ["127.0.0.1:3000:3000"]}
+    assert {name for name, service in services.items() if "ports" in service} == {"proxy", "locust-master", *pages}
+    assert {name: services[name]["ports"] for name in pages} == pages, "for this machine alone: they have no login"
     assert services["proxy"]["ports"] == ["127.0.0.1:8000:8080"]
     assert services["web"]["environment"]["NUM_PROXIES"] == "1"

@@ -158,6 +158,17 @@ def test_the_web_server_learns_who_asked_and_how(upstream: Upstream, tmp_path: P
             assert b"\r\nX-Forwarded-Proto: " + told + b"\r\n" in seen
 
 
+def test_nobody_reads_the_metrics_through_it(upstream: Upstream, tmp_path: Path) -> None:
+    """Also with another spelling. The negative control: without its rule, the request reaches the web server."""
+    open_to_all = re.sub(r"        location = /metrics \{.*?\}\n", "", CONFIGURATION, flags=re.DOTALL)
+    for configuration, status in ((CONFIGURATION, b"404"), (open_to_all, b"200")):
+        with proxy(tmp_path, upstream.port, configuration) as port:
+            for path in (b"/metrics", b"/%6detrics", b"//metrics", b"/metrics?all", b"/sales/../metrics"):
+                with connect(port, b"GET " + path + b" HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n") as client:
+                    assert received(client).startswith(b"HTTP/1.1 " + status)
+    assert len(upstream.requests) == 5
+
+
 def test_without_a_web_server_the_answer_says_to_try_again(tmp_path: Path) -> None:
     request = b"GET / HTTP/1.1\r\nHost: shop.example\r\nConnection: close\r\n\r\n"
     with proxy(tmp_path, free_port()) as port, connect(port, request) as client:

@@ -85,6 +85,15 @@ class Queue:
     def __len__(self) -> int:
         return int(self.client.xlen(STREAM))
 
+    def age(self) -> float:
+        """Return for how many seconds the oldest entry has been queued, by the clock of Redis; 0 if there is none."""
+        oldest = self.client.xrange(STREAM, count=1)
+        if not oldest:
+            return 0.0
+        seconds, microseconds = self.client.time()
+        queued_at = int(text(oldest[0][0]).partition("-")[0])
+        return float(max(0.0, seconds + microseconds / 1e6 - queued_at / 1000))
+
     def enqueue(self, order: OrderRequest) -> tuple[int, bool]:
         """Take the units of an order and append it, or do neither. The same order is appended only once.
 

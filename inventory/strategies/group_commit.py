@@ -8,7 +8,7 @@ from functools import partial
 from django.db import InterfaceError, OperationalError
 from psycopg.errors import DeadlockDetected, LockNotAvailable, QueryCanceled
 
-from inventory import bulk
+from inventory import bulk, observing
 from inventory.batching import Batcher
 from inventory.requests import OrderRequest, Placement, Save
 from inventory.strategies.base import Strategy
@@ -51,6 +51,7 @@ def commit(
     Returns:
         The reason for each order that got no units.
     """
+    observing.observer().batch_saved(len(orders))
     try:
         refusals = bulk.commit(orders, save, lock_timeout=lock_timeout)
     except BaseException as error:

@@ -13,7 +13,7 @@ from django.db import DataError, Error, IntegrityError, connection, transaction
 from psycopg.errors import NotNullViolation, UniqueViolation
 from redis import RedisError
 
-from inventory import bulk, stock
+from inventory import bulk, observing, stock
 from inventory.counters.whole import Counters, Reservation
 from inventory.errors import Duplicate, InventoryError, SoldOut, StockElsewhere, StockNotLoaded, StockUnavailable
 from inventory.queue.entries import QueueEntry
@@ -147,6 +147,7 @@ class LuaQueue(Lua):
         if entry.order is not None:
             _reject_if_possible(entry.order, reason, reject)
         self.queue().finish_dead_letter(entry, reason)
+        observing.observer().dead_letter()
 
     def end_lost(self, reservation: Reservation, reject: Reject) -> bool:
         """Reject an order that has a reservation and no entry on the queue, so that no worker would ever save it.
@@ -166,6 +167,8 @@ class LuaQueue(Lua):
         sold = saved(refusals) if refusals else set()
         queue = self.queue()
         queue.finish_saved(entry for entry in entries if entry.order_id not in refusals or entry.order_id in sold)
+        refused = sum(entry.order_id in refusals and entry.order_id not in sold for entry in entries)
+        observing.observer().left_queue(saved=len(entries) - refused, refused=refused)
         wrong_counters: set[str] = set()
         for entry in entries:
             if entry.order_id is None or entry.order_id in sold:

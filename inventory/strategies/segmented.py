@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from django.db import connection
 from redis import RedisError
 
+from inventory import observing
 from inventory.errors import SoldOut, StockBusy, StockUnavailable
 from inventory.requests import OrderRequest, Placement, RequestItem, Save
 from inventory.strategies.base import Strategy
@@ -136,11 +137,14 @@ class Segmented(Strategy):
         first, second = numbers[0], numbers[1 % len(numbers)]
         if second != first:
             with suppress(LockTimeout):
-                return first, leases.enter_context(self.make_lock(sku, first).hold(0))
+                return first, self._hold_lock(sku, first, leases, 0.0)
         return second, self._lock(sku, second, leases, until)
 
     def _lock(self, sku: str, number: int, leases: ExitStack, until: float) -> Lease:
-        return leases.enter_context(self.make_lock(sku, number).hold(max(0.0, until - time.monotonic())))
+        return self._hold_lock(sku, number, leases, max(0.0, until - time.monotonic()))
+
+    def _hold_lock(self, sku: str, number: int, leases: ExitStack, wait: float) -> Lease:
+        return leases.enter_context(observing.hold(self.make_lock(sku, number), wait, strategy=self.name))
 
     def _cached_units(self, sku: str) -> dict[int, int]:
         read_at, segments = self._cache.get(sku, (0.0, {}))

@@ -54,6 +54,7 @@ def run_in_batches(
     act: Act,
     *,
     done: str,
+    why: str = "",
     all_pages: bool = False,
 ) -> None:
     """Act on the rows of a queryset, log what was changed, and say in one message what has become of them.
@@ -64,6 +65,7 @@ def run_in_batches(
     Args:
         act: changes a batch.
         done: past participle for the message, such as "cancelled".
+        why: the reason that the operator has given. The history keeps it.
         all_pages: let the operator select all rows that match the filters of the list, also those that match since the
             page was shown. Without it, the action takes only rows that the page has shown: with money, the operator has
             to see each row.
@@ -82,7 +84,7 @@ def run_in_batches(
         result = act([found[key] for key in batch if key in found], ends)
         if result.changed:
             LogEntry.objects.log_actions(
-                int(str(request.user.pk)), result.changed, CHANGE, change_message=f"{done.capitalize()}."
+                int(str(request.user.pk)), result.changed, CHANGE, change_message=f"{done.capitalize()}. {why}".strip()
             )
         total.changed += result.changed
         total.unchanged += result.unchanged

@@ -9,16 +9,24 @@ from uuid import UUID
 
 from django import forms
 from django.contrib import admin, messages
+from django.contrib.admin.options import IncorrectLookupParameters
+from django.core.exceptions import PermissionDenied
 from django.db import DatabaseError
 from django.db.models import Exists, OuterRef, QuerySet
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
+from django.http.response import HttpResponseBase
 from django.shortcuts import redirect, render
+from django.urls import URLPattern, path
+from django.utils.decorators import method_decorator
+from django.views.decorators.http import require_GET
 from unfold.admin import TabularInline
 from unfold.decorators import action as unfold_action
 from unfold.decorators import display
 from unfold.widgets import UnfoldAdminIntegerFieldWidget
 
 from shop.admin.bulk import BatchResult, Failed, one_by_one, run_in_batches
+from shop.admin.order_export import rows
+from shop.admin.order_timeline import timeline
 from shop.admin.read_only import ReadOnlyAdmin, to_the_second
 from shop.admin.refunds import link_to_refunds
 from shop.models import Order, OrderItem, Payment, Refund
@@ -132,11 +140,13 @@ def cancel_batch(orders: Sequence[Order], ends: float) -> BatchResult:
 
 @admin.register(Order)
 class OrderAdmin(ReadOnlyAdmin):
-    list_display = ("id", "customer", "ordered", "state_label", "refund", "placed")
+    list_display = ("id", "customer", "sale", "ordered", "total_label", "state_label", "refund", "placed")
     list_filter = ("state", OrderRefundFilter, "sale")
-    list_select_related = ("customer",)
-    search_fields = ("id", "customer__username", "key")
-    search_help_text = "Id, customer or idempotency key"
+    list_select_related = ("customer", "sale")
+    list_before_template = "shop/export_link.html"
+    change_form_outer_after_template = "shop/order_timeline.html"
+    search_fields = ("id", "customer__username", "key", "payments__reference")
+    search_help_text = "Id, customer, idempotency key or reference of a payment"
     fields = ("id", "state_label", "customer", "sale", "total_label", "refunds", "placed", "key", "reason")
     inlines = (OrderItemInline, PaymentInline)
     actions = ("cancel", "refund_orders")
@@ -144,6 +154,27 @@ class OrderAdmin(ReadOnlyAdmin):
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Order]:
         return super().get_queryset(request).annotate(refund_due=REFUND_DUE).prefetch_related("items")
+
+    def get_urls(self) -> list[URLPattern]:
+        export = self.admin_site.admin_view(self.export)
+        return [path("export/", export, name="shop_order_export"), *super().get_urls()]
+
+    @method_decorator(require_GET)
+    def export(self, request: HttpRequest) -> HttpResponseBase:
+        """Send the orders of the list, with its filters and search, as CSV."""
+        if not self.has_view_permission(request):
+            raise PermissionDenied
+        try:
+            found = self.get_changelist_instance(request).queryset
+        except IncorrectLookupParameters:
+            return redirect("admin:shop_order_changelist")
+        headers = {"Content-Disposition": 'attachment; filename="orders.csv"'}
+        return StreamingHttpResponse(rows(found), content_type="text/csv; charset=utf-8", headers=headers)
+
+    def render_change_form(self, request: HttpRequest, context: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
+        if (order := kwargs.get("obj")) is not None:
+            context["timeline"] = timeline(order)
+        return super().render_change_form(request, context, *args, **kwargs)
 
     def has_cancel_permission(self, request: HttpRequest) -> bool:
         return request.user.has_perm("shop.change_order")
@@ -202,7 +233,7 @@ class OrderAdmin(ReadOnlyAdmin):
 
     @display(description="Ordered")
     def ordered(self, order: Order) -> str:
-        return ", ".join(str(item) for item in order.items.all())
+        return ", ".join(f"{item.quantity} × {item.name}" for item in order.items.all())
 
     @display(description="State", ordering="state", label=STATE_COLOURS)
     def state_label(self, order: Order) -> str:

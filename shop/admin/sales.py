@@ -9,6 +9,7 @@ from typing import Any
 
 from django import forms
 from django.contrib import admin, messages
+from django.contrib.admin.views.main import ChangeList
 from django.db import transaction
 from django.db.models import QuerySet
 from django.db.models.functions import Now
@@ -22,6 +23,12 @@ from unfold.decorators import display
 from inventory.models import StockItem
 from shop.admin.bulk import Failed, one_by_one, run_in_batches
 from shop.admin.checked import CheckedAdmin
+from shop.admin.extending import ExtendingAdmin
+from shop.admin.pausing import PausingAdmin
+from shop.admin.preflight import PreflightAdmin
+from shop.admin.read_only import to_the_second
+from shop.admin.sale_figures import figures_of
+from shop.admin.strategy_help import help_text
 from shop.models import Product, Sale, SaleItem
 from shop.sales import lifecycle
 from shop.sales.preheat import CannotPreheat, preheat_sale
@@ -45,6 +52,10 @@ class SaleForm(forms.ModelForm):
         super().__init__(*args, **kwargs)
         if "shown" in self.fields:
             self.fields["shown"].initial = digest(self.instance)
+        if "slug" in self.fields:
+            self.fields["slug"].help_text = "The sale’s page is /sales/ and this text."
+        if "strategy" in self.fields:
+            self.fields["strategy"].help_text = help_text()
 
     def clean(self) -> dict[str, Any]:
         cleaned = super().clean() or {}
@@ -91,14 +102,43 @@ class SaleItemInline(StackedInline):
         return super().get_queryset(request).select_related("product")
 
 
+def phase(sale: Sale) -> str:
+    """Return where a sale is in its window, whether or not it is paused."""
+    now: datetime = sale.read_at  # type: ignore[attr-defined]
+    return "to come" if now < sale.opens_at else "open" if now < sale.closes_at else "over"
+
+
+class SaleStateFilter(admin.SimpleListFilter):
+    title = "state"
+    parameter_name = "state"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        return [("open", "Open"), ("coming", "To come"), ("paused", "Paused"), ("over", "Over")]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Sale]) -> QuerySet[Sale]:
+        match self.value():
+            case "open":
+                return queryset.filter(opens_at__lte=Now(), closes_at__gt=Now(), paused_at=None)
+            case "coming":
+                return queryset.filter(opens_at__gt=Now(), paused_at=None)
+            case "paused":
+                return queryset.filter(closes_at__gt=Now(), paused_at__isnull=False)
+            case "over":
+                return queryset.filter(closes_at__lte=Now())
+        return queryset
+
+
 @admin.register(Sale)
-class SaleAdmin(CheckedAdmin):
+class SaleAdmin(PausingAdmin, ExtendingAdmin, PreflightAdmin):
     form = SaleForm
-    list_display = ("name", "state", "opens_at", "closes_at", "strategy", "preheated")
+    list_display = ("name", "state", "opens", "closes", "sold", "left", "revenue", "strategy", "preheated")
+    list_filter = (SaleStateFilter,)
+    search_help_text = "Name or slug"
     search_fields = ("name", "slug")
     prepopulated_fields = {"slug": ("name",)}
     inlines = (SaleItemInline,)
-    actions = ("preheat", "close")
+    actions = ("preheat", "pause", "resume", "close")
+    actions_detail = ("preflight", "pause_one", "resume_one", "extend")
     # Put labels above the fields, so that an item is one line on a wide screen and readable on a phone. Newer versions
     # of unfold ignore this.
     compressed_fields = False
@@ -106,10 +146,17 @@ class SaleAdmin(CheckedAdmin):
     def get_queryset(self, request: HttpRequest) -> QuerySet[Sale]:
         return super().get_queryset(request).annotate(read_at=Now())
 
+    def get_changelist_instance(self, request: HttpRequest) -> ChangeList:
+        changelist: Any = super().get_changelist_instance(request)
+        figures = figures_of(changelist.result_list)
+        for sale in changelist.result_list:
+            sale.figures = figures[sale.pk]
+        return changelist
+
     def get_fields(self, request: HttpRequest, obj: Sale | None = None) -> tuple[Any, ...]:
         fields = (
             *("name", "slug", ("opens_at", "closes_at"), ("strategy", "currency"), "stock_shown"),
-            *(("waiting_room", "admitted_per_second"), "preheated_at"),
+            *(("waiting_room", "admitted_per_second"), "preheated_label"),
         )
         return (*fields, "shown") if obj and self.has_change_permission(request, obj) else fields
 
@@ -119,8 +166,9 @@ class SaleAdmin(CheckedAdmin):
 
     def get_readonly_fields(self, request: HttpRequest, obj: Sale | None = None) -> tuple[str, ...]:
         if obj is None:
-            return ("preheated_at",)
-        return ("preheated_at", "currency", "strategy") if obj.strategy_is_fixed else ("preheated_at", "currency")
+            return ("preheated_label",)
+        fixed = ("strategy",) if obj.strategy_is_fixed else ()
+        return ("preheated_label", "currency", *fixed)
 
     def has_delete_permission(self, request: HttpRequest, obj: Sale | None = None) -> bool:
         """Do not delete a sale that was preheated or has orders: Redis may hold its stock. Close it instead."""
@@ -146,16 +194,16 @@ class SaleAdmin(CheckedAdmin):
             self.message_user(request, missing, messages.WARNING)
         this_sale = Sale.objects.filter(pk=form.instance.pk, closes_at__gt=Now())
         if form.instance.is_loaded and any(items.has_changed() for items in formsets):
-            states = ("to come", "open")
-            transaction.on_commit(lambda: self.run_on(request, this_sale, preheat_sale, "preheated", states=states))
+            phases = ("to come", "open")
+            transaction.on_commit(lambda: self.run_on(request, this_sale, preheat_sale, "preheated", phases=phases))
 
     @admin.action(permissions=["change"], description="Preheat: load the stock for the strategy")
     def preheat(self, request: HttpRequest, queryset: QuerySet[Sale]) -> None:
-        self.run_on(request, queryset, preheat_sale, "preheated", states=("to come", "open"))
+        self.run_on(request, queryset, preheat_sale, "preheated", phases=("to come", "open"))
 
     @admin.action(permissions=["change"], description="Close now: take no more orders, unload the stock")
     def close(self, request: HttpRequest, queryset: QuerySet[Sale]) -> None:
-        self.run_on(request, queryset, lifecycle.close, "closed", states=("open",))
+        self.run_on(request, queryset, lifecycle.close, "closed", phases=("open",))
 
     def run_on(
         self,
@@ -164,14 +212,17 @@ class SaleAdmin(CheckedAdmin):
         act: Callable[[int], None],
         done: str,
         *,
-        states: Sequence[str],
+        phases: Sequence[str],
+        why: str = "",
     ) -> None:
-        """Run an action on the sales that are in one of the states. The stock of a sale that is over may be loaded for
+        """Run an action on the sales that are in one of the phases. The stock of a sale that is over may be loaded for
         the next one."""
 
         def run(sale: Sale) -> str | bool:
-            if self.state(sale) not in states:
-                return f"{sale} was not {done}: it is {self.state(sale)}."
+            if phase(sale) not in phases:
+                return f"{sale} was not {done}: it is {phase(sale)}."
+            if act is lifecycle.resume and sale.paused_at is None:
+                return f"{sale} was not {done}: it is not paused."
             try:
                 act(sale.pk)
             except CannotPreheat as reason:
@@ -180,12 +231,35 @@ class SaleAdmin(CheckedAdmin):
                 raise Failed(f"{sale} was not fully {done}. Redis does not answer: {error}") from error
             return True
 
-        run_in_batches(self, request, queryset, one_by_one(run), done=done, all_pages=True)
+        run_in_batches(self, request, queryset, one_by_one(run), done=done, why=why, all_pages=True)
 
-    @display(description="State", label={"open": "success", "to come": "info"})
+    @display(description="State", label={"open": "success", "to come": "info", "paused": "warning"})
     def state(self, sale: Sale) -> str:
-        now: datetime = sale.read_at  # type: ignore[attr-defined]
-        return "to come" if now < sale.opens_at else "open" if now < sale.closes_at else "over"
+        return "paused" if sale.paused_at and phase(sale) != "over" else phase(sale)
+
+    @display(description="Opens", ordering="opens_at")
+    def opens(self, sale: Sale) -> str:
+        return to_the_second(sale.opens_at)
+
+    @display(description="Closes", ordering="closes_at")
+    def closes(self, sale: Sale) -> str:
+        return to_the_second(sale.closes_at)
+
+    @display(description="Sold")
+    def sold(self, sale: Any) -> int:
+        return sale.figures.sold
+
+    @display(description="Left")
+    def left(self, sale: Any) -> int:
+        return sale.figures.left
+
+    @display(description="Revenue")
+    def revenue(self, sale: Any) -> str:
+        return f"{sale.figures.revenue:.2f} {sale.currency}"
+
+    @display(description="Preheated at")
+    def preheated_label(self, sale: Sale) -> str | None:
+        return to_the_second(sale.preheated_at) if sale.preheated_at else None
 
     @display(description="Preheated", label={"yes": "success"})
     def preheated(self, sale: Sale) -> str | None:

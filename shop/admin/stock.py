@@ -21,8 +21,8 @@ from inventory.models import StockItem, StockMovement
 from inventory.stock import all_on_hand
 from inventory.strategies import registry
 from shop.admin.checked import CheckedAdmin
-from shop.admin.stock_report import stock_report
 from shop.models import Order, OrderItem, Product
+from shop.overview.stock_report import stock_report
 from shop.sold import saved
 
 MAX_UNITS = 1_000_000

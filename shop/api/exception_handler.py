@@ -32,6 +32,7 @@ from shop.orders.errors import (
     PriceChanged,
     ProviderDecides,
     SaleNotOpen,
+    SalePaused,
     StillQueued,
     StillRunning,
     UnknownProduct,
@@ -51,6 +52,7 @@ BY_EXCEPTION: tuple[tuple[type[Exception], Problem], ...] = (
     (errors.StockUnavailable, problems.UNAVAILABLE),
     (errors.TryAgain, problems.BUSY),
     (SaleNotOpen, problems.SALE_NOT_OPEN),
+    (SalePaused, problems.SALE_PAUSED),
     (PriceChanged, problems.PRICE_CHANGED),
     (NotAdmitted, problems.WAITING_ROOM),
     (RoomUnavailable, problems.UNAVAILABLE),
@@ -82,7 +84,19 @@ BY_EXCEPTION: tuple[tuple[type[Exception], Problem], ...] = (
     (exceptions.UnsupportedMediaType, problems.UNSUPPORTED),
     (exceptions.Throttled, problems.TOO_FAST),
     (exceptions.ParseError, problems.INVALID),
+    # `handle_exception` answers these with more details.
+    (UnknownSale, problems.INVALID),
+    (UnknownProduct, problems.INVALID),
+    (OperationalError, problems.UNAVAILABLE),
+    (InterfaceError, problems.UNAVAILABLE),
+    (InternalError, problems.UNAVAILABLE),
+    (IntegrityError, problems.BUSY),
 )
+
+
+def problem_of(error: Exception) -> Problem:
+    """Return the problem with which an error of an order is answered."""
+    return next((problem for kind, problem in BY_EXCEPTION if isinstance(error, kind)), problems.INTERNAL)
 
 
 def handle_exception(error: Exception, context: Mapping[str, Any]) -> HttpResponse | None:

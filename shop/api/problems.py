@@ -53,6 +53,13 @@ STILL_QUEUED = Problem("still-queued", 409, "The order is queued", "Try again wh
 SOLD_OUT = Problem("sold-out", 409, "Sold out", "Units of orders that are not paid in time are sold again.")
 OVER_LIMIT = Problem("over-limit", 409, "Over the limit per customer", "Order fewer units.")
 SALE_NOT_OPEN = Problem("sale-not-open", 409, "The sale is not open", "Check when the sale opens and closes.")
+SALE_PAUSED = Problem(
+    "sale-paused",
+    409,
+    "The sale is paused",
+    "Repeat the request with the same key until the sale goes on. Nothing was sold.",
+    5,
+)
 PRICE_CHANGED = Problem(
     "price-changed",
     409,

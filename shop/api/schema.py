@@ -23,6 +23,7 @@ BY_OPERATION = {
         problems.SOLD_OUT,
         problems.OVER_LIMIT,
         problems.SALE_NOT_OPEN,
+        problems.SALE_PAUSED,
         problems.PRICE_CHANGED,
         problems.WAITING_ROOM,
         problems.STILL_RUNNING,
@@ -103,10 +104,12 @@ PROBLEM = {
 
 
 def describe_problems(result: dict[str, Any], **_: Any) -> dict[str, Any]:
-    """Add the problems to every operation. This is a post-processing hook of drf-spectacular."""
+    """Add problems, a tag and a summary to every operation. This is a post-processing hook of drf-spectacular."""
     result["components"].setdefault("schemas", {})["Problem"] = PROBLEM
     for path, operations in result["paths"].items():
         for method, operation in operations.items():
+            operation["tags"] = [path.split("/")[2]]
+            operation["summary"] = operation.get("description", "").partition(".")[0]
             needs_token = any("jwtAuth" in scheme for scheme in operation.get("security", []))
             for problem in (*EVERYWHERE, *(WITH_TOKEN if needs_token else ()), *BY_OPERATION.get((path, method), ())):
                 described = operation["responses"].setdefault(

@@ -242,6 +242,7 @@ class OfferSerializer(serializers.Serializer[Any]):
     name = serializers.CharField()
     opens_at = serializers.DateTimeField()
     closes_at = serializers.DateTimeField()
+    paused = serializers.BooleanField(help_text="Whether an operator has paused the sale. It takes no orders now.")
     currency = serializers.CharField(help_text="Currency of the prices: a code of ISO 4217.")
     waiting_room = serializers.BooleanField(help_text="Whether an order needs a ticket of the sale's waiting room.")
     items = serializers.SerializerMethodField()

@@ -16,6 +16,7 @@ schema = SpectacularAPIView.as_view(
 # The split view has its script in a file of its own, as the Content-Security-Policy demands.
 docs = SpectacularSwaggerSplitView.as_view(
     url_name="api-schema",
+    template_name="shop/api_docs.html",
     renderer_classes=[TemplateHTMLRenderer],
     content_negotiation_class=DefaultContentNegotiation,
     http_method_names=["get", "head"],

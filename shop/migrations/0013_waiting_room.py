@@ -7,7 +7,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('shop', '0011_browser_sessions'),
+        ('shop', '0012_default_strategy'),
     ]
 
     operations = [

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 
+from inventory.errors import Refusal
+
 
 class OrderError(Exception):
     """The shop refuses a request about an order."""
@@ -54,6 +56,13 @@ class PriceChanged(OrderError):
 
 class SaleNotOpen(OrderError):
     """The sale has not opened yet, or is closed."""
+
+
+class SalePaused(Refusal):
+    """An operator has paused the sale. The same request may be sent again until the sale goes on."""
+
+    def __init__(self, sale: int) -> None:
+        super().__init__(f"Sale {sale} is paused.")
 
 
 class StillRunning(OrderError):

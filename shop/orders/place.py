@@ -21,6 +21,8 @@ from inventory.errors import Duplicate, InventoryError, OverLimit, StockNotLoade
 from inventory.requests import OrderRequest, Placement, RequestItem
 from inventory.strategies import registry
 from inventory.strategies.base import Strategy
+from shop import log_context
+from shop.metrics.recording import counted
 from shop.models import Allowance, Order
 from shop.orders import receipts
 from shop.orders.errors import (
@@ -28,6 +30,7 @@ from shop.orders.errors import (
     OrderError,
     PriceChanged,
     SaleNotOpen,
+    SalePaused,
     StillRunning,
     UnknownProduct,
     UnknownSale,
@@ -38,7 +41,7 @@ from shop.orders.receipts import Placed, RequestKey
 from shop.orders.saving import save
 from shop.sales import offers
 from shop.sales.offers import Offer
-from shop.sales.preheat import CannotPreheat, SaleOver, preheat_sale
+from shop.sales.preheat import CannotPreheat, SaleOnHold, SaleOver, preheat_sale
 from shop.sold import saved
 from shop.waiting import tickets
 from shop.waiting.errors import NotAdmitted
@@ -53,6 +56,7 @@ _running: dict[RequestKey, UUID] = {}
 """The ids of the requests that this process is placing."""
 
 
+@counted
 def place_order(
     *,
     customer: int,
@@ -101,12 +105,15 @@ def place_request(request: OrderRequest, offer: Offer, strategy: Strategy) -> Pl
     """Place a request by a given strategy. See `place_order`, which uses the sale's own."""
     # A repeated request is refused early while this process places the first one. In another process it waits for the
     # unique key of the order, which accepts only one of the two, and gets that order.
+    log_context.order.set(request.id)
     running = (request.customer, request.key)
     if _running.setdefault(running, request.id) != request.id:
         raise StillRunning(RUNNING)
     try:
         if not offer.is_open(request.created_at):
             raise SaleNotOpen(f"{offer.name} is open from {offer.opens_at} to {offer.closes_at}.")
+        if offer.paused:
+            raise SalePaused(offer.sale)
         _refuse_over_limit(request)
         if not offer.preheated:
             raise StockNotLoaded(f"The stock of {offer.name} is not loaded yet.")
@@ -115,7 +122,7 @@ def place_request(request: OrderRequest, offer: Offer, strategy: Strategy) -> Pl
     except StockNotLoaded as missing:
         # This process may have cached the offer before the sale was preheated at all.
         missed_at = request.created_at if offer.preheated else NEVER
-        refused = missing if _load_again(offer.sale, missed_at) else SaleNotOpen(f"{offer.name} is over.")
+        refused = _load_again(offer, missed_at) or missing
         return order_under_key(strategy, request.customer, request.key, request.body_hash, refused)
     except (OrderError, InventoryError) as refused:
         return order_under_key(strategy, request.customer, request.key, request.body_hash, refused)
@@ -211,17 +218,20 @@ def _refuse_over_limit(request: OrderRequest) -> None:
             raise OverLimit(item.sku, limit=item.limit, taken=mine.taken if mine else 0)
 
 
-def _load_again(sale: int, missed_at: datetime) -> bool:
+def _load_again(offer: Offer, missed_at: datetime) -> OrderError | InventoryError | None:
     """Load the stock of a sale, unless another process is loading it or has loaded it since `missed_at`.
 
     Returns:
-        False when the sale is over: it was closed after this process cached the offer.
+        Why the sale takes no orders, if it was closed or paused after this process cached the offer; otherwise None.
     """
     try:
-        preheat_sale(sale, wait=False, missed_at=missed_at)
+        preheat_sale(offer.sale, wait=False, missed_at=missed_at)
     except SaleOver:
-        offers.forget(sale)
-        return False
+        offers.forget(offer.sale)
+        return SaleNotOpen(f"{offer.name} is over.")
+    except SaleOnHold:
+        offers.forget(offer.sale)
+        return SalePaused(offer.sale)
     except (RedisError, CannotPreheat):
         pass
-    return True
+    return None

@@ -18,6 +18,7 @@ from inventory.errors import Duplicate, OverLimit, Refusal, SaleClosed, UnknownC
 from inventory.requests import OrderRequest, RequestItem, ReturnedUnits
 from inventory.strategies import registry
 from shop.models import Order, OrderItem
+from shop.orders.errors import SalePaused
 from shop.sold import saved
 
 # Rows are written in the order of customer, key and id, so that two batches cannot deadlock, and so that the first of
@@ -25,7 +26,8 @@ from shop.sold import saved
 # A key that the customer has used before conflicts, so neither the order nor its items are written. If the other order
 # is not committed yet, this statement waits for it: the unique index decides in every process and after every crash.
 # Accounts and sales are checked here again, because a token outlives its account and a sale may be closed or postponed
-# after its offer was read. Counting the allowances locks them until the commit; what exceeds a limit is undone first.
+# after its offer was read. A pause does not concern queued orders, which were taken before it: only these have a
+# `payable_from`. Counting the allowances locks them until the commit; what exceeds a limit is undone first.
 # An order that costs nothing is paid at once: nobody could pay it, so it would expire.
 INSERT = """
     WITH request AS (
@@ -48,6 +50,7 @@ INSERT = """
           FROM request
          WHERE (SELECT is_active FROM auth_user WHERE auth_user.id = customer)
            AND (SELECT opens_at <= request.created_at AND request.created_at < closes_at
+                       AND (paused_at IS NULL OR %(payable_from)s::timestamptz IS NOT NULL)
                   FROM shop_sale WHERE shop_sale.id = sale)
          ORDER BY customer, key, request.id
         ON CONFLICT DO NOTHING
@@ -101,6 +104,8 @@ REJECT = """
     )
     SELECT count(*) FROM rejected
 """
+
+WINDOWS = "SELECT id, opens_at, closes_at FROM shop_sale WHERE id = ANY(%(sales)s)"
 
 ACTIVE = "SELECT id FROM auth_user WHERE id = ANY(%(customers)s) AND is_active"
 
@@ -162,9 +167,9 @@ COUNT_AGAIN = """
 def save(requests: Sequence[OrderRequest], *, payable_from: datetime | None = None) -> Mapping[UUID, Refusal]:
     """Write orders, their items and the customers' allowances inside the open transaction.
 
-    This takes one statement for any number of requests, two more if some were not written, and two more if some exceed
-    a limit. Allowances are counted even without a limit, so that a limit set in the middle of a sale includes what was
-    bought before.
+    This takes one statement for any number of requests, two more if some were not written, one more if sales refused
+    some, and two more if some exceed a limit. Allowances are counted even without a limit, so that a limit set in the
+    middle of a sale includes what was bought before.
 
     Args:
         payable_from: the time from which queued orders can be paid, since they are saved only now. None: from the time
@@ -206,12 +211,20 @@ def _reasons(cursor: CursorWrapper, requests: Sequence[OrderRequest]) -> dict[UU
     existing = {request: (order, same) for request, order, same in cursor.fetchall()}
     cursor.execute(ACTIVE, {"customers": customers})
     active = {row[0] for row in cursor.fetchall()}
+    windows = {}
+    if sales := [each.sale for each in requests if each.id not in existing and each.customer in active]:
+        cursor.execute(WINDOWS, {"sales": sales})
+        windows = {sale: (opens_at, closes_at) for sale, opens_at, closes_at in cursor.fetchall()}
 
     def reason(request: OrderRequest) -> Refusal:
         if request.id in existing:
             order, same = existing[request.id]
             return Duplicate(order, same=same)
-        return SaleClosed(request.sale) if request.customer in active else UnknownCustomer(request.customer)
+        if request.customer not in active:
+            return UnknownCustomer(request.customer)
+        # In its window, only a pause can have refused it. Do not ask whether that lasts: it may have ended since.
+        opens_at, closes_at = windows.get(request.sale, (request.created_at, request.created_at))
+        return SalePaused(request.sale) if opens_at <= request.created_at < closes_at else SaleClosed(request.sale)
 
     return {request.id: reason(request) for request in requests}
 

@@ -26,6 +26,7 @@ from shop.orders.errors import (
     OrderError,
     PriceChanged,
     SaleNotOpen,
+    SalePaused,
     StillRunning,
     UnknownProduct,
     UnknownSale,
@@ -228,6 +229,11 @@ def answer_to(refused: Exception, sale: Sale, product: int) -> Exception:
         case errors.OverLimit():
             message = _("At most %(limit)s for each customer in this sale, and you have bought them. See your orders.")
             return to_orders(409, message % {"limit": refused.limit})
+        case SalePaused():
+            return FormShownAgain(
+                409,
+                _("The sale is paused. Nothing was bought. Press the button again when it goes on: you buy only once."),
+            )
         case SaleNotOpen() | errors.SaleClosed():
             message = _("The sale is not open. Nothing was bought. Its page says when it opens and closes.")
             return to_sale(409, message)

@@ -51,6 +51,7 @@ class SaleNow:
     sale: int
     opens_at: datetime
     closes_at: datetime
+    paused: bool
     currency: str
     stock_shown: str
     items: Sequence[SaleItem]
@@ -60,12 +61,14 @@ class SaleNow:
 
     @property
     def state(self) -> str:
-        """`coming`, `open`, `sold-out` or `over`."""
+        """`coming`, `paused`, `open`, `sold-out` or `over`."""
         now = self.clock.now()
         if now < self.opens_at:
             return "coming"
         if now >= self.closes_at:
             return "over"
+        if self.paused:
+            return "paused"
         return "open" if not self.items or any(self.units_left(item) for item in self.items) else "sold-out"
 
     def units_left(self, item: SaleItem) -> int:
@@ -163,6 +166,7 @@ def read(slug: str) -> SaleNow | None:
         sale.pk,
         sale.opens_at,
         sale.closes_at,
+        sale.paused_at is not None,
         sale.currency,
         sale.stock_shown,
         items,

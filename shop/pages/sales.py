@@ -49,7 +49,8 @@ def sale(request: HttpRequest, slug: str) -> HttpResponse:
     """Show a sale: its products, when it opens and closes, and the way to buy."""
     found = sale_or_404(slug)
     now = clock.now()
-    state = "coming" if now < found.opens_at else "over" if now >= found.closes_at else "open"
+    started = "paused" if found.paused_at else "open"
+    state = "coming" if now < found.opens_at else "over" if now >= found.closes_at else started
     items = sorted(found.items.all(), key=lambda item: item.pk)
     context = {"sale": found, "items": items, "state": state, "most": MAX_QUANTITY, "script": for_script(found)}
     response = render(request, "shop/pages/sale.html", context)
@@ -104,6 +105,7 @@ def for_script(sale: Sale) -> dict[str, Any]:
             "queued": _("In the queue, place {place}"),
             "pending": _("Yours. {time} left to pay"),
             "paid": _("Yours. Paid"),
+            "paused": _("Paused"),
             "sold-out": _("Sold out"),
             "over-limit": _("Limit reached"),
             "over": _("The sale is over"),
@@ -143,6 +145,10 @@ def for_script(sale: Sale) -> dict[str, Any]:
             "over-limit": _(
                 "At most {limit} for each customer in this sale; you have bought {taken}. Nothing was bought now. "
                 "Choose fewer."
+            ),
+            "paused": _("The shop has paused the sale. It goes on by itself on this page; you need not reload."),
+            "waiting": _(
+                "The shop has paused the sale. Your order is sent again by itself when it goes on; you buy only once."
             ),
             "price": _("The price is now {price}, not {before}. Nothing was bought. Press again to buy at this price."),
             "sale-not-open": _("The sale did not take the order: it is not open now. Nothing was bought."),

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import socket
 import time
 from typing import Any
 
 from celery.beat import PersistentScheduler, SchedulingError
+from celery.signals import heartbeat_sent
 from celery.worker.consumer import Consumer
 
 from inventory.outages import outages
+from shop import heartbeat
 
 PAUSE = 1.0
 """Seconds between two tries to connect. Celery itself makes no pause after an answer of the broker."""
@@ -31,8 +35,17 @@ class QuietConsumer(Consumer):
         outages.worked(TAKING)
 
 
+@heartbeat_sent.connect
+def sign_of_life(sender: Any, **_: Any) -> None:
+    """Tell operators that this worker is alive. Celery sends its own heartbeat every two seconds."""
+    heartbeat.sign(heartbeat.WORKER, f"{sender.eventer.hostname} {os.getpid()}")
+
+
 class QuietScheduler(PersistentScheduler):
-    """Celery's scheduler, which logs the first of several tasks that the broker refuses: each is sent when next due."""
+    """Celery's scheduler, which logs the first of several tasks that the broker refuses: each is sent when next due.
+
+    It tells operators that it is alive with each task, as `advance_sales` is due every 5 s.
+    """
 
     def apply_async(self, *arguments: Any, **options: Any) -> Any:
         try:
@@ -41,4 +54,5 @@ class QuietScheduler(PersistentScheduler):
             outages.failed(SENDING, error)
             return None
         outages.worked(SENDING)
+        heartbeat.sign(heartbeat.BEAT, f"{socket.gethostname()} {os.getpid()}")
         return sent

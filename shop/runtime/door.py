@@ -10,24 +10,63 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from functools import partial
 from queue import SimpleQueue
 from typing import Any
 
+from django.conf import settings
 from django.http import HttpResponse
 
-from shop import limits
+from shop import limits, log_context
 from shop.api import problems
-from shop.runtime.gateway import Application, File, Headers, StartResponse, environ
+from shop.metrics import recording, report
+from shop.runtime.gateway import Application, File, Headers, StartResponse, client_address, environ
 
 logger = logging.getLogger(__name__)
 
 ALIVE = "/health/live/"
 """Where this process is asked whether it is alive."""
 
+ORDERS = "/api/orders/"
+"""Where orders are placed. How long that takes is measured."""
+
 TICK = 0.25
 """Seconds between two looks at the deadlines."""
+
+
+@dataclass(eq=False, slots=True)
+class Arrived:
+    """A request that has arrived completely.
+
+    Args:
+        scope: RSGI's description of it.
+        proto: RSGI's protocol, which sends the answer.
+        body: the whole body.
+    """
+
+    scope: Any
+    proto: Any
+    body: bytes
+    at: float = field(default_factory=time.monotonic)
+    trace: str = ""
+
+    def __post_init__(self) -> None:
+        self.trace = log_context.trace_of(self.scope.headers.get("traceparent", ""))
+
+    def note_thread(self) -> None:
+        """Count how long an order request has waited for its thread."""
+        if (recorder := recording.recorder()) is not None and self._is_order():
+            recorder.thread_waited(time.monotonic() - self.at)
+
+    def note_answer(self, status: int) -> None:
+        """Count the answer to an order request, and how long it took."""
+        if (recorder := recording.recorder()) is not None and self._is_order():
+            recorder.order_request(status, time.monotonic() - self.at)
+
+    def _is_order(self) -> bool:
+        return bool(self.scope.path == ORDERS and self.scope.method == "POST")
 
 
 class Door:
@@ -40,9 +79,10 @@ class Door:
 
     def __init__(self, application: Application, threads: int) -> None:
         self._application = application
-        self._whole: SimpleQueue[tuple[Any, Any, bytes, float]] = SimpleQueue()
+        self._whole: SimpleQueue[Arrived] = SimpleQueue()
         # By request that has no answer yet: its deadline, and what to do then.
         self._deadlines: dict[Any, tuple[float, Callable[[], object]]] = {}
+        self._answering: set[Any] = set()
         self._last_kept_alive = 0.0
         self._closing = False
         for _ in range(threads):
@@ -65,6 +105,9 @@ class Door:
             # Without a thread: a process whose threads all wait for Postgres is alive, and to restart it does not help.
             if scope.path == ALIVE:
                 return self._send(proto, HttpResponse(content_type="text/plain"))
+            if scope.path == report.PATH and scope.method == "GET" and _may_read_metrics(scope):
+                # A thread of its own: the metrics are needed most when all others are busy.
+                return threading.Thread(target=self._report, args=(proto,), name="metrics", daemon=True).start()
             return self._enter(scope, proto, b"")
         if length > limits.BODY_BYTES:
             return self._refuse_after_body(scope, proto, problems.TOO_LARGE, length)
@@ -91,43 +134,59 @@ class Door:
             self._enter(scope, proto, body.result())
 
     def _enter(self, scope: Any, proto: Any, body: bytes) -> None:
-        deadline = time.monotonic() + limits.REQUEST
-        self._deadlines[proto] = (deadline, partial(self._give_up, scope, proto, problems.BUSY))
-        self._whole.put((scope, proto, body, deadline))
+        request = Arrived(scope, proto, body)
+        self._limit(request, problems.BUSY)
+        self._whole.put(request)
+
+    def _limit(self, request: Arrived, problem: problems.Problem) -> None:
+        """Answer a request with this problem when its time is over, unless it has another answer by then."""
+        self._deadlines[request.proto] = request.at + limits.REQUEST, partial(self._give_up, request, problem)
 
     def _work(self) -> None:
         while True:
-            scope, proto, body, deadline = self._whole.get()
+            request = self._whole.get()
             # The thread that takes the entry answers. If it is gone, the request was answered meanwhile.
-            if self._deadlines.pop(proto, None) is not None:
-                self._deadlines[proto] = (deadline, partial(self._give_up, scope, proto, problems.UNAVAILABLE))
+            if self._deadlines.pop(request.proto, None) is not None:
+                self._limit(request, problems.UNAVAILABLE)
+                self._answering.add(request)
+                request.note_thread()
+                log_context.begin_request(request.trace)
                 try:
-                    self._answer(scope, proto, body)
+                    self._answer(request)
                 except Exception:
                     # Nobody above this thread would answer the client.
-                    logger.exception("%s %s failed", scope.method, scope.path)
-                    _survive(partial(self._send, proto, problems.response(problems.INTERNAL)))
+                    logger.exception("%s %s failed", request.scope.method, request.scope.path)
+                    _survive(partial(self._send, request.proto, problems.response(problems.INTERNAL)))
+                self._answering.discard(request)
             # Do not keep the request alive while this thread waits for the next one.
-            del scope, proto, body
+            del request
 
-    def _answer(self, scope: Any, proto: Any, body: bytes) -> None:
+    def _answer(self, request: Arrived) -> None:
         start = StartResponse()
-        response: Any = self._application(environ(scope, body), start)
+        response: Any = self._application(environ(request.scope, request.body), start)
         try:
-            self._deadlines.pop(proto, None)
+            if self._deadlines.pop(request.proto, None) is not None:
+                request.note_answer(start.status)
             headers = self._with_connection(start.headers)
             name = getattr(response.file, "name", None) if isinstance(response, File) else None
             if isinstance(name, str):
                 # granian reads it piece by piece, as fast as the client takes it.
-                proto.response_file(start.status, headers, name)
+                request.proto.response_file(start.status, headers, name)
+            elif getattr(response, "streaming", False):
+                _stream(request.proto.response_stream(start.status, headers), response)
             else:
-                proto.response_bytes(start.status, headers, b"".join(response))
+                request.proto.response_bytes(start.status, headers, b"".join(response))
         finally:
             response.close()
 
-    def _give_up(self, scope: Any, proto: Any, problem: problems.Problem) -> None:
-        logger.warning("Answered after %s s, %s: %s %s", limits.REQUEST, problem.slug, scope.method, scope.path)
-        self._send(proto, problems.response(problem))
+    def _give_up(self, request: Arrived, problem: problems.Problem) -> None:
+        request.note_answer(problem.status)
+        logger.warning(
+            "Answered after %s s, %s: %s %s",
+            *(limits.REQUEST, problem.slug, request.scope.method, request.scope.path),
+            extra={"trace": request.trace},
+        )
+        self._send(request.proto, problems.response(problem))
 
     def _refuse(self, proto: Any, problem: problems.Problem) -> None:
         """Answer a request whose body was not read to its end. The connection cannot be used again."""
@@ -160,6 +219,14 @@ class Door:
 
         return next_chunk()
 
+    def _report(self, proto: Any) -> None:
+        try:
+            response = HttpResponse(report.report(), content_type=report.CONTENT_TYPE)
+        except Exception:
+            logger.exception("The metrics cannot be read")
+            response = problems.response(problems.INTERNAL)
+        _survive(partial(self._send, proto, response))
+
     def _send(self, proto: Any, response: Any) -> None:
         self._deadlines.pop(proto, None)
         proto.response_bytes(response.status_code, self._with_connection(list(response.items())), response.content)
@@ -175,11 +242,26 @@ class Door:
     def _watch(self) -> None:
         while True:
             time.sleep(TICK)
+            if (recorder := recording.recorder()) is not None:
+                _survive(partial(recorder.web_process, busy=len(self._answering), waiting=self._whole.qsize()))
             now = time.monotonic()
             for proto, (deadline, _) in list(self._deadlines.items()):
                 # What is to be done may have changed since.
                 if deadline <= now and (due := self._deadlines.pop(proto, None)) is not None:
                     _survive(due[1])
+
+
+def _may_read_metrics(scope: Any) -> bool:
+    return bool(settings.METRICS) and report.may_read(client_address(scope), scope.headers)
+
+
+def _stream(transport: Any, pieces: Iterable[bytes]) -> None:
+    """Send an answer piece by piece, so that no process has to make all of it first.
+
+    granian keeps what the client has not read yet, and does not let this thread wait for it.
+    """
+    for piece in pieces:
+        transport.send_bytes(piece)
 
 
 def _survive(act: Callable[[], object]) -> None:

@@ -87,6 +87,18 @@ def log_level(name: str, *, default: str) -> str:
     return level
 
 
+def choice(name: str, *, default: str, choices: tuple[str, ...]) -> str:
+    """Return one of some words.
+
+    Raises:
+        ImproperlyConfigured: the value is none of them.
+    """
+    text = str(env.str(name, default=default))
+    if text.lower() not in choices:
+        raise ImproperlyConfigured(f"{name} must be one of {', '.join(choices)}, not {text[:40]!r}.")
+    return text.lower()
+
+
 def email(name: str, *, default: str) -> dict[str, Any]:
     """Return Django's settings for the mail server at a URL.
 

@@ -54,7 +54,7 @@ def environ(scope: Any, body: bytes) -> dict[str, Any]:
         "SERVER_NAME": host,
         "SERVER_PORT": port,
         "SERVER_PROTOCOL": f"HTTP/{scope.http_version}",
-        "REMOTE_ADDR": scope.client.rpartition(":")[0].strip("[]"),
+        "REMOTE_ADDR": client_address(scope),
         "REQUEST_METHOD": scope.method,
         # WSGI wants bytes as characters.
         "PATH_INFO": path if path.isascii() else path.encode().decode("latin-1"),
@@ -69,6 +69,11 @@ def environ(scope: Any, body: bytes) -> dict[str, Any]:
     if "HTTP_HOST" not in found:
         found["HTTP_HOST"] = scope.authority or ""
     return found
+
+
+def client_address(scope: Any) -> str:
+    """Return the IP address of the connection."""
+    return str(scope.client.rpartition(":")[0].strip("[]"))
 
 
 def _name(header: str) -> str:

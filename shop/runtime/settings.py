@@ -158,6 +158,16 @@ ZOOKEEPER_HOSTS = env.str("ZOOKEEPER_HOSTS", default="")
 # parent exists. The default is in the run folder while the database is the project's own, and empty otherwise.
 LOCK_FOLDER = env.str("LOCK_FOLDER", default="") or (str(RUN_FOLDER.path / "locks") if DATABASE_IS_OURS else "")
 
+# Metrics
+
+# Count what web servers, workers and beat do, for Prometheus, at `/metrics`.
+METRICS = environment.boolean("METRICS", default=True)
+# Token with which `/metrics` is read from elsewhere. If empty, it is read from this machine only.
+METRICS_TOKEN = env.str("METRICS_TOKEN", default="")
+# Folder that the processes of this machine share to count together. It is created if its parent exists. The default is
+# in the run folder.
+METRICS_FOLDER = env.str("METRICS_FOLDER", default="") or str(RUN_FOLDER.path / "metrics")
+
 # Django: apps, middleware, templates
 
 INSTALLED_APPS = [
@@ -417,6 +427,7 @@ LANGUAGE_CODE = "en"
 # depend on it.
 LANGUAGES = [("en", "English"), ("zh-hans", "简体中文")]
 TIME_ZONE = "UTC"
+FORMAT_MODULE_PATH = ["shop.formats"]
 USE_TZ = True
 STATIC_URL = "static/"
 # Serve the files of the apps directly, without a build step and without `collectstatic`.
@@ -429,15 +440,34 @@ UNFOLD = {
     "SITE_HEADER": "Last Unit",
     "SITE_SUBHEADER": "All times in UTC",
     "SITE_SYMBOL": "inventory_2",
+    # The blue of the shop's own pages.
+    "COLORS": {
+        "primary": {
+            "50": "#eef4fb",
+            "100": "#dde8f6",
+            "200": "#bfd5ef",
+            "300": "#9cbfe7",
+            "400": "#8fb8f4",
+            "500": "#4d83c4",
+            "600": "#1d4f91",
+            "700": "#1a457e",
+            "800": "#163a6a",
+            "900": "#122f56",
+            "950": "#0c2039",
+        },
+    },
     "SITE_FAVICONS": [{"rel": "icon", "href": "/static/shop/icon.svg"}],
     "DASHBOARD_CALLBACK": "shop.admin.dashboard.context",
     "SIDEBAR": {"navigation": "shop.admin.sidebar.navigation"},
 }
 
+# The log of web servers, workers and beat: text, or json for one JSON object a line.
+LOG_FORMAT = environment.choice("LOG_FORMAT", default="text", choices=("text", "json"))
 LOGGING = {
     "version": 1,
     "disable_existing_loggers": False,
-    "handlers": {"console": {"class": "logging.StreamHandler"}},
+    "formatters": {"text": {}, "json": {"()": "shop.runtime.logs.JsonFormatter"}},
+    "handlers": {"console": {"class": "logging.StreamHandler", "formatter": LOG_FORMAT}},
     # Do not log refused requests: there may be ten thousand a second. A 503 that needs a person logs its own line.
     "filters": {
         "not_refused": {

@@ -6,7 +6,8 @@ from contextlib import contextmanager
 from typing import Any
 
 from celery import shared_task
-from celery.signals import beat_init, worker_init, worker_ready
+from celery.signals import after_setup_logger, after_setup_task_logger, beat_init, worker_init, worker_ready
+from django.conf import settings
 from django.db import Error
 from kombu.exceptions import KombuError, OperationalError
 from redis import RedisError
@@ -18,6 +19,8 @@ from shop.look import look
 from shop.orders.expiry import expire_unpaid
 from shop.orders.queued import SHIFT, save_queued
 from shop.reconcile import reconcile_and_audit
+from shop.runtime import measuring
+from shop.runtime.logs import JsonFormatter
 from shop.sales import lifecycle
 
 logger = logging.getLogger(__name__)
@@ -82,7 +85,9 @@ def reconcile() -> int:
     Repairs and the results of the audits are logged.
     """
     with outages_logged("To reconcile"):
-        return len(reconcile_and_audit().repairs)
+        done = reconcile_and_audit()
+        measuring.reconciled(done)
+        return len(done.repairs)
     return 0
 
 
@@ -92,6 +97,27 @@ def refuse_wrong_settings(**_: Any) -> None:
     """End the worker or beat if the settings do not fit the Postgres that answers. Its limits are the web server's."""
     if wrong := look(limits.POSTGRES_CONNECT, web=False).wrong:
         raise SystemExit(wrong)
+
+
+@after_setup_logger.connect
+@after_setup_task_logger.connect
+def format_log(logger: logging.Logger, **_: Any) -> None:
+    """Let Celery, which has formats of its own, write the log in LOG_FORMAT."""
+    if settings.LOG_FORMAT == "json":
+        for handler in logger.handlers:
+            handler.setFormatter(JsonFormatter())
+
+
+@worker_init.connect
+def measure_worker(**_: Any) -> None:
+    """Begin to count what this worker does."""
+    measuring.start("worker")
+
+
+@beat_init.connect
+def measure_beat(**_: Any) -> None:
+    """Let the metrics show that beat runs."""
+    measuring.start("beat")
 
 
 @worker_ready.connect

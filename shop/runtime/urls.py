@@ -8,6 +8,7 @@ from django.views.generic import RedirectView
 
 from locking.contrib.django.admin import held_locks, release_by_force
 from shop.admin.checked import Autocomplete
+from shop.admin.live import live
 from shop.admin.people import change_own_password
 from shop.api.health import Ready, Started
 
@@ -24,6 +25,7 @@ urlpatterns = [
     path("health", Ready.as_view()),
     path("health/", Ready.as_view(), name="health"),
     path("health/started/", Started.as_view(), name="health-started"),
+    path("admin/live/", admin.site.admin_view(live), name="admin_live"),
     path("admin/locks/", admin.site.admin_view(held_locks), name="admin_locks"),
     path("admin/locks/release/", admin.site.admin_view(release_by_force), name="admin_lock_release"),
     path("admin/password_change/", admin.site.admin_view(change_own_password), name="password_change"),

@@ -66,7 +66,11 @@ def work(
     *rest: Any,
 ) -> None:
     """Answer requests until the process is told to stop."""
-    from shop.runtime.door import Door  # Django has been set up by the application.
+    # Django has been set up by the application.
+    from shop.runtime import measuring
+    from shop.runtime.door import Door
+
+    measuring.start("web")
 
     told_to_stop, stopped = threading.Event(), threading.Event()
     for number in STOP_SIGNALS:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from django.conf import settings
 from django.db import DatabaseError, transaction
@@ -17,6 +17,7 @@ from inventory import stock
 from inventory.errors import UnknownStrategy
 from inventory.outages import outages
 from inventory.strategies import registry
+from shop import clock
 from shop.models import Product, Sale, SaleItem
 from shop.sales import offers
 from shop.sales.preheat import CannotPreheat, preheat_sale
@@ -41,9 +42,12 @@ def advance() -> None:
     for sale in Sale.objects.filter(closes_at__lte=Now(), preheated_at__isnull=False, unloaded_at=None):
         with _errors_logged(sale):
             _unload(sale)
+    for sale in Sale.objects.filter(paused_at__isnull=False, preheated_at__isnull=False, unloaded_at=None):
+        with _errors_logged(sale):  # Redis did not answer when it was paused.
+            _hold(sale)
     soon = Now() + timedelta(seconds=settings.PREHEAT_LEAD)
     unloaded = Q(preheated_at=None) | Q(unloaded_at__isnull=False)
-    for sale in Sale.objects.filter(unloaded, opens_at__lte=soon, closes_at__gt=Now()):
+    for sale in Sale.objects.filter(unloaded, paused_at=None, opens_at__lte=soon, closes_at__gt=Now()):
         with _errors_logged(sale):
             preheat_sale(sale.pk)
 
@@ -57,6 +61,69 @@ def close(sale: int) -> None:
     Sale.objects.filter(pk=sale, closes_at__gt=Now()).update(closes_at=Now())
     offers.forget(sale)
     _unload(Sale.objects.get(pk=sale))
+
+
+def pause(sale: int) -> None:
+    """Take no more orders of a sale until `resume`. When this returns, none can be saved or queued any more.
+
+    Orders that were saved or queued before are kept. Pausing again does the rest of what has failed before.
+
+    Raises:
+        RedisError: Redis does not answer. No order is saved any more, but `lua-queue` may still queue some; call again.
+    """
+    Sale.objects.filter(pk=sale, paused_at=None).update(paused_at=Now())
+    offers.forget(sale)
+    _hold(Sale.objects.get(pk=sale))
+
+
+def resume(sale: int) -> None:
+    """Take orders of a paused sale again, and load its stock if it was loaded before.
+
+    Raises:
+        CannotPreheat, RedisError: the sale goes on, but its stock is not loaded. `advance`, or the first customer,
+            loads it later.
+    """
+    resumed = Sale.objects.filter(pk=sale, paused_at__isnull=False).update(paused_at=None)
+    offers.forget(sale)
+    if resumed and Sale.objects.filter(pk=sale, preheated_at__isnull=False, closes_at__gt=Now()).exists():
+        preheat_sale(sale)
+
+
+def extend(sale: int, by: timedelta, *, closes_at: datetime) -> list[str]:
+    """Move the closing time of a sale, in the open transaction. One that is over is open again from now.
+
+    Args:
+        closes_at: the closing time that the operator has seen.
+
+    Returns:
+        Why it was not moved; nothing if it was.
+    """
+    locked = Sale.objects.select_for_update(no_key=True).get(pk=sale)
+    if locked.closes_at != closes_at:
+        return ["The closing time has changed since the page was opened. Look at it again."]
+    locked.closes_at = max(closes_at, clock.now()) + by
+    if problems := list(overlaps(locked, locked.products.all())):
+        return problems
+    Sale.objects.filter(pk=sale).update(closes_at=locked.closes_at)
+    transaction.on_commit(lambda: offers.forget(sale))
+    return []
+
+
+def _hold(sale: Sale) -> None:
+    """Wait for the orders of a paused sale that are being saved, and remove the copies of its stock.
+
+    An order takes its stock before it is written. The statement that writes it after this has locked the stock sees
+    that the sale is paused; one that was written before is committed when this gets the lock.
+    """
+    with transaction.atomic():
+        skus = sale.skus
+        stock.lock(skus)
+        if sale.is_loaded:
+            for strategy in map(registry.get, registry.COPYING):
+                # One that queues would also forget what each customer has bought, which still counts after the pause.
+                if not strategy.queues:
+                    strategy.unload(skus)
+    Sale.objects.filter(pk=sale.pk, paused_at__isnull=False, preheated_at__isnull=False).update(unloaded_at=Now())
 
 
 def _unload(sale: Sale) -> None:

@@ -57,6 +57,7 @@ class Offer:
     clock: Clock = field(repr=False, compare=False)
     waiting_room: bool = False
     admitted_per_second: int | None = None
+    paused: bool = False
     product_ids: Mapping[str, int] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -204,4 +205,5 @@ def _offer_of(sale: Sale, items: Sequence[OfferItem], clock: Clock) -> Offer:
         clock,
         sale.waiting_room,
         sale.admitted_per_second,
+        sale.paused_at is not None,
     )

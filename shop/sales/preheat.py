@@ -27,6 +27,10 @@ class SaleOver(CannotPreheat):
     """The sale is over, so it cannot be preheated any more."""
 
 
+class SaleOnHold(CannotPreheat):
+    """The sale is paused. It is preheated again when it goes on."""
+
+
 def preheat_sale(sale: int, *, wait: bool = True, missed_at: datetime | None = None) -> None:
     """Load the stock of a sale, or correct what is loaded.
 
@@ -39,6 +43,7 @@ def preheat_sale(sale: int, *, wait: bool = True, missed_at: datetime | None = N
 
     Raises:
         SaleOver: the sale is over.
+        SaleOnHold: the sale is paused.
         CannotPreheat: the sale was deleted, another process is preheating it, an earlier sale of the same skus is not
             over, orders of such a sale are still queued, or Redis may lose the orders that this one queues.
         RedisError: Redis does not answer.
@@ -52,6 +57,8 @@ def preheat_sale(sale: int, *, wait: bool = True, missed_at: datetime | None = N
             raise CannotPreheat(f"Sale {sale} is being preheated by another process, or was deleted.")
         if locked.closes_at <= now:
             raise SaleOver(f"{locked} is over.")
+        if locked.paused_at is not None:
+            raise SaleOnHold(f"{locked} is paused. Resume it first.")
         loaded_at = locked.preheated_at if locked.is_loaded else None
         # A time in the future was written before Postgres's clock was set back, as by a failover: do not compare it.
         if loaded_at is not None and missed_at is not None and missed_at < loaded_at <= now:

@@ -130,6 +130,10 @@ def check(*words: str) -> None:
         case ["docker", "compose", "exec", service, *rest]:
             check("docker", "compose", "logs", service)
             check(*rest)
+        case ["docker", "compose", "--profile", profile, *rest]:
+            services = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"].values()
+            assert profile in {name for service in services for name in service.get("profiles", [])}
+            check("docker", "compose", *rest)
         case ["docker", "compose", "up" | "logs", *rest]:  # there is no Docker where the tests run
             services = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]
             options = {"-d", "--wait", "--scale", "-f"}

@@ -134,7 +134,7 @@ def postgres_gone(tmp_path: Path) -> Gone:
 
 ADVISES_TO_WAIT = {
     *("still-queued", "still-running", "busy", "not-loaded", "unavailable", "too-fast", "unknown-order"),
-    *("unknown-payment", "too-many-guesses", "login-busy"),
+    *("sale-paused", "unknown-payment", "too-many-guesses", "login-busy"),
 }
 
 

@@ -468,7 +468,10 @@ def test_the_strategy_is_fixed_once_a_sale_is_preheated_or_has_orders(admin_clie
     assert Sale.objects.values_list("name", "strategy").get() == saved
 
 
-@pytest.mark.parametrize("point", ['FROM "shop_sale" WHERE', "FOR NO KEY UPDATE", 'UPDATE "shop_sale"'])
+THE_FORM_READS_IT = r'SELECT "shop_sale"\."id".* FROM "shop_sale" WHERE'
+
+
+@pytest.mark.parametrize("point", [THE_FORM_READS_IT, "FOR NO KEY UPDATE", 'UPDATE "shop_sale"'])
 def test_a_sale_preheated_while_its_form_is_saved_keeps_its_strategy(admin_client: Client, point: str) -> None:
     offer = on_sale({"a": 10}, strategy="unit-rows", preheat=False)
     preheat_while_the_form_is_saved(admin_client, offer, point)
@@ -482,7 +485,7 @@ def test_without_lock_and_guard_the_strategy_changes(admin_client: Client, monke
     offer = on_sale({"a": 10}, strategy="unit-rows", preheat=False)
     monkeypatch.setattr(SaleAdmin, "get_object", ModelAdmin.get_object)
     monkeypatch.setattr(Sale, "save", Model.save)
-    preheat_while_the_form_is_saved(admin_client, offer, 'FROM "shop_sale" WHERE')
+    preheat_while_the_form_is_saved(admin_client, offer, THE_FORM_READS_IT)
     assert Sale.objects.values_list("strategy", "preheated_at").get() == ("optimistic", None)
     assert StockItem.objects.get().split_by == "unit-rows"
 
@@ -570,7 +573,7 @@ def test_an_order_is_found_by_id_customer_key_or_state(admin_client: Client) -> 
     for query in (*queries, {"state__exact": "paid"}):
         found = rows(get(admin_client, ORDERS, **query))
         assert list(found) == [str(mine.pk)], query
-        assert (found[str(mine.pk)]["ordered"], found[str(mine.pk)]["state_label"]) == ("1 × a, 2 × b", "paid")
+        assert (found[str(mine.pk)]["ordered"], found[str(mine.pk)]["state_label"]) == ("1 × A, 2 × B", "paid")
     assert list(rows(get(admin_client, ORDERS))) == [str(other.pk), str(mine.pk)]
 
 
@@ -751,6 +754,7 @@ def test_a_page_needs_as_many_queries_for_1000_orders_as_for_1(admin_client: Cli
         on_sale({f"sku-{number}": 1}, opens=timedelta(hours=2), closes=timedelta(hours=3))
         new_customer()
     assert queries_of_pages() == of_one
+    assert of_one.pop("/admin/") <= 30
     assert max(of_one.values()) <= 14
 
 

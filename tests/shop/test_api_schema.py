@@ -176,3 +176,19 @@ def test_operations_answer_as_described(case: schemathesis.Case, shop: Shop, set
         headers[signatures.HEADER] = signatures.sign(json.dumps(case.body, default=str).encode())
     answer = case.call_and_validate(headers=headers)
     shop.answers.add(answer.status_code)
+
+
+def test_every_operation_has_a_tag_and_a_summary(visitor: APIClient) -> None:
+    schema = visitor.get("/api/schema/", headers={"Accept": "application/vnd.oai.openapi+json"}).json()
+    operations = {(path, method): each for path, ops in schema["paths"].items() for method, each in ops.items()}
+    assert {tuple(each["tags"]) for each in operations.values()} == {
+        ("chargebacks",), ("orders",), ("payments",), ("sales",), ("token",),
+    }  # fmt: skip
+    assert [each for each in operations.values() if not each["summary"] or "." in each["summary"]] == []
+    assert operations["/api/orders/", "post"]["summary"] == "Place an order"
+
+
+def test_the_page_of_the_api_names_its_language(visitor: APIClient) -> None:
+    page = visitor.get("/api/docs/", headers={"Accept": "text/html"}).content.decode()
+    assert '<html lang="en">' in page
+    assert "<title>API of Last Unit</title>" in page

@@ -32,7 +32,6 @@ from inventory.errors import OverLimit, SoldOut, StockNotLoaded
 from inventory.models import StockItem
 from inventory.strategies import registry
 from shop import conservation
-from shop.admin.stock_report import read_counters
 from shop.models import Order, Payment
 from shop.orders import payments
 from shop.orders.customer_changes import cancel_order, pay_order
@@ -42,6 +41,7 @@ from shop.orders.lookup import find_order
 from shop.orders.place import place_order
 from shop.orders.queued import save_queued
 from shop.orders.receipts import Placed
+from shop.overview.stock_report import read_counters
 from shop.reconcile import reconcile
 from shop.sales import lifecycle
 from shop.sales.preheat import CannotPreheat, preheat_sale

@@ -22,10 +22,11 @@ CHECKOUT = Path(__file__).resolve().parent.parent.parent
 
 
 @contextmanager
-def web_server(**variables: str) -> Iterator[tuple[int, subprocess.Popen[bytes]]]:
+def web_server(*, log: Path = Path(os.devnull), **variables: str) -> Iterator[tuple[int, subprocess.Popen[bytes]]]:
     """Run `manage.py serve`. Yield its port and its process.
 
     Args:
+        log: the file that gets its log.
         variables: settings of the web server that differ from those of the tests.
     """
     port = free_port()
@@ -37,7 +38,7 @@ def web_server(**variables: str) -> Iterator[tuple[int, subprocess.Popen[bytes]]
         **variables,
     }
     command = [sys.executable, "manage.py", "serve", "--port", str(port)]
-    with subprocess.Popen(command, cwd=CHECKOUT, env=environment, stderr=subprocess.DEVNULL) as server:
+    with log.open("wb") as file, subprocess.Popen(command, cwd=CHECKOUT, env=environment, stderr=file) as server:
         try:
             wait_for(lambda: answers(port), "the shop to answer", timeout=3 * PATIENCE)
             yield port, server

@@ -145,7 +145,7 @@ class Product {
   wanted = null; // a press whose key is not kept yet
   refusal = null; // the problem that has ended the last press
   emptyUntil = -Infinity;
-  trouble = ""; // why the request is sent again: "busy" or "offline"
+  trouble = ""; // why the request is sent again: "busy", "offline" or "paused"
   failures = 0;
   going = false;
   wake = () => {};
@@ -183,6 +183,7 @@ class Product {
     if (this.active) {
       if (login === null) return { state: "login", link: toLogin, note: notes["signed-out"] };
       if (this.trouble === "offline") return { state: "offline", label: labels.offline, note: notes.offline };
+      if (this.trouble === "paused") return { state: "paused", label: labels.paused, note: notes.waiting };
       const queued = { state: "queued", label: fill(labels.queued, { place: place ?? "…" }), note: notes.queued };
       if (location) return queued;
       return { state: "buying", label: labels.buying, note: notes[this.trouble || "buying"] };
@@ -210,6 +211,7 @@ class Product {
       return { state: "coming", label, ...outside };
     }
     if (login === null) return { state: "login", link: toLogin };
+    if (sale.state === "paused") return { state: "paused", label: labels.paused, note: notes.paused };
     if (empty) return { state: "sold-out", label: labels["sold-out"], note: notes["sold-out"] };
     if (sale.waiting_room && !room?.ticket) {
       const note = this.reason();
@@ -332,6 +334,7 @@ class Product {
     const answer = await (location ? ask(location, { headers }) : ask(page.api, post));
     if (!answer) return this.failed("offline");
     const wait = 1000 * answer.headers.get("Retry-After");
+    if (answer.body?.type?.endsWith("/sale-paused/")) return this.failed("paused", wait);
     if (wait || answer.status >= 500) return this.failed("busy", wait);
     if (answer.status === 401 && this.failures < 3) {
       if (login) login.until = 0; // The token has ended.
@@ -427,6 +430,9 @@ async function poll() {
   polling = false;
   show(document.querySelector("[data-shown=connection]"), answer ? "" : notes.connection);
   if (answer?.status === 200) {
+    if (sale?.state === "paused" && answer.body.state !== "paused") {
+      setTimeout(() => products.forEach((each) => each.wake()), JITTER); // not all pages in the same millisecond
+    }
     sale = answer.body;
     for (const time of document.querySelectorAll("time[data-shown]")) {
       time.dateTime = sale[time.dataset.shown];

@@ -1,0 +1,74 @@
+"""What taking stock tells whoever measures it: waits for locks, sizes of batches, orders that leave the queue.
+
+Nobody listens until `listen` is called, so commands, the lab and benchmarks measure nothing here.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from locking import Lease, Lock
+
+
+class Observer:
+    """Receives what happens. This one ignores it. A method must be quick and must not raise."""
+
+    def lock_waited(self, strategy: str, seconds: float, *, granted: bool) -> None:
+        """A lock was asked for, and after so many seconds it was granted or not."""
+
+    def lock_held(self, strategy: str, seconds: float, *, lost: bool) -> None:
+        """A lock was held for so many seconds, its release included; `lost` if its lease ended before."""
+
+    def batch_saved(self, orders: int) -> None:
+        """`group-commit` has tried to save so many orders in one transaction."""
+
+    def refused_from_memory(self) -> None:
+        """An order was refused as sold out without asking a server."""
+
+    def left_queue(self, *, saved: int, refused: int) -> None:
+        """A worker has taken orders off the queue."""
+
+    def dead_letter(self) -> None:
+        """A queued order cannot be saved and is kept as a dead letter."""
+
+
+_listening = Observer()
+
+
+def listen(observer: Observer) -> None:
+    """Tell an observer of this process from now on."""
+    global _listening
+    _listening = observer
+
+
+def observer() -> Observer:
+    """Return who is told in this process."""
+    return _listening
+
+
+@contextmanager
+def hold(lock: Lock, timeout: float, *, strategy: str) -> Iterator[Lease]:
+    """Hold a lock as `lock.hold` does, and tell the observer how long it took.
+
+    Args:
+        timeout: seconds to wait at most.
+        strategy: name of the strategy that holds the lock.
+
+    Raises:
+        LockTimeout, LockUnavailable: the lock was not granted.
+    """
+    asked = granted = time.monotonic()
+    lease = None
+    try:
+        with lock.hold(timeout) as lease:
+            granted = time.monotonic()
+            _listening.lock_waited(strategy, granted - asked, granted=True)
+            yield lease
+    finally:
+        now = time.monotonic()
+        if lease is None:
+            _listening.lock_waited(strategy, now - asked, granted=False)
+        else:
+            _listening.lock_held(strategy, now - granted, lost=lease.lost)

@@ -1,0 +1,59 @@
+"""Give a sale more time."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from django import forms
+from django.contrib import messages
+from django.db import transaction
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import redirect, render
+from unfold.decorators import action as unfold_action
+from unfold.widgets import UnfoldAdminIntegerFieldWidget
+
+from shop.admin.checked import CheckedAdmin
+from shop.admin.read_only import to_the_second
+from shop.models import Sale
+from shop.sales import lifecycle
+
+MOST = 7 * 24 * 60
+
+
+class ExtendForm(forms.Form):
+    """How much longer a sale stays open."""
+
+    minutes = forms.IntegerField(
+        min_value=1,
+        max_value=MOST,
+        initial=10,
+        widget=UnfoldAdminIntegerFieldWidget,
+        help_text="Added to the closing time. If the sale is over, it opens again until so many minutes from now.",
+    )
+    shown = forms.DateTimeField(widget=forms.HiddenInput)
+
+
+class ExtendingAdmin(CheckedAdmin):
+    """The button on the page of a sale that moves its closing time."""
+
+    @unfold_action(description="Extend", url_path="extend", permissions=["change"], icon="more_time")
+    def extend(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        """Ask for the minutes, and move the closing time. A form that was sent twice moves it once."""
+        sale = self.get_object(request, object_id)
+        if sale is None:
+            return self._get_obj_does_not_exist_redirect(request, self.opts, object_id)
+        form = ExtendForm(request.POST or None, initial={"shown": sale.closes_at.isoformat()})
+        if request.method == "POST" and form.is_valid():
+            by = timedelta(minutes=form.cleaned_data["minutes"])
+            with transaction.atomic():
+                problems = lifecycle.extend(sale.pk, by, closes_at=form.cleaned_data["shown"])
+            if problems:
+                self.message_user(request, f"{sale} was not extended. {' '.join(problems)}", messages.WARNING)
+            else:
+                closes = to_the_second(Sale.objects.get(pk=sale.pk).closes_at)
+                self.log_change(request, sale, f"Extended until {closes}.")
+                self.message_user(request, f"{sale} is open until {closes}.", messages.SUCCESS)
+            return redirect("admin:shop_sale_change", sale.pk)
+        title = f"Extend “{sale}”, which closes at {to_the_second(sale.closes_at)}"
+        context = {**self.admin_site.each_context(request), "title": title, "form": form}
+        return render(request, "shop/extend.html", context)

@@ -1,0 +1,18 @@
+"""What refreshes the overview while it is open."""
+
+from __future__ import annotations
+
+from django.core.exceptions import PermissionDenied
+from django.http import HttpRequest, HttpResponse, JsonResponse
+from django.views.decorators.http import require_safe
+
+from shop.overview import document
+
+
+@require_safe
+def live(request: HttpRequest) -> HttpResponse:
+    """Return the parts of the overview that this user may see, with figures that are at most a second old."""
+    shown = document.parts(request, document.shared())
+    if set(shown) == {"alerts"}:
+        raise PermissionDenied("You may see nothing of the overview. Ask an administrator to add you to a group.")
+    return JsonResponse({"parts": shown})

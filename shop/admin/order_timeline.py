@@ -1,0 +1,84 @@
+"""What has happened to an order, for operators: when, what, who and why."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from django.contrib.admin.models import LogEntry
+from django.contrib.contenttypes.models import ContentType
+
+from shop.models import Order, Payment, Refund
+from shop.orders.payments import BY_CUSTOMER
+
+PROVIDER = "payment provider"
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One line.
+
+    Args:
+        at: None if the tables have no time for it.
+        who: a customer, an operator or a program.
+        why: a sentence, or empty.
+    """
+
+    what: str
+    at: datetime | None = None
+    who: str = ""
+    why: str = ""
+
+
+def timeline(order: Order) -> list[Event]:
+    """Return what the tables and the history of the admin say, the oldest first. An event without a time comes last."""
+    payments = order.payments.prefetch_related("refunds__created_by", "refunds__sent_by").order_by("received_at", "pk")
+    events = [
+        *_placed(order),
+        *(event for payment in payments for event in _of_payment(order, payment)),
+        *_by_hand(order),
+    ]
+    ended = not any(event.what.startswith("Cancelled") for event in events) and order.state
+    if ended == Order.State.CANCELLED:
+        events.append(Event("Cancelled", who=str(order.customer)))
+    elif ended == Order.State.EXPIRED:
+        events.append(Event("Expired", who="beat", why="It was not paid in time; its units are for sale again."))
+    return sorted(events, key=lambda event: event.at or datetime.max.replace(tzinfo=UTC))
+
+
+def _placed(order: Order) -> Iterator[Event]:
+    customer = str(order.customer)
+    yield Event("Placed", order.created_at, customer)
+    if order.state == Order.State.REJECTED:
+        yield Event("Rejected", who="worker", why=order.reason)
+    elif order.payable_from > order.created_at:
+        yield Event("Saved from the queue", order.payable_from, "worker")
+    if not order.total and order.state in (Order.State.PAID, Order.State.REFUNDED):
+        yield Event("Paid", order.payable_from, customer, "The order is free.")
+
+
+def _of_payment(order: Order, payment: Payment) -> Iterator[Event]:
+    by = str(order.customer) if payment.reference.startswith(BY_CUSTOMER) else PROVIDER
+    amount = f"{payment.amount:.2f} {payment.currency}, reference {payment.reference}"
+    paid = payment.outcome == Payment.Outcome.PAID
+    yield Event(f"Paid {amount}" if paid else f"A payment to refund: {amount}", payment.received_at, by, payment.note)
+    for refund in payment.refunds.all():
+        yield from _of_refund(refund, f"{refund.amount:.2f} {payment.currency}")
+
+
+def _of_refund(refund: Refund, amount: str) -> Iterator[Event]:
+    if refund.chargeback is not None:
+        yield Event(f"{amount} taken back, reference {refund.chargeback}", refund.sent_at, PROVIDER, refund.note)
+        return
+    yield Event(f"Refund of {amount} due", refund.created_at, str(refund.created_by or "the shop"), refund.note)
+    if refund.sent_at is not None:
+        yield Event(f"Refund of {amount} sent", refund.sent_at, str(refund.sent_by))
+
+
+def _by_hand(order: Order) -> Iterator[Event]:
+    """Yield what operators have done with the order in the admin."""
+    kind = ContentType.objects.get_for_model(Order)
+    entries = LogEntry.objects.filter(content_type=kind, object_id=str(order.pk)).select_related("user")
+    for entry in entries.order_by("action_time"):
+        yield Event(entry.get_change_message().rstrip("."), entry.action_time, str(entry.user))

@@ -1,0 +1,56 @@
+"""Which workers and schedulers of Celery are alive, as they have told Redis in the last seconds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django_redis import get_redis_connection
+from redis import RedisError
+
+KEY = "shop:alive"
+"""A sorted set: when each process was last alive, in seconds since 1970 by the clock of Redis."""
+EVERY = 5.0
+"""Seconds between two signs of life. Beat sends a task at least as often."""
+EXPIRES = 15
+"""Seconds after which a silent process counts as dead."""
+
+WORKER = "worker"
+BEAT = "beat"
+
+
+def sign(kind: str, name: str) -> None:
+    """Tell Redis that a process is alive. A Redis that does not answer cannot be told, which is what operators see.
+
+    Args:
+        kind: `WORKER` or `BEAT`.
+        name: distinguishes processes of a kind.
+    """
+    client = get_redis_connection("default")
+    try:
+        now = _now(client)
+        with client.pipeline(transaction=False) as pipe:
+            pipe.zadd(KEY, {f"{kind} {name}": now})
+            pipe.zremrangebyscore(KEY, "-inf", now - 10 * EXPIRES)
+            pipe.expire(KEY, 10 * EXPIRES)
+            pipe.execute()
+    except RedisError:
+        pass
+
+
+def alive() -> dict[str, int]:
+    """Return how many processes of each kind are alive.
+
+    Raises:
+        RedisError: Redis does not answer.
+    """
+    client = get_redis_connection("default")
+    found = {WORKER: 0, BEAT: 0}
+    for member in client.zrangebyscore(KEY, _now(client) - EXPIRES, "+inf"):
+        kind = bytes(member).decode().partition(" ")[0]
+        found[kind] = found.get(kind, 0) + 1
+    return found
+
+
+def _now(client: Any) -> float:
+    seconds, microseconds = client.time()
+    return float(seconds) + microseconds / 1e6

@@ -1,0 +1,1 @@
+"""Metrics for Prometheus: what the processes of the shop on this machine do, counted together."""

@@ -1,0 +1,130 @@
+"""All metrics of the shop. docs/operations.md explains them in a table, which a test compares with this file."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """A metric.
+
+    Args:
+        name: its full name.
+        help: what it says, for whoever reads `/metrics`.
+        labels: names of its labels.
+    """
+
+    name: str
+    help: str
+    labels: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class CounterOf(Metric):
+    """A number that only grows. It outlives the process that has counted it."""
+
+
+@dataclass(frozen=True, slots=True)
+class HistogramOf(Metric):
+    """How often a value was at most each of the bounds. It outlives the process that has counted it.
+
+    Args:
+        buckets: the upper bounds.
+    """
+
+    buckets: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class GaugeOf(Metric):
+    """A value of this moment. It goes with its process.
+
+    Args:
+        joined: what the values of several processes make: their sum, the largest, or the one that was set last.
+    """
+
+    joined: Literal["livesum", "livemax", "livemostrecent"] = "livesum"
+
+
+@dataclass(frozen=True, slots=True)
+class ReadOnRequest(Metric):
+    """A value of this moment, which is read when somebody asks for the metrics."""
+
+
+LATENCIES = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0)
+"""Seconds, up to the time after which each request is answered."""
+MOMENTS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
+"""Seconds, for parts of a request."""
+
+ORDERS = CounterOf(
+    "shop_orders_total",
+    "Order requests by the strategy of the sale and by result: placed, queued, replayed, or the type of the problem.",
+    ("strategy", "result"),
+)
+PLACING = HistogramOf(
+    "shop_order_placing_seconds",
+    "Time to place or refuse an order, from the checked request to the result.",
+    ("strategy",),
+    MOMENTS,
+)
+REQUESTS = HistogramOf(
+    "shop_order_request_seconds",
+    "Time from an order request that has arrived completely to its answer, by HTTP status.",
+    ("status",),
+    LATENCIES,
+)
+THREAD_WAIT = HistogramOf(
+    "shop_order_thread_wait_seconds",
+    "Part of that time in which the order request waited for a thread.",
+    (),
+    LATENCIES,
+)
+SOLD_OUT_FROM_MEMORY = CounterOf(
+    "shop_sold_out_from_memory_total", "Orders refused as sold out from the memory of the web process."
+)
+LOCK_WAIT = HistogramOf(
+    "shop_lock_wait_seconds",
+    "Time that an order waited for a stock lock, by strategy and whether it was granted.",
+    ("strategy", "granted"),
+    MOMENTS,
+)
+LOCK_HOLD = HistogramOf(
+    "shop_lock_hold_seconds", "Time that an order held a stock lock, its release included.", ("strategy",), MOMENTS
+)
+LEASES_LOST = CounterOf(
+    "shop_lock_leases_lost_total", "Stock locks whose lease ended before the order released it.", ("strategy",)
+)
+GROUP_SIZE = HistogramOf(
+    "shop_group_commit_orders",
+    "Orders that group-commit has put into one transaction.",
+    (),
+    (1, 2, 4, 8, 16, 32, 64, 128),
+)
+QUEUE_DONE = CounterOf(
+    "shop_queue_done_total", "Orders that workers took off the queue: saved, refused, or dead-letter.", ("result",)
+)
+QUEUE_LENGTH = ReadOnRequest("shop_queue_orders", "Orders on the queue in Redis.")
+QUEUE_AGE = ReadOnRequest("shop_queue_oldest_seconds", "Age of the oldest order on the queue; 0 if it is empty.")
+REDIS_UP = ReadOnRequest("shop_redis_up", "1 if Redis answered when the metrics were asked for, else 0.")
+PROCESSES = ReadOnRequest("shop_processes", "Processes that share the folder of metrics, by role.", ("role",))
+BROKEN_SKUS = GaugeOf(
+    "shop_broken_skus", "SKUs whose stock is not conserved, by the last reconciliation.", joined="livemostrecent"
+)
+DRIFT = GaugeOf(
+    "shop_drift_units",
+    "Units by which copies of the stock in Redis were wrong, by the last reconciliation.",
+    joined="livemostrecent",
+)
+REPAIRS = CounterOf("shop_repairs_total", "Repairs that reconciling has made.")
+RECONCILED = GaugeOf(
+    "shop_reconciled_timestamp_seconds", "Time of the last complete reconciliation, since 1970.", joined="livemax"
+)
+THREADS_BUSY = GaugeOf("shop_web_threads_busy", "Threads of the web processes that answer a request.")
+REQUESTS_WAITING = GaugeOf("shop_web_requests_waiting", "Requests that wait for a thread of a web process.")
+POOL_SIZE = GaugeOf("shop_postgres_pool_connections", "Connections to Postgres in the pools of the web processes.")
+POOL_IDLE = GaugeOf("shop_postgres_pool_idle", "Those of them that no request uses.")
+POOL_WAITING = GaugeOf("shop_postgres_pool_waiting", "Requests that wait for a connection of the pool.")
+
+METRICS = [value for value in list(globals().values()) if isinstance(value, Metric)]

@@ -1,0 +1,104 @@
+"""The folder in which the processes of one machine keep their counts, so that any web process can add them up.
+
+Each process has a slot in it, such as `web-0`, and locks it for as long as it lives. The kernel frees the slot of a
+killed process. The next process of that role takes the slot and counts on from where the dead one was, so counts never
+go back, and there are never more files than processes at one time. What a dead process said of its present, its
+gauges, does not count any more.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import count
+from pathlib import Path
+
+ROLES = ("web", "worker", "beat")
+BYTES = 256 * 1024
+"""Size of a new file. It is reserved on the disk: to write into a mapped file on a full disk would end the process."""
+KINDS = ("counter", "histogram", "gauge_livesum", "gauge_livemax", "gauge_livemostrecent")
+"""Files of a process, by the kind of metric. prometheus_client names them so."""
+
+
+class MetricsFolder:
+    """The folder and its slots.
+
+    Args:
+        path: created by the first process that takes a slot.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def take_slot(self, role: str) -> str:
+        """Take a free slot of a role until this process ends. If no slot was taken, all that was counted is removed.
+
+        Raises:
+            OSError: the folder cannot be used, or the disk is full.
+        """
+        self.path.mkdir(mode=0o700, exist_ok=True)
+        with self._locked():
+            if not self._taken():
+                for file in self.path.glob("*.db"):
+                    file.unlink()
+            slot = next(name for name in (f"{role}-{number}" for number in count()) if self._take(name))
+            for file in self.path.glob(f"gauge_*_{slot}.db"):
+                file.unlink()
+            for kind in KINDS:
+                _reserve(self.path / f"{kind}_{slot}.db")
+        return slot
+
+    def taken(self) -> list[str]:
+        """Return the slots of the processes that live, sorted."""
+        with self._locked():
+            return self._taken()
+
+    def files(self) -> list[str]:
+        """Return the files that count: all but the gauges of dead processes."""
+        with self._locked():
+            alive = self._taken()
+            files = sorted(self.path.glob("*.db"))
+        return [str(file) for file in files if not file.name.startswith("gauge_") or _slot_of(file) in alive]
+
+    def _taken(self) -> list[str]:
+        return sorted(file.stem for file in self.path.glob("*.slot") if not self._is_free(file))
+
+    def _take(self, slot: str) -> bool:
+        file = os.open(self.path / f"{slot}.slot", os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(file)
+            return False
+        return True  # It stays open: the lock ends with the process.
+
+    @staticmethod
+    def _is_free(file: Path) -> bool:
+        with file.open() as opened:
+            try:
+                fcntl.flock(opened, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return False
+        return True
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        """Keep other processes from taking slots, or from looking who has them."""
+        with os.fdopen(os.open(self.path / "lock", os.O_RDWR | os.O_CREAT, 0o600)) as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield
+
+
+def _reserve(path: Path) -> None:
+    with os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o600)) as file:
+        if os.fstat(file.fileno()).st_size < BYTES:
+            if hasattr(os, "posix_fallocate"):
+                os.posix_fallocate(file.fileno(), 0, BYTES)
+            else:  # macOS
+                os.ftruncate(file.fileno(), BYTES)
+
+
+def _slot_of(file: Path) -> str:
+    return file.stem.rpartition("_")[2]

@@ -1,0 +1,77 @@
+"""Where the shop reports what it does: to the recorder of this process, if it has one."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from functools import wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+from inventory import observing
+from shop.metrics.folder import MetricsFolder
+
+if TYPE_CHECKING:
+    from shop.metrics.recorder import Recorder
+
+logger = logging.getLogger(__name__)
+
+_recorder: Recorder | None = None
+
+
+class Answer(Protocol):
+    """An order that was placed, or found under its key."""
+
+    @property
+    def replayed(self) -> bool: ...
+
+    @property
+    def queued(self) -> bool: ...
+
+
+Placed = TypeVar("Placed", bound=Answer)
+
+
+def start(role: str, folder: Path, slug_of: Callable[[Exception], str]) -> None:
+    """Begin to count what this process does. If the folder cannot be used, say so and count nothing.
+
+    Args:
+        role: what this process is: `web`, `worker` or `beat`.
+        slug_of: returns the type of the problem with which an error is answered.
+    """
+    global _recorder
+    # Only here: commands that count nothing need not load the client of Prometheus.
+    from shop.metrics.recorder import Recorder
+
+    try:
+        _recorder = Recorder(role, MetricsFolder(folder), slug_of)
+    except OSError as error:
+        logger.error("This %s process is not in the metrics: %s. Set METRICS_FOLDER to another folder.", role, error)
+    else:
+        observing.listen(_recorder)
+
+
+def recorder() -> Recorder | None:
+    """Return the recorder of this process; None if it counts nothing."""
+    return _recorder
+
+
+def counted(place: Callable[..., Placed]) -> Callable[..., Placed]:
+    """Count the results of a function that places the order of a `sale`."""
+
+    @wraps(place)
+    def counting(*, sale: int, **wanted: object) -> Placed:
+        if _recorder is None:
+            return place(sale=sale, **wanted)
+        began = time.monotonic()
+        try:
+            placed = place(sale=sale, **wanted)
+        except Exception as error:
+            _recorder.order(sale, time.monotonic() - began, error)
+            raise
+        result = "replayed" if placed.replayed else "queued" if placed.queued else "placed"
+        _recorder.order(sale, time.monotonic() - began, result)
+        return placed
+
+    return counting

@@ -1,0 +1,78 @@
+"""What `/metrics` answers, and whom."""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Iterable, Iterator, Mapping
+from ipaddress import ip_address
+from pathlib import Path
+
+from django.conf import settings
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
+from prometheus_client.multiprocess import MultiProcessCollector
+from redis import RedisError
+
+from inventory.strategies import registry
+from shop.metrics import definitions as of
+from shop.metrics.folder import ROLES, MetricsFolder
+
+PATH = "/metrics"
+CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
+PROXIED = ("x-forwarded-for", "x-forwarded-host", "x-forwarded-proto", "x-real-ip", "forwarded", "via")
+"""Headers that a proxy sets: the request comes from elsewhere, although its connection comes from this machine."""
+
+
+def may_read(address: str, headers: Mapping[str, str]) -> bool:
+    """Return whether a client may read the metrics: it has METRICS_TOKEN, or is on this machine and no proxy.
+
+    Args:
+        address: IP address of the connection.
+        headers: by lower-case name.
+    """
+    if settings.METRICS_TOKEN:
+        given = headers.get("authorization", "")
+        if hmac.compare_digest(given.encode(), f"Bearer {settings.METRICS_TOKEN}".encode()):
+            return True
+    try:
+        here = ip_address(address).is_loopback
+    except ValueError:
+        return False
+    return here and not any(name in headers for name in PROXIED)
+
+
+def report() -> bytes:
+    """Return the metrics of all processes that share the folder, as text for Prometheus."""
+    collected = CollectorRegistry(auto_describe=False)
+    collected.register(Collector(MetricsFolder(Path(settings.METRICS_FOLDER))))
+    return generate_latest(collected)
+
+
+class Collector:
+    """Adds up the files of a folder, and reads what is only known now."""
+
+    def __init__(self, folder: MetricsFolder) -> None:
+        self._folder = folder
+
+    def collect(self) -> Iterator[Metric]:
+        yield from MultiProcessCollector.merge(self._folder.files())
+        processes = GaugeMetricFamily(of.PROCESSES.name, of.PROCESSES.help, labels=of.PROCESSES.labels)
+        alive = [slot.rpartition("-")[0] for slot in self._folder.taken()]
+        for role in ROLES:
+            processes.add_metric([role], alive.count(role))
+        yield processes
+        yield from queue()
+
+
+def queue() -> Iterable[Metric]:
+    """Return the length and age of the queue, unless Redis does not answer."""
+    waiting = registry.queue()
+    try:
+        return [_value(of.REDIS_UP, 1), _value(of.QUEUE_LENGTH, len(waiting)), _value(of.QUEUE_AGE, waiting.age())]
+    except RedisError:
+        return [_value(of.REDIS_UP, 0)]
+
+
+def _value(metric: of.Metric, value: float) -> Metric:
+    return GaugeMetricFamily(metric.name, metric.help, value)

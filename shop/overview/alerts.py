@@ -1,0 +1,85 @@
+"""What asks for an operator now: each with a sentence, and the section of docs/operations.md that says what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from inventory.audit import Figures
+from shop.overview.health import Health
+from shop.overview.selling import SaleFigures
+
+OLD_QUEUE = 20.0
+"""Seconds after which a queued order should have been saved, even if its worker has died."""
+LONG_HOLD = 30.0
+"""Seconds for which no order holds a lock while others wait for it."""
+
+STOCK, ORDERS, SALES = "inventory.view_stockitem", "shop.view_order", "shop.view_sale"
+
+
+@dataclass(frozen=True, slots=True)
+class Alert:
+    """A reason to act.
+
+    Args:
+        text: what is wrong and what to do.
+        section: anchor in docs/operations.md.
+        permission: who may read it.
+    """
+
+    text: str
+    section: str
+    permission: str
+
+    @property
+    def link(self) -> str:
+        return f"docs/operations.md#{self.section}"
+
+
+def alerts(sales: Sequence[SaleFigures], health: Health, broken: Sequence[Figures]) -> list[Alert]:
+    """Return what asks for an operator; nothing when all is well."""
+    return [*_of_stock(broken), *_of_servers(health), *_of_sales(sales), *_of_locks(health)]
+
+
+def _of_stock(broken: Sequence[Figures]) -> Iterator[Alert]:
+    if broken:
+        names = ", ".join(figures.sku for figures in broken[:5])
+        text = f"The stock of {names} is broken. Run manage.py audit; if anything is oversold, close the sale."
+        yield Alert(text, "the-verdict-is-broken", STOCK)
+
+
+def _of_servers(health: Health) -> Iterator[Alert]:
+    if health.redis_error:
+        text = f"Redis does not answer: {health.redis_error} Start it, and check that the workers are there."
+        yield Alert(text, "redis-is-away", ORDERS)
+        return
+    if health.needed and not health.workers:
+        yield Alert("No worker is alive: queued orders are not saved. Start one.", "start", ORDERS)
+    elif health.queue and health.queue_age > OLD_QUEUE:
+        text = f"{health.queue} orders are queued, the oldest for {health.queue_age:.0f} s. Start more workers."
+        yield Alert(text, "the-queue-grows", ORDERS)
+    if health.needed and not health.beats:
+        yield Alert("Beat is not alive: no sale is preheated, and no order expires. Start it.", "start", ORDERS)
+    elif health.late:
+        text = f"{health.late} unpaid orders should have expired and keep their units. Look at the log of the worker."
+        yield Alert(text, "what-the-log-says", ORDERS)
+    if health.dead_letters:
+        text = "Queued orders could not be saved and were rejected. Read “Dead letters” below and report the reason."
+        yield Alert(text, "what-the-log-says", ORDERS)
+
+
+def _of_sales(sales: Sequence[SaleFigures]) -> Iterator[Alert]:
+    for each in sales:
+        if each.sale.paused_at is not None:
+            text = f"“{each.sale}” is paused since {each.sale.paused_at:%H:%M:%S}. Resume it when the reason is gone."
+            yield Alert(text, "pause-a-sale", SALES)
+        elif not each.sale.is_loaded:
+            text = f"“{each.sale}” is open, and its stock is not loaded. Choose “Preheat”, which says what is wrong."
+            yield Alert(text, "before-a-sale", SALES)
+
+
+def _of_locks(health: Health) -> Iterator[Alert]:
+    for lock in health.locks:
+        if lock.waiters and (lock.age or 0) > LONG_HOLD:
+            text = f"Lock {lock.name} is held for {lock.age:.0f} s, and {lock.waiters} wait. Look at its holder."
+            yield Alert(text, "a-lock-that-nobody-releases", STOCK)

@@ -1,0 +1,68 @@
+"""The one document that refreshes the overview: parts of the page, as the user may see them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from django.http import HttpRequest
+from django.template.loader import render_to_string
+
+from shop.overview.alerts import ORDERS, SALES, STOCK, alerts
+from shop.overview.health import Health, look
+from shop.overview.remembered import Remembered
+from shop.overview.requests import Requests, Watch
+from shop.overview.selling import SaleFigures, open_sales
+from shop.overview.stock_report import StockReport, stock_report
+
+
+@dataclass(frozen=True)
+class Figures:
+    """All that the overview shows of one moment."""
+
+    sales: list[SaleFigures]
+    health: Health
+    report: StockReport
+    requests: Requests | None = None
+
+
+def read() -> Figures:
+    """Ask Postgres and Redis."""
+    return Figures(open_sales(), look(), stock_report())
+
+
+class Shared:
+    """The figures that the operators of this process share."""
+
+    def __init__(self) -> None:
+        self._sales, self._health, self._report = Remembered(open_sales), Remembered(look), Remembered(stock_report)
+        self._requests = Remembered(Watch())
+
+    def __call__(self) -> Figures:
+        return Figures(self._sales(), self._health(), self._report(), self._requests())
+
+
+shared = Shared()
+
+
+def parts(request: HttpRequest, figures: Figures) -> dict[str, str]:
+    """Return the HTML of each part of the overview that the user may see, by the name of its place on the page."""
+
+    def can(permission: str) -> bool:
+        # Who may change something may see it, as on the other pages of the admin.
+        return request.user.has_perm(permission) or request.user.has_perm(permission.replace(".view_", ".change_"))
+
+    asking = [each for each in alerts(figures.sales, figures.health, figures.report.broken) if can(each.permission)]
+    shown: dict[str, str] = {"alerts": render_to_string("shop/overview/alerts.html", {"alerts": asking})}
+    if can(SALES):
+        shown["sales"] = render_to_string("shop/overview/sales.html", {"sales": figures.sales})
+    if can(ORDERS) or can(STOCK):
+        context = {
+            "health": figures.health,
+            "requests": figures.requests,
+            "orders": can(ORDERS),
+            "stock": can(STOCK),
+        }
+        shown["figures"] = render_to_string("shop/overview/figures.html", context)
+    if can(STOCK):
+        shown["verdict"] = render_to_string("shop/verdict.html", {"report": figures.report})
+    return shown

@@ -1,0 +1,103 @@
+"""What carries the sales: the queue, Celery, locks, and how fast Postgres and Redis answer."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+
+from django.conf import settings
+from django.db import connection
+from django.db.models import Count, Q
+from django.db.models.functions import Now
+from django_redis import get_redis_connection
+from redis import RedisError
+
+from inventory.strategies import registry
+from locking.contrib.django.admin import most_wanted
+from locking.registry import HeldLock
+from shop import heartbeat
+from shop.models import Order, Sale
+
+SOON = 60
+"""Seconds ahead for which orders that expire are counted."""
+LATE = 60
+"""Seconds after which an order that should have expired is late. Beat looks for such orders every 10 s."""
+AHEAD = 3600
+"""Seconds before a sale opens from which Celery has to run."""
+
+
+@dataclass(frozen=True)
+class Health:
+    """The state of the servers at one moment.
+
+    Args:
+        queue_age: seconds since the oldest queued order was queued.
+        expiring: pending orders that expire within `SOON` seconds unless they are paid.
+        late: pending orders whose time to pay has been over for `LATE` seconds.
+        needed: whether a sale that is open or about to open, or an unpaid order, needs Celery.
+        postgres_ms: milliseconds for an answer.
+        redis_error: why Redis does not answer; the figures from it are then 0.
+    """
+
+    expiring: int
+    late: int
+    needed: bool
+    postgres_ms: float
+    queue: int = 0
+    queue_age: float = 0.0
+    dead_letters: int = 0
+    workers: int = 0
+    beats: int = 0
+    redis_ms: float = 0.0
+    redis_error: str = ""
+    locks: list[HeldLock] = field(default_factory=list)
+
+    @property
+    def waiters(self) -> int:
+        return sum(lock.waiters for lock in self.locks)
+
+
+def look() -> Health:
+    """Ask Postgres and Redis."""
+    due = Now() - timedelta(seconds=settings.ORDER_TTL)
+    pending = Order.objects.filter(state=Order.State.PENDING).order_by()
+    orders = pending.aggregate(
+        expiring=Count("pk", filter=Q(payable_from__lte=due + timedelta(seconds=SOON))),
+        late=Count("pk", filter=Q(payable_from__lte=due - timedelta(seconds=LATE))),
+    )
+    soon = Sale.objects.filter(opens_at__lte=Now() + timedelta(seconds=AHEAD), closes_at__gt=Now())
+    of_tables: dict[str, Any] = {
+        **orders,
+        "needed": soon.exists() or pending.exists(),
+        "postgres_ms": _milliseconds(_ask_postgres),
+    }
+    client = get_redis_connection("default")
+    try:
+        redis_ms = _milliseconds(client.ping)
+        queue, alive = registry.queue(), heartbeat.alive()
+        return Health(
+            **of_tables,
+            redis_ms=redis_ms,
+            queue=len(queue),
+            queue_age=queue.age(),
+            dead_letters=len(queue.dead_letters.newest(10)),
+            workers=alive[heartbeat.WORKER],
+            beats=alive[heartbeat.BEAT],
+            locks=most_wanted()[0],
+        )
+    except RedisError as error:
+        return Health(**of_tables, redis_error=str(error))
+
+
+def _ask_postgres() -> None:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT 1")
+
+
+def _milliseconds(ask: Callable[[], object]) -> float:
+    begun = time.perf_counter()
+    ask()
+    return (time.perf_counter() - begun) * 1000

@@ -1,0 +1,35 @@
+"""Run all checks. One that cannot be made because a server does not answer is red."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from django.db import DatabaseError
+from redis import RedisError
+
+from shop.models import Sale
+from shop.preflight import sale_checks, server_checks, settings_checks
+from shop.preflight.finding import Finding
+
+
+def of_shop() -> list[Finding]:
+    """Check settings and servers."""
+    return [_run(check) for check in (*settings_checks.CHECKS, *server_checks.CHECKS)]
+
+
+def of_sale(sale: Sale) -> list[Finding]:
+    """Check one sale."""
+    return [_run(partial(check, sale), check.__name__) for check in sale_checks.CHECKS]
+
+
+def _run(check: Callable[[], Finding], name: str = "") -> Finding:
+    shown = (name or getattr(check, "__name__", "")).replace("_", " ").capitalize()
+    try:
+        return check()
+    except RedisError as error:
+        text = f"Redis does not answer, or refuses to: {error}. Start it, and look again."
+        return Finding(shown, "red", text, "redis-is-away")
+    except DatabaseError as error:
+        text = f"Postgres does not answer, or refuses to: {str(error).strip()}. Start it, and look again."
+        return Finding(shown, "red", text, "postgres-is-away-or-read-only")

@@ -1,0 +1,138 @@
+"""Checks of Postgres, Redis and Celery."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from django.conf import settings
+from django.db import connection
+from django.db.migrations.executor import MigrationExecutor
+from django_redis import get_redis_connection
+
+from inventory.strategies import registry
+from shop import clock, heartbeat
+from shop.models import Sale
+from shop.preflight.finding import Finding
+
+OTHERS = 10
+"""Connections to Postgres for Celery, the admin, health checks and an operator."""
+SKEW, WRONG_CLOCK = 1.0, 30.0
+"""Seconds by which clocks differ: what an operator should know, and what makes tokens and payments fail."""
+FULL_MEMORY = 0.8
+"""Share of `maxmemory` in use."""
+
+
+def postgres() -> Finding:
+    """Check that Postgres keeps what it has committed, and has the tables of this version."""
+    check = "Postgres"
+    found = _settings("fsync", "synchronous_commit", "full_page_writes", "transaction_read_only")
+    if found["transaction_read_only"] == "on":
+        return Finding(check, "red", "Postgres is read-only, such as a standby. Let DATABASE_URL name the primary.")
+    if off := [name for name in ("fsync", "synchronous_commit", "full_page_writes") if found[name] == "off"]:
+        return Finding(check, "red", f"A crash loses orders that were answered 201. Switch {' and '.join(off)} on.")
+    executor = MigrationExecutor(connection)
+    if executor.migration_plan(executor.loader.graph.leaf_nodes()):
+        return Finding(check, "red", "Some migrations are not applied. Run manage.py migrate.", "start")
+    return Finding(check, "ok", "It keeps what it has committed, and all migrations are applied.")
+
+
+def connections() -> Finding:
+    """Check that Postgres accepts as many connections as the processes of one web server may open."""
+    check, webs = "Connections to Postgres", settings.WEB_PROCESSES * settings.WEB_DATABASE_CONNECTIONS
+    if settings.DATABASE_POOLER:
+        text = (
+            f"The limit of the pooler cannot be read. max_client_conn has to cover {webs + OTHERS} for each web server."
+        )
+        return Finding(check, "warning", text, "pgbouncer")
+    found = _settings("max_connections", "superuser_reserved_connections", "reserved_connections")
+    allowed = int(found["max_connections"]) - sum(
+        int(found[name]) for name in ("superuser_reserved_connections", "reserved_connections")
+    )
+    needed = webs * 2 + OTHERS
+    if allowed < needed:
+        text = f"One web server may open {needed} connections, and {allowed} are allowed. Raise max_connections."
+        return Finding(check, "red", text)
+    return Finding(check, "ok", f"{allowed} are allowed, enough for {(allowed - OTHERS) // (webs * 2)} web servers.")
+
+
+def redis_keeps() -> Finding:
+    """Check that Redis keeps what it was told: queued orders, locks and reservations."""
+    check, risks = "Redis keeps its data", registry.queue().risks()
+    if risks:
+        queueing = [name for name in registry.NAMES if registry.get(name).queues]
+        planned = Sale.objects.filter(strategy__in=queueing, closes_at__gt=clock.now()).exists()
+        level: Any = "red" if planned and not settings.QUEUED_ORDERS_MAY_BE_LOST else "warning"
+        text = f"{'; '.join(risks)}. Set appendonly yes and maxmemory-policy noeviction."
+        return Finding(check, level, text[0].upper() + text[1:])
+    if _config("appendfsync") == "everysec":
+        text = "A crash loses up to a second of what lua-queue has answered 202. Set appendfsync always."
+        return Finding(check, "warning", text)
+    return Finding(check, "ok", "It evicts nothing, and a restart keeps everything.")
+
+
+def redis_memory() -> Finding:
+    check, memory = "Memory of Redis", get_redis_connection("default").info("memory")
+    used, most = int(memory["used_memory"]), int(memory.get("maxmemory", 0))
+    if most and used > FULL_MEMORY * most:
+        text = f"{used / most:.0%} of maxmemory are in use. A full Redis refuses writes: raise maxmemory."
+        return Finding(check, "red", text)
+    return Finding(
+        check, "ok", f"{used / 1e6:.0f} MB are in use, {f'of {most / 1e6:.0f} MB' if most else 'without a limit'}."
+    )
+
+
+def workers() -> Finding:
+    found = heartbeat.alive()[heartbeat.WORKER]
+    if not found:
+        text = "No worker is alive: queued orders are not saved, and unpaid ones do not expire. Start one."
+        return Finding("Workers", "red", text, "start")
+    return Finding("Workers", "ok", f"Alive: {found}.")
+
+
+def beat() -> Finding:
+    if not (found := heartbeat.alive()[heartbeat.BEAT]):
+        return Finding(
+            "Beat", "red", "Beat is not alive: no sale is preheated, and no order expires. Start it.", "start"
+        )
+    if found > 1:
+        text = f"{found} schedulers are alive, so each task runs {found} times. Stop all but one."
+        return Finding("Beat", "warning", text, "start")
+    return Finding("Beat", "ok", "Alive.")
+
+
+def clocks() -> Finding:
+    """Compare the clocks of Postgres, of Redis and of this machine."""
+    check, before = "Clocks", time.time()
+    of_postgres = clock.now().timestamp()
+    seconds, microseconds = get_redis_connection("default").time()
+    after = time.time()
+    here = (before + after) / 2
+    off = max(abs(of_postgres - here), abs(seconds + microseconds / 1e6 - here)) - (after - before) / 2
+    if off > WRONG_CLOCK:
+        text = f"Clocks differ by {off:.0f} s: tokens and signatures of payments are refused. Synchronise them (NTP)."
+        return Finding(check, "red", text)
+    if off > SKEW:
+        return Finding(check, "warning", f"Clocks differ by {off:.1f} s. Synchronise them (NTP).")
+    return Finding(check, "ok", f"Postgres, Redis and this machine agree within {SKEW:.0f} s.")
+
+
+def _settings(*names: str) -> dict[str, str]:
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT name, current_setting(name, true) FROM unnest(%s::text[]) AS asked (name)", [list(names)]
+        )
+        return {name: value or "0" for name, value in cursor.fetchall()}
+
+
+def _config(name: str) -> str:
+    """Return a setting of Redis; empty if this Redis does not tell, as a managed one."""
+    from redis import ResponseError
+
+    try:
+        return str(get_redis_connection("default").config_get(name).get(name, ""))
+    except ResponseError:
+        return ""
+
+
+CHECKS = (postgres, connections, redis_keeps, redis_memory, workers, beat, clocks)

@@ -1,0 +1,83 @@
+"""Checks of the settings of this process. Web servers, workers and beat have to have the same."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from django.conf import settings
+
+from shop.preflight.finding import Finding
+
+LOCAL = {"localhost", "127.0.0.1", "[::1]"}
+SHORTEST_SECRET = 16
+LOW_DISK, FULL_DISK = 0.10, 0.03
+"""Share of a disk that is free."""
+
+
+def debug() -> Finding:
+    if settings.DEBUG:
+        return Finding("DEBUG", "red", "Errors show settings and code to every visitor. Set DEBUG=0 and restart.")
+    return Finding("DEBUG", "ok", "Errors show no details.")
+
+
+def hosts() -> Finding:
+    check = "ALLOWED_HOSTS"
+    if "*" in settings.ALLOWED_HOSTS:
+        return Finding(check, "red", "Any host name is believed, also in links of mails. Name the hosts of the shop.")
+    if not set(settings.ALLOWED_HOSTS) - LOCAL:
+        text = "Only this machine is answered; customers get 400. Add the host that customers use to ALLOWED_HOSTS."
+        return Finding(check, "red", text)
+    return Finding(check, "ok", f"The shop answers to {', '.join(settings.ALLOWED_HOSTS)}.")
+
+
+def https() -> Finding:
+    if not settings.HTTPS:
+        text = "Passwords and cookies travel unprotected. Let a proxy serve the shop by HTTPS, and set HTTPS=1."
+        return Finding("HTTPS", "red", text)
+    return Finding("HTTPS", "ok", "Cookies are sent by HTTPS only, and plain HTTP is redirected.")
+
+
+def payments() -> Finding:
+    check, secret = "Payments", settings.PAYMENT_SECRET
+    if not secret and settings.PAY_WITHOUT_PROVIDER:
+        text = (
+            "Customers mark their own orders as paid. To take money, set PAYMENT_SECRET and unset PAY_WITHOUT_PROVIDER."
+        )
+        return Finding(check, "warning", text)
+    if not secret:
+        return Finding(check, "red", "No order can be paid. Set PAYMENT_SECRET, which the payment provider signs with.")
+    if len(secret) < SHORTEST_SECRET:
+        text = f"PAYMENT_SECRET has fewer than {SHORTEST_SECRET} characters and can be guessed. Agree on a longer one."
+        return Finding(check, "red", text)
+    if not settings.PAYMENT_PAGE:
+        text = "Order pages lead to no page of the provider. Set PAYMENT_PAGE, unless customers find it otherwise."
+        return Finding(check, "warning", text)
+    return Finding(check, "ok", "The payment provider signs its reports.")
+
+
+def mails() -> Finding:
+    if "smtp" not in settings.EMAIL_BACKEND:
+        text = "Mails are printed, not sent, so nobody can sign up or set a new password. Set EMAIL_URL."
+        return Finding("Mails", "warning", text)
+    return Finding("Mails", "ok", f"Mails are sent by {settings.EMAIL_HOST}.")
+
+
+def disk() -> Finding:
+    """Check the disk of this machine. Those of servers elsewhere cannot be seen from here."""
+    ours = settings.DATABASE_IS_OURS or settings.REDIS_IS_OURS
+    folder = Path(settings.RUN_FOLDER.path) if ours else Path(settings.BASE_DIR)
+    while not folder.exists():
+        folder = folder.parent
+    space = shutil.disk_usage(folder)
+    free, said = space.free / space.total, f"{space.free / 1e9:.1f} GB of {folder} are free"
+    if free < FULL_DISK:
+        text = f"Only {said}. A full disk stops Postgres and Redis: make room now."
+        return Finding("Disk", "red", text)
+    if free < LOW_DISK:
+        return Finding("Disk", "warning", f"Only {said}. Make room before the sale.")
+    elsewhere = "" if ours else " The disks of Postgres and Redis cannot be seen from here."
+    return Finding("Disk", "ok", f"{said}.{elsewhere}")
+
+
+CHECKS = (debug, hosts, https, payments, mails, disk)

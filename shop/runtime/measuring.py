@@ -1,0 +1,37 @@
+"""Measuring a process of the shop: when it starts, and after it has reconciled."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from django.conf import settings
+
+from servers import ServerError
+from shop.api.exception_handler import problem_of
+from shop.metrics import recording
+from shop.reconcile import Reconciled
+
+
+def start(role: str) -> None:
+    """Begin to count what this process does, unless METRICS is off.
+
+    Args:
+        role: `web`, `worker` or `beat`.
+    """
+    if not settings.METRICS:
+        return None
+    folder = Path(settings.METRICS_FOLDER)
+    if folder.parent == settings.RUN_FOLDER.path:
+        try:
+            settings.RUN_FOLDER.create()
+        except ServerError as error:
+            return recording.logger.error("This %s process is not in the metrics: %s", role, error)
+    return recording.start(role, folder, lambda error: problem_of(error).slug)
+
+
+def reconciled(done: Reconciled) -> None:
+    """Note what reconciling has found and repaired."""
+    if (recorder := recording.recorder()) is not None:
+        drift = sum(abs(repair.units) for repair in done.repairs)
+        recorder.reconciled(at=time.time(), broken=len(done.after), repairs=len(done.repairs), drift=drift)

@@ -1,0 +1,132 @@
+"""What strategies tell an observer of this process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from django.test import override_settings
+
+from inventory import observing, sold_out, stock
+from inventory.errors import OverLimit, SoldOut, StockBusy
+from inventory.observing import Observer
+from inventory.requests import OrderRequest, Placement
+from inventory.strategies import registry
+from inventory.strategies.base import Strategy
+from inventory.strategies.group_commit import GroupCommit, commit
+from inventory.strategies.locked import Locked
+from inventory.strategies.locks import stock_lock
+from tests.factories import new_request, nobody, preheated
+from tests.inventory.conftest import Ledger, fails
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("redis")]
+
+
+class Notes(Observer):
+    """Keeps what it is told, without the times."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[Any, ...]] = []
+
+    def lock_waited(self, strategy: str, seconds: float, *, granted: bool) -> None:
+        assert seconds >= 0
+        self.told.append(("waited", strategy, granted))
+
+    def lock_held(self, strategy: str, seconds: float, *, lost: bool) -> None:
+        assert seconds >= 0
+        self.told.append(("held", strategy, lost))
+
+    def batch_saved(self, orders: int) -> None:
+        self.told.append(("batch", orders))
+
+    def refused_from_memory(self) -> None:
+        self.told.append(("from memory",))
+
+    def left_queue(self, *, saved: int, refused: int) -> None:
+        self.told.append(("left the queue", saved, refused))
+
+    def dead_letter(self) -> None:
+        self.told.append(("dead letter",))
+
+
+@pytest.fixture
+def notes() -> Iterator[Notes]:
+    listening = Notes()
+    observing.listen(listening)
+    yield listening
+    observing.listen(Observer())
+
+
+@pytest.mark.parametrize("name", ["redis-lock", "segmented-lock", "segmented-redis"])
+def test_a_lock_is_told_with_its_strategy(name: str, notes: Notes, ledger: Ledger) -> None:
+    strategy = preheated(name, {"a": 5, "b": 5})
+    strategy.place(new_request(("a", 1), ("b", 1)), ledger.save)
+    assert notes.told == [("waited", name, True)] * 2 + [("held", name, False)] * 2
+
+
+def test_an_order_that_got_one_of_two_locks_tells_of_both(notes: Notes, ledger: Ledger) -> None:
+    """The error of the second lock passes through the first, which was granted all the same."""
+    strategy = Locked("redis-lock", stock_lock, wait=0.0)
+    with stock_lock("b").hold(), pytest.raises(StockBusy):
+        strategy.place(new_request(("a", 1), ("b", 1)), ledger.save)
+    assert notes.told == [
+        ("waited", "redis-lock", True),
+        ("waited", "redis-lock", False),
+        ("held", "redis-lock", False),
+    ]
+
+
+def test_a_lost_lease_is_told(notes: Notes, redis: Any) -> None:
+    with override_settings(STOCK_LOCK_TTL=0.1), observing.hold(stock_lock("a"), 1.0, strategy="redis-lock") as lease:
+        redis.flushall()  # Its watchdog finds no grant to renew.
+        while not lease.lost:
+            pass
+    assert notes.told == [("waited", "redis-lock", True), ("held", "redis-lock", True)]
+
+
+def test_a_batch_is_told_once(notes: Notes, ledger: Ledger) -> None:
+    stock.deliver("a", 5)
+    orders = [new_request(("a", 1)) for _ in range(3)]
+    assert commit(orders, ledger.save) == [None] * 3
+    GroupCommit().place(new_request(("a", 1)), ledger.save)
+    assert notes.told == [("batch", 3), ("batch", 1)]
+
+
+def test_a_refusal_from_memory_is_told_and_one_by_the_stock_is_not(notes: Notes) -> None:
+    request = new_request(("a", 1))
+
+    def refused() -> None:
+        with pytest.raises(SoldOut), sold_out.remembered(request):
+            raise SoldOut("a", wanted=1, left=0)
+
+    with override_settings(SOLD_OUT_TTL=60.0):
+        refused()
+        assert notes.told == []
+        refused()
+    assert notes.told == [("from memory",)]
+
+
+def test_orders_that_leave_the_queue_are_told(notes: Notes, ledger: Ledger) -> None:
+    strategy = preheated("lua-queue", {"a": 5})
+    first, second, third = (new_request(("a", 1)) for _ in range(3))
+    place_all(strategy, ledger, first, second, third)
+    save = ledger.refuse({second.id: OverLimit("a", limit=1, taken=1)})
+    assert registry.work(save, lambda _: None, nobody) == 3
+    assert notes.told == [("left the queue", 2, 1)]
+
+
+def test_a_dead_letter_is_told(notes: Notes, ledger: Ledger) -> None:
+    place_all(preheated("lua-queue", {"a": 5}), ledger, new_request(("a", 1)))
+
+    assert registry.work(fails(ValueError("no order can be saved")), lambda _: None, nobody) == 1
+    assert notes.told == [("dead letter",)]
+
+
+def place_all(strategy: Strategy, ledger: Ledger, *requests: OrderRequest) -> None:
+    for request in requests:
+        assert isinstance(strategy.place(request, ledger.save), Placement)
+
+
+def test_nobody_listens_by_default() -> None:
+    assert type(observing.observer()) is Observer

@@ -1,0 +1,119 @@
+"""The log as JSON: each line says which request and which order it is about."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from collections.abc import Iterator
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from django.core.exceptions import ImproperlyConfigured
+
+from loadtest.tokens import access_token
+from shop import log_context
+from shop.runtime import environment
+from shop.runtime.logs import JsonFormatter
+from tests.factories import new_customer, on_sale
+from tests.shop.conftest import order_body
+from tests.shop.web_server import ask, web_server
+from tests.waiting import wait_for
+
+TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
+
+
+@pytest.fixture(autouse=True)
+def _no_request() -> Iterator[None]:
+    log_context.begin_request("")
+    yield
+    log_context.begin_request("")
+
+
+def line_of(message: str, *args: Any, error: bool = False, **extra: Any) -> dict[str, Any]:
+    """Return the line of a record."""
+    try:
+        raise ValueError("a\nb")
+    except ValueError:
+        info = sys.exc_info() if error else None
+    record = logging.getLogger("shop").makeRecord("shop", logging.WARNING, "file", 1, message, args, info, extra=extra)
+    text = JsonFormatter().format(record)
+    assert "\n" not in text
+    return json.loads(text)
+
+
+def test_a_line_says_when_who_and_what() -> None:
+    line = line_of("%s units of %s", 3, "Säule")
+    assert datetime.fromisoformat(line.pop("time")).utcoffset() is not None
+    assert isinstance(line.pop("process"), int)
+    assert line == {"level": "WARNING", "logger": "shop", "message": "3 units of Säule"}
+
+
+def test_a_line_has_the_order_that_it_names_or_else_the_one_in_progress() -> None:
+    placed, named = uuid4(), uuid4()
+    assert "order" not in line_of("no order")
+    log_context.order.set(placed)
+    assert line_of("in progress")["order"] == str(placed)
+    assert line_of("Order %s is lost", named)["order"] == str(named)
+    log_context.begin_request(TRACE)
+    assert "order" not in line_of("the next request")
+
+
+def test_a_line_has_the_trace_of_its_request() -> None:
+    log_context.begin_request(TRACE)
+    assert line_of("here")["trace"] == TRACE
+    assert line_of("in another thread", trace="other")["trace"] == "other"
+
+
+def test_an_exception_and_half_a_character_stay_in_one_line() -> None:
+    line = line_of("\ud800 failed", error=True)
+    assert line["message"] == "\ud800 failed"
+    assert line["exception"].endswith("ValueError: a\nb")
+
+
+@pytest.mark.parametrize(
+    "traceparent",
+    [
+        "",
+        "nonsense",
+        f"00-{TRACE}-00f067aa0ba902b7",
+        f"00-{'0' * 32}-00f067aa0ba902b7-01",
+        f"00-{TRACE}-00f067aa0ba902b7-01\n",
+    ],
+)
+def test_without_a_valid_trace_there_is_a_new_one(traceparent: str) -> None:
+    first, second = (log_context.trace_of(traceparent) for _ in range(2))
+    assert len(first) == len(second) == 32
+    assert len({first, second, TRACE}) == 3
+
+
+def test_a_valid_trace_is_kept() -> None:
+    assert log_context.trace_of(f"00-{TRACE}-00f067aa0ba902b7-01") == TRACE
+
+
+def test_an_unknown_format_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOG_FORMAT", "yaml")
+    with pytest.raises(ImproperlyConfigured, match="LOG_FORMAT must be one of text, json, not 'yaml'"):
+        environment.choice("LOG_FORMAT", default="text", choices=("text", "json"))
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.usefixtures("redis")
+def test_a_web_server_logs_the_trace_and_the_order_of_a_refused_request(tmp_path: Path) -> None:
+    offer = on_sale({"a": 1}, strategy="lua", preheat=False)
+    body, log = json.dumps(order_body(offer, a=1)), tmp_path / "log"
+    headers = {"Authorization": f"Bearer {access_token(new_customer())}", "Content_Type": "application/json"}
+    headers |= {"Idempotency_Key": "mine", "traceparent": f"00-{TRACE}-00f067aa0ba902b7-01"}
+
+    def logged() -> list[dict[str, Any]]:
+        lines = [json.loads(line) for line in log.read_text().splitlines() if line.startswith("{")]
+        return [line for line in lines if line["message"].startswith("not-loaded: ")]
+
+    with web_server(log=log, LOG_FORMAT="json", LOG_LEVEL="INFO") as (port, _):
+        assert ask(port, "POST", "/api/orders/", body, **headers)[0] == 503
+        (line,) = wait_for(logged, "the refusal to be logged")
+    assert line["trace"] == TRACE
+    assert len(line["order"]) == 36

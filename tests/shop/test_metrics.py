@@ -1,0 +1,371 @@
+"""`/metrics`: what web servers, workers and beat have counted together, and who may read it."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import psutil
+import pytest
+from django.conf import settings
+from django.db import IntegrityError, InterfaceError, InternalError, OperationalError
+from django.test import override_settings
+from django.urls import resolve
+from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import generate_latest
+from prometheus_client.multiprocess import MultiProcessCollector
+from prometheus_client.parser import text_string_to_metric_families
+from redis import Redis
+
+from inventory import errors
+from inventory.counters.whole import counter_key
+from loadtest.tokens import access_token
+from shop.api.exception_handler import handle_exception, problem_of
+from shop.metrics import definitions, report
+from shop.metrics.folder import MetricsFolder
+from shop.orders import errors as order_errors
+from shop.runtime import door, tasks
+from tests.docs.pages import PAGES
+from tests.factories import OnSale, new_customer, on_sale
+from tests.shop.conftest import order_body
+from tests.shop.test_full_broker import celery
+from tests.shop.web_server import CHECKOUT, ask, web_server
+from tests.waiting import PATIENCE, wait_for
+
+on_postgres = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("redis")]
+LABELS = re.compile(r"`(\w+)`")
+RECORD = """
+import os, sys, time
+import django
+django.setup()
+from pathlib import Path
+from shop.metrics import recording
+recording.start(sys.argv[2], Path(sys.argv[1]), lambda error: "internal")
+recorder = recording.recorder()
+for _ in range(int(sys.argv[3])):
+    recorder.refused_from_memory()
+recorder.web_process(busy=7, waiting=0)
+"""
+WAIT = "print(os.getpid(), flush=True); time.sleep(600)"
+
+
+Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
+
+
+def samples(text: str) -> Samples:
+    """Return the values of metrics by name and labels."""
+    families = text_string_to_metric_families(text)
+    return {(each.name, frozenset(each.labels.items())): each.value for family in families for each in family.samples}
+
+
+def value(found: Samples, metric: str, **labels: str) -> float | None:
+    return found.get((metric, frozenset(labels.items())))
+
+
+def read(port: int) -> Samples:
+    status, kind, text = ask(port, "GET", "/metrics")
+    assert (status, kind) == (200, report.CONTENT_TYPE)
+    return samples(text)
+
+
+def merged(files: list[str]) -> Samples:
+    """Return what some files of a folder add up to."""
+
+    class OfFiles:
+        def collect(self) -> Iterator[Any]:
+            yield from MultiProcessCollector.merge(files)
+
+    collected = CollectorRegistry(auto_describe=False)
+    collected.register(OfFiles())
+    return samples(generate_latest(collected).decode())
+
+
+def send(port: int, offer: OnSale, customer: int, key: str = "") -> int:
+    """Order one unit over HTTP, and return the status."""
+    headers = {"Authorization": f"Bearer {access_token(customer)}", "Content_Type": "application/json"}
+    body = json.dumps(order_body(offer, a=1))
+    return ask(port, "POST", "/api/orders/", body, Idempotency_Key=key or str(uuid4()), **headers)[0]
+
+
+class TestWebProcesses:
+    pytestmark = on_postgres
+
+    def test_two_processes_and_a_killed_one_are_counted_together(self, tmp_path: Path) -> None:
+        """Exact counts after orders through a real server, also after one of its processes was killed."""
+        offer, folder = on_sale({"a": 20}), MetricsFolder(tmp_path / "metrics")
+        customers = [new_customer() for _ in range(30)]
+        variables = {"METRICS_FOLDER": str(folder.path), "WEB_PROCESSES": "2", "SOLD_OUT_TTL": "0", "ORDER_RATE": "99"}
+        with web_server(**variables) as (port, server), ThreadPoolExecutor(8) as pool:
+            wait_for(lambda: value(read(port), "shop_processes", role="web") == 2, "both processes to start")
+            answers = list(pool.map(lambda customer: send(port, offer, customer, "mine"), customers))
+            assert (answers.count(201), answers.count(409)) == (20, 10)
+            buyer = customers[answers.index(201)]
+            assert {send(port, offer, buyer, "mine") for _ in range(5)} == {201}
+
+            def expected(found: Samples) -> None:
+                results = {name: value(found, "shop_orders_total", strategy="guarded-update", result=name)
+                           for name in ("placed", "sold-out", "replayed", "queued")}  # fmt: skip
+                assert results == {"placed": 20, "sold-out": 10, "replayed": 5, "queued": None}
+                assert value(found, "shop_order_request_seconds_count", status="201") == 25
+                assert value(found, "shop_order_request_seconds_count", status="409") == 10
+                assert value(found, "shop_order_thread_wait_seconds_count") == 35
+                assert value(found, "shop_order_placing_seconds_count", strategy="guarded-update") == 35
+                assert value(found, "shop_sold_out_from_memory_total") == 0
+
+            expected(read(port))
+            # The negative control: one process alone has not counted them all.
+            alone = [merged([str(file)]) for file in sorted(folder.path.glob("histogram_*.db"))]
+            counts = [value(found, "shop_order_thread_wait_seconds_count") for found in alone]
+            assert len(counts) == 2
+            assert sum(count or 0 for count in counts) == 35 > max(count or 0 for count in counts)
+
+            def pool_size() -> float | None:
+                return value(read(port), "shop_postgres_pool_connections")
+
+            size = settings.WEB_DATABASE_CONNECTIONS
+            wait_for(lambda: pool_size() == 2 * size, "both processes to tell of their pools")
+            killed, *_ = psutil.Process(server.pid).children(recursive=True)
+            before = {each.pid for each in psutil.Process(server.pid).children()}
+            killed.kill()
+            wait_for(lambda: _web_processes(server.pid) - before, "another process to start")
+            wait_for(lambda: len(folder.taken()) == 2, "it to take the slot of the dead one")
+            wait_for(lambda: pool_size() == 2 * size, "it to tell of its pool")
+            expected(read(port))
+            assert len(list(folder.path.glob("counter_*.db"))) == 2
+            assert send(port, offer, buyer, "mine") == 201
+            found = read(port)
+            assert value(found, "shop_orders_total", strategy="guarded-update", result="replayed") == 6
+
+    def test_they_are_for_this_machine_or_a_token(self, tmp_path: Path) -> None:
+        variables = {"METRICS_FOLDER": str(tmp_path / "metrics"), "METRICS_TOKEN": "a-token-of-the-operator"}
+        with web_server(**variables) as (port, _):
+            assert ask(port, "GET", "/metrics")[0] == 200
+            for proxied in ("X-Forwarded-For", "Forwarded", "Via", "X-Real-IP"):
+                refused = ask(port, "GET", "/metrics", **{proxied: "203.0.113.9"})
+                assert refused[0] == 404
+                assert "shop_" not in refused[2]
+            elsewhere = {"X_Forwarded_For": "203.0.113.9"}
+            assert ask(port, "GET", "/metrics", **elsewhere, Authorization="Bearer a-token-of-the-operators")[0] == 404
+            assert ask(port, "GET", "/metrics", **elsewhere, Authorization="a-token-of-the-operator")[0] == 404
+            assert ask(port, "GET", "/metrics", **elsewhere, Authorization="Bearer a-token-of-the-operator")[0] == 200
+            assert ask(port, "GET", "/metrics", Host="10.0.0.7:8000")[0] == 200, "Prometheus asks by IP address"
+            assert ask(port, "POST", "/metrics")[0] == 404
+
+    def test_without_metrics_there_is_nothing(self, tmp_path: Path) -> None:
+        with web_server(METRICS="0", METRICS_FOLDER=str(tmp_path / "metrics")) as (port, _):
+            assert ask(port, "GET", "/metrics")[0] == 404
+        assert not (tmp_path / "metrics").exists()
+
+    def test_a_folder_that_cannot_be_used_stops_no_sale(self, tmp_path: Path) -> None:
+        offer = on_sale({"a": 1})
+        (tmp_path / "file").touch()
+        with web_server(METRICS_FOLDER=str(tmp_path / "file")) as (port, _):
+            assert send(port, offer, new_customer()) == 201
+
+
+def _web_processes(server: int) -> set[int]:
+    return {each.pid for each in psutil.Process(server).children()}
+
+
+@pytest.mark.slow
+@pytest.mark.django_db(transaction=True)
+def test_what_a_worker_does_appears(redis: Redis, tmp_path: Path) -> None:
+    """Orders that it saves, what it reconciles, and that it and beat live."""
+    queued, sold = on_sale({"a": 5}, strategy="lua-queue"), on_sale({"b": 5}, strategy="lua")
+    variables = {"METRICS_FOLDER": str(tmp_path / "metrics")}
+    with web_server(**variables) as (port, _):
+        assert value(read(port), "shop_processes", role="worker") == 0
+        assert [send(port, queued, new_customer()) for _ in range(7)].count(202) == 5
+        found = read(port)
+        assert value(found, "shop_queue_orders") == 5
+        assert 0 < (value(found, "shop_queue_oldest_seconds") or 0) < PATIENCE
+        assert value(found, "shop_broken_skus") is None, "nothing was reconciled yet"
+        schedule = str(tmp_path / "schedule")
+        worker = celery(tmp_path, "worker", "--pool", "threads", LOG_FORMAT="json", **variables)
+        with worker as part, celery(tmp_path, "beat", "--schedule", schedule, **variables):
+            wait_for(lambda: value(read(port), "shop_queue_done_total", result="saved") == 5, "the orders to be saved")
+            redis.decrby(counter_key("b"), 2)
+            tasks.reconcile.delay()
+            wait_for(lambda: value(read(port), "shop_broken_skus") is not None, "the worker to reconcile")
+            found = wait_for(lambda: _if(read(port), "shop_drift_units", 2), "the drift to be told")
+            assert value(found, "shop_repairs_total") == 1
+            assert value(found, "shop_broken_skus") == 0
+            assert value(found, "shop_queue_orders") == value(found, "shop_queue_oldest_seconds") == 0
+            wait_for(lambda: value(read(port), "shop_processes", role="beat") == 1, "beat to appear")
+            assert value(read(port), "shop_processes", role="worker") == 1
+            (repaired,) = [line for line in map(json.loads, part.lines("{")) if "Repaired" in line["message"]]
+            assert (repaired["task"], repaired["level"]) == ("shop.runtime.tasks.reconcile", "WARNING")
+        wait_for(lambda: value(read(port), "shop_processes", role="worker") == 0, "the worker to be gone")
+        found = read(port)
+        assert value(found, "shop_processes", role="beat") == 0
+        assert value(found, "shop_queue_done_total", result="saved") == 5, "its counts stay"
+        assert value(found, "shop_drift_units") is None, "what it said of its present is gone"
+    assert sold.sale
+
+
+def _if(found: Samples, metric: str, wanted: float) -> Samples | None:
+    return found if value(found, metric) == wanted else None
+
+
+@pytest.mark.usefixtures("redis")
+def test_without_redis_the_rest_is_told(redis_gone: Any) -> None:
+    with redis_gone():
+        found = {metric.name: metric.samples[0].value for metric in report.queue()}
+    assert found == {"shop_redis_up": 0}
+
+
+class TestFolder:
+    """Slots of real processes."""
+
+    def test_counts_of_a_killed_process_stay_and_its_gauges_go(self, tmp_path: Path) -> None:
+        folder = MetricsFolder(tmp_path / "metrics")
+        with recorded(folder, "web", 3) as first, recorded(folder, "web", 4):
+            assert folder.taken() == ["web-0", "web-1"]
+            found = merged(folder.files())
+            assert value(found, "shop_sold_out_from_memory_total") == 7
+            assert value(found, "shop_web_threads_busy") == 14
+            first.kill()
+            first.wait(PATIENCE)
+            assert folder.taken() == ["web-1"]
+            found = merged(folder.files())
+            assert value(found, "shop_sold_out_from_memory_total") == 7
+            assert value(found, "shop_web_threads_busy") == 7
+            # The negative control: all files, as prometheus_client reads them.
+            everything = merged([str(file) for file in folder.path.glob("*.db")])
+            assert value(everything, "shop_web_threads_busy") == 14
+            # The next process counts on in the files of the dead one.
+            with recorded(folder, "web", 1):
+                assert folder.taken() == ["web-0", "web-1"]
+                found = merged(folder.files())
+                assert value(found, "shop_sold_out_from_memory_total") == 8
+                assert value(found, "shop_web_threads_busy") == 14
+
+    def test_the_first_process_begins_anew(self, tmp_path: Path) -> None:
+        folder = MetricsFolder(tmp_path / "metrics")
+        with recorded(folder, "web", 3):
+            pass
+        with recorded(folder, "beat", 1):
+            assert value(merged(folder.files()), "shop_sold_out_from_memory_total") == 1
+            with recorded(folder, "web", 2):
+                assert value(merged(folder.files()), "shop_sold_out_from_memory_total") == 3
+
+    def test_a_child_after_fork_has_a_slot_of_its_own(self, tmp_path: Path) -> None:
+        """As in a worker with Celery's pool of processes."""
+        folder = MetricsFolder(tmp_path / "metrics")
+        forks = "os.fork(); recorder.refused_from_memory()\n"
+        with recorded(folder, "worker", 1, forks + WAIT) as parent:
+            wait_for(lambda: folder.taken() == ["worker-0", "worker-1"], "the child to take a slot")
+            wait_for(
+                lambda: value(merged(folder.files()), "shop_sold_out_from_memory_total") == 3, "both to have counted"
+            )
+            for child in psutil.Process(parent.pid).children():
+                child.kill()
+
+    def test_it_is_private_and_its_files_are_reserved(self, tmp_path: Path) -> None:
+        folder = MetricsFolder(tmp_path / "metrics")
+        with recorded(folder, "web", 1):
+            assert folder.path.stat().st_mode & 0o777 == 0o700
+            files = [file.stat() for file in folder.path.glob("*.db")]
+            assert files
+            assert all(file.st_blocks * 512 >= file.st_size > 0 for file in files)
+
+
+class recorded:  # noqa: N801 - used like a function
+    """Run a process that counts, and then waits. Yield it when it has counted."""
+
+    def __init__(self, folder: MetricsFolder, role: str, count: int, then: str = WAIT) -> None:
+        command = [sys.executable, "-c", RECORD + then, str(folder.path), role, str(count)]
+        self.process = subprocess.Popen(command, cwd=CHECKOUT, stdout=subprocess.PIPE, text=True)
+
+    def __enter__(self) -> subprocess.Popen[str]:
+        assert self.process.stdout is not None
+        assert self.process.stdout.readline()
+        return self.process
+
+    def __exit__(self, *_: object) -> None:
+        self.process.send_signal(signal.SIGKILL)
+        self.process.wait(PATIENCE)
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+
+
+@pytest.mark.parametrize(
+    ("address", "headers", "may"),
+    [
+        ("127.0.0.1", {}, True),
+        ("::1", {}, True),
+        ("192.0.2.7", {}, False),
+        ("", {}, False),
+        ("127.0.0.1", {"x-forwarded-for": "192.0.2.7"}, False),
+        ("192.0.2.7", {"authorization": "Bearer secret"}, True),
+        ("192.0.2.7", {"authorization": "Bearer secre"}, False),
+        ("192.0.2.7", {"authorization": "Bearer "}, False),
+        ("192.0.2.7", {"authorization": "Bearer \u00e9"}, False),
+    ],
+)
+def test_who_may_read(address: str, headers: dict[str, str], may: bool) -> None:
+    with override_settings(METRICS_TOKEN="secret"):
+        assert report.may_read(address, headers) is may
+
+
+def test_without_a_token_no_token_is_right() -> None:
+    with override_settings(METRICS_TOKEN=""):
+        assert not report.may_read("192.0.2.7", {"authorization": "Bearer "})
+
+
+def test_orders_are_measured_where_they_are_placed() -> None:
+    assert resolve(door.ORDERS).view_name == "api-orders"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        errors.SoldOut("a", wanted=1, left=0),
+        errors.OverLimit("a", limit=1, taken=1),
+        errors.UnknownCustomer(1),
+        errors.SaleClosed(1),
+        errors.Duplicate(uuid4()),
+        errors.StockNotLoaded("a"),
+        errors.StockUnavailable("a"),
+        errors.StockBusy("a"),
+        errors.StockElsewhere("a"),
+        errors.StockConflict("a"),
+        errors.StockReserved("a"),
+        errors.UnknownStrategy("a", []),
+        order_errors.SaleNotOpen("a"),
+        order_errors.PriceChanged([]),
+        order_errors.StillRunning("a"),
+        order_errors.KeyReused("a"),
+        order_errors.UnknownSale("a"),
+        order_errors.UnknownProduct(1),
+        OperationalError("a"),
+        InterfaceError("a"),
+        InternalError("a"),
+        IntegrityError("a"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_an_error_counts_as_the_problem_of_its_answer(error: Exception) -> None:
+    answer = handle_exception(error, {"request": None})
+    assert answer is not None
+    assert json.loads(answer.content)["type"] == problem_of(error).type
+
+
+def test_a_bug_counts_as_internal() -> None:
+    assert handle_exception(KeyError("a"), {"request": None}) is None
+    assert problem_of(KeyError("a")).slug == "internal"
+
+
+def test_the_page_for_operators_has_all_metrics_with_their_labels() -> None:
+    table = PAGES["docs/operations.md"].partition("## Metrics")[2].partition("\n## ")[0]
+    rows = [row.split("|")[1:3] for row in table.splitlines() if row.startswith("| `shop_")]
+    documented = {LABELS.findall(name)[0]: tuple(LABELS.findall(labels)) for name, labels in rows}
+    assert documented == {metric.name: metric.labels for metric in definitions.METRICS}

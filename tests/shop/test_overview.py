@@ -1,0 +1,283 @@
+"""The overview: figures of open sales, what carries them, and what asks for an operator."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.conf import settings
+from django.contrib.auth.models import User
+from django.db import connection
+from django.test import Client
+from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
+from playwright.sync_api import Page, expect, sync_playwright
+from redis import Redis
+
+from inventory.models import StockItem
+from locking.registry import HeldLock
+from shop import conservation, heartbeat
+from shop.models import Order, Sale
+from shop.orders.expiry import expire_unpaid
+from shop.orders.queued import save_queued
+from shop.overview import document, health, selling
+from shop.overview.alerts import Alert, alerts
+from shop.overview.remembered import Remembered
+from shop.sales import lifecycle
+from tests.factories import elsewhere, on_sale
+from tests.shop.conftest import Gone, buy, make_due, raising
+from tests.shop.test_admin import text
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("redis")]
+
+CHROMIUM = shutil.which("chromium") or "/usr/bin/chromium"
+
+
+@pytest.fixture(autouse=True)
+def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let no test see the figures of another."""
+    monkeypatch.setattr(document, "shared", document.Shared())
+
+
+@pytest.fixture
+def celery(redis: Redis) -> None:
+    """A worker and beat that have just told that they are alive."""
+    heartbeat.sign(heartbeat.WORKER, "here")
+    heartbeat.sign(heartbeat.BEAT, "here")
+
+
+def asking() -> list[Alert]:
+    figures = document.read()
+    return alerts(figures.sales, figures.health, figures.report.broken)
+
+
+@pytest.mark.parametrize("strategy", ["guarded-update", "unit-rows", "segmented-lock", "lua-queue"])
+def test_the_curve_ends_in_what_the_audit_counts(strategy: str) -> None:
+    offer = on_sale({"a": 20, "b": 5}, strategy=strategy)
+    due = buy(offer, a=2)
+    for _ in range(3):
+        buy(offer, a=1, b=1)
+    save_queued()
+    make_due(due.order.pk)
+    assert expire_unpaid() == 1
+    (figures,) = selling.open_sales()
+    audited = conservation.figures()
+    assert figures.sold == figures.curve[-1] == sum(row.sold for row in audited) == 6
+    assert figures.left == sum(row.on_hand for row in audited) == 19
+    assert list(figures.curve) == sorted(figures.curve)
+    assert (sum(figures.recent), figures.rate) == (4, 0.4)
+
+
+def test_the_curve_rises_when_the_orders_were_placed() -> None:
+    offer = on_sale({"a": 10}, opens=timedelta(minutes=-60))
+    early, _late = buy(offer, a=3), buy(offer, a=1)
+    Order.objects.filter(pk=early.order.pk).update(created_at=timezone.now() - timedelta(minutes=30))
+    (figures,) = selling.open_sales()
+    assert [figures.curve[at] for at in (0, 28, 31, 58, 59)] == [0, 0, 3, 3, 4]
+    assert figures.sold_area.split()[-2:] == ["240.0,36.0", "240,60"]
+    assert figures.left_line.split()[0] == "0.0,0.0"
+    assert figures.left_line.split()[-1] == "240.0,24.0"
+
+
+def test_only_open_sales_are_shown_and_paused_ones_are_open() -> None:
+    on_sale({"a": 1}, opens=timedelta(hours=1), closes=timedelta(hours=2))
+    on_sale({"b": 1}, opens=timedelta(hours=-2), closes=timedelta(hours=-1))
+    assert selling.open_sales() == []
+    offer = on_sale({"c": 1})
+    lifecycle.pause(offer.sale)
+    assert [each.sale.pk for each in selling.open_sales()] == [offer.sale]
+
+
+@pytest.mark.usefixtures("celery")
+def test_it_is_quiet_when_all_is_well() -> None:
+    assert asking() == []
+    for strategy in ("guarded-update", "lua-queue"):
+        buy(on_sale({strategy: 3}, strategy=strategy), **{strategy: 1})
+    assert asking() == []
+
+
+def test_without_a_sale_or_an_unpaid_order_nobody_has_to_start_celery() -> None:
+    assert asking() == []
+    on_sale({"a": 3}, opens=timedelta(hours=2), closes=timedelta(hours=3))
+    assert asking() == []
+
+
+def silence(kind: str) -> Callable[[Any], None]:
+    return lambda redis: redis.zrem(heartbeat.KEY, f"{kind} here")
+
+
+def a_dead_letter(redis: Redis) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("shop.orders.queued.save", raising(ValueError("no such thing")))
+        save_queued()
+
+
+def a_late_order(redis: Redis) -> None:
+    Order.objects.update(payable_from=timezone.now() - timedelta(days=1))
+
+
+def an_old_entry(redis: Redis) -> None:
+    _, fields = redis.xrange("{stock}:queue", count=1)[0]  # type: ignore[index]
+    redis.xtrim("{stock}:queue", maxlen=0)
+    seconds, _ = redis.time()  # type: ignore[misc]
+    redis.delete("{stock}:queue")
+    redis.xadd("{stock}:queue", fields, id=f"{(seconds - 60) * 1000}-0")
+
+
+@pytest.mark.usefixtures("celery")
+@pytest.mark.parametrize(
+    ("wrong", "section"),
+    [
+        (silence("worker"), "start"),
+        (silence("beat"), "start"),
+        (lambda redis: StockItem.objects.update(on_hand=0), "the-verdict-is-broken"),
+        (lambda redis: lifecycle.pause(Sale.objects.get().pk), "pause-a-sale"),
+        (lambda redis: Sale.objects.update(preheated_at=None), "before-a-sale"),
+        (a_dead_letter, "what-the-log-says"),
+        (an_old_entry, "the-queue-grows"),
+        (a_late_order, "what-the-log-says"),
+    ],
+)
+def test_what_is_wrong_asks_for_an_operator(redis: Redis, wrong: Callable[[Any], object], section: str) -> None:
+    offer = on_sale({"a": 3}, strategy="lua-queue")
+    buy(offer, a=1)
+    if wrong is a_late_order:
+        save_queued()
+    assert asking() == []
+    wrong(redis)
+    assert [each.section for each in asking()] == [section]
+
+
+@pytest.mark.usefixtures("celery")
+def test_without_redis_one_alert_says_so(redis_gone: Gone) -> None:
+    on_sale({"a": 3}, strategy="lua")
+    with redis_gone():
+        assert [each.section for each in asking()] == ["redis-is-away"]
+
+
+@pytest.mark.parametrize(
+    ("age", "waiters", "asks"), [(31.0, 1, True), (31.0, 0, False), (29.0, 1, False), (None, 1, False)]
+)
+def test_a_lock_that_is_held_for_long_while_others_wait_asks_for_an_operator(
+    age: float | None, waiters: int, asks: bool
+) -> None:
+    lock = HeldLock("stock:a", "host 1 thread", 1, age, 3.0, waiters)
+    seen = replace(health.look(), locks=[lock])
+    assert [each.section for each in alerts([], seen, [])] == ["a-lock-that-nobody-releases"] * asks
+
+
+def parts(client: Client) -> dict[str, str]:
+    response = client.get("/admin/live/")
+    assert response.status_code == 200
+    assert "no-store" in response.headers["Cache-Control"]
+    return {name: text(html) for name, html in response.json()["parts"].items()}
+
+
+def test_the_document_has_what_the_user_may_see(staff: Callable[..., Client]) -> None:
+    offer = on_sale({"a": 3})
+    buy(offer, a=1)
+    everything = parts(staff("view_sale", "view_order", "view_stockitem"))
+    assert set(everything) == {"alerts", "sales", "figures", "verdict"}
+    assert "Sold 1 Left 2 Orders/s 0.1" in everything["sales"]
+    assert "No worker is alive" in everything["alerts"]
+    assert "Conserved" in everything["verdict"]
+    only_sales = parts(staff("change_sale"))
+    assert set(only_sales) == {"alerts", "sales"}
+    assert only_sales["alerts"] == ""
+    assert "Locks" not in parts(staff("view_order"))["figures"]
+    assert staff().get("/admin/live/").status_code == 403
+    assert Client().get("/admin/live/").status_code == 302
+
+
+def test_the_first_page_shows_the_same_without_a_script(admin_client: Client) -> None:
+    buy(on_sale({"a": 3}), a=1)
+    page = admin_client.get("/admin/").text
+    assert "Sold 1 Left 2 Orders/s 0.1" in text(page)
+    assert re.search(r'<polygon class="sold" points="0,60 ', page)
+    assert not re.search(
+        r"<script(?![^>]*src=)[^>]*>", page.partition('id="overview"')[2].partition("Open and coming")[0]
+    )
+
+
+def test_operators_share_the_figures_of_a_second(staff: Callable[..., Client], monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the negative control: without the memory each question reads the tables."""
+    on_sale({"a": 3})
+    clients = [staff("view_sale") for _ in range(3)]
+    clients[0].get("/admin/live/")
+
+    def reading() -> int:
+        with CaptureQueriesContext(connection) as queries:
+            for client in clients:
+                client.get("/admin/live/")
+        return sum("shop_sale" in query["sql"] for query in queries)
+
+    monkeypatch.setattr("shop.overview.remembered.LEAST", 60.0)
+    document.shared = document.Shared()
+    clients[0].get("/admin/live/")
+    assert reading() == 0
+    document.shared = document.read  # type: ignore[assignment]
+    assert reading() >= 3
+
+
+def test_a_value_that_takes_long_to_read_is_used_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr("shop.overview.remembered.time.monotonic", lambda: now[0])
+
+    def read() -> float:
+        now[0] += 4.0
+        return now[0]
+
+    remembered = Remembered(read)
+    first = remembered()
+    now[0] += 11.9
+    assert remembered() == first
+    now[0] += 0.2
+    assert remembered() != first
+
+
+@pytest.mark.skipif(
+    not Path(CHROMIUM).exists() and not os.environ.get("CI"),
+    reason="Chromium is not installed; on Debian: apt-get install chromium",
+)
+def test_an_open_overview_follows_the_sale_until_its_tab_is_hidden(live_server: Any) -> None:
+    offer = on_sale({"a": 3})
+    client = Client()
+    client.force_login(User.objects.create_superuser("root"))
+    session = client.cookies[settings.SESSION_COOKIE_NAME].value
+    complaints: list[str] = []
+    asked: list[str] = []
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM)
+        page: Page = browser.new_context(base_url=live_server.url, viewport={"width": 390, "height": 844}).new_page()
+        page.context.add_cookies([{"name": settings.SESSION_COOKIE_NAME, "value": session, "url": live_server.url}])
+        page.on("console", lambda message: complaints.append(message.text))
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        page.on("request", lambda request: asked.append(request.url))
+        page.goto("/admin/")
+        expect(page.get_by_role("img", name="0 units sold and 3 left")).to_be_visible()
+        elsewhere(lambda: buy(offer, a=1))
+        expect(page.get_by_role("img", name="1 units sold and 2 left")).to_be_visible()
+        expect(page.locator("[data-part=verdict]")).to_contain_text("1 unit sold")
+        elsewhere(lambda: lifecycle.pause(offer.sale))
+        expect(page.get_by_role("alert").first).to_contain_text("is paused since")
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), "it fits a phone"
+        page.evaluate(
+            "Object.defineProperty(document, 'hidden', {get: () => window.away ?? false}); window.away = true"
+        )
+        page.wait_for_timeout(1500)
+        before = len(asked)
+        page.wait_for_timeout(2500)
+        hidden = len(asked) - before
+        page.evaluate("window.away = false; document.dispatchEvent(new Event('visibilitychange'))")
+        with page.expect_request("**/admin/live/"):
+            pass
+        browser.close()
+    assert hidden == 0
+    assert complaints == []

@@ -1,0 +1,298 @@
+"""Pausing a sale: after its answer no order is taken, and none that was taken before is lost."""
+
+from __future__ import annotations
+
+import itertools
+import re
+import threading
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+from django.contrib.admin.models import LogEntry
+from django.contrib.auth.models import User
+from django.test import Client
+from redis import RedisError
+
+from inventory.errors import TryAgain
+from inventory.strategies import registry
+from shop.models import Order, Sale
+from shop.orders import saving
+from shop.orders.errors import SalePaused
+from shop.orders.place import place_order
+from shop.orders.queued import save_queued
+from shop.pages import now
+from shop.sales import lifecycle, offers
+from shop.sales.preheat import CannotPreheat, preheat_sale
+from tests.factories import DISTINCT, SAVING, OnSale, at_once, new_customer, on_sale, orders_in
+from tests.shop.conftest import Buyer, Gone, assert_conserved, assert_problem, buy, on_hand, order_body, race
+from tests.waiting import wait_for
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("redis")]
+
+WITHOUT_CHECK = re.sub(r"\n\s+AND \(paused_at IS NULL .*?\)\n", "\n", saving.INSERT, count=1)
+assert WITHOUT_CHECK != saving.INSERT
+
+
+@pytest.fixture
+def stale_offers(monkeypatch: pytest.MonkeyPatch, settings: Any) -> None:
+    """This process goes on with the offers that it has read, as other processes do for a second."""
+    settings.OFFER_TTL = 3600.0
+    monkeypatch.setattr(offers, "forget", lambda sale: None)
+
+
+def paused(offer: OnSale) -> bool:
+    return Sale.objects.get(pk=offer.sale).paused_at is not None
+
+
+@pytest.mark.parametrize("strategy", registry.NAMES)
+def test_a_paused_sale_takes_no_order_until_it_is_resumed(strategy: str) -> None:
+    offer = on_sale({"a": 3}, strategy=strategy)
+    first = buy(offer, key="first", customer=(customer := new_customer()), a=1)
+    save_queued()
+    lifecycle.pause(offer.sale)
+    with pytest.raises(SalePaused):
+        buy(offer, a=1)
+    assert buy(offer, key="first", customer=customer, a=1).order.pk == first.order.pk, (
+        "a repeated request has its order"
+    )
+    assert on_hand()[0] == 2
+    lifecycle.resume(offer.sale)
+    buy(offer, a=2)
+    save_queued()
+    assert (on_hand()[0], orders_in("pending")) == (0, 2)
+    assert_conserved()
+
+
+@pytest.mark.usefixtures("stale_offers")
+@pytest.mark.parametrize("strategy", registry.NAMES)
+def test_a_process_that_does_not_know_of_the_pause_takes_no_order(strategy: str) -> None:
+    offer = on_sale({"a": 3}, strategy=strategy)
+    buy(offer, a=1)
+    lifecycle.pause(offer.sale)
+    with pytest.raises(SalePaused):
+        buy(offer, a=1)
+    save_queued()
+    assert (orders_in("pending"), orders_in()) == (1, 1)
+    assert_conserved()
+
+
+class Burst:
+    """Customers who order one after the other, in several threads, until the burst is stopped."""
+
+    THREADS = 6
+
+    def __init__(self, offer: OnSale) -> None:
+        self.offer = offer
+        self.customers = [new_customer() for _ in range(self.THREADS)]
+        self.placed: list[UUID] = []
+        self.refused: list[BaseException] = []
+        self.stopped = threading.Event()
+
+    def buyers(self) -> list[Callable[[], None]]:
+        return [lambda customer=customer: self._buy(customer) for customer in self.customers]  # type: ignore[misc]
+
+    def _buy(self, customer: int) -> None:
+        for number in itertools.count():
+            if self.stopped.is_set():
+                return
+            try:
+                placed = place_order(
+                    customer=customer, sale=self.offer.sale, quantities=self.offer.cart(a=1), key=f"{customer}-{number}"
+                )
+                self.placed.append(placed.order.pk)
+            except (SalePaused, TryAgain) as refused:
+                self.refused.append(refused)
+
+    def pause_in_its_middle(self) -> set[UUID]:
+        """Pause, go on for some orders more, and return the orders that were saved or queued when it was answered."""
+        try:
+            wait_for(lambda: len(self.placed) >= 20, "some orders")
+            lifecycle.pause(self.offer.sale)
+            taken = all_taken()
+            before = len(self.refused) + len(self.placed)
+            wait_for(lambda: len(self.refused) + len(self.placed) >= before + 50, "some answers after the pause")
+        finally:
+            self.stopped.set()
+        return taken
+
+
+def all_taken() -> set[UUID]:
+    saved = set(Order.objects.values_list("pk", flat=True))
+    return saved | registry.counters().order_ids()  # Reservations in Redis: of queued orders, or of orders being saved.
+
+
+def run(burst: Burst) -> set[UUID]:
+    taken, *rest = at_once(burst.pause_in_its_middle, *burst.buyers())
+    assert [each for each in (taken, *rest) if isinstance(each, Exception)] == []
+    assert isinstance(taken, set)
+    save_queued()
+    return taken
+
+
+@pytest.mark.usefixtures("stale_offers")
+@pytest.mark.parametrize("strategy", DISTINCT)
+def test_in_the_middle_of_a_burst_nothing_is_taken_after_the_pause_and_nothing_before_is_lost(strategy: str) -> None:
+    burst = Burst(on_sale({"a": 10_000}, strategy=strategy))
+    taken = run(burst)
+    saved = set(Order.objects.filter(state="pending").values_list("pk", flat=True))
+    assert set(burst.placed) <= saved, "an order that was answered is lost"
+    assert saved <= taken, "an order was taken after the pause was answered"
+    assert any(isinstance(each, SalePaused) for each in burst.refused)
+    assert_conserved()
+
+
+@pytest.mark.usefixtures("stale_offers")
+@pytest.mark.parametrize("strategy", ["guarded-update", "group-commit"])
+def test_without_the_check_while_saving_orders_are_taken_after_the_pause(
+    strategy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The negative control of the burst."""
+    monkeypatch.setattr(saving, "INSERT", WITHOUT_CHECK)
+    burst = Burst(on_sale({"a": 10_000}, strategy=strategy))
+    taken = run(burst)
+    assert set(Order.objects.values_list("pk", flat=True)) - taken
+
+
+@pytest.mark.usefixtures("stale_offers")
+def test_without_unloading_orders_are_queued_after_the_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The negative control of the burst with `lua-queue`."""
+    monkeypatch.setattr(lifecycle, "_hold", lambda sale: None)
+    burst = Burst(on_sale({"a": 10_000}, strategy="lua-queue"))
+    taken = run(burst)
+    assert set(Order.objects.values_list("pk", flat=True)) - taken
+
+
+def pause_and_count(offer: OnSale) -> int:
+    lifecycle.pause(offer.sale)
+    return orders_in()
+
+
+@pytest.mark.parametrize("strategy", [name for name in DISTINCT if name in SAVING])
+def test_the_pause_waits_for_an_order_that_is_written_and_not_committed(strategy: str) -> None:
+    offer = on_sale({"a": 3}, strategy=strategy)
+    placed, counted = race(lambda: buy(offer, a=1), lambda: pause_and_count(offer), after="INSERT INTO shop_order ")
+    assert (placed.order.state, counted) == ("pending", 1)
+
+
+def test_without_its_locks_the_pause_does_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The negative control: the order is committed after the pause was answered."""
+    offer = on_sale({"a": 3})
+    monkeypatch.setattr(lifecycle, "_hold", lambda sale: None)
+    _, counted = race(lambda: buy(offer, a=1), lambda: pause_and_count(offer), after="INSERT INTO shop_order ")
+    assert (counted, orders_in()) == (0, 1)
+
+
+def test_an_order_that_was_queued_before_the_pause_is_saved_during_it() -> None:
+    offer = on_sale({"a": 3}, strategy="lua-queue", limit=1)
+    queued = buy(offer, customer=(customer := new_customer()), a=1)
+    lifecycle.pause(offer.sale)
+    assert save_queued() == 1
+    assert Order.objects.get(pk=queued.order.pk).state == "pending"
+    lifecycle.resume(offer.sale)
+    with pytest.raises(Exception, match="at most 1 per customer"):
+        buy(offer, customer=customer, a=1)
+
+
+def test_nothing_preheats_a_paused_sale() -> None:
+    offer = on_sale({"a": 3}, strategy="lua")
+    lifecycle.pause(offer.sale)
+    lifecycle.advance()
+    with pytest.raises(CannotPreheat, match="is paused"):
+        preheat_sale(offer.sale)
+    assert on_hand() == (3, None)
+    lifecycle.resume(offer.sale)
+    assert on_hand() == (3, 3)
+
+
+def test_without_redis_a_pause_stops_saving_and_beat_does_the_rest(redis_gone: Gone) -> None:
+    offer = on_sale({"a": 3}, strategy="lua")
+    with redis_gone(), pytest.raises(RedisError):
+        lifecycle.pause(offer.sale)
+    assert (paused(offer), on_hand()) == (True, (3, 3))
+    lifecycle.advance()
+    assert on_hand() == (3, None)
+
+
+def test_the_api_answers_the_problem_and_says_when_to_ask_again(buyer: Buyer) -> None:
+    offer = on_sale({"a": 3})
+    lifecycle.pause(offer.sale)
+    assert_problem(buyer.order(order_body(offer, a=1)), 409, "sale-paused")
+    assert buyer.get(f"/api/sales/{offer.sale}/").json()["paused"] is True
+    lifecycle.resume(offer.sale)
+    assert buyer.order(order_body(offer, a=1)).status_code == 201
+    assert buyer.get(f"/api/sales/{offer.sale}/").json()["paused"] is False
+
+
+def test_a_closed_sale_is_not_called_paused(buyer: Buyer) -> None:
+    offer = on_sale({"a": 3})
+    lifecycle.pause(offer.sale)
+    lifecycle.close(offer.sale)
+    assert_problem(buyer.order(order_body(offer, a=1)), 409, "sale-not-open")
+
+
+def test_an_operator_pauses_and_resumes_with_a_reason(staff: Callable[..., Client]) -> None:
+    offer = on_sale({"a": 3})
+    operator = staff("view_sale", "pause_sale")
+    link = f"/admin/shop/sale/{offer.sale}/"
+    for verb, done, other in (("pause", "Paused.", "resume"), ("resume", "Resumed.", "pause")):
+        page = operator.get(f"{link}change/").text
+        assert (f"{link}{verb}" in page, f"{link}{other}" in page) == (True, False)
+        assert "Reason" in operator.get(f"{link}{verb}/").text
+        assert "This field is required" in operator.post(f"{link}{verb}/", {"why": " "}).text
+        assert paused(offer) is (verb == "resume"), "nothing without a reason"
+        assert operator.post(f"{link}{verb}/", {"why": "Wrong price."}).status_code == 302
+        assert paused(offer) is (verb == "pause")
+        assert LogEntry.objects.latest("pk").change_message == f"{done} Wrong price."
+    assert operator.post(f"{link}resume/", {"why": "again"}, follow=True).text.count(
+        "was not resumed: it is not paused"
+    )
+
+
+def test_the_actions_of_the_list_ask_for_the_reason(staff: Callable[..., Client]) -> None:
+    offer, other = on_sale({"a": 3}), on_sale({"b": 3}, opens=timedelta(hours=1), closes=timedelta(hours=2))
+    operator = staff("view_sale", "pause_sale")
+    form = {"action": "pause", "_selected_action": [offer.sale, other.sale], "index": "0", "select_across": "0"}
+    page = operator.post("/admin/shop/sale/", form)
+    assert f'name="_selected_action" value="{other.sale}"' in page.text
+    assert not paused(offer)
+    answer = operator.post("/admin/shop/sale/", {**form, "why": "Wrong price."}, follow=True)
+    assert "2 sales are paused." in answer.text
+    assert (paused(offer), paused(other)) == (True, True)
+    assert operator.get("/admin/shop/sale/").text.count("paused") >= 2
+
+
+def test_without_the_permission_nobody_pauses(staff: Callable[..., Client]) -> None:
+    offer = on_sale({"a": 3})
+    operator = staff("view_sale", "change_sale")
+    link = f"/admin/shop/sale/{offer.sale}/"
+    assert f"{link}pause" not in operator.get(f"{link}change/").text
+    assert operator.post(f"{link}pause/", {"why": "x"}).status_code == 403
+    assert not paused(offer)
+
+
+def test_an_older_form_does_not_resume_a_sale() -> None:
+    offer = on_sale({"a": 3})
+    old = Sale.objects.get(pk=offer.sale)
+    lifecycle.pause(offer.sale)
+    old.save()
+    assert paused(offer)
+
+
+def test_the_pages_say_that_the_sale_is_paused() -> None:
+    offer = on_sale({"a": 3})
+    slug = Sale.objects.get(pk=offer.sale).slug
+    browser = Client()
+    browser.force_login(User.objects.get(pk=new_customer()))
+    lifecycle.pause(offer.sale)
+    now.cache.clear()
+    assert browser.get(f"/sales/{slug}/now.json").json()["state"] == "paused"
+    assert re.search(r'<button class="button" aria-disabled="true">Paused<', browser.get(f"/sales/{slug}/").text)
+    form = {"product": offer.products["a"], "quantity": 1, "price": "9.90", "key": str(uuid4())}
+    answer = browser.post(f"/sales/{slug}/buy/", form)
+    assert (answer.status_code, "The sale is paused." in answer.text, form["key"] in answer.text) == (409, True, True)
+    lifecycle.resume(offer.sale)
+    assert browser.post(f"/sales/{slug}/buy/", form).status_code == 302
+    assert orders_in("pending") == 1

@@ -1,0 +1,246 @@
+"""The preflight: each check is green once and red once, and says where the documentation has more."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from django.conf import settings as django_settings
+from django.core.management import CommandError, call_command
+from django.db import connection
+from django.db.migrations.recorder import MigrationRecorder
+from django.test import Client
+from redis import Redis
+
+from inventory.models import StockItem
+from shop import heartbeat
+from shop.models import Sale, SaleItem
+from shop.preflight import finding, run, sale_checks, server_checks, settings_checks
+from shop.preflight.finding import Finding
+from shop.sales import lifecycle
+from tests.docs.pages import PAGES
+from tests.factories import OnSale, on_sale
+from tests.shop.conftest import Gone
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("redis")]
+
+GREEN = {"ALLOWED_HOSTS": ["shop.example"], "HTTPS": True, "DEBUG": False, "PAYMENT_SECRET": "s" * 32,
+         "PAYMENT_PAGE": "https://pay.example/", "EMAIL_BACKEND": "django.core.mail.backends.smtp.EmailBackend",
+         "EMAIL_HOST": "mail.example"}  # fmt: skip
+
+
+def set_all(settings: Any, values: dict[str, Any]) -> None:
+    for name, value in values.items():
+        setattr(settings, name, value)
+
+
+@pytest.mark.parametrize(
+    ("check", "changed", "level"),
+    [
+        ("debug", {"DEBUG": True}, "red"),
+        ("hosts", {"ALLOWED_HOSTS": ["localhost", "127.0.0.1"]}, "red"),
+        ("hosts", {"ALLOWED_HOSTS": ["*"]}, "red"),
+        ("https", {"HTTPS": False}, "red"),
+        ("payments", {"PAYMENT_SECRET": "", "PAY_WITHOUT_PROVIDER": False}, "red"),
+        ("payments", {"PAYMENT_SECRET": "short"}, "red"),
+        ("payments", {"PAYMENT_SECRET": "", "PAY_WITHOUT_PROVIDER": True}, "warning"),
+        ("payments", {"PAYMENT_PAGE": ""}, "warning"),
+        ("mails", {"EMAIL_BACKEND": "django.core.mail.backends.console.EmailBackend"}, "warning"),
+    ],
+)
+def test_a_setting_is_green_and_red(settings: Any, check: str, changed: dict[str, Any], level: str) -> None:
+    made = getattr(settings_checks, check)
+    set_all(settings, GREEN)
+    assert made().level == "ok"
+    set_all(settings, changed)
+    assert made().level == level
+
+
+@pytest.mark.parametrize(("free", "level"), [(50, "ok"), (5, "warning"), (1, "red")])
+def test_the_disk(monkeypatch: pytest.MonkeyPatch, free: int, level: str) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(total=100, free=free))
+    assert settings_checks.disk().level == level
+
+
+@pytest.fixture
+def session() -> Iterator[Callable[[str], None]]:
+    """Change settings of this session of Postgres, until the end of the test."""
+
+    def execute(statement: str) -> None:
+        with connection.cursor() as cursor:
+            cursor.execute(statement)
+
+    yield execute
+    connection.close()
+
+
+@pytest.mark.parametrize("change", ["synchronous_commit = off", "default_transaction_read_only = on"])
+def test_postgres_has_to_keep_what_it_commits(session: Callable[[str], None], change: str) -> None:
+    assert server_checks.postgres().level == "ok"
+    session(f"SET {change}")
+    assert server_checks.postgres().level == "red"
+
+
+def test_migrations_have_to_be_applied() -> None:
+    recorder = MigrationRecorder(connection)
+    name = max(name for app, name in recorder.applied_migrations() if app == "shop")
+    recorder.record_unapplied("shop", name)
+    try:
+        assert "migrate" in server_checks.postgres().text
+    finally:
+        recorder.record_applied("shop", name)
+    assert server_checks.postgres().level == "ok"
+
+
+def test_postgres_has_to_accept_the_connections_of_a_web_server(settings: Any) -> None:
+    assert server_checks.connections().level == "ok"
+    settings.WEB_PROCESSES = 1000
+    assert server_checks.connections().level == "red"
+    settings.DATABASE_POOLER = True
+    assert server_checks.connections().level == "warning"
+
+
+@pytest.fixture
+def config(redis: Redis) -> Iterator[Callable[[str, str], None]]:
+    """Change settings of Redis, until the end of the test."""
+    before: dict[str, str] = {}
+
+    def change(name: str, value: str) -> None:
+        before.setdefault(name, str(redis.config_get(name)[name]))  # type: ignore[index]
+        redis.config_set(name, value)
+
+    yield change
+    for name, value in before.items():
+        redis.config_set(name, value)
+
+
+def test_redis_has_to_keep_queued_orders(config: Callable[[str, str], None], settings: Any) -> None:
+    config("appendonly", "yes")
+    config("appendfsync", "always")
+    assert server_checks.redis_keeps().level == "ok"
+    config("appendfsync", "everysec")
+    assert server_checks.redis_keeps().level == "warning"
+    config("maxmemory-policy", "allkeys-lru")
+    assert server_checks.redis_keeps().level == "warning", "no sale queues"
+    offer = on_sale({"a": 1}, strategy="lua-queue", preheat=False)
+    sale = Sale.objects.get(pk=offer.sale)
+    assert (server_checks.redis_keeps().level, sale_checks.strategy(sale).level) == ("red", "red")
+    settings.QUEUED_ORDERS_MAY_BE_LOST = True
+    assert (server_checks.redis_keeps().level, sale_checks.strategy(sale).level) == ("warning", "warning")
+
+
+def test_redis_has_to_have_memory(config: Callable[[str, str], None], redis: Redis) -> None:
+    assert server_checks.redis_memory().level == "ok"
+    used: int = redis.info("memory")["used_memory"]  # type: ignore[index]
+    config("maxmemory", str(int(used * 1.1)))
+    assert server_checks.redis_memory().level == "red"
+
+
+@pytest.mark.parametrize(("kind", "check"), [("worker", server_checks.workers), ("beat", server_checks.beat)])
+def test_celery_has_to_be_alive(redis: Redis, kind: str, check: Callable[[], Finding]) -> None:
+    assert check().level == "red"
+    heartbeat.sign(kind, "here")
+    assert check().level == "ok"
+    redis.zincrby(heartbeat.KEY, -heartbeat.EXPIRES - 1, f"{kind} here")
+    assert check().level == "red", "it has been silent for too long"
+    for name in ("one", "two"):
+        heartbeat.sign(kind, name)
+    assert heartbeat.alive()[kind] == 2
+    assert check().level == ("warning" if kind == "beat" else "ok")
+
+
+@pytest.mark.parametrize(("off", "level"), [(0, "ok"), (-5, "warning"), (60, "red")])
+def test_clocks_have_to_agree(monkeypatch: pytest.MonkeyPatch, off: float, level: str) -> None:
+    monkeypatch.setattr(server_checks, "time", SimpleNamespace(time=lambda: time.time() + off))
+    assert server_checks.clocks().level == level
+
+
+def levels(offer: OnSale) -> dict[str, str]:
+    return {each.check: each.level for each in run.of_sale(Sale.objects.get(pk=offer.sale))}
+
+
+def test_a_sale_that_is_ready_is_green() -> None:
+    offer, coming = on_sale({"a": 1}), on_sale({"b": 1}, opens=timedelta(hours=1), closes=timedelta(hours=2))
+    assert set(levels(offer).values()) == set(levels(coming).values()) == {"ok"}
+
+
+@pytest.mark.parametrize(
+    ("check", "change"),
+    [
+        ("Window", lambda sale: lifecycle.close(sale)),
+        ("Window", lambda sale: lifecycle.pause(sale)),
+        ("Stock", lambda sale: StockItem.objects.update(on_hand=0)),
+        ("Stock", lambda sale: SaleItem.objects.all().delete()),
+        ("Stock is loaded", lambda sale: Sale.objects.update(preheated_at=None)),
+        ("Stock is loaded", lambda sale: on_sale({"a": 0}, preheat=False)),
+        ("Strategy", lambda sale: Sale.objects.update(strategy="unknown")),
+        ("Audit", lambda sale: StockItem.objects.update(on_hand=0)),
+    ],
+)
+def test_a_sale_that_will_not_work_is_red(check: str, change: Callable[[int], None]) -> None:
+    offer = on_sale({"a": 1})
+    assert levels(offer)[check] == "ok"
+    change(offer.sale)
+    assert levels(offer)[check] == "red"
+
+
+def test_a_server_that_does_not_answer_is_red(redis_gone: Gone, postgres_gone: Gone) -> None:
+    with redis_gone():
+        assert "Redis does not answer" in {each.text[:21] for each in run.of_shop()}
+    with postgres_gone():
+        assert "Postgres does not answer" in {each.text[:24] for each in run.of_shop()}
+
+
+def anchors(page: str) -> set[str]:
+    """Return the anchors of the headings of a page."""
+    headings = re.findall(r"^#+ (.+)$", page, re.MULTILINE)
+    return {re.sub(r"[^a-z0-9 -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def test_every_link_leads_to_a_section() -> None:
+    sources = Path(django_settings.BASE_DIR, "shop").rglob("*.py")
+    code = "".join(file.read_text() for file in sources if file.parent.name == "preflight")
+    named = {*re.findall(r', "([a-z-]{5,})"\)', code), finding.BEFORE}
+    assert named - anchors(PAGES[finding.PAGE]) == set()
+    assert len(named) > 5
+
+
+def test_the_command_prints_the_checks(capsys: pytest.CaptureFixture[str]) -> None:
+    offer = on_sale({"a": 1})
+    with pytest.raises(SystemExit):
+        call_command("preflight", str(offer.sale))
+    printed = capsys.readouterr().out
+    assert "No worker is alive" in " ".join(printed.split())
+    with pytest.raises(CommandError, match="There is no sale nowhere"):
+        call_command("preflight", "nowhere")
+
+
+def test_the_command_prints_json_and_ends_with_0_when_nothing_is_red(
+    settings: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    set_all(settings, GREEN)
+    heartbeat.sign("worker", "here")
+    heartbeat.sign("beat", "here")
+    offer = on_sale({"a": 1})
+    call_command("preflight", Sale.objects.get(pk=offer.sale).slug, "--json")
+    printed = json.loads(capsys.readouterr().out)
+    assert printed["level"] in ("ok", "warning")
+    assert {each["check"] for each in printed["checks"]} >= {"DEBUG", "Workers", "Audit"}
+
+
+def test_the_page_of_a_sale_leads_to_its_checks(staff: Callable[..., Client]) -> None:
+    offer = on_sale({"a": 1})
+    operator = staff("view_sale")
+    link = f"/admin/shop/sale/{offer.sale}/"
+    assert f"{link}preflight" in operator.get(f"{link}change/").text
+    page = operator.get(f"{link}preflight/").text
+    assert ("Not ready" in page, "No worker is alive" in page, "docs/operations.md#start" in page) == (True, True, True)
+    assert staff("view_order").get(f"{link}preflight/").status_code == 403
