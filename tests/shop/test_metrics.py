@@ -52,6 +52,7 @@ recording.start(sys.argv[2], Path(sys.argv[1]), lambda error: "internal")
 recorder = recording.recorder()
 for _ in range(int(sys.argv[3])):
     recorder.refused_from_memory()
+recorder.write()
 recorder.web_process(busy=7, waiting=0)
 """
 WAIT = "print(os.getpid(), flush=True); time.sleep(600)"
@@ -110,6 +111,10 @@ class TestWebProcesses:
             buyer = customers[answers.index(201)]
             assert {send(port, offer, buyer, "mine") for _ in range(5)} == {201}
 
+            def told(metric: str, wanted: float, **labels: str) -> Samples | None:
+                found = read(port)
+                return found if value(found, metric, **labels) == wanted else None
+
             def expected(found: Samples) -> None:
                 results = {name: value(found, "shop_orders_total", strategy="guarded-update", result=name)
                            for name in ("placed", "sold-out", "replayed", "queued")}  # fmt: skip
@@ -120,7 +125,7 @@ class TestWebProcesses:
                 assert value(found, "shop_order_placing_seconds_count", strategy="guarded-update") == 35
                 assert value(found, "shop_sold_out_from_memory_total") == 0
 
-            expected(read(port))
+            expected(wait_for(lambda: told("shop_order_thread_wait_seconds_count", 35), "all to be written"))
             # The negative control: one process alone has not counted them all.
             alone = [merged([str(file)]) for file in sorted(folder.path.glob("histogram_*.db"))]
             counts = [value(found, "shop_order_thread_wait_seconds_count") for found in alone]
@@ -141,8 +146,8 @@ class TestWebProcesses:
             expected(read(port))
             assert len(list(folder.path.glob("counter_*.db"))) == 2
             assert send(port, offer, buyer, "mine") == 201
-            found = read(port)
-            assert value(found, "shop_orders_total", strategy="guarded-update", result="replayed") == 6
+            replayed = {"strategy": "guarded-update", "result": "replayed"}
+            wait_for(lambda: told("shop_orders_total", 6, **replayed), "one more to be written")
 
     def test_they_are_for_this_machine_or_a_token(self, tmp_path: Path) -> None:
         variables = {"METRICS_FOLDER": str(tmp_path / "metrics"), "METRICS_TOKEN": "a-token-of-the-operator"}
@@ -256,6 +261,15 @@ class TestFolder:
             assert value(merged(folder.files()), "shop_sold_out_from_memory_total") == 1
             with recorded(folder, "web", 2):
                 assert value(merged(folder.files()), "shop_sold_out_from_memory_total") == 3
+
+    def test_what_was_reported_last_is_written_at_the_end(self, tmp_path: Path) -> None:
+        """Also by a process of multiprocessing, which calls no `atexit`."""
+        folder = MetricsFolder(tmp_path / "metrics")
+        ends = "recording._recorder.refused_from_memory()\n"
+        child = "import multiprocessing\ndef work():\n    recording.start('web', folder, str)\n    " + ends
+        child += "process = multiprocessing.get_context('fork').Process(target=work)\nprocess.start()\nprocess.join()\n"
+        with recorded(folder, "web", 1, f"folder = Path(sys.argv[1])\n{child}{WAIT}"):
+            assert value(merged(folder.files()), "shop_sold_out_from_memory_total") == 2
 
     def test_a_child_after_fork_has_a_slot_of_its_own(self, tmp_path: Path) -> None:
         """As in a worker with Celery's pool of processes."""
