@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections import deque
+from bisect import bisect_left
+from collections import Counter as CounterOfValues
+from collections import defaultdict, deque
 from collections.abc import Callable
 from functools import cache
 from multiprocessing.util import Finalize
-from typing import Any
 
 from django.db import connection
 from prometheus_client import Counter, Gauge, Histogram, values
@@ -30,8 +31,8 @@ WRITING = "To write metrics"
 class Recorder(Observer):
     """What the shop and its strategies report, counted in the files of this process. Any thread may call it.
 
-    A report is only noted by its thread. A thread of the recorder writes all of them every `PAUSE` seconds: written
-    one by one between other work, each would cost the order path several times as much.
+    A report is only noted by its thread. A thread of the recorder adds them up and writes them every `PAUSE` seconds:
+    written one by one between other work, they would cost the order path several times as much.
 
     Args:
         role: what this process is: one of `folder.ROLES`.
@@ -46,7 +47,7 @@ class Recorder(Observer):
         # prometheus_client reads this at the first metric.
         os.environ["PROMETHEUS_MULTIPROC_DIR"] = str(folder.path)
         values.ValueClass = values.MultiProcessValue(Slot(role, folder))
-        self._reports: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque(maxlen=MOST)
+        self._reports: deque[tuple[Counter | Histogram, float]] = deque(maxlen=MOST)
         self._orders = cache(_counter(of.ORDERS).labels)
         self._placing = cache(_histogram(of.PLACING).labels)
         self._requests = cache(_histogram(of.REQUESTS).labels)
@@ -69,23 +70,38 @@ class Recorder(Observer):
         self._pool_size = _gauge(of.POOL_SIZE)
         self._pool_idle = _gauge(of.POOL_IDLE)
         self._pool_waiting = _gauge(of.POOL_WAITING)
+        # No fork during a write: the child would wait for ever for a lock of prometheus_client that no thread releases.
+        self._writing = threading.Lock()
+        os.register_at_fork(
+            before=self._writing.acquire, after_in_parent=self._writing.release, after_in_child=self._begin_in_child
+        )
         self._begin()
-        os.register_at_fork(after_in_child=self._begin)
         # Not `atexit`, which is not called in processes that multiprocessing has started, such as the web processes.
         Finalize(None, self.write, exitpriority=0)
 
     def write(self) -> None:
         """Write all reports into the files."""
-        while self._reports:
-            count, arguments = self._reports.popleft()
-            count(*arguments)
+        with self._writing:
+            added: defaultdict[Counter, float] = defaultdict(float)
+            observed: defaultdict[Histogram, list[float]] = defaultdict(list)
+            for _ in range(len(self._reports)):
+                metric, value = self._reports.popleft()
+                if isinstance(metric, Histogram):
+                    observed[metric].append(value)
+                else:
+                    added[metric] += value
+            for counter, amount in added.items():
+                counter.inc(amount)
+            for histogram, found in observed.items():
+                _observe_all(histogram, found)
 
     def order(self, sale: int, seconds: float, result: str | Exception) -> None:
         """An order was placed, queued, replayed, or refused with an error."""
         offer = offers.cache.get(sale).value
-        # Not the error itself: it holds on to the request.
+        strategy = "none" if offer is None else offer.strategy
         name = result if isinstance(result, str) else self._slug_of(result)
-        self._report(self._count_order, "none" if offer is None else offer.strategy, seconds, name)
+        self._reports.append((self._orders(strategy, name), 1))
+        self._reports.append((self._placing(strategy), seconds))
 
     def order_request(self, status: int, seconds: float, *, waited: float) -> None:
         """An order request was answered.
@@ -94,7 +110,8 @@ class Recorder(Observer):
             seconds: since it has arrived completely.
             waited: seconds of them in which it waited for a thread.
         """
-        self._report(self._count_request, str(status), seconds, waited)
+        self._reports.append((self._requests(str(status)), seconds))
+        self._reports.append((self._thread_wait, waited))
 
     def web_process(self, *, busy: int, waiting: int) -> None:
         """Note how many threads of this process answer, how many requests wait for one, and how full the pool is."""
@@ -121,30 +138,33 @@ class Recorder(Observer):
         self._reconciled.set(at)
 
     def lock_waited(self, strategy: str, seconds: float, *, granted: bool) -> None:
-        self._report(self._count_wait, strategy, "yes" if granted else "no", seconds)
+        self._reports.append((self._lock_wait(strategy, "yes" if granted else "no"), seconds))
 
     def lock_held(self, strategy: str, seconds: float, *, lost: bool) -> None:
-        self._report(self._count_hold, strategy, seconds, lost)
+        self._reports.append((self._lock_hold(strategy), seconds))
+        # With 0 too: for Prometheus, a series that begins with the first lost lease has not increased.
+        self._reports.append((self._leases_lost(strategy), lost))
 
     def batch_saved(self, orders: int) -> None:
-        self._report(self._group_size.observe, orders)
+        self._reports.append((self._group_size, orders))
 
     def refused_from_memory(self) -> None:
-        self._report(self._from_memory.inc)
+        self._reports.append((self._from_memory, 1))
 
     def left_queue(self, *, saved: int, refused: int) -> None:
-        self._report(self._queue_done("saved").inc, saved)
-        self._report(self._queue_done("refused").inc, refused)
+        self._reports.append((self._queue_done("saved"), saved))
+        self._reports.append((self._queue_done("refused"), refused))
 
     def dead_letter(self) -> None:
-        self._report(self._queue_done("dead-letter").inc)
+        self._reports.append((self._queue_done("dead-letter"), 1))
 
-    def _report(self, count: Callable[..., object], *arguments: Any) -> None:
-        self._reports.append((count, arguments))
+    def _begin_in_child(self) -> None:
+        self._writing.release()
+        self._reports.clear()  # Its parent writes what was reported before the fork.
+        self._begin()
 
     def _begin(self) -> None:
-        """Start the thread that writes. A child after `fork` has none; its parent writes what was reported before."""
-        self._reports.clear()
+        """Start the thread that writes. A child after `fork` has none."""
         threading.Thread(target=self._write_on, name="metrics", daemon=True).start()
 
     def _write_on(self) -> None:
@@ -156,22 +176,6 @@ class Recorder(Observer):
                 outages.failed(WRITING, error)
             else:
                 outages.worked(WRITING)
-
-    def _count_order(self, strategy: str, seconds: float, result: str) -> None:
-        self._orders(strategy, result).inc()
-        self._placing(strategy).observe(seconds)
-
-    def _count_request(self, status: str, seconds: float, waited: float) -> None:
-        self._requests(status).observe(seconds)
-        self._thread_wait.observe(waited)
-
-    def _count_wait(self, strategy: str, granted: str, seconds: float) -> None:
-        self._lock_wait(strategy, granted).observe(seconds)
-
-    def _count_hold(self, strategy: str, seconds: float, lost: bool) -> None:  # noqa: FBT001 - called by position
-        self._lock_hold(strategy).observe(seconds)
-        # With 0 too: for Prometheus, a series that begins with the first lost lease has not increased.
-        self._leases_lost(strategy).inc(lost)
 
 
 class Slot:
@@ -192,6 +196,16 @@ class Slot:
             self._process = os.getpid()
             self._name = self._folder.take_slot(self._role)
         return self._name
+
+
+def _observe_all(histogram: Histogram, found: list[float]) -> None:
+    """Do what `observe` does for each value, with one write for each bucket. prometheus_client has no such function.
+
+    It uses what `observe` uses, which is not public: requirements-image.in pins the minor version.
+    """
+    histogram._sum.inc(sum(found))
+    for bucket, times in CounterOfValues(bisect_left(histogram._upper_bounds, value) for value in found).items():
+        histogram._buckets[bucket].inc(times)
 
 
 def _counter(metric: of.CounterOf) -> Counter:
