@@ -3,19 +3,36 @@
 from __future__ import annotations
 
 import os
+import threading
+import time
+from bisect import bisect_left
+from collections import Counter as CounterOfValues
+from collections import defaultdict, deque
 from collections.abc import Callable
+from functools import cache
+from multiprocessing.util import Finalize
 
 from django.db import connection
 from prometheus_client import Counter, Gauge, Histogram, values
 
 from inventory.observing import Observer
+from inventory.outages import outages
 from shop.metrics import definitions as of
 from shop.metrics.folder import MetricsFolder
 from shop.sales import offers
 
+PAUSE = 0.25
+"""Seconds between two writes. A killed process takes at most so much of its counts with it."""
+MOST = 100_000
+"""Reports that are kept until the next write."""
+WRITING = "To write metrics"
+
 
 class Recorder(Observer):
     """What the shop and its strategies report, counted in the files of this process. Any thread may call it.
+
+    A report is only noted by its thread. A thread of the recorder adds them up and writes them every `PAUSE` seconds:
+    written one by one between other work, they would cost the order path several times as much.
 
     Args:
         role: what this process is: one of `folder.ROLES`.
@@ -30,19 +47,20 @@ class Recorder(Observer):
         # prometheus_client reads this at the first metric.
         os.environ["PROMETHEUS_MULTIPROC_DIR"] = str(folder.path)
         values.ValueClass = values.MultiProcessValue(Slot(role, folder))
-        self._orders = _counter(of.ORDERS)
-        self._placing = _histogram(of.PLACING)
-        self._requests = _histogram(of.REQUESTS)
+        self._reports: deque[tuple[Counter | Histogram, float]] = deque(maxlen=MOST)
+        self._orders = cache(_counter(of.ORDERS).labels)
+        self._placing = cache(_histogram(of.PLACING).labels)
+        self._requests = cache(_histogram(of.REQUESTS).labels)
         self._thread_wait = _histogram(of.THREAD_WAIT)
         self._from_memory = _counter(of.SOLD_OUT_FROM_MEMORY)
-        self._lock_wait = _histogram(of.LOCK_WAIT)
-        self._lock_hold = _histogram(of.LOCK_HOLD)
-        self._leases_lost = _counter(of.LEASES_LOST)
+        self._lock_wait = cache(_histogram(of.LOCK_WAIT).labels)
+        self._lock_hold = cache(_histogram(of.LOCK_HOLD).labels)
+        self._leases_lost = cache(_counter(of.LEASES_LOST).labels)
         self._group_size = _histogram(of.GROUP_SIZE)
-        self._queue_done = _counter(of.QUEUE_DONE)
-        self.left_queue(saved=0, refused=0)
-        # For Prometheus, a series that begins with the first dead letter has not increased.
-        self._queue_done.labels("dead-letter")
+        self._queue_done = cache(_counter(of.QUEUE_DONE).labels)
+        for result in ("saved", "refused", "dead-letter"):
+            # Begin with 0: for Prometheus, a series that begins with the first dead letter has not increased.
+            self._queue_done(result)
         self._broken = _gauge(of.BROKEN_SKUS)
         self._drift = _gauge(of.DRIFT)
         self._repairs = _counter(of.REPAIRS)
@@ -52,21 +70,48 @@ class Recorder(Observer):
         self._pool_size = _gauge(of.POOL_SIZE)
         self._pool_idle = _gauge(of.POOL_IDLE)
         self._pool_waiting = _gauge(of.POOL_WAITING)
+        # No fork during a write: the child would wait for ever for a lock of prometheus_client that no thread releases.
+        self._writing = threading.Lock()
+        os.register_at_fork(
+            before=self._writing.acquire, after_in_parent=self._writing.release, after_in_child=self._begin_in_child
+        )
+        self._begin()
+        # Not `atexit`, which is not called in processes that multiprocessing has started, such as the web processes.
+        Finalize(None, self.write, exitpriority=0)
+
+    def write(self) -> None:
+        """Write all reports into the files."""
+        with self._writing:
+            added: defaultdict[Counter, float] = defaultdict(float)
+            observed: defaultdict[Histogram, list[float]] = defaultdict(list)
+            for _ in range(len(self._reports)):
+                metric, value = self._reports.popleft()
+                if isinstance(metric, Histogram):
+                    observed[metric].append(value)
+                else:
+                    added[metric] += value
+            for counter, amount in added.items():
+                counter.inc(amount)
+            for histogram, found in observed.items():
+                _observe_all(histogram, found)
 
     def order(self, sale: int, seconds: float, result: str | Exception) -> None:
         """An order was placed, queued, replayed, or refused with an error."""
         offer = offers.cache.get(sale).value
         strategy = "none" if offer is None else offer.strategy
-        self._orders.labels(strategy, result if isinstance(result, str) else self._slug_of(result)).inc()
-        self._placing.labels(strategy).observe(seconds)
+        name = result if isinstance(result, str) else self._slug_of(result)
+        self._reports.append((self._orders(strategy, name), 1))
+        self._reports.append((self._placing(strategy), seconds))
 
-    def order_request(self, status: int, seconds: float) -> None:
-        """An order request was answered."""
-        self._requests.labels(str(status)).observe(seconds)
+    def order_request(self, status: int, seconds: float, *, waited: float) -> None:
+        """An order request was answered.
 
-    def thread_waited(self, seconds: float) -> None:
-        """An order request got a thread."""
-        self._thread_wait.observe(seconds)
+        Args:
+            seconds: since it has arrived completely.
+            waited: seconds of them in which it waited for a thread.
+        """
+        self._reports.append((self._requests(str(status)), seconds))
+        self._reports.append((self._thread_wait, waited))
 
     def web_process(self, *, busy: int, waiting: int) -> None:
         """Note how many threads of this process answer, how many requests wait for one, and how full the pool is."""
@@ -93,25 +138,44 @@ class Recorder(Observer):
         self._reconciled.set(at)
 
     def lock_waited(self, strategy: str, seconds: float, *, granted: bool) -> None:
-        self._lock_wait.labels(strategy, "yes" if granted else "no").observe(seconds)
+        self._reports.append((self._lock_wait(strategy, "yes" if granted else "no"), seconds))
 
     def lock_held(self, strategy: str, seconds: float, *, lost: bool) -> None:
-        self._lock_hold.labels(strategy).observe(seconds)
-        # With 0 too: a series that begins with the first lost lease would look like no increase.
-        self._leases_lost.labels(strategy).inc(lost)
+        self._reports.append((self._lock_hold(strategy), seconds))
+        # With 0 too: for Prometheus, a series that begins with the first lost lease has not increased.
+        self._reports.append((self._leases_lost(strategy), lost))
 
     def batch_saved(self, orders: int) -> None:
-        self._group_size.observe(orders)
+        self._reports.append((self._group_size, orders))
 
     def refused_from_memory(self) -> None:
-        self._from_memory.inc()
+        self._reports.append((self._from_memory, 1))
 
     def left_queue(self, *, saved: int, refused: int) -> None:
-        self._queue_done.labels("saved").inc(saved)
-        self._queue_done.labels("refused").inc(refused)
+        self._reports.append((self._queue_done("saved"), saved))
+        self._reports.append((self._queue_done("refused"), refused))
 
     def dead_letter(self) -> None:
-        self._queue_done.labels("dead-letter").inc()
+        self._reports.append((self._queue_done("dead-letter"), 1))
+
+    def _begin_in_child(self) -> None:
+        self._writing.release()
+        self._reports.clear()  # Its parent writes what was reported before the fork.
+        self._begin()
+
+    def _begin(self) -> None:
+        """Start the thread that writes. A child after `fork` has none."""
+        threading.Thread(target=self._write_on, name="metrics", daemon=True).start()
+
+    def _write_on(self) -> None:
+        while True:
+            time.sleep(PAUSE)
+            try:
+                self.write()
+            except Exception as error:  # Such as a child after `fork` that cannot take a slot.
+                outages.failed(WRITING, error)
+            else:
+                outages.worked(WRITING)
 
 
 class Slot:
@@ -132,6 +196,16 @@ class Slot:
             self._process = os.getpid()
             self._name = self._folder.take_slot(self._role)
         return self._name
+
+
+def _observe_all(histogram: Histogram, found: list[float]) -> None:
+    """Do what `observe` does for each value, with one write for each bucket. prometheus_client has no such function.
+
+    It uses what `observe` uses, which is not public: requirements-image.in pins the minor version.
+    """
+    histogram._sum.inc(sum(found))
+    for bucket, times in CounterOfValues(bisect_left(histogram._upper_bounds, value) for value in found).items():
+        histogram._buckets[bucket].inc(times)
 
 
 def _counter(metric: of.CounterOf) -> Counter:

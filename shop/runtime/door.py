@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import count
 from queue import SimpleQueue
 from typing import Any
 
@@ -35,6 +36,9 @@ ORDERS = "/api/orders/"
 TICK = 0.25
 """Seconds between two looks at the deadlines."""
 
+TICKS_TO_REPORT = 4
+"""Looks between two reports of how busy this process is."""
+
 
 @dataclass(eq=False, slots=True)
 class Arrived:
@@ -44,29 +48,26 @@ class Arrived:
         scope: RSGI's description of it.
         proto: RSGI's protocol, which sends the answer.
         body: the whole body.
+        at: when it had arrived, on the monotonic clock.
+        begun: when it got a thread; 0 before.
     """
 
     scope: Any
     proto: Any
     body: bytes
     at: float = field(default_factory=time.monotonic)
+    begun: float = 0.0
     trace: str = ""
 
     def __post_init__(self) -> None:
         self.trace = log_context.trace_of(self.scope.headers.get("traceparent", ""))
 
-    def note_thread(self) -> None:
-        """Count how long an order request has waited for its thread."""
-        if (recorder := recording.recorder()) is not None and self._is_order():
-            recorder.thread_waited(time.monotonic() - self.at)
-
     def note_answer(self, status: int) -> None:
         """Count the answer to an order request, and how long it took."""
-        if (recorder := recording.recorder()) is not None and self._is_order():
-            recorder.order_request(status, time.monotonic() - self.at)
-
-    def _is_order(self) -> bool:
-        return bool(self.scope.path == ORDERS and self.scope.method == "POST")
+        recorder = recording.recorder()
+        if recorder is not None and self.scope.path == ORDERS and self.scope.method == "POST":
+            now = time.monotonic()
+            recorder.order_request(status, now - self.at, waited=(self.begun or now) - self.at)
 
 
 class Door:
@@ -149,13 +150,15 @@ class Door:
             if self._deadlines.pop(request.proto, None) is not None:
                 self._limit(request, problems.UNAVAILABLE)
                 self._answering.add(request)
-                request.note_thread()
+                request.begun = time.monotonic()
                 log_context.begin_request(request.trace)
                 try:
                     self._answer(request)
                 except Exception:
                     # Nobody above this thread would answer the client.
                     logger.exception("%s %s failed", request.scope.method, request.scope.path)
+                    if self._deadlines.pop(request.proto, None) is not None:
+                        request.note_answer(problems.INTERNAL.status)
                     _survive(partial(self._send, request.proto, problems.response(problems.INTERNAL)))
                 self._answering.discard(request)
             # Do not keep the request alive while this thread waits for the next one.
@@ -240,9 +243,9 @@ class Door:
         return [*headers, ("Keep-Alive", f"timeout={limits.ANNOUNCED_IDLE}")]
 
     def _watch(self) -> None:
-        while True:
+        for tick in count():
             time.sleep(TICK)
-            if (recorder := recording.recorder()) is not None:
+            if tick % TICKS_TO_REPORT == 0 and (recorder := recording.recorder()) is not None:
                 _survive(partial(recorder.web_process, busy=len(self._answering), waiting=self._whole.qsize()))
             now = time.monotonic()
             for proto, (deadline, _) in list(self._deadlines.items()):
