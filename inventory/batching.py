@@ -26,15 +26,24 @@ def _held() -> threading.Lock:
 class Pending(Generic[Request, Result]):
     """A pending call. Its thread is woken once: either with its result or to run the next batch.
 
-    It waits for `waiting`, which is released to wake it. An Event does the same with a lock for each wait, and waking
-    sixteen threads by events took a tenth of the time of their orders.
+    It waits for a lock, which is released to wake it. An Event makes a lock for each wait and does more around it:
+    waking sixteen threads by events took a tenth of the time of their orders.
     """
 
     request: Request
-    waiting: threading.Lock = field(default_factory=_held)
     done: bool = False
     result: Result | None = None
     error: BaseException | None = None
+    woken: bool = False
+    _waiting: threading.Lock = field(default_factory=_held)
+
+    def wait_to_be_woken(self) -> None:
+        """Sleep until `wake_up` is called. The lab recognises this function: no server knows of the wait."""
+        self._waiting.acquire()
+
+    def wake_up(self) -> None:
+        self.woken = True
+        self._waiting.release()
 
 
 class Batcher(Generic[Request, Result]):
@@ -66,7 +75,7 @@ class Batcher(Generic[Request, Result]):
             if not connection.in_atomic_block:
                 connection.close()
             if not self._enter(mine):
-                mine.waiting.acquire()
+                mine.wait_to_be_woken()
         if not mine.done:
             self._lead(mine, run)
         if mine.error is not None:
@@ -86,7 +95,7 @@ class Batcher(Generic[Request, Result]):
                 self._running = True
         return leads
 
-    def _take(self) -> list[Pending[Request, Result]]:
+    def _gather(self) -> list[Pending[Request, Result]]:
         """Begin a batch of all pending calls."""
         with self._mutex:
             batch, self._pending = self._pending, []
@@ -99,12 +108,12 @@ class Batcher(Generic[Request, Result]):
         try:
             if self._last > 1:
                 time.sleep(LINGER)
-            batch = self._take()
+            batch = self._gather()
             results = run([call.request for call in batch])
             for call, result in zip(batch, results, strict=True):
                 call.result = result
         except BaseException as error:
-            batch = batch or self._take()
+            batch = batch or self._gather()
             for call in batch:
                 call.error = error
         finally:
@@ -114,7 +123,7 @@ class Batcher(Generic[Request, Result]):
                 self._running = bool(self._pending)
                 leader = self._pending[0] if self._pending else None
             if leader is not None:
-                leader.waiting.release()
+                leader.wake_up()
             for call in batch:
                 if call is not mine:
-                    call.waiting.release()
+                    call.wake_up()

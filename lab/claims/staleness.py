@@ -29,7 +29,7 @@ def _bench(*names: str) -> tuple[str, ...]:
 MEASURED: dict[Part, tuple[str, ...]] = {
     "strategies": (
         *("locking", "inventory", "loadtest/bench"),
-        *("shop/accounts", "shop/api", "shop/orders", "shop/runtime", "shop/sales", "shop/waiting"),
+        *("shop/accounts", "shop/api", "shop/orders", "shop/metrics", "shop/runtime", "shop/sales", "shop/waiting"),
         *("shop/admin/checked.py", "shop/clock.py", "shop/limits.py", "shop/models.py", "shop/pages/error_pages.py"),
     ),
     "locks": ("locking", *_bench(*LOCKS)),

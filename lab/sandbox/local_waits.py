@@ -1,22 +1,18 @@
 """Whether the thread of an actor waits for another thread of this process.
 
-No server knows of these waits, so they are recognised by the function in which the thread sleeps: `Event.wait` called
-    by `inventory`, the queue of `ThreadLock`, or the pause of `ProcessLock` between two attempts to lock its file.
+No server knows of these waits, so they are recognised by the function in which the thread sleeps: that of a batch in
+`inventory`, the queue of `ThreadLock`, or the pause of `ProcessLock` between two attempts to lock its file.
 """
 
 from __future__ import annotations
 
 import sys
-import threading
 from fcntl import LOCK_EX, LOCK_NB, flock
 from pathlib import Path
 
+from inventory.batching import Pending
 from lab.explorer.actor import Actor
-from lab.explorer.source_line import ROOT
 from locking.local import ProcessLock, QueuePlace
-
-THREADING = threading.__file__
-INVENTORY = str(ROOT / "inventory")
 
 
 def waits_for_a_thread(actor: Actor) -> bool:
@@ -25,13 +21,8 @@ def waits_for_a_thread(actor: Actor) -> bool:
     if frame is None:
         return False
     code = frame.f_code
-    if code.co_filename == THREADING and code.co_name == "wait":
-        waiter = frame.f_locals.get("waiter")
-        # Look at the caller of `Event.wait`: a thread that starts another one also waits for an event, but not for a
-        # lock.
-        caller = frame.f_back and frame.f_back.f_back
-        in_inventory = caller is not None and caller.f_code.co_filename.startswith(INVENTORY)
-        return in_inventory and waiter is not None and waiter.locked()
+    if code is Pending.wait_to_be_woken.__code__:
+        return not frame.f_locals["self"].woken
     if code is QueuePlace.wait_for_turn.__code__:
         place = frame.f_locals["self"]
         return frame.f_locals.get("first") is False and place._wake.locked()

@@ -65,7 +65,7 @@ def run(options: argparse.Namespace) -> int:
         large = measure_large_room(options.entrants)
         with LocalShop() as shop:
             status.update("Capacity of the shop")
-            capacity = measure_capacity(shop.url)
+            capacity = measure_capacity(shop)
             bursts = {}
             for name, rate in (("without", None), ("with", max(1, int(SHARE * capacity)))):
                 status.update(f"A crowd at {TIMES} times the capacity, {name} a waiting room")
@@ -144,11 +144,11 @@ def send(client: Redis, offer: Offer, customers: Sequence[int], now: datetime, *
     return took
 
 
-def measure_capacity(url: str) -> float:
+def measure_capacity(shop: LocalShop) -> float:
     """Return the orders per second that the shop takes from a fixed number of clients."""
     customers = preparation.create_customers(CLIENTS * 10)
-    measure_burst(STRATEGY, url, customers, clients=CLIENTS, seconds=2.0, units=STOCK, quantity=1)  # warms up
-    measured = measure_burst(STRATEGY, url, customers, clients=CLIENTS, seconds=5.0, units=STOCK, quantity=1)
+    measure_burst(STRATEGY, shop, customers, clients=CLIENTS, seconds=2.0, units=STOCK, quantity=1)  # warms up
+    measured = measure_burst(STRATEGY, shop, customers, clients=CLIENTS, seconds=5.0, units=STOCK, quantity=1)
     return round(float(measured["per_s"]), 1)
 
 

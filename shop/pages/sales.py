@@ -147,7 +147,7 @@ def for_script(sale: Sale) -> dict[str, Any]:
                 "Choose fewer."
             ),
             "paused": _("The shop has paused the sale. It goes on by itself on this page; you need not reload."),
-            "waiting": _(
+            "until-resumed": _(
                 "The shop has paused the sale. Your order is sent again by itself when it goes on; you buy only once."
             ),
             "price": _("The price is now {price}, not {before}. Nothing was bought. Press again to buy at this price."),

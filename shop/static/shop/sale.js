@@ -183,7 +183,7 @@ class Product {
     if (this.active) {
       if (login === null) return { state: "login", link: toLogin, note: notes["signed-out"] };
       if (this.trouble === "offline") return { state: "offline", label: labels.offline, note: notes.offline };
-      if (this.trouble === "paused") return { state: "paused", label: labels.paused, note: notes.waiting };
+      if (this.trouble === "paused") return { state: "paused", label: labels.paused, note: notes["until-resumed"] };
       const queued = { state: "queued", label: fill(labels.queued, { place: place ?? "…" }), note: notes.queued };
       if (location) return queued;
       return { state: "buying", label: labels.buying, note: notes[this.trouble || "buying"] };
