@@ -13,7 +13,7 @@ from django.db import connection
 Request = TypeVar("Request")
 Result = TypeVar("Result")
 LINGER = 0.002
-"""Seconds that a batch waits for more calls if the one before it had several. A call that is alone does not wait."""
+"""Seconds that a batch waits for more calls if the batch before it had several. Otherwise it starts at once."""
 
 
 def _held() -> threading.Lock:

@@ -10,6 +10,8 @@ from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
+from django.db import connection
+
 Key = TypeVar("Key")
 Value = TypeVar("Value")
 
@@ -118,6 +120,9 @@ class Cache(Generic[Key, Value]):
         with self._mutex:
             loading = self._loading.setdefault(key, mine)
         if loading is not mine:
+            # Return the connection to the pool first: the caller that loads may need it.
+            if not connection.in_atomic_block:
+                connection.close()
             return loading.result()
         try:
             mine.set_result(self._load(key, entry, load, ttl))

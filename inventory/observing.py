@@ -1,6 +1,6 @@
-"""What taking stock tells whoever measures it: waits for locks, sizes of batches, orders that leave the queue.
+"""Events for metrics while stock is taken: waits for locks, sizes of batches, orders that leave the queue.
 
-Nobody listens until `listen` is called, so commands, the lab and benchmarks measure nothing here.
+A process ignores them until it calls `listen`. Only web servers, workers and beat do, unless METRICS is off.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ _listening = Observer()
 
 
 def listen(observer: Observer) -> None:
-    """Tell an observer of this process from now on."""
+    """Send all later events of this process to an observer."""
     global _listening
     _listening = observer
 
 
 def observer() -> Observer:
-    """Return who is told in this process."""
+    """Return the observer that receives the events of this process."""
     return _listening
 
 

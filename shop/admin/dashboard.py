@@ -32,7 +32,7 @@ def context(request: HttpRequest, context: dict[str, Any]) -> dict[str, Any]:
 
     context["title"] = "Overview"
     if may_see(StockItem) or may_see(Sale) or may_see(Order):
-        context["parts"] = document.parts(request, document.read())
+        context["parts"] = document.parts(request, document.shared())
     if may_see(Sale):
         context["sales"] = Sale.objects.filter(closes_at__gt=Now()).order_by("opens_at")[:SALES]
         context["now"] = clock.now()

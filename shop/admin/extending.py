@@ -28,7 +28,7 @@ class ExtendForm(forms.Form):
         max_value=MOST,
         initial=10,
         widget=UnfoldAdminIntegerFieldWidget,
-        help_text="Added to the closing time. If the sale is over, it opens again until so many minutes from now.",
+        help_text="Minutes to add to the closing time. A sale that is over opens again for so many minutes from now.",
     )
     shown = forms.DateTimeField(widget=forms.HiddenInput)
 

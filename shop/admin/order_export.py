@@ -1,4 +1,7 @@
-"""The orders of a filtered list as CSV, in as little memory for 100,000 of them as for one."""
+"""The orders of a filtered list as CSV, made piece by piece.
+
+The web server keeps what a slow client has not read yet: about 13 MB for 100,000 orders.
+"""
 
 from __future__ import annotations
 

@@ -31,12 +31,16 @@ class Event:
     why: str = ""
 
 
-def timeline(order: Order) -> list[Event]:
-    """Return what the tables and the history of the admin say, the oldest first. An event without a time comes last."""
+def timeline(order: Order, *, payments_too: bool) -> list[Event]:
+    """Return what the tables and the history of the admin say, the oldest first. An event without a time comes last.
+
+    Args:
+        payments_too: whether the reader may see payments and refunds.
+    """
     payments = order.payments.prefetch_related("refunds__created_by", "refunds__sent_by").order_by("received_at", "pk")
     events = [
         *_placed(order),
-        *(event for payment in payments for event in _of_payment(order, payment)),
+        *(event for payment in payments if payments_too for event in _of_payment(order, payment)),
         *_by_hand(order),
     ]
     ended = not any(event.what.startswith("Cancelled") for event in events) and order.state

@@ -173,7 +173,8 @@ class OrderAdmin(ReadOnlyAdmin):
 
     def render_change_form(self, request: HttpRequest, context: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
         if (order := kwargs.get("obj")) is not None:
-            context["timeline"] = timeline(order)
+            may_see_payments = admin.site.get_model_admin(Payment).has_view_permission(request)
+            context["timeline"] = timeline(order, payments_too=may_see_payments)
         return super().render_change_form(request, context, *args, **kwargs)
 
     def has_cancel_permission(self, request: HttpRequest) -> bool:

@@ -10,7 +10,7 @@ from typing import Any
 from django import forms
 from django.contrib import admin, messages
 from django.contrib.admin.views.main import ChangeList
-from django.db import transaction
+from django.db import DatabaseError, transaction
 from django.db.models import QuerySet
 from django.db.models.functions import Now
 from django.forms import BaseInlineFormSet
@@ -21,6 +21,7 @@ from unfold.admin import StackedInline
 from unfold.decorators import display
 
 from inventory.models import StockItem
+from shop import clock
 from shop.admin.bulk import Failed, one_by_one, run_in_batches
 from shop.admin.checked import CheckedAdmin
 from shop.admin.extending import ExtendingAdmin
@@ -65,7 +66,20 @@ class SaleForm(forms.ModelForm):
                 "The sale has changed since this page was opened; perhaps it was closed. Nothing was saved. "
                 "Open the page again and repeat your change."
             )
+        self._keep_the_opening(cleaned)
         return cleaned
+
+    def _keep_the_opening(self, cleaned: dict[str, Any]) -> None:
+        """Refuse another opening time in the past: the waiting room counts those whom it admits from the opening on."""
+        opens_at = cleaned.get("opens_at")
+        before = self.instance
+        if not (opens_at and before.pk and before.waiting_room):
+            return
+        if before.opens_at.replace(microsecond=0) == opens_at:
+            cleaned["opens_at"] = before.opens_at  # The form shows no fractions of a second.
+        elif max(before.opens_at, opens_at) <= clock.now():
+            text = "The sale has opened, and its waiting room counts from then on. Enter a time to come, or leave it."
+            self.add_error("opens_at", text)
 
 
 def digest(sale: Sale) -> str:
@@ -226,9 +240,13 @@ class SaleAdmin(PausingAdmin, ExtendingAdmin, PreflightAdmin):
             try:
                 act(sale.pk)
             except CannotPreheat as reason:
-                return f"{sale} was not {done}. {reason}"
-            except RedisError as error:
-                raise Failed(f"{sale} was not fully {done}. Redis does not answer: {error}") from error
+                if act is not lifecycle.resume:
+                    return f"{sale} was not {done}. {reason}"
+                self.message_user(request, f"The stock of {sale} is not loaded yet. {reason}", messages.WARNING)
+            except (RedisError, DatabaseError) as error:
+                # The sale may be paused, or open again, all the same: the history has to say who did it and why.
+                self.log_change(request, sale, f"{done.capitalize()} in part. {why}".strip())
+                raise Failed(f"{sale} was not fully {done}. Try again. A server did not answer: {error}") from error
             return True
 
         run_in_batches(self, request, queryset, one_by_one(run), done=done, why=why, all_pages=True)

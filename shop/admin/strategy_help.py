@@ -10,8 +10,8 @@ from inventory.strategies import registry
 IN_POSTGRES = "stock must not depend on Redis"
 ELSEWHERE = "you run those servers anyway"
 CHOOSE_WHEN = {
-    "guarded-update": "you have no reason for another one (the default)",
-    "group-commit": "many customers want one product",
+    "group-commit": "you have no reason for another one (the default)",
+    "guarded-update": "many products with few customers each",
     "lua": "Redis should keep late customers away from Postgres",
     "lua-queue": 'the answer may be "queued" and should not wait for Postgres',
     "optimistic": "many products, few customers for each",

@@ -183,7 +183,7 @@ def _response_to(error: Exception, problem: Problem, request: Request) -> HttpRe
             wait = max(1, ceil(getattr(error, "wait", None) or 1))
             headers["Retry-After"] = str(wait)
             seconds = f"{wait} second{'s' * (wait > 1)}"
-            detail = f"A customer may send {settings.ORDER_RATE} order requests in a second. Try again in {seconds}."
+            detail = f"Try again in {seconds}. A customer may send {settings.ORDER_RATE} order requests in a second."
         case exceptions.NotAuthenticated():
             detail = problem.advice
         case Order.DoesNotExist():

@@ -48,6 +48,9 @@ class Seen:
 
 
 seen = Seen()
+looks = Seen()
+LOOKS = 10
+"""Requests about a waiting room that a customer may send to a process in a second. It asks them for one in two."""
 
 
 class OrderRate(BaseThrottle):
@@ -74,6 +77,16 @@ class OrderRate(BaseThrottle):
             return True
         outages.worked(LIMITING)
         return bool(tries <= settings.ORDER_RATE)
+
+    def wait(self) -> float:
+        return 1 - time.time() % 1
+
+
+class LookRate(BaseThrottle):
+    """Allow a customer `LOOKS` requests about waiting rooms in a second, in each process."""
+
+    def allow_request(self, request: Request, view: APIView) -> bool:
+        return looks.count(str(request.user.pk), int(time.time())) <= LOOKS
 
     def wait(self) -> float:
         return 1 - time.time() % 1

@@ -13,6 +13,7 @@ from rest_framework.views import APIView
 
 from shop.api.requests import customer_of
 from shop.api.serializers import StandingSerializer, moment
+from shop.api.throttles import LookRate
 from shop.orders.errors import SaleNotOpen
 from shop.sales import offers
 from shop.sales.offers import Offer
@@ -25,6 +26,8 @@ NO_STORE = {"Cache-Control": "no-store"}
 
 class WaitingRoom(APIView):
     """The caller's place in the waiting room of a sale."""
+
+    throttle_classes = (LookRate,)
 
     @extend_schema(responses=StandingSerializer)
     def get(self, request: Request, sale: int) -> Response:

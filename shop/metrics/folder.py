@@ -1,9 +1,8 @@
 """The folder in which the processes of one machine keep their counts, so that any web process can add them up.
 
 Each process has a slot in it, such as `web-0`, and locks it for as long as it lives. The kernel frees the slot of a
-killed process. The next process of that role takes the slot and counts on from where the dead one was, so counts never
-go back, and there are never more files than processes at one time. What a dead process said of its present, its
-gauges, does not count any more.
+killed process. The next process of that role takes the slot and continues its counts, so counts never decrease, and the
+number of slots is that of the most processes that have run at one time. The gauges of a dead process are ignored.
 """
 
 from __future__ import annotations

@@ -94,10 +94,10 @@ def which_are_used(keys: Sequence[RequestKey]) -> list[bool]:
     Every refused request asks this, so concurrent requests share one query.
     """
     with connection.cursor() as cursor:
-        # Arrays as text: keys have no character that an array gives a meaning, and adapting lists takes longer than
-        # the query.
+        # Arrays as text, since adapting lists takes longer than the query. Keys have no quote and no backslash.
         customers, texts = zip(*keys, strict=True)
-        cursor.execute(USED_KEYS, [f"{{{','.join(map(str, customers))}}}", f"{{{','.join(texts)}}}"])
+        quoted = '","'.join(texts)
+        cursor.execute(USED_KEYS, [f"{{{','.join(map(str, customers))}}}", f'{{"{quoted}"}}'])
         used = set(cursor.fetchall())
     return [key in used for key in keys]
 

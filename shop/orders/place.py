@@ -88,8 +88,9 @@ def place_order(
     try:
         if offer is None:
             raise UnknownSale(f"There is no sale {sale}.")
-        if offer.waiting_room:
-            tickets.require(ticket, sale=sale, customer=customer, now=offer.clock.now())
+        # In a pause nobody can use their ticket: `place_request` answers that the sale is paused.
+        if offer.waiting_room and not offer.paused:
+            tickets.require(ticket, offer=offer, customer=customer)
         request = make_request(
             offer, customer=customer, quantities=quantities, key=key, expected_prices=expected_prices
         )

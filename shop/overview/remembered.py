@@ -7,6 +7,8 @@ import time
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
+from django.db import connection
+
 Value = TypeVar("Value")
 
 LEAST = 1.0
@@ -29,14 +31,28 @@ class Remembered(Generic[Value]):
         self._until = 0.0
 
     def __call__(self) -> Value:
-        """Return the value, at most a second old, or older if it takes long to read."""
-        with self._mutex:
+        """Return the value, at most a second old, or older if it takes long to read.
+
+        While one caller reads, the others get the older value. Only where there is none yet they wait, without a
+        connection to Postgres, because the caller that reads may need it.
+        """
+        if not self._mutex.acquire(blocking=False):
+            if (older := self._value) is not None:
+                return older
+            connection.close()
+            self._mutex.acquire()
+        try:
             begun = time.monotonic()
-            if self._value is None or begun >= self._until:
+            if self._value is not None and begun < self._until:
+                return self._value
+            try:
                 self._value = self._read()
+            finally:
                 ended = time.monotonic()
                 self._until = ended + max(LEAST, SHARE * (ended - begun))
             return self._value
+        finally:
+            self._mutex.release()
 
     def forget(self) -> None:
         """Read the value again when it is asked for next."""

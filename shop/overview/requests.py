@@ -63,10 +63,15 @@ class Watch:
         self._seen: deque[Counts] = deque()
 
     def __call__(self) -> Requests | None:
-        """Return the requests since the last call that is `SPAN` seconds ago; None if nothing is counted here."""
+        """Return the requests since the call `SPAN` seconds ago, or since the first call if all are newer.
+
+        None if nothing is counted here, see `read`.
+        """
         now = read()
         if now is None:
             return None
+        while self._seen and self._seen[0].at < now.at - 2 * SPAN:
+            self._seen.popleft()  # Nobody has looked for a while.
         self._seen.append(now)
         while len(self._seen) > 2 and self._seen[1].at <= now.at - SPAN:
             self._seen.popleft()

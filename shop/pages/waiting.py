@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from math import ceil
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from django.contrib.auth.decorators import login_required
 from django.http import HttpRequest, HttpResponse
@@ -13,6 +13,7 @@ from django.utils.translation import gettext as _
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_http_methods
 
+from shop.api.throttles import LookRate
 from shop.models import Sale
 from shop.pages import now
 from shop.pages.page import PageRefused, page
@@ -22,6 +23,10 @@ from shop.sales.offers import Offer
 from shop.waiting import room
 from shop.waiting.errors import RoomUnavailable
 from shop.waiting.room import Standing
+
+if TYPE_CHECKING:
+    from rest_framework.request import Request
+    from rest_framework.views import APIView
 
 ENTERED = "entered"
 """Parameter in the address of the page of a visitor who has entered."""
@@ -58,6 +63,9 @@ def standing_of(request: HttpRequest, offer: Offer, *, enters: bool = False) -> 
         PageRefused: Redis does not answer.
     """
     customer = int(cast(int, request.user.pk))
+    if not LookRate().allow_request(cast("Request", request), cast("APIView", None)):
+        message = _("You ask too often. Your place is kept. Open the page again in a moment.")
+        raise PageRefused(429, message, retry_after=1)
     try:
         return room.enter(offer, customer) if enters else room.look(offer, customer)
     except RoomUnavailable as error:
@@ -98,7 +106,7 @@ def context_of(sale: Sale, standing: Standing, *, entered: bool) -> dict[str, An
             "wait": wait,
             "state": state,
             "now": reverse("sale-now", args=[sale.slug]),
-            "soldOut": _("All units are taken at the moment. Those of orders that are not paid in time come back."),
+            "soldOut": _("All units are taken at the moment. Units of orders that are not paid are sold again."),
             "pollAfter": standing.poll_after,
             "connection": _("No connection. Your place is kept; this page goes on by itself."),
         },

@@ -1,1 +1,1 @@
-"""Will tonight work? Small checks of settings, servers and a sale, each with a sentence that says what to do."""
+"""Check before a sale whether it will work: settings, servers and the sale. Each finding says what to do."""

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 
 from django.conf import settings
 from django.db import DatabaseError, transaction
-from django.db.models import Q
+from django.db.models import F, Q
 from django.db.models.functions import Now
 from redis import RedisError
 
@@ -39,12 +39,14 @@ def advance() -> None:
 
     An error in one sale is logged and does not stop the others.
     """
-    for sale in Sale.objects.filter(closes_at__lte=Now(), preheated_at__isnull=False, unloaded_at=None):
+    # A pause keeps what each customer has bought: that goes when the sale has closed.
+    held = Q(paused_at__isnull=False, unloaded_at__lt=F("closes_at"))
+    for sale in Sale.objects.filter(Q(unloaded_at=None) | held, closes_at__lte=Now(), preheated_at__isnull=False):
         with _errors_logged(sale):
             _unload(sale)
     for sale in Sale.objects.filter(paused_at__isnull=False, preheated_at__isnull=False, unloaded_at=None):
         with _errors_logged(sale):  # Redis did not answer when it was paused.
-            _hold(sale)
+            _hold(sale.pk)
     soon = Now() + timedelta(seconds=settings.PREHEAT_LEAD)
     unloaded = Q(preheated_at=None) | Q(unloaded_at__isnull=False)
     for sale in Sale.objects.filter(unloaded, paused_at=None, opens_at__lte=soon, closes_at__gt=Now()):
@@ -64,16 +66,17 @@ def close(sale: int) -> None:
 
 
 def pause(sale: int) -> None:
-    """Take no more orders of a sale until `resume`. When this returns, none can be saved or queued any more.
+    """Take no new orders of a sale until `resume`. When this returns, no new order can be saved or queued.
 
-    Orders that were saved or queued before are kept. Pausing again does the rest of what has failed before.
+    Orders that were saved or queued before are kept; workers still save the queued ones. A repeated call completes a
+    pause that has failed.
 
     Raises:
         RedisError: Redis does not answer. No order is saved any more, but `lua-queue` may still queue some; call again.
     """
     Sale.objects.filter(pk=sale, paused_at=None).update(paused_at=Now())
     offers.forget(sale)
-    _hold(Sale.objects.get(pk=sale))
+    _hold(sale)
 
 
 def resume(sale: int) -> None:
@@ -90,13 +93,14 @@ def resume(sale: int) -> None:
 
 
 def extend(sale: int, by: timedelta, *, closes_at: datetime) -> list[str]:
-    """Move the closing time of a sale, in the open transaction. One that is over is open again from now.
+    """Move the closing time of a sale, in the open transaction. A sale that is over opens again at once.
 
     Args:
-        closes_at: the closing time that the operator has seen.
+        by: time to add to the closing time, or to the present time if the sale is over.
+        closes_at: the closing time that the operator has seen. If it has changed since, the sale is not extended.
 
     Returns:
-        Why it was not moved; nothing if it was.
+        The reasons why the sale was not extended; empty if it was.
     """
     locked = Sale.objects.select_for_update(no_key=True).get(pk=sale)
     if locked.closes_at != closes_at:
@@ -109,21 +113,26 @@ def extend(sale: int, by: timedelta, *, closes_at: datetime) -> list[str]:
     return []
 
 
-def _hold(sale: Sale) -> None:
+def _hold(sale: int) -> None:
     """Wait for the orders of a paused sale that are being saved, and remove the copies of its stock.
 
-    An order takes its stock before it is written. The statement that writes it after this has locked the stock sees
-    that the sale is paused; one that was written before is committed when this gets the lock.
+    A transaction takes its stock before it writes the order. So once this has locked the stock, all orders that were
+    written are committed, and a statement that writes an order later sees that the sale is paused.
     """
     with transaction.atomic():
-        skus = sale.skus
+        # With its row locked, the sale cannot be resumed, and its stock not be loaded, before the copies are gone.
+        paused = Sale.objects.select_for_update(no_key=True).get(pk=sale)
+        if paused.paused_at is None:
+            return
+        skus = paused.skus
         stock.lock(skus)
-        if sale.is_loaded:
+        if paused.is_loaded:
             for strategy in map(registry.get, registry.COPYING):
                 # One that queues would also forget what each customer has bought, which still counts after the pause.
                 if not strategy.queues:
                     strategy.unload(skus)
-    Sale.objects.filter(pk=sale.pk, paused_at__isnull=False, preheated_at__isnull=False).update(unloaded_at=Now())
+        if paused.preheated_at is not None:
+            Sale.objects.filter(pk=sale).update(unloaded_at=Now())
 
 
 def _unload(sale: Sale) -> None:

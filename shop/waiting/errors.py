@@ -6,4 +6,4 @@ class NotAdmitted(Exception):
 
 
 class RoomUnavailable(Exception):
-    """Redis, which keeps the places, does not answer. No place was changed that the caller knows of."""
+    """Redis, which keeps the places, does not answer. The customer may have got a place: it is safe to ask again."""

@@ -36,11 +36,11 @@ KEPT = timedelta(days=1)
 FASTEST, SLOWEST = 2, 60
 """Seconds between two looks: with a turn that is near, and with one that is far."""
 SOON = 10
-"""Seconds before a turn in which nobody looks again until it comes."""
+"""Seconds before a turn. A customer whose turn is so near looks again only when it has come."""
 LONGEST = 3600
 """Seconds between two looks long before the opening. Timers of browsers do not run for months."""
 LOOKS_PER_SECOND = 500
-"""About as many looks does a large room send in a second: then everybody waits longer than `SLOWEST`."""
+"""About how many looks a room may send in a second. In a room that is too large for it, pauses exceed `SLOWEST`."""
 SPREAD = 30
 """Seconds within which all who were in the draw ask for their places, at most."""
 
@@ -108,7 +108,7 @@ def arguments(offer: Offer, customer: int, now: datetime, *, enters: bool) -> li
         _milliseconds(now),
         _milliseconds(offer.opens_at),
         _milliseconds(offer.closes_at + KEPT),
-        offer.admitted_per_second,
+        0 if offer.paused else offer.admitted_per_second,
         TURN // timedelta(milliseconds=1),
         int(enters),
     ]
@@ -141,7 +141,7 @@ def _standing(
         ends_at = datetime.fromtimestamp(ends / 1000, UTC)
         if ends_at <= now:
             return Standing("ended", entered, place)
-        ticket = tickets.issue(offer.sale, customer, ends_at)
+        ticket = tickets.issue(offer, customer, ends_at)
         left = ceil((ends_at - now).total_seconds())
         return Standing("admitted", entered, place, 0, 0, left, ticket, ends_at)
     ahead = max(0, place - 1 - admitted // 1000)

@@ -8,6 +8,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from django.db import connection, connections
+from django.db.backends.base.base import BaseDatabaseWrapper
 
 from inventory import caching
 from inventory.caching import Cache
@@ -80,6 +82,33 @@ def test_while_nothing_is_usable_one_caller_loads_for_all(
         outcomes = [pool.submit(source.get).exception(PATIENCE), *(each.exception(PATIENCE) for each in waiting)]
     assert outcomes == [error] * 4
     assert source.loads == 1
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_caller_that_waits_for_a_load_holds_no_connection(source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With fewer connections than threads, those who wait could otherwise hold all that the caller who loads needs."""
+    held: list[BaseDatabaseWrapper] = []
+    open_ones: list[bool] = []
+
+    class Asked(Future):  # type: ignore[type-arg]
+        def result(self, timeout: float | None = None) -> Any:
+            open_ones.append(connections[connection.alias].connection is not None)
+            return super().result(timeout)
+
+    def wait() -> int | None:
+        connection.ensure_connection()
+        held.append(connections[connection.alias])
+        return source.get()
+
+    def during() -> None:
+        pool.submit(wait)
+        wait_for(lambda: bool(open_ones), "the other to wait")
+
+    monkeypatch.setattr(caching, "Future", Asked)
+    source.during = during
+    with ThreadPoolExecutor(1) as pool:
+        source.get()
+    assert (len(held), open_ones[0]) == (1, False)
 
 
 def test_a_caller_after_an_invalidation_does_not_wait_for_the_older_load(source: Source) -> None:

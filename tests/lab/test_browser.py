@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 from collections.abc import Callable, Iterator
 from itertools import product
 from pathlib import Path
@@ -12,9 +10,9 @@ from typing import Any
 import pytest
 from playwright.sync_api import Page, expect, sync_playwright
 
+from tests.browser import launch, needs_chromium
 from tests.lab.conftest import WITNESSES
 
-CHROMIUM = shutil.which("chromium") or "/usr/bin/chromium"
 AXE = Path(__file__).parent / "vendor" / "axe.min.js"
 DESKTOP, PHONE = {"width": 1366, "height": 900}, {"width": 390, "height": 844}
 WITNESS = WITNESSES["get-compare-del"].schedule
@@ -24,10 +22,7 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.django_db(transaction=True),
     pytest.mark.usefixtures("redis", "stored"),
-    pytest.mark.skipif(
-        not Path(CHROMIUM).exists() and not os.environ.get("CI"),
-        reason="Chromium is not installed; on Debian: apt-get install chromium",
-    ),
+    needs_chromium,
 ]
 
 Open = Callable[..., Page]
@@ -38,7 +33,7 @@ def open_page(live_server: Any) -> Iterator[Open]:
     """Open pages of the lab. At the end of the test no page may have written to its console."""
     complaints: list[str] = []
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM)
+        browser = launch(playwright)
 
         def opened(address: str, language: str = "en", **options: Any) -> Page:
             context = browser.new_context(viewport=DESKTOP, locale=language, base_url=live_server.url, **options)

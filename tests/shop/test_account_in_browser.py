@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,8 @@ from django.core import mail
 from playwright.sync_api import Page, sync_playwright
 from redis import Redis
 
-CHROMIUM = shutil.which("chromium") or "/usr/bin/chromium"
+from tests.browser import launch, needs_chromium
+
 AXE = Path(__file__).parent.parent / "lab" / "vendor" / "axe.min.js"
 PHONE, DESKTOP = {"width": 390, "height": 844}, {"width": 1440, "height": 900}
 SHOTS = os.environ.get("SCREENSHOTS", "")
@@ -22,10 +22,7 @@ SHOTS = os.environ.get("SCREENSHOTS", "")
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.django_db(transaction=True),
-    pytest.mark.skipif(
-        not Path(CHROMIUM).exists() and not os.environ.get("CI"),
-        reason="Chromium is not installed; on Debian: apt-get install chromium",
-    ),
+    needs_chromium,
 ]
 
 
@@ -79,7 +76,7 @@ class Walk:
 @pytest.mark.parametrize("size", [PHONE, DESKTOP], ids=["phone", "desktop"])
 def test_from_sign_up_to_a_new_password(live_server: Any, redis: Redis, size: Any, language: str) -> None:
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM)
+        browser = launch(playwright)
         context = browser.new_context(viewport=size, locale=language, base_url=live_server.url)
         context.add_init_script(path=AXE)
         walk = Walk(context.new_page(), f"{size['width']}-{language[:2]}")

@@ -234,7 +234,7 @@ def test_a_sale_is_not_extended_into_the_next_one_of_the_same_product(admin_clie
 
 def test_the_form_helps_to_choose_a_strategy(admin_client: Client) -> None:
     page = text(get(admin_client, f"{SALES}add/"))
-    assert "group-commit : many customers want one product" in page
+    assert "group-commit : you have no reason for another one (the default)" in page
     assert set(strategy_help.CHOOSE_WHEN) == set(registry.STRATEGIES)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import os
 import re
-import shutil
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from decimal import Decimal
@@ -23,12 +22,12 @@ from shop.models import OrderItem, Product, Sale, SaleItem
 from shop.orders.queued import save_queued
 from shop.sales import lifecycle
 from shop.sales.preheat import preheat_sale
+from tests.browser import launch, needs_chromium
 from tests.factories import OnSale, new_customer, on_sale, orders_in
 from tests.shop.conftest import buy
 from tests.shop.web_server import CHECKOUT, web_server
 from tests.waiting import wait_for
 
-CHROMIUM = shutil.which("chromium") or "/usr/bin/chromium"
 AXE = CHECKOUT / "tests" / "lab" / "vendor" / "axe.min.js"
 STATIC = CHECKOUT / "shop" / "static" / "shop"
 DESKTOP, PHONE = {"width": 1440, "height": 900}, {"width": 390, "height": 844}
@@ -85,10 +84,7 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.django_db(transaction=True),
     pytest.mark.usefixtures("redis"),
-    pytest.mark.skipif(
-        not Path(CHROMIUM).exists() and not os.environ.get("CI"),
-        reason="Chromium is not installed; on Debian: apt-get install chromium",
-    ),
+    needs_chromium,
 ]
 
 Enter = Callable[..., BrowserContext]
@@ -106,7 +102,7 @@ def browser() -> Iterator[Browser]:
     """Start Chromium once. Playwright has an event loop in this thread, in which Django refuses to use the database."""
     with pytest.MonkeyPatch.context() as patch, sync_playwright() as playwright:
         patch.setenv("DJANGO_ALLOW_ASYNC_UNSAFE", "1")
-        browser = playwright.chromium.launch(executable_path=CHROMIUM)
+        browser = launch(playwright)
         yield browser
         browser.close()
 

@@ -199,6 +199,13 @@ def test_concurrent_key_lookups_share_one_query(customer: int) -> None:
     assert len(asked) == 1
 
 
+@pytest.mark.parametrize("key", ["null", "NULL", "a:b~c.d_e-f"])
+def test_every_key_is_looked_up_as_it_is(customer: int, key: str) -> None:
+    """In an array of Postgres an unquoted null is no text."""
+    buy(on_sale({"a": 5}), customer, key=key, a=1)
+    assert which_are_used([(customer, key), (customer, "other")]) == [True, False]
+
+
 def test_sold_out_is_remembered_for_sold_out_ttl(customer: int, monkeypatch: pytest.MonkeyPatch) -> None:
     offer = on_sale({"a": 1})
     strategy = registry.get("guarded-update")

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -20,12 +18,12 @@ from shop.models import Payment
 from shop.orders.expiry import expire_unpaid
 from shop.orders.queued import save_queued
 from shop.runtime import csp
+from tests.browser import launch, needs_chromium
 from tests.factories import OnSale, elsewhere, new_customer, on_sale
 from tests.shop.conftest import buy, make_due, on_hand, state
 from tests.shop.payment_support import SECRET, provider_process, session_of
 from tests.waiting import PATIENCE
 
-CHROMIUM = shutil.which("chromium") or "/usr/bin/chromium"
 AXE = Path(__file__).parent.parent / "lab" / "vendor" / "axe.min.js"
 WIDTHS = (390, 1440)
 WORDS = {
@@ -37,10 +35,7 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.django_db(transaction=True),
     pytest.mark.usefixtures("redis"),
-    pytest.mark.skipif(
-        not Path(CHROMIUM).exists() and not os.environ.get("CI"),
-        reason="Chromium is not installed; on Debian: apt-get install chromium",
-    ),
+    needs_chromium,
 ]
 
 Open = Callable[..., Page]
@@ -84,7 +79,7 @@ def open_page(live_server: Any, customer: int, order: UUID) -> Iterator[Open]:
     complaints: list[str] = []
     expect.set_options(timeout=PATIENCE * 1000)
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM)
+        browser = launch(playwright)
 
         def opened(path: str, *, width: int = 390, language: str = "en", **options: Any) -> Page:
             context = browser.new_context(

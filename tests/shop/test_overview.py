@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import os
 import re
-import shutil
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
 from django.conf import settings
 from django.contrib.auth.models import User
-from django.db import connection
+from django.db import OperationalError, connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
@@ -31,13 +30,13 @@ from shop.overview import document, health, selling
 from shop.overview.alerts import Alert, alerts
 from shop.overview.remembered import Remembered
 from shop.sales import lifecycle
+from tests.browser import launch, needs_chromium
 from tests.factories import elsewhere, on_sale
 from tests.shop.conftest import Gone, buy, make_due, raising
 from tests.shop.test_admin import text
+from tests.waiting import PATIENCE
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("redis")]
-
-CHROMIUM = shutil.which("chromium") or "/usr/bin/chromium"
 
 
 @pytest.fixture(autouse=True)
@@ -242,10 +241,46 @@ def test_a_value_that_takes_long_to_read_is_used_longer(monkeypatch: pytest.Monk
     assert remembered() != first
 
 
-@pytest.mark.skipif(
-    not Path(CHROMIUM).exists() and not os.environ.get("CI"),
-    reason="Chromium is not installed; on Debian: apt-get install chromium",
-)
+def test_while_one_caller_reads_the_others_get_the_older_value() -> None:
+    reading, go_on = threading.Event(), threading.Event()
+    values = iter((1, 2))
+
+    def read() -> int:
+        value = next(values)
+        if value == 2:
+            reading.set()
+            assert go_on.wait(PATIENCE)
+        return value
+
+    remembered = Remembered(read)
+    assert remembered() == 1
+    remembered._until = 0.0
+    with ThreadPoolExecutor(1) as pool:
+        reader = pool.submit(remembered)
+        assert reading.wait(PATIENCE)
+        assert remembered() == 1
+        go_on.set()
+        assert reader.result(PATIENCE) == 2
+
+
+def test_a_failed_reading_is_not_repeated_at_once() -> None:
+    asked: list[int] = []
+
+    def read() -> int:
+        asked.append(1)
+        if len(asked) == 2:
+            raise OperationalError("no answer")
+        return len(asked)
+
+    remembered = Remembered(read)
+    assert remembered() == 1
+    remembered._until = 0.0
+    with pytest.raises(OperationalError):
+        remembered()
+    assert (remembered(), len(asked)) == (1, 2)
+
+
+@needs_chromium
 def test_an_open_overview_follows_the_sale_until_its_tab_is_hidden(live_server: Any) -> None:
     offer = on_sale({"a": 3})
     client = Client()
@@ -254,7 +289,7 @@ def test_an_open_overview_follows_the_sale_until_its_tab_is_hidden(live_server: 
     complaints: list[str] = []
     asked: list[str] = []
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM)
+        browser = launch(playwright)
         page: Page = browser.new_context(base_url=live_server.url, viewport={"width": 390, "height": 844}).new_page()
         page.context.add_cookies([{"name": settings.SESSION_COOKIE_NAME, "value": session, "url": live_server.url}])
         page.on("console", lambda message: complaints.append(message.text))

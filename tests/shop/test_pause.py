@@ -13,8 +13,9 @@ from uuid import UUID, uuid4
 import pytest
 from django.contrib.admin.models import LogEntry
 from django.contrib.auth.models import User
+from django.db.models.functions import Now
 from django.test import Client
-from redis import RedisError
+from redis import Redis, RedisError
 
 from inventory.errors import TryAgain
 from inventory.strategies import registry
@@ -27,7 +28,7 @@ from shop.pages import now
 from shop.sales import lifecycle, offers
 from shop.sales.preheat import CannotPreheat, preheat_sale
 from tests.factories import DISTINCT, SAVING, OnSale, at_once, new_customer, on_sale, orders_in
-from tests.shop.conftest import Buyer, Gone, assert_conserved, assert_problem, buy, on_hand, order_body, race
+from tests.shop.conftest import Buyer, Gone, assert_conserved, assert_problem, buy, on_hand, order_body, race, raising
 from tests.waiting import wait_for
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("redis")]
@@ -249,6 +250,49 @@ def test_an_operator_pauses_and_resumes_with_a_reason(staff: Callable[..., Clien
     assert operator.post(f"{link}resume/", {"why": "again"}, follow=True).text.count(
         "was not resumed: it is not paused"
     )
+
+
+def test_a_pause_without_redis_is_in_the_history(staff: Callable[..., Client], redis_gone: Gone) -> None:
+    offer = on_sale({"a": 3})
+    operator = staff("view_sale", "pause_sale")
+    with redis_gone():
+        page = operator.post(f"/admin/shop/sale/{offer.sale}/pause/", {"why": "Wrong price."}, follow=True).text
+    assert paused(offer)
+    assert "was not fully paused" in page
+    assert LogEntry.objects.latest("pk").change_message == "Paused in part. Wrong price."
+
+
+def test_a_resumed_sale_whose_stock_cannot_be_loaded_is_called_resumed(
+    staff: Callable[..., Client], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    offer = on_sale({"a": 3})
+    lifecycle.pause(offer.sale)
+    operator = staff("view_sale", "pause_sale")
+    monkeypatch.setattr(lifecycle, "preheat_sale", raising(CannotPreheat("Another sale has queued orders.")))
+    page = operator.post(f"/admin/shop/sale/{offer.sale}/resume/", {"why": "Right again."}, follow=True).text
+    assert not paused(offer)
+    assert "Another sale has queued orders." in page
+    assert LogEntry.objects.latest("pk").change_message == "Resumed. Right again."
+
+
+def test_beat_does_not_hold_a_sale_that_was_resumed_meanwhile() -> None:
+    offer = on_sale({"a": 3}, strategy="lua")
+    lifecycle.pause(offer.sale)
+    lifecycle.resume(offer.sale)
+    lifecycle._hold(offer.sale)
+    assert Sale.objects.get(pk=offer.sale).is_loaded
+    assert buy(offer, new_customer(), a=1)
+
+
+def test_a_queueing_sale_that_closes_in_a_pause_is_unloaded(redis: Redis) -> None:
+    offer = on_sale({"a": 3}, strategy="lua-queue")
+    buy(offer, new_customer(), a=1)
+    save_queued()
+    lifecycle.pause(offer.sale)
+    assert redis.keys("*bought*")
+    Sale.objects.filter(pk=offer.sale).update(closes_at=Now())
+    lifecycle.advance()
+    assert redis.keys("*bought*") == []
 
 
 def test_the_actions_of_the_list_ask_for_the_reason(staff: Callable[..., Client]) -> None:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,17 +12,13 @@ from playwright.sync_api import Page, expect, sync_playwright
 from redis import Redis
 
 from shop.runtime import csp
+from tests.browser import launch, needs_chromium
 from tests.factories import on_sale
-
-CHROMIUM = shutil.which("chromium") or "/usr/bin/chromium"
 
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.django_db(transaction=True),
-    pytest.mark.skipif(
-        not Path(CHROMIUM).exists() and not os.environ.get("CI"),
-        reason="Chromium is not installed; on Debian: apt-get install chromium",
-    ),
+    needs_chromium,
 ]
 
 
@@ -43,7 +36,7 @@ def test_pages_work_under_their_policy(
     session = client.cookies[settings.SESSION_COOKIE_NAME].value
     complaints: list[str] = []
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM)
+        browser = launch(playwright)
         page: Page = browser.new_context(base_url=live_server.url).new_page()
         page.context.add_cookies([{"name": settings.SESSION_COOKIE_NAME, "value": session, "url": live_server.url}])
         page.on("console", lambda message: complaints.append(f"{page.url}: {message.text}"))

@@ -144,7 +144,7 @@ def test_a_wrong_quantity_is_told_the_form(buyer: Buyer, quantity: Any) -> None:
 def test_over_the_order_rate_the_limit_is_told(buyer: Buyer, settings: Any, redis: Redis) -> None:
     settings.ORDER_RATE = 0
     document = assert_problem(buyer.order({}), 429, "too-fast")
-    assert document["detail"] == "A customer may send 0 order requests in a second. Try again in 1 second."
+    assert document["detail"] == "Try again in 1 second. A customer may send 0 order requests in a second."
 
 
 @pytest.mark.parametrize(

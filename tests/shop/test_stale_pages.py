@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from datetime import timedelta
 from decimal import Decimal
 from typing import Any
 from uuid import UUID
@@ -49,6 +50,30 @@ def test_the_price_of_another_operator_is_not_overwritten(admin_client: Client, 
     SaleItem.objects.update(**change)
     assert "The sale has changed since this page was opened" in post(admin_client, link, form)
     assert SaleItem.objects.filter(**change).exists()
+
+
+def test_another_rate_of_a_waiting_room_keeps_the_opening(admin_client: Client) -> None:
+    """To the millisecond: the line counts from it, and tickets name it."""
+    offer = on_sale({"a": 3})
+    Sale.objects.filter(pk=offer.sale).update(waiting_room=True, admitted_per_second=5)
+    before = Sale.objects.get()
+    link = f"{SALES}{offer.sale}/change/"
+    room = {"waiting_room": "on", "admitted_per_second": "9"}
+    form = the_form(offer, opens=before.opens_at, closes=in_hours(1), **room)
+    assert admin_client.post(link, form | hidden(get(admin_client, link), "shown")).status_code == 302
+    assert Sale.objects.values_list("opens_at", "admitted_per_second").get() == (before.opens_at, 9)
+
+
+@pytest.mark.parametrize(("hours", "status"), [(-0.5, 200), (1, 302)], ids=["in the past", "to come"])
+def test_a_waiting_room_that_has_opened_is_only_postponed(admin_client: Client, hours: float, status: int) -> None:
+    offer = on_sale({"a": 3}, opens=timedelta(hours=-1), closes=timedelta(hours=3))
+    Sale.objects.filter(pk=offer.sale).update(waiting_room=True, admitted_per_second=5)
+    link = f"{SALES}{offer.sale}/change/"
+    room = {"waiting_room": "on", "admitted_per_second": "5"}
+    form = the_form(offer, opens=in_hours(hours), closes=in_hours(3), **room) | hidden(get(admin_client, link), "shown")
+    answer = admin_client.post(link, form)
+    assert answer.status_code == status
+    assert ("counts from then on" in answer.text) is (status == 200)
 
 
 def test_preheating_leaves_an_open_form_valid(admin_client: Client) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,11 +13,11 @@ from playwright.sync_api import BrowserContext, Page, expect, sync_playwright
 from shop.models import Product, Sale
 from shop.sales import offers
 from shop.waiting import room
+from tests.browser import launch, needs_chromium
 from tests.factories import OnSale, new_customer, orders_in
 from tests.shop.payment_support import session_of
 from tests.shop.waiting_support import set_rate, with_room
 
-CHROMIUM = shutil.which("chromium") or "/usr/bin/chromium"
 AXE = Path(__file__).parent.parent / "lab" / "vendor" / "axe.min.js"
 PHONE, DESKTOP = {"width": 390, "height": 844}, {"width": 1440, "height": 900}
 OTHERS = 811
@@ -33,10 +31,7 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.django_db(transaction=True),
     pytest.mark.usefixtures("redis"),
-    pytest.mark.skipif(
-        not Path(CHROMIUM).exists() and not os.environ.get("CI"),
-        reason="Chromium is not installed; on Debian: apt-get install chromium",
-    ),
+    needs_chromium,
 ]
 
 Visit = Callable[..., BrowserContext]
@@ -48,7 +43,7 @@ def visit(live_server: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Visit]:
     monkeypatch.setenv("DJANGO_ALLOW_ASYNC_UNSAFE", "1")
     complaints: list[str] = []
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM)
+        browser = launch(playwright)
 
         def visited(language: str = "en", **options: Any) -> BrowserContext:
             context = browser.new_context(

@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,11 +20,13 @@ from redis import Redis
 
 from servers.folder import RunFolder
 from servers.valkey import Valkey
+from shop.api import throttles
 from shop.models import Sale
+from shop.sales import lifecycle
 from shop.waiting import room
 from shop.waiting.errors import RoomUnavailable
-from tests.factories import at_once
-from tests.shop.conftest import Gone
+from tests.factories import at_once, new_customer
+from tests.shop.conftest import Buyer, Gone, assert_problem, order_body
 from tests.shop.waiting_support import enter_all, offer_at, places, set_rate, states, with_room
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("redis")]
@@ -317,3 +320,28 @@ def test_an_arrival_is_one_round_trip_and_reads_no_list_of_others(redis: Redis) 
     assert set(sent) - {"config|resetstat", "info", "unlink"} == {
         *("zrank", "zadd", "zcard", "pexpireat", "hmget", "hset", "hincrby")
     }
+
+
+def test_in_a_pause_nobody_is_admitted(redis: Redis) -> None:
+    sale = with_room(rate=10)
+    customers = [new_customer() for _ in range(30)]
+    enter_all(offer_at(sale, -60), customers)
+    assert states(offer_at(sale, 1), customers).count("admitted") == 10
+    for seconds in (1, 60):
+        assert states(offer_at(sale, seconds, paused=True), customers).count("admitted") == 10
+    assert [states(offer_at(sale, seconds), customers).count("admitted") for seconds in (61, 62)] == [10, 20]
+
+
+def test_who_presses_buy_before_a_pause_is_told_of_it_when_the_ticket_has_ended(buyer: Buyer) -> None:
+    sale = with_room()
+    lifecycle.pause(sale.sale)
+    answer = buyer.order(order_body(sale, a=1), headers={"Waiting-Ticket": "ended"})
+    assert_problem(answer, 409, "sale-paused")
+
+
+def test_looks_are_limited_for_each_customer(buyer: Buyer, other_buyer: Buyer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(throttles, "time", SimpleNamespace(time=lambda: 1_000_000.25))
+    monkeypatch.setattr(throttles, "looks", throttles.Seen())
+    address = f"/api/sales/{with_room().sale}/waiting/"
+    assert [buyer.get(address).status_code for _ in range(throttles.LOOKS + 1)] == [*[200] * throttles.LOOKS, 429]
+    assert other_buyer.get(address).status_code == 200

@@ -12,6 +12,7 @@ from uuid import uuid4
 import pytest
 from django.core.signing import Signer, dumps
 from django.db import connection
+from django.db.models import F
 from django.test.utils import CaptureQueriesContext
 from redis import Redis
 from redis.connection import AbstractConnection
@@ -78,11 +79,20 @@ def of_another_sale(mine: Buyer, other: Buyer, offer: OnSale) -> str:
 
 
 def ended(mine: Buyer, other: Buyer, offer: OnSale) -> str:
-    return tickets.issue(offer.sale, mine.customer, Sale.objects.get(pk=offer.sale).opens_at)
+    here = offers.get_newest(offer.sale)
+    assert here is not None
+    return tickets.issue(here, mine.customer, here.opens_at)
+
+
+def of_an_earlier_opening(mine: Buyer, other: Buyer, offer: OnSale) -> str:
+    ticket = str(enter(mine, offer)["ticket"])
+    Sale.objects.filter(pk=offer.sale).update(opens_at=F("opens_at") + timedelta(minutes=1))
+    offers.cache.clear()
+    return ticket
 
 
 ATTACKS = [without, made_up, changed, signed_for_something_else, signed_with_another_key, with_a_time, shared]
-ATTACKS += [of_another_sale, ended]
+ATTACKS += [of_another_sale, of_an_earlier_opening, ended]
 
 
 @pytest.mark.parametrize("attack", ATTACKS)

@@ -1,4 +1,4 @@
-"""`manage.py preflight`: will tonight work?"""
+"""`manage.py preflight`: check before a sale whether it will work."""
 
 from __future__ import annotations
 

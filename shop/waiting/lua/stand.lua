@@ -70,6 +70,7 @@ if enters and not rank then
         count_from(given + rate, math.max(now, since))
     end
     write('ZADD', places, redis.call('HINCRBY', gate, 'last', 1), customer)
+    redis.call('PEXPIREAT', gate, ARGV[5])
     rank = redis.call('ZRANK', places, customer)
 end
 if rank and not ends and rank + 1 <= admitted() then

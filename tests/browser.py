@@ -1,0 +1,23 @@
+"""Chromium for tests: the installed one, which Playwright drives."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, Playwright
+
+CHROMIUM = shutil.which("chromium") or "/usr/bin/chromium"
+
+needs_chromium = pytest.mark.skipif(
+    not Path(CHROMIUM).exists() and not os.environ.get("CI"),
+    reason="Chromium is not installed; on Debian: apt-get install chromium",
+)
+"""Skips a test where Chromium is not installed. With `CI` set, the test fails there instead."""
+
+
+def launch(playwright: Playwright) -> Browser:
+    """Start Chromium. Playwright has an event loop in this thread, in which Django refuses to use the database."""
+    return playwright.chromium.launch(executable_path=CHROMIUM)

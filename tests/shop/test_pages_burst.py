@@ -1,0 +1,89 @@
+"""Two thousand buyers send what the pages of a sale send, all at the same time, to a real web server."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import time
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from uuid import uuid4
+
+import pytest
+from django.conf import settings
+from django.db import transaction
+from redis import Redis
+
+from shop import conservation
+from shop.models import Sale
+from shop.overview.selling import open_sales
+from tests.factories import new_customer, on_sale
+from tests.shop.payment_support import session_of
+from tests.shop.web_server import web_server
+
+pytestmark = [pytest.mark.slow, pytest.mark.django_db(transaction=True)]
+
+BUYERS, UNITS = 2000, 1500
+AT_ONCE = 200
+TRIES = 100
+
+
+class Visitor:
+    """A browser with a connection of its own."""
+
+    def __init__(self, port: int, session: str) -> None:
+        self.connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+        self.cookie = {"Cookie": f"{settings.SESSION_COOKIE_NAME}={session}"}
+
+    def ask(self, method: str, path: str, body: str = "", **headers: str) -> tuple[int, bytes, float]:
+        """Return status, body and the seconds to wait before the next try. A busy shop is asked again."""
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        for _ in range(TRIES):
+            try:
+                self.connection.request(method, path, body=body, headers={**self.cookie, **named})
+                answer = self.connection.getresponse()
+                content = answer.read()
+            except (OSError, http.client.HTTPException):
+                self.connection.close()
+                time.sleep(0.1)
+                continue
+            if answer.status not in (429, 503):
+                return answer.status, content, 0.0
+            time.sleep(float(answer.headers.get("Retry-After", "1")))
+        raise AssertionError(f"{method} {path} was busy {TRIES} times.")
+
+    def buy(self, slug: str, sale: int, product: int) -> str:
+        """Do what the page and its script do. Return how it ended."""
+        assert self.ask("GET", f"/sales/{slug}/")[0] == 200
+        now = json.loads(self.ask("GET", f"/sales/{slug}/now.json")[1])
+        access = json.loads(self.ask("GET", "/account/token/")[1])["access"]
+        if now["state"] == "sold-out":
+            return "told sold out"
+        order = json.dumps({"sale": sale, "items": [{"product": product, "quantity": 1, "price": "9.90"}]})
+        headers = {"Authorization": f"Bearer {access}", "Content_Type": "application/json"}
+        status, content, _ = self.ask("POST", "/api/orders/", order, Idempotency_Key=str(uuid4()), **headers)
+        placed = json.loads(content)
+        if status == 201:
+            assert self.ask("GET", f"/orders/{placed['id']}/")[0] == 200
+            return "bought"
+        assert status == 409, placed
+        return str(placed["type"])
+
+
+def test_two_thousand_buyers_through_the_pages(redis: Redis) -> None:
+    offer = on_sale({"a": UNITS}, strategy="group-commit")
+    Sale.objects.filter(pk=offer.sale).update(slug="tonight")
+    with transaction.atomic():
+        sessions = [session_of(new_customer()) for _ in range(BUYERS)]
+    with web_server() as (port, _), ThreadPoolExecutor(AT_ONCE) as crowd:
+        visits = [
+            crowd.submit(Visitor(port, session).buy, "tonight", offer.sale, offer.products["a"]) for session in sessions
+        ]
+        ended = Counter(visit.result() for visit in visits)
+    # Nobody is refused while units are left: all units are sold, to as many buyers.
+    assert ended["bought"] == UNITS
+    assert ended["bought"] + ended["/api/problems/sold-out/"] + ended["told sold out"] == BUYERS
+    (figures,) = conservation.figures()
+    assert (figures.sold, figures.on_hand, figures.conserved) == (UNITS, 0, True)
+    (shown,) = open_sales()
+    assert (shown.sold, shown.left, shown.curve[-1]) == (figures.sold, figures.on_hand, figures.sold)
