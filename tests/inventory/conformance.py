@@ -27,8 +27,10 @@ NEED_PREHEAT = {"lock-table", "lua", "lua-queue", "segmented-redis"}
 
 
 def waiting_in_process(strategy: Strategy) -> int:
-    """The number of orders that wait for a batch."""
-    return strategy.batcher.pending() if isinstance(strategy, GroupCommit) else 0
+    """The number of orders that wait for a batch, or for the one that runs and is led by another order."""
+    if not isinstance(strategy, GroupCommit):
+        return 0
+    return strategy.batcher.pending() + max(0, strategy.batcher._last - 1)
 
 
 class StrategyConformance(ABC):

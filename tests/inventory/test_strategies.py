@@ -86,7 +86,7 @@ def test_a_process_loads_only_the_strategy_that_it_uses() -> None:
 # The statements of an order of two skus, and its commands to Redis. INSERT is the test's Save. Locks in Postgres use
 # connections of their own, whose statements are not in here.
 COSTS = {
-    "group-commit": ("BEGIN UPDATE UPDATE INSERT COMMIT", ""),
+    "group-commit": ("BEGIN WITH INSERT COMMIT", ""),
     "advisory-lock": ("BEGIN SELECT SELECT UPDATE UPDATE INSERT COMMIT", ""),
     "guarded-update": ("BEGIN UPDATE UPDATE INSERT COMMIT", ""),
     "insert-lock": ("BEGIN UPDATE UPDATE INSERT COMMIT", ""),

@@ -1,4 +1,7 @@
-"""What an order sends to Postgres and Redis. Round trips do not vary with the machine, and must not creep back."""
+"""What requests send to Postgres and Redis. Round trips do not vary with the machine, and must not creep back.
+
+Those of an order by each strategy are in tests/inventory/test_strategies.py.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,6 @@ from django.test.utils import CaptureQueriesContext
 from redis.connection import AbstractConnection
 
 from inventory import bulk
-from loadtest.bench.strategy_measurements import commands_per_order
 from shop.orders.place import make_request
 from shop.orders.saving import save
 from shop.sales import offers
@@ -21,16 +23,6 @@ from tests.factories import new_customer, on_sale
 from tests.shop.conftest import Buyer, assert_problem, order_body
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("redis")]
-
-# Statements, of which BEGIN and COMMIT are two, and Redis commands.
-TRIPS = {
-    "group-commit": (4, 0),
-    "guarded-update": (4, 0),
-    "row-lock": (5, 0),
-    "redis-lock": (4, 2),
-    "lua": (4, 2),
-    "lua-queue": (0, 1),
-}
 
 
 @contextmanager
@@ -45,12 +37,6 @@ def counted() -> Iterator[tuple[CaptureQueriesContext, list[Any]]]:
 
     with mock.patch.object(AbstractConnection, "send_packed_command", count), CaptureQueriesContext(connection) as sql:
         yield sql, sent
-
-
-@pytest.mark.parametrize("strategy", TRIPS)
-def test_an_order_costs_no_more_round_trips(strategy: str) -> None:
-    customers = [new_customer() for _ in range(3)]
-    assert tuple(commands_per_order(strategy, customers).values()) == TRIPS[strategy]
 
 
 def test_a_batch_takes_any_number_of_skus_in_one_statement() -> None:

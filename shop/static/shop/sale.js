@@ -3,9 +3,11 @@
 // One press is one intent with one idempotency key. The key is kept in IndexedDB before its request leaves, and the same
 // request is sent until the shop has answered it. So a lost answer, a reload or a second tab never buys twice.
 
+import { ask, clock, local } from "./asking.js";
+import { keep, newKey, tabs } from "./intents.js";
+
 const POLL = 2000; // milliseconds between two questions, on average
 const LONGEST_PAUSE = 15_000;
-const ANSWER_WITHIN = 25_000; // longer than the shop takes for any answer
 const SETTLED = 3000; // after which the figures of the shop show what it has just refused
 const JITTER = 1000 * Math.random(); // so that not all pages act in the moment in which the sale opens
 
@@ -19,77 +21,11 @@ let room = null; // where the customer stands in the waiting room, if the sale h
 let roomTimer = 0;
 let waited = false; // this page has shown the countdown
 
-const local = () => performance.timeOrigin + performance.now();
 const fill = (text, values) => text.replace(/\{(\w+)\}/g, (_, name) => values[name]);
 const money = (amount) => `${amount} ${sale.currency}`;
-const hexadecimal = (byte) => byte.toString(16).padStart(2, "0");
-const newKey = () => Array.from(crypto.getRandomValues(new Uint8Array(16)), hexadecimal).join("");
 const about = (seconds) =>
   seconds < 60 ? page.wait.soon : fill(page.wait.minutes, { minutes: Math.ceil(seconds / 60) });
 const backoff = (failures) => Math.random() * Math.min(LONGEST_PAUSE, 500 * 2 ** failures);
-
-// Where intents are kept. Not in localStorage: what one tab writes there reaches the process of another tab a moment
-// later, even under a lock, so that two tabs pressed at once would buy twice. Transactions of IndexedDB that write run
-// one after another, in all tabs.
-const database = new Promise((resolve, reject) => {
-  const request = indexedDB.open("last-unit", 1);
-  request.onupgradeneeded = () => request.result.createObjectStore("intents");
-  request.onsuccess = () => resolve(request.result);
-  request.onerror = () => reject(request.error);
-});
-database.catch(() => {}); // Each caller handles the error; this only prevents an unhandled-rejection warning.
-const tabs = new BroadcastChannel("last-unit");
-
-// Replace what is kept under a name by what `change` makes of it, in one transaction. Return what is kept then.
-async function keep(name, change) {
-  const transaction = (await database).transaction("intents", "readwrite");
-  const store = transaction.objectStore("intents");
-  return new Promise((resolve, reject) => {
-    let kept = null;
-    const found = store.get(name);
-    found.onsuccess = () => {
-      kept = change(found.result ?? null);
-      if (kept && kept !== found.result) store.put(kept, name);
-    };
-    transaction.oncomplete = () => resolve(kept);
-    transaction.onabort = () => reject(transaction.error);
-  });
-}
-
-// The clock of the shop. A Date header is exact to the second, so each answer narrows the bounds between which the
-// difference to the clock of this machine lies. If two bounds contradict each other, as after this machine was suspended,
-// discard the old ones. Until the first answer, use this machine's clock.
-const clock = {
-  least: -Infinity,
-  most: Infinity,
-  read(headers, sent, received) {
-    const date = Date.parse(headers.get("Date")) + 1000 * headers.get("Age");
-    if (Number.isNaN(date)) return;
-    const [least, most] = [date - received, date + 1000 - sent];
-    const agree = least <= this.most && most >= this.least;
-    this.least = agree ? Math.max(this.least, least) : least;
-    this.most = agree ? Math.min(this.most, most) : most;
-  },
-  now() {
-    const difference = (this.least + this.most) / 2;
-    return local() + (Number.isFinite(difference) ? difference : 0);
-  },
-};
-
-// Send a request. Return its answer, or null if there is none, or none that the shop has made.
-async function ask(address, options = {}) {
-  try {
-    const sent = local();
-    const signal = AbortSignal.timeout(ANSWER_WITHIN);
-    const response = await fetch(address, { cache: "no-store", signal, ...options });
-    const { status, headers } = response;
-    clock.read(headers, sent, local());
-    const body = await response.json().catch(() => null);
-    return body || status >= 500 ? { status, headers, body } : null;
-  } catch {
-    return null;
-  }
-}
 
 // Look where the customer stands in the waiting room, and again when the shop says.
 async function lookAtRoom() {

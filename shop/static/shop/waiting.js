@@ -55,7 +55,7 @@ async function look({ again = true } = {}) {
     access = ""; // The token has ended.
     return look({ again: false });
   }
-  if (answer.status >= 500) throw new Error(`status ${answer.status}`);
+  if (answer.status === 429 || answer.status >= 500) throw new Error(`status ${answer.status}`);
   return answer.body;
 }
 

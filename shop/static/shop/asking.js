@@ -1,0 +1,40 @@
+// Questions to the shop, and the shop's clock, which is read from the answers. Times are in milliseconds.
+
+const ANSWER_WITHIN = 25_000; // longer than the shop takes for any answer
+
+export const local = () => performance.timeOrigin + performance.now();
+
+// The clock of the shop. A Date header is exact to the second, so each answer narrows the bounds between which the
+// difference to the clock of this machine lies. If two bounds contradict each other, as after this machine was suspended,
+// discard the old ones. Until the first answer, use this machine's clock.
+export const clock = {
+  least: -Infinity,
+  most: Infinity,
+  read(headers, sent, received) {
+    const date = Date.parse(headers.get("Date")) + 1000 * headers.get("Age");
+    if (Number.isNaN(date)) return;
+    const [least, most] = [date - received, date + 1000 - sent];
+    const agree = least <= this.most && most >= this.least;
+    this.least = agree ? Math.max(this.least, least) : least;
+    this.most = agree ? Math.min(this.most, most) : most;
+  },
+  now() {
+    const difference = (this.least + this.most) / 2;
+    return local() + (Number.isFinite(difference) ? difference : 0);
+  },
+};
+
+// Send a request. Return its answer, or null if there is none, or none that the shop has made.
+export async function ask(address, options = {}) {
+  try {
+    const sent = local();
+    const signal = AbortSignal.timeout(ANSWER_WITHIN);
+    const response = await fetch(address, { cache: "no-store", signal, ...options });
+    const { status, headers } = response;
+    clock.read(headers, sent, local());
+    const body = await response.json().catch(() => null);
+    return body || status >= 500 ? { status, headers, body } : null;
+  } catch {
+    return null;
+  }
+}
