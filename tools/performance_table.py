@@ -44,6 +44,8 @@ def table(made: str, report: Mapping[str, Any]) -> str:
         made: the day of the measurement.
         report: the JSON of `python -m loadtest.bench strategies --json`.
     """
+    if "plain" not in report:
+        return "The stored comparison is older than the plain endpoint: `make refresh` measures the goals."
     machine = report["machine"]
     processors, clients, rounds = machine["cpus"], machine["clients"], machine["rounds"]
     lines = [
