@@ -135,7 +135,9 @@ def test_the_hash_depends_on_the_measured_code_only(tmp_path: Path, monkeypatch:
     with_locks = {"strategies", "locks", "segments"}
     assert [changed_by(name) for name in measured] == [with_locks, with_locks]
     assert changed_by("inventory/a.py") == {"strategies", "segments", "contention"}
-    assert changed_by("loadtest/bench/a.py") == {*PARTS}
+    assert changed_by("loadtest/bench/a.py") == {"strategies"}
+    assert changed_by("loadtest/bench/locks.py") == {"strategies", "locks"}
+    assert changed_by("loadtest/bench/clients.py") == {"strategies", "segments", "contention"}
     assert changed_by("shop/models.py") == {"strategies"}
 
 

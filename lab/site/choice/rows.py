@@ -111,7 +111,7 @@ ROWS = (
         gettext_noop("Guarded update"),
         "guarded-update",
         needs=POSTGRES,
-        when=gettext_noop("You have no reason for another one."),
+        when=gettext_noop("Many products with few customers each."),
     ),
     _lock(
         "database-row",
@@ -229,7 +229,7 @@ ROWS = (
         gettext_noop("Group commit"),
         "group-commit",
         needs=POSTGRES,
-        when=gettext_noop("Many customers want one product."),
+        when=gettext_noop("You have no reason for another one."),
     ),
 )
 BY_SLUG = {row.slug: row for row in ROWS}
