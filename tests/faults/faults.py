@@ -91,6 +91,15 @@ FAULTS: Mapping[str, InjectFault] = {
     "cut-postgres": lambda parts, *rest: cut(parts.to_postgres, *rest, {"request": 3000, "response": 800}),
 }
 
+ASKS_REDIS = {"lua", "lua-queue", "redis-lock", "segmented-lock", "segmented-redis"}
+"""Strategies whose every order sends commands to the shop's Redis."""
+
+
+def faults_of(strategy: str) -> list[str]:
+    """Return the faults that the orders of a strategy can meet. One that sends Redis nothing has nothing to cut."""
+    return sorted(FAULTS if strategy in ASKS_REDIS else FAULTS.keys() - {"cut-redis"})
+
+
 CONTROLS: Mapping[str, InjectFault] = {
     "kill-valkey-without-aof": kill_valkey_without_aof,
     "nothing": lambda *_: 0,

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.faults.conftest import RoundPlayer, Survives, round_player
-from tests.faults.faults import FAULTS
+from tests.faults.faults import faults_of
 from tests.lock_servers import SERVERS
 
 pytestmark = pytest.mark.slow
@@ -25,6 +25,6 @@ def player(strategy: str) -> Iterator[RoundPlayer]:
         yield running
 
 
-@pytest.mark.parametrize("fault", sorted(FAULTS))
+@pytest.mark.parametrize("fault", faults_of("a lock on another server"))
 def test_nothing_is_lost(survives: Survives, strategy: str, fault: str, number: int) -> None:
     survives(strategy, fault, number)
