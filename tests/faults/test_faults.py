@@ -1,7 +1,7 @@
 """Parts of the shop are killed or disconnected in the middle of a burst: nothing is lost or sold twice.
 
-`make faults ROUNDS=20` plays every fault twenty times with every strategy whose orders can meet it. The seed decides carts, moments and bytes;
-which request meets the fault also depends on the machine.
+`make faults ROUNDS=20` plays every fault twenty times with every strategy whose orders can meet it. The seed decides
+carts, moments and bytes; which request meets the fault also depends on the machine.
 """
 
 from __future__ import annotations
