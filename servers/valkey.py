@@ -1,8 +1,11 @@
 """A Valkey 9 child process. It confirms a write once the write is on disk."""
 
 import os
+import shutil
 import signal
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import quote
 
@@ -10,7 +13,7 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from servers.folder import private_subfolder, unprivileged_user
+from servers.folder import RunFolder, private_subfolder, unprivileged_user
 from servers.orphans import end_orphans
 from servers.process import Child
 from servers.status import Status
@@ -101,3 +104,19 @@ def status(url: str) -> Status:
     finally:
         client.close()
     return Status("valkey", url, str(found.get("valkey_version", found["redis_version"])), int(found["process_id"]))
+
+
+@contextmanager
+def temporary() -> Iterator[Valkey]:
+    """Run a Valkey in a folder of its own for the length of the block, and remove the folder afterwards."""
+    outer = Path(tempfile.mkdtemp(prefix="lu-"))
+    outer.chmod(0o755)  # Valkey may run as another user.
+    folder = RunFolder(outer / "run")
+    folder.create()
+    server = Valkey(folder.valkey)
+    try:
+        server.start()
+        yield server
+    finally:
+        server.stop()
+        shutil.rmtree(outer, ignore_errors=True)

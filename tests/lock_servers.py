@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 import pytest
 
 from servers import zookeeper as zookeeper_server
-from tests.locking.conftest import running_valkey
+from servers.valkey import temporary
 from tests.locking.etcd_support import running_etcd
 from tests.locking.zookeeper_support import running_zookeeper
 
@@ -34,7 +34,7 @@ def zookeeper() -> Iterator[str]:
 @contextmanager
 def three_valkeys() -> Iterator[str]:
     with ExitStack() as running:
-        yield ",".join(running.enter_context(running_valkey()).url for _ in range(3))
+        yield ",".join(running.enter_context(temporary()).url for _ in range(3))
 
 
 SERVERS: Mapping[str, tuple[str, Callable[[], AbstractContextManager[str]]]] = {

@@ -65,7 +65,7 @@ class Crowd:
             self.bought.append(time.monotonic() - self.started)
 
     def wait_for_turn(self, token: str) -> str | None:
-        """Return the ticket; None for a buyer who has given up."""
+        """Return the ticket; None if the time is over before the turn comes."""
         path, method = f"/api/sales/{self.plan['sale']}/waiting/", "POST"
         while (standing := self.ask("room", method, path, token)) is not None:
             if standing["ticket"]:

@@ -9,15 +9,11 @@ from __future__ import annotations
 
 import argparse
 import json
-import shutil
 import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 from redis import Redis
@@ -31,8 +27,7 @@ from loadtest.bench.bursts import machine
 from loadtest.bench.strategy_measurements import STOCK, measure_burst
 from loadtest.local_shop import LocalShop
 from loadtest.tokens import access_token
-from servers.folder import RunFolder
-from servers.valkey import Valkey
+from servers import valkey
 from shop.clock import Clock
 from shop.models import Sale
 from shop.sales.offers import Offer
@@ -78,23 +73,6 @@ def run(options: argparse.Namespace) -> int:
     return 0 if all(burst["conserved"] and burst["bought"] == burst["buyers"] for burst in bursts.values()) else 1
 
 
-@contextmanager
-def own_valkey() -> Iterator[Redis]:
-    """Run a Valkey of its own, with the shop's settings."""
-    outer = Path(tempfile.mkdtemp(prefix="lu-"))
-    outer.chmod(0o755)
-    folder = RunFolder(outer / "run")
-    folder.create()
-    server = Valkey(folder.valkey)
-    server.start()
-    try:
-        with Redis.from_url(server.url) as client:
-            yield client
-    finally:
-        server.stop()
-        shutil.rmtree(outer, ignore_errors=True)
-
-
 def measure_large_room(entrants: int) -> dict[str, float]:
     """Let customers enter before the opening, then look at places after it. Nothing else uses the server.
 
@@ -107,7 +85,7 @@ def measure_large_room(entrants: int) -> dict[str, float]:
         waiting_room=True,
         admitted_per_second=100,
     )
-    with own_valkey() as client:
+    with valkey.temporary() as server, Redis.from_url(server.url) as client:
         before = client.info("memory")["used_memory"]
         took = send(client, offer, range(FIRST, FIRST + entrants), opens_at - timedelta(seconds=1), enters=True)
         memory = client.info("memory")["used_memory"] - before
@@ -190,7 +168,7 @@ def show(report: Mapping[str, Any]) -> None:
     console, large = Console(), report["large_room"]
     console.print(
         f"{large['entrants']:,} customers in the room of one sale: {large['memory_mb']:,} MB, {large['bytes_each']} "
-        f"bytes each, and {large['turn_bytes_each']} more for each who was admitted. In a second: "
+        f"bytes each, and {large['turn_bytes_each']} more after admission. In a second: "
         f"{large['draws_per_s']:,} enter before the opening, {large['arrivals_per_s']:,} after it, "
         f"{large['looks_per_s']:,} look.\n"
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from django import forms
@@ -14,6 +14,7 @@ from unfold.decorators import action as unfold_action
 from unfold.widgets import UnfoldAdminTextInputWidget
 
 from shop.admin.checked import CheckedAdmin
+from shop.admin.sale_actions import run_on_sales
 from shop.models import Sale
 from shop.sales import lifecycle
 
@@ -34,19 +35,6 @@ class ReasonForm(forms.Form):
 
 class PausingAdmin(CheckedAdmin):
     """The buttons and actions that pause and resume sales. They take the permission “Can pause and resume sale”."""
-
-    def run_on(
-        self,
-        request: HttpRequest,
-        queryset: QuerySet[Sale],
-        act: Callable[[int], None],
-        done: str,
-        *,
-        phases: Sequence[str],
-        why: str = "",
-    ) -> None:
-        """Run an action on the sales that are in one of the phases, and log it with its reason."""
-        raise NotImplementedError
 
     def has_pause_permission(self, request: HttpRequest, object_id: Any = None) -> bool:
         return request.user.has_perm("shop.pause_sale")
@@ -90,7 +78,7 @@ class PausingAdmin(CheckedAdmin):
         """Run the action if the form with the reason was sent, or return the page that asks for it."""
         form = ReasonForm(request.POST if "why" in request.POST else None)
         if request.method == "POST" and form.is_valid():
-            self.run_on(request, queryset, act, done, phases=PHASES, why=form.cleaned_data["why"])
+            run_on_sales(self, request, queryset, act, done, phases=PHASES, why=form.cleaned_data["why"])
             return None
         verb = {"paused": "Pause", "resumed": "Resume"}[done]
         names = ", ".join(f"“{sale}”" for sale in queryset[:5]) + (" and more" if queryset.count() > 5 else "")

@@ -3,36 +3,33 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
-from datetime import datetime
 from typing import Any
 
 from django import forms
 from django.contrib import admin, messages
 from django.contrib.admin.views.main import ChangeList
-from django.db import DatabaseError, transaction
+from django.db import transaction
 from django.db.models import QuerySet
 from django.db.models.functions import Now
 from django.forms import BaseInlineFormSet
 from django.forms.formsets import DELETION_FIELD_NAME
 from django.http import HttpRequest
-from redis import RedisError
 from unfold.admin import StackedInline
 from unfold.decorators import display
 
 from inventory.models import StockItem
 from shop import clock
-from shop.admin.bulk import Failed, one_by_one, run_in_batches
 from shop.admin.checked import CheckedAdmin
 from shop.admin.extending import ExtendingAdmin
 from shop.admin.pausing import PausingAdmin
 from shop.admin.preflight import PreflightAdmin
 from shop.admin.read_only import to_the_second
+from shop.admin.sale_actions import phase, run_on_sales
 from shop.admin.sale_figures import figures_of
 from shop.admin.strategy_help import help_text
 from shop.models import Product, Sale, SaleItem
 from shop.sales import lifecycle
-from shop.sales.preheat import CannotPreheat, preheat_sale
+from shop.sales.preheat import preheat_sale
 
 
 @admin.register(Product)
@@ -114,12 +111,6 @@ class SaleItemInline(StackedInline):
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[SaleItem]:
         return super().get_queryset(request).select_related("product")
-
-
-def phase(sale: Sale) -> str:
-    """Return where a sale is in its window, whether or not it is paused."""
-    now: datetime = sale.read_at  # type: ignore[attr-defined]
-    return "to come" if now < sale.opens_at else "open" if now < sale.closes_at else "over"
 
 
 class SaleStateFilter(admin.SimpleListFilter):
@@ -208,48 +199,15 @@ class SaleAdmin(PausingAdmin, ExtendingAdmin, PreflightAdmin):
             self.message_user(request, missing, messages.WARNING)
         this_sale = Sale.objects.filter(pk=form.instance.pk, closes_at__gt=Now())
         if form.instance.is_loaded and any(items.has_changed() for items in formsets):
-            phases = ("to come", "open")
-            transaction.on_commit(lambda: self.run_on(request, this_sale, preheat_sale, "preheated", phases=phases))
+            transaction.on_commit(lambda: self.preheat(request, this_sale))
 
     @admin.action(permissions=["change"], description="Preheat: load the stock for the strategy")
     def preheat(self, request: HttpRequest, queryset: QuerySet[Sale]) -> None:
-        self.run_on(request, queryset, preheat_sale, "preheated", phases=("to come", "open"))
+        run_on_sales(self, request, queryset, preheat_sale, "preheated", phases=("to come", "open"))
 
     @admin.action(permissions=["change"], description="Close now: take no more orders, unload the stock")
     def close(self, request: HttpRequest, queryset: QuerySet[Sale]) -> None:
-        self.run_on(request, queryset, lifecycle.close, "closed", phases=("open",))
-
-    def run_on(
-        self,
-        request: HttpRequest,
-        queryset: QuerySet[Sale],
-        act: Callable[[int], None],
-        done: str,
-        *,
-        phases: Sequence[str],
-        why: str = "",
-    ) -> None:
-        """Run an action on the sales that are in one of the phases. The stock of a sale that is over may be loaded for
-        the next one."""
-
-        def run(sale: Sale) -> str | bool:
-            if phase(sale) not in phases:
-                return f"{sale} was not {done}: it is {phase(sale)}."
-            if act is lifecycle.resume and sale.paused_at is None:
-                return f"{sale} was not {done}: it is not paused."
-            try:
-                act(sale.pk)
-            except CannotPreheat as reason:
-                if act is not lifecycle.resume:
-                    return f"{sale} was not {done}. {reason}"
-                self.message_user(request, f"The stock of {sale} is not loaded yet. {reason}", messages.WARNING)
-            except (RedisError, DatabaseError) as error:
-                # The sale may be paused, or open again, all the same: the history has to say who did it and why.
-                self.log_change(request, sale, f"{done.capitalize()} in part. {why}".strip())
-                raise Failed(f"{sale} was not fully {done}. Try again. A server did not answer: {error}") from error
-            return True
-
-        run_in_batches(self, request, queryset, one_by_one(run), done=done, why=why, all_pages=True)
+        run_on_sales(self, request, queryset, lifecycle.close, "closed", phases=("open",))
 
     @display(description="State", label={"open": "success", "to come": "info", "paused": "warning"})
     def state(self, sale: Sale) -> str:

@@ -12,7 +12,7 @@ class Metric:
 
     Args:
         name: its full name.
-        help: what it says, for whoever reads `/metrics`.
+        help: what it measures, as `/metrics` shows it.
         labels: names of its labels.
     """
 

@@ -84,7 +84,7 @@ class MetricsFolder:
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
-        """Keep other processes from taking slots, or from looking who has them."""
+        """Let one process at a time take a slot, or read which slots are taken."""
         with os.fdopen(os.open(self.path / "lock", os.O_RDWR | os.O_CREAT, 0o600)) as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             yield

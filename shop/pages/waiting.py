@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from rest_framework.views import APIView
 
 ENTERED = "entered"
-"""Parameter in the address of the page of a visitor who has entered."""
+"""Parameter in the address of the page after the visitor has entered."""
 RETRY = 5
 """Seconds after which to ask again when Redis has not answered."""
 

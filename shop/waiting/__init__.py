@@ -1,1 +1,1 @@
-"""The waiting room of a sale: who comes before the opening is drawn in random order, who comes later queues."""
+"""The waiting room of a sale: a draw among those who enter before the opening, then first come, first served."""

@@ -3,54 +3,34 @@
 from __future__ import annotations
 
 import hashlib
-import shutil
-import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 import redis
 
 from locking.redis import connection
 from locking.renewal import watchdog
-from servers.folder import RunFolder
-from servers.valkey import Valkey
+from servers.valkey import Valkey, temporary
 from tests.locking.support import Patch, RedisRecipe, client_of, renewing
 from tests.waiting import wait_for
 
 
-@contextmanager
-def running_valkey() -> Iterator[Valkey]:
-    outer = Path(tempfile.mkdtemp(prefix="lu-"))
-    outer.chmod(0o755)
-    folder = RunFolder(outer / "run")
-    folder.create()
-    valkey = Valkey(folder.valkey)
-    valkey.start()
-    try:
-        yield valkey
-    finally:
-        valkey.stop()
-        shutil.rmtree(outer, ignore_errors=True)
-
-
 @pytest.fixture(scope="session")
 def valkey() -> Iterator[Valkey]:
-    with running_valkey() as running:
+    with temporary() as running:
         yield running
 
 
 @pytest.fixture
 def own_valkey() -> Iterator[Valkey]:
     """Yield a server that the test may stop, kill and pause."""
-    with running_valkey() as running:
+    with temporary() as running:
         yield running
 
 
 @pytest.fixture
 def other_valkey() -> Iterator[Valkey]:
-    with running_valkey() as running:
+    with temporary() as running:
         yield running
 
 

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from datetime import timedelta
 from functools import partial
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,8 +15,7 @@ from django.conf import settings as django_settings
 from django.test import override_settings
 from redis import Redis
 
-from servers.folder import RunFolder
-from servers.valkey import Valkey
+from servers.valkey import Valkey, temporary
 from shop.api import throttles
 from shop.models import Sale
 from shop.sales import lifecycle
@@ -247,17 +243,10 @@ def test_the_keys_of_a_room_end_a_day_after_the_sale(redis: Redis) -> None:
 @pytest.fixture
 def own_valkey() -> Iterator[Valkey]:
     """A Valkey of this test, which the shop uses."""
-    outer = Path(tempfile.mkdtemp(prefix="lu-"))
-    outer.chmod(0o755)
-    folder = RunFolder(outer / "run")
-    folder.create()
-    server = Valkey(folder.valkey)
-    server.start()
-    caches = {**django_settings.CACHES, "default": {**django_settings.CACHES["default"], "LOCATION": server.url}}
-    with override_settings(CACHES=caches):
-        yield server
-    server.stop()
-    shutil.rmtree(outer)
+    with temporary() as server:
+        caches = {**django_settings.CACHES, "default": {**django_settings.CACHES["default"], "LOCATION": server.url}}
+        with override_settings(CACHES=caches):
+            yield server
 
 
 def test_places_survive_a_restart_of_valkey(own_valkey: Valkey) -> None:

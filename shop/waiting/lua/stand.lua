@@ -1,7 +1,7 @@
 -- Find a customer's place in the line of a sale. On request, let them enter first.
 --
--- How many places are admitted is computed from the time and the rate, so no process has to be alive for it. A customer
--- who has a place and only looks writes nothing, except once when their turn begins.
+-- How many places are admitted is computed from the time and the rate, so no process has to be alive for it. Looking
+-- writes nothing, except once for each customer, when their turn begins.
 --
 -- KEYS[1]  places: sorted set of customers. A score below 1 was drawn before the opening; from 1 on it is the number of
 --          an arrival after it.

@@ -1,0 +1,64 @@
+"""Run an action on sales, and say what has become of each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import datetime
+
+from django.contrib import messages
+from django.db import DatabaseError
+from django.db.models import QuerySet
+from django.http import HttpRequest
+from redis import RedisError
+from unfold.admin import ModelAdmin
+
+from shop.admin.bulk import Failed, one_by_one, run_in_batches
+from shop.models import Sale
+from shop.sales import lifecycle
+from shop.sales.preheat import CannotPreheat
+
+
+def phase(sale: Sale) -> str:
+    """Return where a sale is in its window, whether or not it is paused."""
+    now: datetime = sale.read_at  # type: ignore[attr-defined]
+    return "to come" if now < sale.opens_at else "open" if now < sale.closes_at else "over"
+
+
+def run_on_sales(
+    model_admin: ModelAdmin,
+    request: HttpRequest,
+    queryset: QuerySet[Sale],
+    act: Callable[[int], None],
+    done: str,
+    *,
+    phases: Sequence[str],
+    why: str = "",
+) -> None:
+    """Run an action on the sales that are in one of the phases. The stock of a sale that is over may be loaded for the
+    next one.
+
+    Args:
+        act: takes the id of a sale.
+        done: past participle for the message, such as "closed".
+        why: the reason that the operator has given to pause or resume. The history keeps it.
+    """
+
+    def run(sale: Sale) -> str | bool:
+        if phase(sale) not in phases:
+            return f"{sale} was not {done}: it is {phase(sale)}."
+        if act is lifecycle.resume and sale.paused_at is None:
+            return f"{sale} was not {done}: it is not paused."
+        try:
+            act(sale.pk)
+        except CannotPreheat as reason:
+            if act is not lifecycle.resume:
+                return f"{sale} was not {done}. {reason}"
+            model_admin.message_user(request, f"The stock of {sale} is not loaded yet. {reason}", messages.WARNING)
+        except (RedisError, DatabaseError) as error:
+            if why:
+                # The sale may be paused, or open again, all the same: the history has to say who did it and why.
+                model_admin.log_change(request, sale, f"{done.capitalize()} in part. {why}")
+            raise Failed(f"{sale} was not fully {done}. Try again. A server did not answer: {error}") from error
+        return True
+
+    run_in_batches(model_admin, request, queryset, one_by_one(run), done=done, why=why, all_pages=True)
