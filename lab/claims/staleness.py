@@ -18,8 +18,12 @@ CHECKING = ("lab.claims.finding:find", "lab.claims.finding:breaks")
 STRESSING = ("lab.claims.stress:stress_entry",)
 
 CLIENTS = ("bursts", "client_processes", "clients")
+STRATEGIES = (
+    *("bursts", "clients", "cpu", "growth", "peer_strategy", "recovery", "references", "saving", "settings"),
+    *("strategies", "strategy_measurements", "strategy_report", "urls", "views", "wsgi"),
+)
 LOCKS = ("addresses", "contenders", "etcd3gw_recipe", "kazoo_recipe", "lock_measurements", "lock_sessions", "locks")
-"""Files of `loadtest/bench`: what the curves share, and what measures locks."""
+"""Files of `loadtest/bench`: what the curves share, what measures strategies, and what measures locks."""
 
 
 def _bench(*names: str) -> tuple[str, ...]:
@@ -28,7 +32,7 @@ def _bench(*names: str) -> tuple[str, ...]:
 
 MEASURED: dict[Part, tuple[str, ...]] = {
     "strategies": (
-        *("locking", "inventory", "loadtest/bench"),
+        *("locking", "inventory", *_bench(*STRATEGIES)),
         *("shop/accounts", "shop/api", "shop/orders", "shop/metrics", "shop/runtime", "shop/sales", "shop/waiting"),
         *("shop/admin/checked.py", "shop/clock.py", "shop/limits.py", "shop/models.py", "shop/pages/error_pages.py"),
     ),

@@ -19,10 +19,10 @@ from lab.claims import comparisons
 from lab.ladder.catalogue import LADDER, ROOT
 from lab.site.choice import guide
 from lab.site.choice.decision import USABLE, because, decide, servers_to_run
+from lab.site.choice.lock_guide import ENTRIES
 from lab.site.choice.questions import QUESTIONS, Answers, address
 from lab.site.choice.reasons import why_not
 from lab.site.choice.rows import BY_SLUG, ROWS, ChoiceRow
-from locking.guide import ENTRIES
 from tests.docs.pages import PAGES
 from tests.lab.comparison_support import lock, stored
 

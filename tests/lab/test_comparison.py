@@ -120,7 +120,7 @@ def test_a_stale_or_short_result_says_so(file: Path, part: Part, field: str, val
 def test_the_hash_depends_on_the_measured_code_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     measured, ignored = ("locking/redis/lock.py", "locking/scripts/a.lua"), ("lab/a.py", "shop/migrations/1.py")
     files = {place for places in staleness.MEASURED.values() for place in places if place.endswith(".py")}
-    for name in (*measured, *ignored, *files, "inventory/a.py", "loadtest/bench/a.py"):
+    for name in (*measured, *ignored, *files, "inventory/a.py"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("a = 1")
     monkeypatch.setattr(staleness, "ROOT", tmp_path)
@@ -135,8 +135,8 @@ def test_the_hash_depends_on_the_measured_code_only(tmp_path: Path, monkeypatch:
     with_locks = {"strategies", "locks", "segments"}
     assert [changed_by(name) for name in measured] == [with_locks, with_locks]
     assert changed_by("inventory/a.py") == {"strategies", "segments", "contention"}
-    assert changed_by("loadtest/bench/a.py") == {"strategies"}
-    assert changed_by("loadtest/bench/locks.py") == {"strategies", "locks"}
+    assert changed_by("loadtest/bench/growth.py") == {"strategies"}
+    assert changed_by("loadtest/bench/locks.py") == {"locks"}
     assert changed_by("loadtest/bench/clients.py") == {"strategies", "segments", "contention"}
     assert changed_by("shop/models.py") == {"strategies"}
 
@@ -213,7 +213,7 @@ def test_rungs_and_their_rows_link_to_each_other() -> None:
     assert [link for link in re.findall(r'href="#([^"]*)"', shown) if f' id="{link}"' not in shown] == []
     linked = {slug: list(links_to_comparison(slug)) for slug in LADDER}
     sound = {entry.slug for entry in LADDER.values() if entry.claim == "sound"}
-    not_measured = {"redisson-watchdog", "zookeeper-quorum", "etcd-quorum"}
+    not_measured = {"redisson-watchdog", "zookeeper-quorum", "etcd-quorum", "sync-standby-failover"}
     assert {slug for slug, found in linked.items() if found} == sound - not_measured | {"thread-lock", "process-lock"}
     for slug, found in linked.items():
         for link in found:

@@ -7,6 +7,8 @@ import html
 import itertools
 import json
 import re
+import subprocess
+import sys
 import threading
 from collections.abc import Sequence
 from pathlib import Path
@@ -304,6 +306,16 @@ def test_all_that_runs_for_a_figure_is_hashed(part: Part, strategy: str) -> None
     ours = {file for file in files if file.parts[0] in ROOMS}
     assert len(ours) >= 5
     assert [str(file) for file in ours if not any(file.is_relative_to(place) for place in measured)] == []
+
+
+def test_all_that_the_benchmark_of_strategies_imports_is_hashed() -> None:
+    named = "import sys; print(*(name for name in sys.modules if name.startswith('loadtest.bench.')))"
+    alone = "import django, os; os.environ['DJANGO_SETTINGS_MODULE'] = 'loadtest.bench.settings'; django.setup()"
+    lines = f"{alone}; from loadtest.bench import growth, strategies, wsgi; {named}"
+    found = subprocess.run([sys.executable, "-c", lines], cwd=ROOT, capture_output=True, text=True, check=True)
+    imported = {f"{name.replace('.', '/')}.py" for name in found.stdout.split()}
+    assert "loadtest/bench/views.py" in imported
+    assert imported - set(staleness.MEASURED["strategies"]) == set()
 
 
 # The command

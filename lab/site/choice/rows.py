@@ -1,6 +1,6 @@
 """The rows of the choice: what each one is, needs and is for.
 
-What the locks declare and `docs/choose-lock.md` says comes from `locking.guide`, so there is one text for both. The
+What the locks declare and `docs/choose-lock.md` says comes from `lock_guide.py`, so there is one text for both. The
 texts about strategies are those of `docs/choose-strategy.md`; a test compares them.
 """
 
@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from django.utils.translation import gettext_noop
 
 from lab.site.choice import silence
+from lab.site.choice.lock_guide import ENTRIES
 from lab.site.choice.silence import Silence, silence_of
 from locking.etcd import EtcdLock
-from locking.guide import ENTRIES
 from locking.local import ProcessLock, ThreadLock
 from locking.lock import Capabilities, Lock
 from locking.postgres import AdvisoryLock, InsertLock, RowLock

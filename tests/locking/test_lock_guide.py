@@ -14,7 +14,8 @@ import pytest
 from kazoo.client import KazooClient
 
 import locking
-from locking import Lock, RedisLock, guide
+from lab.site.choice import lock_guide as guide
+from locking import Lock, RedisLock
 from servers.valkey import Valkey
 from tests.locking.etcd_support import running_etcd
 from tests.locking.postgres_support import conninfo_of, running_postgres
@@ -34,7 +35,7 @@ def shipped() -> set[type[Lock]]:
 
 def test_the_document_is_what_the_locks_declare() -> None:
     written = (Path(__file__).parents[2] / "docs" / "choose-lock.md").read_text(encoding="utf-8")
-    assert written == guide.markdown(), "make it again: python -m locking.guide > docs/choose-lock.md"
+    assert written == guide.markdown(), "make it again: python -m lab.site.choice.lock_guide > docs/choose-lock.md"
 
 
 def test_every_lock_is_in_it() -> None:
