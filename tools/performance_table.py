@@ -59,27 +59,40 @@ def table(made: str, report: Mapping[str, Any]) -> str:
         reached = figure >= aim if more_is_better else figure <= aim
         verdict = "aim reached" if reached else "met" if met else "**missed**"
         lines.append(f"| {name} | {figure:.2f} | {least} | {aim} | {verdict} |")
+    best = fastest(report)
+    plain, durable = report["plain"], report["strategies"][best]
+    said = (
+        f"The plain endpoint answered {plain['requests_per_s']:.0f} requests a second at {plain['cpu_ms']:.2f} ms of "
+        f"CPU time, `{best}` {durable['orders_per_s']:.0f} orders at {durable['cpu_ms']:.2f} ms."
+    )
+    lines += ["", said]
     return "\n".join(lines)
+
+
+def fastest(report: Mapping[str, Any]) -> str:
+    """Return the name of the strategy with the most orders a second that answers when the order is saved."""
+    rows = report["strategies"]
+    return max(rows.keys() - QUEUES, key=lambda name: float(rows[name]["orders_per_s"]))
 
 
 def goals(report: Mapping[str, Any]) -> Iterator[tuple[str, float, float, float, bool]]:
     """Yield each goal: its name, the figure, the least, the aim, and whether more is better."""
     plain, rows, peer = report["plain"], report["strategies"], report["peer:redis-py-lock"]
-    best = max(rows.keys() - QUEUES, key=lambda name: float(rows[name]["orders_per_s"]))
-    fastest, guarded, locked = rows[best], rows["guarded-update"], rows["redis-lock"]
-    rate = fastest["orders_per_s"]
+    best = fastest(report)
+    durable, guarded, locked = rows[best], rows["guarded-update"], rows["redis-lock"]
+    rate = durable["orders_per_s"]
     cost = [row["cpu_ms"] for row in report["cost_growth"]]
     yield f"fastest durable strategy (`{best}`), orders/s ÷ plain", rate / plain["requests_per_s"], 0.75, 1.0, True
-    yield "its CPU ms an order ÷ CPU ms of a plain request", fastest["cpu_ms"] / plain["cpu_ms"], 1.5, 1.1, False
+    yield "its CPU ms an order ÷ CPU ms of a plain request", durable["cpu_ms"] / plain["cpu_ms"], 1.5, 1.1, False
     yield "`guarded-update`, CPU ms ÷ plain", guarded["cpu_ms"] / plain["cpu_ms"], 2.0, 1.6, False
     yield "fastest durable ÷ pgbench's hot row", rate / report["pgbench_hot_row_per_s"], 1.0, 1.5, True
     yield "fastest durable ÷ redis-py's lock in the view", rate / peer["orders_per_s"], 6, 10, True
     alone = locked["orders_per_s"] / report["redis_lock_alone_per_s"]
     yield "`redis-lock` ÷ one client alone in the same section", alone, 0.75, 0.85, True
     yield "`redis-lock` ÷ redis-py's lock", locked["orders_per_s"] / peer["orders_per_s"], 1.3, 2, True
-    refusal = fastest["refusal_cpu_ms"] / plain["cpu_ms"]
+    refusal = durable["refusal_cpu_ms"] / plain["cpu_ms"]
     yield "CPU ms of a refusal after sold out ÷ plain", refusal, 1.0, 0.5, False
-    yield "refusals/s ÷ plain", fastest["refusals_per_s"] / plain["requests_per_s"], 1.0, 1.5, True
+    yield "refusals/s ÷ plain", durable["refusals_per_s"] / plain["requests_per_s"], 1.0, 1.5, True
     yield (
         "the default (`group-commit`) ÷ the fastest durable",
         rows["group-commit"]["orders_per_s"] / rate,
