@@ -408,7 +408,7 @@ def test_units_of_saved_orders_hide_no_unit_that_redis_does_not_count(
 def test_orders_ended_between_the_two_reads_are_no_doubt(
     strategy: LuaQueue, ledger: Ledger, monkeypatch: pytest.MonkeyPatch, times: int, answer: type[Exception]
 ) -> None:
-    """The other case is the control: what happens at each look may be told to try again, and is not sold out."""
+    """A change at one look is ignored. With a change at each look, the customer is told to try again: the control."""
     put(strategy, *[("a", 1)] * 2)
     monkeypatch.setattr(lua_queue, "BATCH", 1)
     looks: list[str] = []

@@ -171,7 +171,7 @@ def test_prose_outdates_no_rung(edit: Callable[..., set[str]]) -> None:
             id="script of a strategy",
         ),
         pytest.param(
-            "inventory/queue/lua/finish.lua", "or 0) < reservation", "or 0) <= reservation", {"lua-queue"}, id="queue"
+            "inventory/queue/lua/finish_saved.lua", "newest < reser", "newest <= reser", {"lua-queue"}, id="queue"
         ),
         pytest.param(
             "inventory/strategies/guarded_update.py",

@@ -1,4 +1,4 @@
--- Take an order off the queue: it was saved, or it was refused and its units go back.
+-- Take an order that was refused off the queue: its units go back.
 -- KEYS[1]   the reservations: a hash of order id to reservation
 -- KEYS[2]   the units reserved: a hash of counter name to units
 -- KEYS[3]   the queue: a stream
@@ -9,17 +9,16 @@
 -- ARGV[1]   the order id
 -- ARGV[2]   the entry in the queue
 -- ARGV[3]   the group of workers
--- ARGV[4]   "sold" or "back"
--- ARGV[5]   the outcome: empty for an order that was saved; the id of the order that was saved in its place; or JSON,
---           {"reason": ..., ...}, for a rejected order, which keeps its idempotency key
--- ARGV[6]   seconds for which the outcome is kept
+-- ARGV[4]   the outcome: empty; the id of the order that was saved in its place; or JSON, {"reason": ..., ...}, for a
+--           rejected order, which keeps its idempotency key
+-- ARGV[5]   seconds for which the outcome is kept
 -- Returns 1 when the order had a reservation, 0 when it was taken off before, and -1 when it was on the queue without a
 -- readable reservation: then only the entry is removed, and an unreadable reservation stays.
 
 local function take_off()
     redis.call("XACK", KEYS[3], ARGV[3], ARGV[2])
     redis.call("XDEL", KEYS[3], ARGV[2])
-    if ARGV[4] == "back" and string.sub(ARGV[5], 1, 1) ~= "{" then
+    if string.sub(ARGV[4], 1, 1) ~= "{" then
         redis.call("DEL", KEYS[4])  -- Another order has the key, or none does: Postgres knows which.
     end
 end
@@ -31,8 +30,8 @@ if was_queued == 0 and not encoded then
     return 0
 end
 -- Writes that need memory come first: a full Redis refuses them, and does not undo what was written before.
-if ARGV[5] ~= "" then
-    redis.call("SET", KEYS[6], ARGV[5], "EX", ARGV[6])
+if ARGV[4] ~= "" then
+    redis.call("SET", KEYS[6], ARGV[4], "EX", ARGV[5])
 end
 local items, reservation = items_of(encoded)
 if not items then
@@ -45,7 +44,7 @@ for index, item in ipairs(items) do
     end
     -- The keys are missing when the entry lists fewer items than the reservation.
     local counter, bought = KEYS[5 + 2 * index], KEYS[6 + 2 * index]
-    if ARGV[4] == "back" and counter then
+    if counter then
         if redis.call("EXISTS", counter) == 1 then
             redis.call("INCRBY", counter, item[2])
         end
