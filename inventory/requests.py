@@ -90,6 +90,18 @@ Reject = Callable[[Mapping[OrderRequest, str]], None]
 Saved = Callable[[Collection[UUID]], set[UUID]]
 """Return which of these orders were saved and sold, whatever their state is now. Rejected orders were never sold."""
 
+ASKED_AT_ONCE = 10_000
+"""Orders that `Saved` is asked about in one call: Postgres takes at most 65,535 parameters."""
+
+
+def saved_among(saved: Saved, orders: Collection[UUID]) -> set[UUID]:
+    """Ask `Saved` about any number of orders, as many as a long queue has."""
+    ids, found = list(orders), set[UUID]()
+    for start in range(0, len(ids), ASKED_AT_ONCE):
+        found |= saved(ids[start : start + ASKED_AT_ONCE])
+    return found
+
+
 Buyer = tuple[int, int]
 """A customer in one sale: sale id and customer id."""
 

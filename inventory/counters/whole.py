@@ -32,6 +32,8 @@ TAKE = script("take")
 END_RESERVATION = script("end_reservation")
 LOAD = script("load")
 RECOUNT = script("recount")
+RECOUNTED = 2000
+"""Reservations that one script adds up. It takes 0.03 ms for each, and Redis answers nobody meanwhile."""
 ENTRY = re.compile(r"(\d+-\d+)?")
 BUYER = re.compile(r"(\d+:\d+)?")
 
@@ -176,6 +178,13 @@ class Counters:
         names = {text(key)[len(prefix) :] for key in self.client.scan_iter(match=f"{prefix}*", count=1000)}
         return sorted({name.partition("\0")[0] for name in names})
 
+    def counted(self, skus: Sequence[str]) -> list[str]:
+        """Return those skus that have a counter, whatever it holds."""
+        with self.client.pipeline(transaction=False) as pipe:
+            for sku in skus:
+                pipe.exists(counter_key(sku))
+            return [sku for sku, exists in zip(skus, pipe.execute(), strict=True) if exists]
+
     def left(self, skus: Sequence[str]) -> Mapping[str, int | None]:
         """Return the units of each sku that Redis may still admit; None where there is no counter."""
         if not skus:
@@ -188,12 +197,14 @@ class Counters:
         return {text(name): int(units) for name, units in self.client.hgetall(RESERVED_UNITS).items()}
 
     def recount(self) -> list[tuple[str, int, int]]:
-        """Set the units reserved to the sum of the reservations, unless one of these cannot be read.
+        """Set the units reserved to the sum of the reservations.
+
+        Nothing is done while a reservation cannot be read, or while there are more than `RECOUNTED`.
 
         Returns:
             Sku, units before and units after, for each value that was wrong.
         """
-        wrong = self._recount([RESERVATIONS, RESERVED_UNITS])
+        wrong = self._recount([RESERVATIONS, RESERVED_UNITS], [RECOUNTED])
         return sorted((text(name).partition("\0")[0], int(before), int(after)) for name, before, after in wrong)
 
     def order_ids(self) -> set[UUID]:

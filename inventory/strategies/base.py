@@ -76,6 +76,10 @@ class Strategy(ABC):
     def unload(self, skus: Sequence[str]) -> None:
         """Remove the copy of the stock, whichever sale it was made for. No sale of these skus is open."""
 
+    def hold(self, skus: Sequence[str]) -> None:
+        """Remove the copy of the stock while the sale of these skus is paused."""
+        self.unload(skus)
+
     def refresh(self, skus: Sequence[str], saved: Saved) -> Mapping[str, int]:
         """Correct existing copies after a committed change of the units on hand.
 

@@ -12,7 +12,7 @@ from redis import RedisError
 from inventory import stock
 from inventory.counters.whole import UNENDED, Counters, Unended
 from inventory.errors import SoldOut, StockElsewhere, StockNotLoaded
-from inventory.requests import OrderRequest, Placement, Save, Saved, save_one
+from inventory.requests import OrderRequest, Placement, Save, Saved, save_one, saved_among
 from inventory.strategies.base import Strategy
 
 
@@ -61,7 +61,11 @@ class Lua(Strategy):
         self.counters().unload(skus)
 
     def refresh(self, skus: Sequence[str], saved: Saved) -> Mapping[str, int]:
-        return load(self.counters(), skus, saved, make=False)
+        # Lock no row of a sku without a counter: its sale needs no Redis, and must not wait for it. A counter that is
+        # made later includes what is committed already.
+        counters = self.counters()
+        counted = counters.counted(skus)
+        return load(counters, counted, saved, make=False) if counted else {}
 
 
 def verify_sold_out(sku: str, left: int) -> None:
@@ -96,7 +100,7 @@ def load(counters: Counters, skus: Sequence[str], saved: Saved, *, make: bool) -
         # While the rows are locked, no order of these skus is committed: each reserved order is either saved, and in
         # `committed`, or still to come.
         on_hand = stock.lock(skus)
-        committed = saved(counters.order_ids())
+        committed = saved_among(saved, counters.order_ids())
         for sku in skus:
             changes[sku] = counters.load(sku, on_hand.get(sku, 0), committed, make=make)
     return {sku: change for sku, change in changes.items() if change is not None}

@@ -71,8 +71,9 @@ class LuaQueue(Lua):
             with connection.cursor() as cursor:
                 cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
             on_hand = stock.on_hand(sku)  # This takes the snapshot.
-            # Read Redis after it. What was saved before the snapshot was read by a worker before, so it is listed here
-            # or has ended. An order that a worker reads after Redis was asked would be missing from the list.
+            # Read Redis after the snapshot. A worker has read every order that the snapshot shows as saved, so Redis
+            # lists the order, or its reservation has ended. If Redis were read first, an order that a worker reads and
+            # saves in between would be missing from the list.
             try:
                 reserved, being_saved = self.queue().being_saved(sku)
             except RedisError as error:
@@ -185,6 +186,9 @@ class LuaQueue(Lua):
                         wrong_counters.add(refusal.sku)
         if wrong_counters:
             super().refresh(sorted(wrong_counters), saved)
+
+    def hold(self, skus: Sequence[str]) -> None:
+        super().unload(skus)  # What each customer has bought still counts after the pause.
 
     def unload(self, skus: Sequence[str]) -> None:
         super().unload(skus)

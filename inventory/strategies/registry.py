@@ -182,10 +182,16 @@ def preheat(name: str, skus: Sequence[str], saved: Saved) -> None:
         get(name).preheat([sku], saved)
 
 
-def unload(skus: Sequence[str]) -> None:
-    """Remove all copies of the skus, made by any strategy. None of the skus is on sale."""
-    for strategy in _copying():
-        strategy.unload(skus)
+def unload(skus: Sequence[str], sellers: Collection[str] = COPYING) -> None:
+    """Remove the copies of the skus. None of them is on sale.
+
+    Args:
+        sellers: the names of the strategies that have sold the skus. Only these are asked, so that a sale which needs
+            Postgres alone also begins and ends while Redis is away. What others have left is removed by reconciling.
+    """
+    for name in COPYING:
+        if name in sellers:
+            get(name).unload(skus)
 
 
 def refresh(skus: Sequence[str], saved: Saved) -> Mapping[str, int]:

@@ -127,25 +127,26 @@ def _hold(sale: int) -> None:
         skus = paused.skus
         stock.lock(skus)
         if paused.is_loaded:
-            for strategy in map(registry.get, registry.COPYING):
-                # One that queues would also forget what each customer has bought, which still counts after the pause.
-                if not strategy.queues:
-                    strategy.unload(skus)
+            registry.get(paused.strategy).hold(skus)
         if paused.preheated_at is not None:
             Sale.objects.filter(pk=sale).update(unloaded_at=Now())
 
 
 def _unload(sale: Sale) -> None:
-    """Remove what was loaded for a sale, except for skus that another sale has loaded."""
+    """Remove what was loaded for a sale that is over, except for skus that another sale has loaded."""
     with transaction.atomic():
+        # With its row locked, the sale cannot be extended. It may have been since the caller has read it.
+        ended = Sale.objects.select_for_update(no_key=True).filter(pk=sale.pk).first()
+        if ended is None or ended.closes_at > clock.now():
+            return
         # With these rows locked, another sale of the skus is either loaded completely or waits for these locks.
         skus = sale.skus
         stock.lock(skus)
         loaded = Sale.objects.filter(preheated_at__isnull=False, unloaded_at=None, closes_at__gt=Now())
         theirs = SaleItem.objects.filter(sale__in=loaded.exclude(pk=sale.pk))
         still_sold = set(theirs.values_list("product__sku", flat=True))
-        registry.unload([sku for sku in skus if sku not in still_sold])
-    Sale.objects.filter(pk=sale.pk).update(unloaded_at=Now())
+        registry.unload([sku for sku in skus if sku not in still_sold], [sale.strategy])
+        Sale.objects.filter(pk=sale.pk).update(unloaded_at=Now())
 
 
 @contextmanager

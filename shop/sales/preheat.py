@@ -114,7 +114,8 @@ def _load(sale: Sale, skus: Sequence[str], others: QuerySet[Sale], now: datetime
     if sale.is_loaded:  # The first preheat has already removed what earlier sales left.
         loaded = loaded.filter(closes_at__gt=now)
     theirs = SaleItem.objects.filter(sale__in=loaded, product__sku__in=skus)
-    registry.unload(sorted(set(theirs.values_list("product__sku", flat=True))))
+    sold = theirs.values_list("product__sku", "sale__strategy")
+    registry.unload(sorted({sku for sku, _ in sold}), {strategy for _, strategy in sold})
     # Sales that open later are preheated again when this one is over.
     loaded.filter(opens_at__gt=now).update(unloaded_at=now)
     # Look again: the counters are gone, so from here on no order for these skus can be queued.

@@ -190,6 +190,18 @@ def test_values_that_are_no_number_are_replaced(counters: Counters) -> None:
     assert_units(counters, [3], a=2)
 
 
+@pytest.mark.parametrize(("most", "corrected"), [(1, []), (2, [("a", 0, 2)])])
+def test_many_reservations_are_not_added_up(
+    counters: Counters, monkeypatch: pytest.MonkeyPatch, most: int, corrected: list[tuple[str, int, int]]
+) -> None:
+    """The script takes a time for each, in which Redis answers nobody."""
+    monkeypatch.setattr(whole, "RECOUNTED", most)
+    take(load(counters, a=9), ("a", 1))
+    take(counters, ("a", 1))
+    counters.client.delete(RESERVED_UNITS)
+    assert counters.recount() == corrected
+
+
 def test_load_counts_committed_orders_once(counters: Counters) -> None:
     committed = take(load(counters, a=5, b=5), ("a", 2), ("b", 1))
     take(counters, ("a", 1))

@@ -12,6 +12,7 @@ import pytest
 from django.db import IntegrityError, OperationalError, connection, transaction
 
 from inventory import stock
+from inventory.counters.whole import Counters
 from inventory.errors import OverLimit, SoldOut
 from inventory.models import StockMovement
 from shop import conservation
@@ -101,6 +102,25 @@ def test_without_redis_an_order_can_be_cancelled(customer: int, redis_gone: Gone
     # The counter is too low until it is reconciled, so nothing is sold twice.
     assert on_hand() == (1, 0)
     assert_conserved()
+
+
+@pytest.mark.parametrize(("name", "asks"), [("group-commit", False), ("lua", True)])
+def test_returned_units_lock_no_row_for_redis_if_it_has_no_counter(
+    customer: int, monkeypatch: pytest.MonkeyPatch, name: str, asks: bool
+) -> None:
+    """A Redis that hangs would otherwise stop sales that need Postgres alone. The other case is the control."""
+    order = place(on_sale({"a": 1}, strategy=name), customer, a=1)
+    locked: list[bool] = []
+    original = Counters.order_ids
+
+    def order_ids(counters: Counters) -> set[UUID]:
+        locked.append(connection.in_atomic_block)
+        return original(counters)
+
+    monkeypatch.setattr(Counters, "order_ids", order_ids)
+    cancel_order(order, customer=customer)
+    assert any(locked) is asks
+    assert on_hand() == (1, 1 if asks else None)
 
 
 def test_redis_gets_units_back_after_the_commit(customer: int) -> None:

@@ -253,7 +253,7 @@ def test_an_operator_pauses_and_resumes_with_a_reason(staff: Callable[..., Clien
 
 
 def test_a_pause_without_redis_is_in_the_history(staff: Callable[..., Client], redis_gone: Gone) -> None:
-    offer = on_sale({"a": 3})
+    offer = on_sale({"a": 3}, strategy="lua")
     operator = staff("view_sale", "pause_sale")
     with redis_gone():
         page = operator.post(f"/admin/shop/sale/{offer.sale}/pause/", {"why": "Wrong price."}, follow=True).text

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import time
 from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
@@ -15,11 +16,11 @@ from uuid import UUID, uuid4
 import pytest
 from django.contrib.auth.models import User
 from django.core.management import CommandError, call_command
-from django.db import IntegrityError, ProgrammingError, transaction
+from django.db import IntegrityError, OperationalError, ProgrammingError, transaction
 from django.utils import timezone
 from redis import Redis, RedisError, ResponseError
 
-from inventory import sold_out, stock
+from inventory import requests, sold_out, stock
 from inventory.counters.whole import RESERVATIONS, RESERVED_UNITS, Counters, counter_key
 from inventory.errors import OverLimit, SoldOut, StockNotLoaded, TryAgain
 from inventory.models import StockItem, StockUnit
@@ -34,6 +35,7 @@ from shop.orders.queued import save_queued
 from shop.reconcile import reconcile
 from shop.runtime import tasks
 from shop.sales import lifecycle
+from shop.sales.preheat import preheat_sale
 from tests.factories import OnSale, at_once, count_by_kind, interleaved, new_customer, new_request, on_sale
 from tests.shop.conftest import Gone, assert_conserved, buy, raising
 from tests.waiting import wait_for
@@ -75,6 +77,27 @@ def unconfirmed(monkeypatch: pytest.MonkeyPatch, offer: OnSale) -> UUID:
     with monkeypatch.context() as dying:
         dying.setattr(Counters, "confirm_reservation", lambda *rest: False)
         return buy(offer, a=2).order.pk
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("at_once", [requests.ASKED_AT_ONCE, 10**6])
+def test_a_long_queue_can_be_reconciled(
+    redis: Redis, counters: Counters, monkeypatch: pytest.MonkeyPatch, at_once: int
+) -> None:
+    """Postgres takes at most 65,535 parameters. Asking it about all orders in one statement is the control."""
+    monkeypatch.setattr(requests, "ASKED_AT_ONCE", at_once)
+    offer = on_sale({"a": 70_000}, strategy="lua")
+    note = json.dumps({"items": [["a", 1]], "at": time.time()})
+    with redis.pipeline(transaction=False) as pipe:
+        for _ in range(70_000):
+            pipe.hset(RESERVATIONS, str(uuid4()), note)
+        pipe.execute()
+    if at_once < 70_000:
+        assert reconcile(grace=60) == []
+        preheat_sale(offer.sale)
+    else:
+        with pytest.raises(OperationalError, match="65535"):
+            preheat_sale(offer.sale)
 
 
 def test_a_reservation_with_an_order_keeps_its_units(

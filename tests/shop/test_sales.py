@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from datetime import timedelta
 from decimal import Decimal
 from functools import partial
@@ -357,6 +358,45 @@ def test_a_sale_without_redis_is_loaded_without_it(redis_gone: Gone) -> None:
     with redis_gone(), pytest.raises(StockNotLoaded):
         buy(offer, a=1)
     assert sale(offer.sale).preheated_at is not None
+
+
+@pytest.mark.parametrize(("name", "opens"), [("group-commit", True), ("lua", False)])
+def test_without_redis_the_next_sale_of_a_sku_opens_if_none_has_used_it(
+    redis_gone: Gone, name: str, opens: bool
+) -> None:
+    """The other case is the control: its counter must be gone first."""
+    before = on_sale({"a": 3}, strategy=name)
+    after = on_sale({"a": 0}, preheat=False)
+    with redis_gone():
+        if opens:
+            lifecycle.close(before.sale)
+            preheat_sale(after.sale)
+        else:
+            with pytest.raises(RedisError):
+                lifecycle.close(before.sale)
+            with pytest.raises(RedisError):
+                preheat_sale(after.sale)
+    assert sale(after.sale).is_loaded is opens
+    assert (sale(before.sale).unloaded_at is not None) is opens
+
+
+@pytest.mark.parametrize(("name", "pauses"), [("group-commit", True), ("lua", False)])
+def test_without_redis_a_sale_that_does_not_use_it_is_paused(redis_gone: Gone, name: str, pauses: bool) -> None:
+    offer = on_sale({"a": 3}, strategy=name)
+    with redis_gone(), nullcontext() if pauses else pytest.raises(RedisError):
+        lifecycle.pause(offer.sale)
+    assert (sale(offer.sale).unloaded_at is not None) is pauses
+
+
+def test_a_sale_that_was_extended_meanwhile_stays_loaded() -> None:
+    """`advance` reads all sales that are over, and unloads one after the other."""
+    offer = on_sale({"a": 3}, strategy="lua")
+    Sale.objects.update(closes_at=timezone.now())
+    over = sale(offer.sale)
+    Sale.objects.update(closes_at=timezone.now() + timedelta(hours=1))
+    lifecycle._unload(over)
+    assert sale(offer.sale).is_loaded
+    assert registry.counters().left(["a"]) == {"a": 3}
 
 
 def test_a_closed_sale_is_not_loaded_by_a_late_order() -> None:

@@ -2,8 +2,11 @@
 -- KEYS[1]   the reservations: a hash of order id to reservation
 -- KEYS[2]   the units reserved: a hash of counter name to units
 -- Returns {counter name, units before, units after} for each value that was wrong. Nothing is changed while one of the
--- reservations cannot be read, because its units are unknown.
+-- reservations cannot be read, because its units are unknown, nor while there are more than ARGV[1] of them.
 
+if redis.call("HLEN", KEYS[1]) > tonumber(ARGV[1]) then
+    return {}
+end
 local sums, wrong = {}, {}
 for _, encoded in ipairs(redis.call("HVALS", KEYS[1])) do
     local items = items_of(encoded)
