@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections import Counter
+from typing import ClassVar
 
 from django.conf import settings
 from django_redis import get_redis_connection
@@ -16,7 +18,9 @@ from rest_framework.views import APIView
 from inventory.outages import outages
 
 LIMITING = "To limit order requests"
-"""The work that fails while Redis is away: all order requests are allowed then."""
+"""The work that fails while Redis is away: each process limits the requests that it gets then."""
+ASK_AGAIN = 1.0
+"""Seconds after an error of Redis for which it is not asked."""
 
 # A script, because a crash between INCRBY and EXPIRE would leave a key that never expires. The counts are not written
 # to the append-only file, where each would wait for the disk; losing the counts of a second does no harm.
@@ -50,18 +54,22 @@ class Seen:
 seen = Seen()
 looks = Seen()
 LOOKS = 10
-"""Requests about a waiting room that a customer may send to a process in a second. It asks them for one in two."""
+"""Requests about a waiting room that a customer may send to a process in a second. Pages send one in two seconds."""
 
 
 class OrderRate(BaseThrottle):
     """Allow a customer `ORDER_RATE` requests in a second, counted in Redis for all processes.
 
     The first request of a customer in a second is counted in this process only: in a sale nearly all customers send no
-    more, and asking Redis for each would cost a fifth of a refusal. The second one counts both. A customer who reaches
-    every web process can so send one request more for each process.
+    more, and asking Redis for each would take a fifth of the CPU time of a refusal. The second request counts both. A
+    customer who reaches every web process can thus send one more request to each.
 
-    If Redis does not answer, all requests are allowed: the limit protects the shop and must not close it.
+    While Redis does not answer, each process counts by itself, and asks again after `ASK_AGAIN`: whoever asks holds a
+    thread until the client's timeout.
     """
+
+    ask_at: ClassVar[float] = -math.inf
+    """When to ask Redis again, in monotonic seconds."""
 
     def allow_request(self, request: Request, view: APIView) -> bool:
         second = int(time.time())
@@ -69,12 +77,15 @@ class OrderRate(BaseThrottle):
         here = seen.count(customer, second)
         if here == 1 < settings.ORDER_RATE:
             return True
+        if time.monotonic() < OrderRate.ask_at:
+            return here <= settings.ORDER_RATE
         uncounted = 2 if here == 2 and settings.ORDER_RATE > 1 else 1
         try:
             tries = get_redis_connection("default").eval(COUNT, 1, f"rate:{customer}:{second}", uncounted)
         except RedisError as error:
+            OrderRate.ask_at = time.monotonic() + ASK_AGAIN
             outages.failed(LIMITING, error)
-            return True
+            return here <= settings.ORDER_RATE
         outages.worked(LIMITING)
         return bool(tries <= settings.ORDER_RATE)
 

@@ -18,6 +18,13 @@ PAUSE = 1.0
 """Seconds between two tries to connect. Celery itself makes no pause after an answer of the broker."""
 TAKING = "To take tasks from the broker"
 SENDING = "To send tasks to the broker"
+SET_BACK = 1.0
+"""Seconds by which the clock has to go back to count as set."""
+
+
+def _clock() -> float:
+    """Return the time of the clock minus that of the machine's run, which changes only when the clock is set."""
+    return time.time() - time.monotonic()
 
 
 class QuietConsumer(Consumer):
@@ -42,10 +49,31 @@ def sign_of_life(sender: Any, **_: Any) -> None:
 
 
 class QuietScheduler(PersistentScheduler):
-    """Celery's scheduler, which logs the first of several tasks that the broker refuses: each is sent when next due.
+    """Celery's scheduler. While the broker refuses tasks, it logs the first only; each is sent when it is next due.
 
-    It tells operators that it is alive with each task, as `advance_sales` is due every 5 s.
+    Each task that was sent also tells operators that beat is alive: `advance_sales` is due every 5 s.
+
+    Celery compares the time of the last run with the clock. When the clock was set back, also while beat was away, it
+    would send nothing until the clock has caught up: such a time is replaced by the present.
     """
+
+    def setup_schedule(self) -> None:
+        super().setup_schedule()
+        self._clock = _clock()
+        self._forget_times_to_come()
+
+    def tick(self, *arguments: Any, **options: Any) -> Any:
+        before, self._clock = self._clock, _clock()
+        if self._clock < before - SET_BACK:
+            self._forget_times_to_come()
+        return super().tick(*arguments, **options)
+
+    def _forget_times_to_come(self) -> None:
+        now = self.app.now()
+        for entry in self.schedule.values():
+            if entry.last_run_at > now:
+                entry.last_run_at = now
+        self._heap = None  # The next tick makes it again.
 
     def apply_async(self, *arguments: Any, **options: Any) -> Any:
         try:

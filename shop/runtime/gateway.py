@@ -63,6 +63,8 @@ def environ(scope: Any, body: bytes) -> dict[str, Any]:
         "wsgi.input": io.BytesIO(body),
     }
     for header, value in scope.headers.items():
+        if "_" in header:
+            continue  # WSGI could not tell X_Forwarded_For from X-Forwarded-For, which only the proxy may set.
         name = _names.get(header) or _name(header)
         # A header that is sent twice is one list; cookies have a separator of their own.
         found[name] = value if name not in found else f"{found[name]}{';' if name == 'HTTP_COOKIE' else ','}{value}"

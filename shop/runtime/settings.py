@@ -300,8 +300,9 @@ CELERY_BEAT_SCHEDULE = {
     "expire-unpaid-orders": {
         "task": "shop.runtime.tasks.expire_unpaid_orders",
         "schedule": timedelta(seconds=10),
-        # A task that no worker has started in time is dropped: the next one does the same.
-        "options": {"expires": 10},
+        # A task that no worker has started within a minute is dropped: a later one does the same. Shorter times would
+        # drop every task of a beat whose clock is some seconds behind the worker's.
+        "options": {"expires": 60},
     },
     "reconcile": {
         "task": "shop.runtime.tasks.reconcile",
@@ -311,7 +312,7 @@ CELERY_BEAT_SCHEDULE = {
     "save-queued-orders": {
         "task": "shop.runtime.tasks.save_queued_orders",
         "schedule": timedelta(seconds=10),
-        "options": {"expires": 10},
+        "options": {"expires": 60},
     },
     "forget-old-sessions": {
         "task": "shop.runtime.tasks.forget_old_sessions",
@@ -321,7 +322,7 @@ CELERY_BEAT_SCHEDULE = {
     "advance-sales": {
         "task": "shop.runtime.tasks.advance_sales",
         "schedule": timedelta(seconds=5),
-        "options": {"expires": 5},
+        "options": {"expires": 60},
     },
 }
 CELERY_TIMEZONE = "UTC"

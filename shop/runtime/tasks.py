@@ -94,7 +94,10 @@ def reconcile() -> int:
 @worker_init.connect
 @beat_init.connect
 def refuse_wrong_settings(**_: Any) -> None:
-    """End the worker or beat if the settings do not fit the Postgres that answers. Its limits are the web server's."""
+    """End the worker or beat if the settings do not fit the Postgres that answers.
+
+    The limits on waiting are not checked, because only the web server needs them.
+    """
     if wrong := look(limits.POSTGRES_CONNECT, web=False).wrong:
         raise SystemExit(wrong)
 
@@ -129,6 +132,6 @@ def look_for_queued_orders(**_: Any) -> None:
 def wake_worker(**_: Any) -> None:
     """Tell Celery that orders are queued. If that fails, beat starts the task within seconds."""
     try:
-        save_queued_orders.apply_async(retry=False, expires=10)
+        save_queued_orders.apply_async(retry=False, expires=60)
     except BROKER_ERRORS as error:
         logger.warning("No worker was woken for queued orders; beat will start one. %s", error)

@@ -25,6 +25,7 @@ from lab.site.race import child, form, quota, standings, state
 from lab.site.race.start import race_lock, start_race
 from lab.site.race.state import Race, Racer
 from servers import ServerError
+from servers.folder import RunFolder
 from shop.models import Order, Product, Sale
 from tests.servers.support import processes_in
 from tests.waiting import wait_for
@@ -283,6 +284,16 @@ def test_a_race_is_charged_in_advance_and_refunded_at_its_end(redis: Redis, monk
     quota.refund(race, "visitor", 0.0)
     quota.charge(race, "visitor")
     assert 0 < redis.ttl(quota.quota_key("visitor")) <= quota.HOUR
+
+
+def test_a_race_that_cannot_start_costs_nothing(redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+    def delete(_: RunFolder) -> None:
+        raise ServerError("Another process uses the folder.")
+
+    monkeypatch.setattr(RunFolder, "delete", delete)
+    with pytest.raises(ServerError):
+        start_race(["lua"], clients=1, stock=1, visitor="10.0.0.2")
+    assert redis.get(quota.quota_key("10.0.0.2")) is None
 
 
 def test_a_child_has_no_settings_of_the_shop(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from django.contrib.admin.models import LogEntry
 from django.contrib.auth.models import User
-from django.db import connection
+from django.db import OperationalError, connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
@@ -27,7 +27,7 @@ from shop.orders.queued import save_queued
 from shop.sales import lifecycle
 from tests.docs.pages import PAGES
 from tests.factories import new_customer, on_sale
-from tests.shop.conftest import buy, make_due
+from tests.shop.conftest import buy, make_due, raising
 from tests.shop.test_admin import ORDERS, SALES, bought, get, many_orders, post, rows, run_action, text
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("redis")]
@@ -112,6 +112,16 @@ def test_the_export_reads_in_batches_and_misses_none(admin_client: Client, monke
         rest = [*chunks]
     assert [chunk.count(b"\n") for chunk in rest] == [10, 10, 5]
     assert len(queries) == 4, "the last one finds no more"
+
+
+def test_an_export_that_ends_early_says_so(admin_client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(order_export, "BATCH", 10)
+    many_orders(on_sale({"a": 100}), "a", 35)
+    response: Any = admin_client.get(f"{ORDERS}export/")
+    chunks = iter(response.streaming_content)
+    next(chunks), next(chunks)
+    monkeypatch.setattr(order_export, "cells", raising(OperationalError("the server has gone")))
+    assert [chunk.decode().strip('"').partition(":")[0] for chunk in chunks] == ["INCOMPLETE"]
 
 
 def test_only_who_may_see_orders_exports_them(staff: Callable[..., Client]) -> None:

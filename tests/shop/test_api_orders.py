@@ -158,6 +158,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
     class Clock:
         time = staticmethod(lambda: now[0])
+        monotonic = staticmethod(time)
 
     monkeypatch.setattr(throttles, "time", Clock)
     return now

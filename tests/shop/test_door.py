@@ -18,6 +18,7 @@ from itertools import count
 from pathlib import Path
 from queue import SimpleQueue
 from statistics import median
+from types import SimpleNamespace
 from typing import ClassVar
 
 import psutil
@@ -30,6 +31,7 @@ from django.http import HttpResponse
 from loadtest.local_shop import free_port
 from loadtest.tokens import access_token
 from shop import limits
+from shop.runtime import gateway
 from shop.runtime.door import Door
 from shop.runtime.serve import web_command
 from tests.factories import new_customer, on_sale
@@ -467,3 +469,13 @@ def test_a_client_that_keeps_to_the_announced_idle_time_is_answered_by_a_stoppin
         assert answer.startswith(b"http/1.1 200 ")
         assert (answer.count(b"connection:"), answer.count(b"keep-alive:")) == (1, 0)
         assert server.wait() == 0
+
+
+@pytest.mark.parametrize(("header", "reaches"), [("x-forwarded-for", True), ("x_forwarded_for", False)])
+def test_a_header_with_an_underscore_is_dropped(header: str, reaches: bool) -> None:
+    """WSGI gives both the same name, and a proxy sets only the one with dashes."""
+    scope = SimpleNamespace(
+        server="127.0.0.1:8000", client="127.0.0.1:1", path="/", query_string="", method="GET", scheme="http",
+        http_version="1.1", authority=None, headers={"host": "shop", header: "10.9.9.9"},
+    )  # fmt: skip
+    assert ("HTTP_X_FORWARDED_FOR" in gateway.environ(scope, b"")) is reaches

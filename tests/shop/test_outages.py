@@ -122,13 +122,16 @@ def test_without_redis_requests_log_one_line(
     redis_gone: Gone, buyer: Buyer, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Orders go on without their limit, and log-ins with a limit for each process."""
+    now = [0.0]
     monkeypatch.setattr(throttles, "seen", throttles.Seen())
-    monkeypatch.setattr(throttles, "time", SimpleNamespace(time=lambda: 1_000_000.25))
+    monkeypatch.setattr(throttles.OrderRate, "ask_at", 0.0)
+    monkeypatch.setattr(throttles, "time", SimpleNamespace(time=lambda: 1_000_000.25, monotonic=lambda: now[0]))
     body, log_in = order_body(on_sale({"a": 9}), a=1), {"username": "nobody", "password": "wrong"}
 
     def requests() -> None:
         for number in range(4):
             assert buyer.order(body, key=f"key-{number}").status_code in (200, 201)
+            now[0] += throttles.ASK_AGAIN
             assert buyer.post("/api/token/", log_in, format="json").status_code == 401
 
     with redis_gone():
@@ -138,6 +141,32 @@ def test_without_redis_requests_log_one_line(
     assert lines(caplog, limiting) == fails_and_works_again(limiting, 3)  # The first request of a second asks nobody.
     assert lines(caplog, counting) == fails_and_works_again(counting, 4)
     assert len(caplog.records) == 4
+
+
+def test_without_redis_each_process_counts_and_asks_once_in_a_second(
+    redis_gone: Gone, buyer: Buyer, monkeypatch: pytest.MonkeyPatch, settings: Any
+) -> None:
+    settings.ORDER_RATE = 3
+    now, asked = [0.0], []
+    monkeypatch.setattr(throttles, "seen", throttles.Seen())
+    monkeypatch.setattr(throttles.OrderRate, "ask_at", 0.0)
+    clock = SimpleNamespace(time=lambda: 1_000_000.25, monotonic=lambda: now[0])
+    monkeypatch.setattr(throttles, "time", clock)
+    original = throttles.get_redis_connection
+
+    def connection_of(name: str) -> Any:
+        asked.append(now[0])
+        return original(name)
+
+    monkeypatch.setattr(throttles, "get_redis_connection", connection_of)
+    body = order_body(on_sale({"a": 9}), a=1)
+    with redis_gone():
+        answers = [buyer.order(body, key=f"key-{number}").status_code for number in range(5)]
+        assert answers == [201, 201, 201, 429, 429]
+        assert asked == [0.0]
+        now[0] += throttles.ASK_AGAIN
+        buyer.order(body, key="another")
+    assert asked == [0.0, throttles.ASK_AGAIN]
 
 
 def test_without_postgres_requests_log_one_line(

@@ -50,8 +50,8 @@ def start_race(names: Sequence[str], *, clients: int, stock: int, visitor: str) 
         raise RaceRunning
     try:
         race = Race(str(uuid4()), clients, stock, [Racer(name) for name in names])
+        isolation.folder(FOLDER).delete()  # This may fail: charge after it.
         quota.charge(race, visitor)
-        isolation.folder(FOLDER).delete()
         race.save()
         threading.Thread(target=_run, args=(race, lease, visitor), name="race", daemon=True).start()
     except BaseException:
