@@ -32,7 +32,8 @@ FILES = (
     *("web-*.log", "worker-*.log", "beat-*.log", "locust-*.log"),
 )
 # The user and group id of the servers when we are root: Postgres refuses to run as root. No account has this id, and
-# systemd leaves its range free, so no other program can read the data, as every one of the shared account nobody could.
+# systemd leaves its range free, so no other program can read the data. As the shared account `nobody`, any of its
+# programs could.
 SERVERS_USER = 61_000
 
 

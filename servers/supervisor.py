@@ -132,7 +132,7 @@ class Restarts:
         if child.alive or now < self.next:
             return
         ran_well = now > self.next + LONGEST_PAUSE
-        # The clock begins at the boot of the machine, so a first death soon after it is no run that went well.
+        # The monotonic clock starts at boot, so a first death soon after boot does not count as having run well.
         self.pause = FIRST_PAUSE if ran_well else min(max(2 * self.pause, FIRST_PAUSE), LONGEST_PAUSE)
         self.next = now + self.pause
         log.warning(

@@ -1,4 +1,4 @@
-"""`row-lock`: lock the rows with SELECT FOR UPDATE, check, subtract, save, commit."""
+"""`row-lock`: lock the rows with SELECT ... FOR NO KEY UPDATE, check, subtract, save, commit."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from inventory.strategies.base import Strategy
 
 
 class RowLockStrategy(Strategy):
-    """Lock the stock rows of the whole order with one `SELECT ... FOR UPDATE`, then check before anything is written.
+    """Lock the stock rows of the whole order with one `SELECT ... FOR NO KEY UPDATE`, and check it.
 
     Guarantees: what was read stays true until the commit, so no unit is sold twice.
     Costs: one more statement than `guarded-update`. Customers of one sku wait for each other at the row, and those who

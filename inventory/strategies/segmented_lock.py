@@ -26,8 +26,9 @@ class SegmentedLock(Segmented):
 
     Guarantees: those of `redis-lock`, fences included, for each segment. "Sold out" is answered only after segments and
     unsplit stock were added up in one statement. If all segments together cover an item but no single one does, the
-    order locks all of them, takes its units from the total, and rebalances the rest. Costs: up to N locks and N rows
-    for the last units. Choose it: when `redis-lock` is right and one sku is too hot for one line.
+    order locks all of them, takes its units from the total, and rebalances the rest.
+    Costs: up to N locks and N rows for the last units.
+    Choose it: when `redis-lock` is right and one sku is too hot for one line.
     """
 
     name = "segmented-lock"

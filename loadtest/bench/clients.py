@@ -118,7 +118,7 @@ class Clients:
         self.plan = plan
         self.end = 0.0
         self.barrier = threading.Barrier(len(plan.customers) + 1)
-        # Lists and no numbers: several threads can append to a list without losing anything.
+        # Count with lists, not numbers: several threads can append to a list without losing an update.
         self.failed_updates: list[float] = []
         self.held_all: list[UUID] = []
         self.strategy: Strategy = (

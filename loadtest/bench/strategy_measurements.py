@@ -71,7 +71,7 @@ def measure_burst(
         "per_s": placed / load["seconds"],
         "refused_per_s": refused / load["seconds"],
         "others": sum(load["answers"].values()) - placed - refused,
-        # Of a request, whatever its answer is. Saving queued orders later is part of it.
+        # CPU time of one request, whatever its answer is. It includes the later saving of queued orders.
         "cpu_ms": used * 1000 / max(1, sum(load["answers"].values())),
         **{name: load[name] for name in ("p50_ms", "p95_ms", "p99_ms", "client_min", "client_max", "generator_cpu")},
         # A run that oversold or lost a confirmed order has no valid throughput.

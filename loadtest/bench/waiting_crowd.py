@@ -75,7 +75,7 @@ class Crowd:
         return None
 
     def ask(self, kind: str, method: str, path: str, token: str, body: str = "", headers: Any = ()) -> Any:
-        """Return the JSON of the answer that is no refusal; None when the time is over.
+        """Repeat a request until it is not refused, and return the JSON of the answer; None when the time is over.
 
         A request without an answer counts as one that was refused as busy.
         """

@@ -37,7 +37,7 @@ STRATEGY = "guarded-update"
 TIMES = 3
 """Buyers who arrive in a second, as a multiple of the orders that the shop can take in a second."""
 SHARE = 0.6
-"""Of the capacity, what the room admits."""
+"""Share of the capacity of the shop that the room admits."""
 CLIENTS = 32
 BATCH = 1000
 LOOKS = 20_000
@@ -109,7 +109,7 @@ def measure_large_room(entrants: int) -> dict[str, float]:
 
 
 def send(client: Redis, offer: Offer, customers: Sequence[int], now: datetime, *, enters: bool) -> float:
-    """Run the script of the room for each customer. Return the seconds that the server took, with the way to it."""
+    """Run the script of the room for each customer. Return the seconds that the server and its connection took."""
     sha = client.script_load(room.SCRIPT)
     names, took = room.keys(offer.sale), 0.0
     for first in range(0, len(customers), BATCH):

@@ -122,7 +122,7 @@ class AccountAdapter(DefaultAccountAdapter):
         outages.worked(LIMITING)
 
     def send_notification_mail(self, template_prefix: str, user: User, context: Any = None, email: Any = None) -> None:
-        """Tell the owner of an account of a change that was made. Without the mail it was made all the same."""
+        """Tell the owner of an account of a change. The change stays even if the mail cannot be sent."""
         with suppress(MailNotSent):
             super().send_notification_mail(template_prefix, user, context, email)
 

@@ -73,7 +73,10 @@ def forgive(request: HttpRequest, username: str) -> None:
 
 
 def address_of(request: HttpRequest) -> str:
-    """Return the address of the client behind `NUM_PROXIES` proxies; of IPv6 the network, all of which a client has."""
+    """Return the address of the client behind `NUM_PROXIES` proxies. For IPv6, return the /64 network of the client.
+
+    A client can choose any address of its IPv6 network, so a limit for a single address would not hold.
+    """
     given = BaseThrottle().get_ident(cast("Request", request))
     try:
         address = ip_address(given)

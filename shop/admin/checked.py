@@ -52,7 +52,7 @@ def _cookies(request: HttpRequest) -> Iterator[tuple[str, str]]:
 
 
 class Autocomplete(AutocompleteJsonView):
-    """Answers what is typed into a field with suggestions. Django fails when the field is that of the other side."""
+    """Suggestions for what is typed into a field. A reverse relation is refused, because Django fails on it."""
 
     def process_request(self, request: HttpRequest) -> Any:
         found = super().process_request(request)

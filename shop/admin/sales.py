@@ -75,7 +75,7 @@ class SaleForm(forms.ModelForm):
         if before.opens_at.replace(microsecond=0) == opens_at:
             cleaned["opens_at"] = before.opens_at  # The form shows no fractions of a second.
         elif max(before.opens_at, opens_at) <= clock.now():
-            text = "The sale has opened, and its waiting room counts from then on. Enter a time to come, or leave it."
+            text = "The sale has opened, and its waiting room counts from then on. Enter a future time, or keep it."
             self.add_error("opens_at", text)
 
 

@@ -70,6 +70,6 @@ class SignOutEverywhere(APIView):
 
     @extend_schema(request=None, responses={204: OpenApiResponse(description="All sessions have ended.")})
     def post(self, request: Request) -> Response:
-        """End all refresh tokens of the caller at once, and all access tokens: for orders after their lifetime."""
+        """End all refresh tokens of the caller at once. Access tokens can still place orders until they expire."""
         tokens.sign_out_everywhere([account_of(request)])
         return Response(status=204)

@@ -24,7 +24,7 @@ from shop.sales import offers
 PAUSE = 0.25
 """Seconds between two writes. A killed process takes at most so much of its counts with it."""
 MOST = 100_000
-"""Reports that are kept until the next write."""
+"""Maximum number of reports that are kept until the next write. Older ones are dropped."""
 WRITING = "To write metrics"
 
 

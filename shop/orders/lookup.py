@@ -105,8 +105,8 @@ def which_are_used(keys: Sequence[RequestKey]) -> list[bool]:
 def why_never_saved(order: UUID) -> str:
     """Return why an order without a row never gets one; empty while it may still be saved, or if nobody knows.
 
-    Whether the shop has made the id is known only with its customer: any old UUIDv7 counts as an order that is lost. A
-    row that a worker writes during the call is not seen: look again.
+    Without the customer, this function cannot check that the shop has made the id, so any old UUIDv7 counts as a lost
+    order. A row that a worker writes during the call is not seen: look again.
     """
     try:
         waiting = registry.queued_order(order)

@@ -222,7 +222,8 @@ def _reasons(cursor: CursorWrapper, requests: Sequence[OrderRequest]) -> dict[UU
             return Duplicate(order, same=same)
         if request.customer not in active:
             return UnknownCustomer(request.customer)
-        # In its window, only a pause can have refused it. Do not ask whether that lasts: it may have ended since.
+        # In the window, only a pause can have refused the request. Do not check whether the sale is still paused: it
+        # may have been resumed since.
         opens_at, closes_at = windows.get(request.sale, (request.created_at, request.created_at))
         return SalePaused(request.sale) if opens_at <= request.created_at < closes_at else SaleClosed(request.sale)
 

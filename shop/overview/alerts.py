@@ -71,7 +71,8 @@ def _of_servers(health: Health) -> Iterator[Alert]:
 def _of_sales(sales: Sequence[SaleFigures]) -> Iterator[Alert]:
     for each in sales:
         if each.sale.paused_at is not None:
-            text = f"“{each.sale}” is paused since {each.sale.paused_at:%H:%M:%S}. Resume it when the reason is gone."
+            since = f"{each.sale.paused_at:%H:%M:%S}"
+            text = f"“{each.sale}” has been paused since {since}. Resume it when the reason is gone."
             yield Alert(text, "pause-a-sale", SALES)
         elif not each.sale.is_loaded:
             text = f"“{each.sale}” is open, and its stock is not loaded. Choose “Preheat”, which says what is wrong."
@@ -81,5 +82,5 @@ def _of_sales(sales: Sequence[SaleFigures]) -> Iterator[Alert]:
 def _of_locks(health: Health) -> Iterator[Alert]:
     for lock in health.locks:
         if lock.waiters and (lock.age or 0) > LONG_HOLD:
-            text = f"Lock {lock.name} is held for {lock.age:.0f} s, and {lock.waiters} wait. Look at its holder."
+            text = f"Lock {lock.name} has been held for {lock.age:.0f} s, and {lock.waiters} wait. Look at its holder."
             yield Alert(text, "a-lock-that-nobody-releases", STOCK)

@@ -26,7 +26,7 @@ SOON = 60
 LATE = 60
 """Seconds after which an order that should have expired is late. Beat looks for such orders every 10 s."""
 AHEAD = 3600
-"""Seconds before a sale opens from which Celery has to run."""
+"""Seconds before a sale opens. From that time on, Celery has to run."""
 
 
 @dataclass(frozen=True)

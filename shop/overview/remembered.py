@@ -14,7 +14,7 @@ Value = TypeVar("Value")
 LEAST = 1.0
 """Seconds for which a value is used at least."""
 SHARE = 3
-"""A value is used for so many times as long as it took to read, so that reading takes at most a quarter of a core."""
+"""A value is used for `SHARE` times as long as it took to read, so that reading takes at most a quarter of a core."""
 
 
 class Remembered(Generic[Value]):
@@ -33,8 +33,8 @@ class Remembered(Generic[Value]):
     def __call__(self) -> Value:
         """Return the value, at most a second old, or older if it takes long to read.
 
-        While one caller reads, the others get the older value. Only where there is none yet they wait, without a
-        connection to Postgres, because the caller that reads may need it.
+        While one caller reads, the others get the older value. If there is none yet, they wait for it. They give back
+        their connection to Postgres first, because the caller that reads may need it.
         """
         if not self._mutex.acquire(blocking=False):
             if (older := self._value) is not None:

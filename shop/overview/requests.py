@@ -26,7 +26,7 @@ class Counts:
 
     Args:
         results: order requests by result.
-        within: answers that took at most so many seconds, by the bound.
+        within: number of answers that took at most a bound, by the bound in seconds.
     """
 
     at: float

@@ -27,7 +27,7 @@ RECENT = 60
 RATE = 10
 """Seconds over which the orders in a second are averaged."""
 WIDTH, HEIGHT = 240, 60
-"""Of a curve, in the units of its SVG."""
+"""Width and height of a curve, in the units of its SVG."""
 BAR = 20
 """Height of the bars."""
 

@@ -75,7 +75,7 @@ def redis_memory() -> Finding:
     check, memory = "Memory of Redis", get_redis_connection("default").info("memory")
     used, most = int(memory["used_memory"]), int(memory.get("maxmemory", 0))
     if most and used > FULL_MEMORY * most:
-        text = f"{used / most:.0%} of maxmemory are in use. A full Redis refuses writes: raise maxmemory."
+        text = f"{used / most:.0%} of maxmemory is in use. A full Redis refuses writes: raise maxmemory."
         return Finding(check, "red", text)
     return Finding(
         check, "ok", f"{used / 1e6:.0f} MB are in use, {f'of {most / 1e6:.0f} MB' if most else 'without a limit'}."

@@ -70,7 +70,7 @@ def disk() -> Finding:
     while not folder.exists():
         folder = folder.parent
     space = shutil.disk_usage(folder)
-    free, said = space.free / space.total, f"{space.free / 1e9:.1f} GB of {folder} are free"
+    free, said = space.free / space.total, f"{space.free / 1e9:.1f} GB of {folder} is free"
     if free < FULL_DISK:
         text = f"Only {said}. A full disk stops Postgres and Redis: make room now."
         return Finding("Disk", "red", text)

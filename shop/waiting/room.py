@@ -42,7 +42,7 @@ LONGEST = 3600
 LOOKS_PER_SECOND = 500
 """About how many looks a room may send in a second. In a room that is too large for it, pauses exceed `SLOWEST`."""
 SPREAD = 30
-"""Seconds within which all who were in the draw ask for their places, at most."""
+"""Maximum seconds after the opening within which all customers in the draw ask for their places."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +134,7 @@ def _standing(
         return Standing("outside", entered)
     if now < offer.opens_at:
         to_opening = ceil((offer.opens_at - now).total_seconds())
-        # The draw must not show in the pace: all places are asked for within the same seconds.
+        # The pause must not reveal the place in the draw: spread all customers over the same seconds, whatever it is.
         spread = ceil(random.uniform(0, min(SPREAD, entered / LOOKS_PER_SECOND)))  # noqa: S311 - no secret
         return Standing("draw", entered, poll_after=min(to_opening + spread, LONGEST))
     if ends:

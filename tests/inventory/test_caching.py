@@ -86,7 +86,7 @@ def test_while_nothing_is_usable_one_caller_loads_for_all(
 
 @pytest.mark.django_db(transaction=True)
 def test_a_caller_that_waits_for_a_load_holds_no_connection(source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With fewer connections than threads, those who wait could otherwise hold all that the caller who loads needs."""
+    """Otherwise the waiting callers could hold every connection, and the caller that loads would get none."""
     held: list[BaseDatabaseWrapper] = []
     open_ones: list[bool] = []
 

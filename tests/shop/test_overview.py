@@ -301,7 +301,7 @@ def test_an_open_overview_follows_the_sale_until_its_tab_is_hidden(live_server: 
         expect(page.get_by_role("img", name="1 units sold and 2 left")).to_be_visible()
         expect(page.locator("[data-part=verdict]")).to_contain_text("1 unit sold")
         elsewhere(lambda: lifecycle.pause(offer.sale))
-        expect(page.get_by_role("alert").first).to_contain_text("is paused since")
+        expect(page.get_by_role("alert").first).to_contain_text("has been paused since")
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), "it fits a phone"
         page.evaluate(
             "Object.defineProperty(document, 'hidden', {get: () => window.away ?? false}); window.away = true"

@@ -25,7 +25,7 @@ or not shown.
 """
 LEGEND = """\
 
-- **survives the loss of a server**: it goes on without so many of so many servers. The tests of a lock stop them.
+- **survives the loss of a server**: how many of its servers it can lose and still work. The tests of a lock stop them.
   "Needs none": it has no server to lose.
 - **fence**: every grant carries a number greater than that of any earlier grant. "Needs none": the statement or script
   that takes the stock also checks it.

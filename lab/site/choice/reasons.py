@@ -78,7 +78,7 @@ RULES = (
         lambda case: case.answers.mistake == "money" and not case.row.guarded and not case.row.fenced,
     ),
     Rule(
-        gettext_noop("It is a library for Java, and gives no fence in case a mistake costs more than time one day."),
+        gettext_noop("It is a library for Java, and gives no fence if a mistake should ever cost more than time."),
         rows=JAVA,
     ),
     Rule(HOT_ONLY, lambda case: not case.hot, ("group-commit", "segmented")),
@@ -137,7 +137,7 @@ RULES = (
         ("database-row", "unique-insert", "advisory"),
     ),
     Rule(
-        gettext_noop("It is gone with its one server, and you run several."),
+        gettext_noop("It runs on one server, and is lost with it; you run several."),
         lambda case: case.chosen.slug == "redlock",
         ("redis-lock",),
     ),

@@ -184,7 +184,7 @@ ROWS = (
         "curator",
         gettext_noop("Curator’s recipe"),
         rung="kazoo-recipe",
-        needs=gettext_noop("Java, and ZooKeeper. Measured is the same recipe in Python, kazoo’s."),
+        needs=gettext_noop("Java, and ZooKeeper. The figures are of the same recipe in Python, kazoo’s."),
         when=gettext_noop("Your code is in Java and already uses ZooKeeper."),
         silence=silence.CURATOR,
         measured_lock="kazoo",
