@@ -26,6 +26,9 @@ MAX_SALES = 100
 """Sales of a kind that the list shows."""
 MAX_CLOSED_SALES = 20
 
+MODULES = [f"shop/{name}.js" for name in ("asking", "intents", "page", "product", "times", "view", "visit")]
+"""What `sale.js` imports. The page names them, so that a browser need not read one to learn of the next."""
+
 
 @require_safe
 @page
@@ -52,7 +55,14 @@ def sale(request: HttpRequest, slug: str) -> HttpResponse:
     started = "paused" if found.paused_at else "open"
     state = "coming" if now < found.opens_at else "over" if now >= found.closes_at else started
     items = sorted(found.items.all(), key=lambda item: item.pk)
-    context = {"sale": found, "items": items, "state": state, "most": MAX_QUANTITY, "script": for_script(found)}
+    context = {
+        "sale": found,
+        "items": items,
+        "state": state,
+        "most": MAX_QUANTITY,
+        "script": for_script(found),
+        "modules": MODULES,
+    }
     response = render(request, "shop/pages/sale.html", context)
     response.headers["Cache-Control"] = PAGE_CACHE_CONTROL
     return response

@@ -7,10 +7,12 @@ import re
 from collections.abc import Callable
 from datetime import timedelta
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
+from django.conf import settings
 from django.contrib.auth.models import User
 from django.db import OperationalError, connection
 from django.test import Client
@@ -96,6 +98,20 @@ def test_a_page_has_no_other_styles_and_scripts_than_files(client: Client) -> No
         '<script type="module" src="/static/shop/sale.js">',
         '<script id="sale-data" type="application/json">',
     ]
+
+
+def imported(name: str, found: set[str]) -> set[str]:
+    """Return the modules that a module imports, and what these import."""
+    source = (Path(settings.BASE_DIR) / "shop" / "static" / "shop" / name).read_text(encoding="utf-8")
+    for other in set(re.findall(r'from "\./(.*?)"', source)) - found:
+        found = imported(other, found | {other})
+    return found
+
+
+def test_the_page_names_every_module_of_its_script(client: Client) -> None:
+    text = client.get(page_of(on_sale({"a": 3}))).content.decode()
+    named = re.findall(r'<link rel="modulepreload" href="/static/shop/(.*?)">', text)
+    assert sorted(named) == sorted(imported("sale.js", set()))
 
 
 def test_texts_that_close_the_script_are_harmless(client: Client) -> None:
