@@ -1,6 +1,8 @@
 // The page of a waiting room. It looks at the visitor's place when the shop says, and leads to the sale when it is their
 // turn. Entering is a form, which needs no script.
 
+import "./times.js";
+
 const page = JSON.parse(document.getElementById("room-data").textContent);
 const section = document.querySelector(".room");
 const ANSWER_WITHIN = 25_000; // milliseconds, longer than the shop takes for any answer
