@@ -15,6 +15,7 @@ import pytest
 from django.conf import settings
 from django.contrib.auth.models import User
 from django.db import OperationalError, connection
+from django.db.models.functions import Now
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from redis import Redis
@@ -67,6 +68,58 @@ def test_the_list_has_open_and_coming_sales_and_the_last_twenty_that_are_over(cl
     assert shown == ["Now.", "Soon.", "Later.", *(f"Past {number:02}." for number in range(20))]
     assert answer.headers["Cache-Control"] == "public, s-maxage=5"
     assert "Set-Cookie" not in answer.headers
+
+
+def halted(client: Client, **headers: str) -> str:
+    """Return the part of the list with the sales in which nobody can buy."""
+    text = client.get("/sales/", headers=headers).content.decode()
+    title = "已暂停或已售罄" if headers else "Paused or sold out"
+    return text.partition(f"<h2>{title}</h2>")[2].partition("<h2>")[0]
+
+
+def test_the_list_does_not_call_a_paused_or_sold_out_sale_open(client: Client) -> None:
+    for name, units in {"Selling.": 3, "Empty.": 0, "Halted.": 3}.items():
+        Sale.objects.filter(pk=on_sale({name: units}).sale).update(name=name)
+    Sale.objects.filter(name="Halted.").update(paused_at=Now())
+
+    text = client.get("/sales/").content.decode()
+
+    open_now = text.partition("<h2>Open now</h2>")[2].partition("<h2>")[0]
+    assert [name in open_now for name in ("Selling.", "Empty.", "Halted.")] == [True, False, False]
+    assert [re.search(rf"{name}<.*?<b>{word}</b>", halted(client), re.DOTALL) is not None for name, word in
+            (("Empty.", "Sold out"), ("Halted.", "Paused"), ("Selling.", ""))] == [True, True, False]  # fmt: skip
+    assert "<b>售罄</b>" in halted(client, **CHINESE)
+    assert "<b>已暂停</b>" in halted(client, **CHINESE)
+
+
+def test_figures_of_the_list_are_read_together_and_not_for_each_visitor(client: Client) -> None:
+    for number in range(5):
+        on_sale({f"s{number}": number})
+    reading = []
+    for _ in range(3):
+        with CaptureQueriesContext(connection) as queries:
+            client.get("/sales/")
+        reading.append(sum("inventory_stockitem" in each["sql"] for each in queries))
+    assert reading == [1, 0, 0]
+    now.cache.clear()
+    now.get(next(iter(Sale.objects.values_list("slug", flat=True))))
+    with CaptureQueriesContext(connection) as queries:
+        assert set(now.get_all([*Sale.objects.values_list("slug", flat=True), "none"])) == set(
+            Sale.objects.values_list("slug", flat=True)
+        )
+    assert sum("inventory_stockitem" in each["sql"] for each in queries) == 1
+
+
+@pytest.mark.parametrize("language", ["en", "zh-hans"])
+def test_the_page_says_without_its_script_what_is_sold_out(client: Client, language: str) -> None:
+    sold_out, buy_it = ("售罄", "购买") if language != "en" else ("Sold out", "Buy")
+    text = client.get(page_of(on_sale({"a": 0, "b": 2})), headers={"Accept-Language": language}).content.decode()
+    assert re.findall(r"<button (.*?)>(.*?)</button>", text) == [
+        ('class="button" aria-disabled="true"', sold_out),
+        ('class="button"', buy_it),
+    ]
+    left = re.findall(r'data-shown="left">(.*?)<', text)
+    assert left == ([sold_out, "剩余 2 件"] if language != "en" else [sold_out, "2 left"])
 
 
 @pytest.mark.parametrize("language", ["en", "zh-hans"])

@@ -11,7 +11,9 @@ import { visit } from "./visit.js";
 
 const POLL = 1000; // milliseconds between two questions for a queued order, at least
 const LONGEST_PAUSE = 15_000;
-const SETTLED = 3000; // after which the figures of the shop show what it has just refused
+// Milliseconds after which the figures of the shop show what it has just refused. Until then they may be older: a web
+// server keeps them for 2 s, the proxy for 1 s, and this page for up to 2.5 s. Its button must not say "Buy" again.
+const SETTLED = 6000;
 const OPENING = 3000; // milliseconds around the opening in which the clocks of two servers may disagree about it
 
 const backoff = (failures) => Math.random() * Math.min(LONGEST_PAUSE, 500 * 2 ** failures);
@@ -47,6 +49,12 @@ export class Product {
   get unpaid() { return this.intent?.order?.state === "pending"; }
   get overdue() { return this.unpaid && clock.now() > Date.parse(this.intent.order.pay_by); }
 
+  // How many are left, in words; nothing if the sale does not show it.
+  get left() {
+    const left = this.item && this.empty ? 0 : this.item?.left;
+    return left === undefined || left === null ? "" : fill(page.left[left] ?? page.left.exact, { left });
+  }
+
   load() { return keep(this.name, (kept) => kept).catch(() => null); }
 
   // The customer may order now.
@@ -71,8 +79,7 @@ export class Product {
     }
     if (focused === this.button && this.button.hidden) this.link.focus();
     show(this.note, note || "");
-    const left = this.item?.left;
-    show(this.card.querySelector("[data-shown=left]"), left ? fill(page.left[left] ?? page.left.exact, { left }) : "");
+    show(this.card.querySelector("[data-shown=left]"), this.left);
     if (this.item) show(this.card.querySelector("[data-shown=price]"), money(this.price));
   }
 
@@ -195,12 +202,13 @@ export class Product {
     });
   }
 
-  // Find the intent that this tab, or another one, has begun before. Ask what has become of its order since.
+  // Find the intent that this tab, or another one, has begun before. Ask what has become of its order since:
+  // one that was paid may have been refunded.
   async resume() {
     if (!(await visit.identify())) return;
     if (!this.active) this.intent = await this.load();
     const { key, order } = this.intent ?? {};
-    if (order?.state === "pending") {
+    if (["pending", "paid"].includes(order?.state)) {
       const answer = await ask(`${page.api}${order.id}/`, { headers: visit.authorization });
       if (answer?.status === 200) await this.change(key, { order: summary(answer.body) });
     }

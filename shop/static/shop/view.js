@@ -40,14 +40,15 @@ export function view(product) {
   if (order?.state === "pending" || order?.state === "paid") {
     const { quantity } = product.intent.body.items[0];
     const admitted = !sale?.waiting_room || room?.ticket;
-    const again = isOpen && !empty && login && admitted && quantity < (item.limit ?? Infinity);
+    const selling = isOpen && !empty && sale.state !== "paused";
+    const again = selling && login && admitted && quantity < (item.limit ?? Infinity);
     const time = duration(Date.parse(order.pay_by) - now);
     const link = { ...toOrder, label: fill(labels[order.state], { time }) };
     const note = reason(product) || notes[order.state];
     return { state: order.state, link, note, label: again && labels.again, press: again, quiet: true };
   }
   const ended = order ? notes[order.state] : reason(product);
-  const why = order?.state === "rejected" && { ...toOrder, label: labels.order, quiet: true };
+  const why = ["rejected", "refunded"].includes(order?.state) && { ...toOrder, label: labels.order, quiet: true };
   if (!item || now >= Date.parse(sale.closes_at)) {
     return { state: "over", label: labels.over, note: ended, link: why };
   }
@@ -59,9 +60,12 @@ export function view(product) {
     const outside = room?.state === "outside" && { link: toRoom, note: notes["room-coming"] };
     return { state: "coming", label, ...outside };
   }
+  if (sale.state === "paused") {
+    const link = login === null ? { ...toLogin, quiet: true } : why;
+    return { state: "paused", label: labels.paused, note: notes.paused, link };
+  }
+  if (empty) return { state: "sold-out", label: labels["sold-out"], note: notes["sold-out"], link: why };
   if (login === null) return { state: "login", link: toLogin };
-  if (sale.state === "paused") return { state: "paused", label: labels.paused, note: notes.paused };
-  if (empty) return { state: "sold-out", label: labels["sold-out"], note: notes["sold-out"] };
   if (sale.waiting_room && !room?.ticket) return viewOfRoom(product);
   if (product.atLimit) {
     const link = { href: page.orders, label: labels.orders, quiet: true };
