@@ -84,6 +84,7 @@ class SaleNow:
         return {
             "sale": self.sale,
             "state": self.state,
+            "paused": self.paused,
             "opens_at": moment(self.opens_at),
             "closes_at": moment(self.closes_at),
             "currency": self.currency,

@@ -200,6 +200,7 @@ def for_script(sale: Sale) -> dict[str, Any]:
             "refused": _("The shop did not accept the order. Nothing was bought. Reload the page and try again."),
             "room-coming": _("This sale has a waiting room. Enter before the opening to take part in the draw."),
             "draw": _("You are in the draw. Your number comes within half a minute after the opening."),
+            "draw-paused": _("You are in the draw. The shop has paused the sale: nobody is admitted until it goes on."),
             "waiting": _("Ahead of you: {ahead}. Estimated wait: {wait}. The button changes when it is your turn."),
             "ended": _("Your turn is over. Enter the waiting room again to get a new place."),
             "admitted": _("It is your turn. Buy before {time}."),

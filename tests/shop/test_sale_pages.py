@@ -208,6 +208,7 @@ def test_what_changes_is_small_and_the_same_for_all() -> None:
     assert json.loads(answers[0].content) == {
         "sale": offer.sale,
         "state": "open",
+        "paused": False,
         "opens_at": sale.opens_at.isoformat().replace("+00:00", "Z"),
         "closes_at": sale.closes_at.isoformat().replace("+00:00", "Z"),
         "currency": "EUR",

@@ -14,3 +14,8 @@ export const about = (seconds) =>
 export function show(element, text) {
   if (element.textContent !== text) element.textContent = text;
 }
+
+// Return after how many milliseconds to look at a place when something has changed for everybody in the room. A web
+// server may not know of it for a second. The shop spreads the looks at the opening in the same way: about 500 in a
+// second, and all within 30 seconds.
+export const spread = (entered) => 2000 + 1000 * Math.random() * Math.min(30, entered / 500);

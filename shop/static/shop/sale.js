@@ -3,7 +3,7 @@
 
 import { ask, clock } from "./asking.js";
 import { tabs } from "./intents.js";
-import { page, show } from "./page.js";
+import { page, show, spread } from "./page.js";
 import { Product } from "./product.js";
 import { showTime } from "./times.js";
 import { visit } from "./visit.js";
@@ -35,6 +35,8 @@ function changed(before, sale) {
     setTimeout(wakeAll, visit.jitter); // not all pages in the same millisecond
   }
   if (!visit.knowsRoom) visit.lookAtRoom();
+  // The shop has named the next look by the opening that was known then.
+  else if (visit.room && before.opens_at !== sale.opens_at) visit.lookAgain(spread(visit.room.entered));
   const toOpening = Date.parse(sale.opens_at) - clock.now();
   // So that the first order need not wait for a token.
   if (visit.login && toOpening > 0 && toOpening < 60_000) visit.identify(120_000);

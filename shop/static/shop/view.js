@@ -56,9 +56,9 @@ export function view(product) {
     visit.waited = true;
     const label = fill(labels.coming, { time: duration(Date.parse(sale.opens_at) - now) });
     if (login === null) return { state: "coming", label, link: { ...toLogin, quiet: true }, note: notes.login };
-    if (room?.state === "draw") return { state: "draw", label, note: notes.draw };
+    if (room?.state === "draw") return { state: "draw", label, note: sale.paused ? notes["draw-paused"] : notes.draw };
     const outside = room?.state === "outside" && { link: toRoom, note: notes["room-coming"] };
-    return { state: "coming", label, ...outside };
+    return { state: "coming", label, note: sale.paused ? notes.paused : "", ...outside };
   }
   if (sale.state === "paused") {
     const link = login === null ? { ...toLogin, quiet: true } : why;
