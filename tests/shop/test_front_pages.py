@@ -70,6 +70,17 @@ def test_every_page_leads_to_shop_lab_api_and_admin(visitor: Client, path: str) 
     assert [link.partition("?")[0] for link in links if "?next=" in link] == ["/language/en/", "/language/zh-hans/"]
 
 
+@pytest.mark.parametrize("address", ["", "https://git.example/shop"])
+@pytest.mark.parametrize("path", ["/", "/sales/", "/lab/", "/nothing/"])
+def test_the_head_leads_to_the_repository_of_the_setting(
+    visitor: Client, settings: Any, path: str, address: str
+) -> None:
+    settings.REPOSITORY_URL = address
+    page = text(visitor.get(path, headers={"Accept": BROWSER}))
+    assert (f'<a href="{address}">Source code</a>' in page) is bool(address)
+    assert ("Source code" in page) is bool(address)
+
+
 def test_the_first_page_shows_the_open_sale_and_then_the_next_one(visitor: Client) -> None:
     coming = on_sale({"a": 1}, opens=timedelta(hours=1), closes=timedelta(hours=2))
     assert "Opens <time" in text(visitor.get("/"))
