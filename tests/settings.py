@@ -22,6 +22,7 @@ for name in (
     "ZOOKEEPER_HOSTS",
     "LOCK_FOLDER",
     "PICTURE_ORIGINS",
+    "REPOSITORY_URL",
     "EMAIL_URL",
     "METRICS",
     "LOG_FORMAT",

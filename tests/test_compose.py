@@ -308,6 +308,7 @@ def test_settings_without_a_default_are_set_for_each_service(service: str) -> No
     optional = {
         "CSRF_TRUSTED_ORIGINS",
         "PICTURE_ORIGINS",
+        "REPOSITORY_URL",
         "REDLOCK_URLS",
         "ETCD_URL",
         "ZOOKEEPER_HOSTS",

@@ -13,6 +13,7 @@ from django.db import IntegrityError, InterfaceError, InternalError, Operational
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.urls import reverse
+from django.utils import dateformat
 from django.utils.translation import gettext as _
 from django.views.decorators.http import require_http_methods
 
@@ -131,7 +132,7 @@ def wanted(request: HttpRequest, sale: Sale) -> list[SaleItem]:
     now = clock.now()
     refuse = partial(PageRefused, link=reverse("sale", args=[sale.slug]), label=_("To the sale"))
     if now < sale.opens_at:
-        opens = f"{sale.opens_at:%Y-%m-%d %H:%M:%S} UTC"
+        opens = f"{dateformat.format(sale.opens_at, _('j M Y, H:i'))} UTC"
         raise refuse(409, _("The sale opens at %(time)s. Come back then.") % {"time": opens})
     if now >= sale.closes_at:
         raise PageRefused(409, _("The sale is over. Look at the other sales."))

@@ -11,7 +11,9 @@ from django.utils.http import url_has_allowed_host_and_scheme
 from django.views.decorators.http import require_safe
 
 from shop.models import Sale
+from shop.pages import now
 from shop.pages.page import page
+from shop.pages.sales import running_state
 
 YEAR = 365 * 24 * 3600
 
@@ -25,8 +27,8 @@ def home(request: HttpRequest) -> HttpResponse:
     if sale is None:
         return render(request, "shop/pages/home.html")
     items = sorted(sale.items.all(), key=lambda item: not item.product.picture)
-    is_open = sale.opens_at <= sale.read_at
-    return render(request, "shop/pages/home.html", {"sale": sale, "item": items[0], "is_open": is_open})
+    state = "coming" if sale.opens_at > sale.read_at else running_state(now.get(sale.slug))
+    return render(request, "shop/pages/home.html", {"sale": sale, "item": items[0], "state": state})
 
 
 @require_safe

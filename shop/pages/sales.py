@@ -17,6 +17,7 @@ from django.views.decorators.http import require_safe
 from shop import clock
 from shop.api.serializers import MAX_QUANTITY
 from shop.models import Sale
+from shop.pages import now
 from shop.pages.page import PageRefused, page
 
 PAGE_CACHE_CONTROL = "public, s-maxage=5"
@@ -26,17 +27,27 @@ MAX_SALES = 100
 """Sales of a kind that the list shows."""
 MAX_CLOSED_SALES = 20
 
+HALTED = ("paused", "sold-out")
+"""States of a sale that has opened and in which nobody can buy."""
+
+MODULES = [f"shop/{name}.js" for name in ("asking", "intents", "page", "product", "times", "view", "visit")]
+"""What `sale.js` imports. The page names them, so that a browser need not read one to learn of the next."""
+
 
 @require_safe
 @page
 def sales(request: HttpRequest) -> HttpResponse:
-    """List the sales that are open or coming, and those that were over last."""
-    now = clock.now()
+    """List the sales that are open, paused, sold out or coming, and those that were over last."""
+    time = clock.now()
     found = Sale.objects.prefetch_related("items__product")
+    running = list(found.filter(opens_at__lte=time, closes_at__gt=time).order_by("closes_at", "pk")[:MAX_SALES])
+    figures = now.get_all([sale.slug for sale in running])
+    states = [(sale, running_state(figures.get(sale.slug))) for sale in running]
     kinds = {
-        "open": found.filter(opens_at__lte=now, closes_at__gt=now).order_by("closes_at", "pk")[:MAX_SALES],
-        "coming": found.filter(opens_at__gt=now).order_by("opens_at", "pk")[:MAX_SALES],
-        "over": found.filter(closes_at__lte=now).order_by("-closes_at", "-pk")[:MAX_CLOSED_SALES],
+        "open": [sale for sale, state in states if state == "open"],
+        "halted": [(sale, state) for sale, state in states if state != "open"],
+        "coming": found.filter(opens_at__gt=time).order_by("opens_at", "pk")[:MAX_SALES],
+        "over": found.filter(closes_at__lte=time).order_by("-closes_at", "-pk")[:MAX_CLOSED_SALES],
     }
     response = render(request, "shop/pages/sales.html", kinds)
     response.headers["Cache-Control"] = PAGE_CACHE_CONTROL
@@ -48,11 +59,20 @@ def sales(request: HttpRequest) -> HttpResponse:
 def sale(request: HttpRequest, slug: str) -> HttpResponse:
     """Show a sale: its products, when it opens and closes, and the way to buy."""
     found = sale_or_404(slug)
-    now = clock.now()
+    time = clock.now()
     started = "paused" if found.paused_at else "open"
-    state = "coming" if now < found.opens_at else "over" if now >= found.closes_at else started
+    state = "coming" if time < found.opens_at else "over" if time >= found.closes_at else started
+    figures = now.get(slug)
+    left = figures.left_shown() if figures else {}
     items = sorted(found.items.all(), key=lambda item: item.pk)
-    context = {"sale": found, "items": items, "state": state, "most": MAX_QUANTITY, "script": for_script(found)}
+    context = {
+        "sale": found,
+        "rows": [(item, left.get(item.product_id), left_text(left.get(item.product_id))) for item in items],
+        "state": state,
+        "most": MAX_QUANTITY,
+        "script": for_script(found),
+        "modules": MODULES,
+    }
     response = render(request, "shop/pages/sale.html", context)
     response.headers["Cache-Control"] = PAGE_CACHE_CONTROL
     return response
@@ -70,6 +90,15 @@ def sale_or_404(slug: str) -> Sale:
     return found
 
 
+def running_state(figures: now.SaleNow | None) -> str:
+    """Return what pages say of a sale that has opened and is not over: `open`, `paused` or `sold-out`.
+
+    Args:
+        figures: what all pages share, so that no visitor costs a query; None: not known.
+    """
+    return figures.state if figures is not None and figures.state in HALTED else "open"
+
+
 def minutes_to_pay() -> int:
     """Return for how many minutes an unpaid order keeps its units, rounded up."""
     return -(-settings.ORDER_TTL // 60)
@@ -78,6 +107,21 @@ def minutes_to_pay() -> int:
 def estimate_texts() -> dict[str, str]:
     """Return how pages name an estimated wait."""
     return {"soon": _("less than a minute"), "minutes": _("about {minutes} min")}
+
+
+def left_texts() -> dict[str, str]:
+    """Return how pages name the units left, by what `now.shown` returns; `exact` is for all other numbers."""
+    return {"0": _("Sold out"), "exact": _("{left} left"), "few": _("Few left"), "some": _("In stock")}
+
+
+def left_text(left: int | str | None) -> str:
+    """Return the units left in words; empty if the sale does not show them.
+
+    Args:
+        left: what `now.shown` returns.
+    """
+    texts = left_texts()
+    return "" if left is None else texts.get(str(left), texts["exact"]).replace("{left}", str(left))
 
 
 def for_script(sale: Sale) -> dict[str, Any]:
@@ -156,13 +200,14 @@ def for_script(sale: Sale) -> dict[str, Any]:
             "refused": _("The shop did not accept the order. Nothing was bought. Reload the page and try again."),
             "room-coming": _("This sale has a waiting room. Enter before the opening to take part in the draw."),
             "draw": _("You are in the draw. Your number comes within half a minute after the opening."),
+            "draw-paused": _("You are in the draw. The shop has paused the sale: nobody is admitted until it goes on."),
             "waiting": _("Ahead of you: {ahead}. Estimated wait: {wait}. The button changes when it is your turn."),
             "ended": _("Your turn is over. Enter the waiting room again to get a new place."),
             "admitted": _("It is your turn. Buy before {time}."),
             "waiting-room": _("Your turn in the waiting room has not come, or it has ended. Nothing was bought."),
             "connection": _("No connection. The figures on this page may be old."),
         },
-        "left": {"exact": _("{left} left"), "few": _("Few left"), "some": _("In stock")},
+        "left": left_texts(),
         "wait": estimate_texts(),
         "days": _("{days} d {time}"),
     }

@@ -13,6 +13,7 @@ from django.utils.translation import gettext as _
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_http_methods
 
+from shop.api.serializers import moment
 from shop.api.throttles import LookRate
 from shop.models import Sale
 from shop.pages import now
@@ -32,6 +33,8 @@ ENTERED = "entered"
 """Parameter in the address of the page after the visitor has entered."""
 RETRY = 5
 """Seconds after which to ask again when Redis has not answered."""
+SLOWEST_RELOAD = 60
+"""Seconds after which a page without its script loads itself again, at the latest: the opening may have been moved."""
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
@@ -50,7 +53,7 @@ def waiting(request: HttpRequest, slug: str) -> HttpResponse:
     standing = standing_of(request, offer)
     if standing.state == "admitted":
         return redirect("sale", slug)
-    context = context_of(sale, standing, entered=ENTERED in request.GET)
+    context = context_of(sale, offer, standing, entered=ENTERED in request.GET)
     figures = now.get(slug)
     sold_out = figures is not None and figures.state == "sold-out"
     return render(request, "shop/pages/waiting.html", {**context, "sold_out": sold_out})
@@ -73,7 +76,7 @@ def standing_of(request: HttpRequest, offer: Offer, *, enters: bool = False) -> 
         raise PageRefused(503, message, retry_after=RETRY) from error
 
 
-def context_of(sale: Sale, standing: Standing, *, entered: bool) -> dict[str, Any]:
+def context_of(sale: Sale, offer: Offer, standing: Standing, *, entered: bool) -> dict[str, Any]:
     """Return what the page shows. Its script gets the same texts, with parts in braces to fill in.
 
     Args:
@@ -98,6 +101,8 @@ def context_of(sale: Sale, standing: Standing, *, entered: bool) -> dict[str, An
         "note": texts[state]["note"],
         "values": values,
         "turn": room.TURN.seconds // 60,
+        "paused": offer.paused,
+        "reload_after": min(standing.poll_after, SLOWEST_RELOAD),
         "script": {
             "api": reverse("api-waiting", args=[sale.pk]),
             "token": reverse("account-token"),
@@ -106,8 +111,9 @@ def context_of(sale: Sale, standing: Standing, *, entered: bool) -> dict[str, An
             "wait": wait,
             "state": state,
             "now": reverse("sale-now", args=[sale.slug]),
-            "soldOut": _("All units are taken at the moment. Units of orders that are not paid are sold again."),
             "pollAfter": standing.poll_after,
+            "entered": standing.entered,
+            "opensAt": moment(offer.opens_at),
             "connection": _("No connection. Your place is kept; this page goes on by itself."),
         },
     }
@@ -134,8 +140,8 @@ def state_texts() -> dict[str, dict[str, str]]:
         "waiting": {
             "headline": _("You are number {place}"),
             "note": _(
-                "This page moves on by itself when it is your turn. The wait is an estimate at the present pace. "
-                "No unit is kept for you: the sale may be sold out before your turn."
+                "This page moves on by itself when it is your turn. No unit is kept for you: the sale may be sold out "
+                "before your turn."
             ),
         },
         "admitted": {"headline": _("It is your turn"), "note": _("You are led to the sale. Press Buy there.")},

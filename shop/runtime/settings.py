@@ -70,6 +70,8 @@ NUM_PROXIES = environment.integer("NUM_PROXIES", default=0, minimum=0, maximum=1
 HTTPS = environment.boolean("HTTPS", default=False)
 # Origins of pictures of products, such as https://pictures.example, separated by commas. The shop's own need no entry.
 PICTURE_ORIGINS = environment.origins("PICTURE_ORIGINS", default=[])
+# Web page of the code's repository, to which the head of each page leads: https://git.example/shop. If empty, no link.
+REPOSITORY_URL = environment.web_address("REPOSITORY_URL", default="")
 # Threads of a web process.
 WEB_THREADS = environment.integer("WEB_THREADS", default=16, minimum=1, maximum=1000)
 # Web processes.

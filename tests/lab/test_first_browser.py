@@ -100,6 +100,13 @@ def test_the_ladder_is_filtered_while_typing(open_page: Open) -> None:
     page.reload()
     expect(rungs).to_have_count(sound)
     expect(page.get_by_label("Claim", exact=True)).to_have_value("sound")
+    page.get_by_label("Words").fill("no rung has these words")
+    expect(found).to_have_text(f"0 of {everything} rungs")
+    back = page.get_by_role("link", name="Show all rungs")
+    back.click()
+    expect(rungs).to_have_count(everything)
+    expect(back).to_be_hidden()
+    expect(page.get_by_label("Words")).to_be_focused()
 
 
 def test_the_ladder_is_filtered_without_scripts(open_page: Open) -> None:
@@ -107,6 +114,14 @@ def test_the_ladder_is_filtered_without_scripts(open_page: Open) -> None:
     page.get_by_label("Words").fill("no-lock")
     page.get_by_role("button", name="Filter").click()
     expect(page.locator(".rung:not([hidden])")).to_have_count(1)
+    expect(page.get_by_role("heading", name="No lock that all clients share")).to_be_visible()
+    expect(page.get_by_role("heading", name="The holder dies")).to_be_hidden()
+    expect(page.locator(".track:visible")).to_have_count(1)
+    page.get_by_label("Words").fill("no rung has these words")
+    page.get_by_role("button", name="Filter").click()
+    expect(page.locator(".track:visible")).to_have_count(0)
+    page.get_by_role("link", name="Show all rungs").click()
+    expect(page.locator(".track:visible")).to_have_count(2)
 
 
 ADDRESSES = (

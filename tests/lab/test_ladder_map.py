@@ -14,7 +14,7 @@ from lab.explorer.trace import Step
 from lab.ladder.catalogue import LADDER
 from lab.site.pages import lessons, source
 from lab.site.pages.ladder_map import searched_text
-from lab.site.pages.levels import LEVELS, levels_of
+from lab.site.pages.levels import LEVELS, Level, levels_of
 from lab.site.pages.texts import ARTICLES, TRACKS
 
 FLAWED = [slug for slug, entry in LADDER.items() if entry.flaw]
@@ -65,6 +65,27 @@ def test_the_server_filters_the_ladder(query: dict[str, str], wanted: Any) -> No
 def test_a_level_shows_its_rungs_only() -> None:
     level, rungs = next(levels_of("stock"))
     assert shown(level=level.name) == [rung.slug for rung in rungs]
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("query", [query for query, _wanted in FILTERS.values()], ids=FILTERS)
+def test_levels_and_tracks_without_a_rung_are_hidden_and_a_link_leads_back(query: dict[str, str]) -> None:
+    rungs = {slug: (level.name, level.track) for level in LEVELS for slug in slugs_of(level)}
+    expected = [rungs[slug] for slug in shown(**query)]
+    page = Client().get("/lab/", query).content.decode()
+    for kind, names in (
+        ("level", {level for level, _track in expected}),
+        ("track", {track for _level, track in expected}),
+    ):
+        sections = re.findall(rf'<section class="{kind}" aria-labelledby="(?:level-)?([\w-]+)"( hidden)?>', page)
+        assert {name for name, hidden in sections if not hidden} == names
+        assert len(sections) == len({"level": LEVELS, "track": TRACKS}[kind])
+    (hidden,) = re.findall(r'<a id="all" href="/lab/#filter"( hidden)?>Show all rungs</a>', page)
+    assert bool(hidden) is (len(expected) == len(LADDER))
+
+
+def slugs_of(level: Level) -> list[str]:
+    return [rung.slug for each, rungs in levels_of(level.track) if each == level for rung in rungs]
 
 
 # Code

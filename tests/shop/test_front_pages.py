@@ -13,12 +13,14 @@ import pytest
 from django.contrib.auth.models import User
 from django.db import OperationalError, connection
 from django.test import Client
+from django.utils import translation
 from redis import Redis
 
 from shop.api.problems import PROBLEMS
 from shop.models import Product, Sale
 from shop.pages import home
 from shop.runtime import csp
+from shop.sales import lifecycle
 from tests.factories import on_sale
 from tests.shop.conftest import assert_problem, raising
 
@@ -68,9 +70,20 @@ def test_every_page_leads_to_shop_lab_api_and_admin(visitor: Client, path: str) 
     assert [link.partition("?")[0] for link in links if "?next=" in link] == ["/language/en/", "/language/zh-hans/"]
 
 
+@pytest.mark.parametrize("address", ["", "https://git.example/shop"])
+@pytest.mark.parametrize("path", ["/", "/sales/", "/lab/", "/nothing/"])
+def test_the_head_leads_to_the_repository_of_the_setting(
+    visitor: Client, settings: Any, path: str, address: str
+) -> None:
+    settings.REPOSITORY_URL = address
+    page = text(visitor.get(path, headers={"Accept": BROWSER}))
+    assert (f'<a href="{address}">Source code</a>' in page) is bool(address)
+    assert ("Source code" in page) is bool(address)
+
+
 def test_the_first_page_shows_the_open_sale_and_then_the_next_one(visitor: Client) -> None:
     coming = on_sale({"a": 1}, opens=timedelta(hours=1), closes=timedelta(hours=2))
-    assert "Opens at" in text(visitor.get("/"))
+    assert "Opens <time" in text(visitor.get("/"))
     open_now = on_sale({"b": 1, "c": 1})
     Product.objects.filter(sku="c").update(picture="/static/shop/products/lamp.svg")
     page = text(visitor.get("/"))
@@ -81,6 +94,20 @@ def test_the_first_page_shows_the_open_sale_and_then_the_next_one(visitor: Clien
         closes_at=Sale.objects.get(pk=open_now.sale).opens_at + timedelta(1e-6)
     )
     assert f'href="/sales/{Sale.objects.get(pk=coming.sale).slug}/"' in text(visitor.get("/"))
+
+
+@pytest.mark.parametrize(
+    ("units", "paused", "words"), [(1, False, "Open now"), (0, False, "Sold out"), (1, True, "Paused")]
+)
+def test_the_first_page_says_whether_the_sale_sells(visitor: Client, units: int, paused: bool, words: str) -> None:
+    offer = on_sale({"a": units})
+    if paused:
+        lifecycle.pause(offer.sale)
+    shown = {language: text(visitor.get("/", headers={"Accept-Language": language})) for language in ("en", "zh-hans")}
+    with translation.override("zh-hans"):
+        expected = {"en": words, "zh-hans": translation.gettext(words)}
+    for language, page in shown.items():
+        assert re.search('<p class="state">(.*?)</p>', page)[1] == expected[language]  # type: ignore[index]
 
 
 def test_pictures_may_come_from_the_origins_of_the_setting(visitor: Client, settings: Any) -> None:
@@ -190,7 +217,9 @@ def test_a_bug_is_a_page_that_needs_no_database(visitor: Client, language: str) 
     with connection.execute_wrapper(lambda execute, sql, *rest: (asked.append(sql), execute(sql, *rest))[1]):
         failed = visitor.get("/", headers={"Accept-Language": language})
     assert (failed.status_code, heading(failed)) == (500, "Internal error" if language == "en" else "内部错误")
-    assert [sql for sql in asked if not re.search(r"FROM .shop_", sql)] == [], "only the first page has asked"
+    assert [sql for sql in asked if not re.search(r"FROM .(shop|inventory)_", sql)] == [], (
+        "only the first page has asked"
+    )
     document = visitor.get("/", headers={"Accept": "application/json"})
     assert assert_problem(document, 500, "internal")["detail"] == PROBLEMS["internal"].advice
 

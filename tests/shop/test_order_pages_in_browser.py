@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -26,6 +27,7 @@ from tests.waiting import PATIENCE
 
 AXE = Path(__file__).parent.parent / "lab" / "vendor" / "axe.min.js"
 WIDTHS = (390, 1440)
+OFFLINE = {"en": "No connection. The page tries again.", "zh-CN": "网络已断开，本页会自动重试。"}
 WORDS = {
     "en": ("Pay 19.80 EUR", "Back to the shop", "Paid"),
     "zh-CN": ("付款 19.80 EUR", "返回商店", "已付款"),
@@ -178,7 +180,7 @@ def test_the_time_left_counts_down_and_the_page_sees_the_order_expire(
     expect(page.get_by_role("heading", level=1)).to_have_text("The time to pay is over")
     elsewhere(expire_unpaid)
     expect(page.get_by_role("heading", level=1)).to_have_text("Expired")
-    expect(page.get_by_role("status")).to_have_text("Expired")
+    expect(page.locator("#announced")).to_have_text("Expired")
     look_well(page)
 
 
@@ -192,6 +194,27 @@ def test_a_queued_order_is_followed_until_it_is_saved(open_page: Open, customer:
     if not scripts:
         page.get_by_role("link", name="Look again").click()
     expect(heading).to_have_text("Reserved: pay in time to keep it")
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("language", WORDS)
+def test_a_lost_connection_is_shown_until_it_is_back(
+    open_page: Open, customer: int, language: str, width: int, tmp_path: Path
+) -> None:
+    """Screenshots are in `SCREENSHOTS`, if that is set."""
+    order = elsewhere(lambda: buy(on_sale({"q": 2}, strategy="lua-queue"), customer, q=1).order.pk)
+    page = open_page(f"/orders/{order}/", width=width, language=language)
+    shown = page.locator(".connection")
+    expect(shown).to_have_text("")
+    page.context.set_offline(True)
+    expect(shown).to_have_text(OFFLINE[language])
+    expect(shown).to_be_in_viewport()
+    page.screenshot(path=Path(os.environ.get("SCREENSHOTS", tmp_path)) / f"order offline-{language}-{width}.png")
+    page.context.set_offline(False)
+    expect(shown).to_have_text("")
+    complaints = open_page.complaints  # type: ignore[attr-defined]
+    assert all("ERR_INTERNET_DISCONNECTED" in complaint for complaint in complaints)
+    complaints.clear()
 
 
 @pytest.mark.parametrize("width", WIDTHS)

@@ -7,12 +7,15 @@ import re
 from collections.abc import Callable
 from datetime import timedelta
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
+from django.conf import settings
 from django.contrib.auth.models import User
 from django.db import OperationalError, connection
+from django.db.models.functions import Now
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from redis import Redis
@@ -67,6 +70,58 @@ def test_the_list_has_open_and_coming_sales_and_the_last_twenty_that_are_over(cl
     assert "Set-Cookie" not in answer.headers
 
 
+def halted(client: Client, **headers: str) -> str:
+    """Return the part of the list with the sales in which nobody can buy."""
+    text = client.get("/sales/", headers=headers).content.decode()
+    title = "已暂停或已售罄" if headers else "Paused or sold out"
+    return text.partition(f"<h2>{title}</h2>")[2].partition("<h2>")[0]
+
+
+def test_the_list_does_not_call_a_paused_or_sold_out_sale_open(client: Client) -> None:
+    for name, units in {"Selling.": 3, "Empty.": 0, "Halted.": 3}.items():
+        Sale.objects.filter(pk=on_sale({name: units}).sale).update(name=name)
+    Sale.objects.filter(name="Halted.").update(paused_at=Now())
+
+    text = client.get("/sales/").content.decode()
+
+    open_now = text.partition("<h2>Open now</h2>")[2].partition("<h2>")[0]
+    assert [name in open_now for name in ("Selling.", "Empty.", "Halted.")] == [True, False, False]
+    assert [re.search(rf"{name}<.*?<b>{word}</b>", halted(client), re.DOTALL) is not None for name, word in
+            (("Empty.", "Sold out"), ("Halted.", "Paused"), ("Selling.", ""))] == [True, True, False]  # fmt: skip
+    assert "<b>售罄</b>" in halted(client, **CHINESE)
+    assert "<b>已暂停</b>" in halted(client, **CHINESE)
+
+
+def test_figures_of_the_list_are_read_together_and_not_for_each_visitor(client: Client) -> None:
+    for number in range(5):
+        on_sale({f"s{number}": number})
+    reading = []
+    for _ in range(3):
+        with CaptureQueriesContext(connection) as queries:
+            client.get("/sales/")
+        reading.append(sum("inventory_stockitem" in each["sql"] for each in queries))
+    assert reading == [1, 0, 0]
+    now.cache.clear()
+    now.get(next(iter(Sale.objects.values_list("slug", flat=True))))
+    with CaptureQueriesContext(connection) as queries:
+        assert set(now.get_all([*Sale.objects.values_list("slug", flat=True), "none"])) == set(
+            Sale.objects.values_list("slug", flat=True)
+        )
+    assert sum("inventory_stockitem" in each["sql"] for each in queries) == 1
+
+
+@pytest.mark.parametrize("language", ["en", "zh-hans"])
+def test_the_page_says_without_its_script_what_is_sold_out(client: Client, language: str) -> None:
+    sold_out, buy_it = ("售罄", "购买") if language != "en" else ("Sold out", "Buy")
+    text = client.get(page_of(on_sale({"a": 0, "b": 2})), headers={"Accept-Language": language}).content.decode()
+    assert re.findall(r"<button (.*?)>(.*?)</button>", text) == [
+        ('class="button" aria-disabled="true"', sold_out),
+        ('class="button"', buy_it),
+    ]
+    left = re.findall(r'data-shown="left">(.*?)<', text)
+    assert left == ([sold_out, "剩余 2 件"] if language != "en" else [sold_out, "2 left"])
+
+
 @pytest.mark.parametrize("language", ["en", "zh-hans"])
 def test_the_page_has_the_same_bytes_for_every_visitor_of_a_language(language: str) -> None:
     """With the negative control: the form that buys is another page for each."""
@@ -98,6 +153,20 @@ def test_a_page_has_no_other_styles_and_scripts_than_files(client: Client) -> No
     ]
 
 
+def imported(name: str, found: set[str]) -> set[str]:
+    """Return the modules that a module imports, and what these import."""
+    source = (Path(settings.BASE_DIR) / "shop" / "static" / "shop" / name).read_text(encoding="utf-8")
+    for other in set(re.findall(r'from "\./(.*?)"', source)) - found:
+        found = imported(other, found | {other})
+    return found
+
+
+def test_the_page_names_every_module_of_its_script(client: Client) -> None:
+    text = client.get(page_of(on_sale({"a": 3}))).content.decode()
+    named = re.findall(r'<link rel="modulepreload" href="/static/shop/(.*?)">', text)
+    assert sorted(named) == sorted(imported("sale.js", set()))
+
+
 def test_texts_that_close_the_script_are_harmless(client: Client) -> None:
     offer = on_sale({"a": 3})
     Sale.objects.filter(pk=offer.sale).update(name="</script><b>x")
@@ -109,7 +178,7 @@ def test_a_sale_that_is_over_cannot_be_bought(client: Client) -> None:
     text = client.get(page_of(on_sale({"a": 3}, opens=-2 * HOUR, closes=-HOUR))).content.decode()
     assert "This sale is over." in text
     assert "<form" not in text
-    assert "<script" not in text
+    assert re.findall(r"<script[^>]*>", text) == ['<script type="module" src="/static/shop/times.js">']
 
 
 def test_an_unknown_sale_is_not_found(client: Client) -> None:
@@ -139,6 +208,7 @@ def test_what_changes_is_small_and_the_same_for_all() -> None:
     assert json.loads(answers[0].content) == {
         "sale": offer.sale,
         "state": "open",
+        "paused": False,
         "opens_at": sale.opens_at.isoformat().replace("+00:00", "Z"),
         "closes_at": sale.closes_at.isoformat().replace("+00:00", "Z"),
         "currency": "EUR",
@@ -379,7 +449,7 @@ def test_before_and_after_the_sale_there_is_no_form(customer: int) -> None:
     client, coming = visitor_of(customer), on_sale({"a": 1}, opens=HOUR, closes=2 * HOUR)
     opens = Sale.objects.get(pk=coming.sale).opens_at
     answer = client.get(page_of(coming, "buy/"))
-    assert (answer.status_code, f"opens at {opens:%Y-%m-%d %H:%M:%S} UTC" in text_of(answer)) == (409, True)
+    assert (answer.status_code, f"opens at {opens.day} {opens:%b %Y, %H:%M} UTC" in text_of(answer)) == (409, True)
 
     offer = on_sale({"b": 1})
     fields = form_of(client, offer)

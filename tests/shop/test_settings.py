@@ -190,6 +190,15 @@ def test_an_origin_of_pictures_is_a_scheme_and_a_host(monkeypatch: pytest.Monkey
         read(monkeypatch, PICTURE_ORIGINS=f"{good[0]},{origin}")
 
 
+def test_the_repository_is_a_web_page_or_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert read(monkeypatch)["REPOSITORY_URL"] == ""
+    page = "https://git.example/shop"
+    assert read(monkeypatch, REPOSITORY_URL=page)["REPOSITORY_URL"] == page
+    for bad in ("git.example", "javascript:alert(1)", "git@git.example:shop.git"):
+        with pytest.raises(ImproperlyConfigured, match=r"^REPOSITORY_URL must be an address such as"):
+            read(monkeypatch, REPOSITORY_URL=bad)
+
+
 @pytest.mark.parametrize("length", [1, 49])
 def test_a_short_secret_key_is_refused_without_showing_it(monkeypatch: pytest.MonkeyPatch, length: int) -> None:
     with pytest.raises(ImproperlyConfigured, match=r"^SECRET_KEY must have at least 50 characters") as raised:

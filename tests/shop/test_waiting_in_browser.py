@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 from django.conf import settings
+from django.utils import timezone
 from playwright.sync_api import BrowserContext, Page, expect, sync_playwright
 
 from shop.models import Product, Sale
-from shop.sales import offers
+from shop.sales import lifecycle, offers
 from shop.waiting import room
 from tests.browser import launch, needs_chromium
 from tests.factories import OnSale, new_customer, orders_in
@@ -20,6 +24,8 @@ from tests.shop.waiting_support import set_rate, with_room
 
 AXE = Path(__file__).parent.parent / "lab" / "vendor" / "axe.min.js"
 PHONE, DESKTOP = {"width": 390, "height": 844}, {"width": 1440, "height": 900}
+SLOW = 30_000
+"""Milliseconds within which a page of the room hears of a change."""
 OTHERS = 811
 """Customers who have come before."""
 WORDS = {
@@ -163,3 +169,70 @@ def test_lost_places_are_told_and_the_sale_goes_on(visit: Visit, redis: Any, mon
     expect(page.locator(".product")).to_have_attribute("data-state", "open")
     page.locator(".buying button").click()
     expect(page.locator(".buying a.button")).to_contain_text("Yours.")
+
+
+# Pauses, and another opening
+
+PAUSED = {"en": "obody is admitted until it goes on.", "zh-CN": "恢复之前不会放行。"}
+
+
+@pytest.mark.parametrize("viewport", [PHONE, DESKTOP])
+@pytest.mark.parametrize("language", WORDS)
+def test_a_pause_is_shown_in_place_of_the_estimate(visit: Visit, language: str, viewport: Any, tmp_path: Path) -> None:
+    """Screenshots are in `SCREENSHOTS`, if that is set."""
+    offer, slug = crowded()
+    page = visit(language, viewport=viewport).new_page()
+    page.goto(f"/waiting/{slug}/")
+    page.locator("form button").click()
+    notice, estimate = page.locator("[data-shown=paused]"), page.locator("[data-shown=estimate]")
+    expect(estimate).to_be_visible()
+    expect(notice).to_be_hidden()
+    lifecycle.pause(offer.sale)
+    expect(notice).to_contain_text(PAUSED[language], timeout=SLOW)
+    expect(notice).to_be_visible(timeout=SLOW)
+    expect(estimate).to_be_hidden()
+    expect(page.locator("[data-shown=headline]")).to_have_text(WORDS[language][1])
+    assert_accessible(page)
+    folder = Path(os.environ.get("SCREENSHOTS", tmp_path))
+    page.screenshot(path=folder / f"room paused-{language}-{viewport['width']}.png", full_page=True)
+    lifecycle.resume(offer.sale)
+    expect(notice).to_be_hidden(timeout=SLOW)
+    expect(estimate).to_be_visible()
+
+
+@pytest.mark.parametrize("language", WORDS)
+def test_who_is_in_the_draw_reads_that_the_sale_is_paused(visit: Visit, language: str) -> None:
+    offer, slug = crowded(coming=True)
+    context = visit(language)
+    room_page, sale_page = context.new_page(), context.new_page()
+    room_page.goto(f"/waiting/{slug}/")
+    room_page.locator("form button").click()
+    expect(room_page.locator("[data-shown=headline]")).to_have_text(WORDS[language][4])
+    sale_page.goto(f"/sales/{slug}/")
+    expect(sale_page.locator(".product")).to_have_attribute("data-state", "draw")
+    lifecycle.pause(offer.sale)
+    expect(room_page.locator("[data-shown=paused]")).to_be_visible(timeout=SLOW)
+    expect(sale_page.locator(".note")).to_contain_text(PAUSED[language], timeout=SLOW)
+
+
+def test_another_opening_is_noticed_in_the_draw(visit: Visit) -> None:
+    """The shop has told them to look again in an hour. With the control: a page that hears nothing of the sale."""
+    offer, slug = crowded(coming=True)
+    context = visit(timezone_id="UTC")
+    room_page, sale_page, deaf = context.new_page(), context.new_page(), context.new_page()
+    deaf.route("**/now.json", lambda route: route.abort())
+    room_page.goto(f"/waiting/{slug}/")
+    room_page.locator("form button").click()
+    for page in (room_page, deaf):
+        page.goto(f"/waiting/{slug}/")
+        expect(page.locator("[data-shown=headline]")).to_have_text("You are in the draw")
+    sale_page.goto(f"/sales/{slug}/")
+    expect(sale_page.locator(".product")).to_have_attribute("data-state", "draw")
+    later = timezone.now() + timedelta(minutes=90)
+    Sale.objects.filter(pk=offer.sale).update(opens_at=later)
+    for page in (room_page, sale_page):
+        expect(page.locator("time[data-shown=opens_at]")).to_contain_text(f"{later:%H:%M}", timeout=SLOW)
+    Sale.objects.filter(pk=offer.sale).update(opens_at=timezone.now())
+    expect(room_page.locator("[data-shown=headline]")).to_have_text(re.compile("You are number [0-9]+"), timeout=SLOW)
+    expect(sale_page.locator(".buying button")).to_have_text(re.compile("You are number [0-9]+"), timeout=SLOW)
+    expect(deaf.locator("[data-shown=headline]")).to_have_text("You are in the draw")

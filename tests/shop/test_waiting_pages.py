@@ -14,7 +14,7 @@ from redis import Redis
 
 from shop.admin.sales import digest
 from shop.models import Sale
-from shop.sales import offers
+from shop.sales import lifecycle, offers
 from shop.waiting import room
 from tests.factories import OnSale, close_now, new_customer, on_sale, orders_in
 from tests.shop.conftest import Gone
@@ -48,6 +48,13 @@ def says(response: Any) -> str:
     return found[1]
 
 
+def script_of(response: Any) -> dict[str, Any]:
+    """Return what the page's script reads."""
+    found = re.search('<script id="room-data" type="application/json">(.*?)</script>', text(response))
+    assert found, response.status_code
+    return dict(json.loads(found[1]))
+
+
 def test_a_visitor_enters_by_a_form_and_is_led_to_the_sale(visitor: Client) -> None:
     offer = with_room()
     page = visitor.get(address(offer))
@@ -74,8 +81,7 @@ def test_the_page_says_number_people_ahead_and_the_wait(visitor: Client) -> None
     assert 2 <= int(pace) <= room.SLOWEST
     chinese = visitor.get(address(offer), headers=CHINESE)
     assert says(chinese) == "您是第 400 位"
-    script = json.loads(re.search('<script id="room-data" type="application/json">(.*?)</script>', text(page))[1])  # type: ignore[index]
-    assert set(script["texts"]) == {"outside", "lost", "draw", "waiting", "admitted", "ended"}
+    assert set(script_of(page)["texts"]) == {"outside", "lost", "draw", "waiting", "admitted", "ended"}
 
 
 def test_before_the_opening_the_visitor_is_in_the_draw(visitor: Client) -> None:
@@ -110,6 +116,30 @@ def test_the_page_says_when_all_units_are_taken(visitor: Client) -> None:
     hidden = 'data-shown="stock" hidden>'
     assert hidden not in text(visitor.get(address(with_room(units=0))))
     assert hidden in text(visitor.get(address(with_room(coming=True))))
+
+
+@pytest.mark.parametrize("coming", [False, True], ids=["in the line", "in the draw"])
+def test_in_a_pause_the_page_says_so_and_names_no_wait(visitor: Client, coming: bool) -> None:
+    offer = with_room(coming=coming, rate=1)
+    read = offers.get(offer.sale)
+    assert read is not None
+    enter_all(read, range(10_001, 10_400))
+    visitor.post(address(offer))
+    running = text(visitor.get(address(offer)))
+    assert ('data-shown="paused" hidden>' in running, 'data-shown="estimate" hidden>' in running) == (True, False)
+    lifecycle.pause(offer.sale)
+    paused = text(visitor.get(address(offer)))
+    assert ('data-shown="paused">' in paused, 'data-shown="estimate" hidden>' in paused) == (True, True)
+    assert "The shop has paused the sale. Nobody is admitted until it goes on." in paused
+    assert "商店已暂停本场活动，恢复之前不会放行。" in text(visitor.get(address(offer), headers=CHINESE))
+
+
+def test_without_its_script_the_page_of_the_draw_looks_again_each_minute(visitor: Client) -> None:
+    """The opening may be moved meanwhile. With the script, the next look is an hour away."""
+    offer = with_room(coming=True)
+    page = visitor.post(address(offer), follow=True)
+    assert '<noscript><meta http-equiv="refresh" content="60">' in text(page)
+    assert script_of(page)["pollAfter"] > 60
 
 
 def test_who_is_not_logged_in_logs_in_first() -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from django.http import HttpRequest, HttpResponse, QueryDict
 from django.shortcuts import render
 
-from lab.ladder.catalogue import LadderEntry
+from lab.ladder.catalogue import LadderEntry, Track
 from lab.site.page import read_only_lab_page
 from lab.site.pages import lessons
 from lab.site.pages.first_path import STATIONS
@@ -50,6 +51,31 @@ class LadderRow:
     shown: bool
 
 
+@dataclass(frozen=True)
+class LadderLevel:
+    """A level of the map with its rows."""
+
+    level: Level
+    rows: list[LadderRow]
+
+    @property
+    def shown(self) -> bool:
+        return any(row.shown for row in self.rows)
+
+
+@dataclass(frozen=True)
+class LadderTrack:
+    """A track of the map with its levels."""
+
+    name: Track
+    title: str
+    levels: list[LadderLevel]
+
+    @property
+    def shown(self) -> bool:
+        return any(level.shown for level in self.levels)
+
+
 def parse_filter(query: QueryDict) -> LadderFilter:
     """Return the filter in an address. A value that no rung can have counts as empty."""
     track, claim, level = query.get("track", ""), query.get("claim", ""), query.get("level", "")
@@ -70,21 +96,8 @@ def searched_text(entry: LadderEntry) -> str:
 @read_only_lab_page
 def ladder(request: HttpRequest) -> HttpResponse:
     asked = parse_filter(request.GET)
-    tracks = [
-        (
-            track,
-            title,
-            [
-                (
-                    level,
-                    [LadderRow(results_of(rung), searched_text(rung), asked.admits(rung, level)) for rung in rungs],
-                )
-                for level, rungs in levels_of(track)
-            ],
-        )
-        for track, title in TRACKS.items()
-    ]
-    rows = [row for _track, _title, levels in tracks for _level, found in levels for row in found]
+    tracks = [LadderTrack(name, title, list(_levels(name, asked))) for name, title in TRACKS.items()]
+    rows = [row for track in tracks for level in track.levels for row in level.rows]
     measured = [result for row in rows for result in row.results.measured]
     context = {
         "tracks": tracks,
@@ -98,3 +111,9 @@ def ladder(request: HttpRequest) -> HttpResponse:
         "outdated_line": outdated_line(measured),
     }
     return render(request, "lab/ladder.html", context)
+
+
+def _levels(track: Track, asked: LadderFilter) -> Iterator[LadderLevel]:
+    for level, rungs in levels_of(track):
+        rows = [LadderRow(results_of(rung), searched_text(rung), asked.admits(rung, level)) for rung in rungs]
+        yield LadderLevel(level, rows)

@@ -2,6 +2,7 @@
 
 const form = document.getElementById("filter");
 const found = document.getElementById("found");
+const all = document.getElementById("all");
 const rungs = [...document.querySelectorAll(".rung")];
 
 function filter() {
@@ -14,6 +15,7 @@ function filter() {
     shown += !rung.hidden;
   }
   found.textContent = found.dataset.sentence.replace("#", shown);
+  all.hidden = shown === rungs.length;
   for (const section of document.querySelectorAll(".level, .track")) {
     section.hidden = !section.querySelector(".rung:not([hidden])");
   }
@@ -25,6 +27,12 @@ form.addEventListener("input", filter);
 form.addEventListener("submit", (event) => {
   event.preventDefault();
   filter();
+});
+all.addEventListener("click", (event) => {
+  event.preventDefault();
+  for (const field of form.elements) field.value = "";
+  filter();
+  form.elements.text.focus();
 });
 form.querySelector("button").hidden = true;
 // The browser keeps what was typed when it goes back or reloads.

@@ -1,14 +1,13 @@
 // The pages of orders: times where the reader is, the time left to pay, and a look at an order that is about to change.
-"use strict";
 
-const SLOWEST = 15;
+import { show } from "./page.js";
+import { showTimes } from "./times.js";
 
-function show(root) {
-  const format = new Intl.DateTimeFormat(document.documentElement.lang, { dateStyle: "medium", timeStyle: "short" });
-  for (const time of root.querySelectorAll("time")) {
-    time.title = time.textContent;
-    time.textContent = format.format(new Date(time.dateTime));
-  }
+const SLOWEST = 15; // seconds between two looks
+const ANSWER_WITHIN = 25_000; // milliseconds, longer than the shop takes for any answer
+
+function begin(root) {
+  showTimes(root);
   for (const timer of root.querySelectorAll("[data-left]")) timer.until = Date.now() + Number(timer.dataset.left);
   for (const button of root.querySelectorAll("[data-print]")) button.hidden = false;
   count();
@@ -31,24 +30,24 @@ function count() {
   }
 }
 
-function announce(text) {
-  const region = document.getElementById("announced");
-  if (region.textContent !== text) region.textContent = text;
-}
+const announce = (text) => show(document.getElementById("announced"), text);
+const showConnection = (text) => show(document.querySelector("[data-shown=connection]"), text);
 
 // Put the order as it is now into the page. Return whether the page has to look again.
 async function look() {
   const order = document.getElementById("order");
   if (!order) return false;
-  let response;
+  let response, text;
   try {
-    response = await fetch(location.href, { cache: "no-store" });
+    response = await fetch(location.href, { cache: "no-store", signal: AbortSignal.timeout(ANSWER_WITHIN) });
+    text = await response.text();
   } catch {
-    announce(order.dataset.offline);
+    showConnection(order.dataset.offline);
     return true;
   }
+  showConnection("");
   if (response.status >= 500) return true;
-  const found = new DOMParser().parseFromString(await response.text(), "text/html").getElementById("order");
+  const found = new DOMParser().parseFromString(text, "text/html").getElementById("order");
   if (!found) {
     location.reload(); // The log-in has ended, or the order is gone: show what the shop says.
     return false;
@@ -57,7 +56,7 @@ async function look() {
     const focused = order.contains(document.activeElement);
     order.replaceWith(found);
     if (focused) document.getElementById("content").focus();
-    show(found);
+    begin(found);
     announce(found.querySelector("h1").textContent);
   }
   return Number(found.dataset.poll) > 0;
@@ -83,6 +82,6 @@ document.addEventListener("click", (event) => {
 addEventListener("pageshow", (event) => {
   if (event.persisted) watch(0.1);
 });
-show(document);
+begin(document);
 setInterval(count, 250);
 watch(Number(document.getElementById("order")?.dataset.poll));

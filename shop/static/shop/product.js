@@ -1,0 +1,226 @@
+// A product of the sale, and the press of its button.
+//
+// One press is one intent with one idempotency key. The key is kept in IndexedDB before its request leaves, and the same
+// request is sent until the shop has answered it. So a lost answer, a reload or a second tab never buys twice.
+
+import { ask, clock, local } from "./asking.js";
+import { keep, newKey, tabs } from "./intents.js";
+import { fill, page, show } from "./page.js";
+import { money, view } from "./view.js";
+import { visit } from "./visit.js";
+
+const POLL = 1000; // milliseconds between two questions for a queued order, at least
+const LONGEST_PAUSE = 15_000;
+// Milliseconds after which the figures of the shop show what it has just refused. Until then they may be older: a web
+// server keeps them for 2 s, the proxy for 1 s, and this page for up to 2.5 s. Its button must not say "Buy" again.
+const SETTLED = 6000;
+const OPENING = 3000; // milliseconds around the opening in which the clocks of two servers may disagree about it
+
+const backoff = (failures) => Math.random() * Math.min(LONGEST_PAUSE, 500 * 2 ** failures);
+const summary = ({ id, state, pay_by }) => ({ id, state, pay_by });
+
+export class Product {
+  intent = null; // { key, body, done, location, place, order, spent }: as it is kept
+  wanted = null; // a press whose key is not kept yet
+  refusal = null; // the problem that has ended the last press
+  emptyUntil = -Infinity;
+  trouble = ""; // why the request is sent again: "busy", "offline" or "paused"
+  failures = 0;
+  going = false;
+  wake = () => {};
+
+  constructor(card) {
+    this.card = card;
+    this.id = Number(card.dataset.product);
+    this.agreed = card.dataset.price; // the price that the buyer has seen, and orders at
+    this.form = card.querySelector("form");
+    this.button = card.querySelector("button");
+    this.link = card.querySelector("a.button");
+    this.note = card.querySelector(".note");
+    this.form.addEventListener("submit", (event) => this.press(event));
+  }
+
+  get name() { return `${page.sale}/${visit.customer}/${this.id}`; } // what the intent is kept under
+  get item() { return visit.sale.items.find((item) => item.product === this.id); }
+  get price() { return this.refusal?.price ?? this.item.price; }
+  get empty() { return !this.item || this.item.left === 0 || local() < this.emptyUntil; }
+  get atLimit() { return this.refusal?.type === "over-limit" && this.refusal.taken >= this.refusal.limit; }
+  get active() { return Boolean(this.wanted || (this.intent && !this.intent.done)); }
+  get unpaid() { return this.intent?.order?.state === "pending"; }
+  get overdue() { return this.unpaid && clock.now() > Date.parse(this.intent.order.pay_by); }
+
+  // How many are left, in words; nothing if the sale does not show it.
+  get left() {
+    const left = this.item && this.empty ? 0 : this.item?.left;
+    return left === undefined || left === null ? "" : fill(page.left[left] ?? page.left.exact, { left });
+  }
+
+  load() { return keep(this.name, (kept) => kept).catch(() => null); }
+
+  // The customer may order now.
+  admitted() {
+    if (this.refusal?.type === "waiting-room") this.refusal = null;
+  }
+
+  render() {
+    if (!visit.sale) return;
+    const { state, label, press, quiet, link, note } = view(this);
+    const focused = document.activeElement;
+    this.card.dataset.state = state;
+    show(this.button, label || "");
+    this.button.hidden = !label;
+    this.button.classList.toggle("quiet", Boolean(quiet));
+    this.button.setAttribute("aria-disabled", press ? "false" : "true"); // `disabled` would lose the focus
+    this.link.hidden = !link;
+    if (link) {
+      show(this.link, link.label);
+      this.link.href = link.href;
+      this.link.classList.toggle("quiet", Boolean(link.quiet));
+    }
+    if (focused === this.button && this.button.hidden) this.link.focus();
+    show(this.note, note || "");
+    show(this.card.querySelector("[data-shown=left]"), this.left);
+    if (this.item) show(this.card.querySelector("[data-shown=price]"), money(this.price));
+  }
+
+  press(event) {
+    if (!visit.sale) return; // The figures have not come yet: the form buys without this script.
+    event.preventDefault();
+    if (!view(this).press) return;
+    const quantity = Number(this.form.elements.quantity.value);
+    this.agreed = this.price;
+    this.refusal = null;
+    const body = { sale: page.sale, items: [{ product: this.id, quantity, price: this.agreed }] };
+    this.wanted = { body, shown: JSON.stringify(this.intent) };
+    this.wake();
+    this.render();
+    this.goOn();
+  }
+
+  // Bring the press, or an intent that was found, to its end.
+  async goOn() {
+    if (this.going) return;
+    this.going = true;
+    while (this.active) {
+      const who = await visit.identify();
+      if (who === null) break;
+      let wait = 0;
+      if (!who) wait = this.failed("offline");
+      else if (this.wanted) await this.begin();
+      else if (this.active) wait = await this.attempt();
+      this.render();
+      if (wait && this.active) await this.pause(wait);
+    }
+    this.wanted = null;
+    this.going = false;
+    this.render();
+  }
+
+  // Keep the intent before its request leaves. If another tab has begun or ended one that this tab has not shown yet,
+  // the buyer has not agreed to a second one: show that instead.
+  async begin() {
+    const { body, shown } = this.wanted;
+    try {
+      this.intent = await keep(this.name, (kept) => {
+        if (kept && JSON.stringify(kept) !== shown) return kept;
+        // A key is used until it has an order. A refusal leaves it free: should an earlier attempt, whose answer was
+        // lost, have bought after all, then the next press finds that order and does not buy again.
+        const used = !kept || kept.order || kept.spent;
+        return { key: used ? newKey() : kept.key, body, done: false };
+      });
+      tabs.postMessage(this.name);
+    } catch {
+      this.form.submit(); // Nothing can be kept in this browser: buy with the form, whose key is in its address.
+    }
+    this.wanted = null;
+    this.failures = 0;
+    this.trouble = "";
+  }
+
+  // Send the request once, or ask for the queued order. Return the pause before the next attempt; 0 after the last.
+  async attempt() {
+    const { key, body, location } = this.intent;
+    const headers = visit.authorization;
+    const ticket = visit.room?.ticket && { "Waiting-Ticket": visit.room.ticket };
+    const post = {
+      method: "POST",
+      headers: { ...headers, ...ticket, "Content-Type": "application/json", "Idempotency-Key": key },
+      body: JSON.stringify(body),
+    };
+    const answer = await (location ? ask(location, { headers }) : ask(page.api, post));
+    if (!answer) return this.failed("offline");
+    const wait = 1000 * answer.headers.get("Retry-After");
+    if (answer.body?.type?.endsWith("/sale-paused/")) return this.failed("paused", wait);
+    if (wait || answer.status >= 500) return this.failed("busy", wait);
+    if (answer.status === 401 && this.failures < 3) {
+      visit.endToken();
+      return this.failed("busy");
+    }
+    this.failures = 0;
+    this.trouble = "";
+    const said = answer.body;
+    const type = answer.status < 300 ? "" : said.type?.split("/").at(-2);
+    const opening = Math.abs(clock.now() - Date.parse(visit.sale?.opens_at)) < OPENING;
+    if (type === "sale-not-open" && opening) return this.failed("busy", 500);
+    if (said.state === "queued") {
+      await this.change(key, { location: location ?? answer.headers.get("Location"), place: said.place });
+      return POLL + backoff(0);
+    }
+    if (answer.status < 300) await this.change(key, { done: true, location: undefined, order: summary(said) });
+    else await this.refused(key, type, said);
+    return 0;
+  }
+
+  async refused(key, type, problem) {
+    const price = problem.items?.find((item) => item.product === this.id)?.price;
+    if (type === "waiting-room") {
+      visit.room = null;
+      visit.lookAtRoom();
+    }
+    if (type === "sold-out" && !problem.left) this.emptyUntil = local() + SETTLED;
+    else this.refusal = { ...problem, type, price };
+    await this.change(key, { done: true, spent: type === "key-reused" });
+  }
+
+  // Keep what the shop has answered, unless another tab has begun a newer intent meanwhile.
+  async change(key, changes) {
+    const changed = (kept) => (kept && kept.key !== key ? kept : { ...(kept ?? this.intent), ...changes });
+    this.intent = await keep(this.name, changed).catch(() => changed(null)); // Its key is kept, which is what matters.
+    tabs.postMessage(this.name);
+  }
+
+  failed(trouble, least = 0) {
+    this.trouble = trouble;
+    this.failures += 1;
+    return least + 100 + backoff(this.failures);
+  }
+
+  pause(milliseconds) {
+    return new Promise((resolve) => {
+      const timer = setTimeout(resolve, milliseconds);
+      this.wake = () => { clearTimeout(timer); resolve(); };
+    });
+  }
+
+  // Find the intent that this tab, or another one, has begun before. Ask what has become of its order since:
+  // one that was paid may have been refunded.
+  async resume() {
+    if (!(await visit.identify())) return;
+    if (!this.active) this.intent = await this.load();
+    const { key, order } = this.intent ?? {};
+    if (["pending", "paid"].includes(order?.state)) {
+      const answer = await ask(`${page.api}${order.id}/`, { headers: visit.authorization });
+      if (answer?.status === 200) await this.change(key, { order: summary(answer.body) });
+    }
+    this.render();
+    this.goOn();
+  }
+
+  // Another tab has changed the intent.
+  async follow() {
+    this.intent = await this.load();
+    this.wake();
+    this.render();
+    this.goOn();
+  }
+}

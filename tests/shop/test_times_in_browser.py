@@ -1,0 +1,83 @@
+"""Times on all pages in Chromium: one form, where the reader is, with the zone, in 24 hours."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+from django.conf import settings
+from playwright.sync_api import Page, expect, sync_playwright
+
+from shop.models import Sale
+from tests.browser import launch, needs_chromium
+from tests.factories import close_now, new_customer, on_sale
+from tests.shop.conftest import buy
+from tests.shop.payment_support import session_of
+from tests.shop.waiting_support import with_room
+
+TOKYO = timezone(timedelta(hours=9), "GMT+9")
+HOUR = timedelta(hours=1)
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.django_db(transaction=True),
+    pytest.mark.usefixtures("redis"),
+    needs_chromium,
+]
+
+
+def in_words(moment: str, language: str, zone: timezone) -> str:
+    at = datetime.fromisoformat(moment).astimezone(zone)
+    if language == "en":
+        month = f"{at:%b}" if zone is UTC else f"{at:%b}".replace("Sep", "Sept")  # as Chromium has it
+        return f"{at.day} {month} {at.year}, {at:%H:%M} {at:%Z}"
+    return f"{at.year}年{at.month}月{at.day}日 {at:%H:%M} {at:%Z}"
+
+
+def times_of(page: Page) -> list[tuple[str, str]]:
+    """Return the moment and the words of each time of a page."""
+    return [(each.get_attribute("datetime") or "", each.inner_text()) for each in page.locator("time:visible").all()]
+
+
+@pytest.mark.parametrize("scripts", [True, False], ids=["with scripts", "without scripts"])
+@pytest.mark.parametrize("language", ["en", "zh-CN"])
+def test_times_have_one_form_on_all_pages(
+    live_server: Any, monkeypatch: pytest.MonkeyPatch, language: str, *, scripts: bool
+) -> None:
+    """Without scripts they are in UTC."""
+    customer = new_customer()
+    over, offer = on_sale({"o": 1}, opens=-2 * HOUR, closes=-HOUR), on_sale({"b": 3}, opens=-HOUR, closes=20 * HOUR)
+    coming = with_room(coming=True)
+    slug = dict(Sale.objects.values_list("pk", "slug"))
+    order = buy(offer, customer, b=1).order.pk
+    session = session_of(customer)
+    monkeypatch.setenv("DJANGO_ALLOW_ASYNC_UNSAFE", "1")
+    pages = {
+        "/sales/": 3,
+        f"/sales/{slug[over.sale]}/": 2,
+        f"/sales/{slug[offer.sale]}/": 2,
+        f"/sales/{slug[coming.sale]}/": 2,
+        f"/waiting/{slug[coming.sale]}/": 1,
+        "/orders/": 1,
+        f"/orders/{order}/": 3,
+        "/": 1,
+    }
+    with sync_playwright() as playwright:
+        browser = launch(playwright)
+        context = browser.new_context(
+            base_url=live_server.url, locale=language, timezone_id="Asia/Tokyo", java_script_enabled=scripts
+        )
+        context.add_cookies([{"name": settings.SESSION_COOKIE_NAME, "value": session, "url": live_server.url}])
+        page = context.new_page()
+        for address, count in pages.items():
+            if address == "/":
+                close_now(offer)  # The first page names the opening of the next sale.
+            page.goto(address)
+            if scripts and count:
+                expect(page.locator("time:visible").first).to_contain_text("GMT+9")
+            found = times_of(page)
+            zone = TOKYO if scripts else UTC
+            assert len(found) == count, address
+            assert [words for _, words in found] == [in_words(moment, language, zone) for moment, _ in found], address
+        browser.close()
