@@ -6,7 +6,6 @@ import json
 import re
 import subprocess
 import sys
-import urllib.request
 import uuid
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -24,6 +23,7 @@ from inventory.strategies import registry
 from loadtest import outcome, preparation
 from loadtest.bench import cpu
 from loadtest.bench.storefront_clients import STARTED
+from loadtest.bench.storefront_page import fetch
 from loadtest.burst import Burst
 from loadtest.local_proxy import LocalProxy, compose_configuration, replaced
 from loadtest.local_shop import CHECKOUT, LocalShop
@@ -103,6 +103,9 @@ def measure_watching(
     Args:
         rate: requests per second; None for as many as the generator can send.
     """
+    # With an empty cache, nginx lets all but the first of them wait for half a second.
+    for language in LANGUAGES:
+        fetch(f"{proxy.url}{path}", {"Accept-Language": language})
     shop_before, proxy_before, count_before = cpu.seconds(shop), cpu_of(proxy), passed_on(proxy)[path]
     load = finish(start(watching(proxy, path, rate=rate, seconds=seconds)))
     shop_used, proxy_used = cpu.seconds(shop) - shop_before, cpu_of(proxy) - proxy_before
@@ -193,10 +196,10 @@ def log_in(proxy: LocalProxy, customers: Sequence[int]) -> list[str]:
         client = Client()
         client.force_login(user)
         session = client.cookies[settings.SESSION_COOKIE_NAME].value
-        headers = {"Cookie": f"{settings.SESSION_COOKIE_NAME}={session}"}
-        request = urllib.request.Request(f"{proxy.url}{reverse('account-token')}", headers=headers)  # noqa: S310
-        with urllib.request.urlopen(request, timeout=30) as response:  # noqa: S310
-            tokens.append(str(json.load(response)["access"]))
+        answer = fetch(
+            f"{proxy.url}{reverse('account-token')}", {"Cookie": f"{settings.SESSION_COOKIE_NAME}={session}"}
+        )
+        tokens.append(str(json.loads(answer)["access"]))
     return tokens
 
 
@@ -216,7 +219,10 @@ def is_conserved(sale: OnSale, orders: Collection[Mapping[str, Any]]) -> bool:
 def start(plan: dict[str, Any]) -> subprocess.Popen[str]:
     """Start a process with clients, and return when all are connected."""
     command = (sys.executable, "-m", "loadtest.bench.storefront_clients")
-    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    # Ctrl-C does not reach it: it ends with its plan, and only this process says that it was interrupted.
+    process = subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
+    )
     if process.stdin and process.stdout:
         process.stdin.write(json.dumps(plan))
         process.stdin.close()

@@ -61,19 +61,18 @@ def weigh(url: str, more: Sequence[str]) -> dict[str, int]:
         address = waiting.pop(0)
         if address in sizes:
             continue
-        sizes[address] = len(fetch(address, compressed=True))
+        sizes[address] = len(fetch(address, {"Accept-Encoding": "gzip"}))
         if address == url:
-            page.feed(fetch(address).decode())
+            page.feed(fetch(address, {}).decode())
             waiting += [urljoin(url, each) for each in [*page.addresses, *more]]
         elif address.endswith(".js"):
-            waiting += [urljoin(address, each) for each in IMPORTED.findall(fetch(address).decode())]
+            waiting += [urljoin(address, each) for each in IMPORTED.findall(fetch(address, {}).decode())]
     return {address.removeprefix(urljoin(url, "/")[:-1]): size for address, size in sizes.items()}
 
 
-def fetch(address: str, *, compressed: bool = False) -> bytes:
+def fetch(address: str, headers: Mapping[str, str]) -> bytes:
     """Return the body of an answer as it is sent."""
-    headers = {"Accept-Encoding": "gzip" if compressed else "identity"}
-    with urllib.request.urlopen(urllib.request.Request(address, headers=headers), timeout=30) as response:  # noqa: S310
+    with urllib.request.urlopen(urllib.request.Request(address, headers={**headers}), timeout=30) as response:  # noqa: S310
         return bytes(response.read())
 
 
