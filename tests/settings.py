@@ -23,6 +23,7 @@ for name in (
     "LOCK_FOLDER",
     "PICTURE_ORIGINS",
     "EMAIL_URL",
+    "PUBLIC_URL",
     "METRICS",
     "LOG_FORMAT",
     "METRICS_TOKEN",
