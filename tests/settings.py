@@ -24,6 +24,7 @@ for name in (
     "PICTURE_ORIGINS",
     "REPOSITORY_URL",
     "EMAIL_URL",
+    "PUBLIC_URL",
     "METRICS",
     "LOG_FORMAT",
     "METRICS_TOKEN",

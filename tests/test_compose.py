@@ -317,6 +317,7 @@ def test_settings_without_a_default_are_set_for_each_service(service: str) -> No
         "METRICS_TOKEN",
         "PAYMENT_SECRET",
         "PAYMENT_PAGE",
+        "PUBLIC_URL",
     }
     required = {name for name, default in read().items() if default == ""} - optional
 

@@ -5,9 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import socket
-import subprocess
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
@@ -15,54 +13,26 @@ from pathlib import Path
 
 import pytest
 
+from loadtest.local_proxy import LocalProxy, compose_configuration, find_nginx
 from loadtest.local_shop import free_port
 from shop import limits
 from tests.shop.web_server import connect, received
 from tests.waiting import wait_for
 
-CONFIGURATION = (Path(__file__).resolve().parent.parent / "nginx.conf").read_text()
-NGINX = shutil.which("nginx", path=f"{os.environ['PATH']}:/usr/sbin")
+CONFIGURATION = compose_configuration()
 
-pytestmark = pytest.mark.skipif(
-    NGINX is None and not os.environ.get("CI"), reason="nginx is not installed; on Debian: apt-get install nginx-light"
+needs_nginx = pytest.mark.skipif(
+    find_nginx() is None and not os.environ.get("CI"),
+    reason="nginx is not installed; on Debian: apt-get install nginx-light",
 )
+pytestmark = needs_nginx
 
 
 @contextmanager
 def proxy(folder: Path, upstream: int, configuration: str = CONFIGURATION) -> Iterator[int]:
-    """Run nginx before a server on this machine, and yield its port.
-
-    The names of Docker and the paths of the container are replaced, and nothing else.
-    """
-    port = free_port()
-    for there, here in {
-        "    resolver 127.0.0.11 valid=5s;\n": "",
-        "server web:8000 resolve;": f"server 127.0.0.1:{upstream};",
-        "listen 8080;": f"listen 127.0.0.1:{port};",
-        "        listen [::]:8080;\n": "",
-        "/tmp/": f"{folder}/",  # noqa: S108 - the container's
-    }.items():
-        assert there in configuration
-        configuration = configuration.replace(there, here)
-    file = folder / "nginx.conf"
-    file.write_text(configuration)
-    assert NGINX is not None
-    command = [NGINX, "-c", str(file), "-g", "daemon off;" + ("user root;" if os.getuid() == 0 else "")]
-    subprocess.run([*command, "-t"], check=True, capture_output=True, text=True)
-    with subprocess.Popen(command, stderr=subprocess.DEVNULL) as server:
-        try:
-            wait_for(lambda: answers(port), "nginx to listen")
-            yield port
-        finally:
-            server.terminate()
-
-
-def answers(port: int) -> bool:
-    try:
-        connect(port).close()
-    except OSError:
-        return False
-    return True
+    """Run nginx before a server on this machine, and yield its port."""
+    with LocalProxy(folder, upstream, configuration=configuration) as running:
+        yield running.port
 
 
 class Upstream:

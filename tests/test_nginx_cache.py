@@ -137,7 +137,7 @@ def test_300_watchers_cost_the_shop_one_request_a_second(tmp_path: Path, kept: b
     assert (asked <= seconds + 1) is kept, (asked, seconds)
     answers = [number for each in seen for number in each]
     assert all(seen), "a watcher has no answer"
-    assert max(answers) > 2, "nobody has seen a new answer"
+    assert max(answers) > 1, "nobody has seen a new answer"
     assert set(server.asked) == {NOW}, "the query is not sent along"
 
 

@@ -1,4 +1,4 @@
-"""Command line of the benchmarks: `python -m loadtest.bench strategies|locks|segments|contention|waiting-room`."""
+"""Command line of the benchmarks: `python -m loadtest.bench --help` lists them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ django.setup()
 import argparse  # noqa: E402
 import sys  # noqa: E402
 
-from loadtest.bench import contention, locks, segments, strategies, waiting_room  # noqa: E402
+from loadtest.bench import contention, locks, segments, storefront, strategies, waiting_room  # noqa: E402
 from servers.errors import ServerError  # noqa: E402
 
 
@@ -37,6 +37,13 @@ def main() -> int:
     )
     waiting_room.add_arguments(
         subjects.add_parser("waiting-room", help="memory of a waiting room, and a crowd without and with one")
+    )
+    storefront.add_arguments(
+        subjects.add_parser(
+            "storefront",
+            help="what people who watch a sale cost the shop, and what its page weighs",
+            description=storefront.DESCRIPTION,
+        )
     )
     options = parser.parse_args()
     try:

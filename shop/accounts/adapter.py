@@ -6,6 +6,7 @@ from contextlib import suppress
 from smtplib import SMTPException
 from threading import BoundedSemaphore
 from typing import Any
+from urllib.parse import urlsplit
 
 from allauth.account.adapter import DefaultAccountAdapter
 from allauth.account.models import EmailAddress
@@ -30,6 +31,9 @@ LIMITING = "To limit sign-ups and mails"
 
 Redis is asked before each mail is sent.
 """
+
+LINKS = ("activate_url", "password_reset_url", "signup_url")
+"""What django-allauth calls the addresses in its mails."""
 
 # A mail server may take seconds to answer. The threads that wait for it cannot take orders.
 _sending = BoundedSemaphore(max(1, settings.WEB_THREADS // 4))
@@ -101,7 +105,7 @@ class AccountAdapter(DefaultAccountAdapter):
         super().send_account_already_exists_mail(email)
 
     def send_mail(self, template_prefix: str, email: str, context: dict[str, Any]) -> None:
-        """Send a mail in the language of the page.
+        """Send a mail in the language of the page. Its links lead to `PUBLIC_URL`.
 
         Raises:
             MailNotSent: the mail server does not take it, or enough threads wait for that server already.
@@ -112,7 +116,7 @@ class AccountAdapter(DefaultAccountAdapter):
             # Orders need the connection more: it would wait for the mail server, too.
             if not connection.in_atomic_block:
                 connection.close()
-            super().send_mail(template_prefix, email, context)
+            super().send_mail(template_prefix, email, with_links(context, self.origin()))
         except (SMTPException, OSError) as error:
             outages.failed(MAILING, error)
             raise MailNotSent from error
@@ -120,6 +124,14 @@ class AccountAdapter(DefaultAccountAdapter):
             _sending.release()
         outages.worked(MAILING)
         outages.worked(LIMITING)
+
+    def origin(self) -> str:
+        """Return where links in mails lead.
+
+        Without `PUBLIC_URL` it is the host of the request. A made-up one leads elsewhere, and anybody can have a mail
+        sent to somebody else, with a key in its link.
+        """
+        return settings.PUBLIC_URL or f"{self.request.scheme}://{self.request.get_host()}"
 
     def send_notification_mail(self, template_prefix: str, user: User, context: Any = None, email: Any = None) -> None:
         """Tell the owner of an account of a change. The change stays even if the mail cannot be sent."""
@@ -136,6 +148,12 @@ class ConfirmEmail(EmailVerificationStage):
             return None, True
         response: tuple[HttpResponse | None, bool] = super().handle()
         return response
+
+
+def with_links(context: dict[str, Any], origin: str) -> dict[str, Any]:
+    """Return what the template of a mail gets, with links that lead to an origin: `https://shop.example`."""
+    links = {name: urlsplit(context[name])._replace(scheme="", netloc="").geturl() for name in LINKS if name in context}
+    return {**context, "origin": origin, **{name: f"{origin}{link}" for name, link in links.items()}}
 
 
 def account_name(username: str, email: str) -> str:

@@ -60,6 +60,9 @@ def mails() -> Finding:
     if "smtp" not in settings.EMAIL_BACKEND:
         text = "Mails are printed, not sent, so nobody can sign up or set a new password. Set EMAIL_URL."
         return Finding("Mails", "warning", text)
+    if not settings.PUBLIC_URL:
+        text = "Links in mails lead to the host that a request has named. Set PUBLIC_URL to the address of the shop."
+        return Finding("Mails", "warning", text)
     return Finding("Mails", "ok", f"Mails are sent by {settings.EMAIL_HOST}.")
 
 

@@ -21,6 +21,7 @@ SHORTEST_KEY = 50
 YEAR = 365 * 24 * 3600
 """Seconds: no duration is longer. Far longer ones would leave the range of dates."""
 WEB_ADDRESS = re.compile(r"https?://([a-z0-9.-]+|\[[0-9a-f:.]+\])(:[0-9]{1,5})?/[^?#\s]*", re.IGNORECASE)
+ORIGIN = re.compile(r"https?://[\w.-]+(:\d+)?", re.ASCII)
 BOOLEANS = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
 
 
@@ -158,6 +159,18 @@ def redis_urls(name: str, *, default: list[str]) -> list[str]:
     return urls
 
 
+def origin(name: str, *, default: str) -> str:
+    """Return an origin, which is a scheme and a host without a path, or an empty text.
+
+    Raises:
+        ImproperlyConfigured: the value is not an origin.
+    """
+    given = str(env.str(name, default=default))
+    if not given or ORIGIN.fullmatch(given):
+        return given
+    raise ImproperlyConfigured(f"{name} must be an origin like https://shop.example, not {given[:60]!r}.")
+
+
 def origins(name: str, *, default: list[str]) -> list[str]:
     """Return origins: a scheme and a host, without a path.
 
@@ -166,7 +179,7 @@ def origins(name: str, *, default: list[str]) -> list[str]:
     """
     given = [str(origin) for origin in env.list(name, default=default)]
     for origin in given:
-        if not re.fullmatch(r"https?://[\w.-]+(:\d+)?", origin, re.ASCII):
+        if not ORIGIN.fullmatch(origin):
             raise ImproperlyConfigured(
                 f"{name} must be origins like https://pictures.example, separated by commas, not {origin[:40]!r}."
             )

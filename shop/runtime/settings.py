@@ -134,6 +134,8 @@ ACCESS_TOKEN_TTL = environment.integer("ACCESS_TOKEN_TTL", default=900, minimum=
 globals().update(environment.email("EMAIL_URL", default="consolemail://"))
 # Sender of the mails to customers.
 DEFAULT_FROM_EMAIL = env.str("DEFAULT_FROM_EMAIL", default="shop@localhost")
+# Address of the shop in mails: https://shop.example. If empty, their links lead to the host that the request has named.
+PUBLIC_URL = environment.origin("PUBLIC_URL", default="")
 # Seconds that a thread waits for the mail server.
 EMAIL_TIMEOUT = 10
 

@@ -58,7 +58,7 @@ def is_in(client: Client) -> bool:
 
 def link(number: int = -1) -> str:
     """Return the path of the link in a mail, by default the newest."""
-    found = re.search(r"http://testserver(/account/\S+)", str(mail.outbox[number].body))
+    found = re.search(r"https?://[^/\s]+(/account/\S+)", str(mail.outbox[number].body))
     assert found, mail.outbox[number].body
     return found[1]
 
@@ -377,6 +377,18 @@ def test_every_mail_is_in_the_language_of_its_reader(
         assert re.findall(foreign, written) == []
         assert each.from_email == "shop@example.com"
         assert "&" not in each.body
+
+
+@pytest.mark.parametrize("public", ["https://shop.example", ""], ids=["public", "control"])
+def test_links_in_mails_lead_to_the_shop_whatever_host_the_request_names(
+    client: Client, redis: Redis, settings: Any, public: str
+) -> None:
+    """With the negative control: a shop that does not know its own address believes the request, here its port."""
+    settings.PUBLIC_URL = public
+    sent = every_mail(client, redis, HTTP_HOST="testserver:666")
+    linked = {origin for each in sent for origin in re.findall(r"https?://[^/\s]+", each.body)}
+    assert linked == {public or "http://testserver:666"}
+    assert sum("/account/" in each.body for each in sent) >= 6
 
 
 def test_only_the_pages_that_a_buyer_needs_are_there() -> None:

@@ -34,7 +34,7 @@ pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("
 
 GREEN = {"ALLOWED_HOSTS": ["shop.example"], "HTTPS": True, "DEBUG": False, "PAYMENT_SECRET": "s" * 32,
          "PAYMENT_PAGE": "https://pay.example/", "EMAIL_BACKEND": "django.core.mail.backends.smtp.EmailBackend",
-         "EMAIL_HOST": "mail.example"}  # fmt: skip
+         "EMAIL_HOST": "mail.example", "PUBLIC_URL": "https://shop.example"}  # fmt: skip
 
 
 def set_all(settings: Any, values: dict[str, Any]) -> None:
@@ -54,6 +54,7 @@ def set_all(settings: Any, values: dict[str, Any]) -> None:
         ("payments", {"PAYMENT_SECRET": "", "PAY_WITHOUT_PROVIDER": True}, "warning"),
         ("payments", {"PAYMENT_PAGE": ""}, "warning"),
         ("mails", {"EMAIL_BACKEND": "django.core.mail.backends.console.EmailBackend"}, "warning"),
+        ("mails", {"PUBLIC_URL": ""}, "warning"),
     ],
 )
 def test_a_setting_is_green_and_red(settings: Any, check: str, changed: dict[str, Any], level: str) -> None:

@@ -199,6 +199,14 @@ def test_the_repository_is_a_web_page_or_none(monkeypatch: pytest.MonkeyPatch) -
             read(monkeypatch, REPOSITORY_URL=bad)
 
 
+@pytest.mark.parametrize("origin", ["shop.example", "https://shop.example/", "ftp://shop.example", "https://a b"])
+def test_the_address_of_the_shop_is_a_scheme_and_a_host(monkeypatch: pytest.MonkeyPatch, origin: str) -> None:
+    for good in ("", "https://shop.example", "http://127.0.0.1:8000"):
+        assert read(monkeypatch, PUBLIC_URL=good)["PUBLIC_URL"] == good
+    with pytest.raises(ImproperlyConfigured, match=r"^PUBLIC_URL must be an origin like https://shop\.example, not"):
+        read(monkeypatch, PUBLIC_URL=origin)
+
+
 @pytest.mark.parametrize("length", [1, 49])
 def test_a_short_secret_key_is_refused_without_showing_it(monkeypatch: pytest.MonkeyPatch, length: int) -> None:
     with pytest.raises(ImproperlyConfigured, match=r"^SECRET_KEY must have at least 50 characters") as raised:

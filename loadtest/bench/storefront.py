@@ -1,0 +1,199 @@
+"""`python -m loadtest.bench storefront`: what a crowd that watches a sale costs the shop, and what the page weighs.
+
+A whole shop runs behind nginx with the configuration of docker-compose.yml. Clients ask for the document that each open
+page polls, and for the page itself, at fixed rates and as fast as the generator can. nginx's log tells which requests
+reach the shop. The control is the same without nginx's cache. Then orders are placed beside the watchers, and the page
+is weighed and shown by Chromium.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from loadtest.arguments import positive, seconds
+from loadtest.bench.bursts import machine
+from loadtest.bench.storefront_measurements import (
+    ORDERS_PER_S,
+    OnSale,
+    is_conserved,
+    log_in,
+    measure_orders,
+    measure_watching,
+    poll_interval,
+    proxied,
+    put_on_sale,
+)
+from loadtest.bench.storefront_page import measure_paint, weigh
+from loadtest.local_proxy import LocalProxy, require_nginx
+from loadtest.local_shop import LocalShop
+
+DESCRIPTION = (
+    "Measure what people who watch a sale cost the shop behind nginx, what an order takes beside them, what the page "
+    "of the sale weighs and when Chromium shows it. It needs nginx (Debian: nginx-light); without Chromium the last "
+    "part is skipped. Watchers, nginx and shop share this machine, so the rates are lower limits, and the cost of a "
+    "request says more than its latency. The exit status is 1 if a figure misses its goal."
+)
+WATCHERS = 100_000
+MOST_TO_SHOP = 2.0
+"""Requests per second that may reach the shop for a sale, however many people watch it."""
+MOST_BYTES = 60_000
+"""Of the page with all that it loads, compressed."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--rates",
+        type=positive,
+        nargs="+",
+        default=[100, 1000],
+        help="requests per second to measure, besides the highest that the generator reaches (default: 100 1000)",
+    )
+    parser.add_argument("--seconds", type=seconds, default=3.0, help="of each measurement (default: 3)")
+    parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    require_nginx()
+    interval = poll_interval()
+    # The web servers are behind one proxy, as in Compose.
+    with Console(stderr=True).status("The shop starts") as status, LocalShop(environment={"NUM_PROXIES": "1"}) as shop:
+        report = {
+            "machine": machine(),
+            # Arithmetic, not measured.
+            "watchers": {"watchers": WATCHERS, "interval_s": interval, "polls_per_s": WATCHERS / interval},
+            **measure(shop, options.rates, progress=status.update, seconds=options.seconds),
+        }
+    if options.json:
+        print(json.dumps(report))  # noqa: T201
+    else:
+        show(report)
+    return 0 if all(goals(report).values()) else 1
+
+
+def measure(shop: LocalShop, rates: list[int], *, progress: Callable[[str], object], seconds: float) -> dict[str, Any]:
+    """Measure everything in one run.
+
+    Args:
+        rates: requests per second of watchers, besides the highest.
+        progress: is told what is measured now.
+        seconds: of each measurement; orders take twice as long.
+    """
+    sale = put_on_sale()
+    with temporary_proxy(shop, cached=False) as proxy:
+        progress("The shop warms up")
+        tokens = log_in(proxy, sale.burst.customers)
+        measure_watching(shop, proxy, path=sale.page, rate=None, seconds=1)
+        warm = measure_orders(proxy, sale, tokens=tokens, watchers=None, seconds=1)
+    watching: dict[str, dict[str, list[dict[str, Any]]]] = {}
+    orders: dict[str, dict[str, Any]] = {}
+
+    def order(name: str, proxy: LocalProxy, watchers: int | None) -> None:
+        progress(f"Orders, {name}")
+        orders[name] = measure_orders(proxy, sale, tokens=tokens, watchers=watchers, seconds=2 * seconds)
+
+    for name, cached in (("cached", True), ("not_cached", False)):
+        with temporary_proxy(shop, cached=cached) as proxy:
+            watching[name] = {}
+            for document, path in (("now", sale.now), ("page", sale.page)):
+                rows = watching[name][document] = []
+                for rate in [*rates, None]:
+                    progress(f"{name.replace('_', ' ')}: {path} at {rate or 'the highest'} requests a second")
+                    rows.append(measure_watching(shop, proxy, path=path, rate=rate, seconds=seconds))
+            if cached:
+                order("without watchers", proxy, None)
+            order(f"with watchers, {name.replace('_', ' ')}", proxy, max(rates))
+    with temporary_proxy(shop, cached=True) as proxy:
+        progress("The weight of the page, and its first paint")
+        page = look_at_page(proxy, sale)
+    conserved = is_conserved(sale, [warm, *orders.values()])
+    return {"watching": watching, "orders": orders, "conserved": conserved, **page}
+
+
+@contextmanager
+def temporary_proxy(shop: LocalShop, *, cached: bool) -> Iterator[LocalProxy]:
+    with (
+        tempfile.TemporaryDirectory(prefix="lu-proxy-") as folder,
+        proxied(shop, Path(folder), cached=cached) as proxy,
+    ):
+        yield proxy
+
+
+def look_at_page(proxy: LocalProxy, sale: OnSale) -> dict[str, Any]:
+    """Return what the page weighs, and when it is shown."""
+    url = f"{proxy.url}{sale.page}"
+    files = weigh(url, [sale.now, "/account/token/"])
+    return {"weight": {"bytes": sum(files.values()), "files": files}, "paint": measure_paint(url)}
+
+
+def goals(report: Mapping[str, Any]) -> dict[str, bool]:
+    """Return which goals are met."""
+    cached = report["watching"]["cached"]
+    most = max(row["reached_shop_per_s"] for rows in cached.values() for row in rows)
+    return {
+        f"at most {MOST_TO_SHOP:g} requests a second reach the shop": most <= MOST_TO_SHOP,
+        f"at most {MOST_BYTES:,} bytes": report["weight"]["bytes"] <= MOST_BYTES,
+        "all confirmed orders are in the tables": report["conserved"],
+    }
+
+
+def show(report: Mapping[str, Any]) -> None:
+    console, watchers = Console(), report["watchers"]
+    for document, title in (("now", "What each open page polls (now.json)"), ("page", "The page of the sale")):
+        table = new_table(title, "cache", "rate", "answers/s", "to shop/s", "nginx ms", "shop ms", "p50 ms", "p99 ms")
+        for name, documents in report["watching"].items():
+            for row in documents[document]:
+                rate = f"{row['rate']:,}" if row["rate"] else "highest"
+                cells = [f"{row['per_s']:,.0f}", f"{row['reached_shop_per_s']:,.1f}"]
+                costs = [f"{row['nginx_cpu_ms']:.3f}", f"{row['shop_cpu_ms']:.3f}"]
+                latencies = [f"{row['p50_ms']:,.1f}", f"{row['p99_ms']:,.1f}"]
+                table.add_row("on" if name == "cached" else "off", rate, *cells, *costs, *latencies)
+        console.print(table, "")
+    console.print(
+        f"By arithmetic, {watchers['watchers']:,} people who watch a sale poll {watchers['polls_per_s']:,.0f} times a "
+        f"second, because each page polls every {watchers['interval_s']:g} s. This rate was not measured. nginx ms and "
+        "shop ms: CPU time of one request; that of the shop includes its other work meanwhile.\n"
+    )
+    title = f"{ORDERS_PER_S} orders a second through nginx, as the page sends them"
+    table = new_table(title, "", "polls/s", "orders", "others", "p50 ms", "p99 ms")
+    for name, row in report["orders"].items():
+        latencies = [f"{row['p50_ms']:,.1f}", f"{row['p99_ms']:,.1f}"]
+        table.add_row(name, f"{row['polls_per_s']:,.0f}", f"{row['orders']:,}", f"{row['others']:,}", *latencies)
+    console.print(table, "")
+    show_page(console, report)
+    for goal, met in goals(report).items():
+        console.print(f"{'met' if met else 'MISSED'}: {goal}")
+
+
+def show_page(console: Console, report: Mapping[str, Any]) -> None:
+    weight, paint = report["weight"], report["paint"]
+    table = new_table("The page and what it loads", "file", "bytes")
+    for address, size in sorted(weight["files"].items(), key=lambda each: -each[1]):
+        table.add_row(address, f"{size:,}")
+    table.add_row(f"all, of at most {MOST_BYTES:,}", f"{weight['bytes']:,}")
+    console.print(table, "")
+    if "skipped" in paint:
+        console.print(f"First paint: skipped. {paint['skipped']}\n")
+        return
+    table = new_table("First contentful paint, 390 pixels", "phone", "with scripts, ms", "without scripts, ms")
+    for name, row in paint.items():
+        table.add_row(name, f"{row['with_scripts']:,.0f}", f"{row['without_scripts']:,.0f}")
+    console.print(table, "")
+
+
+def new_table(title: str, first: str, *columns: str) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False, title=title, title_justify="left")
+    table.add_column(first)
+    for name in columns:
+        table.add_column(name, justify="right")
+    return table

@@ -1,0 +1,119 @@
+"""The weight of a page with all that it loads, and the moment in which Chromium shows its first content."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import urllib.request
+from collections.abc import Mapping, Sequence
+from html.parser import HTMLParser
+from statistics import median
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urljoin
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
+
+CHROMIUM = shutil.which("chromium")
+PHONE = {"width": 390, "height": 844}
+ROUNDS = 3
+IMPORTED = re.compile(r'^import .*? from "([^"]+)";', re.MULTILINE)
+PAINTED = 'performance.getEntriesByName("first-contentful-paint").map((entry) => entry.startTime)'
+
+PHONES: dict[str, Mapping[str, Any] | None] = {
+    "this machine": None,
+    "slow phone": {
+        "offline": False,
+        "latency": 150 * 3.75,
+        "downloadThroughput": 1.6 * 1024 * 0.9 * 1024 / 8,
+        "uploadThroughput": 750 * 0.9 * 1024 / 8,
+    },
+}
+"""Networks: milliseconds before an answer, and bytes per second. The second one is the slow 4G of Lighthouse."""
+SLOWER = 4
+"""Times that the processor of Lighthouse's phone is slower."""
+
+
+class Loaded(HTMLParser):
+    """Collects the addresses that a page loads by itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.addresses: list[str] = []
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        name = {"link": "href", "script": "src", "img": "src"}.get(tag)
+        if name and (address := dict(attributes).get(name)):
+            self.addresses.append(address)
+
+
+def weigh(url: str, more: Sequence[str]) -> dict[str, int]:
+    """Return the compressed bytes of a page and of each file that it loads, by address. Headers are not counted.
+
+    Args:
+        url: address of the page.
+        more: addresses that its scripts ask for.
+    """
+    page = Loaded()
+    sizes: dict[str, int] = {}
+    waiting = [url]
+    while waiting:
+        address = waiting.pop(0)
+        if address in sizes:
+            continue
+        sizes[address] = len(fetch(address, {"Accept-Encoding": "gzip"}))
+        if address == url:
+            page.feed(fetch(address, {}).decode())
+            waiting += [urljoin(url, each) for each in [*page.addresses, *more]]
+        elif address.endswith(".js"):
+            waiting += [urljoin(address, each) for each in IMPORTED.findall(fetch(address, {}).decode())]
+    return {address.removeprefix(urljoin(url, "/")[:-1]): size for address, size in sizes.items()}
+
+
+def fetch(address: str, headers: Mapping[str, str]) -> bytes:
+    """Return the body of an answer as it is sent."""
+    with urllib.request.urlopen(urllib.request.Request(address, headers={**headers}), timeout=30) as response:  # noqa: S310
+        return bytes(response.read())
+
+
+def measure_paint(url: str) -> dict[str, Any]:
+    """Return the milliseconds until Chromium shows the first content of a page, with nothing in its cache.
+
+    Medians of `ROUNDS` loads for each phone, with scripts and without; or `skipped`, with the reason.
+    """
+    if CHROMIUM is None:
+        return {"skipped": "Chromium is not installed. On Debian, install it: apt-get install chromium"}
+    try:
+        from playwright.sync_api import sync_playwright
+    except ImportError:
+        return {"skipped": "Playwright is not installed. Install it: pip install playwright"}
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM)
+        try:
+            return {
+                phone: {
+                    name: median(first_paint(browser, url, network=network, scripts=scripts) for _ in range(ROUNDS))
+                    for name, scripts in (("with_scripts", True), ("without_scripts", False))
+                }
+                for phone, network in PHONES.items()
+            }
+        finally:
+            browser.close()
+
+
+def first_paint(browser: Browser, url: str, *, network: Mapping[str, Any] | None, scripts: bool) -> float:
+    """Load a page in a new browser profile, and return the milliseconds until its first content was shown."""
+    context = browser.new_context(viewport={**PHONE}, java_script_enabled=scripts)  # type: ignore[arg-type]
+    try:
+        page = context.new_page()
+        if network is not None:
+            session = context.new_cdp_session(page)
+            session.send("Network.enable")
+            session.send("Network.emulateNetworkConditions", {**network})
+            session.send("Emulation.setCPUThrottlingRate", {"rate": SLOWER})
+        page.goto(url)
+        while not (painted := page.evaluate(PAINTED)):
+            page.wait_for_timeout(20)
+        return float(painted[0])
+    finally:
+        context.close()

@@ -1,0 +1,218 @@
+"""The benchmark of the storefront: a short run has plausible figures, and its parts count right."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from argparse import Namespace
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
+from typing import Any
+
+import pytest
+
+from loadtest import local_proxy
+from loadtest.bench import storefront, storefront_measurements
+from loadtest.bench.storefront_clients import is_complete
+from loadtest.bench.storefront_page import CHROMIUM, weigh
+from servers import ServerError
+from tests.loadtest.conftest import CHECKOUT
+from tests.test_nginx import needs_nginx
+
+STATIC = "/static/shop/"
+
+
+class Answer(BaseHTTPRequestHandler):
+    """Answers 304 to who has the only version of a document. It closes each connection after ten requests."""
+
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+    server: Server
+    answered = 0
+
+    def do_GET(self) -> None:
+        self.answered += 1
+        known = self.headers.get("If-None-Match") == '"one"'
+        self.server.seen[304 if known else 200, self.headers["Accept-Language"]] += 1
+        self.send_response(304 if known else 200)
+        self.send_header("ETag", '"one"')
+        if not known:
+            self.send_header("Content-Length", "2")
+        if self.answered == 10:
+            self.send_header("Connection", "close")
+        self.end_headers()
+        if not known:
+            self.wfile.write(b"{}")
+
+    def log_message(self, *_: object) -> None:
+        """Log nothing."""
+
+
+class Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Answer)
+        self.seen: Counter[tuple[int, str]] = Counter()
+
+
+@contextmanager
+def server() -> Iterator[Server]:
+    with Server() as running:
+        Thread(target=running.serve_forever, daemon=True).start()
+        yield running
+        running.shutdown()
+
+
+def send(port: int, **plan: Any) -> dict[str, Any]:
+    heads = [f"GET / HTTP/1.1\r\nHost: shop.example\r\nAccept-Language: {language}\r\n" for language in ("en", "zh")]
+    plan = {"port": port, "requests": [(head, "") for head in heads], "connections": 2, "conditional": True, **plan}
+    return storefront_measurements.finish(storefront_measurements.start(plan))
+
+
+def test_clients_keep_to_their_rate() -> None:
+    with server() as running:
+        load = send(running.server_port, rate=100, seconds=1)
+    # The last ones are due at the end, and then late on a machine that is busy.
+    assert 1 <= sum(load["answers"].values()) <= 100
+    assert load["answers"]["200"] == 2, "each connection gets the document once, and asks for changes from then on"
+    assert load["answers"] == dict_of(running.seen)
+    assert load["p99_ms"] >= load["p50_ms"] > 0
+
+
+@pytest.mark.parametrize("conditional", [True, False])
+def test_clients_without_a_rate_send_as_fast_as_they_are_answered(conditional: bool) -> None:
+    with server() as running:
+        load = send(running.server_port, rate=None, seconds=0.5, conditional=conditional)
+    assert load["answers"] == dict_of(running.seen)
+    assert load["answers"]["200"] == (2 if conditional else sum(load["answers"].values()))
+    assert sum(load["answers"].values()) > 20, "they connect again after a connection is closed"
+    assert {language for _, language in running.seen} == {"en", "zh"}
+
+
+def dict_of(seen: Counter[tuple[int, str]]) -> dict[str, int]:
+    found: Counter[str] = Counter()
+    for (status, _), count in seen.items():
+        found[str(status)] += count
+    return dict(found)
+
+
+@pytest.mark.parametrize(
+    ("answer", "whole"),
+    [
+        (b"HTTP/1.1 304 Not Modified\r\nETag: 1", False),
+        (b"HTTP/1.1 304 Not Modified\r\nETag: 1\r\n\r\n", True),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nabc", False),
+        (b"HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\nabcd", True),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n4\r\nabcd\r\n", False),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n4\r\nabcd\r\n0\r\n\r\n", True),
+    ],
+)
+def test_the_end_of_an_answer_is_found(answer: bytes, whole: bool) -> None:
+    assert is_complete(answer) is whole
+
+
+def test_without_nginx_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local_proxy, "find_nginx", lambda: None)
+    with pytest.raises(ServerError, match="apt-get install nginx-light"):
+        storefront.run(Namespace())
+
+
+def test_the_pace_is_that_of_the_page() -> None:
+    assert storefront_measurements.poll_interval() == 2.0
+
+
+def test_the_goals_are_missed_by_what_misses_them() -> None:
+    row = {"reached_shop_per_s": 1.0}
+    report: dict[str, Any] = {
+        "watching": {"cached": {"now": [row], "page": [row]}},
+        "weight": {"bytes": 60_000},
+        "conserved": True,
+    }
+    assert all(storefront.goals(report).values())
+    for worse in (
+        {"watching": {"cached": {"now": [row, {"reached_shop_per_s": 2.1}]}}},
+        {"weight": {"bytes": 60_001}},
+        {"conserved": False},
+    ):
+        assert list(storefront.goals({**report, **worse}).values()).count(False) == 1
+
+
+@pytest.mark.slow
+@needs_nginx
+def test_a_short_run(environment: dict[str, str]) -> None:
+    """With the negative control, which is a part of the run: without nginx's cache each request reaches the shop."""
+    done = subprocess.run(
+        [sys.executable, "-m", "loadtest.bench", "storefront", "--rates", "40", "--seconds", "1.5", "--json"],
+        cwd=CHECKOUT,
+        env=environment,
+        stdout=subprocess.PIPE,
+        text=True,
+        timeout=280,
+    )
+    report = json.loads(done.stdout.splitlines()[-1])
+    assert (done.returncode, all(storefront.goals(report).values())) == (0, True), report
+    assert report["watchers"] == {"watchers": 100_000, "interval_s": 2.0, "polls_per_s": 50_000}
+    for name, documents in report["watching"].items():
+        for document, rows in documents.items():
+            assert [row["rate"] for row in rows] == [40, None]
+            for row in rows:
+                assert row["others"] == 0, (name, document, row)
+                assert 0 < row["p50_ms"] <= row["p99_ms"]
+                assert row["nginx_cpu_ms"] >= 0 <= row["shop_cpu_ms"]
+                if name == "cached":
+                    assert row["reached_shop"] <= 4, (document, row)
+                else:
+                    assert row["reached_shop_per_s"] == pytest.approx(row["per_s"]), (document, row)
+            assert rows[1]["per_s"] > rows[0]["per_s"]
+    assert [*report["orders"]] == ["without watchers", "with watchers, cached", "with watchers, not cached"]
+    for name, row in report["orders"].items():
+        assert row["orders"] > row["others"] == 0
+        assert row["p99_ms"] >= row["p50_ms"] > 0
+        assert (row["polls_per_s"] > 0) is (name != "without watchers")
+    files = report["weight"]["files"]
+    scripts = {f"{STATIC}{name}.js" for name in ("sale", "asking", "intents")}
+    styles = {f"{STATIC}{name}.css" for name in ("base", "pages")}
+    pictures = {f"{STATIC}icon.svg", storefront_measurements.PICTURE}
+    (page, now) = sorted(address for address in files if address.startswith("/sales/"))
+    assert {*files} == {page, now, "/account/token/", *scripts, *styles, *pictures}
+    assert report["weight"]["bytes"] == sum(files.values())
+    if CHROMIUM:
+        for row in report["paint"].values():
+            assert min(row["with_scripts"], row["without_scripts"]) > 0
+        slow, fast = report["paint"]["slow phone"], report["paint"]["this machine"]
+        assert slow["without_scripts"] > fast["without_scripts"]
+    else:
+        assert "apt-get install chromium" in report["paint"]["skipped"]
+
+
+def test_the_weight_counts_each_file_once() -> None:
+    """A page that names a file twice, and a script that imports another one, which imports the first."""
+    files = {
+        "/sales/a/": b'<link rel="stylesheet" href="/a.css"><script src="/a.js"></script><img src="/b.svg">'
+        b'<img src="/b.svg"><script type="application/json">{}</script><a href="/other/">',
+        "/a.css": b"a" * 10,
+        "/a.js": b'import { one, two } from "./b.js";\n',
+        "/b.js": b'import { three } from "./a.js";\n',
+        "/b.svg": b"<svg/>",
+        "/now.json": b"{}",
+    }
+
+    class File(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(files[self.path])
+
+        def log_message(self, *_: object) -> None:
+            """Log nothing."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), File) as running:
+        Thread(target=running.serve_forever, daemon=True).start()
+        sizes = weigh(f"http://127.0.0.1:{running.server_port}/sales/a/", ["/now.json"])
+        running.shutdown()
+    assert sizes == {address: len(body) for address, body in files.items()}
