@@ -42,8 +42,8 @@ class TestRedissonRecipeLock(
     RELEASE_WRITES = 2  # the count, and the key
     FAILS = frozenset(
         {
-            # redis-py repeats the release, and the second one finds nothing.
-            "test_an_unanswered_release_can_be_repeated",
+            # A renewal takes as long as the timeout of the client, which is longer than the TTL of the test.
+            "test_the_holder_is_told_when_the_server_hangs",
         }
     )
 
