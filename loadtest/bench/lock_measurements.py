@@ -19,7 +19,7 @@ from loadtest.bench.lock_sessions import Acquire
 GREEDY = 8
 """Processes that take the lock again as soon as they have released it."""
 
-MAX_HOLD = 0.15
+MAX_HOLD = 0.12
 """Longest hold in seconds. It is about the longest pause of a waiter that polls, so that the phase hardly matters."""
 
 

@@ -3,8 +3,8 @@
 The lock is a hash with owner and count. A release is published to all waiters, who ask again when they are told, and
 when the present grant would end. There is no queue and no fence.
 
-Do not use it in production: a client that repeats a request without an answer may count twice, and the lock then stays held
-for its TTL. A server that hangs delays the report of a lost lease by the timeout of the client.
+Do not use it in production: a client that repeats a request without an answer may count twice, and the lock then stays
+held for its TTL. A server that hangs delays the report of a lost lease by the timeout of the client.
 
 Source: https://github.com/redisson/redisson/wiki/8.-distributed-locks-and-synchronizers
 """

@@ -26,8 +26,8 @@ from loadtest.bench.lock_sessions import TTL
 REDLOCK = "redlock"
 OTHERS = ("redis", "zookeeper")
 DELAYS_MS = (5.0, 10.0, 25.0, 50.0, 100.0, 200.0, 400.0)
-LONGEST_PAUSE = 1.5
-"""Longest pause of a waiter, as a multiple of the retry delay. A hold is as long, so that the waiter has polled."""
+LONGEST_HOLD = 1.2
+"""Longest hold as a multiple of the retry delay. With that, the phase of a poll hardly matters."""
 EPILOG = """\
 The claim under test: other locks hand over many times sooner than a Redlock. How many depends on its retry delay. The
 table shows at which one Redlock is as fast, and how many commands its idle waiters then send. Compare ratios within one
@@ -50,7 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="retry delays in milliseconds (default: 5 to 400)",
     )
     parser.add_argument("--rounds", type=positive, default=2, help="rounds (default: 2)")
-    parser.add_argument("--handoffs", type=positive, default=16, help="hand-overs in a round (default: 16)")
+    parser.add_argument("--handoffs", type=positive, default=20, help="hand-overs in a round (default: 20)")
     parser.add_argument(
         "--idle", type=seconds, default=2.0, help="time to count an idle waiter's commands (default: 2)"
     )
@@ -97,7 +97,7 @@ def measure_rounds(at: Addresses, options: argparse.Namespace, show: Callable[[s
     for number in range(1, options.rounds + 1):
         for name, delay in contenders:
             show(f"Round {number} of {options.rounds}: {_title(name, delay)}")
-            longest = max(MAX_HOLD, LONGEST_PAUSE * (delay or 0) / 1000)
+            longest = max(MAX_HOLD, LONGEST_HOLD * (delay or 0) / 1000)
             lock = f"{_title(name, delay)} {number}"
             waits[name, delay] += handoffs(name, lock, at, options.handoffs, longest=longest, **_arguments(delay))
     rows: list[dict[str, Any]] = []
