@@ -160,4 +160,4 @@ def _ms(milliseconds: float) -> str:
 
 
 def _rate(row: HandOverRow) -> str:
-    return f"{row.commands_per_s:.1f}" if row.commands_per_s < 9.95 else f"{row.commands_per_s:,.0f}"
+    return f"{round(row.commands_per_s, 1):g}" if row.commands_per_s < 9.95 else f"{row.commands_per_s:,.0f}"
