@@ -41,9 +41,9 @@ def retry_delay_section(measured: Measured | None) -> CurveSection:
         conclusions=[] if measured.stale else [*_default(polled), *_equal(polled, told), *_floor(polled)],
         notes=sentence(
             _(
-                "Each line is of {rounds} × {handoffs} hand-overs to another process, with {nodes} nodes and one "
-                "ZooKeeper server on the same machine. Idle waiter: one process waits while nothing happens; commands "
-                "to all nodes together, for ZooKeeper with the pings of its session."
+                "Each line is of {rounds} × {handoffs} hand-overs to another process, so p99 is near the longest. "
+                "{nodes} nodes and one ZooKeeper server ran on the same machine. Idle waiter: one process waits while "
+                "nothing happens; commands to all nodes together, for ZooKeeper with the pings of its session."
             ),
             **measured.sizes,
         ),
@@ -93,8 +93,8 @@ def _default(polled: Sequence[HandOverRow]) -> Iterator[str]:
         if row.retry_delay_ms == DEFAULT_MS:
             yield sentence(
                 _(
-                    "With the default of {default} ms, half of the hand-overs of {redlock} take longer than {p50} ms "
-                    "and one in a hundred longer than {p99} ms. Each idle waiter sends {commands} commands per second."
+                    "With the default of {default} ms, half of the hand-overs of {redlock} take longer than {p50} ms; "
+                    "p99 is {p99} ms. Each idle waiter sends {commands} commands per second."
                 ),
                 default=DEFAULT_MS,
                 p50=_ms(row.p50_ms),
