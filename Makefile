@@ -20,7 +20,7 @@ demo: $(VENV)/.runtime  ## send the same burst through flawed and sound strategi
 rush: $(VENV)/.runtime  ## run one burst and give a verdict: make rush ARGS="--strategy lua --clients 50"
 	$(RUN) manage.py rush $(ARGS)
 
-bench: $(VENV)/.development  ## compare strategies, locks, segments or contention, as ratios: make bench ARGS=locks
+bench: $(VENV)/.development  ## compare strategies or locks, or measure a curve, as ratios: make bench ARGS=locks
 	$(RUN) -m loadtest.bench $(ARGS)
 
 test: $(VENV)/.development  ## run the tests in random order, without the slow ones: make test ARGS="-k lease"

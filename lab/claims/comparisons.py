@@ -11,7 +11,8 @@ The file is a JSON object with a member for each part that was measured:
      },
      "locks": {…},                   the same for `python -m loadtest.bench locks --json --recovery`
      "segments": {…},                the same for `python -m loadtest.bench segments --json`
-     "contention": {…}}              the same for `python -m loadtest.bench contention --json`
+     "contention": {…},              the same for `python -m loadtest.bench contention --json`
+     "retry-delay": {…}}             the same for `python -m loadtest.bench retry-delay --json`
 """
 
 from __future__ import annotations
@@ -46,6 +47,7 @@ RUNGS: Mapping[Part, Mapping[str, tuple[str, ...]]] = {
         "insert": ("lock-table-insert",),
         "process": ("process-lock",),
         "thread": ("thread-lock",),
+        "redisson": ("redisson-watchdog",),
         "kazoo": ("kazoo-recipe",),
     },
 }
@@ -58,7 +60,7 @@ class Measurement:
 
     Attributes:
         rungs: the slugs of the rungs that run it.
-        peer: whether it is third-party code, measured for comparison.
+        peer: whether it is measured for comparison only: third-party code, or the protocol of a library for Java.
         per_s: orders per second through REST with all clients ordering at once. For a lock: pairs of acquire and
             release per second without contention.
         p50_ms: median wait of a customer in milliseconds. For a lock: median time from before a release until a waiter
@@ -161,6 +163,7 @@ ROWS: Mapping[Part, Callable[[Mapping[str, Any]], Iterable[Any]]] = {
     "locks": _locks,
     "segments": curves.segments,
     "contention": curves.contention,
+    "retry-delay": curves.retry_delay,
 }
 
 

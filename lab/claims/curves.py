@@ -1,4 +1,4 @@
-"""The stored curves of the comparison: what segments gain, and what optimistic and pessimistic orders cost."""
+"""The stored curves of the comparison: what segments and shorter pauses gain, and what contended orders cost."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 SIZES = {
     "segments": ("clients", "rounds", "seconds", "stock", "quantity"),
     "contention": ("attempts", "rounds", "seconds"),
+    "retry-delay": ("nodes", "rounds", "handoffs"),
 }
 """The sizes that a report names, beside the machine."""
 
@@ -68,6 +69,25 @@ class ContentionRow:
     pessimistic: ContendedSale
 
 
+@dataclass(frozen=True)
+class HandOverRow:
+    """How soon a lock is handed over, and what its idle waiter sends.
+
+    Attributes:
+        lock: the name of the measured lock.
+        retry_delay_ms: average pause of a waiter in milliseconds; None: a release wakes the waiter.
+        p50_ms: median time in milliseconds from before a release until a waiter in another process has the lock.
+        p99_ms: the 99th percentile of the same.
+        commands_per_s: commands that an idle waiter sends per second, to all nodes together.
+    """
+
+    lock: str
+    retry_delay_ms: float | None
+    p50_ms: float
+    p99_ms: float
+    commands_per_s: float
+
+
 def segments(report: Mapping[str, Any]) -> list[SegmentsRow]:
     """Return the rows of a report of `python -m loadtest.bench segments --json`.
 
@@ -102,6 +122,27 @@ def contention(report: Mapping[str, Any]) -> list[ContentionRow]:
     ]
     if not rows:
         raise ValueError("A curve needs a measurement.")
+    return rows
+
+
+def retry_delay(report: Mapping[str, Any]) -> list[HandOverRow]:
+    """Return the rows of a report of `python -m loadtest.bench retry-delay --json`.
+
+    Raises:
+        ValueError: no retry delay or no other lock was measured, or a hand-over took no time.
+    """
+    rows = [
+        HandOverRow(
+            lock=str(row["lock"]),
+            retry_delay_ms=None if row["retry_delay_ms"] is None else _positive(row["retry_delay_ms"]),
+            p50_ms=_positive(row["handoff_p50_ms"]),
+            p99_ms=_positive(row["handoff_p99_ms"]),
+            commands_per_s=float(row["idle_commands_per_s"]),
+        )
+        for row in report["locks"]
+    ]
+    if len({row.retry_delay_ms is None for row in rows}) != 2:
+        raise ValueError("A curve needs a retry delay, and a lock to compare it with.")
     return rows
 
 

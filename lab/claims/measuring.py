@@ -22,6 +22,7 @@ SHORT: Mapping[str, tuple[str, ...]] = {
     "locks": ("--rounds", "1", "--pairs", "100", "--handoffs", "20", "--seconds", "0.5", "--idle", "1"),
     "segments": ("--rounds", "1", "--seconds", "1"),
     "contention": ("--rounds", "1", "--seconds", "1"),
+    "retry-delay": ("--rounds", "1", "--handoffs", "10", "--idle", "1"),
 }
 """The options of a short run, by part."""
 STOP_SECONDS = 15.0

@@ -9,7 +9,7 @@ from lab.claims.behaviour import hash_of_behaviour, hash_of_files
 from lab.claims.definitions import ROOT
 from lab.ladder.catalogue import LADDER
 
-Part = Literal["strategies", "locks", "segments", "contention"]
+Part = Literal["strategies", "locks", "segments", "contention", "retry-delay"]
 """A part of the comparison."""
 
 BUILDERS = "lab.workloads.registry:BUILDERS"
@@ -22,8 +22,11 @@ STRATEGIES = (
     *("bursts", "clients", "cpu", "growth", "peer_strategy", "recovery", "references", "saving", "settings"),
     *("strategies", "strategy_measurements", "strategy_report", "urls", "views", "wsgi"),
 )
-LOCKS = ("addresses", "contenders", "etcd3gw_recipe", "kazoo_recipe", "lock_measurements", "lock_sessions", "locks")
-"""Files of `loadtest/bench`: what the curves share, what measures strategies, and what measures locks."""
+CONTENDERS = (
+    *("addresses", "contenders", "etcd3gw_recipe", "kazoo_recipe", "redisson_recipe"),
+    *("lock_measurements", "lock_sessions"),
+)
+"""Files of `loadtest/bench`: what the curves of strategies share, what measures strategies, and what measures locks."""
 
 
 def _bench(*names: str) -> tuple[str, ...]:
@@ -36,9 +39,10 @@ MEASURED: dict[Part, tuple[str, ...]] = {
         *("shop/accounts", "shop/api", "shop/orders", "shop/metrics", "shop/runtime", "shop/sales", "shop/waiting"),
         *("shop/admin/checked.py", "shop/clock.py", "shop/limits.py", "shop/models.py", "shop/pages/error_pages.py"),
     ),
-    "locks": ("locking", *_bench(*LOCKS)),
+    "locks": ("locking", *_bench("locks", *CONTENDERS)),
     "segments": ("locking", "inventory", "shop/orders", "shop/sales", "shop/runtime", *_bench("segments", *CLIENTS)),
     "contention": ("inventory", "shop/orders", "shop/sales", "shop/runtime", *_bench("contention", *CLIENTS)),
+    "retry-delay": ("locking", *_bench("retry_delay", *CONTENDERS)),
 }
 """The files and folders with the code that a comparison measures, and with the code that measures it."""
 

@@ -1,4 +1,4 @@
-"""Command line of the benchmarks: `python -m loadtest.bench --help` lists them."""
+"""Command line of the benchmarks: `python -m loadtest.bench SUBJECT`; `--help` lists the subjects."""
 
 from __future__ import annotations
 
@@ -13,15 +13,23 @@ django.setup()
 import argparse  # noqa: E402
 import sys  # noqa: E402
 
-from loadtest.bench import contention, locks, segments, storefront, strategies, waiting_room  # noqa: E402
+from loadtest.bench import (  # noqa: E402
+    contention,
+    locks,
+    retry_delay,
+    segments,
+    storefront,
+    strategies,
+    waiting_room,
+)
 from servers.errors import ServerError  # noqa: E402
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(
         prog="python -m loadtest.bench",
-        description="Measure strategies or locks side by side with widely used alternatives, or what segments and "
-        "optimistic locking gain and cost as the contention grows. Everything runs on this machine, so compare ratios "
+        description="Measure strategies or locks side by side with widely used alternatives, or what segments, "
+        "optimistic locking and shorter pauses gain and cost. Everything runs on this machine, so compare ratios "
         "within one run, not absolute figures of two runs.",
     )
     subjects = parser.add_subparsers(required=True, metavar="SUBJECT")
@@ -34,6 +42,9 @@ def main() -> int:
         subjects.add_parser(
             "contention", help="failed updates of an optimistic lock, and the wait of a pessimistic one"
         )
+    )
+    retry_delay.add_arguments(
+        subjects.add_parser("retry-delay", help="hand-over and waiting cost of a Redlock by its retry delay")
     )
     waiting_room.add_arguments(
         subjects.add_parser("waiting-room", help="memory of a waiting room, and a crowd without and with one")

@@ -1,9 +1,13 @@
-"""The contenders of the lock benchmark: our locks, and widely used alternatives."""
+"""The contenders of the lock benchmark: our locks, and widely used alternatives.
+
+`redisson` is the protocol of Redisson in Python, since the library itself is for Java.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from typing import Any
 
 from loadtest.bench.addresses import Addresses
 from loadtest.bench.etcd3gw_recipe import Etcd3gwLock
@@ -20,6 +24,7 @@ from loadtest.bench.lock_sessions import (
     on_zookeeper,
     plain,
 )
+from loadtest.bench.redisson_recipe import RedissonRecipeLock
 from locking import FairRedisLock, RedisLock
 from locking.etcd import EtcdLock
 from locking.local import ProcessLock, ThreadLock
@@ -29,12 +34,14 @@ from locking.reentrant import ReentrantLock
 from locking.zookeeper import ZooKeeperLock
 
 
-def redlock(at: Addresses, stack: ExitStack) -> LockSession:
+def redlock(at: Addresses, stack: ExitStack, **options: Any) -> LockSession:
     clients = [counting_client(url, stack) for url in at.valkeys]
     return leased(
         # Eight processes share the machine with five nodes: the long node timeout keeps a busy node from counting as
         # hanging.
-        lambda name: Redlock([client for client, _ in clients], name, ttl=TTL, retries=10_000, node_timeout=2.0),
+        lambda name: Redlock(
+            [client for client, _ in clients], name, ttl=TTL, retries=10_000, node_timeout=2.0, **options
+        ),
         lambda: sum(sent() for _, sent in clients),
     )
 
@@ -88,6 +95,7 @@ PEERS: dict[str, OpenSession] = {
     "redis-py": redis_py,
     "python-redis-lock": python_redis_lock,
     "pottery": pottery,
+    "redisson": on_valkey(lambda client, name: RedissonRecipeLock(client, name, ttl=TTL)),
     "kazoo": on_zookeeper(KazooRecipeLock),
     "etcd3gw": on_etcd(Etcd3gwLock),
 }
@@ -95,7 +103,11 @@ ALL = LOCKS | PEERS
 
 
 @contextmanager
-def session(name: str, at: Addresses) -> Iterator[LockSession]:
-    """Open the connections of a contender for the length of the block."""
+def session(name: str, at: Addresses, **options: Any) -> Iterator[LockSession]:
+    """Open the connections of a contender for the length of the block.
+
+    Args:
+        options: further arguments of a `Redlock`; other contenders take none.
+    """
     with ExitStack() as stack:
-        yield ALL[name](at, stack)
+        yield ALL[name](at, stack, **options)

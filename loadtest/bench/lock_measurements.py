@@ -20,7 +20,7 @@ GREEDY = 8
 """Processes that take the lock again as soon as they have released it."""
 
 MAX_HOLD = 0.12
-"""Longest hold in seconds. It exceeds every waiter's polling pause, so that the phase of a poll has no effect."""
+"""Longest hold in seconds. It is about the longest pause of a waiter that polls, so that the phase hardly matters."""
 
 
 def contended(name: str, lock: str, at: Addresses, *, count: int, seconds: float) -> dict[str, float | None]:
@@ -80,19 +80,28 @@ def commands_per_pair(acquire: Acquire, sent: Callable[[], int] | None) -> float
     return round((sent() - before) / 50, 1)
 
 
-def handoffs(name: str, lock: str, at: Addresses, count: int) -> list[float]:
+def handoffs(
+    name: str, lock: str, at: Addresses, count: int, *, longest: float = MAX_HOLD, **options: Any
+) -> list[float]:
     """Return the seconds from just before each release until the waiter holds the lock.
 
     The waiter is another process, or another thread for a thread lock.
+
+    Args:
+        name: the contender.
+        lock: name of the lock to contend for.
+        count: number of hand-overs.
+        longest: longest hold in seconds.
+        options: those of `session`.
     """
-    with worker(name, _take_turns, name, lock, at) as pipe, session(name, at) as own:
+    with worker(name, _take_turns, name, lock, at, options) as pipe, session(name, at, **options) as own:
         acquire = own.make(lock)
         pipe.recv()
         waits = []
         for _ in range(count):
             release = acquire()
             pipe.send("wait")
-            time.sleep(random.uniform(MAX_HOLD / 4, MAX_HOLD))  # noqa: S311
+            time.sleep(random.uniform(longest / 4, longest))  # noqa: S311
             start = time.monotonic()
             release()
             waits.append(pipe.recv() - start)
@@ -100,8 +109,8 @@ def handoffs(name: str, lock: str, at: Addresses, count: int) -> list[float]:
         return waits
 
 
-def _take_turns(name: str, lock: str, at: Addresses, pipe: Pipe) -> None:
-    with session(name, at) as own:
+def _take_turns(name: str, lock: str, at: Addresses, options: dict[str, Any], pipe: Pipe) -> None:
+    with session(name, at, **options) as own:
         acquire = own.make(lock)
         own.make(f"{lock} warm-up")()()
         pipe.send("ready")
@@ -139,14 +148,19 @@ def _be_greedy(name: str, lock: str, at: Addresses, seconds: float, pipe: Pipe) 
         pipe.send(turns)
 
 
-def idle_commands(name: str, at: Addresses, seconds: float) -> float | None:
+def idle_commands(name: str, at: Addresses, seconds: float, **options: Any) -> float | None:
     """Return the commands per second of a waiter while nothing happens, without those of the holder.
 
     Holder and waiter have a session each. Redis and etcd: commands that the waiter's client sends. ZooKeeper: packets
     that the server receives on the waiter's connection, so pings count. Postgres: all statements of this process except
     renewals, since a holder sends nothing else.
+
+    Args:
+        name: the contender.
+        seconds: how long to count.
+        options: those of `session`.
     """
-    with session(name, at) as holder, session(name, at) as own:
+    with session(name, at, **options) as holder, session(name, at, **options) as own:
         if own.sent is None:
             return None
         release = holder.make(f"{name} idle")()

@@ -43,7 +43,8 @@ class LockSession:
     sent: Callable[[], int] | None = None
 
 
-OpenSession = Callable[[Addresses, ExitStack], LockSession]
+OpenSession = Callable[..., LockSession]
+"""Opens the session of a contender, given the `Addresses`, the `ExitStack` that closes it, and options of its locks."""
 
 
 def leased(make: Callable[[str], Lock], sent: Callable[[], int] | None = None) -> LockSession:

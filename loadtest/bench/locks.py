@@ -19,7 +19,8 @@ from loadtest.bench.lock_sessions import TTL
 LEGEND = (
     "pair: acquire and release without contention. hand-over: from just before a release until a waiter in another "
     "process holds the lock. greedy: fewest and most turns of one of eight processes. idle: commands of a "
-    "waiter, without those of the holder. All run on one machine: compare ratios only."
+    "waiter, without those of the holder. redisson: the protocol of Redisson in Python, not the Java library. All run "
+    "on one machine: compare ratios only."
 )
 
 

@@ -47,6 +47,16 @@ def contended(per_s: float, p50_ms: float, failed: float = 0.0, try_again: float
     }
 
 
+def handed_over(name: str, delay_ms: float | None, p50_ms: float, commands_per_s: float) -> dict[str, Any]:
+    return {
+        "lock": name,
+        "retry_delay_ms": delay_ms,
+        "handoff_p50_ms": p50_ms,
+        "handoff_p99_ms": 2 * p50_ms,
+        "idle_commands_per_s": commands_per_s,
+    }
+
+
 @cache
 def stored() -> dict[str, Any]:
     """Return the comparison. Change a copy of it.
@@ -100,6 +110,22 @@ def stored() -> dict[str, Any]:
                     {"clients": 1, "optimistic": contended(300.0, 3.0), "row-lock": contended(310.0, 3.1)},
                     {"clients": 16, "optimistic": contended(200.0, 70.0, 2.5), "row-lock": contended(400.0, 40.0)},
                     {"clients": 256, "optimistic": contended(80.0, 7000, 12, 0.05), "row-lock": contended(350.0, 700)},
+                ],
+            },
+        },
+        "retry-delay": {
+            "made": "2026-01-31",
+            "short": False,
+            "source": behaviour_of_comparison("retry-delay"),
+            "machine": MACHINE,
+            "report": {
+                "machine": {"cpus": 2, "nodes": 5, "rounds": 2, "handoffs": 20},
+                "locks": [
+                    handed_over("redlock", 5.0, 4.0, 500.0),
+                    handed_over("redlock", 10.0, 5.0, 310.0),
+                    handed_over("redlock", 100.0, 60.0, 50.0),
+                    handed_over("redis", None, 0.6, 0.0),
+                    handed_over("zookeeper", None, 4.6, 0.5),
                 ],
             },
         },

@@ -132,11 +132,12 @@ def test_the_hash_depends_on_the_measured_code_only(tmp_path: Path, monkeypatch:
         return {part for part in PARTS if source_hash(part) != before[part]}
 
     assert [changed_by(name) for name in ignored] == [set(), set()]
-    with_locks = {"strategies", "locks", "segments"}
+    with_locks = {"strategies", "locks", "segments", "retry-delay"}
     assert [changed_by(name) for name in measured] == [with_locks, with_locks]
     assert changed_by("inventory/a.py") == {"strategies", "segments", "contention"}
     assert changed_by("loadtest/bench/growth.py") == {"strategies"}
     assert changed_by("loadtest/bench/locks.py") == {"locks"}
+    assert changed_by("loadtest/bench/contenders.py") == {"locks", "retry-delay"}
     assert changed_by("loadtest/bench/clients.py") == {"strategies", "segments", "contention"}
     assert changed_by("shop/models.py") == {"strategies"}
 
@@ -192,8 +193,24 @@ def test_an_argument_names_what_was_measured_and_what_was_not(file: Path) -> Non
     assert "TCP keepalives end the session, which takes 40 s with the settings of this package" in killed
     (polling,) = [text for text in texts if "default retry delay" in text]
     assert "15 times sooner than redlock with its default retry delay of 0.1 s" in polling
+    assert "The curve over the retry delay shows what a shorter one gains" in polling
+    assert '<a href="#retry-delay">The curve' in page()
     (library,) = [text for text in texts if "redis-py" in text]
     assert "which polls every 0.1 s by default" in library
+
+
+def test_a_protocol_in_python_is_not_called_third_party(file: Path) -> None:
+    peers = {"redisson": lock(500.0, 1.2, (1, 9), 9.9), "redis-py": lock(500.0, 51.0, (0, 99), 10.0)}
+    store(file, "locks", "report", "peers", value=peers)
+    names = [row[0] for row in rows("locks", "?locks=name")]
+    assert names == [
+        "redis renewal woken",
+        "redis-py third-party",
+        "redisson protocol of Redisson, in Python",
+        "thread",
+    ]
+    (woken,) = [text for text in advice() if "To be woken is not yet to hold the lock." in text]
+    assert "holds it 2.0 times sooner" in woken
 
 
 def test_the_defaults_that_the_arguments_name_are_those_that_were_measured() -> None:
@@ -202,7 +219,9 @@ def test_the_defaults_that_the_arguments_name_are_those_that_were_measured() -> 
 
 
 def test_every_name_in_the_advice_is_measured() -> None:
-    names = {part: {row.name for row in found.rows} for part in TABLES if (found := comparisons.load(part))}
+    strategies = comparisons.load("strategies")
+    assert strategies is not None
+    names = {"strategies": {row.name for row in strategies.rows}, "locks": set(contenders.ALL)}
     for argument in ARGUMENTS:
         assert {argument.better, argument.worse} <= names[argument.part]
 
@@ -213,7 +232,10 @@ def test_rungs_and_their_rows_link_to_each_other() -> None:
     assert [link for link in re.findall(r'href="#([^"]*)"', shown) if f' id="{link}"' not in shown] == []
     linked = {slug: list(links_to_comparison(slug)) for slug in LADDER}
     sound = {entry.slug for entry in LADDER.values() if entry.claim == "sound"}
-    not_measured = {"redisson-watchdog", "zookeeper-quorum", "etcd-quorum", "sync-standby-failover"}
+    not_measured = {"zookeeper-quorum", "etcd-quorum", "sync-standby-failover"}
+    locks = comparisons.load("locks")
+    new = set(contenders.ALL) - {row.name for row in (locks.rows if locks else ())}  # since the stored measurement
+    not_measured |= {slug for name in new for slug in comparisons.RUNGS["locks"].get(name, (name,))}
     assert {slug for slug, found in linked.items() if found} == sound - not_measured | {"thread-lock", "process-lock"}
     for slug, found in linked.items():
         for link in found:
@@ -253,7 +275,7 @@ def test_the_command_stores_what_it_measures_and_keeps_the_rest(
 
 
 def test_the_command_refuses_an_unknown_part(file: Path) -> None:
-    with pytest.raises(CommandError, match="strategies, locks, segments, contention"):
+    with pytest.raises(CommandError, match="strategies, locks, segments, contention, retry-delay"):
         call_command(Command(), "lock")
     assert not file.exists()
 
@@ -265,7 +287,7 @@ def test_the_command_refuses_an_unknown_part(file: Path) -> None:
 def test_a_missing_or_damaged_file_counts_as_not_measured(file: Path, text: str | None) -> None:
     if text is not None:
         file.write_text(text)
-    assert page().count(MISSING) == 4
+    assert page().count(MISSING) == len(PARTS)
     assert all(f"manage.py compare {part}" in page() for part in PARTS)
     assert "#choose" not in page()
 

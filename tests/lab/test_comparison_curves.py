@@ -21,7 +21,7 @@ from django.test import Client
 
 from lab.claims import comparisons, measuring, staleness
 from lab.claims.comparisons import Part
-from lab.claims.curves import ContentionRow, SegmentsRow
+from lab.claims.curves import ContentionRow, HandOverRow, SegmentsRow
 from lab.claims.definitions import ROOMS, ROOT
 from lab.management.commands.compare import Command
 from lab.site.comparison.chart import BOTTOM, LEFT, NAME_HEIGHT, RIGHT, TOP, Series, line_chart
@@ -30,10 +30,12 @@ from lab.site.comparison.segments import segments_section
 from loadtest.bench import bursts, clients
 from loadtest.bench.clients import Plan, Results
 from loadtest.preparation import create_customers
-from tests.lab.comparison_support import contended, segmented, stored
+from tests.lab.comparison_support import contended, handed_over, segmented, stored
+from tests.lock_servers import needs_zookeeper
 
 PAGE = "/lab/comparison/"
-CURVES: tuple[Part, ...] = ("segments", "contention")
+CURVES: dict[Part, str] = {"segments": "segments", "contention": "clients", "retry-delay": "locks"}
+"""The parts with curves, and where their reports have the rows."""
 MISSING = "This has not been measured yet."
 STALE = "Out of date: the code has changed since."
 
@@ -54,8 +56,7 @@ def change(file: Path, part: Part, field: str, value: Any) -> None:
 
 
 def change_rows(file: Path, part: Part, *rows: dict[str, Any]) -> None:
-    name = "segments" if part == "segments" else "clients"
-    change(file, part, "report", {**stored()[part]["report"], name: rows})
+    change(file, part, "report", {**stored()[part]["report"], CURVES[part]: rows})
 
 
 def section(part: Part, language: str = "en") -> str:
@@ -94,6 +95,19 @@ def test_the_table_of_contention_has_every_figure() -> None:
     ]
 
 
+def test_the_table_of_retry_delays_has_every_figure() -> None:
+    headings, *rows = texts("tr", section("retry-delay"))
+    assert headings == "LockHand-over p50Hand-over p99Commands of an idle waiter"
+    assert rows == [
+        "redlock, 5 ms4.0 ms8.0 ms500/s",
+        "redlock, 10 ms5.0 ms10 ms310/s",
+        "redlock, 100 ms60 ms120 ms50/s",
+        "redis0.6 ms1.2 ms0/s",
+        "zookeeper4.6 ms9.2 ms0.5/s",
+    ]
+    assert "Each line is of 2 × 20 hand-overs to another process" in section("retry-delay")
+
+
 def test_each_amount_of_work_is_a_line_beside_the_claim() -> None:
     shown = section("segments")
     assert shown.count('class="line"') == 3
@@ -108,6 +122,14 @@ def test_both_strategies_are_lines_of_orders_and_waits() -> None:
         ["Median wait for an order, in ms"],
     ]
     assert [chart.count('class="line"') for chart in charts] == [1, 2, 2]
+
+
+def test_locks_without_a_retry_delay_are_lines_without_points() -> None:
+    hand_over, commands = re.findall("<figure.*?</figure>", section("retry-delay"))
+    assert hand_over.count('class="line"') == 4
+    assert hand_over.count("<circle") == 2 * 3
+    assert {"p50", "p99", "redis", "zookeeper", "retry delay, in ms"} <= set(texts("text", hand_over))
+    assert commands.count('class="line"') == 1
 
 
 # What the page concludes
@@ -189,6 +211,38 @@ def test_the_conclusions_follow_from_the_figures(
     assert "try again" not in text
 
 
+def test_the_retry_delay_is_named_at_which_redlock_is_as_fast() -> None:
+    text = said("retry-delay")
+    assert (
+        "With the default of 100 ms, half of the hand-overs of redlock take longer than 60 ms; p99 is 120 ms." in text
+    )
+    assert "Each idle waiter sends 50 commands per second." in text
+    assert "With no measured delay does redlock hand over as soon as redis, whose p50 is 0.6 ms: even with 5 ms" in text
+    assert (
+        "it takes 6.7 times as long. Each idle waiter then sends 500 commands per second, and one of redis 0." in text
+    )
+    assert "With a retry delay of 10 ms or less, redlock hands over as soon as zookeeper, whose p50 is 4.6 ms." in text
+    assert "Each idle waiter then sends 310 commands per second, and one of zookeeper 0.5." in text
+    assert "gains less than a tenth" not in text
+
+
+@pytest.mark.parametrize(
+    ("p50", "sentences"),
+    [
+        # A longer delay that is as fast by chance is no trend.
+        ((9.0, 4.0, 60.0), ("With no measured delay does redlock hand over as soon as zookeeper",)),
+        ((4.0, 4.1, 4.2), ("With a retry delay of 100 ms or less", "A delay below 100 ms gains less than a tenth.")),
+        ((7.0, 7.5, 60.0), ("A delay below 10 ms gains less than a tenth. Each pause is at least 10 times as long",)),
+    ],
+)
+def test_what_a_shorter_delay_gains_follows_from_the_figures(
+    file: Path, p50: Sequence[float], sentences: Sequence[str]
+) -> None:
+    redlock = [handed_over("redlock", delay, ms, 50.0) for delay, ms in zip((5.0, 10.0, 100.0), p50, strict=True)]
+    change_rows(file, "retry-delay", *redlock, handed_over("zookeeper", None, 4.6, 0.5))
+    assert [sentence for sentence in sentences if sentence not in said("retry-delay")] == []
+
+
 @pytest.mark.parametrize("part", CURVES)
 def test_no_conclusion_rests_on_figures_that_are_out_of_date(file: Path, part: Part) -> None:
     assert texts("li", section(part))
@@ -234,6 +288,10 @@ def test_what_is_missing_can_be_measured(file: Path, part: Part) -> None:
         ("contention", []),
         ("contention", [{"clients": 1, "optimistic": contended(1, 0), "row-lock": contended(1, 1)}]),
         ("contention", [{"clients": 1, "optimistic": contended(1, 1)}]),
+        ("retry-delay", []),
+        ("retry-delay", [handed_over("redlock", 5.0, 4.0, 500.0)]),
+        ("retry-delay", [handed_over("redis", None, 0.6, 0.0)]),
+        ("retry-delay", [handed_over("redlock", 5.0, 0.0, 500.0), handed_over("redis", None, 0.6, 0.0)]),
     ],
 )
 def test_a_report_without_a_curve_counts_as_not_measured(
@@ -243,10 +301,17 @@ def test_a_report_without_a_curve_counts_as_not_measured(
     assert MISSING in section(part)
 
 
-def test_a_single_point_is_drawn(file: Path) -> None:
-    change_rows(file, "segments", segmented(1, 0, (9.0, 0.5), (40.0, 0.2)))
-    change_rows(file, "contention", {"clients": 1, "optimistic": contended(1, 1), "row-lock": contended(1, 1)})
-    assert all("<figure" in section(part) for part in CURVES)
+@pytest.mark.parametrize(
+    ("part", "rows"),
+    [
+        ("segments", [segmented(1, 0, (9.0, 0.5), (40.0, 0.2))]),
+        ("contention", [{"clients": 1, "optimistic": contended(1, 1), "row-lock": contended(1, 1)}]),
+        ("retry-delay", [handed_over("redlock", 5.0, 4.0, 500.0), handed_over("redis", None, 0.6, 0.0)]),
+    ],
+)
+def test_a_single_point_is_drawn(file: Path, part: Part, rows: Sequence[dict[str, Any]]) -> None:
+    change_rows(file, part, *rows)
+    assert "<figure" in section(part)
 
 
 # The chart
@@ -308,14 +373,22 @@ def test_all_that_runs_for_a_figure_is_hashed(part: Part, strategy: str) -> None
     assert [str(file) for file in ours if not any(file.is_relative_to(place) for place in measured)] == []
 
 
-def test_all_that_the_benchmark_of_strategies_imports_is_hashed() -> None:
+@pytest.mark.parametrize(
+    ("part", "settings", "modules", "among"),
+    [
+        ("strategies", "loadtest.bench.settings", "growth, strategies, wsgi", "views"),
+        ("locks", "shop.runtime.settings", "locks", "redisson_recipe"),
+        ("retry-delay", "shop.runtime.settings", "retry_delay", "redisson_recipe"),
+    ],
+)
+def test_all_that_a_benchmark_imports_is_hashed(part: Part, settings: str, modules: str, among: str) -> None:
     named = "import sys; print(*(name for name in sys.modules if name.startswith('loadtest.bench.')))"
-    alone = "import django, os; os.environ['DJANGO_SETTINGS_MODULE'] = 'loadtest.bench.settings'; django.setup()"
-    lines = f"{alone}; from loadtest.bench import growth, strategies, wsgi; {named}"
+    alone = f"import django, os; os.environ['DJANGO_SETTINGS_MODULE'] = '{settings}'; django.setup()"
+    lines = f"{alone}; from loadtest.bench import {modules}; {named}"
     found = subprocess.run([sys.executable, "-c", lines], cwd=ROOT, capture_output=True, text=True, check=True)
     imported = {f"{name.replace('.', '/')}.py" for name in found.stdout.split()}
-    assert "loadtest/bench/views.py" in imported
-    assert imported - set(staleness.MEASURED["strategies"]) == set()
+    assert f"loadtest/bench/{among}.py" in imported
+    assert imported - set(staleness.MEASURED[part]) == set()
 
 
 # The command
@@ -345,3 +418,20 @@ def test_the_command_stores_a_curve_that_the_page_shows(
     made = segments_section(measured) if part == "segments" else contention_section(measured)
     assert made.conclusions
     assert "This was a short run" in section(part)
+
+
+@pytest.mark.slow
+@needs_zookeeper
+def test_the_command_stores_retry_delays_that_the_page_shows(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file.write_text("{}")
+    assert MISSING in section("retry-delay")
+    sizes = ("--delays", "10", "100", "--rounds", "1", "--handoffs", "2", "--idle", "0.3")
+    monkeypatch.setitem(measuring.SHORT, "retry-delay", sizes)
+    call_command(Command(), "retry-delay", short=True)
+
+    measured = comparisons.load("retry-delay")
+    assert measured is not None
+    assert (measured.short, measured.stale) == (True, False)
+    assert [type(row) for row in measured.rows] == [HandOverRow] * 4
+    assert [row.retry_delay_ms for row in measured.rows] == [10.0, 100.0, None, None]
+    assert "With the default of 100 ms" in said("retry-delay")

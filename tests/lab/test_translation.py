@@ -67,7 +67,7 @@ def test_names_are_joined_in_chinese_and_commands_stay(text: str, chinese: str) 
 def needed() -> set[Texts]:
     """Return every text of the lab's pages, alone or as a pair of singular and plural."""
     of_rungs = {text for entry in LADDER.values() for text in (entry.title, entry.flaw) if text}
-    of_locks = {text for row in ROWS for text in (row.needs, row.when)}  # Most are in lab/site/choice/lock_guide.py.
+    of_locks = {text for row in ROWS for text in (row.needs, row.when)}  # Most are in lab/site/choice/lock_entries.py.
     terms = {*get_args(Fault), *get_args(Invariant), *FAULT_TEXTS.values()}
     modules = (file for folder in ("site", "templatetags") for file in (LAB / folder).rglob("*.py"))
     of_pages = texts_of(modules, (LAB / "templates").rglob("*.html"))

@@ -15,7 +15,9 @@ from kazoo.client import KazooClient
 
 import locking
 from lab.site.choice import lock_guide as guide
-from locking import Lock, RedisLock
+from lab.site.choice.lock_entries import ENTRIES, GuideEntry
+from lab.site.choice.silence import silence_of
+from locking import Lock, RedisLock, ReentrantLock
 from servers.valkey import Valkey
 from tests.locking.etcd_support import running_etcd
 from tests.locking.postgres_support import conninfo_of, running_postgres
@@ -39,7 +41,7 @@ def test_the_document_is_what_the_locks_declare() -> None:
 
 
 def test_every_lock_is_in_it() -> None:
-    assert {entry.lock for entry in guide.ENTRIES} == shipped()
+    assert {entry.lock for entry in ENTRIES} == shipped()
 
 
 def test_every_name_of_a_lock_is_in_it() -> None:
@@ -53,6 +55,19 @@ def test_what_a_lock_declares_shows(monkeypatch: Patch) -> None:
     before = guide.markdown()
     monkeypatch.setattr(RedisLock, "capabilities", locking.Capabilities())
     assert guide.markdown() != before
+
+
+def test_it_says_how_long_a_dead_holder_keeps_each_lock() -> None:
+    _heading, _line, *rows = guide.deaths().splitlines()
+    lines = {row.split(" | ")[0].removeprefix("| "): row.split(" | ")[1:4] for row in rows}
+    assert set(lines) == {entry.lock.__name__ for entry in ENTRIES}
+    assert lines["RedisLock"][:2] == ["At most its TTL."] * 2
+    # The settings of locking/postgres/session.py: 20 s idle, then two probes of 10 s.
+    assert lines["AdvisoryLock"][:2] == ["At once: its kernel closes the connection.", "40 s, by TCP keepalives."]
+    assert not any("{" in text for texts in lines.values() for text in texts)
+    assert all(
+        silence_of(entry.lock).source in guide.markdown() for entry in ENTRIES if entry.lock is not ReentrantLock
+    )
 
 
 @pytest.fixture
@@ -83,9 +98,9 @@ def addresses(valkey: Valkey, tmp_path: Path) -> Iterator[Callable[[type[Lock]],
         yield of
 
 
-@pytest.mark.parametrize("entry", guide.ENTRIES, ids=lambda entry: entry.lock.__name__)
+@pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.lock.__name__)
 def test_the_lines_that_make_a_lock_make_one(
-    entry: guide.GuideEntry, addresses: Callable[[type[Lock]], Mapping[str, str]]
+    entry: GuideEntry, addresses: Callable[[type[Lock]], Mapping[str, str]]
 ) -> None:
     made: dict[str, Any] = {}
     lines = entry.example

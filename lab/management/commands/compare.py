@@ -19,10 +19,11 @@ class Command(LabCommand):
         f"Runs the benchmarks on servers of their own and stores the results in {FILE.relative_to(settings.BASE_DIR)}, "
         "for the lab's page. `strategies` and `locks` measure each of them beside third-party code. `segments` "
         "measures what a lock for each of 1 to 20 segments gains, by the work under the lock. `contention` counts the "
-        "failed updates of optimistic orders beside the wait for a row lock, with 1 to 256 clients. All take about 40 "
-        "minutes, the last two about 3 each, on a machine that should have nothing else to do. Each part is stored "
-        "when it is done; `manage.py lab refresh --only comparison` measures what is missing or out of date. `python "
-        "-m loadtest.bench PART --help` explains each benchmark; it has smaller sizes and --json, and stores nothing."
+        "failed updates of optimistic orders beside the wait for a row lock, with 1 to 256 clients. `retry-delay` "
+        "measures what a shorter pause between two attempts gains and costs a Redlock. All take about 40 minutes, the "
+        "curves 2 or 3 each, on a machine that should have nothing else to do. Each part is stored when it is done; "
+        "`manage.py lab refresh --only comparison` measures what is missing or out of date. `python -m loadtest.bench "
+        "PART --help` explains each benchmark; it has smaller sizes and --json, and stores nothing."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:

@@ -22,7 +22,7 @@ from servers import ServerError
 class Command(LabCommand):
     help = (
         "The lab's pages show stored results: how each claim was checked (verdict), how often chance broke each rung "
-        "(stress), and four benchmarks (comparison). A result is out of date when the code that it ran behaves "
+        "(stress), and five benchmarks (comparison). A result is out of date when the code that it ran behaves "
         "differently now; prose, formatting and moved files do not count. `status` lists what is out of date. "
         "`refresh` measures it again and stores each result when it is done; an interrupted refresh goes on where it "
         "stopped. All of it takes about an hour on two cores; run nothing else meanwhile."

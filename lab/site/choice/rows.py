@@ -1,6 +1,6 @@
 """The rows of the choice: what each one is, needs and is for.
 
-What the locks declare and `docs/choose-lock.md` says comes from `lock_guide.py`, so there is one text for both. The
+What the locks declare and `docs/choose-lock.md` says comes from `lock_entries.py`, so there is one text for both. The
 texts about strategies are those of `docs/choose-strategy.md`; a test compares them.
 """
 
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from django.utils.translation import gettext_noop
 
 from lab.site.choice import silence
-from lab.site.choice.lock_guide import ENTRIES
+from lab.site.choice.lock_entries import ENTRIES
 from lab.site.choice.silence import Silence, silence_of
 from locking.etcd import EtcdLock
 from locking.local import ProcessLock, ThreadLock
@@ -33,7 +33,7 @@ class ChoiceRow:
         rung: the rung that runs it.
         needs: the servers and services that it runs on.
         when: when it is the right choice.
-        silence: what ends its hold when its client is silent.
+        silence: what ends its hold when its client is gone.
         lock: the class that is used; None for a strategy without a lock, and for locks of others.
         strategy: name of the measured strategy; empty: none.
         measured_lock: name of the measured lock; empty: none.
@@ -80,7 +80,6 @@ def _lock(
     rung: str,
     measured_lock: str,
     strategy: str = "",
-    held: Silence | None = None,
 ) -> ChoiceRow:
     """Return the row of a lock of this repository."""
     entry = GUIDE[lock]
@@ -90,7 +89,7 @@ def _lock(
         rung=rung,
         needs=entry.needs,
         when=entry.choose,
-        silence=held or silence_of(lock),
+        silence=silence_of(lock),
         lock=lock,
         strategy=strategy,
         measured_lock=measured_lock,
@@ -143,7 +142,6 @@ ROWS = (
         ThreadLock,
         rung="thread-lock",
         measured_lock="thread",
-        held=silence.MEMORY,
     ),
     _lock(
         "file-lock",
@@ -152,7 +150,6 @@ ROWS = (
         rung="process-lock",
         strategy="file-lock",
         measured_lock="process",
-        held=silence.KERNEL,
     ),
     _lock(
         "redis-lock",
@@ -166,9 +163,10 @@ ROWS = (
         "redisson",
         gettext_noop("Redisson’s way"),
         rung="redisson-watchdog",
-        needs=gettext_noop("Java, and Redis or Valkey"),
+        needs=gettext_noop("Java, and Redis or Valkey. Measured is the same protocol in Python."),
         when=gettext_noop("Your code is in Java and already uses Redis."),
         silence=silence.REDISSON,
+        measured_lock="redisson",
         source=silence.REDISSON.source,
     ),
     _lock("redlock", gettext_noop("Redlock"), Redlock, rung="redlock", strategy="redlock", measured_lock="redlock"),

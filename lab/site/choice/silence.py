@@ -1,6 +1,7 @@
-"""What a server does when the machine of a client dies or its network is cut: neither closes the connection.
+"""What ends the hold of a client that is gone: its process was killed, its machine died, or its network was cut.
 
-None of this is measured. Each text has its source, and each figure is read from the settings of the code.
+A dead machine and a cut network close no connection. None of this is measured: each text has its source, and each
+figure is read from the settings of the code.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from django.utils.translation import gettext_noop
 
 from lab.site.settings import CLIENT_KEEPALIVE, IDLE_TRANSACTION, SERVER_KEEPALIVE
 from locking.etcd import EtcdLock
+from locking.local import ProcessLock, ThreadLock
 from locking.lock import Lock
 from locking.postgres import InsertLock
 from locking.postgres.session_lock import SessionLock
@@ -30,15 +32,23 @@ class Silence:
         machine: after the machine has died.
         network: after the network was cut, while the holder lives.
         source: where this is said: an address, or a file of this repository.
-        process: after the process has died, where no measurement says so.
+        process: after the process was killed; empty: as after the machine has died.
+        measured: whether the comparison measures how long it stays held after its process was killed.
     """
 
     machine: str
     network: str
     source: str
     process: str = ""
+    measured: bool = True
+
+    @property
+    def killed(self) -> str:
+        """How long it stays held after its process was killed."""
+        return self.process or self.machine
 
 
+CLOSED = gettext_noop("At once: its kernel closes the connection.")
 TTL = gettext_noop("At most its TTL.")
 ONE_TTL = Silence(TTL, HOLDER_KNOWS, f"{REDIS}/clients/patterns/distributed-locks/")
 INSERTED = Silence(
@@ -51,7 +61,7 @@ REDISSON = Silence(
     gettext_noop("At most 30 s, the default of its watchdog."),
     gettext_noop("As with a dead machine."),
     "https://github.com/redisson/redisson/wiki/8.-distributed-locks-and-synchronizers",
-    process=gettext_noop("At most 30 s, the default of its watchdog."),
+    measured=False,
 )
 SESSION_TIMEOUT = Silence(
     gettext_noop("At most its session timeout."),
@@ -68,11 +78,13 @@ KEEPALIVE = Silence(
     gettext_noop("{server_keepalive} s, by TCP keepalives."),
     gettext_noop("As with a dead machine. The holder notices after {client_keepalive} s."),
     f"{POSTGRES}/runtime-config-connection.html#RUNTIME-CONFIG-TCP-SETTINGS",
+    process=CLOSED,
 )
 TRANSACTION = Silence(
     gettext_noop("{idle_transaction} s after its last statement, by the limit on idle transactions."),
     gettext_noop("As with a dead machine. Nothing was sold, unless the commit had arrived."),
     f"{POSTGRES}/runtime-config-client.html#GUC-IDLE-IN-TRANSACTION-SESSION-TIMEOUT",
+    process=CLOSED,
 )
 SCRIPT = Silence(
     gettext_noop("At once: a script runs as a whole or not at all."),
@@ -84,8 +96,14 @@ MEMORY = Silence(
     gettext_noop("Needs no network."),
     "https://docs.python.org/3/library/threading.html#lock-objects",
     process=gettext_noop("The lock is gone with its process."),
+    measured=False,
 )
-KERNEL = Silence(MEMORY.machine, MEMORY.network, "https://man7.org/linux/man-pages/man2/flock.2.html")
+KERNEL = Silence(
+    MEMORY.machine,
+    MEMORY.network,
+    "https://man7.org/linux/man-pages/man2/flock.2.html",
+    process=gettext_noop("At once: its kernel closes the file."),
+)
 
 FIGURES = {
     "server_keepalive": SERVER_KEEPALIVE,
@@ -96,10 +114,12 @@ FIGURES = {
 
 
 def silence_of(lock: type[Lock]) -> Silence:
-    """Return what ends a grant of a lock class whose client is silent."""
+    """Return what ends a grant of a lock class whose client is gone."""
     if issubclass(lock, SessionLock):
         return KEEPALIVE
     return {
+        ThreadLock: MEMORY,
+        ProcessLock: KERNEL,
         RedisLock: ONE_TTL,
         Redlock: ONE_TTL,
         InsertLock: INSERTED,

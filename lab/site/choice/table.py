@@ -133,8 +133,8 @@ def _hand_over(row: ChoiceRow, stored: Stored) -> Cell:
 
 
 def _process(row: ChoiceRow, stored: Stored) -> Cell:
-    if row.silence.process:
-        return Cell(_(row.silence.process), row.silence.source)
+    if not row.silence.measured:
+        return Cell(_(row.silence.killed), row.silence.source)
 
     def show(measured: Measurement, _rows: Mapping[str, Measurement]) -> str | None:
         return None if measured.recovery_s is None else f"{measured.recovery_s:.2f} s"

@@ -12,6 +12,7 @@ from django.utils.translation import gettext_noop
 
 from lab.claims.comparisons import TABLES, Measured, Measurement, Part
 from lab.site.comparison.links import anchor
+from lab.site.comparison.retry_delay import PART as RETRY_DELAY
 from lab.site.settings import REDIS_PY_SLEEP, REDLOCK_RETRY_DELAY, SERVER_KEEPALIVE
 
 KEEPALIVES = "https://www.postgresql.org/docs/current/runtime-config-connection.html#RUNTIME-CONFIG-TCP-SETTINGS"
@@ -89,6 +90,17 @@ ARGUMENTS = (
     ),
     Argument(
         "locks",
+        "redis",
+        "redisson",
+        "p50_ms",
+        gettext_noop(
+            "To be woken is not yet to hold the lock. A release of {worse} tells all waiters, who then ask, and chance "
+            "decides which of them is first. A release of {better} grants the lock to the one that has waited longest, "
+            "who holds it {times} times sooner."
+        ),
+    ),
+    Argument(
+        "locks",
         "advisory",
         "redis",
         "recovery_s",
@@ -118,7 +130,8 @@ ARGUMENTS = (
         gettext_noop(
             "Of the locks that survive the loss of a server, {better} hands over {times} times sooner than {worse} "
             "with its default retry delay of {redlock_delay} s. Waiters of {worse} are not woken: they ask again after "
-            "such a pause. With a shorter one they wait less and send more commands. {better} also has a fence."
+            "such a pause. {redlock_curve} shows what a shorter one gains, and how many commands it costs. {better} "
+            "also has a fence."
         ),
     ),
     Argument(
@@ -156,17 +169,18 @@ def supported_arguments(measured: Mapping[Part, Measured | None]) -> Iterator[Sa
 
 
 def _named() -> dict[str, object]:
-    """Return what the texts name beside the two rows: settings of the measured code, and sources."""
+    """Return what the texts name beside the two rows: settings of the measured code, a section, and sources."""
     return {
         "redis_py_sleep": f"{REDIS_PY_SLEEP:g}",
         "redlock_delay": f"{REDLOCK_RETRY_DELAY:g}",
+        "redlock_curve": _link(f"#{RETRY_DELAY}", _("The curve over the retry delay")),
         "server_keepalive": SERVER_KEEPALIVE,
-        "keepalives": _source(KEEPALIVES, _("TCP keepalives")),
-        "linux": _source(LINUX, _("the defaults of Linux")),
+        "keepalives": _link(KEEPALIVES, _("TCP keepalives")),
+        "linux": _link(LINUX, _("the defaults of Linux")),
     }
 
 
-def _source(address: str, text: str) -> SafeString:
+def _link(address: str, text: str) -> SafeString:
     return format_html('<a href="{}">{}</a>', address, text)
 
 

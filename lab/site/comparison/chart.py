@@ -19,7 +19,8 @@ class Series:
 
     Attributes:
         name: shown at its end.
-        style: its class in the style sheet: `first` to `fourth`, or `claim` for a line that was not measured.
+        style: its class in the style sheet: `first` to `fourth`, or `reference` for a line without points: a claim, or
+            a figure that does not depend on x.
         points: pairs of x and y, by x.
     """
 
@@ -97,7 +98,7 @@ def _lines(placed: Sequence[tuple[Series, Sequence[tuple[float, float]]]]) -> li
             name=each.name,
             style=each.style,
             path="M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in points),
-            dots=[] if each.style == "claim" else [(f"{x:.1f}", f"{y:.1f}") for x, y in points],
+            dots=[] if each.style == "reference" else [(f"{x:.1f}", f"{y:.1f}") for x, y in points],
             name_at=f"{name_at:.1f}",
         )
         for (each, points), name_at in zip(placed, names, strict=True)

@@ -1,4 +1,4 @@
-"""What the two sections with curves have in common."""
+"""What the sections with curves have in common."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from django.utils.translation import gettext as _
 from lab.claims.comparisons import Measured, Part
 from lab.site.comparison.chart import Chart
 
-STRATEGIES = ("guarded-update", "optimistic", "row-lock", "segmented-lock")
-"""The strategies that the sections name. Each has a rung of its name."""
+NAMES = ("guarded-update", "optimistic", "redlock", "row-lock", "segmented-lock", "zookeeper")
+"""The strategies and locks that the sections name. Each has a rung of its name."""
 NEAR = 0.9
 """Smallest ratio of two figures that counts as equal. The rest differs from run to run."""
 
@@ -51,10 +51,10 @@ class CurveSection:
 
 
 def sentence(text: str, **values: object) -> SafeString:
-    """Return a text with values for the names in its braces. Names of strategies, as in `{row_lock}`, become links."""
+    """Return a text with values for the names in its braces. Names of rungs, as in `{row_lock}`, become links."""
     links = {
         name.replace("-", "_"): format_html('<a href="{}">{}</a>', reverse("lab-rung", args=[name]), name)
-        for name in STRATEGIES
+        for name in NAMES
     }
     texts = {name: f"{value:g}" if isinstance(value, float) else value for name, value in values.items()}
     return format_html(text, **links, **texts)

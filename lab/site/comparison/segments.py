@@ -73,7 +73,7 @@ def segments_section(measured: Measured | None) -> CurveSection:
 def _chart(rows: Sequence[SegmentsRow], works: Sequence[str]) -> Chart:
     counts = [row.segments for row in rows]
     gains = [_gains(rows, row) for row in rows]
-    claimed = Series(_("as claimed"), "claim", [(count, count / counts[0]) for count in counts])
+    claimed = Series(_("as claimed"), "reference", [(count, count / counts[0]) for count in counts])
     lines = [
         Series(work, style, [(count, gain[index]) for count, gain in zip(counts, gains, strict=True)])
         for index, (work, style) in enumerate(zip(works, STYLES, strict=False))

@@ -14,6 +14,9 @@ from lab.site.comparison.links import anchor
 
 TITLES: dict[Part, str] = {"strategies": gettext_noop("Strategies"), "locks": gettext_noop("Locks")}
 NAME = "name"
+THIRD_PARTY = gettext_noop("third-party")
+PROTOCOLS = {"redisson": gettext_noop("protocol of Redisson, in Python")}
+"""Peers that are not the code of others. The rest is."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +44,7 @@ class ComparisonRow:
     Attributes:
         row: the measurement.
         anchor: the id of the row.
+        note: what a row is that is measured for comparison only; empty for the others.
         figures: a text for each column.
         charted: the figure in the chart, with its unit.
         width: the width of its bar, from 0 to 100.
@@ -48,6 +52,7 @@ class ComparisonRow:
 
     row: Measurement
     anchor: str
+    note: str
     figures: Sequence[str]
     charted: str
     width: str
@@ -99,6 +104,7 @@ def comparison_table(part: Part, measured: Measured | None, orders: Mapping[Part
             ComparisonRow(
                 row,
                 anchor=anchor(part, row.name),
+                note=_(PROTOCOLS.get(row.name, THIRD_PARTY)) if row.peer else "",
                 figures=[column.figure(row) for column in COLUMNS],
                 charted=charted.figure(row, charted.unit),
                 width=f"{100 * (getattr(row, charted.field) or 0.0) / most:.2f}" if most else "0",

@@ -10,6 +10,7 @@ from lab.claims.comparisons import PARTS, TABLES
 from lab.site.choice.table import choice_lines, headings
 from lab.site.comparison.advice import supported_arguments
 from lab.site.comparison.contention import contention_section
+from lab.site.comparison.retry_delay import retry_delay_section
 from lab.site.comparison.segments import segments_section
 from lab.site.comparison.table import comparison_table, parse_order
 from lab.site.page import read_only_lab_page
@@ -25,7 +26,11 @@ def comparison(request: HttpRequest) -> HttpResponse:
         "choice_headings": headings(),
         "choice_lines": choice_lines(measured),
         "tables": [comparison_table(part, measured[part], orders) for part in TABLES],
-        "curves": [segments_section(measured["segments"]), contention_section(measured["contention"])],
+        "curves": [
+            segments_section(measured["segments"]),
+            contention_section(measured["contention"]),
+            retry_delay_section(measured["retry-delay"]),
+        ],
         "arguments": list(supported_arguments(measured)),
         "withheld": any(found.stale for part in TABLES if (found := measured[part])),
         "measured_line": measured_line(vars(found) for found in measured.values() if found),

@@ -1,0 +1,175 @@
+"""Redisson's lock protocol in our `Lock` contract, for comparison with `RedisLock`. It is not the Java library.
+
+The lock is a hash with owner and count. A release is published to all waiters, who ask again when they are told, and
+when the present grant would end. There is no queue and no fence.
+
+Do not use it in production: a client that repeats a request without an answer may count twice, and the lock then stays
+held for its TTL. A server that hangs delays the report of a lost lease by the timeout of the client.
+
+Source: https://github.com/redisson/redisson/wiki/8.-distributed-locks-and-synchronizers
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import count
+from typing import TYPE_CHECKING, Any
+
+import redis
+
+from locking.errors import LockUnavailable
+from locking.lease import Lease
+from locking.lock import Capabilities, Lock, wait_timeout
+from locking.redis.connection import milliseconds
+from locking.renewal import watchdog
+
+if TYPE_CHECKING:
+    from redis import Redis
+
+TAKE = """
+-- KEYS: the lock. ARGV: the owner, its TTL in milliseconds. Returns nothing if granted, else the milliseconds left.
+if redis.call('EXISTS', KEYS[1]) == 0 or redis.call('HEXISTS', KEYS[1], ARGV[1]) == 1 then
+    redis.call('HINCRBY', KEYS[1], ARGV[1], 1)
+    redis.call('PEXPIRE', KEYS[1], ARGV[2])
+    return false
+end
+return redis.call('PTTL', KEYS[1])
+"""
+FREE = """
+-- KEYS: the lock. ARGV: the owner. Returns 1 if the owner holds it once less, else 0. Publishes the last release.
+if redis.call('HEXISTS', KEYS[1], ARGV[1]) == 0 then
+    return 0
+end
+if redis.call('HINCRBY', KEYS[1], ARGV[1], -1) == 0 then
+    redis.call('DEL', KEYS[1])
+    redis.call('PUBLISH', KEYS[1], 'released')
+end
+return 1
+"""
+EXTEND = """
+-- KEYS: the lock. ARGV: the owner, the TTL in milliseconds. Returns 1 if the lock was the owner's and goes on, else 0.
+if redis.call('HEXISTS', KEYS[1], ARGV[1]) == 0 then
+    return 0
+end
+redis.call('PEXPIRE', KEYS[1], ARGV[2], 'GT')
+return 1
+"""
+
+
+class RedissonRecipeLock(Lock):
+    """A re-entrant lock whose waiters are all woken by a release; chance decides which of them is first.
+
+    Each thread is an owner for each lock object. Each grant has a token of its own, which begins with the owner.
+
+    Args:
+        client: a client of one server; a waiter uses one more of its connections.
+        name: lock name.
+        ttl: seconds; Redisson calls it `lockWatchdogTimeout`, 30 s by default.
+        renew: whether the watchdog extends the lease; Redisson does not if a lease time is given.
+        on_lost: called once with the lease when it is lost. It must not block.
+        clock: returns monotonic seconds; for tests.
+    """
+
+    capabilities = Capabilities(
+        across_processes=True,
+        across_machines=True,
+        reentrant=True,
+        expires=True,
+        renews=True,
+        forks=True,
+        survives_holder_crash=True,
+        survives_restart=True,
+    )
+
+    def __init__(
+        self,
+        client: Redis,
+        name: str,
+        *,
+        ttl: float = 30.0,
+        renew: bool = True,
+        on_lost: Callable[[Lease], object] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        super().__init__(name, ttl=ttl, on_lost=on_lost, clock=clock)
+        self._client = client
+        self._renew = renew
+        self._key = f"redisson:{name}"  # of the hash, and name of the channel
+        self._take, self._free, self._extend_by = map(client.register_script, (TAKE, FREE, EXTEND))
+        self._thread = threading.local()
+        self._grants = count(1)
+
+    def acquire(self, blocking: bool = True, timeout: float | None = None) -> Lease | None:  # noqa: FBT001, FBT002
+        """See `Lock.acquire`."""
+        deadline, owner = self._clock() + wait_timeout(blocking, timeout), self._owner()
+        answer = self._ask(owner)
+        if not isinstance(answer, Lease) and self._clock() < deadline:
+            with self._answered(), self._client.pubsub(ignore_subscribe_messages=True) as subscription:
+                subscription.subscribe(self._key)
+                # Ask again at once: a release before the subscription was published to nobody.
+                while not isinstance(answer := self._ask(owner), Lease) and (now := self._clock()) < deadline:
+                    self._wait(subscription, min(deadline, now + answer))
+        return answer if isinstance(answer, Lease) else None
+
+    def _owner(self) -> str:
+        """Return the name of this thread. The ids of threads are not enough: Python gives them out again."""
+        if not hasattr(self._thread, "name"):
+            self._thread.name = secrets.token_hex(16)
+        return f"{self._thread.name}-{os.getpid()}"
+
+    def _ask(self, owner: str) -> Lease | float:
+        """Ask once. Return the lease, or the seconds for which another owner holds the lock unless it is renewed."""
+        started = self._clock()
+        left = self._run(self._take, owner, milliseconds(self.ttl))
+        if left is not None:
+            return float(left) / 1000
+        token = f"{owner} {next(self._grants)}"
+        lease = Lease(self, token, started=started, ttl=self.ttl, on_lost=self._on_lost, clock=self._clock)
+        if self._renew or self._on_lost is not None:
+            watchdog.watch(lease, self if self._renew else None)
+        return lease._hand_out()
+
+    def _wait(self, subscription: Any, until: float) -> None:
+        """Sleep until a release is published, or until this time."""
+        while (left := until - self._clock()) > 0 and not subscription.get_message(timeout=left):
+            pass  # the confirmation of the subscription has arrived
+
+    def renew(self, leases: Sequence[Lease], seconds: float) -> Sequence[bool | None]:
+        """See `Renewer.renew`. The client's own timeouts limit the time."""
+        return [self._renewed(lease) for lease in leases]
+
+    def _renewed(self, lease: Lease) -> bool | None:
+        try:
+            return self._extend(lease, lease.ttl)
+        except LockUnavailable:
+            return None
+
+    def close(self) -> None:
+        """Do nothing: the watchdog uses the connections of the client."""
+
+    def _extend(self, lease: Lease, ttl: float) -> bool:
+        return bool(self._run(self._extend_by, _owner_of(lease), milliseconds(ttl)))
+
+    def _release(self, lease: Lease) -> bool:
+        watchdog.forget(lease)
+        return bool(self._run(self._free, _owner_of(lease)))
+
+    def _run(self, script: Callable[..., Any], *arguments: str | int) -> Any:
+        with self._answered():
+            return script(keys=[self._key], args=arguments)
+
+    @contextmanager
+    def _answered(self) -> Iterator[None]:
+        try:
+            yield
+        except redis.RedisError as error:
+            raise LockUnavailable(f"Redis did not answer for lock {self.name!r} ({error!r}). Try again.") from error
+
+
+def _owner_of(lease: Lease) -> str:
+    return lease.token.partition(" ")[0]
