@@ -107,7 +107,7 @@ ARGUMENTS = (
         gettext_noop(
             "If you do not want another server or a TTL to choose: after the process of its holder was killed, "
             "{better} is free {times} times sooner than {worse}, whose waiters wait until the TTL is over. A dead "
-            "machine or a cut network was not measured, and it is different: no connection is closed. Postgres then "
+            "machine or a cut network is different: no connection is closed. Postgres then "
             "keeps {better} until {keepalives} end the session, which takes {server_keepalive} s with the settings of "
             "this package and more than two hours with {linux}. {worse} is free after its TTL, as before."
         ),
