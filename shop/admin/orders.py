@@ -140,6 +140,7 @@ def cancel_batch(orders: Sequence[Order], ends: float) -> BatchResult:
 
 @admin.register(Order)
 class OrderAdmin(ReadOnlyAdmin):
+    none_yet = "No orders yet. They appear here when customers order in an open sale."
     list_display = ("id", "customer", "sale", "ordered", "total_label", "state_label", "refund", "placed")
     list_filter = ("state", OrderRefundFilter, "sale")
     list_select_related = ("customer", "sale")

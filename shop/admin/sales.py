@@ -34,6 +34,7 @@ from shop.sales.preheat import preheat_sale
 
 @admin.register(Product)
 class ProductAdmin(CheckedAdmin):
+    none_yet = "No products yet. Add one, then its stock, then a sale that offers it."
     list_display = ("name", "sku")
     search_fields = ("name", "sku")
 
@@ -135,6 +136,7 @@ class SaleStateFilter(admin.SimpleListFilter):
 
 @admin.register(Sale)
 class SaleAdmin(PausingAdmin, ExtendingAdmin, PreflightAdmin):
+    none_yet = "No sales yet. Add one when the products that it offers have stock."
     form = SaleForm
     list_display = ("name", "state", "opens", "closes", "sold", "left", "revenue", "strategy", "preheated")
     list_filter = (SaleStateFilter,)
