@@ -5,13 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from django.db.models.functions import Now
 from django_redis import get_redis_connection
 from redis import Redis, RedisError
 
+from shop.models import Sale
 from shop.sales import offers
 from shop.sales.offers import Offer
 from shop.waiting import room
 
+MOST = 10
+"""Rooms that are shown: those that open first."""
 NOBODY = 0
 """The id of no customer: who asks has no place."""
 
@@ -38,8 +42,9 @@ class RoomFigures:
 
 def read() -> list[RoomFigures]:
     """Return the figures of the rooms; none while Redis does not answer, of which an alert tells."""
-    found = [offer for offer in offers.open_or_coming() if offer.waiting_room]
-    return count(found) if found else []
+    with_room = Sale.objects.filter(waiting_room=True, closes_at__gt=Now()).order_by("opens_at", "pk")
+    found = map(offers.read, with_room.values_list("pk", flat=True)[:MOST])
+    return count([offer for offer in found if offer is not None])
 
 
 def count(found: Sequence[Offer]) -> list[RoomFigures]:
