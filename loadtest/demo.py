@@ -137,7 +137,7 @@ def not_over(sample: SampleSale) -> QuerySet[Sale]:
 
 
 def left_to_buyers(sale: Sale) -> list[int]:
-    """Return the ids of the products that the simulated buyers buy: the last one is left to the visitor."""
+    """Return the ids of the products that the simulated buyers buy: the last one of a sale is left to the visitor."""
     return [item.product_id for item in sale.items.order_by("pk")][:-1]
 
 
@@ -151,7 +151,7 @@ The shop keeps running. Stop it with Ctrl-C.
   open sale      {url}/sales/{sale.slug}/
                  simulated buyers buy from it, and leave the poster to you
   next sale      {url}/sales/{coming.slug}/
-                 opens at {coming.opens_at:%H:%M:%S} UTC
+                 opens at {coming.opens_at:%H:%M:%S} UTC, and they buy there, too
   admin          {url}/admin/          stock, locks, orders
   lab            {url}/lab/            watch flawed code break
   API            {url}/api/docs/

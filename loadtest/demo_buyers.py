@@ -1,45 +1,69 @@
-"""The simulated buyers of the demo: they order through the API, one every few seconds, and most of them pay."""
+"""The simulated buyers of the demo: they order through the API, one every few seconds, as long as the demo runs."""
 
 from __future__ import annotations
 
 import json
 import random
 import threading
-import urllib.error
 import urllib.request
 import uuid
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import cycle
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from django.db import DatabaseError, connections
+from django.db.models.functions import Now
 
+from inventory import stock
 from loadtest.preparation import create_customers
 from loadtest.tokens import access_token
-from shop.models import Order
+from shop.models import Order, Product, Sale
 from shop.orders import payments
 
 AT_ONCE = 12
-"""Orders with which they begin, one after the other."""
-CUSTOMERS = 90
-"""Each orders one unit."""
-PAUSE = (2.0, 7.0)
-"""Seconds between two later orders, from and to."""
+"""Orders with which they begin in each sale, one after the other."""
+CUSTOMERS = 120
+"""They take turns. Each order is for one unit."""
+PAUSE = (3.0, 12.0)
+"""Seconds between two later orders of a sale, from and to."""
+PAID = 0.5
+"""Share of the units that they pay for. From then on they order and cancel, so that a sale never ends."""
+WAITING = 8
+"""Orders after which one that is not paid any more is cancelled."""
+
+
+@dataclass
+class Bought:
+    """What they have bought in one sale.
+
+    Args:
+        keep: number of orders that they pay for.
+        orders: orders that were placed.
+        paid: orders that were paid.
+        waiting: customer and id of orders that will be cancelled, the oldest first.
+    """
+
+    keep: int
+    orders: int = 0
+    paid: int = 0
+    waiting: deque[tuple[int, str]] = field(default_factory=deque)
 
 
 class DemoBuyers:
-    """Buyers of a sale. As a context manager, they begin when it is entered, and stop when it is left.
+    """Buyers of some sales. As a context manager, they begin when it is entered, and stop when it is left.
 
     Args:
         url: address of the shop.
-        sale: id of the sale.
-        products: ids of the products that they buy.
+        sales: ids of the products that they buy, by the id of the sale. They wait for a sale that is not open.
     """
 
-    def __init__(self, url: str, sale: int, products: Sequence[int]) -> None:
+    def __init__(self, url: str, sales: Mapping[int, Sequence[int]]) -> None:
         self.url = url
-        self.sale = sale
-        self.products = products
+        self.sales = sales
+        self._bought: dict[int, Bought] = {}
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="demo-buyers")
 
@@ -53,23 +77,47 @@ class DemoBuyers:
 
     def _run(self) -> None:
         try:
-            for number, customer in enumerate(create_customers(CUSTOMERS)):
-                if self._stopped.wait(random.uniform(*PAUSE) if number >= AT_ONCE else 0):  # noqa: S311 - no secret
-                    return
-                order = self._order(customer)
-                if order and number % 5:  # The others' orders expire, and their units come back.
-                    pay(order)
+            customers = cycle(create_customers(CUSTOMERS))
+            while not self._stopped.is_set():
+                for sale in self._open():
+                    for _ in range(1 if sale in self._bought else AT_ONCE):
+                        if self._stopped.is_set():
+                            return
+                        self._buy(sale, next(customers))
+                self._stopped.wait(random.uniform(*PAUSE))  # noqa: S311 - no secret
         except DatabaseError:
             return  # The servers have ended, and with them the demo.
         finally:
             connections.close_all()
 
-    def _order(self, customer: int) -> str:
-        """Order a unit of one of the products. Return the order's id, or an empty text if there is no order."""
-        product = random.choice(self.products)  # noqa: S311 - no secret
+    def _open(self) -> list[int]:
+        found = Sale.objects.filter(pk__in=self.sales, opens_at__lte=Now(), closes_at__gt=Now(), paused_at=None)
+        return list(found.order_by("pk").values_list("pk", flat=True))
+
+    def _buy(self, sale: int, customer: int) -> None:
+        """Order a unit, and pay for it, leave it to expire, or cancel it later."""
+        if sale not in self._bought:
+            self._bought[sale] = Bought(int(PAID * units_of(self.sales[sale])))
+        bought = self._bought[sale]
+        product = random.choice(self.sales[sale])  # noqa: S311 - no secret
+        order = self._post("/api/orders/", customer, {"sale": sale, "items": [{"product": product, "quantity": 1}]})
+        if "id" not in order:
+            return
+        bought.orders += 1
+        if bought.paid >= bought.keep:
+            bought.waiting.append((customer, order["id"]))
+            if len(bought.waiting) > WAITING:
+                its_customer, oldest = bought.waiting.popleft()
+                self._post(f"/api/orders/{oldest}/cancel/", its_customer, {})
+        elif bought.orders % 5 != 1:  # The others' orders expire, and their units come back.
+            pay(order["id"])
+            bought.paid += 1
+
+    def _post(self, path: str, customer: int, body: Mapping[str, Any]) -> dict[str, Any]:
+        """Send a request of a customer. Return the answer, or an empty one if the shop has refused."""
         request = urllib.request.Request(  # noqa: S310 - the shop is the demo's own
-            f"{self.url}/api/orders/",
-            data=json.dumps({"sale": self.sale, "items": [{"product": product, "quantity": 1}]}).encode(),
+            f"{self.url}{path}",
+            data=json.dumps(body).encode(),
             headers={
                 "Authorization": f"Bearer {access_token(customer)}",
                 "Content-Type": "application/json",
@@ -78,9 +126,14 @@ class DemoBuyers:
         )
         try:
             with urllib.request.urlopen(request, timeout=30) as response:  # noqa: S310
-                return str(json.load(response)["id"])
+                return dict(json.load(response))
         except OSError:  # It is sold out, or the shop is ending. The next buyer tries again.
-            return ""
+            return {}
+
+
+def units_of(products: Sequence[int]) -> int:
+    """Return the units on hand of some products."""
+    return sum(map(stock.on_hand, Product.objects.filter(pk__in=products).values_list("sku", flat=True)))
 
 
 def pay(order: str) -> None:

@@ -13,6 +13,7 @@ KIND_COLOURS = {"delivered": "success", "corrected": "warning", "returned": "inf
 
 @admin.register(StockMovement)
 class MovementAdmin(ReadOnlyAdmin):
+    none_yet = "No movements yet. They appear here when a delivery or correction is saved on the page of a stock item."
     list_display = ("sku", "signed", "kind_label", "why", "by", "moment")
     list_filter = ("kind", "at", ("who", admin.RelatedOnlyFieldListFilter))
     list_select_related = ("who",)

@@ -25,6 +25,7 @@ from unfold.decorators import display
 from unfold.widgets import UnfoldAdminIntegerFieldWidget
 
 from shop.admin.bulk import BatchResult, Failed, one_by_one, run_in_batches
+from shop.admin.confirming import confirmed_one
 from shop.admin.order_export import rows
 from shop.admin.order_timeline import timeline
 from shop.admin.read_only import ReadOnlyAdmin, to_the_second
@@ -140,6 +141,7 @@ def cancel_batch(orders: Sequence[Order], ends: float) -> BatchResult:
 
 @admin.register(Order)
 class OrderAdmin(ReadOnlyAdmin):
+    none_yet = "No orders yet. They appear here when customers order in an open sale."
     list_display = ("id", "customer", "sale", "ordered", "total_label", "state_label", "refund", "placed")
     list_filter = ("state", OrderRefundFilter, "sale")
     list_select_related = ("customer", "sale")
@@ -150,7 +152,7 @@ class OrderAdmin(ReadOnlyAdmin):
     fields = ("id", "state_label", "customer", "sale", "total_label", "refunds", "placed", "key", "reason")
     inlines = (OrderItemInline, PaymentInline)
     actions = ("cancel", "refund_orders")
-    actions_detail = ("refund_items",)
+    actions_detail = ("cancel_one", "refund_items")
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Order]:
         return super().get_queryset(request).annotate(refund_due=REFUND_DUE).prefetch_related("items")
@@ -177,12 +179,26 @@ class OrderAdmin(ReadOnlyAdmin):
             context["timeline"] = timeline(order, payments_too=may_see_payments)
         return super().render_change_form(request, context, *args, **kwargs)
 
-    def has_cancel_permission(self, request: HttpRequest) -> bool:
+    def has_cancel_permission(self, request: HttpRequest, object_id: Any = None) -> bool:
         return request.user.has_perm("shop.change_order")
 
     @admin.action(permissions=["cancel"], description="Cancel pending orders and return their units")
     def cancel(self, request: HttpRequest, queryset: QuerySet[Order]) -> None:
         run_in_batches(self, request, queryset, cancel_batch, done="cancelled", all_pages=True)
+
+    @unfold_action(description="Cancel", url_path="cancel", permissions=["cancel"], icon="cancel")
+    def cancel_one(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        """Ask for a confirmation, and cancel one order."""
+        text = "The order ends, its units are on sale again, and its customer cannot pay it any more."
+        return confirmed_one(self, request, object_id, self.cancel, verb="Cancel the order", text=text)
+
+    def get_actions_detail(self, request: HttpRequest, object_id: Any = None) -> list[Any]:
+        """Offer to cancel an order only while it is pending."""
+        offered = super().get_actions_detail(request, object_id)
+        order = self.get_object(request, str(object_id))
+        if order is not None and order.state == Order.State.PENDING:
+            return offered
+        return [each for each in offered if "cancel_one" not in each.action_name]
 
     def has_refund_permission(self, request: HttpRequest, object_id: Any = None) -> bool:
         return request.user.has_perm("shop.change_order")

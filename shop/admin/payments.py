@@ -54,6 +54,7 @@ class RefundInline(TabularInline):
 
 @admin.register(Payment)
 class PaymentAdmin(ReadOnlyAdmin):
+    none_yet = "No payments yet. They appear here when the payment provider reports them."
     list_display = (
         "reference",
         "order_id_label",

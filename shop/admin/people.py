@@ -44,6 +44,7 @@ def may_change_powers(request: HttpRequest) -> bool:
 
 @admin.register(User)
 class UserAdmin(auth.UserAdmin, CheckedAdmin):
+    none_yet = "No users yet. Customers appear here when they sign up; add operators yourself."
     form = UserChangeForm
     add_form = UserCreationForm
     change_password_form = AdminPasswordChangeForm
@@ -79,6 +80,7 @@ class UserAdmin(auth.UserAdmin, CheckedAdmin):
 class GroupAdmin(auth.GroupAdmin, CheckedAdmin):
     """Groups, which superusers alone change: a group gives its permissions to all of its members."""
 
+    none_yet = "No groups yet. Add one to give the same permissions to several operators."
     compressed_fields = False
 
     def has_add_permission(self, request: HttpRequest) -> bool:

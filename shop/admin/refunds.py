@@ -44,6 +44,7 @@ class RefundAdmin(ReadOnlyAdmin):
     A row is written once, and later only marked as sent; a chargeback may delete it while it is due.
     """
 
+    none_yet = "No refunds yet. They appear here when a paid order is refunded, or an order cannot take a payment."
     list_display = ("id", "order_label", "customer", "payment_label", "money", "why", "since", "state")
     list_filter = (RefundStateFilter,)
     list_disable_select_all = True

@@ -20,20 +20,21 @@ from unfold.decorators import display
 from inventory.models import StockItem
 from shop import clock
 from shop.admin.checked import CheckedAdmin
+from shop.admin.closing import ClosingAdmin
 from shop.admin.extending import ExtendingAdmin
 from shop.admin.pausing import PausingAdmin
 from shop.admin.preflight import PreflightAdmin
 from shop.admin.read_only import to_the_second
-from shop.admin.sale_actions import phase, run_on_sales
+from shop.admin.sale_actions import phase
 from shop.admin.sale_figures import figures_of
 from shop.admin.strategy_help import help_text
 from shop.models import Product, Sale, SaleItem
 from shop.sales import lifecycle
-from shop.sales.preheat import preheat_sale
 
 
 @admin.register(Product)
 class ProductAdmin(CheckedAdmin):
+    none_yet = "No products yet. Add one, then its stock, then a sale that offers it."
     list_display = ("name", "sku")
     search_fields = ("name", "sku")
 
@@ -134,7 +135,8 @@ class SaleStateFilter(admin.SimpleListFilter):
 
 
 @admin.register(Sale)
-class SaleAdmin(PausingAdmin, ExtendingAdmin, PreflightAdmin):
+class SaleAdmin(ClosingAdmin, PausingAdmin, ExtendingAdmin, PreflightAdmin):
+    none_yet = "No sales yet. Add one when the products that it offers have stock."
     form = SaleForm
     list_display = ("name", "state", "opens", "closes", "sold", "left", "revenue", "strategy", "preheated")
     list_filter = (SaleStateFilter,)
@@ -143,7 +145,7 @@ class SaleAdmin(PausingAdmin, ExtendingAdmin, PreflightAdmin):
     prepopulated_fields = {"slug": ("name",)}
     inlines = (SaleItemInline,)
     actions = ("preheat", "pause", "resume", "close")
-    actions_detail = ("preflight", "pause_one", "resume_one", "extend")
+    actions_detail = ("preflight", "preheat_one", "pause_one", "resume_one", "extend", "close_one")
     # Put labels above the fields, so that an item is one line on a wide screen and readable on a phone. Newer versions
     # of unfold ignore this.
     compressed_fields = False
@@ -200,14 +202,6 @@ class SaleAdmin(PausingAdmin, ExtendingAdmin, PreflightAdmin):
         this_sale = Sale.objects.filter(pk=form.instance.pk, closes_at__gt=Now())
         if form.instance.is_loaded and any(items.has_changed() for items in formsets):
             transaction.on_commit(lambda: self.preheat(request, this_sale))
-
-    @admin.action(permissions=["change"], description="Preheat: load the stock for the strategy")
-    def preheat(self, request: HttpRequest, queryset: QuerySet[Sale]) -> None:
-        run_on_sales(self, request, queryset, preheat_sale, "preheated", phases=("to come", "open"))
-
-    @admin.action(permissions=["change"], description="Close now: take no more orders, unload the stock")
-    def close(self, request: HttpRequest, queryset: QuerySet[Sale]) -> None:
-        run_on_sales(self, request, queryset, lifecycle.close, "closed", phases=("open",))
 
     @display(description="State", label={"open": "success", "to come": "info", "paused": "warning"})
     def state(self, sale: Sale) -> str:

@@ -97,6 +97,7 @@ class MovementForm(forms.ModelForm):
 class StockAdmin(CheckedAdmin):
     """The figures of each sku. Drift is received - on hand - sold, and must be 0."""
 
+    none_yet = "No stock yet. Add the first delivery of a sku."
     form = MovementForm
     list_display = ("sku", "all_received", "all_on_hand", "in_redis", "sold", "drift", "verdict")
     list_before_template = "shop/verdict_of_list.html"

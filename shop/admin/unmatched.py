@@ -33,6 +33,7 @@ class SettledFilter(admin.SimpleListFilter):
 
 @admin.register(UnmatchedReport)
 class UnmatchedReportAdmin(ReadOnlyAdmin):
+    none_yet = "No unmatched reports. They appear here when the payment provider reports a payment that fits no order."
     list_display = ("__str__", "received", "reason", "report", "state", "settled")
     list_filter = (SettledFilter,)
     list_select_related = ("settled_by",)

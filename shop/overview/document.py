@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from django.http import HttpRequest
 from django.template.loader import render_to_string
 
+from shop.overview import rooms
 from shop.overview.alerts import ORDERS, SALES, STOCK, alerts
 from shop.overview.health import Health, look
 from shop.overview.remembered import Remembered
 from shop.overview.requests import Requests, Watch
+from shop.overview.rooms import RoomFigures
 from shop.overview.selling import SaleFigures, open_sales
 from shop.overview.stock_report import StockReport, stock_report
 
@@ -23,11 +26,12 @@ class Figures:
     health: Health
     report: StockReport
     requests: Requests | None = None
+    rooms: Sequence[RoomFigures] = ()
 
 
 def read() -> Figures:
     """Ask Postgres and Redis."""
-    return Figures(open_sales(), look(), stock_report())
+    return Figures(open_sales(), look(), stock_report(), rooms=rooms.read())
 
 
 class Shared:
@@ -35,10 +39,10 @@ class Shared:
 
     def __init__(self) -> None:
         self._sales, self._health, self._report = Remembered(open_sales), Remembered(look), Remembered(stock_report)
-        self._requests = Remembered(Watch())
+        self._requests, self._rooms = Remembered(Watch()), Remembered(rooms.read)
 
     def __call__(self) -> Figures:
-        return Figures(self._sales(), self._health(), self._report(), self._requests())
+        return Figures(self._sales(), self._health(), self._report(), self._requests(), self._rooms())
 
 
 shared = Shared()
@@ -54,7 +58,8 @@ def parts(request: HttpRequest, figures: Figures) -> dict[str, str]:
     asking = [each for each in alerts(figures.sales, figures.health, figures.report.broken) if can(each.permission)]
     shown: dict[str, str] = {"alerts": render_to_string("shop/overview/alerts.html", {"alerts": asking})}
     if can(SALES):
-        shown["sales"] = render_to_string("shop/overview/sales.html", {"sales": figures.sales})
+        of_sales = {"sales": figures.sales, "rooms": figures.rooms}
+        shown["sales"] = render_to_string("shop/overview/sales.html", of_sales)
     if can(ORDERS) or can(STOCK):
         context = {
             "health": figures.health,

@@ -26,14 +26,15 @@ from shop import conservation, heartbeat
 from shop.models import Order, Sale
 from shop.orders.expiry import expire_unpaid
 from shop.orders.queued import save_queued
-from shop.overview import document, health, selling
+from shop.overview import document, health, rooms, selling
 from shop.overview.alerts import Alert, alerts
 from shop.overview.remembered import Remembered
 from shop.sales import lifecycle
 from tests.browser import launch, needs_chromium
-from tests.factories import elsewhere, on_sale
+from tests.factories import elsewhere, new_customer, on_sale
 from tests.shop.conftest import Gone, buy, make_due, raising
 from tests.shop.test_admin import text
+from tests.shop.waiting_support import enter_all, offer_at, states, with_room
 from tests.waiting import PATIENCE
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("redis")]
@@ -193,6 +194,56 @@ def test_the_document_has_what_the_user_may_see(staff: Callable[..., Client]) ->
     assert "Locks" not in parts(staff("view_order"))["figures"]
     assert staff().get("/admin/live/").status_code == 403
     assert Client().get("/admin/live/").status_code == 302
+
+
+def test_a_waiting_room_shows_who_waits_and_who_is_admitted() -> None:
+    sale, customers = with_room(rate=2), [new_customer() for _ in range(5)]
+    enter_all(offer_at(sale, -10.0), customers)
+
+    def counted(after_opening: float, **changes: Any) -> tuple[bool, int, int]:
+        (figures,) = rooms.count([offer_at(sale, after_opening, **changes)])
+        assert figures.waiting + figures.admitted == figures.entered == 5
+        return figures.is_open, figures.waiting, figures.admitted
+
+    assert counted(-5.0) == (False, 5, 0)
+    assert [counted(seconds) for seconds in (0.0, 1.0, 2.0, 60.0)] == [
+        (True, 5, 0),
+        (True, 3, 2),
+        (True, 1, 4),
+        (True, 0, 5),
+    ]
+    states_then = states(offer_at(sale, 1.0), customers)
+    assert sorted(states_then) == ["admitted"] * 2 + ["waiting"] * 3, "the customers are told the same"
+    assert rooms.count([offer_at(sale, 1.0)])[0].entered == 5, "looking has given nobody a place"
+
+
+def test_the_overview_shows_the_rooms_of_open_and_coming_sales(staff: Callable[..., Client], redis_gone: Gone) -> None:
+    coming = with_room(coming=True)
+    enter_all(offer_at(coming, -10.0), [new_customer(), new_customer()])
+    operator = staff("view_sale")
+    shown = parts(operator)["sales"]
+    assert "Waiting room of Sale by guarded-update In the draw 2 opens at" in shown
+    lifecycle.pause(coming.sale)
+    Sale.objects.update(opens_at=timezone.now() - timedelta(minutes=1))
+    document.shared = document.Shared()
+    shown = parts(operator)["sales"]
+    assert "Waiting 2 Admitted 0 Nobody is admitted during the pause." in shown
+    with redis_gone():
+        assert rooms.read() == []
+    Sale.objects.update(waiting_room=False)
+    document.shared = document.Shared()
+    assert "Waiting" not in parts(operator)["sales"]
+
+
+@pytest.mark.parametrize("address", ["", "https://git.example/shop"])
+def test_an_alert_leads_to_its_section(admin_client: Client, settings: Any, address: str) -> None:
+    settings.REPOSITORY_URL = address
+    buy(on_sale({"a": 3}), a=1)
+    alert = admin_client.get("/admin/live/").json()["parts"]["alerts"]
+    assert "No worker is alive" in alert
+    assert "docs/operations.md#start" in text(alert)
+    assert ("<a " in alert) is bool(address)
+    assert (f'href="{address}/blob/main/docs/operations.md#start"' in alert) is bool(address)
 
 
 def test_the_first_page_shows_the_same_without_a_script(admin_client: Client) -> None:

@@ -245,3 +245,11 @@ def test_the_page_of_a_sale_leads_to_its_checks(staff: Callable[..., Client]) ->
     page = operator.get(f"{link}preflight/").text
     assert ("Not ready" in page, "No worker is alive" in page, "docs/operations.md#start" in page) == (True, True, True)
     assert staff("view_order").get(f"{link}preflight/").status_code == 403
+
+
+@pytest.mark.parametrize("address", ["", "https://git.example/shop"])
+def test_a_finding_leads_to_its_section(staff: Callable[..., Client], settings: Any, address: str) -> None:
+    settings.REPOSITORY_URL = address
+    page = staff("view_sale").get(f"/admin/shop/sale/{on_sale({'a': 1}).sale}/preflight/").text
+    assert "docs/operations.md#start" in page
+    assert (f'href="{address}/blob/main/docs/operations.md#start"' in page) is bool(address)

@@ -49,7 +49,8 @@ class Command(BaseCommand):
                 sale, coming = open_sales(password)
                 if not options["once"]:
                     console.print(welcome(shop.url, password, sale, coming), soft_wrap=True, highlight=False)
-                    running.enter_context(DemoBuyers(shop.url, sale.pk, left_to_buyers(sale)))
+                    wanted = {each.pk: left_to_buyers(each) for each in (sale, coming)}
+                    running.enter_context(DemoBuyers(shop.url, wanted))
                     shop.wait()
         except KeyboardInterrupt:
             console.print("Stopped.")
