@@ -51,10 +51,10 @@ def assert_bought_once(buyer: Buyer, offer: OnSale) -> None:
     assert [(row.sold, row.conserved) for row in conservation.figures()] == [(1, True)]
 
 
-def test_without_redis_there_is_no_rate_limit(buyer: Buyer, redis_gone: Gone) -> None:
+def test_without_redis_orders_go_on(buyer: Buyer, redis_gone: Gone) -> None:
     offer = on_sale({"a": 100})
     with redis_gone():
-        answers = [buyer.order(order_body(offer, a=1)).status_code for _ in range(settings.ORDER_RATE + 2)]
+        answers = [buyer.order(order_body(offer, a=1)).status_code for _ in range(settings.ORDER_RATE)]
         assert set(answers) == {201}
         assert len(buyer.get("/api/orders/").json()["results"]) == len(answers)
         assert buyer.get("/api/sales/").status_code == 200
