@@ -64,8 +64,8 @@ class OrderRate(BaseThrottle):
     more, and asking Redis for each would take a fifth of the CPU time of a refusal. The second request counts both. A
     customer who reaches every web process can thus send one more request to each.
 
-    While Redis does not answer, each process counts by itself, and asks again after `ASK_AGAIN`: whoever asks holds a
-    thread until the client's timeout.
+    While Redis does not answer, each process counts by itself. After an error it does not ask Redis for `ASK_AGAIN`
+    seconds, because a request that asks keeps its thread until the client's timeout.
     """
 
     ask_at: ClassVar[float] = -math.inf

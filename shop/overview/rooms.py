@@ -17,7 +17,7 @@ from shop.waiting import room
 MOST = 10
 """Rooms that are shown: those that open first."""
 NOBODY = 0
-"""The id of no customer: who asks has no place."""
+"""A customer id that nobody has. Looking with it changes no place."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class RoomFigures:
 
     Args:
         is_open: whether the sale has opened. Before, all customers are in the draw.
-        entered: places that were given. Who enters again after their turn has another one.
+        entered: places that were given. A customer who enters again after their turn gets another one.
         admitted: places whose turn has come.
     """
 

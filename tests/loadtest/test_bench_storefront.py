@@ -27,7 +27,7 @@ STATIC = "/static/shop/"
 
 
 class Answer(BaseHTTPRequestHandler):
-    """Answers 304 to who has the only version of a document. It closes each connection after ten requests."""
+    """Answers 304 to clients that have the document already. It closes each connection after ten requests."""
 
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True

@@ -1,4 +1,4 @@
-// The visit of a sale's page: the sale as it is now, who has logged in, and where they stand in the waiting room.
+// What the page of a sale knows: the latest figures of the sale, the customer's login, their place in the waiting room.
 
 import { ask, local } from "./asking.js";
 import { page } from "./page.js";
