@@ -22,6 +22,7 @@ from redis import Redis
 
 from inventory.models import StockItem
 from shop import heartbeat
+from shop.management.commands.preflight import find
 from shop.models import Sale, SaleItem
 from shop.preflight import finding, run, sale_checks, server_checks, settings_checks
 from shop.preflight.finding import Finding
@@ -235,6 +236,23 @@ def test_the_command_prints_json_and_ends_with_0_when_nothing_is_red(
     printed = json.loads(capsys.readouterr().out)
     assert printed["level"] in ("ok", "warning")
     assert {each["check"] for each in printed["checks"]} >= {"DEBUG", "Workers", "Audit"}
+
+
+def test_a_sale_is_found_by_its_number_and_by_a_slug_of_digits() -> None:
+    """One random slug in 43 has digits alone."""
+    first, second = Sale.objects.get(pk=on_sale({"a": 1}).sale), Sale.objects.get(pk=on_sale({"b": 1}).sale)
+    Sale.objects.filter(pk=second.pk).update(slug="03676712")
+    assert [find(str(first.pk)), find(first.slug), find("03676712")] == [first, first, second]
+    Sale.objects.filter(pk=second.pk).update(slug=str(first.pk))
+    with pytest.raises(CommandError, match="is the number of one sale and the slug of another"):
+        find(str(first.pk))
+
+
+@pytest.mark.parametrize("wanted", ["none", "2147483647", "9" * 30])
+def test_a_sale_that_does_not_exist_is_said_so(wanted: str) -> None:
+    with pytest.raises(CommandError, match=f"There is no sale {wanted}") as error:
+        find(wanted)
+    assert error.value.returncode == 2
 
 
 def test_the_page_of_a_sale_leads_to_its_checks(staff: Callable[..., Client]) -> None:

@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.db.models import Q
 
 from shop.models import Sale
 from shop.preflight import run
@@ -47,11 +48,17 @@ class Command(BaseCommand):
 
 
 def find(wanted: str) -> Sale:
-    """Return the sale with this number or slug."""
-    found = Sale.objects.filter(**{"pk": wanted} if wanted.isdecimal() else {"slug": wanted}).first()
-    if found is None:
+    """Return the sale with this number or slug. A slug may be all digits, and another sale may have that number."""
+    named = Q(slug=wanted) | Q(pk=wanted) if wanted.isdecimal() else Q(slug=wanted)
+    found = list(Sale.objects.filter(named))
+    if not found:
         raise CommandError(f"There is no sale {wanted}. Name one by its number or slug.", returncode=2)
-    return found
+    if len(found) > 1:
+        raise CommandError(
+            f"{wanted} is the number of one sale and the slug of another. Use the other of the two.",
+            returncode=2,
+        )
+    return found[0]
 
 
 def as_json(finding: Finding) -> dict[str, str]:
