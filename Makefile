@@ -46,6 +46,7 @@ docs: $(VENV)/.development  ## build the documentation into site/; a dead link i
 refresh: $(VENV)/.development  ## measure again which stored results are out of date; takes up where it stopped
 	$(RUN) manage.py lab refresh $(ARGS)
 	$(RUN) tools/performance_table.py
+	$(RUN) manage.py lab table
 
 lock: $(VENV)/.development  ## compile the requirements again, with hashes
 	$(COMPILE) requirements.in --output-file requirements.txt

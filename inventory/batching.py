@@ -87,7 +87,11 @@ class Batcher(Generic[Request, Result]):
         return len(self._pending)
 
     def _enter(self, mine: Pending[Request, Result], *, only_as_leader: bool = False) -> bool:
-        """Add a call to the next batch, and return whether its thread is to run that batch now."""
+        """Add a call to the next batch, and return whether its thread must run that batch now.
+
+        Args:
+            only_as_leader: do not add the call if another thread leads.
+        """
         with self._mutex:
             leads = not self._running
             if leads or not only_as_leader:

@@ -29,7 +29,7 @@ class Outages:
         self._failing: dict[str, tuple[float, int]] = {}
 
     def failed(self, work: str, error: Exception) -> None:
-        """Log that some work fails, unless it has failed at its last try, too."""
+        """Log that work fails, unless its previous attempt failed too. Further failures are only counted."""
         with self._mutex:
             since, count = self._failing.get(work, (time.monotonic(), 0))
             self._failing[work] = (since, count + 1)

@@ -162,7 +162,7 @@ class QueuePlace:
                 if was_queued:
                     queue.remove(self)
             finally:
-                # Wake the first even if this call, or an earlier one, was interrupted: it could sleep for ever.
+                # Wake the first waiter even if this call or an earlier one was interrupted: it might sleep for ever.
                 if queue:
                     queue[0]._wake_up()
                 else:

@@ -37,8 +37,9 @@ SETTINGS = {
     "admin.enableServer": "false",
     "4lw.commands.whitelist": "*",
 }
-# Milliseconds until a write is confirmed. A follower of ZooKeeper 3.8.0 that lags behind may confirm what it has missed
-# before the new leader counts it as a follower, and the election fails after `initLimit`, possibly again and again.
+# Milliseconds by which a server delays confirming a write. Without the delay, a lagging follower of ZooKeeper 3.8.0
+# may confirm what it has missed before the new leader counts it as a follower. The election then fails after
+# `initLimit`, possibly again and again.
 # Source: https://issues.apache.org/jira/browse/ZOOKEEPER-4685
 FLUSH_DELAY = "-Dzookeeper.flushDelay=30"
 SETTINGS_OF_A_MEMBER = {

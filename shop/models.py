@@ -33,7 +33,7 @@ def new_slug() -> str:
 
 
 RANDOM_SLUG = Left(MD5(Cast(Random(), models.TextField())), 8)
-"""The same in the database, for web servers of the version before, which know no slug."""
+"""A random slug made by Postgres. Web servers of the previous version insert sales without a slug."""
 
 
 class Product(models.Model):
@@ -72,14 +72,14 @@ class Sale(models.Model):
         unique=True,
         default=new_slug,
         db_default=RANDOM_SLUG,
-        help_text="The sale's page is /sales/<slug>/.",
+        help_text="The sale’s page is /sales/ and this text.",
     )
     stock_shown = models.CharField(
         max_length=10,
         choices=StockShown,
         default=StockShown.EXACT,
         db_default=StockShown.EXACT,
-        help_text="What pages show of the units left. An order for more than that is answered with the number.",
+        help_text="What pages show of the units left. An order for more is answered with the number that is left.",
     )
     opens_at = models.DateTimeField(db_index=True)
     closes_at = models.DateTimeField()
@@ -145,7 +145,7 @@ class Sale(models.Model):
 
     @property
     def strategy_is_fixed(self) -> bool:
-        """Whether the strategy may have taken stock already."""
+        """Whether the strategy can no longer be changed, because it may have taken stock already."""
         return self.preheated_at is not None or self.orders.exists()
 
     @property
@@ -263,7 +263,7 @@ class Payment(models.Model):
 
 
 class Refund(models.Model):
-    """Money of a payment that goes back. It is due until it is sent; the provider has sent a chargeback itself."""
+    """Money of a payment that goes back to the customer, due until it is sent. A chargeback counts as sent."""
 
     payment = models.ForeignKey(Payment, on_delete=models.PROTECT, related_name="refunds")
     amount = models.DecimalField(max_digits=16, decimal_places=2)
@@ -303,7 +303,7 @@ class BrowserSession(AbstractBaseSession):
 
 
 class SignOut(models.Model):
-    """How often a user has signed out everywhere. It is part of the session that their tokens name."""
+    """How often a user has signed out everywhere. The session in their tokens is derived from it and the password."""
 
     user = models.OneToOneField(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, primary_key=True)
     times = models.PositiveIntegerField(default=0)
@@ -313,9 +313,9 @@ class SignOut(models.Model):
 
 
 class UnmatchedReport(models.Model):
-    """A report of the payment provider that the shop could not book. An operator settles it.
+    """A report of the payment provider that fits no order, or not its amount or currency. An operator settles it.
 
-    The row is written once; later only the reason of the newest delivery and its settlement are recorded.
+    After the row is created, only the reason of the latest delivery and the settlement change.
     """
 
     digest = models.CharField(max_length=64, unique=True, editable=False, help_text="SHA-256 of the report.")
@@ -340,7 +340,7 @@ class UnmatchedReport(models.Model):
 
 
 class Allowance(models.Model):
-    """The units of a sku that a customer has bought in a sale. Counted even without a limit: one may be set later."""
+    """The units of a sku in a customer's orders in a sale, less those returned. Counted even if no limit is set."""
 
     sale = models.ForeignKey(Sale, on_delete=models.CASCADE)
     customer = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE)

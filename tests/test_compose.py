@@ -555,6 +555,25 @@ def test_the_image_holds_no_secrets_and_is_not_run_by_root() -> None:
     }.isdisjoint(ignored)
 
 
+PINNED = re.compile(r"[\w./-]+:[\w.-]+@sha256:[0-9a-f]{64}")
+
+
+def unpinned(compose: dict[str, Any], dockerfile: str) -> set[str]:
+    """Return the images from elsewhere that are named without a digest."""
+    used = {str(service["image"]) for service in compose["services"].values() if "build" not in service}
+    stages = re.findall(r"^FROM \S+ AS (\S+)$", dockerfile, re.MULTILINE)
+    bases = set(re.findall(r"^FROM (\S+)", dockerfile, re.MULTILINE)) - set(stages)
+    return {image for image in used | bases if not PINNED.fullmatch(image)}
+
+
+def test_each_image_has_a_digest_so_that_nobody_can_replace_it() -> None:
+    """And a tag, by which Dependabot knows what replaces it."""
+    compose, dockerfile = load(), (ROOT / "Dockerfile").read_text()
+    assert unpinned(compose, dockerfile) == set()
+    compose["services"]["postgres"]["image"] = "postgres:18"
+    assert unpinned(compose, re.sub("@sha256:[0-9a-f]+", "", dockerfile)) == {"postgres:18", "python:3.13-slim"}
+
+
 def test_the_web_server_has_time_to_end_its_requests() -> None:
     assert rendered()["web"]["stop_grace_period"] == "1m"
     assert limits.STOP < 60

@@ -16,7 +16,7 @@ from pathlib import Path
 
 LONGEST = 60
 AREAS = ("locking", "inventory", "shop", "lab", "loadtest", "servers", "tests", "tools", "docs", "ci", "build")
-"""What a commit changes: a room, or one of the rest. CONTRIBUTING.md lists the same, in the same order."""
+"""What a commit changes: a top-level package, or one of the rest. CONTRIBUTING.md lists the same, in the same order."""
 SUBJECT = re.compile(r"[a-z][a-z0-9./_-]*: [a-z]\S* \S.*")
 GENERATED = ("Merge ", 'Revert "')
 """Subjects that git writes. They are accepted as they are."""

@@ -43,8 +43,9 @@ class Lua(Strategy):
         try:
             save_admitted(order, order.skus, counters, save)
         except (SoldOut, StockElsewhere) as error:
-            # Redis admitted units that do not exist, for example because it lost its last second. Delete the counter:
-            # the next order finds none and loads it. If this fails, the next order is refused here like this one.
+            # Postgres refused units that Redis had admitted, for example because Redis lost its last second of writes.
+            # The counter is wrong, so delete it: the next order finds none and loads it. If this fails, the next order
+            # is refused here like this one.
             with suppress(RedisError):
                 counters.unload([error.sku])
             raise

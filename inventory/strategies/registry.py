@@ -268,7 +268,7 @@ def sales_with_queued_orders(skus: Collection[str]) -> set[int]:
 
 
 def risks(name: str) -> list[str]:
-    """Say why the orders that a strategy queues may be lost. Return nothing if it saves an order before it answers.
+    """Return the reasons why orders that a strategy queues may be lost. An empty list: none, or it queues no orders.
 
     Raises:
         RedisError: Redis did not answer.

@@ -1,4 +1,4 @@
-"""`segmented-lock`: the stock in N rows of Postgres with a lock each, so that customers of one sku wait in N lines."""
+"""`segmented-lock`: the stock in N rows of Postgres with a lock each, so that N orders of one sku can run at once."""
 
 from __future__ import annotations
 

@@ -91,7 +91,7 @@ class SegmentedRedis(Segmented):
         try:
             save_admitted(order, taken.skus, counters, save)
         except (SoldOut, StockElsewhere) as error:
-            # Redis admitted units that do not exist: delete the counters, as `lua` does.
+            # Postgres refused units that Redis had admitted, so the counters are wrong: delete them, as `lua` does.
             with suppress(RedisError):
                 counters.unload_segments([error.sku])
             raise

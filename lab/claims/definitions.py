@@ -80,13 +80,13 @@ class Module:
             self._rest.append(statement)
 
     def imported(self, name: str) -> Key | None:
-        """Return where an imported name is defined, according to this module."""
+        """Return the project's definition that an imported name refers to; None if it is not imported from there."""
         if name in self._definitions or name not in self.imports:
             return None
         return _definition_at(self.imports[name])
 
     def units(self, name: str, slug: str, slugs: frozenset[str]) -> Sequence[tuple[str, Unit]]:
-        """Return the parts of a definition that always count; see `members` for the methods of a class."""
+        """Return the parts of a definition that are always hashed. `members` returns the methods of a class."""
         if name in self._found:
             return self._found[name]
         found = list(self._units_of(name, slug, slugs))

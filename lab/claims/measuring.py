@@ -70,7 +70,7 @@ def measure(part: str, *, short: bool) -> dict[str, Any]:
 
 
 def machine() -> dict[str, Any]:
-    """Describe this machine."""
+    """Return the number of CPUs, the processor and the Python version, to store them with a measurement."""
     return {
         "cpus": os.cpu_count(),
         "processor": platform.processor() or platform.machine(),

@@ -1,4 +1,4 @@
-"""A process that checks rungs. It imports what needs Django once Django is set up."""
+"""A process that checks rungs. Modules that need Django are imported only after Django is set up."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ LONGEST_WAIT = 1e6
 
 
 class ZooKeeperWorkload(LockServerWorkload):
-    """Each client has a session, which stops before each request."""
+    """Each client has a ZooKeeper session of its own, and stops before each request."""
 
     def prepare(self) -> Mapping[str, Job]:
         if not zookeeper.available():
@@ -126,7 +126,7 @@ class _Sessions:
 
 
 class StoppingClient(KazooClient):  # type: ignore[misc, unused-ignore]
-    """kazoo's client, which stops before each request of an actor. Its pings are not steps."""
+    """A kazoo client that stops the calling actor before each of its requests. Pings are not steps."""
 
     def __init__(self, hosts: str) -> None:
         handler = _Handler()
@@ -155,7 +155,7 @@ class StoppingClient(KazooClient):  # type: ignore[misc, unused-ignore]
                 time.sleep(RETRY_DELAY)
 
     def catch_up(self) -> None:
-        """Return when the session has received every event that the server has sent by now.
+        """Wait until the session has received every event that the server has sent so far.
 
         The server sends a session its events before it answers the session's next request.
         """

@@ -1,4 +1,4 @@
-"""CPU time of a whole shop, as the kernel counts it: noise of the machine stretches the seconds, not these."""
+"""CPU time of a whole shop, as the kernel counts it. Other load on the machine stretches wall time, but not this."""
 
 from __future__ import annotations
 

@@ -67,11 +67,11 @@ class Clients:
 
 
 class Client(asyncio.Protocol):
-    """One connection. It sends its next request when that is due and the one before it is answered.
+    """One connection. It sends its next request when that request is due and the previous one has been answered.
 
     Args:
         clients: all clients.
-        number: of this one among them. It decides when its requests are due.
+        number: index of this client, from 0. It decides when its requests are due.
     """
 
     def __init__(self, clients: Clients, number: int) -> None:

@@ -233,7 +233,7 @@ def start(plan: dict[str, Any]) -> subprocess.Popen[str]:
 
 
 def finish(process: subprocess.Popen[str]) -> dict[str, Any]:
-    """Return what the clients of a process have counted."""
+    """Wait until a process with clients ends, and return what the clients have counted."""
     with process:
         counted: dict[str, Any] = json.loads(process.stdout.read() if process.stdout else "")
     return counted

@@ -148,7 +148,7 @@ def measure_crowd(url: str, capacity: float, rate: int | None, *, seconds: float
         "tokens": [access_token(customer) for customer in customers],
         "per_second": per_second,
         "room": rate is not None,
-        # Nobody should have to give up: it takes the room so long to admit them all, and half of that again.
+        # Nobody should have to give up: beyond the arrivals and a minute, allow 1.5 times the time to serve them all.
         "seconds": seconds + 60 + 1.5 * len(customers) / (rate or capacity),
     }
     done = subprocess.run(

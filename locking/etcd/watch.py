@@ -11,11 +11,11 @@ from locking.errors import LockUnavailable
 
 
 class DeletionWatch:
-    """The stream of a watch, of which only one thing is read: whether a deletion was reported.
+    """Reads the stream of an etcd watch, and reports only whether there was a deletion.
 
     Args:
         sock: socket of the stream, positioned at the head of the HTTP response.
-        unavailable: makes the exception for a stream that ends.
+        unavailable: returns the exception to raise when the stream ends.
     """
 
     def __init__(self, sock: socket.socket, unavailable: Callable[[object], LockUnavailable]) -> None:

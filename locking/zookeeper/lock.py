@@ -186,7 +186,7 @@ class ZooKeeperLock(Lock):
         return bool(self._client._live.wait(self._limit(deadline)))
 
     def _limit(self, deadline: float) -> float:
-        """Return for how many seconds the server may take to answer."""
+        """Return how long to wait for one answer of the server, in seconds."""
         return min(self.ttl, max(deadline - self._clock(), MIN_ANSWER_TIMEOUT))
 
     def _find(self, token: str, deadline: float) -> tuple[str, int] | None:

@@ -60,9 +60,9 @@ class GuardedBackend(ModelBackend):
 
 
 def forgive(request: HttpRequest, username: str) -> None:
-    """Clear the count of wrong passwords for an account and the IP address of a request that has set a new one.
+    """Clear an account's count of wrong passwords at the IP address from which a new password was set.
 
-    The counts of other addresses stay, and so does the count of this address for all accounts together.
+    Counts at other addresses stay, and so does this address's count for all accounts together.
     """
     tried = Try.of(username, address_of(request))
     local.forgive(tried)

@@ -20,7 +20,10 @@ LOOKUPS = {"", "id", "exact", "isnull", "gte", "lt"}
 
 
 class NoNulMiddleware:
-    """Refuses a NUL character, which no text in Postgres can have: in all that the admin reads, and in any cookie."""
+    """Refuses a request with a NUL character, which no text in Postgres can hold.
+
+    It checks the cookies of every request, and in the admin also the path, the query and the form.
+    """
 
     def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:
         self.get_response = get_response

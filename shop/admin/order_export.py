@@ -1,6 +1,6 @@
-"""The orders of a filtered list as CSV, made piece by piece.
+"""The orders of a filtered list as CSV, streamed in batches.
 
-The web server keeps what a slow client has not read yet: about 13 MB for 100,000 orders.
+The web server buffers what a slow client has not read yet: about 13 MB for 100,000 orders.
 """
 
 from __future__ import annotations

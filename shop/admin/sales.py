@@ -51,8 +51,6 @@ class SaleForm(forms.ModelForm):
         super().__init__(*args, **kwargs)
         if "shown" in self.fields:
             self.fields["shown"].initial = digest(self.instance)
-        if "slug" in self.fields:
-            self.fields["slug"].help_text = "The sale’s page is /sales/ and this text."
         if "strategy" in self.fields:
             self.fields["strategy"].help_text = help_text()
 

@@ -51,7 +51,7 @@ def find_order(order: UUID, *, customer: int) -> Placed:
     waiting = registry.queued_order(order)
     if waiting is not None and waiting.order is not None and waiting.order.customer == customer:
         return _queued(waiting)
-    # A worker may have saved it between the two reads, or another order took its place.
+    # A worker may have saved it between the two reads, or another order of the customer has the same key.
     meanwhile = _saved(pk=(waiting and waiting.existing) or order, customer=customer)
     if meanwhile is None and waiting is not None and waiting.customer == customer:
         meanwhile = _rejected(order, waiting)
@@ -132,7 +132,7 @@ def lock_order(order: UUID, *, customer: int) -> Order:
     waiting = registry.queued_order(order)
     if waiting is not None and waiting.order is not None and waiting.order.customer == customer:
         raise StillQueued("The order is queued. Ask again when it is saved.")
-    # As in `find_order`: a worker may have saved it between the two reads, or another order took its place.
+    # As in `find_order`: a worker may have saved it between the two reads, or another order has the same key.
     return states.locked((waiting and waiting.existing) or order, customer=customer)
 
 

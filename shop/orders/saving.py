@@ -286,7 +286,10 @@ def reject(refused: Mapping[OrderRequest, str]) -> None:
 
 
 def return_units(orders: Sequence[UUID]) -> None:
-    """Return the units and allowances of orders, in the transaction that cancels or expires them."""
+    """Put the units of orders back on hand, and subtract them from the allowances.
+
+    Call it in the transaction that cancels or expires the orders.
+    """
     if not orders:
         return
     items = OrderItem.objects.filter(order__in=orders).select_related("order")
@@ -299,7 +302,9 @@ def return_units(orders: Sequence[UUID]) -> None:
 
 
 def return_items(order: Order, units: Mapping[str, int]) -> None:
-    """Return some units of a paid order and their allowances, in the open transaction that has locked the order.
+    """Put some units of a paid order back on hand, and subtract them from the allowances.
+
+    Call it in the transaction that has locked the order.
 
     Args:
         units: units that come back now, by sku; at least 1 each.

@@ -145,10 +145,10 @@ def wanted(request: HttpRequest, sale: Sale) -> list[SaleItem]:
 
 
 def ticket_of(request: HttpRequest, sale: Sale) -> str | None:
-    """Return the visitor's ticket, empty where the sale has no waiting room; None if their turn has not come.
+    """Return the visitor's ticket: empty if the sale has no waiting room, None if their turn has not come.
 
     Raises:
-        PageRefused: Redis does not answer.
+        PageRefused: the visitor asks too often, or Redis does not answer.
     """
     offer = offers.get(sale.pk) if sale.waiting_room else None
     if offer is None or not offer.waiting_room:

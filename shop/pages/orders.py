@@ -120,7 +120,7 @@ def order(request: HttpRequest, order: UUID) -> HttpResponse:
             _("A server that knows your order does not answer. Nothing is lost: open this page again in a moment."),
             retry_after=POLL_SECONDS,
         ) from away
-    if placed.order.pk != order:  # Another order of the customer took its place.
+    if placed.order.pk != order:  # Another order of the customer has the same key: show that one.
         return redirect("order", placed.order.pk)
     response = render(request, "shop/pages/order.html", about(placed, from_provider="from_provider" in request.GET))
     if (paid_at := provider()) is not None:

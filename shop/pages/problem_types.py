@@ -1,4 +1,4 @@
-"""The pages that explain the types of problems: the URL of each is its `type`."""
+"""The pages that explain the problem types. The `type` of a problem document is the URL of its page."""
 
 from __future__ import annotations
 
@@ -6,13 +6,12 @@ from django.http import HttpRequest
 from django.http.response import HttpResponseBase
 from django.shortcuts import render
 from django.utils.cache import patch_vary_headers
-from django.utils.html import format_html, format_html_join
-from django.utils.safestring import SafeString
 from django.utils.translation import gettext
 
 from shop.api.problem_types import Problems
 from shop.api.problems import PROBLEMS, Problem
 from shop.pages.page import page
+from shop.templatetags.site import with_code
 
 document = Problems.as_view()
 
@@ -31,11 +30,3 @@ def explanation(request: HttpRequest, problem: Problem) -> HttpResponseBase:
     """Show what a problem is and what to do about it."""
     words = {"title": gettext(problem.title), "advice": with_code(gettext(problem.advice)), "problem": problem}
     return render(request, "shop/pages/problem.html", words)
-
-
-def with_code(text: str) -> SafeString:
-    """Return a text as HTML. What is between backticks is code."""
-    parts = enumerate(text.split("`"))
-    return format_html_join(
-        "", "{}", ((format_html("<code>{}</code>", part) if at % 2 else part,) for at, part in parts)
-    )

@@ -117,10 +117,10 @@ def email(name: str, *, default: str) -> dict[str, Any]:
 
 
 def web_address(name: str, *, default: str) -> str:
-    """Return the address of a web page, or an empty text.
+    """Return the URL of a web page, or an empty text.
 
     Raises:
-        ImproperlyConfigured: the value is not an address with http or https, a host and a path, and nothing after it.
+        ImproperlyConfigured: the value is not an http or https URL with a host and a path, or has a query or fragment.
     """
     address = str(env.str(name, default=default))
     if not address or WEB_ADDRESS.fullmatch(address):

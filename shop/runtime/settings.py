@@ -168,8 +168,8 @@ LOCK_FOLDER = env.str("LOCK_FOLDER", default="") or (str(RUN_FOLDER.path / "lock
 METRICS = environment.boolean("METRICS", default=True)
 # Token with which `/metrics` is read from elsewhere. If empty, it is read from this machine only.
 METRICS_TOKEN = env.str("METRICS_TOKEN", default="")
-# Folder that the processes of this machine share to count together. It is created if its parent exists. The default is
-# in the run folder.
+# Folder in which the processes of this machine keep their shared counts. It is created if its parent exists. The
+# default is in the run folder.
 METRICS_FOLDER = env.str("METRICS_FOLDER", default="") or str(RUN_FOLDER.path / "metrics")
 
 # Django: apps, middleware, templates

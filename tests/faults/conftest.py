@@ -17,7 +17,7 @@ import pytest
 
 from tests.loadtest.conftest import CHECKOUT
 
-# Short TTLs and no rate limit, so that a round takes two seconds, not twenty.
+# A short lock TTL and a rate limit that no customer reaches, so that a round takes two seconds, not twenty.
 SIZE = {"WEB_PROCESSES": "2", "WEB_THREADS": "8", "STOCK_LOCK_TTL": "1", "ORDER_RATE": "1000"}
 
 Play = Callable[..., dict[str, Any]]
@@ -85,7 +85,7 @@ class RoundPlayer:
 @contextmanager
 def round_player(**environment: str) -> Iterator[RoundPlayer]:
     folder = Path(tempfile.mkdtemp(prefix="lu-fault-"))
-    folder.chmod(0o711)  # as root, the servers run as another user, who has to enter
+    folder.chmod(0o711)  # if root runs the tests, the servers run as another user, who must enter
     player = RoundPlayer(folder, environment)
     yield player
     player.stop()

@@ -60,7 +60,7 @@ class Parts:
         return sum(at.status == psutil.CONN_ESTABLISHED and at.laddr.port == self.shop.port for at in sockets)
 
     def kill_postgres(self) -> None:
-        """Kill all processes of Postgres, as a power failure would. Each leads a process group of its own."""
+        """Kill every process of Postgres, so that none can shut down in order. Each leads its own process group."""
         postmaster = psutil.Process(self.postgres.child.pid)
         for process in (postmaster, *postmaster.children(recursive=True)):
             with suppress(psutil.NoSuchProcess):

@@ -209,7 +209,7 @@ def in_the_worst_order(redis: Redis, lock: tuple[str, int]) -> Callable[[str, in
 
 
 def test_no_deadlock_between_one_and_all_segments(ledger: Ledger, redis: Redis, name: str) -> None:
-    """The first holds a:0 and needs all of b; the second holds b:0 and needs all of a, which it has locked before."""
+    """One order takes a:0, then all of b; the other takes all of a, then b:0. Both lock a before b, so both finish."""
     strategy = make(name, make_lock=Locks(in_the_worst_order(redis, ("b", 0))))
     put_on_sale(strategy, a=10, b=10)
     carts = [("a", 1), ("b", 8)], [("b", 1), ("a", 8)]

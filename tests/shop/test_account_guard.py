@@ -109,7 +109,7 @@ def test_the_password_that_is_asked_for_again_is_guessed_no_more_often(settings:
 
 
 def test_a_new_password_opens_the_account_where_it_was_set(client: Client, settings: Any) -> None:
-    """With the negative control: the same log-in from elsewhere still waits."""
+    """A reset clears the count at its own address. Negative control: another address is still refused."""
     new_user()
     settings.GUESSES_PER_ACCOUNT = 2
     assert [guess() for _ in range(3)] == [200, 200, 429]

@@ -158,7 +158,7 @@ def failing(request: Any) -> Any:
 
 @pytest.fixture
 def broken(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A bug in what the first page does."""
+    """Make the view of the first page raise an exception."""
     monkeypatch.setattr(home, "render", lambda *_: failing(None))
 
 

@@ -520,7 +520,7 @@ def test_each_product_of_a_sale_has_its_own_form(customer: int) -> None:
 
 
 def test_the_order_is_the_one_of_the_api_under_the_same_key(buyer: Buyer) -> None:
-    """The form and the script place orders in the same way, so a key is one order for both."""
+    """A key is one order for the API and the form: the form finds the order that the API has placed."""
     offer, key = on_sale({"a": 5}, price="9.90"), str(uuid4())
     product = offer.products["a"]
     body = {"sale": offer.sale, "items": [{"product": product, "quantity": 1, "price": "9.90"}]}

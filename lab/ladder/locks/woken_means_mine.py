@@ -1,4 +1,4 @@
-"""`woken-means-mine`: when the node before mine is gone, it must be my turn."""
+"""`woken-means-mine`: a woken waiter takes the lock without reading the queue again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`manage.py lab`: say which stored results are out of date, and measure them again."""
+"""`manage.py lab`: say which stored results are out of date, measure them again, and write the table in docs/."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from lab.claims.measuring import BenchmarkFailed
 from lab.claims.refresh import KINDS, Kind, out_of_date, refresh
 from lab.management.command import LabCommand, number, refuse_unless_writable
 from lab.sandbox.databases import MOST
+from lab.site.choice import guide
 from servers import ServerError
 
 
@@ -25,13 +26,15 @@ class Command(LabCommand):
         "(stress), and five benchmarks (comparison). A result is out of date when the code that it ran behaves "
         "differently now; prose, formatting and moved files do not count. `status` lists what is out of date. "
         "`refresh` measures it again and stores each result when it is done; an interrupted refresh goes on where it "
-        "stopped. All of it takes about an hour on two cores; run nothing else meanwhile."
+        "stopped. All of it takes about an hour on two cores; run nothing else meanwhile. `table` writes "
+        "docs/choose.md from what is stored."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
         verbs = parser.add_subparsers(dest="verb", required=True)
         status = verbs.add_parser("status", help="list what is out of date; exit status 1 when something is")
         status.add_argument("--json", action="store_true", help='end with one JSON line: {"out_of_date": [...]}')
+        verbs.add_parser("table", help="write docs/choose.md, the table of the choice with its figures")
         again = verbs.add_parser("refresh", help="measure again what is out of date")
         for each in (status, again):
             each.add_argument("--only", choices=KINDS, nargs="+", default=KINDS, help="only these kinds (default: all)")
@@ -45,6 +48,8 @@ class Command(LabCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         if options["verb"] == "status":
             self._status(options["only"], as_json=options["json"])
+        elif options["verb"] == "table":
+            guide.write()
         else:
             self._refresh(options)
 

@@ -43,6 +43,10 @@ BECAUSE = {
     "file-lock": gettext_noop(
         "All are on one machine, so its kernel can hold the lock, and frees it if a holder dies."
     ),
+    "segmented": gettext_noop("Each order takes one of several locks, so several orders of one stock run at once."),
+    "database-row": gettext_noop(
+        "It needs no server but Postgres, and each grant has a fence that your data can check."
+    ),
     "advisory": gettext_noop("It needs no table and no other server, and is free when its holder’s connection ends."),
     "redis-lock": gettext_noop("It wakes its waiters in order, and each grant has a fence that your data can check."),
     "redlock": gettext_noop("It goes on while a minority of the servers is lost, and a rare mistake costs only time."),
@@ -63,12 +67,12 @@ def servers_to_run(answers: Answers) -> str:
 
 
 def _slug(answers: Answers) -> str:
-    hot, servers = answers.heat != "few", servers_to_run(answers)
+    servers = servers_to_run(answers)
     # One statement that checks and takes the stock is safe even if other clients are late, paused or cut off.
-    if servers in SQL and (answers.mistake == "money" or hot):
-        if not hot:
+    if answers.work != "steps" and servers in SQL:
+        if answers.heat == "few":
             return "guarded-update"
-        if servers == "redis" and answers.later == "yes":
+        if servers == "redis" and answers.work == "queued":
             return "queue"
         return "lua" if servers == "redis" and answers.heat == "rush" else "group-commit"
     if answers.where == "process":
@@ -77,8 +81,10 @@ def _slug(answers: Answers) -> str:
         return "file-lock"
     if servers == "several-redis":
         return "redlock" if answers.mistake == "time" else "redis-lock"
-    own = {"postgres": "advisory", "zookeeper": "zookeeper", "etcd": "etcd"}
-    return own.get(servers, "redis-lock")
+    if servers == "redis" and answers.heat == "rush":
+        return "segmented"
+    own = {"postgres": "database-row" if answers.mistake == "money" else "advisory"}
+    return {**own, "zookeeper": "zookeeper", "etcd": "etcd"}.get(servers, "redis-lock")
 
 
 def because(answers: Answers) -> list[str]:

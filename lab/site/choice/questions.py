@@ -31,6 +31,15 @@ QUESTIONS = (
         },
     ),
     Question(
+        "work",
+        gettext_noop("What has to be done while the others wait?"),
+        {
+            "statement": gettext_noop("One statement on rows of Postgres, and its answer is final"),
+            "queued": gettext_noop("The same, but “queued” is good enough as a first answer"),
+            "steps": gettext_noop("More: several steps, or something outside Postgres"),
+        },
+    ),
+    Question(
         "mistake",
         gettext_noop("What is lost if two of them get in all the same?"),
         {
@@ -60,14 +69,6 @@ QUESTIONS = (
             "rush": gettext_noop("Far more want it than can get it: most are refused"),
         },
     ),
-    Question(
-        "later",
-        gettext_noop("May the answer come later?"),
-        {
-            "no": gettext_noop("No: the first answer is final"),
-            "yes": gettext_noop("Yes: “queued” is good enough at first"),
-        },
-    ),
 )
 
 
@@ -76,10 +77,10 @@ class Answers:
     """An answer to each question."""
 
     where: Literal["process", "machine", "machines"]
+    work: Literal["statement", "queued", "steps"]
     mistake: Literal["time", "money"]
     servers: Literal["redis", "postgres", "zookeeper", "etcd", "several-redis", "only-redis", "none"]
     heat: Literal["few", "many", "rush"]
-    later: Literal["no", "yes"]
 
 
 def parse(query: Mapping[str, str]) -> dict[str, str]:

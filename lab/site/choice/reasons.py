@@ -48,9 +48,15 @@ class Rule:
 
 
 JAVA = ("redisson", "curator")
+GUARDED = ("guarded-update", "optimistic", "lua", "queue", "group-commit")
 HOT_ONLY = gettext_noop("It gains only where many wait for the same row.")
 RULES = (
     Rule(gettext_noop("It needs {server}, which you do not run."), lambda case: case.lacks_server),
+    Rule(
+        gettext_noop("It takes stock in one statement or script, and your work is more than that."),
+        lambda case: case.answers.work == "steps",
+        GUARDED,
+    ),
     Rule(
         gettext_noop("Other processes do not see it."),
         lambda case: case.answers.where != "process" and not case.row.capabilities.across_processes,
@@ -83,11 +89,16 @@ RULES = (
     ),
     Rule(HOT_ONLY, lambda case: not case.hot, ("group-commit", "segmented")),
     Rule(
+        gettext_noop("It has to divide what it protects, and gains only where most must be refused."),
+        lambda case: case.chosen.slug == "redis-lock",
+        ("segmented",),
+    ),
+    Rule(
         gettext_noop("It holds a lock of Redis around each order, which “{chosen}” does without."), rows=("segmented",)
     ),
     Rule(
         gettext_noop("Its first answer is “queued”, and yours must be final."),
-        lambda case: case.answers.later == "no",
+        lambda case: case.answers.work == "statement",
         ("queue",),
     ),
     Rule(HOT_ONLY, rows=("queue",)),
@@ -99,23 +110,13 @@ RULES = (
     ),
     Rule(
         gettext_noop("With it, those who come too late still reach the hot row while the last units are sold."),
-        lambda case: case.chosen.slug == "lua",
-        ("group-commit",),
+        rows=("group-commit",),
     ),
     Rule(gettext_noop("On one hot row most of its attempts fail."), lambda case: case.hot, ("optimistic",)),
-    Rule(
-        gettext_noop("Those who want one hot row wait for each commit in turn."),
-        rows=("guarded-update",),
-        applies=lambda case: case.hot,
-    ),
+    Rule(gettext_noop("Those who want one hot row wait for each commit in turn."), rows=("guarded-update",)),
     Rule(
         gettext_noop("It reads first and may have to try again, where “{chosen}” is one statement."),
-        lambda case: case.chosen.slug == "guarded-update",
-        ("optimistic",),
-    ),
-    Rule(
-        gettext_noop("It protects rows of Postgres only, and your work need not be one statement there."),
-        rows=("guarded-update", "optimistic"),
+        rows=("optimistic",),
     ),
     Rule(
         gettext_noop("It has to be taken, held and freed around the work, which “{chosen}” does without."),
@@ -127,14 +128,13 @@ RULES = (
         ("database-row",),
     ),
     Rule(
-        gettext_noop("It needs a table, and the grant of a dead holder lasts until its TTL is over."),
-        lambda case: case.chosen.slug == "advisory",
+        gettext_noop("The grant of a dead holder lasts until its TTL is over."),
+        lambda case: case.chosen.slug in ("advisory", "database-row"),
         ("unique-insert",),
     ),
     Rule(
         gettext_noop("Each grant opens a connection to Postgres, which “{chosen}” does without."),
-        lambda case: case.chosen.slug == "redis-lock",
-        ("database-row", "unique-insert", "advisory"),
+        rows=("database-row", "unique-insert", "advisory"),
     ),
     Rule(
         gettext_noop("It runs on one server, and is lost with it; you run several."),
@@ -142,16 +142,21 @@ RULES = (
         ("redis-lock",),
     ),
     Rule(
-        gettext_noop("It needs a TTL and “{chosen}” does not."),
-        lambda case: case.chosen.slug == "advisory",
+        gettext_noop("With one lock, each order of a stock waits for the one before it."),
+        lambda case: case.chosen.slug == "segmented",
         ("redis-lock",),
     ),
 )
-"""The reasons. The first that applies counts, and each row has one for all answers: a test tries them all."""
+"""The reasons. The first that applies counts. A test tries all answers: each row has a reason, and each rule a case."""
 
 
 def why_not(row: ChoiceRow, answers: Answers) -> str:
     """Return why a row is not the answer: one sentence in the reader's language."""
-    case = Case(row, decide(answers), answers)
-    rule = next(rule for rule in RULES if (not rule.rows or row.slug in rule.rows) and rule.applies(case))
+    rule, case = rule_against(row, answers)
     return _(rule.text).format(server=_(SERVERS[row.slug]) if row.slug in SERVERS else "", chosen=_(case.chosen.title))
+
+
+def rule_against(row: ChoiceRow, answers: Answers) -> tuple[Rule, Case]:
+    """Return the first rule that applies to a row, and its case."""
+    case = Case(row, decide(answers), answers)
+    return next(rule for rule in RULES if (not rule.rows or row.slug in rule.rows) and rule.applies(case)), case

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from django.utils.html import conditional_escape, format_html, format_html_join
-from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_noop
 
@@ -24,11 +22,11 @@ class Cell:
     """A cell.
 
     Attributes:
-        text: what it says.
+        text: what it says. What is between backticks is code.
         source: where that is said, if it was not measured here: an address, or a file of this repository.
     """
 
-    text: str | SafeString
+    text: str
     source: str = ""
 
     @property
@@ -87,15 +85,6 @@ def heading(column: Column) -> str:
     return f"{_(column.title)}, {_(column.unit)}" if column.unit else _(column.title)
 
 
-def with_code(text: str) -> SafeString:
-    """Return a text in which what is between backticks is shown as code."""
-    parts = [
-        (format_html("<code>{}</code>", part) if place % 2 else conditional_escape(part),)
-        for place, part in enumerate(text.split("`"))
-    ]
-    return format_html_join("", "{}", parts)
-
-
 def _figure(
     part: Part, name: str, show: Callable[[Measurement, Mapping[str, Measurement]], str | None], stored: Stored
 ) -> Cell:
@@ -152,7 +141,7 @@ def _network(row: ChoiceRow, _stored: Stored) -> Cell:
     return Cell(_(row.silence.network).format_map(FIGURES), row.silence.source)
 
 
-def nodes(row: ChoiceRow, _stored: Stored) -> Cell:
+def _nodes(row: ChoiceRow, _stored: Stored) -> Cell:
     """Return the cell that says whether a row survives the loss of a server."""
     if row.without:
         lost, total = row.without.split(" of ")
@@ -164,7 +153,7 @@ def nodes(row: ChoiceRow, _stored: Stored) -> Cell:
     return Cell(_("no"), row.source)
 
 
-def fence(row: ChoiceRow, _stored: Stored) -> Cell:
+def _fence(row: ChoiceRow, _stored: Stored) -> Cell:
     """Return the cell that says whether a row has a fence."""
     if row.guarded:
         return Cell(_("needs none"))
@@ -172,11 +161,11 @@ def fence(row: ChoiceRow, _stored: Stored) -> Cell:
 
 
 def _needs(row: ChoiceRow, _stored: Stored) -> Cell:
-    return Cell(with_code(_(row.needs)), row.source)
+    return Cell(_(row.needs), row.source)
 
 
 def _when(row: ChoiceRow, _stored: Stored) -> Cell:
-    return Cell(with_code(_(row.when)))
+    return Cell(_(row.when))
 
 
 COLUMNS = (
@@ -187,7 +176,7 @@ COLUMNS = (
     Column(gettext_noop("Free after the process died"), "", _process, prose=True),
     Column(gettext_noop("Free after the machine died"), "", _machine, prose=True),
     Column(gettext_noop("Free after the network was cut"), "", _network, prose=True),
-    Column(gettext_noop("Survives the loss of a server"), "", nodes, prose=True),
-    Column(gettext_noop("Fence"), "", fence, prose=True),
+    Column(gettext_noop("Survives the loss of a server"), "", _nodes, prose=True),
+    Column(gettext_noop("Fence"), "", _fence, prose=True),
     Column(gettext_noop("Needs"), "", _needs, prose=True),
 )

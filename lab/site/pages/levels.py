@@ -12,12 +12,12 @@ from lab.ladder.catalogue import LADDER, LadderEntry, Track
 
 @dataclass(frozen=True)
 class Level:
-    """A level.
+    """Consecutive rungs of a track. A level ends before the first rung of the next one.
 
     Attributes:
-        name: its name in addresses.
+        name: its name in URLs.
         track: its track.
-        first: slug of its first rung. It ends before the first rung of the next level.
+        first: slug of its first rung.
         title: name for readers.
     """
 
