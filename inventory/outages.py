@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections.abc import Callable
 
 import redis
 from django.db import InterfaceError, OperationalError
@@ -19,6 +20,50 @@ def is_away(error: Exception) -> bool:
         # Class 57P: the server is ended, or has just been started. Class 08: a pooler says that it cannot reach it.
         return state is None or state.startswith(("57P", "08"))
     return isinstance(error, (redis.ConnectionError, redis.TimeoutError))
+
+
+class Breaker:
+    """A circuit breaker: while a server does not answer, one caller of a process at a time asks it.
+
+    Each caller that asks a server that hangs waits until it gives up, and keeps its thread.
+
+    Args:
+        longest: seconds after which others may ask if that caller has not come back.
+        clock: returns the time in seconds.
+    """
+
+    RETRY = 1.0
+    """Seconds between the end of one attempt and the next."""
+
+    def __init__(self, longest: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._longest = longest
+        self._clock = clock
+        self._mutex = threading.Lock()
+        self._ask_at: float | None = None
+
+    def begin(self) -> None:
+        """Note that the server does not answer."""
+        self._ask_at = self._clock() + self.RETRY
+
+    def end(self) -> None:
+        """Note that the server answers."""
+        self._ask_at = None
+
+    def end_turn(self) -> None:
+        """Let another caller ask after `RETRY`, also when this one found that it need not ask."""
+        if self._ask_at is not None:
+            self._ask_at = min(self._ask_at, self._clock() + self.RETRY)
+
+    def is_another_callers(self) -> bool:
+        """Return whether the server is away and the caller need not ask it again now."""
+        if self._ask_at is None:
+            return False
+        with self._mutex:
+            now = self._clock()
+            if self._ask_at is None or now >= self._ask_at:
+                self._ask_at = now + self._longest
+                return False
+            return True
 
 
 class Outages:
@@ -46,7 +91,7 @@ class Outages:
             logger.warning("%s works again, after %d failures in %.0f s.", work, count, time.monotonic() - since)
 
 
-ANSWERING = "To answer requests with Postgres"
+ANSWERING = "Answering requests with Postgres"
 """The work of the API that fails while Postgres is away. It works again once an offer is read, or a health check finds
 Postgres."""
 

@@ -30,6 +30,9 @@ POSTGRES_SILENCE = POSTGRES["statement_timeout"] + 2
 POSTGRES_POOL = 10
 """To wait for a connection of the pool."""
 
+REDIS = 2
+"""To connect to Redis, and to wait for one of its answers."""
+
 UNREAD = 10
 """For a client to make room for the rest of an answer that it does not read. Then the connection is cut."""
 

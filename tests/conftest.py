@@ -20,6 +20,7 @@ from inventory.outages import outages
 from inventory.strategies import registry
 from locking import LeaseLost, LockTimeout
 from servers import Servers
+from shop.runtime import redis_connections
 from shop.sales import offers
 
 # Let assertions in support modules explain a failure in as much detail as those in test modules.
@@ -75,6 +76,7 @@ def redis(servers: Servers) -> Redis:
     offers.cache.clear()
     sold_out.forget()
     outages._failing.clear()
+    redis_connections.breaker.end()
     for name in ("lua", "segmented-redis"):
         registry.get(name).unended.clear()  # type: ignore[attr-defined] - what an earlier test could not tell its Redis
     return client

@@ -24,9 +24,9 @@ from inventory.outages import outages
 from shop.accounts.errors import MailNotSent, NameTaken
 from shop.accounts.guesses import address_of, forgive
 
-MAILING = "To send mails"
+MAILING = "Sending mails"
 """The work that fails while the mail server is away."""
-LIMITING = "To limit sign-ups and mails"
+LIMITING = "Limiting sign-ups and mails"
 """The work that fails while Redis is away: pages that send mails are refused then.
 
 Redis is asked before each mail is sent.

@@ -24,7 +24,7 @@ from inventory.outages import outages
 from shop.accounts.errors import TooManyGuesses, TriesUnderWay
 from shop.accounts.guess_counts import Counted, LocalCounts, Outcome, RedisCounts, Try
 
-COUNTING = "To count guesses of passwords in Redis"
+COUNTING = "Counting guesses of passwords in Redis"
 """The work that fails while Redis is away. Each process then keeps the limits by itself."""
 
 shared, local = RedisCounts(), LocalCounts()

@@ -12,6 +12,7 @@ from django.http import HttpRequest
 from redis import RedisError
 from unfold.admin import ModelAdmin
 
+from inventory.errors import UnknownStrategy
 from shop.admin.bulk import Failed, one_by_one, run_in_batches
 from shop.models import Sale
 from shop.sales import lifecycle
@@ -54,11 +55,12 @@ def run_on_sales(
             if act is not lifecycle.resume:
                 return f"{sale} was not {done}. {reason}"
             model_admin.message_user(request, f"The stock of {sale} is not loaded yet. {reason}", messages.WARNING)
-        except (RedisError, DatabaseError) as error:
+        except (RedisError, DatabaseError, UnknownStrategy) as error:
             if why:
                 # The sale may be paused, or open again, all the same: the history has to say who did it and why.
                 model_admin.log_change(request, sale, f"{done.capitalize()} in part. {why}")
-            raise Failed(f"{sale} was not fully {done}. Try again. A server did not answer: {error}") from error
+            reason = error if isinstance(error, UnknownStrategy) else f"A server did not answer: {error}"
+            raise Failed(f"{sale} was not fully {done}. Try again. {reason}") from error
         return True
 
     run_in_batches(model_admin, request, queryset, one_by_one(run), done=done, why=why, all_pages=True)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import math
 import threading
 import time
 from collections import Counter
-from typing import ClassVar
 
 from django.conf import settings
 from django_redis import get_redis_connection
@@ -17,10 +15,8 @@ from rest_framework.views import APIView
 
 from inventory.outages import outages
 
-LIMITING = "To limit order requests"
+LIMITING = "Limiting order requests"
 """The work that fails while Redis is away: each process limits the requests that it gets then."""
-ASK_AGAIN = 1.0
-"""Seconds after an error of Redis for which it is not asked."""
 
 # A script, because a crash between INCRBY and EXPIRE would leave a key that never expires. The counts are not written
 # to the append-only file, where each would wait for the disk; losing the counts of a second does no harm.
@@ -64,12 +60,8 @@ class OrderRate(BaseThrottle):
     more, and asking Redis for each would take a fifth of the CPU time of a refusal. The second request counts both. A
     customer who reaches every web process can thus send one more request to each.
 
-    While Redis does not answer, each process counts by itself. After an error it does not ask Redis for `ASK_AGAIN`
-    seconds, because a request that asks keeps its thread until the client's timeout.
+    While Redis does not answer, each process counts by itself.
     """
-
-    ask_at: ClassVar[float] = -math.inf
-    """When to ask Redis again, in monotonic seconds."""
 
     def allow_request(self, request: Request, view: APIView) -> bool:
         second = int(time.time())
@@ -77,13 +69,10 @@ class OrderRate(BaseThrottle):
         here = seen.count(customer, second)
         if here == 1 < settings.ORDER_RATE:
             return True
-        if time.monotonic() < OrderRate.ask_at:
-            return here <= settings.ORDER_RATE
         uncounted = 2 if here == 2 and settings.ORDER_RATE > 1 else 1
         try:
             tries = get_redis_connection("default").eval(COUNT, 1, f"rate:{customer}:{second}", uncounted)
         except RedisError as error:
-            OrderRate.ask_at = time.monotonic() + ASK_AGAIN
             outages.failed(LIMITING, error)
             return here <= settings.ORDER_RATE
         outages.worked(LIMITING)

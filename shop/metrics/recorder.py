@@ -25,7 +25,7 @@ PAUSE = 0.25
 """Seconds between two writes. A killed process takes at most so much of its counts with it."""
 MOST = 100_000
 """Maximum number of reports that are kept until the next write. Older ones are dropped."""
-WRITING = "To write metrics"
+WRITING = "Writing metrics"
 
 
 class Recorder(Observer):

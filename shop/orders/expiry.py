@@ -52,5 +52,5 @@ def _expire_if_possible(order: UUID) -> int:
     except DatabaseError as error:
         if is_away(error):
             raise
-        outages.failed(f"To expire order {order}, whose units stay sold,", error)
+        outages.failed(f"Expiring order {order}, whose units stay sold,", error)
         return 0

@@ -16,8 +16,8 @@ from shop import heartbeat
 
 PAUSE = 1.0
 """Seconds between two tries to connect. Celery itself makes no pause after an answer of the broker."""
-TAKING = "To take tasks from the broker"
-SENDING = "To send tasks to the broker"
+TAKING = "Taking tasks from the broker"
+SENDING = "Sending tasks to the broker"
 SET_BACK = 1.0
 """Seconds by which the clock has to go back to count as set."""
 

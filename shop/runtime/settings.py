@@ -284,7 +284,14 @@ CACHES = {
         "BACKEND": "django_redis.cache.RedisCache",
         "LOCATION": REDIS_LOCATION,
         # No retries: a script that was sent and not answered may have run. Its caller decides how to ask again.
-        "OPTIONS": {"CONNECTION_POOL_KWARGS": {"retry": None, "socket_timeout": 2, "socket_connect_timeout": 2}},
+        "OPTIONS": {
+            "CONNECTION_POOL_CLASS": "shop.runtime.redis_connections.ConnectionPool",
+            "CONNECTION_POOL_KWARGS": {
+                "retry": None,
+                "socket_timeout": limits.REDIS,
+                "socket_connect_timeout": limits.REDIS,
+            },
+        },
     },
 }
 

@@ -46,7 +46,7 @@ def outages_logged(work: str) -> Iterator[None]:
 @shared_task
 def expire_unpaid_orders() -> int:
     """Expire orders that were not paid in time, and return their units."""
-    with outages_logged("To expire unpaid orders"):
+    with outages_logged("Expiring unpaid orders"):
         return expire_unpaid()
     return 0
 
@@ -54,14 +54,14 @@ def expire_unpaid_orders() -> int:
 @shared_task
 def advance_sales() -> None:
     """Preheat sales that open soon, and unload those that are over."""
-    with outages_logged("To advance sales"):
+    with outages_logged("Advancing sales"):
         lifecycle.advance()
 
 
 @shared_task
 def forget_old_sessions() -> None:
     """Delete the sessions of browsers that have expired."""
-    with outages_logged("To delete old sessions"):
+    with outages_logged("Deleting old sessions"):
         SessionStore.clear_expired()
 
 
@@ -69,7 +69,7 @@ def forget_old_sessions() -> None:
 def save_queued_orders(self: Any) -> int:
     """Save queued orders. Beat also starts this task, for orders whose wake-up was lost."""
     try:
-        with outages_logged("To save queued orders"):
+        with outages_logged("Saving queued orders"):
             return save_queued(shift=SHIFT)
         if self.request.retries < self.max_retries:
             self.retry(countdown=1)
@@ -84,7 +84,7 @@ def reconcile() -> int:
 
     Repairs and the results of the audits are logged.
     """
-    with outages_logged("To reconcile"):
+    with outages_logged("Reconciling"):
         done = reconcile_and_audit()
         measuring.reconciled(done)
         return len(done.repairs)

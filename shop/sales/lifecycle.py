@@ -151,7 +151,7 @@ def _unload(sale: Sale) -> None:
 
 @contextmanager
 def _errors_logged(sale: Sale) -> Iterator[None]:
-    work = f"To preheat or unload sale {sale.pk}"
+    work = f"Preheating or unloading sale {sale.pk}"
     try:
         yield
     except CannotPreheat as reason:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -17,7 +16,7 @@ from django.db.models.functions import Now
 
 from inventory.batching import Batcher
 from inventory.caching import Cache
-from inventory.outages import ANSWERING, outages
+from inventory.outages import ANSWERING, Breaker, outages
 from shop import limits
 from shop.clock import Clock
 from shop.models import Sale, SaleItem
@@ -75,45 +74,8 @@ OUTAGE = 60.0
 """Seconds for which an offer is used after its time to live, while Postgres does not answer."""
 
 
-class Outage:
-    """Whether Postgres answered this process when it was last asked.
-
-    While it does not, one caller at a time asks again: each may have to wait until a connection gives up.
-    """
-
-    RETRY = 1.0
-    """Seconds between the end of one attempt and the next."""
-
-    def __init__(self) -> None:
-        self._mutex = threading.Lock()
-        self._ask_at: float | None = None
-
-    def begin(self) -> None:
-        self._ask_at = time.monotonic() + self.RETRY
-
-    def end(self) -> None:
-        self._ask_at = None
-
-    def end_turn(self) -> None:
-        """Let another caller ask after `RETRY`, also when this one found that it need not ask."""
-        if self._ask_at is not None:
-            self._ask_at = min(self._ask_at, time.monotonic() + self.RETRY)
-
-    def is_another_callers(self) -> bool:
-        """Return whether Postgres is away and the caller need not ask it again now."""
-        if self._ask_at is None:
-            return False
-        with self._mutex:
-            now = time.monotonic()
-            if self._ask_at is None or now >= self._ask_at:
-                # Others ask if this caller has not come back by then.
-                self._ask_at = now + limits.REQUEST
-                return False
-            return True
-
-
-outage = Outage()
-"""Of this process."""
+outage = Breaker(limits.REQUEST)
+"""Whether Postgres answered this process when it was last asked. Each caller waits until a connection gives up."""
 
 
 def get(sale: int) -> Offer | None:

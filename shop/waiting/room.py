@@ -26,7 +26,7 @@ from shop.waiting import tickets
 from shop.waiting.errors import RoomUnavailable
 
 SCRIPT = (Path(__file__).parent / "lua" / "stand.lua").read_text(encoding="utf-8")
-WORK = "To keep the places of waiting rooms"
+WORK = "Keeping the places of waiting rooms"
 """The work that fails while Redis is away."""
 
 TURN = timedelta(minutes=10)

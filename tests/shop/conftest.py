@@ -25,7 +25,6 @@ from inventory import stock
 from inventory.strategies import registry
 from shop import conservation
 from shop.api import signatures
-from shop.api.throttles import OrderRate
 from shop.models import Allowance, Order
 from shop.orders.place import place_order
 from shop.orders.receipts import Placed
@@ -104,10 +103,8 @@ Gone = Callable[[], AbstractContextManager[None]]
 
 
 @pytest.fixture
-def redis_gone(redis: Redis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Gone:
+def redis_gone(redis: Redis, tmp_path: Path) -> Gone:
     """A context in which Redis does not answer."""
-    # Requests in the block set this for the process. The next test asks Redis again, whatever clock it has.
-    monkeypatch.setattr(OrderRate, "ask_at", OrderRate.ask_at)
 
     @contextmanager
     def gone() -> Iterator[None]:

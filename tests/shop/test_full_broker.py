@@ -83,28 +83,28 @@ def test_a_worker_goes_on_after_its_broker_was_full(redis: Redis, task: bytes, f
         part.logs("ready.")
         fill_under_a_task(redis, task)
         with full():
-            part.logs("To take tasks from the broker fails, and is tried again.")
-        part.logs("To take tasks from the broker works again")
+            part.logs("Taking tasks from the broker fails, and is tried again.")
+        part.logs("Taking tasks from the broker works again")
         tasks.advance_sales.delay()
         part.logs("succeeded")
-        assert len(part.lines("To take tasks from the broker")) == 2
+        assert len(part.lines("Taking tasks from the broker")) == 2
         assert len(part.lines("Connection to broker lost")) == 1
         assert part.lines("Traceback", "Cannot connect", "Frequent restarts") == [], part.log.read_text()
 
 
 def test_a_worker_that_starts_while_its_broker_is_full_goes_on_later(redis: Redis, full: Full, tmp_path: Path) -> None:
     with full(), worker(tmp_path) as part:
-        part.logs("To take tasks from the broker fails, and is tried again.")
+        part.logs("Taking tasks from the broker fails, and is tried again.")
         redis.config_set("maxmemory", "0")
-        part.logs("To take tasks from the broker works again")
+        part.logs("Taking tasks from the broker works again")
         assert part.lines("Traceback", "Cannot connect", "Frequent restarts") == [], part.log.read_text()
 
 
 def test_beat_logs_one_line_while_its_broker_is_full(redis: Redis, full: Full, tmp_path: Path) -> None:
     with full(), celery(tmp_path, "beat", "--schedule", str(tmp_path / "schedule")) as part:
-        part.logs("To send tasks to the broker fails, and is tried again.")
+        part.logs("Sending tasks to the broker fails, and is tried again.")
         redis.config_set("maxmemory", "0")
-        part.logs("To send tasks to the broker works again")
+        part.logs("Sending tasks to the broker works again")
         wait_for(lambda: redis.llen("celery"), "beat to send a task")
-        assert len(part.lines("To send tasks to the broker")) == 2
+        assert len(part.lines("Sending tasks to the broker")) == 2
         assert part.lines("Traceback", "Message Error") == []

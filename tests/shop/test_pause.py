@@ -262,6 +262,18 @@ def test_a_pause_without_redis_is_in_the_history(staff: Callable[..., Client], r
     assert LogEntry.objects.latest("pk").change_message == "Paused in part. Wrong price."
 
 
+def test_a_pause_of_a_strategy_that_is_not_set_up_is_in_the_history(staff: Callable[..., Client]) -> None:
+    offer = on_sale({"a": 3})
+    Sale.objects.filter(pk=offer.sale).update(strategy="etcd-lock")
+    page = staff("view_sale", "pause_sale").post(
+        f"/admin/shop/sale/{offer.sale}/pause/", {"why": "Wrong price."}, follow=True
+    )
+    assert paused(offer)
+    assert "was not fully paused" in page.text
+    assert "ETCD_URL" in page.text
+    assert LogEntry.objects.latest("pk").change_message == "Paused in part. Wrong price."
+
+
 def test_a_resumed_sale_whose_stock_cannot_be_loaded_is_called_resumed(
     staff: Callable[..., Client], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -115,7 +115,7 @@ def test_an_order_that_cannot_expire_does_not_stop_others(customer: int, caplog:
     assert expire_unpaid() == 1
     assert state(stuck) == "pending"
     assert StockItem.objects.get(sku="b").on_hand == 5
-    assert f"To expire order {stuck}, whose units stay sold, fails" in caplog.text
+    assert f"Expiring order {stuck}, whose units stay sold, fails" in caplog.text
 
 
 def test_two_workers_expire_each_order_once(customer: int) -> None:

@@ -442,7 +442,7 @@ def test_an_unknown_strategy_does_not_stop_other_sales(caplog: pytest.LogCapture
     unknown, lua = on_sale({"a": 1}, preheat=False), on_sale({"b": 1}, strategy="lua", preheat=False)
     Sale.objects.filter(pk=unknown.sale).update(strategy="etcd-lock")
     lifecycle.advance()
-    assert f"To preheat or unload sale {unknown.sale} fails" in caplog.text
+    assert f"Preheating or unloading sale {unknown.sale} fails" in caplog.text
     assert "ETCD_URL" in caplog.text
     assert sale(unknown.sale).preheated_at is None
     assert sale(lua.sale).preheated_at is not None
@@ -452,7 +452,7 @@ def test_a_failure_is_logged_and_repeated(redis_gone: Gone, caplog: pytest.LogCa
     lua = on_sale({"a": 1}, strategy="lua", preheat=False)
     with redis_gone():
         lifecycle.advance()
-    assert f"To preheat or unload sale {lua.sale} fails" in caplog.text
+    assert f"Preheating or unloading sale {lua.sale} fails" in caplog.text
     assert sale(lua.sale).preheated_at is None
     lifecycle.advance()
     assert sale(lua.sale).preheated_at is not None
