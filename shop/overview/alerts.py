@@ -7,12 +7,16 @@ from dataclasses import dataclass
 
 from inventory.audit import Figures
 from shop.overview.health import Health
+from shop.overview.requests import Requests
 from shop.overview.selling import SaleFigures
 
 OLD_QUEUE = 20.0
 """Seconds after which a queued order should have been saved, even if its worker has died."""
 LONG_HOLD = 30.0
 """Seconds for which no order holds a lock while others wait for it."""
+
+FAILED = 0.05
+"""Share of the order requests that may end with an error of the server, as for the alert in observe/alerts.yml."""
 
 STOCK, ORDERS, SALES = "inventory.view_stockitem", "shop.view_order", "shop.view_sale"
 
@@ -36,9 +40,18 @@ class Alert:
         return f"docs/operations.md#{self.section}"
 
 
-def alerts(sales: Sequence[SaleFigures], health: Health, broken: Sequence[Figures]) -> list[Alert]:
-    """Return what asks for an operator; nothing when all is well."""
-    return [*_of_stock(broken), *_of_servers(health), *_of_sales(sales), *_of_locks(health)]
+def alerts(
+    sales: Sequence[SaleFigures], health: Health, broken: Sequence[Figures], requests: Requests | None = None
+) -> list[Alert]:
+    """Return what asks for an operator, the most urgent first; nothing when all is well."""
+    return [
+        *_of_stock(broken),
+        *_of_servers(health),
+        *_of_requests(requests),
+        *_of_sales(sales),
+        *_of_coming_sales(health),
+        *_of_locks(health),
+    ]
 
 
 def _of_stock(broken: Sequence[Figures]) -> Iterator[Alert]:
@@ -66,6 +79,21 @@ def _of_servers(health: Health) -> Iterator[Alert]:
     if health.dead_letters:
         text = "Queued orders could not be saved and were rejected. Read “Dead letters” below and report the reason."
         yield Alert(text, "what-the-log-says", ORDERS)
+
+
+def _of_requests(requests: Requests | None) -> Iterator[Alert]:
+    if requests is not None and requests.failed > FAILED:
+        text = (
+            f"{requests.failed:.0%} of the order requests of the last seconds ended with an error of the server. If "
+            "Postgres and Redis answer, see in the metrics what requests wait for."
+        )
+        yield Alert(text, "when-something-is-wrong", ORDERS)
+
+
+def _of_coming_sales(health: Health) -> Iterator[Alert]:
+    for name in health.unloaded:
+        text = f"“{name}” opens soon, and its stock is not loaded. Choose “Preheat”, which says what is wrong."
+        yield Alert(text, "before-a-sale", SALES)
 
 
 def _of_sales(sales: Sequence[SaleFigures]) -> Iterator[Alert]:

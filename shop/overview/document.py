@@ -55,7 +55,8 @@ def parts(request: HttpRequest, figures: Figures) -> dict[str, str]:
         # Who may change something may see it, as on the other pages of the admin.
         return request.user.has_perm(permission) or request.user.has_perm(permission.replace(".view_", ".change_"))
 
-    asking = [each for each in alerts(figures.sales, figures.health, figures.report.broken) if can(each.permission)]
+    found = alerts(figures.sales, figures.health, figures.report.broken, figures.requests)
+    asking = [each for each in found if can(each.permission)]
     shown: dict[str, str] = {"alerts": render_to_string("shop/overview/alerts.html", {"alerts": asking})}
     if can(SALES):
         of_sales = {"sales": figures.sales, "rooms": figures.rooms}

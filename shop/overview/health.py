@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
@@ -27,6 +27,8 @@ LATE = 60
 """Seconds after which an order that should have expired is late. Beat looks for such orders every 10 s."""
 AHEAD = 3600
 """Seconds before a sale opens. From that time on, Celery has to run."""
+UNLOADED = 15
+"""Seconds after which a sale that is due to be preheated should be. Beat tries it every 5 s."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,7 @@ class Health:
         queue_age: seconds since the oldest queued order was queued.
         expiring: pending orders that expire within `SOON` seconds unless they are paid.
         late: pending orders whose time to pay has been over for `LATE` seconds.
+        unloaded: names of sales that open within `PREHEAT_LEAD` and were not preheated in time.
         needed: whether a sale that is open or about to open, or an unpaid order, needs Celery.
         postgres_ms: milliseconds for an answer.
         redis_error: why Redis does not answer; the figures from it are then 0.
@@ -46,6 +49,7 @@ class Health:
     late: int
     needed: bool
     postgres_ms: float
+    unloaded: Sequence[str] = ()
     queue: int = 0
     queue_age: float = 0.0
     dead_letters: int = 0
@@ -71,6 +75,7 @@ def look() -> Health:
     soon = Sale.objects.filter(opens_at__lte=Now() + timedelta(seconds=AHEAD), closes_at__gt=Now())
     of_tables: dict[str, Any] = {
         **orders,
+        "unloaded": _unloaded(),
         "needed": soon.exists() or pending.exists(),
         "postgres_ms": _milliseconds(_ask_postgres),
     }
@@ -90,6 +95,12 @@ def look() -> Health:
         )
     except RedisError as error:
         return Health(**of_tables, redis_error=str(error))
+
+
+def _unloaded() -> list[str]:
+    lead = timedelta(seconds=max(0, settings.PREHEAT_LEAD - UNLOADED))
+    coming = Sale.objects.filter(opens_at__gt=Now(), opens_at__lte=Now() + lead, paused_at=None)
+    return [str(sale) for sale in coming.order_by("opens_at") if not sale.is_loaded]
 
 
 def _ask_postgres() -> None:

@@ -26,11 +26,13 @@ class Counts:
 
     Args:
         results: order requests by result.
+        answers: order requests by the status of the answer.
         within: number of answers that took at most a bound, by the bound in seconds.
     """
 
     at: float
     results: Mapping[str, float]
+    answers: Mapping[str, float]
     within: Mapping[float, float]
 
 
@@ -40,10 +42,12 @@ class Requests:
 
     Args:
         refused: refusals in a second by the type of the problem, the most frequent first.
+        failed: share of the answers with an error of the server, from 0 to 1.
         p50, p99: seconds within which half of the requests, and 99 of 100, were answered; None without any.
     """
 
     refused: Mapping[str, float]
+    failed: float
     p50: float | None
     p99: float | None
 
@@ -87,13 +91,16 @@ def read() -> Counts | None:
     except OSError:
         return None
     results: Counter[str] = Counter()
+    answers: Counter[str] = Counter()
     within: Counter[float] = Counter()
     for sample in (sample for family in families for sample in family.samples):
         if sample.name == definitions.ORDERS.name:
             results[sample.labels["result"]] += sample.value
+        elif sample.name == f"{definitions.REQUESTS.name}_count":
+            answers[sample.labels["status"]] += sample.value
         elif sample.name == f"{definitions.REQUESTS.name}_bucket":
             within[float(sample.labels["le"])] += sample.value
-    return Counts(time.monotonic(), results, within)
+    return Counts(time.monotonic(), results, answers, within)
 
 
 def between(before: Counts, now: Counts) -> Requests:
@@ -105,8 +112,11 @@ def between(before: Counts, now: Counts) -> Requests:
         if result not in ACCEPTED and count > before.results.get(result, 0)
     }
     within = {bound: count - before.within.get(bound, 0) for bound, count in sorted(now.within.items())}
+    answers = {status: count - before.answers.get(status, 0) for status, count in now.answers.items()}
+    errors = sum(count for status, count in answers.items() if status.startswith("5"))
+    failed = errors / max(1.0, sum(answers.values()))
     by_frequency = dict(sorted(refused.items(), key=lambda pair: -pair[1]))
-    return Requests(by_frequency, quantile(within, 0.5), quantile(within, 0.99))
+    return Requests(by_frequency, failed, quantile(within, 0.5), quantile(within, 0.99))
 
 
 def quantile(within: Mapping[float, float], share: float) -> float | None:

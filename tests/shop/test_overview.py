@@ -29,7 +29,9 @@ from shop.orders.queued import save_queued
 from shop.overview import document, health, rooms, selling
 from shop.overview.alerts import Alert, alerts
 from shop.overview.remembered import Remembered
+from shop.overview.requests import Requests
 from shop.sales import lifecycle
+from shop.sales.preheat import preheat_sale
 from tests.browser import launch, needs_chromium
 from tests.factories import elsewhere, new_customer, on_sale
 from tests.shop.conftest import Gone, buy, make_due, raising
@@ -101,6 +103,27 @@ def test_it_is_quiet_when_all_is_well() -> None:
     for strategy in ("guarded-update", "lua-queue"):
         buy(on_sale({strategy: 3}, strategy=strategy), **{strategy: 1})
     assert asking() == []
+
+
+@pytest.mark.usefixtures("celery")
+def test_a_sale_that_was_not_loaded_in_time_asks_for_an_operator() -> None:
+    """From 15 s after the time to load it. Beat tries that every 5 s."""
+    soon, later = timedelta(seconds=40), timedelta(seconds=59)
+    offer = on_sale({"a": 3}, opens=later, preheat=False)
+    assert asking() == []
+    Sale.objects.filter(pk=offer.sale).update(opens_at=timezone.now() + soon)
+    (alert,) = asking()
+    assert (alert.section, "opens soon" in alert.text) == ("before-a-sale", True)
+    preheat_sale(offer.sale)
+    assert asking() == []
+
+
+@pytest.mark.parametrize(("failed", "expected"), [(0.05, 0), (0.06, 1)])
+@pytest.mark.usefixtures("celery")
+def test_requests_that_end_with_errors_ask_for_an_operator(failed: float, expected: int) -> None:
+    figures = document.read()
+    found = alerts(figures.sales, figures.health, figures.report.broken, Requests({}, failed, None, None))
+    assert [each.section for each in found] == ["when-something-is-wrong"] * expected
 
 
 def test_without_a_sale_or_an_unpaid_order_nobody_has_to_start_celery() -> None:

@@ -42,19 +42,27 @@ def test_refusals_of_a_web_server_are_counted_by_reason(redis: Redis, settings: 
 
 
 def test_only_what_came_between_two_moments_counts() -> None:
-    before = Counts(0.0, {"placed": 5, "sold-out": 7, "busy": 1}, {0.1: 10, 0.5: 10, math.inf: 13})
-    now = Counts(10.0, {"placed": 9, "sold-out": 27, "busy": 1, "over-limit": 30}, {0.1: 20, 0.5: 20, math.inf: 23})
+    before = Counts(
+        0.0, {"placed": 5, "sold-out": 7, "busy": 1}, {"409": 7, "503": 1}, {0.1: 10, 0.5: 10, math.inf: 13}
+    )
+    now = Counts(
+        10.0,
+        {"placed": 9, "sold-out": 27, "busy": 1, "over-limit": 30},
+        {"201": 4, "409": 50, "503": 4},
+        {0.1: 20, 0.5: 20, math.inf: 23},
+    )
     found = between(before, now)
     assert list(found.refused.items()) == [("over-limit", 3.0), ("sold-out", 2.0)]
+    assert found.failed == 0.06, "3 of 50"
     assert (found.p50_ms, found.p99_ms) == (50, 99)
 
 
 def test_after_a_break_only_the_last_seconds_count(monkeypatch: pytest.MonkeyPatch) -> None:
     counts = iter(
         [
-            Counts(0.0, {"sold-out": 0}, {}),
-            Counts(7200.0, {"sold-out": 1000}, {}),
-            Counts(7201.0, {"sold-out": 1500}, {}),
+            Counts(0.0, {"sold-out": 0}, {}, {}),
+            Counts(7200.0, {"sold-out": 1000}, {}, {}),
+            Counts(7201.0, {"sold-out": 1500}, {}, {}),
         ]
     )
     monkeypatch.setattr("shop.overview.requests.read", lambda: next(counts))
