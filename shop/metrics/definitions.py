@@ -126,5 +126,7 @@ REQUESTS_WAITING = GaugeOf("shop_web_requests_waiting", "Requests that wait for 
 POOL_SIZE = GaugeOf("shop_postgres_pool_connections", "Connections to Postgres in the pools of the web processes.")
 POOL_IDLE = GaugeOf("shop_postgres_pool_idle", "Those of them that no request uses.")
 POOL_WAITING = GaugeOf("shop_postgres_pool_waiting", "Requests that wait for a connection of the pool.")
+POOL_WAITS = CounterOf("shop_postgres_pool_waits_total", "Requests that had to wait for a connection of the pool.")
+POOL_WAIT = CounterOf("shop_postgres_pool_wait_seconds_total", "Time for which they have waited.")
 
 METRICS = [value for value in list(globals().values()) if isinstance(value, Metric)]

@@ -70,6 +70,8 @@ class Recorder(Observer):
         self._pool_size = _gauge(of.POOL_SIZE)
         self._pool_idle = _gauge(of.POOL_IDLE)
         self._pool_waiting = _gauge(of.POOL_WAITING)
+        self._pool_waits = _counter(of.POOL_WAITS)
+        self._pool_wait = _counter(of.POOL_WAIT)
         # No fork during a write: the child would wait for ever for a lock of prometheus_client that no thread releases.
         self._writing = threading.Lock()
         os.register_at_fork(
@@ -119,10 +121,12 @@ class Recorder(Observer):
         self._requests_waiting.set(waiting)
         pool = getattr(connection, "pool", None)
         if pool is not None:
-            found = pool.get_stats()
+            found = pool.pop_stats()  # Counts since it was called last; one that is 0 is left out.
             self._pool_size.set(found["pool_size"])
             self._pool_idle.set(found["pool_available"])
             self._pool_waiting.set(found["requests_waiting"])
+            self._pool_waits.inc(found.get("requests_queued", 0))
+            self._pool_wait.inc(found.get("requests_wait_ms", 0) / 1000)
 
     def reconciled(self, *, at: float, broken: int, repairs: int, drift: int) -> None:
         """Redis was reconciled with Postgres.

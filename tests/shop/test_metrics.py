@@ -96,6 +96,41 @@ def send(port: int, offer: OnSale, customer: int, key: str = "") -> int:
     return ask(port, "POST", "/api/orders/", body, Idempotency_Key=key or str(uuid4()), **headers)[0]
 
 
+POOL = """
+import sys, threading, time
+import django
+django.setup()
+from pathlib import Path
+from types import SimpleNamespace
+from psycopg_pool import ConnectionPool
+from shop.metrics import recorder
+from shop.metrics.folder import MetricsFolder
+from tests.waiting import wait_for
+pool = ConnectionPool(sys.argv[2], min_size=1, max_size=1)
+recorder.connection = SimpleNamespace(pool=pool)
+recording = recorder.Recorder("web", MetricsFolder(Path(sys.argv[1])), lambda error: "internal")
+held = pool.getconn()
+second = threading.Thread(target=lambda: pool.putconn(pool.getconn()))
+second.start()
+wait_for(lambda: pool.get_stats()["requests_waiting"], "the second to wait")
+time.sleep(0.02)  # The pool counts whole milliseconds.
+pool.putconn(held)
+second.join()
+for _ in range(2):  # What was told once is not told again.
+    recording.web_process(busy=0, waiting=0)
+"""
+
+
+@pytest.mark.django_db
+def test_waits_for_a_connection_of_the_pool_are_counted(tmp_path: Path) -> None:
+    database = settings.DATABASES["default"]
+    address = f"host={database['HOST']} user={database['USER']} dbname={database['NAME']}"
+    subprocess.run([sys.executable, "-c", POOL, str(tmp_path), address], cwd=CHECKOUT, check=True, timeout=60)
+    found = merged([str(file) for file in tmp_path.glob("*.db")])
+    assert value(found, "shop_postgres_pool_waits_total") == 1, "the first did not wait"
+    assert (value(found, "shop_postgres_pool_wait_seconds_total") or 0) >= 0.02
+
+
 class TestWebProcesses:
     pytestmark = on_postgres
 
