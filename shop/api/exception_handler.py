@@ -8,7 +8,6 @@ from dataclasses import asdict
 from math import ceil
 from typing import Any
 
-from django.conf import settings
 from django.core.exceptions import PermissionDenied
 from django.db import IntegrityError, InterfaceError, InternalError, OperationalError
 from django.http import Http404, HttpResponse
@@ -183,7 +182,8 @@ def _response_to(error: Exception, problem: Problem, request: Request) -> HttpRe
             wait = max(1, ceil(getattr(error, "wait", None) or 1))
             headers["Retry-After"] = str(wait)
             seconds = f"{wait} second{'s' * (wait > 1)}"
-            detail = f"Try again in {seconds}. A customer may send {settings.ORDER_RATE} order requests in a second."
+            rules = [throttle.rule for throttle in request.parser_context["view"].get_throttles()]
+            detail = " ".join([f"Try again in {seconds}.", *rules])
         case exceptions.NotAuthenticated():
             detail = problem.advice
         case Order.DoesNotExist():

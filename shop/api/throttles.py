@@ -81,6 +81,11 @@ class OrderRate(BaseThrottle):
     def wait(self) -> float:
         return 1 - time.time() % 1
 
+    @property
+    def rule(self) -> str:
+        """The limit in words."""
+        return f"A customer may send {settings.ORDER_RATE} order requests in a second."
+
 
 class LookRate(BaseThrottle):
     """Allow a customer `LOOKS` requests about waiting rooms in a second, in each process."""
@@ -90,3 +95,8 @@ class LookRate(BaseThrottle):
 
     def wait(self) -> float:
         return 1 - time.time() % 1
+
+    @property
+    def rule(self) -> str:
+        """The limit in words."""
+        return f"A customer may ask for their places in waiting rooms {LOOKS} times in a second."

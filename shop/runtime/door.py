@@ -111,7 +111,8 @@ class Door:
                 return threading.Thread(target=self._report, args=(proto,), name="metrics", daemon=True).start()
             return self._enter(scope, proto, b"")
         if length > limits.BODY_BYTES:
-            return self._refuse_after_body(scope, proto, problems.TOO_LARGE, length)
+            most = f"A body may have {limits.BODY_BYTES} bytes."
+            return self._refuse_after_body(scope, proto, problems.TOO_LARGE, length, most)
         body = proto()
         self._deadlines[proto] = (time.monotonic() + limits.BODY, body.cancel)
         body.add_done_callback(partial(self._received, scope, proto))
@@ -130,7 +131,7 @@ class Door:
             self._refuse(proto, problems.TOO_SLOW)
         elif body.exception():
             # The client is gone.
-            self._refuse(proto, problems.INVALID)
+            self._refuse(proto, problems.INVALID, "The body did not arrive completely.")
         else:
             self._enter(scope, proto, body.result())
 
@@ -191,17 +192,19 @@ class Door:
         )
         self._send(request.proto, problems.response(problem))
 
-    def _refuse(self, proto: Any, problem: problems.Problem) -> None:
+    def _refuse(self, proto: Any, problem: problems.Problem, detail: str = "") -> None:
         """Answer a request whose body was not read to its end. The connection cannot be used again."""
-        self._send(proto, problems.response(problem, headers={"Connection": "close"}))
+        self._send(proto, problems.response(problem, detail, headers={"Connection": "close"}))
 
-    def _refuse_after_body(self, scope: Any, proto: Any, problem: problems.Problem, length: int) -> None:
+    def _refuse_after_body(
+        self, scope: Any, proto: Any, problem: problems.Problem, length: int, detail: str = ""
+    ) -> None:
         """Read a body that is not wanted, then refuse it.
 
         Otherwise a client that sends the whole body first would find the connection closed and not see the answer.
         """
         if length > limits.DISCARDED_BYTES or "expect" in scope.headers:
-            return self._refuse(proto, problem)
+            return self._refuse(proto, problem, detail)
         chunks = proto.__aiter__()
         deadline = time.monotonic() + limits.BODY
         left = limits.DISCARDED_BYTES
@@ -218,7 +221,7 @@ class Door:
             if size and left >= 0:
                 next_chunk()
             else:
-                self._refuse(proto, problem)
+                self._refuse(proto, problem, detail)
 
         return next_chunk()
 

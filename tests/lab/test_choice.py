@@ -229,7 +229,7 @@ def figures_of(row: ChoiceRow) -> list[str]:
     return [figure for figure in (found if row.silence.measured else found[:-1]) if re.search(r"\d", figure)]
 
 
-def test_what_is_not_measured_has_a_source() -> None:
+def test_what_is_said_without_a_measurement_has_a_source() -> None:
     for row in ROWS:
         assert row.rung in LADDER
         assert row.silence.source.startswith("https://") or (ROOT / row.silence.source).exists()

@@ -6,12 +6,14 @@ from hashlib import sha1
 from pathlib import Path
 
 import pytest
+from kazoo.protocol.serialization import Create2, GetChildren
 
 import inventory
 import locking
 from lab.explorer.terms import EVERYTHING, POSTGRES, PendingStep
 from lab.sandbox.sandbox import Sandbox
 from lab.sandbox.steps import QUIET, READS, of_commands, of_statement, scripts
+from lab.workloads.zookeeper import QUEUE, of_request
 
 HARMLESS = QUIET | {"WATCH"}
 """Commands that change nothing, although the server does not flag them as read-only."""
@@ -89,3 +91,11 @@ def test_a_statement_that_changes_or_locks_something_commutes_with_no_other() ->
     assert {sql: footprint(of_statement(sql)) for sql in READING} == dict.fromkeys(READING, (True, False))
     assert {sql: footprint(of_statement(sql)) for sql in CHANGING} == dict.fromkeys(CHANGING, (False, True))
     assert {sql: footprint(of_statement(sql)) for sql in UNSEEN} == dict.fromkeys(UNSEEN, (False, False))
+
+
+def test_a_step_of_zookeeper_says_what_it_does_to_the_queue() -> None:
+    """A client joins the queue by `create2`, which was once shown as a look."""
+    joins = of_request(Create2("/queue/lock-", b"", [], 3))
+    assert (joins.does, joins.writes, joins.reads) == ("create2: joins the queue", {QUEUE}, frozenset())
+    looks = of_request(GetChildren("/queue", None))
+    assert (looks.does, looks.writes, looks.reads) == ("getChildren: reads the queue", frozenset(), {QUEUE})

@@ -26,9 +26,10 @@ sentence on each other row. The table is also at `/lab/comparison/`.
 LEGEND = """\
 
 - **Orders**: orders per second of the strategy that uses it, divided by those of the guarded update.
-- **Acquire and release**: pairs per second that clients on the same name get, divided by those of the Redis lock.
-- **Hand-over p50**: the median time from a release to the next grant while others wait.
-- **Free after …**: how long nobody else can get in. A time in seconds after the process died is measured.
+- **Acquire and release**: pairs per second without contention, divided by those of the Redis lock.
+- **Hand-over p50**: the median time from before a release until a waiter in another process has the lock.
+- **Free after …**: how long nobody else can get in. After the process died, a plain time in seconds is measured.
+- ZooKeeper and etcd were one server each in these measurements, and Redlock had five servers on one machine.
 - **Survives the loss of a server**: how many of its servers it can lose and still work. The tests of a lock stop them.
   "Needs none": it has no server to lose.
 - **Fence**: every grant carries a number greater than that of any earlier grant. "Needs none": the statement or script

@@ -89,7 +89,7 @@ RULES = (
     ),
     Rule(HOT_ONLY, lambda case: not case.hot, ("group-commit", "segmented")),
     Rule(
-        gettext_noop("It has to divide what it protects, and gains only where most must be refused."),
+        gettext_noop("It divides what it protects. That fits a stock, and not a row that must change as a whole."),
         lambda case: case.chosen.slug == "redis-lock",
         ("segmented",),
     ),

@@ -1,7 +1,8 @@
 """What ends the hold of a client that is gone: its process was killed, its machine died, or its network was cut.
 
 A dead machine and a cut network close no connection. Each text has its source, and each figure is read from the
-settings of the code. `tests/locking/test_silent_machine.py` drops the packets of a holder and confirms the times.
+settings of the code. `tests/locking/test_silent_machine.py` drops the packets of holders and confirms the times of six
+locks after a machine has died.
 """
 
 from __future__ import annotations

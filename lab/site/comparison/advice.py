@@ -131,7 +131,7 @@ ARGUMENTS = (
             "Of the locks that survive the loss of a server, {better} hands over {times} times sooner than {worse} "
             "with its default retry delay of {redlock_delay} s. Waiters of {worse} are not woken: they ask again after "
             "such a pause. {redlock_curve} shows what a shorter one gains, and how many commands it costs. {better} "
-            "also has a fence."
+            "also has a fence. Here {better} was one server; with three, each grant waits for a second one, too."
         ),
     ),
     Argument(
