@@ -122,7 +122,6 @@ class TestZooKeeperLock(
     CRASH_OPTIONS = {"ttl": SHORTEST}
     CRASH_GRACE = 0.4  # the server ends sessions at every second tick of 0.2 s
     IMPATIENT = {"ttl": SHORTEST}
-    PAIRS = 1000
 
     @pytest.fixture(autouse=True)
     def _server(self, zookeeper: ZooKeeper) -> None:
