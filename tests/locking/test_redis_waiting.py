@@ -515,7 +515,7 @@ class TestLateGrant:
 class TestDeadWaiters:
     """A waiter that dies costs others one refusal at most, and never the lock."""
 
-    TTL = 0.2
+    TTL = 10.0
 
     @pytest.fixture
     def short(self, client: redis.Redis) -> RedisLock:
@@ -527,9 +527,14 @@ class TestDeadWaiters:
         """Leave the entry of a waiter that counts as alive for two minutes, and sleeps no more."""
         RedisLock(client, "wait", ttl=60.0)._ask("a waiter who dies", float("inf"), waits=True)
 
-    @staticmethod
-    def offer_is_over(client: redis.Redis) -> None:
-        wait_for(lambda: not client.exists(KEY), "the offer to expire")
+    def offer_is_over(self, client: redis.Redis) -> None:
+        """Let the TTL of the offer pass for every key, without waiting for it."""
+        for key in client.scan_iter("lock:*"):
+            if (left := client.pttl(key) - int(1000 * self.TTL)) > 0:
+                client.pexpire(key, left)
+            else:
+                client.delete(key)
+        assert not client.exists(KEY)
 
     @pytest.mark.parametrize("remembered", [True, False])
     def test_a_try_is_granted_once_the_offer_is_over(
