@@ -18,7 +18,7 @@ from inventory.errors import UnknownStrategy
 from inventory.strategies import registry
 from inventory.strategies.base import Strategy
 from inventory.strategies.registry import NAMES
-from tests.factories import new_request, preheated
+from tests.factories import DISTINCT, new_request, preheated
 from tests.inventory.conformance import StrategyConformance
 from tests.inventory.conftest import Ledger
 
@@ -26,7 +26,13 @@ from tests.inventory.conftest import Ledger
 class TestStrategy(StrategyConformance):
     """All strategies except `lua-queue`, which answers before the order is saved: see test_lua_queue.py."""
 
-    @pytest.fixture(params=[name for name in NAMES if name != "lua-queue"])
+    @pytest.fixture(
+        params=[
+            pytest.param(name, marks=[] if name in DISTINCT else pytest.mark.slow)
+            for name in NAMES
+            if name != "lua-queue"
+        ]
+    )
     def strategy(self, request: pytest.FixtureRequest) -> Strategy:
         return registry.get(request.param)
 
@@ -67,6 +73,7 @@ def test_strategies_with_a_copy_of_the_stock_are_told_of_changes() -> None:
     assert set(registry.COPYING) == copying
 
 
+@pytest.mark.slow
 def test_a_process_loads_only_the_strategy_that_it_uses() -> None:
     code = """
         import sys, django
