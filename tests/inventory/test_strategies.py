@@ -10,7 +10,7 @@ from textwrap import dedent
 from typing import Any
 
 import pytest
-from django.db import connection
+from django.db import connection, transaction
 from django.test.utils import CaptureQueriesContext
 from redis import Redis
 
@@ -20,7 +20,7 @@ from inventory.strategies.base import Strategy
 from inventory.strategies.registry import NAMES
 from tests.factories import DISTINCT, new_request, preheated
 from tests.inventory.conformance import StrategyConformance
-from tests.inventory.conftest import Ledger
+from tests.inventory.conftest import Ledger, fails
 
 
 class TestStrategy(StrategyConformance):
@@ -35,6 +35,13 @@ class TestStrategy(StrategyConformance):
     )
     def strategy(self, request: pytest.FixtureRequest) -> Strategy:
         return registry.get(request.param)
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("name", NAMES)
+def test_it_needs_to_open_the_transaction(name: str) -> None:
+    with transaction.atomic(), pytest.raises(RuntimeError, match=name):
+        registry.get(name).place(new_request(("a", 1)), fails(AssertionError("It was saved.")))
 
 
 def test_every_name_has_its_strategy() -> None:

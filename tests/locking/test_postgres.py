@@ -98,7 +98,7 @@ class OnPostgres(PostgresTraces):
     """Fixtures for the tests of one kind of lock, and of all kinds."""
 
     KIND: Any = AdvisoryLock
-    PAIRS = 20  # each opens a connection, for which the server starts a process
+    PAIRS = 10  # each opens a connection, for which the server starts a process
 
     @pytest.fixture(autouse=True)
     def _server(self, server: Postgres, admin: Admin) -> None:
@@ -732,7 +732,7 @@ class TestInsert(OnPostgres):
     KIND = InsertLock
 
     def test_an_expired_grant_is_taken_over_by_one(self, recipe: PostgresRecipe) -> None:
-        for round_ in range(5):
+        for round_ in range(2):
             name = f"expired {round_}"
             self.admin.execute("INSERT INTO lock_grant VALUES (%s, 'dead', clock_timestamp() - interval '1 s')", [name])
             leases = run_threads(*[lambda name=name: recipe(name, ttl=LONG).acquire(blocking=False)] * 8)

@@ -35,7 +35,7 @@ from tests.locking.postgres_support import (
 from tests.locking.support import Patch, acquired, in_fork, run_threads
 from tests.waiting import PATIENCE, wait_for
 
-WAITERS = 30
+WAITERS = 20
 FEW = 4
 """Sessions of a process: of the holder, of the waiter at the server, and up to two that are changing hands."""
 
@@ -80,7 +80,7 @@ class TestSharedSessions(PostgresTraces):
         def wait() -> None:
             with lock.hold(timeout=2 * PATIENCE) as lease:
                 turns.append(lease.fence or 0)
-                if len(turns) % 10 == 0:
+                if len(turns) % 5 == 0:
                     most.append(self.connections(lock.name))
 
         with ThreadPoolExecutor(WAITERS) as threads:
