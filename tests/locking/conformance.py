@@ -58,9 +58,7 @@ LONG = 60.0
 BUSY = 1.0
 """Seconds that a busy machine may need beyond a bound: to wake a thread, to open a connection."""
 
-CONTENDERS = pytest.mark.parametrize(
-    ("contenders", "times"), [(10, 10), *[pytest.param(*many, marks=pytest.mark.slow) for many in ((50, 4), (200, 1))]]
-)
+CONTENDERS = pytest.mark.parametrize(("contenders", "times"), [(10, 10), pytest.param(200, 1, marks=pytest.mark.slow)])
 """Numbers of threads, and how often each one takes the lock."""
 
 WITHOUT_THE_LOCK = ("test_without_the_lock_processes_lose_updates", "test_without_the_lock_threads_lose_updates")
@@ -285,10 +283,6 @@ class LockConformance(ABC):
                     lease.extend(ttl)
             lease.check()
             assert lease.remaining() <= left
-
-    def test_a_lock_has_a_name(self, recipe: Recipe) -> None:
-        with pytest.raises(ValueError, match="name"):
-            recipe("")
 
     # hold
 
@@ -532,10 +526,6 @@ class AcrossProcessesConformance(LockConformance):
     @pytest.mark.slow
     def test_25_short_lived_processes_lose_no_update(self, recipe: Recipe, name: str) -> None:
         assert self.lost_by_processes(recipe, name, 25, 1, locked=True) == 0
-
-    @pytest.mark.slow
-    def test_without_the_lock_short_lived_processes_lose_updates(self, recipe: Recipe, name: str) -> None:
-        wait_for(lambda: self.lost_by_processes(recipe, name, 25, 1, locked=False) > 0)
 
     def lost_by_processes(self, recipe: Recipe, name: str, processes: int, times: int, *, locked: bool) -> int:
         recipe.cell(name).write(0)
@@ -791,11 +781,6 @@ class ExpiresConformance(LockConformance):
             lease.extend()
             assert lease.remaining() > 0.9e6
 
-    def test_a_ttl_is_a_time(self, recipe: Recipe, name: str) -> None:
-        for ttl in (0.0, -1.0, math.nan):
-            with pytest.raises(ValueError, match="ttl"):
-                recipe(name, ttl=ttl)
-
     def test_leaving_hold_with_a_lost_lease(self, make_lock: MakeLock, caplog: Log) -> None:
         told: list[Lease] = []
         lock = make_lock(ttl=self.SHORT, renew=False, on_lost=told.append)
@@ -862,12 +847,6 @@ class RenewsConformance(LockConformance):
             # Ask again: on a busy machine, the waiter may not have looked at the end of the TTL.
             assert make_lock(ttl=RENEWED).acquire(blocking=False) is None
             lease.check()
-
-    def test_without_renewal_the_lock_is_lost_after_its_ttl(self, make_lock: MakeLock) -> None:
-        lease = acquired(make_lock(ttl=self.SHORT, renew=False))
-        second = acquired(make_lock(), timeout=PATIENCE)
-        assert lease.lost
-        second.release()
 
     def test_the_holder_is_told_when_the_server_hangs(self, link: Link, name: str) -> None:
         self.tell_the_holder(link, name, link.hang)

@@ -28,7 +28,6 @@ OF_THE_LOCK_WITHIN = (
     "test_a_lost_lease_cannot_be_extended",
     "test_without_renewal_the_lock_is_lost_after_its_ttl",
     "test_without_the_lock_processes_lose_updates",
-    "test_without_the_lock_short_lived_processes_lose_updates",
     "test_without_the_lock_threads_lose_updates",
 )
 """Slow tests that depend only on the wrapped lock and its server."""

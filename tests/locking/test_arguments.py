@@ -15,6 +15,7 @@ from etcd3gw import Etcd3Client
 from kazoo.client import KazooClient
 from redis.cluster import ClusterPipeline
 
+from lab.site.choice.lock_entries import ENTRIES
 from locking import ProcessLock, RedisLock, Redlock, ReentrantLock, ThreadLock, force_release, held
 from locking.etcd import EtcdLock
 from locking.postgres import AdvisoryLock, InsertLock, RowLock, add_row, create_lock_tables
@@ -44,6 +45,10 @@ TOO_MANY = [2**63, 10**20]
 """More things than a server can count."""
 
 NO_SECONDS = ["10", None, Decimal(10), True, b"10", [10]]
+
+
+def test_every_lock_is_tested() -> None:
+    assert set(MAKERS) == {entry.lock.__name__ for entry in ENTRIES}
 
 
 @pytest.mark.parametrize("lock", MAKERS)

@@ -597,15 +597,6 @@ class TestNames(OnPostgres):
             with pytest.raises(ValueError, match=r"name|zero byte|surrogates"):
                 add_row(conninfo, name)
 
-    def test_a_conninfo_that_is_none_is_refused(self) -> None:
-        for needs_one in (AdvisoryLock, RowLock, InsertLock, add_row, lambda conninfo, _: create_lock_tables(conninfo)):
-            with pytest.raises(ValueError, match="conninfo"):
-                needs_one("no such thing", "x")
-
-    def test_an_insert_lock_has_a_finite_ttl(self, conninfo: str) -> None:
-        with pytest.raises(ValueError, match="ttl"):
-            InsertLock(conninfo, "x", ttl=float("inf"))
-
 
 class TestTables(OnPostgres):
     def test_a_missing_row_is_an_error(self, conninfo: str) -> None:

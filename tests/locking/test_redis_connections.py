@@ -103,19 +103,6 @@ class TestManyWaiters:
             assert min(run_threads(*[wait] * WAITERS)) >= 0.5
             assert (listed(client), asleep(client)) == (0, 0)
 
-    def test_they_are_served_in_order(self, default: redis.Redis, client: redis.Redis) -> None:
-        lock, served = RedisLock(default, "crowd", ttl=60.0), list[int]()
-
-        def wait(place: int) -> None:
-            with lock.hold(timeout=PATIENCE):
-                served.append(place)
-
-        with ThreadPoolExecutor(8) as threads, lock.hold():
-            for place in range(8):
-                threads.submit(wait, place)
-                wait_for(lambda count=place + 1: queued() == count)
-        assert served == list(range(8))
-
     def test_two_locks_do_not_wait_for_each_other(self, default: redis.Redis, client: redis.Redis) -> None:
         one, other = (RedisLock(default, name, ttl=60.0) for name in ("crowd", "free"))
         with ThreadPoolExecutor(2) as threads, one.hold(), other.hold() as lease:

@@ -91,14 +91,6 @@ class TestRoundTrips:
             pass
         assert stats() == PLAIN_PAIR
 
-    def test_a_release_without_waiters_only_deletes(self, client: redis.Redis) -> None:
-        lock = RedisLock(client, "pair")
-        lock.acquire().release()
-        lease = lock.acquire()
-        stats = CommandStats(client)
-        lease.release()
-        assert stats() == {"evalsha": 1, "get": 1, "del": 1, "exists": 1}
-
     def test_a_release_with_only_dead_waiters_only_deletes(self, client: redis.Redis) -> None:
         lock = RedisLock(client, "pair")
         lock.acquire().release()
@@ -123,10 +115,6 @@ class TestKeys:
     def test_a_name_has_no_braces(self, client: redis.Redis, name: str) -> None:
         with pytest.raises(ValueError, match="braces"):
             RedisLock(client, name)
-
-    def test_a_ttl_is_finite(self, client: redis.Redis) -> None:
-        with pytest.raises(ValueError, match="finite"):
-            RedisLock(client, "endless", ttl=float("inf"))
 
     def test_all_keys_are_under_one_hash_tag(self, client: redis.Redis) -> None:
         lock = RedisLock(client, "tagged")

@@ -127,7 +127,7 @@ class TestZooKeeperLock(
     def _server(self, zookeeper: ZooKeeper) -> None:
         self.zookeeper = zookeeper
 
-    def test_without_renewal_the_lock_is_lost_after_its_ttl(  # type: ignore[override]
+    def test_without_renewal_the_lock_is_lost_after_its_ttl(
         self, make_lock: MakeLock, proxy: Proxy, proxied: ZooKeeperRecipe
     ) -> None:
         lock = make_lock()
