@@ -13,7 +13,7 @@ import pytest
 from django.db import OperationalError, connection, transaction
 
 from inventory import stock
-from inventory.errors import Duplicate, OverLimit, Refusal, SoldOut, StockNotLoaded
+from inventory.errors import Duplicate, OverLimit, SoldOut, StockNotLoaded
 from inventory.models import StockItem
 from inventory.requests import Placement, ReturnedUnits
 from inventory.strategies import registry
@@ -54,19 +54,11 @@ class StrategyConformance(ABC):
         orders = [new_request(*cart) for cart in carts]
         return count_by_kind(at_once(*[partial(to_the_end, strategy, order, ledger.save) for order in orders]))
 
-    @pytest.mark.parametrize(
-        ("units", "customers", "each", "sold"),
-        [(1, 16, 1, 1), (10, 16, 1, 10), (19, 16, 1, 16), (5, 8, 2, 2)],
-        ids=["the last unit", "ten units", "enough for all", "two each of five"],
-    )
-    def test_no_unit_is_sold_twice_or_kept(
-        self, strategy: Strategy, ledger: Ledger, units: int, customers: int, each: int, sold: int
-    ) -> None:
-        self.put_on_sale(strategy, a=units)
-        answers = self.sell(strategy, ledger, *[[("a", each)]] * customers)
-        assert answers == {"COMMITTED": sold} | ({"SoldOut": customers - sold} if sold < customers else {})
-        assert len(ledger.orders()) == sold
-        ledger.assert_law(a=(units - sold * each, sold * each))
+    def test_the_last_unit_is_sold_once(self, strategy: Strategy, ledger: Ledger) -> None:
+        self.put_on_sale(strategy, a=1)
+        assert self.sell(strategy, ledger, *[[("a", 1)]] * 6) == {"COMMITTED": 1, "SoldOut": 5}
+        assert len(ledger.orders()) == 1
+        ledger.assert_law(a=(0, 1))
 
     def test_all_read_before_any_writes(self, strategy: Strategy, ledger: Ledger) -> None:
         self.put_on_sale(strategy, last=1)
@@ -98,11 +90,14 @@ class StrategyConformance(ABC):
             assert refused.value.left == 0
         ledger.assert_law()
 
-    @pytest.mark.parametrize("sku", ["café ☕", "a{b}c", "%7B", "a:b/c", "a" * 64])
-    def test_any_sku_can_be_sold(self, strategy: Strategy, ledger: Ledger, sku: str) -> None:
-        self.put_on_sale(strategy, **{sku: 1})
-        assert self.sell(strategy, ledger, *[[(sku, 1)]] * 2) == {"COMMITTED": 1, "SoldOut": 1}
-        ledger.assert_law(**{sku: (0, 1)})
+    def test_any_sku_can_be_sold(self, strategy: Strategy, ledger: Ledger) -> None:
+        skus = ["café ☕", "a{b}c", "%7B", "a:b/c", "a" * 64]
+        self.put_on_sale(strategy, **dict.fromkeys(skus, 1))
+        for sku in skus:
+            assert strategy.place(new_request((sku, 1)), ledger.save) is Placement.COMMITTED
+            with pytest.raises(SoldOut):
+                strategy.place(new_request((sku, 1)), ledger.save)
+        ledger.assert_law(**dict.fromkeys(skus, (0, 1)))
 
     def test_an_order_is_all_or_nothing(self, strategy: Strategy, ledger: Ledger) -> None:
         self.put_on_sale(strategy, a=5, b=2, c=4)
@@ -111,22 +106,16 @@ class StrategyConformance(ABC):
         ledger.assert_law(a=(5, 0), b=(2, 0), c=(4, 0))
 
     def test_contention_leaves_no_half_order(self, strategy: Strategy, ledger: Ledger) -> None:
-        self.put_on_sale(strategy, a=5, b=2)
-        assert self.sell(strategy, ledger, *[[("a", 1), ("b", 1)]] * 12) == {"COMMITTED": 2, "SoldOut": 10}
-        ledger.assert_law(a=(3, 2), b=(0, 2))
+        self.put_on_sale(strategy, a=5, b=5)
+        assert self.sell(strategy, ledger, *[[("a", 2), ("b", 1)]] * 5) == {"COMMITTED": 2, "SoldOut": 3}
+        ledger.assert_law(a=(1, 4), b=(3, 2))
 
     def test_opposite_carts_do_not_deadlock(self, strategy: Strategy, ledger: Ledger) -> None:
-        self.put_on_sale(strategy, a=8, b=8, c=8)
+        self.put_on_sale(strategy, a=4, b=4, c=4)
         carts = [[(first, 1), (second, 1)] for first, second in combinations("abc", 2)]
         opposite = [cart[::-1] for cart in carts]
-        assert self.sell(strategy, ledger, *(carts + opposite) * 2) == {"COMMITTED": 12}
-        ledger.assert_law(a=(0, 8), b=(0, 8), c=(0, 8))
-
-    def test_it_needs_to_open_the_transaction(self, strategy: Strategy, ledger: Ledger) -> None:
-        self.put_on_sale(strategy, a=1)
-        with transaction.atomic(), pytest.raises(RuntimeError, match=strategy.name):
-            strategy.place(new_request(("a", 1)), ledger.save)
-        ledger.assert_law(a=(1, 0))
+        assert self.sell(strategy, ledger, *carts, *opposite) == {"COMMITTED": 6}
+        ledger.assert_law(a=(0, 4), b=(0, 4), c=(0, 4))
 
     def test_save_runs_in_the_transaction(self, strategy: Strategy, ledger: Ledger) -> None:
         self.put_on_sale(strategy, a=1)
@@ -139,15 +128,13 @@ class StrategyConformance(ABC):
         assert seen == [(True, [])]
         assert len(elsewhere(ledger.orders)) == 1
 
-    @pytest.mark.parametrize(
-        "refusal", [Duplicate(uuid4()), OverLimit("a", limit=1, taken=1)], ids=lambda refusal: type(refusal).__name__
-    )
-    def test_a_refusal_of_save_takes_nothing(self, strategy: Strategy, ledger: Ledger, refusal: Refusal) -> None:
+    def test_a_refusal_of_save_takes_nothing(self, strategy: Strategy, ledger: Ledger) -> None:
         self.put_on_sale(strategy, a=2, b=2)
-        order = new_request(("a", 1), ("b", 1))
-        with pytest.raises(type(refusal)) as raised:
-            strategy.place(order, ledger.refuse({order.id: refusal}))
-        assert raised.value is refusal
+        for refusal in (Duplicate(uuid4()), OverLimit("a", limit=1, taken=1)):
+            order = new_request(("a", 1), ("b", 1))
+            with pytest.raises(type(refusal)) as raised:
+                strategy.place(order, ledger.refuse({order.id: refusal}))
+            assert raised.value is refusal
         assert ledger.orders() == []
         ledger.assert_law(a=(2, 0), b=(2, 0))
 
@@ -169,16 +156,16 @@ class StrategyConformance(ABC):
         ledger.assert_law(a=(1, 1))
 
     def test_a_delivery_while_selling_is_kept(self, strategy: Strategy, ledger: Ledger) -> None:
-        self.put_on_sale(strategy, a=8)
-        orders = [new_request(("a", 1)) for _ in range(8)]
+        self.put_on_sale(strategy, a=4)
+        orders = [new_request(("a", 1)) for _ in range(4)]
         answers = at_once(
             *[partial(to_the_end, strategy, order, ledger.save) for order in orders],
-            *[lambda: stock.deliver("a", 5)] * 4,
+            *[lambda: stock.deliver("a", 5)] * 2,
         )
         strategy.refresh(["a"], ledger.saved)
-        assert count_by_kind(answers) == {"COMMITTED": 8, "None": 4}
-        assert StockItem.objects.get(sku="a").received == 28
-        ledger.assert_law(a=(20, 8))
+        assert count_by_kind(answers) == {"COMMITTED": 4, "None": 2}
+        assert StockItem.objects.get(sku="a").received == 14
+        ledger.assert_law(a=(10, 4))
 
     def test_returned_units_are_sold_again(self, strategy: Strategy, ledger: Ledger) -> None:
         self.put_on_sale(strategy, a=1)
@@ -187,7 +174,7 @@ class StrategyConformance(ABC):
         stock.give_back([("a", 1)])
         strategy.units_returned([ReturnedUnits(1, 1, "a", 1)], ledger.saved)
         ledger.assert_law(a=(1, 0))
-        assert self.sell(strategy, ledger, *[[("a", 1)]] * 4) == {"COMMITTED": 1, "SoldOut": 3}
+        assert self.sell(strategy, ledger, *[[("a", 1)]] * 3) == {"COMMITTED": 1, "SoldOut": 2}
         ledger.assert_law(a=(0, 1))
 
     def test_preheat_twice_and_unload_move_nothing(self, strategy: Strategy, ledger: Ledger) -> None:

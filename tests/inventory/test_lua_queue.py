@@ -34,6 +34,7 @@ from tests.inventory.conftest import Ledger, after, execute
 from tests.waiting import wait_for
 
 pytestmark = pytest.mark.django_db(transaction=True)
+slow = pytest.mark.slow
 
 OVER_LIMIT = OverLimit("a", limit=1, taken=1)
 
@@ -475,7 +476,7 @@ def test_orders_stay_queued_when_none_can_be_saved(strategy: LuaQueue, ledger: L
     ledger.assert_law(a=(0, 3), b=(3, 0))
 
 
-@pytest.mark.parametrize("statement", list(SURROUNDINGS.values())[:-1], ids=list(SURROUNDINGS)[:-1])
+@pytest.mark.parametrize("statement", list(SURROUNDINGS.values())[:2], ids=list(SURROUNDINGS)[:2])
 def test_blaming_the_orders_rejects_them_all(
     strategy: LuaQueue, ledger: Ledger, statement: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -563,7 +564,9 @@ def replace_entry(strategy: LuaQueue, order: OrderRequest, fields: dict[str | by
     return entry
 
 
-@pytest.mark.parametrize("raw", ["{", "{}", "1", "[]", b"\xff", '{"id": "1"}'])
+@pytest.mark.parametrize(
+    "raw", ["{", "{}", b"\xff", *[pytest.param(one, marks=slow) for one in ("1", "[]", '{"id": "1"}')]]
+)
 @pytest.mark.parametrize("says_id", [True, False])
 def test_an_unreadable_entry_becomes_a_dead_letter(
     strategy: LuaQueue, ledger: Ledger, raw: str | bytes, says_id: bool
@@ -618,7 +621,10 @@ def test_an_unreadable_entry_and_reservation(strategy: LuaQueue, ledger: Ledger,
     ledger.assert_law(a=(3, 0), b=(2, 1))
 
 
-@pytest.mark.parametrize("encoded", [b"{", b"1", b"null", b'"x"', b"[]", b'{"items": 1}', b"\xff"])
+@pytest.mark.parametrize(
+    "encoded",
+    [b"{", b"1", b'"x"', b'{"items": 1}', *[pytest.param(one, marks=slow) for one in (b"null", b"[]", b"\xff")]],
+)
 @pytest.mark.parametrize("whose", ["of the unreadable entry", "of another order", "of a readable entry"])
 def test_a_reservation_that_is_not_json(strategy: LuaQueue, ledger: Ledger, whose: str, encoded: bytes) -> None:
     (order,) = put(strategy, ("a", 1))

@@ -19,6 +19,7 @@ from inventory.strategies.locked import Locked
 from inventory.strategies.locks import stock_lock
 from tests.factories import new_request, nobody, preheated
 from tests.inventory.conftest import Ledger, fails
+from tests.waiting import wait_for
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("redis")]
 
@@ -78,10 +79,9 @@ def test_an_order_that_got_one_of_two_locks_tells_of_both(notes: Notes, ledger: 
 
 
 def test_a_lost_lease_is_told(notes: Notes, redis: Any) -> None:
-    with override_settings(STOCK_LOCK_TTL=0.1), observing.hold(stock_lock("a"), 1.0, strategy="redis-lock") as lease:
+    with override_settings(STOCK_LOCK_TTL=1.0), observing.hold(stock_lock("a"), 1.0, strategy="redis-lock") as lease:
         redis.flushall()  # Its watchdog finds no grant to renew.
-        while not lease.lost:
-            pass
+        wait_for(lambda: lease.lost)
     assert notes.told == [("waited", "redis-lock", True), ("held", "redis-lock", True)]
 
 

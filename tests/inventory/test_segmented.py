@@ -144,7 +144,7 @@ def test_the_rest_is_rebalanced(ledger: Ledger, name: str) -> None:
 
 def test_contention_strands_no_units(ledger: Ledger, name: str) -> None:
     put_on_sale(make(name), a=23)
-    sizes, processes = [1, 2, 3, 4] * 8, [make(name) for _ in range(3)]
+    sizes, processes = [1, 2, 3, 4] * 4, [make(name) for _ in range(3)]
     orders = [
         partial(to_the_end, processes[at % 3], new_request(("a", size)), ledger.save) for at, size in enumerate(sizes)
     ]
@@ -261,7 +261,7 @@ def at_one_moment(ledger: Ledger) -> Mapping[str, audit.Figures]:
 
 def test_the_number_changes_while_selling(ledger: Ledger, name: str) -> None:
     processes = [make(name, segments=segments) for segments in (5, 2, 8)]
-    put_on_sale(processes[0], a=90)
+    put_on_sale(processes[0], a=36)
 
     def buys(strategy: Segmented) -> list[Placement]:
         return [to_the_end(strategy, new_request(("a", 1 + at % 2)), ledger.save) for at in range(2)]
@@ -272,8 +272,8 @@ def test_the_number_changes_while_selling(ledger: Ledger, name: str) -> None:
             assert all(row.conserved for row in at_one_moment(ledger).values())
         return ["SPLIT"]
 
-    answers = at_once(*[partial(buys, processes[at % 3]) for at in range(30)], splits, splits)
+    answers = at_once(*[partial(buys, processes[at % 3]) for at in range(12)], splits, splits)
     each = [one for answer in answers for one in (answer if isinstance(answer, list) else [answer])]
-    assert count_by_kind(each) == {"COMMITTED": 60, "SPLIT": 2}
+    assert count_by_kind(each) == {"COMMITTED": 24, "SPLIT": 2}
     assert elsewhere(lambda: sum(units_of(processes[0]))) == 0
-    ledger.assert_law(a=(0, 90))
+    ledger.assert_law(a=(0, 36))

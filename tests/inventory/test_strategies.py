@@ -10,7 +10,7 @@ from textwrap import dedent
 from typing import Any
 
 import pytest
-from django.db import connection
+from django.db import connection, transaction
 from django.test.utils import CaptureQueriesContext
 from redis import Redis
 
@@ -18,17 +18,30 @@ from inventory.errors import UnknownStrategy
 from inventory.strategies import registry
 from inventory.strategies.base import Strategy
 from inventory.strategies.registry import NAMES
-from tests.factories import new_request, preheated
+from tests.factories import DISTINCT, new_request, preheated
 from tests.inventory.conformance import StrategyConformance
-from tests.inventory.conftest import Ledger
+from tests.inventory.conftest import Ledger, fails
 
 
 class TestStrategy(StrategyConformance):
     """All strategies except `lua-queue`, which answers before the order is saved: see test_lua_queue.py."""
 
-    @pytest.fixture(params=[name for name in NAMES if name != "lua-queue"])
+    @pytest.fixture(
+        params=[
+            pytest.param(name, marks=[] if name in DISTINCT else pytest.mark.slow)
+            for name in NAMES
+            if name != "lua-queue"
+        ]
+    )
     def strategy(self, request: pytest.FixtureRequest) -> Strategy:
         return registry.get(request.param)
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("name", NAMES)
+def test_it_needs_to_open_the_transaction(name: str) -> None:
+    with transaction.atomic(), pytest.raises(RuntimeError, match=name):
+        registry.get(name).place(new_request(("a", 1)), fails(AssertionError("It was saved.")))
 
 
 def test_every_name_has_its_strategy() -> None:
@@ -67,6 +80,7 @@ def test_strategies_with_a_copy_of_the_stock_are_told_of_changes() -> None:
     assert set(registry.COPYING) == copying
 
 
+@pytest.mark.slow
 def test_a_process_loads_only_the_strategy_that_it_uses() -> None:
     code = """
         import sys, django

@@ -245,14 +245,14 @@ def test_no_deadlock_between_the_attempts(
     ledger.assert_law(a=(1, 1))
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow), pytest.param(2, marks=pytest.mark.slow)])
 def test_random_carts_sell_everything(ledger: Ledger, seed: int) -> None:
     """Orders fail at random and units move meanwhile. At the end, no unit is left that a refused order wanted."""
     strategy = on_sale(rows=3, a=20, b=20, c=20)
     refused: list[SoldOut] = []
 
     def buys(chance: Random) -> None:
-        for _ in range(15):
+        for _ in range(10):
             cart = [(sku, chance.randint(1, 3)) for sku in chance.sample("abc", chance.randint(1, 3))]
             try:
                 strategy.place(new_request(*cart), refuse if chance.random() < 0.4 else ledger.save)
@@ -262,12 +262,12 @@ def test_random_carts_sell_everything(ledger: Ledger, seed: int) -> None:
                 refused.append(error)
 
     def move() -> None:
-        for _ in range(20):
+        for _ in range(10):
             strategy.unload(["a", "b", "c"])
             strategy.preheat(["a", "b", "c"], nobody)
 
-    answers = at_once(*[partial(buys, Random(f"{seed} {number}")) for number in range(12)], move)  # noqa: S311
-    assert count_by_kind(answers) == {"None": 13}
+    answers = at_once(*[partial(buys, Random(f"{seed} {number}")) for number in range(8)], move)  # noqa: S311
+    assert count_by_kind(answers) == {"None": 9}
     assert refused
     assert all(error.left < error.wanted for error in refused)
     figures = ledger.figures()

@@ -20,7 +20,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
-from functools import partial
+from functools import partial, wraps
 from typing import Any, ClassVar, TypeVar
 
 import pytest
@@ -58,6 +58,12 @@ LONG = 60.0
 BUSY = 1.0
 """Seconds that a busy machine may need beyond a bound: to wake a thread, to open a connection."""
 
+CONTENDERS = pytest.mark.parametrize(("contenders", "times"), [(10, 10), pytest.param(200, 1, marks=pytest.mark.slow)])
+"""Numbers of threads, and how often each one takes the lock."""
+
+WITHOUT_THE_LOCK = ("test_without_the_lock_processes_lose_updates", "test_without_the_lock_threads_lose_updates")
+"""Controls that depend on the cell alone, so that one lock with each kind of cell is enough in the fast suite."""
+
 
 Tests = TypeVar("Tests", bound="type[LockConformance]")
 
@@ -84,6 +90,27 @@ def only(*names: str) -> Callable[[Tests], Tests]:
     return leave_out
 
 
+def slow(*names: str) -> Callable[[Tests], Tests]:
+    """Mark tests of a subclass as slow: another lock of its kind runs them in the fast suite."""
+
+    def mark(tests: Tests) -> Tests:
+        for name in names:
+            setattr(tests, name, pytest.mark.slow(_copy(getattr(tests, name))))
+        return tests
+
+    return mark
+
+
+def _copy(test: Callable[..., object]) -> Callable[..., object]:
+    """Return a function of its own, since a mark is stored in the function, which subclasses share."""
+
+    @wraps(test)
+    def run(*args: Any, **fixtures: Any) -> object:
+        return test(*args, **fixtures)
+
+    return run
+
+
 def fails(*names: str) -> Callable[[Tests], Tests]:
     """Run only these tests of the suite, and require that they fail."""
 
@@ -101,14 +128,14 @@ class LockConformance(ABC):
         SHORT: a TTL that a test waits out, in seconds; longer where the server has a longer minimum.
         OPTIONS: default options of the locks under test.
         IMPATIENT: options that give a waiter a short TTL, if it has one.
-        PAIRS: number of acquires and releases before the traces are counted; fewer if a pair takes over 2 ms.
+        PAIRS: number of acquires and releases before the traces are counted; fewer where a pair is slow.
         FAILS: tests that a flawed lock must fail.
     """
 
     SHORT: ClassVar[float] = SHORT
     OPTIONS: ClassVar[dict[str, Any]] = {}
     IMPATIENT: ClassVar[dict[str, Any]] = {}
-    PAIRS: ClassVar[int] = 1000
+    PAIRS: ClassVar[int] = 100
     FAILS: ClassVar[frozenset[str]] = frozenset()
 
     @abstractmethod
@@ -236,30 +263,26 @@ class LockConformance(ABC):
             if inner is not None:
                 inner.release()
 
-    @pytest.mark.parametrize("timeout", [0.0, 5.0])
-    def test_a_timeout_needs_blocking(self, make_lock: MakeLock, timeout: float) -> None:
-        with pytest.raises(ValueError, match="blocking"):
-            make_lock().acquire(blocking=False, timeout=timeout)
+    def test_a_timeout_needs_blocking(self, make_lock: MakeLock) -> None:
+        for timeout in (0.0, 5.0):
+            with pytest.raises(ValueError, match="blocking"):
+                make_lock().acquire(blocking=False, timeout=timeout)
 
-    @pytest.mark.parametrize("timeout", [-1.0, -0.001, math.nan])
-    def test_a_timeout_is_not_negative(self, make_lock: MakeLock, timeout: float) -> None:
-        with pytest.raises(ValueError, match="timeout"):
-            make_lock().acquire(timeout=timeout)
-        with pytest.raises(ValueError, match="timeout"), make_lock().hold(timeout):
-            pass
+    def test_a_timeout_is_not_negative(self, make_lock: MakeLock) -> None:
+        for timeout in (-1.0, -0.001, math.nan):
+            with pytest.raises(ValueError, match="timeout"):
+                make_lock().acquire(timeout=timeout)
+            with pytest.raises(ValueError, match="timeout"), make_lock().hold(timeout):
+                pass
 
-    @pytest.mark.parametrize("ttl", [1e6 + 1, 1e16, pytest.param(10**400, id="10**400"), math.nan, 0.0, -1.0])
-    def test_a_lease_is_not_extended_out_of_range(self, make_lock: MakeLock, ttl: float) -> None:
+    def test_a_lease_is_not_extended_out_of_range(self, make_lock: MakeLock) -> None:
         with make_lock().hold() as lease:
             left = lease.remaining()
-            with pytest.raises(ValueError, match="ttl must be"):
-                lease.extend(ttl)
+            for ttl in (1e6 + 1, 1e16, 10**400, math.nan, 0.0, -1.0):
+                with pytest.raises(ValueError, match="ttl must be"):
+                    lease.extend(ttl)
             lease.check()
             assert lease.remaining() <= left
-
-    def test_a_lock_has_a_name(self, recipe: Recipe) -> None:
-        with pytest.raises(ValueError, match="name"):
-            recipe("")
 
     # hold
 
@@ -293,11 +316,11 @@ class LockConformance(ABC):
 
     # Exclusion
 
-    @pytest.mark.parametrize(("contenders", "times"), [(2, 50), (10, 20), (50, 4), (200, 1)])
+    @CONTENDERS
     def test_threads_lose_no_update(self, recipe: Recipe, name: str, contenders: int, times: int) -> None:
         assert self.lost_updates(recipe, name, contenders, times, locked=True) == 0
 
-    @pytest.mark.parametrize(("contenders", "times"), [(10, 20), (50, 4), (200, 1)])
+    @CONTENDERS
     def test_without_the_lock_threads_lose_updates(
         self, recipe: Recipe, name: str, contenders: int, times: int
     ) -> None:
@@ -332,12 +355,12 @@ class LockConformance(ABC):
 
         async def all_at_once() -> None:
             asyncio.get_running_loop().set_default_executor(
-                ThreadPoolExecutor(21)
+                ThreadPoolExecutor(11)
             )  # one thread for each waiter, and one more
-            await asyncio.gather(*[add() for _ in range(20)])
+            await asyncio.gather(*[add() for _ in range(10)])
 
         asyncio.run(all_at_once())
-        assert cell.read() == 20
+        assert cell.read() == 10
 
     # Waiting
 
@@ -367,10 +390,10 @@ class LockConformance(ABC):
             return got is not None and got.release()
 
         def release() -> None:
-            wait_for(lambda: self.waiters(lock) == 12)
+            wait_for(lambda: self.waiters(lock) == 6)
             lease.release()
 
-        assert run_threads(*[wait] * 12, release)[:12] == [True] * 12
+        assert run_threads(*[wait] * 6, release)[:6] == [True] * 6
 
     def test_a_timeout_is_a_total_deadline(self, make_lock: MakeLock) -> None:
         lock, other = make_lock(), make_lock()
@@ -426,17 +449,17 @@ class LockConformance(ABC):
             assert other.acquire(timeout=SHORT) is None  # open the connections that are opened once and kept
         before = self.all_traces(lock)
         for _ in range(self.PAIRS):
-            with lock.hold(timeout=LONG):  # one of thousands of answers may be late on a loaded machine
+            with lock.hold(timeout=LONG):  # an answer may be late on a loaded machine
                 pass
         self.leaves_only(before, lock)
 
-    def test_100_failed_tries_leave_nothing_behind(self, make_lock: MakeLock) -> None:
-        self.fail_100_tries(make_lock(), make_lock(), blocking=False)
+    def test_failed_tries_leave_nothing_behind(self, make_lock: MakeLock) -> None:
+        self.fail_12_tries(make_lock(), make_lock(), blocking=False)
 
-    def test_100_failed_waits_leave_nothing(self, make_lock: MakeLock) -> None:
-        self.fail_100_tries(make_lock(), make_lock(), timeout=0.03)
+    def test_failed_waits_leave_nothing(self, make_lock: MakeLock) -> None:
+        self.fail_12_tries(make_lock(), make_lock(), timeout=0.03)
 
-    def fail_100_tries(self, lock: Lock, other: Lock, **how: Any) -> None:
+    def fail_12_tries(self, lock: Lock, other: Lock, **how: Any) -> None:
         """Try in four threads, so that some waiters queue behind others."""
 
         def try_in_vain(times: int) -> None:
@@ -446,14 +469,14 @@ class LockConformance(ABC):
         with lock.hold():
             # Let this many threads open the connections that they keep.
             assert other.acquire(timeout=SHORT) is None
-            run_threads(*[partial(try_in_vain, 5)] * 8)
+            run_threads(*[partial(try_in_vain, 1)] * 8)
             before = self.all_traces(lock)
-            run_threads(*[partial(try_in_vain, 25)] * 4)
+            run_threads(*[partial(try_in_vain, 3)] * 4)
             self.leaves_only(before, lock)
 
     def leaves_only(self, before: tuple[dict[str, int], int], lock: Lock) -> None:
         with suppress(AssertionError):
-            wait_for(lambda: self.all_traces(lock) == before, timeout=PATIENCE)
+            wait_for(lambda: self.all_traces(lock) == before, timeout=PATIENCE / 3)
         assert self.all_traces(lock) == before
 
     def all_traces(self, lock: Lock) -> tuple[dict[str, int], int]:
@@ -477,7 +500,7 @@ class FencedConformance(LockConformance):
     def test_a_fence_grows_with_every_grant(self, make_lock: MakeLock) -> None:
         lock = make_lock()
         fences = []
-        for _ in range(20):
+        for _ in range(5):
             with lock.hold() as lease:
                 fences.append(lease.fence)
         assert fences == sorted(set(fences))
@@ -500,11 +523,9 @@ class AcrossProcessesConformance(LockConformance):
     def test_without_the_lock_processes_lose_updates(self, recipe: Recipe, name: str) -> None:
         wait_for(lambda: self.lost_by_processes(recipe, name, 4, 25, locked=False) > 0)
 
-    def test_50_short_lived_processes_lose_no_update(self, recipe: Recipe, name: str) -> None:
-        assert [self.lost_by_processes(recipe, name, 25, 1, locked=True) for _ in range(2)] == [0] * 2
-
-    def test_without_the_lock_short_lived_processes_lose_updates(self, recipe: Recipe, name: str) -> None:
-        wait_for(lambda: self.lost_by_processes(recipe, name, 25, 1, locked=False) > 0)
+    @pytest.mark.slow
+    def test_25_short_lived_processes_lose_no_update(self, recipe: Recipe, name: str) -> None:
+        assert self.lost_by_processes(recipe, name, 25, 1, locked=True) == 0
 
     def lost_by_processes(self, recipe: Recipe, name: str, processes: int, times: int, *, locked: bool) -> int:
         recipe.cell(name).write(0)
@@ -521,7 +542,7 @@ class AcrossProcessesConformance(LockConformance):
         for pipe in pipes:
             pipe.send("go")
 
-    @pytest.mark.parametrize("patched", ["first", "late"])
+    @pytest.mark.parametrize("patched", ["late", pytest.param("first", marks=pytest.mark.slow)])
     def test_greenlets_each_own_a_lease(self, recipe: Recipe, name: str, tmp_path: Any, patched: str) -> None:
         """Runs in a separate process, because gevent patches the whole process."""
         recipe.cell(name).write(0)
@@ -760,11 +781,6 @@ class ExpiresConformance(LockConformance):
             lease.extend()
             assert lease.remaining() > 0.9e6
 
-    @pytest.mark.parametrize("ttl", [0.0, -1.0, math.nan])
-    def test_a_ttl_is_a_time(self, recipe: Recipe, name: str, ttl: float) -> None:
-        with pytest.raises(ValueError, match="ttl"):
-            recipe(name, ttl=ttl)
-
     def test_leaving_hold_with_a_lost_lease(self, make_lock: MakeLock, caplog: Log) -> None:
         told: list[Lease] = []
         lock = make_lock(ttl=self.SHORT, renew=False, on_lost=told.append)
@@ -831,12 +847,6 @@ class RenewsConformance(LockConformance):
             # Ask again: on a busy machine, the waiter may not have looked at the end of the TTL.
             assert make_lock(ttl=RENEWED).acquire(blocking=False) is None
             lease.check()
-
-    def test_without_renewal_the_lock_is_lost_after_its_ttl(self, make_lock: MakeLock) -> None:
-        lease = acquired(make_lock(ttl=self.SHORT, renew=False))
-        second = acquired(make_lock(), timeout=PATIENCE)
-        assert lease.lost
-        second.release()
 
     def test_the_holder_is_told_when_the_server_hangs(self, link: Link, name: str) -> None:
         self.tell_the_holder(link, name, link.hang)
@@ -936,18 +946,18 @@ class FairConformance(LockConformance):
                 served.append(place)
 
         threads = []
-        for place in range(10):
+        for place in range(6):
             threads.append(threading.Thread(target=wait, args=(place,)))
             threads[-1].start()
             wait_for(lambda count=place + 1: self.waiters(lock) == count)
         lease.release()
         for thread in threads:
             thread.join(PATIENCE)
-        assert served == list(range(10))
+        assert served == list(range(6))
 
     def test_greedy_holders_get_equally_many_turns(self, recipe: Recipe, name: str) -> None:
         turns: list[int] = []
-        greedy, rounds = 8, 5
+        greedy, rounds = 5, 4
 
         def take_turns(who: int) -> None:
             lock = recipe(name, **self.OPTIONS)
@@ -1032,6 +1042,7 @@ class QuietWaitConformance(LockConformance):
             # Wake it until the deadline: a wait that restarts with each wake-up would be too long.
             while not attempt.done() and time.monotonic() < start + timeout + BUSY:
                 wake()
+                wait([attempt], 0.01)
             took, served = time.monotonic() - start, attempt.done()
         lease = attempt.result(PATIENCE)
         if lease is not None:
@@ -1056,7 +1067,7 @@ class QuietWaitConformance(LockConformance):
 
     def test_an_idle_waiter_is_quiet(self, make_lock: MakeLock) -> None:
         holder, lock = make_lock(), make_lock(**self.IMPATIENT)
-        seconds, allowed = (2.0, 1) if lock.ttl == math.inf else (4 * lock.ttl, 5)
+        seconds, allowed = (1.0, 1) if lock.ttl == math.inf else (2 * lock.ttl, 3)
         with holder.hold():
             thread = threading.Thread(target=lambda: lock.acquire(timeout=seconds + PATIENCE).release())  # type: ignore[union-attr]
             thread.start()

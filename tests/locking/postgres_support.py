@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import shutil
 import signal
@@ -65,7 +66,7 @@ class PostgresRecipe:
     def __call__(self, name: str, **options: Any) -> Lock:
         lock = self.kind(self.conninfo, name, **options)
         if isinstance(lock, RowLock):
-            add_row(self.conninfo, name)
+            _add_row_once(self.conninfo, name)
         return lock
 
     def cell(self, name: str) -> FileCell:
@@ -86,6 +87,8 @@ class PostgresRecipe:
     def close(self) -> None:
         """Do nothing: each grant and each wait has its own connection."""
 
+
+_add_row_once = functools.cache(add_row)  # it opens a session, and tests make many objects of one lock
 
 RELEASES = {AdvisoryLock: b"pg_advisory_unlock", RowLock: b"COMMIT", InsertLock: b"DELETE FROM lock_grant"}
 

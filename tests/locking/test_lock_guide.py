@@ -18,9 +18,10 @@ from lab.site.choice import lock_guide as guide
 from lab.site.choice.lock_entries import ENTRIES, GuideEntry
 from lab.site.choice.silence import silence_of
 from locking import Lock, RedisLock, ReentrantLock
+from servers import Servers
 from servers.valkey import Valkey
 from tests.locking.etcd_support import running_etcd
-from tests.locking.postgres_support import conninfo_of, running_postgres
+from tests.locking.postgres_support import conninfo_of
 from tests.locking.support import Patch
 from tests.locking.zookeeper_support import running_zookeeper
 
@@ -70,8 +71,10 @@ def test_it_says_how_long_a_dead_holder_keeps_each_lock() -> None:
     )
 
 
-@pytest.fixture
-def addresses(valkey: Valkey, tmp_path: Path) -> Iterator[Callable[[type[Lock]], Mapping[str, str]]]:
+@pytest.fixture(scope="module")
+def addresses(
+    servers: Servers, valkey: Valkey, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Callable[[type[Lock]], Mapping[str, str]]]:
     """Return the addresses in the document, each with the address of a running server that replaces it."""
     with ExitStack() as running:
 
@@ -80,7 +83,7 @@ def addresses(valkey: Valkey, tmp_path: Path) -> Iterator[Callable[[type[Lock]],
                 case "ThreadLock" | "ReentrantLock":
                     return {}
                 case "ProcessLock":
-                    return {"/var/lib/shop/locks": str(tmp_path)}
+                    return {"/var/lib/shop/locks": str(tmp_path_factory.mktemp("locks"))}
                 case "RedisLock":
                     return {"redis://localhost:6379/0": valkey.url}
                 case "Redlock":
@@ -92,8 +95,8 @@ def addresses(valkey: Valkey, tmp_path: Path) -> Iterator[Callable[[type[Lock]],
                     etcd = running.enter_context(running_etcd())
                     return {'"localhost", 2379': f'"{etcd.host}", {etcd.port}'}
                 case _:
-                    postgres = running.enter_context(running_postgres())
-                    return {"postgresql://shop@localhost/shop": conninfo_of(postgres)}
+                    assert servers.postgres is not None
+                    return {"postgresql://shop@localhost/shop": conninfo_of(servers.postgres)}
 
         yield of
 

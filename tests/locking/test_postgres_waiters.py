@@ -24,7 +24,7 @@ from locking.postgres import session as session_module
 from locking.postgres.session import PostgresSession
 from locking.postgres.shared_sessions import SharedSessions, _spare
 from servers.postgres import Postgres, connect
-from tests.locking.conformance import BUSY, LONG
+from tests.locking.conformance import LONG
 from tests.locking.postgres_support import (
     PostgresRecipe,
     PostgresTraces,
@@ -35,7 +35,7 @@ from tests.locking.postgres_support import (
 from tests.locking.support import Patch, acquired, in_fork, run_threads
 from tests.waiting import PATIENCE, wait_for
 
-WAITERS = 100
+WAITERS = 20
 FEW = 4
 """Sessions of a process: of the holder, of the waiter at the server, and up to two that are changing hands."""
 
@@ -47,14 +47,6 @@ SESSION_KINDS = [AdvisoryLock, RowLock]
 def server() -> Iterator[Postgres]:
     """Yield a server with room for twelve sessions."""
     with running_postgres("--max_connections=15") as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def lost() -> Iterator[Postgres]:
-    """Yield a server that is stopped."""
-    with running_postgres() as running:
-        running.stop()
         yield running
 
 
@@ -88,7 +80,7 @@ class TestSharedSessions(PostgresTraces):
         def wait() -> None:
             with lock.hold(timeout=2 * PATIENCE) as lease:
                 turns.append(lease.fence or 0)
-                if len(turns) % 10 == 0:
+                if len(turns) % 5 == 0:
                     most.append(self.connections(lock.name))
 
         with ThreadPoolExecutor(WAITERS) as threads:
@@ -96,9 +88,7 @@ class TestSharedSessions(PostgresTraces):
             waiting = [threads.submit(wait) for _ in range(WAITERS)]
             self.lined_up(lock, WAITERS)
             assert self.connections(lock.name) <= 2
-            began = time.monotonic()
             assert lease.release() is True
-            assert time.monotonic() - began < BUSY
             for one in waiting:
                 one.result(PATIENCE)
         assert (len(turns), turns) == (WAITERS, sorted(turns))
@@ -118,12 +108,11 @@ class TestSharedSessions(PostgresTraces):
         with lock.hold():
             took = run_threads(*[wait] * WAITERS)
             assert min(took) >= 0.5
-            assert max(took) < 0.5 + 3 * BUSY
+            assert max(took) < 0.5 * WAITERS / 2, "one after the other they would need twice as long"
             assert self.waiters(lock) == 0
 
-    @pytest.mark.parametrize("kind", KINDS)
-    def test_threads_are_served_in_order(self, kind: Any) -> None:
-        self.served_in_order(self.made(kind, "threads"), lambda lock: lock)
+    def test_threads_are_served_in_order_where_the_server_does_not(self) -> None:
+        self.served_in_order(self.made(RowLock, "threads"), lambda lock: lock)
 
     @pytest.mark.parametrize("kind", [AdvisoryLock, InsertLock])
     def test_processes_are_served_in_order(self, kind: Any) -> None:
@@ -172,13 +161,13 @@ class TestSharedSessions(PostgresTraces):
         ended: list[bool] = []
 
         def take_turns() -> None:
-            for _ in range(20):
+            for _ in range(8):
                 with lock.hold(timeout=PATIENCE):
                     wait_for(lambda: len(ended) == 3 or has_queue(lock._sessions._queue), "another thread to wait")
             ended.append(True)
 
         run_threads(*[take_turns] * 4)
-        assert (len(opened) < 40) is shared
+        assert (len(opened) < 16) is shared
 
     @pytest.fixture
     def given_back(self, monkeypatch: Patch) -> threading.Event:
@@ -256,7 +245,7 @@ class TestSharedSessions(PostgresTraces):
         def look_late(self: PostgresSession) -> bool:
             if threading.current_thread() is looker:
                 looks.set()
-                go_on.wait(2.0)
+                go_on.wait(1.0)
             return bool(ended(self))
 
         def wait_for_answer(socket_of: int, *rest: Any) -> None:
@@ -390,13 +379,9 @@ class TestSharedSessions(PostgresTraces):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_server_that_is_gone_is_reported_to_all_at_once(lost: Postgres, kind: Any) -> None:
+def test_a_server_that_is_gone_is_reported_to_all_at_once(tmp_path: Path, kind: Any) -> None:
     def refused() -> None:
         with pytest.raises(LockUnavailable, match="cannot be reached"):
-            kind(conninfo_of(lost), "gone").acquire()
+            kind(f"host={tmp_path}", "gone").acquire()
 
-    began = time.monotonic()
     run_threads(*[refused] * 20)
-    assert time.monotonic() - began < 3 * BUSY
-    with suppress(LockUnavailable):
-        kind(conninfo_of(lost), "gone").acquire(blocking=False)

@@ -140,7 +140,6 @@ class TestRedlock(
     CRASH_OPTIONS = {"ttl": RENEWED, "node_timeout": SHORT}
     NODE_LOSS_OPTIONS = {"node_timeout": NODE_TIMEOUT}
     RELEASE_WRITES = NODES
-    PAIRS = 10_000
 
     def made(self, recipe: Recipe, name: str, **options: Any) -> Lock:
         if (ttl := options.get("ttl")) in {SHORT, RENEWED}:
@@ -188,11 +187,11 @@ class TestRedlock(
     def written(self, lock: Lock) -> int:
         return sum(client.info("persistence")["rdb_changes_since_last_save"] for client in self.admins)
 
-    def fail_100_tries(self, lock: Lock, other: Lock, **how: Any) -> None:
+    def fail_12_tries(self, lock: Lock, other: Lock, **how: Any) -> None:
         """Open as many connections as threads first, so that the count does not depend on chance."""
         for opening in [node_of(client.connection_pool).open(PATIENT) for client in self.admins for _ in range(8)]:
             opening.result(PATIENT)
-        super().fail_100_tries(lock, other, **how)
+        super().fail_12_tries(lock, other, **how)
 
     def traces(self, lock: Lock) -> dict[str, int]:
         gc.collect()  # redis-py's clients are in reference cycles: close those of other tests

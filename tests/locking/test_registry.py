@@ -13,6 +13,7 @@ from redis.cluster import RedisCluster
 from redis.retry import Retry
 
 from locking import HeldLock, Lease, LockUnavailable, RedisLock, force_release, held
+from tests.locking.conformance import RENEWED
 from tests.locking.support import CommandStats, CutConnection, Log, Patch, RedisRecipe, run_threads, socket_of
 from tests.locking.valkey_support import HOST, client_of, valkeys
 from tests.waiting import PATIENCE, wait_for
@@ -162,7 +163,7 @@ def test_a_cluster_that_is_gone_is_said_to_be() -> None:
 
 
 def test_force_release_frees_and_tells(client: redis.Redis, caplog: Log) -> None:
-    lock = RedisLock(client, "stuck", ttl=0.5)
+    lock = RedisLock(client, "stuck", ttl=RENEWED)
     lease = lock.acquire()
     assert force_release(client, "stuck", by="admin: the worker is gone") is True
     assert caplog.text.count("MainThread by force, by admin: the worker is gone") == 2

@@ -122,13 +122,12 @@ class TestZooKeeperLock(
     CRASH_OPTIONS = {"ttl": SHORTEST}
     CRASH_GRACE = 0.4  # the server ends sessions at every second tick of 0.2 s
     IMPATIENT = {"ttl": SHORTEST}
-    PAIRS = 1000
 
     @pytest.fixture(autouse=True)
     def _server(self, zookeeper: ZooKeeper) -> None:
         self.zookeeper = zookeeper
 
-    def test_without_renewal_the_lock_is_lost_after_its_ttl(  # type: ignore[override]
+    def test_without_renewal_the_lock_is_lost_after_its_ttl(
         self, make_lock: MakeLock, proxy: Proxy, proxied: ZooKeeperRecipe
     ) -> None:
         lock = make_lock()

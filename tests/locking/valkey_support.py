@@ -13,6 +13,7 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
+from servers import ServerError
 from servers.folder import RunFolder
 from servers.valkey import Valkey
 
@@ -44,12 +45,24 @@ def valkeys(count: int, *extra: str) -> Iterator[list[tuple[Valkey, int]]]:
         for number in range(count):
             folder = RunFolder(outer / f"run{number}")
             folder.create()
-            port = free_port()
-            valkey = Valkey(folder.valkey, extra=("--port", str(port), "--bind", HOST, *extra))
-            valkey.start()
-            stack.callback(valkey.stop)
-            made.append((valkey, port))
+            made.append(_started(folder, *extra))
+            stack.callback(made[-1][0].stop)
         yield made
+
+
+def _started(folder: RunFolder, *extra: str) -> tuple[Valkey, int]:
+    """Start a server on a port that nobody else takes between the look and the start."""
+    for attempt in range(5):
+        port = free_port()
+        valkey = Valkey(folder.valkey, extra=("--port", str(port), "--bind", HOST, *extra))
+        try:
+            valkey.start()
+        except ServerError:
+            if attempt == 4:
+                raise
+        else:
+            break
+    return valkey, port
 
 
 def client_of(port: int) -> redis.Redis:
