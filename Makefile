@@ -61,7 +61,7 @@ clean: $(VENV)/.runtime  ## stop the project's servers and remove their data (no
 
 $(VENV)/.runtime: requirements.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Last Unit needs Python 3.11 or newer. Name one: make PYTHON=python3.12 ...")'
-	@echo "Installing into $(VENV) takes about half a minute."
+	@echo "Installing 400 MB into $(VENV) takes a minute or two."
 	$(PYTHON) -m venv $(VENV)
 	$(VENV)/bin/pip install --quiet --disable-pip-version-check --require-hashes -r requirements.txt
 	touch $@

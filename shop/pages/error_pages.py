@@ -73,6 +73,9 @@ def not_found(request: HttpRequest, exception: Exception) -> HttpResponseBase:
     if _is_known(f"{request.path_info}/"):
         missing = _("There is nothing at {path}. Add a slash at the end: {path}/")
         return _answer(request, problems.NOT_FOUND, format_lazy(missing, path=path), link=f"{path}/")
+    if path.startswith("/lab/") and not settings.LAB_ENABLED:
+        off = _("There is nothing at {path}. The lab is off: start the shop with LAB_ENABLED=1.")
+        return _answer(request, problems.NOT_FOUND, format_lazy(off, path=path))
     return _answer(request, problems.NOT_FOUND, format_lazy(_("There is nothing at {path}."), path=path))
 
 

@@ -25,7 +25,7 @@ PAGE_CACHE_CONTROL = "public, s-maxage=5"
 
 MAX_SALES = 100
 """Sales of a kind that the list shows."""
-MAX_CLOSED_SALES = 20
+MAX_CLOSED_SALES = 5
 
 HALTED = ("paused", "sold-out")
 """States of a sale that has opened and in which nobody can buy."""
@@ -180,7 +180,7 @@ def for_script(sale: Sale) -> dict[str, Any]:
             ),
             "sold-out": _(
                 "All units are taken. An order that is not paid within {minutes} minutes returns its units. If that "
-                "happens, you can press Buy here."
+                "happens, you can press Buy here. If you have ordered already, look at My orders."
             ).replace("{minutes}", str(minutes)),
             "too-few": _("Only {left} left. Choose fewer."),
             "limit-reached": _(

@@ -60,6 +60,8 @@ def test_the_first_page_has_a_door_for_each_reader(visitor: Client) -> None:
 def test_without_the_lab_no_page_leads_there(visitor: Client) -> None:
     assert "/lab/" not in text(visitor.get("/"))
     assert "/lab/" not in text(visitor.get("/sales/"))
+    off = visitor.get("/lab/", headers={"Accept": BROWSER})
+    assert (off.status_code, "LAB_ENABLED=1" in text(off)) == (404, True)
 
 
 @pytest.mark.parametrize("path", ["/", "/sales/", "/lab/", "/nothing/", "/api/problems/sold-out/"])
