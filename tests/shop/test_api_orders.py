@@ -24,7 +24,7 @@ from shop.models import Order, OrderItem, Sale
 from shop.orders import place as placing
 from shop.orders.saving import reject
 from shop.sales import offers
-from tests.factories import SAVING, OnSale, close_now, interleaved, new_request, on_sale
+from tests.factories import SAVING, OnSale, close_now, fast_and_slow, interleaved, new_request, on_sale
 from tests.shop.conftest import Buyer, assert_problem, order_body
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("redis")]
@@ -41,7 +41,7 @@ def assert_sold(**units: int) -> None:
     assert all(row.conserved for row in figures)
 
 
-@pytest.mark.parametrize("name", SAVING)
+@pytest.mark.parametrize("name", fast_and_slow(SAVING))
 def test_an_order_is_201_with_its_location(buyer: Buyer, name: str) -> None:
     offer = on_sale({"a": 5, "b": 5}, strategy=name, price="9.90")
     answer = buyer.order(order_body(offer, a=2, b=1))
