@@ -313,22 +313,23 @@ def test_movements_record_user_and_reason(staff: Callable[..., Client], redis: R
     ]
 
 
-@pytest.mark.parametrize(
-    ("form", "message"),
-    [
-        *[(move(units), "") for units in ("-1", "0", "abc", "1000001")],
-        (move("-11", "corrected", "gone"), "Only 10 on hand. A correction cannot remove more."),
-        (move("-1", "returned", "x"), "Only a correction may be negative."),
-        (move("0", "corrected", "x"), "Enter a number other than 0."),
-        (move("1", "corrected", "  "), "Enter a reason."),
-        (move("", "corrected", "counted"), "Enter the number of units."),
-        (move("1", "stolen", "x"), "Select a valid choice"),
-        (move("1", "corrected", "x" * 201), "at most 200 characters"),
-    ],
-)
-def test_an_invalid_movement_is_refused(admin_client: Client, form: dict[str, str], message: str) -> None:
+INVALID_MOVEMENTS = [
+    *[(move(units), "") for units in ("-1", "0", "abc", "1000001")],
+    (move("-11", "corrected", "gone"), "Only 10 on hand. A correction cannot remove more."),
+    (move("-1", "returned", "x"), "Only a correction may be negative."),
+    (move("0", "corrected", "x"), "Enter a number other than 0."),
+    (move("1", "corrected", "  "), "Enter a reason."),
+    (move("", "corrected", "counted"), "Enter the number of units."),
+    (move("1", "stolen", "x"), "Select a valid choice"),
+    (move("1", "corrected", "x" * 201), "at most 200 characters"),
+]
+
+
+def test_an_invalid_movement_is_refused(admin_client: Client, subtests: pytest.Subtests) -> None:
     on_sale({"a": 10})
-    assert message in post(admin_client, A, {**form, "received": "99", "on_hand": "99", "sku": "z"})
+    for form, message in INVALID_MOVEMENTS:
+        with subtests.test(message, form=form):
+            assert message in post(admin_client, A, {**form, "received": "99", "on_hand": "99", "sku": "z"})
     assert StockItem.objects.values_list("sku", "received", "on_hand").get() == ("a", 10, 10)
     assert StockMovement.objects.count() == 1
 
@@ -431,23 +432,23 @@ def test_a_sale_may_open_when_another_closes(admin_client: Client) -> None:
     assert Sale.objects.get(name="Another").items.count() == 1
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"opens_at_0": "", "opens_at_1": ""},
-        {"closes_at_0": "", "closes_at_1": ""},
-        {"closes_at_0": "2020-01-01"},
-        {"items-0-price": "-1"},
-        {"items-0-limit": "0"},
-        {"strategy": "compute-and-overwrite"},
-        {"items-TOTAL_FORMS": "x"},
-    ],
-    ids=str,
-)
-def test_an_invalid_sale_is_refused(admin_client: Client, wrong: dict[str, str]) -> None:
+INVALID_SALES: list[dict[str, str]] = [
+    {"opens_at_0": "", "opens_at_1": ""},
+    {"closes_at_0": "", "closes_at_1": ""},
+    {"closes_at_0": "2020-01-01"},
+    {"items-0-price": "-1"},
+    {"items-0-limit": "0"},
+    {"strategy": "compute-and-overwrite"},
+    {"items-TOTAL_FORMS": "x"},
+]
+
+
+def test_an_invalid_sale_is_refused(admin_client: Client, subtests: pytest.Subtests) -> None:
     on_sale({"a": 10})
-    form = the_form(opens=in_hours(3), closes=in_hours(4), **wrong)
-    assert admin_client.post(f"{SALES}add/", form).status_code == 200
+    for wrong in INVALID_SALES:
+        with subtests.test(**wrong):
+            form = the_form(opens=in_hours(3), closes=in_hours(4), **wrong)
+            assert admin_client.post(f"{SALES}add/", form).status_code == 200
     assert Sale.objects.count() == 1
 
 

@@ -257,7 +257,7 @@ def test_the_help_is_that_of_the_readme() -> None:
     assert told == strategy_help.CHOOSE_WHEN
 
 
-def test_a_page_of_sales_needs_as_many_queries_for_20_sales_as_for_1(admin_client: Client) -> None:
+def test_a_page_of_sales_needs_as_many_queries_for_5_sales_as_for_1(admin_client: Client) -> None:
     def queries() -> int:
         with CaptureQueriesContext(connection) as made:
             get(admin_client, SALES)
@@ -266,8 +266,8 @@ def test_a_page_of_sales_needs_as_many_queries_for_20_sales_as_for_1(admin_clien
     bought(on_sale({"a": 9}), a=1)
     get(admin_client, SALES)
     of_one = queries()
-    for number in range(20):
+    for number in range(4):
         bought(on_sale({f"s{number}": 9}), **{f"s{number}": 1})
     assert queries() == of_one
-    assert Product.objects.count() == 21
+    assert Product.objects.count() == 5
     assert new_customer()

@@ -107,14 +107,10 @@ def test_an_order_is_saved_and_returned(customer: int, name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "statements"),
     [
-        ("advisory-lock", "BEGIN SELECT SELECT UPDATE WITH COMMIT"),
         ("guarded-update", "BEGIN UPDATE WITH COMMIT"),
         ("lua", "BEGIN UPDATE WITH COMMIT"),
-        ("optimistic", "BEGIN SELECT UPDATE WITH COMMIT"),
         ("redis-lock", "BEGIN UPDATE WITH COMMIT"),
-        ("segmented-redis", "BEGIN UPDATE WITH COMMIT"),
         ("segmented-lock", "SELECT BEGIN UPDATE WITH COMMIT"),  # the first look at the segments
-        ("row-lock", "BEGIN SELECT UPDATE WITH COMMIT"),
         ("unit-rows", "BEGIN DELETE WITH COMMIT"),
     ],
 )

@@ -35,6 +35,7 @@ def web_server(*, log: Path = Path(os.devnull), **variables: str) -> Iterator[tu
         **{name: value for name, value in os.environ.items() if name != "DJANGO_SETTINGS_MODULE"},
         "DATABASE_URL": f"postgres://{database['USER']}@/{database['NAME']}?host={database['HOST']}",
         "SECRET_KEY": settings.SECRET_KEY,
+        "WEB_PROCESSES": "1",  # Each needs a second of CPU time to start.
         **variables,
     }
     command = [sys.executable, "manage.py", "serve", "--port", str(port)]
