@@ -203,7 +203,8 @@ OTHERS = ["api", "api/nothing", "api/problems/nothing", "api/problems/%00", "lab
 def test_what_does_not_exist_is_a_problem_document(buyer: Buyer, subtests: pytest.Subtests) -> None:
     for path in (*(f"api/orders/{order}" for order in ORDERS), *(f"api/sales/{sale}" for sale in SALES), *OTHERS):
         with subtests.test(path=path[:60]):
-            assert_problem(buyer.get(f"/{path}/", headers={"Accept": "text/html"}), 404, "not-found")
+            assert_problem(buyer.get(f"/{path}/"), 404, "not-found")
+    assert_problem(buyer.get("/api/orders/1/", headers={"Accept": "text/html"}), 404, "not-found")
 
 
 def test_outside_the_api_it_is_a_page(buyer: Buyer) -> None:

@@ -552,7 +552,10 @@ def buy_until_sold_out(offer: OnSale) -> None:
 
 
 @pytest.mark.parametrize("reconciled", [True, False], ids=["reconciled", "before it is reconciled"])
-@pytest.mark.parametrize("more", [0, 3], ids=["only its end was lost", "three orders were lost"])
+@pytest.mark.parametrize(
+    "more",
+    [pytest.param(0, id="only its end was lost", marks=pytest.mark.slow), pytest.param(3, id="three orders were lost")],
+)
 @pytest.mark.parametrize("name", ["lua", "lua-queue", "segmented-redis"])
 def test_an_older_redis_loses_nothing_and_sells_nothing_twice(
     redis: Redis, name: str, more: int, reconciled: bool
