@@ -37,7 +37,7 @@ from tests.shop.test_account_pages import (
 )
 from tests.shop.test_guesses import by_admin, by_token
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("redis")]
+pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("redis")]
 
 WRONG = "wrong"
 OTHER = {"REMOTE_ADDR": "198.51.100.7"}

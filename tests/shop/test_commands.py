@@ -205,6 +205,16 @@ def serve(
     return warnings_of_serve
 
 
+def test_serve_becomes_the_web_server(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    ran: list[Any] = []
+    monkeypatch.setattr("os.execve", lambda *command: ran.append(command))
+    serve()
+    ((program, arguments, environment),) = ran
+    port = arguments[arguments.index("--port") + 1]
+    assert (program, arguments) == (sys.executable, web_command("127.0.0.1", int(port)))
+    assert environment["DATABASE_POOL"] == str(settings.WEB_DATABASE_CONNECTIONS)
+
+
 def test_serve_names_servers_that_do_not_answer(serve: Serve, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert serve() == []
 

@@ -21,10 +21,10 @@ from shop.models import Product, Sale
 from shop.pages import home
 from shop.runtime import csp
 from shop.sales import lifecycle
-from tests.factories import on_sale
+from tests.factories import on_sale, slow
 from tests.shop.conftest import assert_problem, raising
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("redis")]
+pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("redis")]
 
 CHINESE = {"Accept-Language": "zh-CN,zh;q=0.9"}
 BROWSER = "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"
@@ -62,7 +62,7 @@ def test_without_the_lab_no_page_leads_there(visitor: Client) -> None:
     assert "/lab/" not in text(visitor.get("/sales/"))
 
 
-@pytest.mark.parametrize("path", ["/", "/sales/", "/lab/", "/nothing/", "/api/problems/sold-out/"])
+@pytest.mark.parametrize("path", ["/", "/sales/", *slow("/lab/"), "/nothing/", "/api/problems/sold-out/"])
 def test_every_page_leads_to_shop_lab_api_and_admin(visitor: Client, path: str) -> None:
     head = text(visitor.get(path, headers={"Accept": BROWSER})).partition('<header class="top">')[2]
     links = re.findall('href="([^"]+)"', head.partition("</header>")[0])

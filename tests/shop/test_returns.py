@@ -217,9 +217,7 @@ def test_a_chargeback_of_a_second_payment_leaves_the_order_paid(provider: Provid
     [
         ({"payment": "nobody"}, 404, "unknown-payment"),
         ({"amount": "9.89"}, 422, "wrong-amount"),
-        ({"amount": "0.00"}, 422, "wrong-amount"),
         ({"currency": "USD"}, 422, "wrong-currency"),
-        ({"amount": 9.9}, 400, "invalid"),
         ({"reference": ""}, 400, "invalid"),
     ],
 )
