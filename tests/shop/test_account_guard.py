@@ -21,6 +21,7 @@ from shop.accounts import guesses
 from shop.accounts.adapter import AccountAdapter
 from shop.accounts.forms import ChangePasswordForm
 from shop.accounts.guess_counts import LocalCounts
+from tests.factories import slow
 from tests.shop.conftest import Gone, assert_problem
 from tests.shop.test_account_pages import (
     ADA,
@@ -166,7 +167,7 @@ def test_a_busy_process_says_so_on_each_page_that_hashes(
 # Sign-ups and mails
 
 
-@pytest.mark.parametrize("limited", [True, False])
+@pytest.mark.parametrize("limited", [True, *slow(False)])
 def test_sign_ups_are_limited_by_address(client: Client, settings: Any, limited: bool) -> None:
     """With the negative control: without limits."""
     if not limited:

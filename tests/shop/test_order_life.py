@@ -143,7 +143,7 @@ def test_redis_gets_units_back_after_the_commit(customer: int) -> None:
 
 
 @pytest.mark.parametrize("name", fast_and_slow(SAVING))
-@pytest.mark.parametrize("ended", ["cancelled", "expired"])
+@pytest.mark.parametrize("ended", ["cancelled", *slow("expired")])
 def test_a_late_payment_takes_units_and_allowance_again(customer: int, name: str, ended: str) -> None:
     offer = on_sale({"a": 10, "b": 10}, strategy=name, limit=2)
     order = place(offer, customer, a=2, b=1)
@@ -441,7 +441,7 @@ def test_the_holder_of_an_order_ends_it(contested: UUID, first: str, point: str,
 
 
 @pytest.mark.parametrize("second", ALONE)
-@pytest.mark.parametrize("first", ALONE)
+@pytest.mark.parametrize("first", ["cancel", "provider", *slow("expire", "pay")])
 def test_a_change_before_the_lock_wins(contested: UUID, first: str, second: str) -> None:
     answers = race(partial(act, first, contested), partial(act, second, contested, "pay_2"), before=POINTS["lock"])
     assert answers == (THEN[ENDS[second], first], ALONE[second])

@@ -30,7 +30,7 @@ from shop.orders.queued import save_queued
 from shop.reconcile import reconcile
 from shop.sales import lifecycle, offers
 from shop.sales.preheat import CannotPreheat, preheat_sale
-from tests.factories import at_once, begin, count_by_kind, fast_and_slow, interleaved, new_customer, on_sale
+from tests.factories import at_once, begin, count_by_kind, fast_and_slow, interleaved, new_customer, on_sale, slow
 from tests.shop.conftest import Gone, buy
 from tests.waiting import PATIENCE, wait_for
 
@@ -458,7 +458,7 @@ def test_a_failure_is_logged_and_repeated(redis_gone: Gone, caplog: pytest.LogCa
     assert sale(lua.sale).preheated_at is not None
 
 
-@pytest.mark.parametrize("name", ["lua", "lua-queue", "segmented-redis", "segmented-lock", "unit-rows"])
+@pytest.mark.parametrize("name", ["lua", "unit-rows", *slow("lua-queue", "segmented-redis", "segmented-lock")])
 @pytest.mark.parametrize("remover", ["closing", "reconciling"])
 def test_stock_that_is_being_loaded_is_not_removed(name: str, remover: str) -> None:
     over = on_sale({"a": 3}, strategy="lua")
