@@ -182,7 +182,7 @@ def test_every_model_of_the_admin_is_in_the_world() -> None:
 
 with_methods = pytest.mark.parametrize(
     "methods",
-    [pytest.param(("GET", "POST"), id="GET and POST"), pytest.param(METHODS, id="all", marks=pytest.mark.slow)],
+    [pytest.param(("POST",), id="POST"), pytest.param(METHODS, id="all", marks=pytest.mark.slow)],
 )
 
 
@@ -336,11 +336,10 @@ def test_an_empty_field_to_look_in_is_the_id(world: World) -> None:
     client, failed = superuser(), []
     for path in LISTS:
         mine = world.ids[path.split("/")[3]]
-        for pk in ("x", "0", "1.5", "9" * 30, "_", mine):
-            for page in ("change", "delete", "history") if pk == mine else ("change",):
-                answer = client.get(f"{path}{pk}/{page}/?_to_field=")
-                if answer.status_code not in ((200, 403) if pk == mine else (302,)):  # 403: nobody deletes these
-                    failed.append((path, pk, page, answer.status_code))
+        for pk, status in (("x", 302), ("0", 302), ("9" * 30, 302), (mine, 200)):
+            answer = client.get(f"{path}{pk}/change/?_to_field=")
+            if answer.status_code != status:
+                failed.append((path, pk, answer.status_code))
     assert failed == []
 
 

@@ -53,6 +53,7 @@ def pending(count: int) -> OnSale:
     return offer
 
 
+@pytest.mark.slow
 def test_many_orders_are_cancelled_in_batches_with_one_message(
     admin_client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -274,6 +274,7 @@ def test_serve_warns_root(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None
     assert warning.startswith("The shop runs as root")
 
 
+@pytest.mark.slow
 def test_the_web_server_may_open_a_file_for_each_connection() -> None:
     """Each limit is set in a process of its own, because a lowered one cannot be raised again."""
     expected = {
@@ -317,9 +318,8 @@ def test_the_web_server_gets_its_size_from_the_settings() -> None:
         assert arguments[arguments.index(flag) + 1] == str(value)
 
 
-@pytest.mark.parametrize(
-    "unbuffered", [pytest.param("", id="at its end"), pytest.param("1", id="while it writes", marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("unbuffered", ["", "1"], ids=["at its end", "while it writes"])
 def test_a_broken_pipe_is_not_a_verdict(unbuffered: str) -> None:
     command = [sys.executable, "manage.py", "help", "--commands"]
     there = {**os.environ, "DJANGO_SETTINGS_MODULE": "shop.runtime.settings", "PYTHONUNBUFFERED": unbuffered}

@@ -129,6 +129,11 @@ def test_connections_without_a_request_are_closed(port: int) -> None:
     assert [answer for answer in answers if b"HTTP/2" in answer] == []
 
 
+def test_metrics_are_for_this_machine(port: int) -> None:
+    assert ask(port, "GET", "/metrics")[0] == 200
+    assert ask(port, "GET", "/metrics", X_Forwarded_For="203.0.113.9")[0] == 404
+
+
 def test_the_server_promises_idle_connections_less_than_it_keeps_them(port: int) -> None:
     client = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
     client.request("GET", CHEAP)

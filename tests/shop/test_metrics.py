@@ -101,6 +101,7 @@ def send(port: int, offer: OnSale, customer: int, key: str = "") -> int:
 class TestWebProcesses:
     pytestmark = on_postgres
 
+    @pytest.mark.slow
     def test_two_processes_and_a_killed_one_are_counted_together(
         self, tmp_path: Path, settings: Any, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -288,6 +289,7 @@ class TestFolder:
             with recorded(folder, "web", 2):
                 assert value(merged(folder.files()), "shop_sold_out_from_memory_total") == 3
 
+    @pytest.mark.slow
     def test_what_was_reported_last_is_written_at_the_end(self, tmp_path: Path) -> None:
         """Also by a process of multiprocessing, which calls no `atexit`."""
         folder = MetricsFolder(tmp_path / "metrics")

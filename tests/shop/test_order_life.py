@@ -428,7 +428,7 @@ def assert_ended_once(order: UUID) -> None:
 @pytest.mark.parametrize(
     ("first", "point"),
     [
-        pytest.param(name, point, marks=() if point == "state" else pytest.mark.slow)
+        pytest.param(name, point, marks=() if point == "state" and name in ("cancel", "pay") else pytest.mark.slow)
         for name in PASSES
         for point in PASSES[name]
     ],

@@ -25,7 +25,7 @@ from shop.orders.expiry import expire_unpaid
 from shop.payments.request import NotSigned, PaymentRequest
 from shop.payments.simulator import reports, server
 from shop.payments.simulator.payments import Choice, Payments
-from tests.factories import OnSale, new_customer, on_sale, slow
+from tests.factories import OnSale, new_customer, on_sale
 from tests.shop.conftest import assert_conserved, buy, make_due, state
 from tests.shop.payment_support import (
     SECRET,
@@ -292,7 +292,8 @@ def test_its_help_shows_how_to_start_both() -> None:
     assert "PAYMENT_PAGE=http://127.0.0.1:8010/pay/ .venv/bin/python manage.py serve" in shown
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, *slow(signal.SIGINT)])
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_it_ends_when_it_is_told_to(number: signal.Signals) -> None:
     """It reports to a shop that is away, so it also says what is lost."""
     port, away = free_port(), free_port()

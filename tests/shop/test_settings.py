@@ -260,7 +260,7 @@ def test_valid_settings_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(
     ("command", "name", "value"),
-    [("serve", "WEB_PROCESSES", "0"), ("check", "DATABASE_URL", "sesame")],
+    [pytest.param("serve", "WEB_PROCESSES", "0", marks=pytest.mark.slow), ("check", "DATABASE_URL", "sesame")],
 )
 def test_a_command_reports_it_in_one_line(command: str, name: str, value: str) -> None:
     done = manage(command, **{name: value})

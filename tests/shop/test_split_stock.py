@@ -28,7 +28,18 @@ from shop.orders.saving import save
 from shop.reconcile import reconcile
 from shop.sales import lifecycle, offers
 from shop.sales.preheat import CannotPreheat, preheat_sale
-from tests.factories import SAVING, OnSale, at_once, begin, close_now, fast_and_slow, interleaved, new_customer, on_sale
+from tests.factories import (
+    SAVING,
+    OnSale,
+    at_once,
+    begin,
+    close_now,
+    fast_and_slow,
+    interleaved,
+    new_customer,
+    on_sale,
+    slow,
+)
 from tests.shop import conftest
 from tests.shop.conftest import assert_conserved
 from tests.waiting import PATIENCE
@@ -37,8 +48,9 @@ pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("
 
 SPLIT = ["segmented-lock", "unit-rows"]
 PAIRS = [
-    *[("segmented-lock", "unit-rows"), ("unit-rows", "segmented-lock"), ("unit-rows", "unit-rows")],
-    *[("segmented-lock", "guarded-update"), ("unit-rows", "lua")],
+    *[("segmented-lock", "unit-rows"), ("unit-rows", "segmented-lock"), ("unit-rows", "lua")],
+    pytest.param("unit-rows", "unit-rows", marks=pytest.mark.slow),
+    pytest.param("segmented-lock", "guarded-update", marks=pytest.mark.slow),
 ]
 """A strategy that splits the stock, and that of the next sale: it splits it too, has a counter, or does neither."""
 HOUR = timedelta(hours=1)
@@ -91,7 +103,7 @@ def test_a_late_order_does_not_split_the_stock_of_the_next_sale(first: str, seco
     assert_all_can_be_bought(after, stock.on_hand("a"))
 
 
-@pytest.mark.parametrize("second", SPLIT)
+@pytest.mark.parametrize("second", ["segmented-lock", *slow("unit-rows")])
 @pytest.mark.parametrize("first", fast_and_slow(name for name in SAVING if name not in SPLIT))
 def test_a_late_order_is_not_told_sold_out_after_a_split(first: str, second: str) -> None:
     place, after = late_order(first, second, 3)

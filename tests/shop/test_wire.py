@@ -104,6 +104,7 @@ def test_a_row_locked_for_long_is_503(port: int) -> None:
     assert (status, kind, problem["type"]) == (503, "application/problem+json", "/api/problems/unavailable/")
 
 
+@pytest.mark.slow
 def test_loaded_objects_are_not_collected() -> None:
     """Without this, each full collection would go through all of them while no request is answered."""
     count = "import gc, shop.runtime.wsgi; before = gc.get_freeze_count(); gc.collect(); "
