@@ -6,7 +6,7 @@ import re
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,6 +17,7 @@ from types import FrameType
 from typing import Any, TypeVar
 from uuid import UUID, uuid4
 
+import pytest
 import uuid_utils.compat
 from django.contrib.auth.models import User
 from django.db import connection, connections
@@ -39,6 +40,21 @@ SAVING = [name for name in registry.NAMES if not registry.get(name).queues]
 
 DISTINCT = [name for name in registry.NAMES if name not in {"file-lock", "insert-lock", "lock-table", "session-lock"}]
 """One strategy of each kind, for tests that are slow for each: `redis-lock` stands for all that take a lock first."""
+
+OF_THE_SHOP = ("group-commit", "guarded-update", "lua", "lua-queue", "redis-lock", "unit-rows")
+"""Strategies that differ for the shop: one that saves orders together, one that does not, one with a counter in Redis,
+one that queues, one with a lock and one that splits the stock. The tests of `inventory` cover how each takes stock."""
+
+
+def slow(*values: Any) -> list[Any]:
+    """Return values as parameters of slow tests."""
+    return [pytest.param(value, marks=pytest.mark.slow) for value in values]
+
+
+def fast_and_slow(names: Iterable[str]) -> list[Any]:
+    """Return names of strategies as parameters. Those that are not in `OF_THE_SHOP` run in the slow tests."""
+    return [each for name in names for each in ([name] if name in OF_THE_SHOP else slow(name))]
+
 
 STOCK_WRITE = re.compile(r'(UPDATE|DELETE FROM) "?(inventory_stock(item|segment|unit)|lab_rungstock)"?\s')
 

@@ -10,6 +10,7 @@ import pytest
 from allauth.account import forms
 from allauth.account.adapter import DefaultAccountAdapter
 from django.conf import settings as django_settings
+from django.contrib.auth.hashers import PBKDF2PasswordHasher
 from django.contrib.auth.models import User
 from django.core import mail
 from django.test import Client
@@ -20,6 +21,7 @@ from shop.accounts import guesses
 from shop.accounts.adapter import AccountAdapter
 from shop.accounts.forms import ChangePasswordForm
 from shop.accounts.guess_counts import LocalCounts
+from tests.factories import slow
 from tests.shop.conftest import Gone, assert_problem
 from tests.shop.test_account_pages import (
     ADA,
@@ -36,7 +38,7 @@ from tests.shop.test_account_pages import (
 )
 from tests.shop.test_guesses import by_admin, by_token
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("redis")]
+pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("redis")]
 
 WRONG = "wrong"
 OTHER = {"REMOTE_ADDR": "198.51.100.7"}
@@ -142,6 +144,7 @@ def test_a_busy_process_says_so_on_each_page_that_hashes(
     new_user()
     here = log_in()
     settings.PASSWORD_HASHERS = ["shop.hashers.PasswordHasher", "django.contrib.auth.hashers.MD5PasswordHasher"]
+    monkeypatch.setattr(PBKDF2PasswordHasher, "iterations", 1)
     monkeypatch.setattr(hashers, "WAIT", 0.0)
     change = {"oldpassword": PASSWORD, "password1": NEW, "password2": NEW}
 
@@ -164,7 +167,7 @@ def test_a_busy_process_says_so_on_each_page_that_hashes(
 # Sign-ups and mails
 
 
-@pytest.mark.parametrize("limited", [True, False])
+@pytest.mark.parametrize("limited", [True, *slow(False)])
 def test_sign_ups_are_limited_by_address(client: Client, settings: Any, limited: bool) -> None:
     """With the negative control: without limits."""
     if not limited:
@@ -185,7 +188,8 @@ def test_sign_ups_are_limited_by_address(client: Client, settings: Any, limited:
 )
 def test_the_address_is_that_of_the_client(client: Client, settings: Any, proxies: int, header: str, last: int) -> None:
     settings.REST_FRAMEWORK = {**settings.REST_FRAMEWORK, "NUM_PROXIES": proxies}
-    for number in range(21):
+    settings.ACCOUNT_RATE_LIMITS = {**settings.ACCOUNT_RATE_LIMITS, "signup": "2/m/ip"}
+    for number in range(3):
         sent = {"HTTP_X_FORWARDED_FOR": header.format(number)}
         status = client.post("/account/signup/", form_of_sign_up(number), **sent).status_code
     assert status == last

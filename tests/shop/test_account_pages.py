@@ -26,7 +26,7 @@ from shop.runtime.tasks import forget_old_sessions
 from tests.factories import at_once
 from tests.shop.conftest import raising
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("redis")]
+pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("redis")]
 
 PASSWORD, NEW = "the right one", "a new one 2026"
 ADA = {"username": "ada", "email": "ada@example.com", "password1": PASSWORD}
@@ -150,6 +150,7 @@ def test_a_form_that_is_wrong_says_where(client: Client, field: str) -> None:
     assert PASSWORD not in page
 
 
+@pytest.mark.django_db(transaction=True)
 def test_one_of_two_who_take_the_same_name_at_once_is_told(client: Client) -> None:
     forms = [{**ADA, "email": f"{number}@example.com"} for number in range(4)]
     answers = at_once(*[lambda form=form: Client().post("/account/signup/", form) for form in forms])

@@ -49,6 +49,12 @@ SALES = "/admin/shop/sale/"
 ORDERS = "/admin/shop/order/"
 
 
+@pytest.fixture(autouse=True)
+def _figures_of_this_test(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the overview not show what another test has read in the last second."""
+    monkeypatch.setattr(document, "shared", document.Shared())
+
+
 def rows(page: str) -> dict[str, dict[str, str]]:
     """Return the rows of a list by their first cell: the text of each cell by its field."""
     cell = re.compile(r"<t[dh][^>]*\bfield-(\w+)[^>]*>(.*?)</t[dh]>", re.DOTALL)
@@ -184,13 +190,11 @@ def test_a_counter_that_differs_is_reported(admin_client: Client, redis: Redis) 
     )
 
 
-def test_a_thousand_broken_skus_are_a_short_list(admin_client: Client) -> None:
-    items = StockItem.objects.bulk_create(
-        StockItem(sku=f"{number:04}", received=2, on_hand=1) for number in range(1000)
-    )
+def test_many_broken_skus_are_a_short_list(admin_client: Client) -> None:
+    items = StockItem.objects.bulk_create(StockItem(sku=f"{number:04}", received=2, on_hand=1) for number in range(30))
     StockMovement.objects.bulk_create(StockMovement(item=item, kind="delivered", units=2) for item in items)
     found = verdict(get(admin_client, STOCK))
-    assert found.startswith("Broken for 1000 of 1000 skus.")
+    assert found.startswith("Broken for 30 of 30 skus.")
     assert found.count("drift +1") == 10
 
 
@@ -309,25 +313,23 @@ def test_movements_record_user_and_reason(staff: Callable[..., Client], redis: R
     ]
 
 
-NO_UNITS = ["-1", "0", "abc", "1000001", "1.5", "9" * 40, "1e3"]
+INVALID_MOVEMENTS = [
+    *[(move(units), "") for units in ("-1", "0", "abc", "1000001")],
+    (move("-11", "corrected", "gone"), "Only 10 on hand. A correction cannot remove more."),
+    (move("-1", "returned", "x"), "Only a correction may be negative."),
+    (move("0", "corrected", "x"), "Enter a number other than 0."),
+    (move("1", "corrected", "  "), "Enter a reason."),
+    (move("", "corrected", "counted"), "Enter the number of units."),
+    (move("1", "stolen", "x"), "Select a valid choice"),
+    (move("1", "corrected", "x" * 201), "at most 200 characters"),
+]
 
 
-@pytest.mark.parametrize(
-    ("form", "message"),
-    [
-        *[(move(units), "") for units in NO_UNITS],
-        (move("-11", "corrected", "gone"), "Only 10 on hand. A correction cannot remove more."),
-        (move("-1", "returned", "x"), "Only a correction may be negative."),
-        (move("0", "corrected", "x"), "Enter a number other than 0."),
-        *[(move("1", kind, "  "), "Enter a reason.") for kind in ("corrected", "returned", "delivered")],
-        (move("", "corrected", "counted"), "Enter the number of units."),
-        (move("1", "stolen", "x"), "Select a valid choice"),
-        (move("1", "corrected", "x" * 201), "at most 200 characters"),
-    ],
-)
-def test_an_invalid_movement_is_refused(admin_client: Client, form: dict[str, str], message: str) -> None:
+def test_an_invalid_movement_is_refused(admin_client: Client, subtests: pytest.Subtests) -> None:
     on_sale({"a": 10})
-    assert message in post(admin_client, A, {**form, "received": "99", "on_hand": "99", "sku": "z"})
+    for form, message in INVALID_MOVEMENTS:
+        with subtests.test(message, form=form):
+            assert message in post(admin_client, A, {**form, "received": "99", "on_hand": "99", "sku": "z"})
     assert StockItem.objects.values_list("sku", "received", "on_hand").get() == ("a", 10, 10)
     assert StockMovement.objects.count() == 1
 
@@ -430,29 +432,23 @@ def test_a_sale_may_open_when_another_closes(admin_client: Client) -> None:
     assert Sale.objects.get(name="Another").items.count() == 1
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"opens_at_0": "yesterday"},
-        {"opens_at_1": "25:61"},
-        {"opens_at_0": "0000-00-00"},
-        {"opens_at_0": "", "opens_at_1": ""},
-        {"closes_at_0": "", "closes_at_1": ""},
-        {"closes_at_0": "2020-01-01"},
-        {"items-0-product": "999999"},
-        {"items-0-price": "-1"},
-        {"items-0-price": "NaN"},
-        {"items-0-limit": "0"},
-        {"strategy": "compute-and-overwrite"},
-        {"items-TOTAL_FORMS": "x"},
-        {"name": ""},
-    ],
-    ids=str,
-)
-def test_an_invalid_sale_is_refused(admin_client: Client, wrong: dict[str, str]) -> None:
+INVALID_SALES: list[dict[str, str]] = [
+    {"opens_at_0": "", "opens_at_1": ""},
+    {"closes_at_0": "", "closes_at_1": ""},
+    {"closes_at_0": "2020-01-01"},
+    {"items-0-price": "-1"},
+    {"items-0-limit": "0"},
+    {"strategy": "compute-and-overwrite"},
+    {"items-TOTAL_FORMS": "x"},
+]
+
+
+def test_an_invalid_sale_is_refused(admin_client: Client, subtests: pytest.Subtests) -> None:
     on_sale({"a": 10})
-    form = the_form(opens=in_hours(3), closes=in_hours(4), **wrong)
-    assert admin_client.post(f"{SALES}add/", form).status_code == 200
+    for wrong in INVALID_SALES:
+        with subtests.test(**wrong):
+            form = the_form(opens=in_hours(3), closes=in_hours(4), **wrong)
+            assert admin_client.post(f"{SALES}add/", form).status_code == 200
     assert Sale.objects.count() == 1
 
 
@@ -640,8 +636,7 @@ def test_the_overview_shows_queue_and_dead_letters(admin_client: Client, monkeyp
     assert page.count("ValueError: no such thing") == 2
 
 
-def test_the_overview_shows_sales_and_orders(admin_client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(document, "shared", document.Shared())  # without the figures of another test
+def test_the_overview_shows_sales_and_orders(admin_client: Client) -> None:
     offer = on_sale({"a": 10}, strategy="lua")
     paid, _, _ = bought(offer, a=1), bought(offer, a=1), bought(offer, a=1)
     pay_order(paid.pk, customer=paid.customer_id)
@@ -681,7 +676,14 @@ def active(page: str) -> list[str]:
     return re.findall(r'<a href="([^"]+)" class="[^"]* active"', page)
 
 
-@pytest.mark.parametrize("name", PAGES)
+@pytest.mark.parametrize(
+    "name",
+    [
+        "Stock",
+        "Orders",
+        *(pytest.param(name, marks=pytest.mark.slow) for name in PAGES if name not in ("Stock", "Orders")),
+    ],
+)
 def test_a_permission_opens_its_page_only(staff: Callable[..., Client], name: str) -> None:
     permission = PAGES[name][1]
     client = staff(permission)
@@ -737,15 +739,15 @@ def test_viewing_sales_allows_no_actions(staff: Callable[..., Client], redis: Re
     assert redis.dbsize() == 0
 
 
-def test_a_page_needs_as_many_queries_for_1000_orders_as_for_1(
+def test_a_page_needs_as_many_queries_for_100_orders_as_for_1(
     admin_client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    offer = on_sale({"a": 20_000}, strategy="lua")
+    offer = on_sale({"a": 200}, strategy="lua")
 
     def queries_of_pages() -> dict[str, int]:
         monkeypatch.setattr(document, "shared", document.Shared())  # No figures of the last second are used.
         counts = {}
-        for path in ("/admin/", STOCK, MOVEMENTS, ORDERS, PAYMENTS, REFUNDS, UNMATCHED, SALES, "/admin/auth/user/"):
+        for path in ("/admin/", STOCK, ORDERS, PAYMENTS, SALES):
             with CaptureQueriesContext(connection) as queries:
                 get(admin_client, path)
             counts[path] = len(queries)
@@ -754,8 +756,8 @@ def test_a_page_needs_as_many_queries_for_1000_orders_as_for_1(
     many_orders(offer, "a", 1)
     queries_of_pages()  # Django caches its content types.
     of_one = queries_of_pages()
-    many_orders(offer, "a", 999)
-    for number in range(20):
+    many_orders(offer, "a", 99)
+    for number in range(5):
         on_sale({f"sku-{number}": 1}, opens=timedelta(hours=2), closes=timedelta(hours=3))
         new_customer()
     assert queries_of_pages() == of_one
@@ -776,18 +778,27 @@ def test_an_order_of_many_skus_needs_no_more_queries(admin_client: Client) -> No
     assert asked[0] == asked[1]
 
 
-@pytest.mark.parametrize(
-    "query",
+ODD_QUERIES = (
     ["q=%00", "q=" + "x" * 5000, "q='\"%3B--", "o=99.-7.x", "p=x", "p=99999", "p=-1", "state__exact=none", "_popup=1",
-     "sale__id__exact=x", "refund=x", "nothing=1", "e=1", "all=", "state=x"],
+     "sale__id__exact=x", "refund=x", "nothing=1", "e=1", "all=", "state=x"]
 )  # fmt: skip
+
+
 @pytest.mark.parametrize(
-    "path", [STOCK, MOVEMENTS, ORDERS, PAYMENTS, REFUNDS, UNMATCHED, SALES, "/admin/locks/", "/admin/"]
+    "path",
+    [
+        *[ORDERS, "/admin/locks/"],
+        *(
+            pytest.param(path, marks=pytest.mark.slow)
+            for path in (STOCK, MOVEMENTS, PAYMENTS, REFUNDS, UNMATCHED, SALES)
+        ),
+    ],
 )
-def test_odd_queries_are_answered(admin_client: Client, path: str, query: str) -> None:
+def test_odd_queries_are_answered(admin_client: Client, path: str) -> None:
     on_sale({"a": 10})
     admin_client.raise_request_exception = False
-    assert admin_client.get(f"{path}?{query}").status_code in (200, 302, 400)
+    for query in ODD_QUERIES:
+        assert admin_client.get(f"{path}?{query}").status_code in (200, 302, 400), query
 
 
 @pytest.mark.parametrize("path", ["shop/order/x/change/", "shop/sale/x/change/", "inventory/stockitem/_2F/change/"])

@@ -81,15 +81,14 @@ def test_the_export_has_the_orders_of_the_filtered_list(admin_client: Client) ->
     assert exported(admin_client, state__exact="expired") == []
 
 
-@pytest.mark.parametrize("name", ["=1+1", "+1", "-1", "@SUM(A1)", "\t=1", 'a"b, c\nd', "plain"])
-def test_no_cell_is_a_formula(admin_client: Client, name: str) -> None:
-    offer = on_sale({"a": 9})
-    Sale.objects.update(name=name)
-    order = bought(offer, a=1)
-    User.objects.filter(pk=order.customer_id).update(username=name)
-    (row,) = exported(admin_client)
-    neutral = name if name[0] not in "=+-@\t" else f"'{name}"
-    assert (row["sale"], row["customer"]) == (neutral, neutral)
+def test_no_cell_is_a_formula(admin_client: Client) -> None:
+    order = bought(on_sale({"a": 9}), a=1)
+    for name in ("=1+1", "+1", "-1", "@SUM(A1)", "\t=1", 'a"b, c\nd', "plain"):
+        Sale.objects.update(name=name)
+        User.objects.filter(pk=order.customer_id).update(username=name)
+        (row,) = exported(admin_client)
+        neutral = name if name[0] not in "=+-@\t" else f"'{name}"
+        assert (row["sale"], row["customer"]) == (neutral, neutral)
 
 
 def test_without_the_quote_a_cell_is_a_formula(admin_client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -257,7 +256,7 @@ def test_the_help_is_that_of_the_readme() -> None:
     assert told == strategy_help.CHOOSE_WHEN
 
 
-def test_a_page_of_sales_needs_as_many_queries_for_20_sales_as_for_1(admin_client: Client) -> None:
+def test_a_page_of_sales_needs_as_many_queries_for_5_sales_as_for_1(admin_client: Client) -> None:
     def queries() -> int:
         with CaptureQueriesContext(connection) as made:
             get(admin_client, SALES)
@@ -266,8 +265,8 @@ def test_a_page_of_sales_needs_as_many_queries_for_20_sales_as_for_1(admin_clien
     bought(on_sale({"a": 9}), a=1)
     get(admin_client, SALES)
     of_one = queries()
-    for number in range(20):
+    for number in range(4):
         bought(on_sale({f"s{number}": 9}), **{f"s{number}": 1})
     assert queries() == of_one
-    assert Product.objects.count() == 21
+    assert Product.objects.count() == 5
     assert new_customer()

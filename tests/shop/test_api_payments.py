@@ -111,11 +111,11 @@ def test_a_payment_for_an_unknown_order_may_be_repeated(provider: Provider, buye
     assert provider.reports(payment(made)).json()["outcome"] == "paid"
 
 
-@pytest.mark.parametrize("amount", ["19.79", "19.81", "0.00", "1980.00"])
-def test_a_wrong_amount_changes_nothing(provider: Provider, order: UUID, amount: str) -> None:
-    problem = assert_problem(provider.reports(payment(order, amount=amount)), 422, "wrong-amount")
-    assert (problem["expected"], problem["received"]) == ("19.80", amount)
-    assert (state(order), Payment.objects.count()) == ("pending", 0)
+def test_a_wrong_amount_changes_nothing(provider: Provider, order: UUID) -> None:
+    for amount in ("19.79", "19.81", "0.00", "1980.00"):
+        problem = assert_problem(provider.reports(payment(order, amount=amount)), 422, "wrong-amount")
+        assert (problem["expected"], problem["received"]) == ("19.80", amount)
+        assert (state(order), Payment.objects.count()) == ("pending", 0)
     assert provider.reports(payment(order)).json()["outcome"] == "paid"
 
 
@@ -140,11 +140,9 @@ def test_a_signature_is_what_the_documentation_says(settings: Any) -> None:
     assert signatures.sign(b'{"a": 1}', at=1_700_000_000) == f"t=1700000000,v1={made}"
 
 
-@pytest.mark.parametrize(
-    "signature", ["", "t=1", "v1=" + "0" * 64, "t=x,v1=" + "0" * 64, "t=1,v1=" + "ü" * 64, "t=1,v1=0"]
-)
-def test_a_malformed_signature_is_refused(provider: Provider, order: UUID, signature: str) -> None:
-    assert_refused(provider.reports(payment(order), signature), order, "Send a Payment-Signature header")
+def test_a_malformed_signature_is_refused(provider: Provider, order: UUID) -> None:
+    for signature in ("", "t=1", "v1=" + "0" * 64, "t=x,v1=" + "0" * 64, "t=1,v1=" + "ü" * 64, "t=1,v1=0"):
+        assert_refused(provider.reports(payment(order), signature), order, "Send a Payment-Signature header")
 
 
 def test_a_signature_of_another_body_or_secret_is_refused(provider: Provider, order: UUID, settings: Any) -> None:
@@ -174,28 +172,24 @@ def test_without_a_secret_all_payments_are_refused(provider: Provider, order: UU
     assert_refused(provider.reports(payment(order)), order, "PAYMENT_SECRET")
 
 
-AMOUNTS = [19.8, 20, "19.8", "-19.80", "1e2", "NaN", "19.80\n", "9" * 15 + ".00", None]
-REFERENCES = ["", "customer/1", "x" * 129, "pay_1\n", 5, "\x00"]
-ORDERS = ["1", None, [], 5, True]
+INVALID = {
+    "amount": [19.8, 20, "19.8", "-19.80", "1e2", "NaN", "19.80\n", "9" * 15 + ".00", None],
+    "reference": ["", "customer/1", "x" * 129, "pay_1\n", 5, "\x00"],
+    "order": ["1", None, [], 5, True],
+}
 
 
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [
-        *[("amount", amount) for amount in AMOUNTS],
-        *[("reference", reference) for reference in REFERENCES],
-        *[("order", wrong) for wrong in ORDERS],
-    ],
-)
-def test_an_invalid_payment_is_refused(provider: Provider, order: UUID, field: str, value: Any) -> None:
-    assert_problem(provider.reports({**payment(order), field: value}), 400, "invalid", pointers=[f"#/{field}"])
+def test_an_invalid_payment_is_refused(provider: Provider, order: UUID, subtests: pytest.Subtests) -> None:
+    for field, value in [(field, value) for field, values in INVALID.items() for value in values]:
+        with subtests.test(field=field, value=repr(value)):
+            assert_problem(provider.reports({**payment(order), field: value}), 400, "invalid", pointers=[f"#/{field}"])
     assert (state(order), Payment.objects.count()) == ("pending", 0)
 
 
-@pytest.mark.parametrize("body", [b"", b"[]", b"null", b"{", b'"x"', b"\xff"])
-def test_a_body_that_is_no_object_is_refused(provider: Provider, body: bytes) -> None:
-    assert_problem(provider.reports(body), 400, "invalid")
-    assert_problem(provider.reports(body or b"{}", content_type="text/plain"), 415, "unsupported-media-type")
+def test_a_body_that_is_no_object_is_refused(provider: Provider) -> None:
+    for body in (b"", b"[]", b"null", b"{", b'"x"', b"\xff"):
+        assert_problem(provider.reports(body), 400, "invalid")
+    assert_problem(provider.reports(b"{}", content_type="text/plain"), 415, "unsupported-media-type")
 
 
 def test_a_large_body_is_refused(provider: Provider) -> None:

@@ -20,7 +20,7 @@ from shop.orders import place
 from shop.orders.queued import save_queued
 from shop.orders.saving import save
 from shop.sales import offers
-from tests.factories import SAVING, OnSale, elsewhere, on_sale, orders_in
+from tests.factories import SAVING, OnSale, elsewhere, fast_and_slow, on_sale, orders_in
 from tests.locking.proxy import Proxy
 from tests.shop.conftest import Buyer, Gone, assert_problem, order_body, raising
 from tests.waiting import wait_for
@@ -31,7 +31,7 @@ NEEDS_REDIS = {"lua", "redis-lock", "segmented-redis", "segmented-lock"}
 
 
 @pytest.mark.parametrize("refuses_writes", [False, True], ids=["no answer", "read-only"])
-@pytest.mark.parametrize("name", SAVING)
+@pytest.mark.parametrize("name", fast_and_slow(SAVING))
 def test_without_redis_strategies_that_need_it_answer_503(
     buyer: Buyer, full: Gone, redis_gone: Gone, name: str, refuses_writes: bool
 ) -> None:
@@ -124,7 +124,7 @@ def test_a_read_only_postgres_takes_no_orders_and_loses_none(
     assert (answer.status_code, answer.json()) == (503, {"postgres": False, "redis": True})
 
 
-@pytest.mark.parametrize("name", SAVING)
+@pytest.mark.parametrize("name", fast_and_slow(SAVING))
 def test_without_postgres_nothing_is_taken_in_redis(buyer: Buyer, postgres_gone: Gone, name: str) -> None:
     offer = on_sale({"a": 1}, strategy=name)
     assert offers.get(offer.sale) is not None
@@ -136,7 +136,7 @@ def test_without_postgres_nothing_is_taken_in_redis(buyer: Buyer, postgres_gone:
     assert buyer.order(order_body(offer, a=1), key="mine").status_code == 201
 
 
-@pytest.mark.parametrize("name", SAVING)
+@pytest.mark.parametrize("name", fast_and_slow(SAVING))
 def test_a_lost_commit_answer_is_503_and_a_retry_finds_the_order(
     buyer: Buyer, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
@@ -154,7 +154,7 @@ def test_a_lost_commit_answer_is_503_and_a_retry_finds_the_order(
     assert_bought_once(buyer, offer)
 
 
-@pytest.mark.parametrize("name", SAVING)
+@pytest.mark.parametrize("name", fast_and_slow(SAVING))
 def test_a_request_that_exceeds_a_postgres_limit_is_503(buyer: Buyer, name: str) -> None:
     """Postgres ends a transaction that is idle for too long, and its connection."""
     offer = on_sale({"a": 2}, strategy=name)
@@ -205,11 +205,11 @@ def test_health_names_the_server_that_does_not_answer(
 
 @pytest.fixture
 def pooled() -> Iterator[Proxy]:
-    """A proxy through which this thread connects to Postgres, with a pool whose timeout is a minute."""
+    """A proxy to Postgres for this thread, with a pool whose timeout is longer than that of a test."""
     there = connections["default"]
     host, port = there.settings_dict["HOST"], there.settings_dict["PORT"]
     proxy = Proxy(f"{host}/.s.PGSQL.{port}")
-    options = {**there.settings_dict["OPTIONS"], "pool": {"min_size": 1, "max_size": 1, "timeout": 60}}
+    options = {**there.settings_dict["OPTIONS"], "pool": {"min_size": 1, "max_size": 1, "timeout": 600}}
     through = {**there.settings_dict, "HOST": proxy.host, "PORT": proxy.port, "OPTIONS": options}
     connections["default"] = type(there)(through, "default")
     try:
@@ -222,7 +222,6 @@ def pooled() -> Iterator[Proxy]:
 
 
 @pytest.mark.usefixtures("look_each_time")
-@pytest.mark.timeout(30)
 @pytest.mark.parametrize("away", [Proxy.refuse, Proxy.hang], ids=["refuses", "hangs"])
 @pytest.mark.parametrize("before", [True, False], ids=["connected before", "never connected"])
 def test_health_does_not_wait_for_the_pool(

@@ -27,6 +27,12 @@ from tests.shop.test_admin import ORDERS, REFUNDS, SALES, UNMATCHED, many_orders
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("redis")]
 
 
+@pytest.fixture(autouse=True)
+def _small_batches_and_time_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bulk, "BATCH", 10)
+    monkeypatch.setattr(bulk, "TIME", 600.0)
+
+
 def run_on_all(client: Client, path: str, action: str) -> list[str]:
     """Run an action on all rows of a list, and return the messages on the next page."""
     return run_on_page(client, path, action, across="1")
@@ -47,15 +53,19 @@ def pending(count: int) -> OnSale:
     return offer
 
 
-def test_many_orders_are_cancelled_in_batches_with_one_message(admin_client: Client) -> None:
-    pending(300)
+@pytest.mark.slow
+def test_many_orders_are_cancelled_in_batches_with_one_message(
+    admin_client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bulk, "BATCH", 20)
+    pending(60)
     with CaptureQueriesContext(connection) as queries:
-        assert run_on_all(admin_client, ORDERS, "cancel") == ["300 orders are cancelled."]
+        assert run_on_all(admin_client, ORDERS, "cancel") == ["60 orders are cancelled."]
     # In the way of one order at a time there were more than ten statements each.
     assert len(queries) < 100
-    assert (orders_in("cancelled"), on_hand()[0], LogEntry.objects.count()) == (300, 1000, 300)
-    assert run_on_all(admin_client, ORDERS, "cancel") == ["300 orders had been cancelled before."]
-    assert (on_hand()[0], LogEntry.objects.count()) == (1000, 300)
+    assert (orders_in("cancelled"), on_hand()[0], LogEntry.objects.count()) == (60, 1000, 60)
+    assert run_on_all(admin_client, ORDERS, "cancel") == ["60 orders had been cancelled before."]
+    assert (on_hand()[0], LogEntry.objects.count()) == (1000, 60)
     assert_conserved()
 
 
@@ -63,14 +73,14 @@ def test_what_is_not_reached_in_time_is_counted_and_done_by_repeating(
     admin_client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(bulk, "TIME", 0.0)
-    pending(250)
+    pending(25)
     said = [run_on_all(admin_client, f"{ORDERS}?state__exact=pending", "cancel") for _ in range(3)]
     assert said == [
-        ["100 orders are cancelled. 150 orders are left: repeat the action to go on."],
-        ["100 orders are cancelled. 50 orders are left: repeat the action to go on."],
-        ["50 orders are cancelled."],
+        ["10 orders are cancelled. 15 orders are left: repeat the action to go on."],
+        ["10 orders are cancelled. 5 orders are left: repeat the action to go on."],
+        ["5 orders are cancelled."],
     ]
-    assert (orders_in("cancelled"), on_hand()[0]) == (250, 1000)
+    assert (orders_in("cancelled"), on_hand()[0]) == (25, 1000)
 
 
 def test_rows_that_are_changed_one_by_one_end_in_time_too(
@@ -139,13 +149,13 @@ def test_every_action_leaves_one_message(admin_client: Client, action: str) -> N
         "preheat": (SALES, "sales", "preheated"),
         "close": (SALES, "sales", "closed"),
     }[action]
-    for number in range(7):
+    for number in range(3):
         offer = on_sale({f"s{number}": 3})
         order = buy(offer, **{f"s{number}": 1}).order
         for reference in (f"pay_{number}", f"again_{number}") if action == "refund" else (f"pay_{number}",):
             payments.receive_payment(reference, order=order.pk, amount=order.total)
         unmatched.record(str(number), "no such order")
-    assert run_on_page(admin_client, path, action) == [f"7 {names} are {done}."]
+    assert run_on_page(admin_client, path, action) == [f"3 {names} are {done}."]
     changed: Any = {
         "refund_orders": Order.objects.filter(state="refunded"),
         "refund": Refund.objects.exclude(sent_at=None),
@@ -153,9 +163,9 @@ def test_every_action_leaves_one_message(admin_client: Client, action: str) -> N
         "preheat": Sale.objects.exclude(preheated_at=None),
         "close": Sale.objects.exclude(unloaded_at=None),
     }[action]
-    assert changed.count() == 7
+    assert changed.count() == 3
     assert len(run_on_page(admin_client, path, action)) == 1
-    assert changed.count() == 7
+    assert changed.count() == 3
 
 
 @pytest.mark.parametrize(("path", "action"), [(ORDERS, "refund_orders"), (UNMATCHED, "settle")])

@@ -19,7 +19,7 @@ from inventory.strategies import registry
 from shop.orders.place import make_request, place_order, place_request
 from shop.orders.receipts import Placed
 from shop.sales import offers
-from tests.factories import count_by_kind, elsewhere, new_customer, on_sale
+from tests.factories import count_by_kind, elsewhere, fast_and_slow, new_customer, on_sale
 from tests.waiting import PATIENCE
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("redis")]
@@ -30,13 +30,13 @@ BUYERS, UNITS = 12, 8
 def one_connection(db: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Let all threads except this one share a connection."""
     mine = connections.settings["default"]
-    options = {**mine["OPTIONS"], "pool": {"min_size": 1, "max_size": 1, "timeout": 4}}
+    options = {**mine["OPTIONS"], "pool": {"min_size": 1, "max_size": 1, "timeout": PATIENCE}}
     monkeypatch.setitem(connections.settings, "default", {**mine, "OPTIONS": options})
     yield
     elsewhere(lambda: connections["default"].close_pool())
 
 
-@pytest.mark.parametrize("name", registry.NAMES)
+@pytest.mark.parametrize("name", fast_and_slow(registry.NAMES))
 def test_threads_that_share_a_connection_sell_everything(one_connection: None, settings: Any, name: str) -> None:
     settings.OFFER_TTL = 0
     sale = on_sale({"a": UNITS}, strategy=name)

@@ -21,10 +21,10 @@ from shop.models import Product, Sale
 from shop.pages import home
 from shop.runtime import csp
 from shop.sales import lifecycle
-from tests.factories import on_sale
+from tests.factories import on_sale, slow
 from tests.shop.conftest import assert_problem, raising
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("redis")]
+pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("redis")]
 
 CHINESE = {"Accept-Language": "zh-CN,zh;q=0.9"}
 BROWSER = "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"
@@ -64,7 +64,7 @@ def test_without_the_lab_no_page_leads_there(visitor: Client) -> None:
     assert (off.status_code, "LAB_ENABLED=1" in text(off)) == (404, True)
 
 
-@pytest.mark.parametrize("path", ["/", "/sales/", "/lab/", "/nothing/", "/api/problems/sold-out/"])
+@pytest.mark.parametrize("path", ["/", "/sales/", *slow("/lab/"), "/nothing/", "/api/problems/sold-out/"])
 def test_every_page_leads_to_shop_lab_api_and_admin(visitor: Client, path: str) -> None:
     head = text(visitor.get(path, headers={"Accept": BROWSER})).partition('<header class="top">')[2]
     links = re.findall('href="([^"]+)"', head.partition("</header>")[0])
@@ -73,7 +73,7 @@ def test_every_page_leads_to_shop_lab_api_and_admin(visitor: Client, path: str) 
 
 
 @pytest.mark.parametrize("address", ["", "https://git.example/shop"])
-@pytest.mark.parametrize("path", ["/", "/sales/", "/lab/", "/nothing/"])
+@pytest.mark.parametrize("path", ["/", "/nothing/"])
 def test_the_head_leads_to_the_repository_of_the_setting(
     visitor: Client, settings: Any, path: str, address: str
 ) -> None:
@@ -235,14 +235,15 @@ def test_without_the_database_a_page_says_so(visitor: Client, monkeypatch: pytes
 # Types of problems
 
 
-@pytest.mark.parametrize("slug", PROBLEMS)
-def test_a_browser_is_shown_what_a_problem_means(visitor: Client, slug: str) -> None:
-    page = visitor.get(PROBLEMS[slug].type, headers={"Accept": BROWSER})
-    assert (page.status_code, heading(page)) == (200, PROBLEMS[slug].title)
-    assert PROBLEMS[slug].advice.split("`")[0] in text(page)
-    assert "`" not in text(page)
-    chinese = visitor.get(PROBLEMS[slug].type, headers={"Accept": BROWSER, **CHINESE})
-    assert re.search("[\u4e00-\u9fff]", heading(chinese))
+def test_a_browser_is_shown_what_a_problem_means(visitor: Client, subtests: pytest.Subtests) -> None:
+    for slug, problem in PROBLEMS.items():
+        with subtests.test(slug):
+            page = visitor.get(problem.type, headers={"Accept": BROWSER})
+            assert (page.status_code, heading(page)) == (200, problem.title)
+            assert problem.advice.split("`")[0] in text(page)
+            assert "`" not in text(page)
+            chinese = visitor.get(problem.type, headers={"Accept": BROWSER, **CHINESE})
+            assert re.search("[\u4e00-\u9fff]", heading(chinese))
 
 
 @pytest.mark.parametrize("accept", ["*/*", "application/json"])

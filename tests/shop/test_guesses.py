@@ -322,6 +322,7 @@ def hashing(settings: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[threadin
         return f"pbkdf2_sha256$1${salt}$x"
 
     monkeypatch.setattr("django.contrib.auth.hashers.PBKDF2PasswordHasher.encode", encode)
+    monkeypatch.setattr(hashers, "WAIT", 3 * PATIENCE)
     yield go_on
     go_on.set()
 

@@ -7,21 +7,15 @@ import logging
 import sys
 from collections.abc import Iterator
 from datetime import datetime
-from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 import pytest
 from django.core.exceptions import ImproperlyConfigured
 
-from loadtest.tokens import access_token
 from shop import log_context
 from shop.runtime import environment
 from shop.runtime.logs import JsonFormatter
-from tests.factories import new_customer, on_sale
-from tests.shop.conftest import order_body
-from tests.shop.web_server import ask, web_server
-from tests.waiting import wait_for
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 
@@ -98,22 +92,3 @@ def test_an_unknown_format_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LOG_FORMAT", "yaml")
     with pytest.raises(ImproperlyConfigured, match="LOG_FORMAT must be one of text, json, not 'yaml'"):
         environment.choice("LOG_FORMAT", default="text", choices=("text", "json"))
-
-
-@pytest.mark.django_db(transaction=True)
-@pytest.mark.usefixtures("redis")
-def test_a_web_server_logs_the_trace_and_the_order_of_a_refused_request(tmp_path: Path) -> None:
-    offer = on_sale({"a": 1}, strategy="lua", preheat=False)
-    body, log = json.dumps(order_body(offer, a=1)), tmp_path / "log"
-    headers = {"Authorization": f"Bearer {access_token(new_customer())}", "Content_Type": "application/json"}
-    headers |= {"Idempotency_Key": "mine", "traceparent": f"00-{TRACE}-00f067aa0ba902b7-01"}
-
-    def logged() -> list[dict[str, Any]]:
-        lines = [json.loads(line) for line in log.read_text().splitlines() if line.startswith("{")]
-        return [line for line in lines if line["message"].startswith("not-loaded: ")]
-
-    with web_server(log=log, LOG_FORMAT="json", LOG_LEVEL="INFO") as (port, _):
-        assert ask(port, "POST", "/api/orders/", body, **headers)[0] == 503
-        (line,) = wait_for(logged, "the refusal to be logged")
-    assert line["trace"] == TRACE
-    assert len(line["order"]) == 36

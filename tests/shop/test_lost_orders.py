@@ -88,8 +88,8 @@ def test_an_order_that_never_was_is_not_found(buyer: Buyer, settings: Any) -> No
 
 def test_an_id_tells_whose_it_is_and_when_it_was_made(settings: Any) -> None:
     now = timezone.now()
-    made = {new_order_id(7, now) for _ in range(20_000)}
-    assert len(made) == 20_000
+    made = {new_order_id(7, now) for _ in range(1000)}
+    assert len(made) == 1000
     for order in list(made)[:100]:
         assert (order.version, is_of(order, 7), is_of(order, 8)) == (7, True, False)
         assert abs((placed_at(order) - now).total_seconds()) < 0.002

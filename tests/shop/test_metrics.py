@@ -15,7 +15,6 @@ from uuid import uuid4
 
 import psutil
 import pytest
-from django.conf import settings
 from django.db import IntegrityError, InterfaceError, InternalError, OperationalError
 from django.test import override_settings
 from django.urls import resolve
@@ -29,9 +28,11 @@ from inventory import errors
 from inventory.counters.whole import counter_key
 from loadtest.tokens import access_token
 from shop.api.exception_handler import handle_exception, problem_of
-from shop.metrics import definitions, recorder, report
+from shop.metrics import definitions, recorder, recording, report
 from shop.metrics.folder import MetricsFolder
 from shop.orders import errors as order_errors
+from shop.overview import requests
+from shop.overview.requests import Watch
 from shop.runtime import door, tasks
 from tests.docs.pages import PAGES
 from tests.factories import OnSale, new_customer, on_sale
@@ -41,6 +42,7 @@ from tests.shop.web_server import CHECKOUT, ask, web_server
 from tests.waiting import PATIENCE, wait_for
 
 on_postgres = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("redis")]
+TOKEN = "a-token-of-the-operator"
 LABELS = re.compile(r"`(\w+)`")
 RECORD = """
 import os, sys, time
@@ -134,13 +136,25 @@ def test_waits_for_a_connection_of_the_pool_are_counted(tmp_path: Path) -> None:
 class TestWebProcesses:
     pytestmark = on_postgres
 
-    def test_two_processes_and_a_killed_one_are_counted_together(self, tmp_path: Path) -> None:
+    @pytest.mark.slow
+    def test_two_processes_and_a_killed_one_are_counted_together(
+        self, tmp_path: Path, settings: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         """Exact counts after orders through a real server, also after one of its processes was killed."""
+        settings.METRICS, settings.METRICS_FOLDER = True, str(tmp_path / "metrics")
+        monkeypatch.setattr(requests, "SPAN", 600.0)
+        watch = Watch()
+        assert watch() is None, "no process has counted anything yet"
         offer, folder = on_sale({"a": 20}), MetricsFolder(tmp_path / "metrics")
         customers = [new_customer() for _ in range(30)]
-        variables = {"METRICS_FOLDER": str(folder.path), "WEB_PROCESSES": "2", "SOLD_OUT_TTL": "0", "ORDER_RATE": "99"}
+        variables = {"METRICS_FOLDER": str(folder.path), "METRICS_TOKEN": TOKEN, "WEB_PROCESSES": "2"}
+        variables |= {"SOLD_OUT_TTL": "0", "ORDER_RATE": "99"}
         with web_server(**variables) as (port, server), ThreadPoolExecutor(8) as pool:
             wait_for(lambda: value(read(port), "shop_processes", role="web") == 2, "both processes to start")
+            assert_for_this_machine_or_a_token(port)
+            before = watch()
+            assert before is not None
+            assert (before.refused, before.p50, before.p99) == ({}, None, None)
             answers = list(pool.map(lambda customer: send(port, offer, customer, "mine"), customers))
             assert (answers.count(201), answers.count(409)) == (20, 10)
             buyer = customers[answers.index(201)]
@@ -169,6 +183,14 @@ class TestWebProcesses:
                 assert value(found, "shop_sold_out_from_memory_total") == 0
 
             expected(wait_for(lambda: told("shop_order_thread_wait_seconds_count", 30 + replays), "all to be written"))
+            seen = watch()
+            assert seen is not None
+            assert list(seen.refused) == ["sold-out"], "the overview counts refusals by reason"
+            assert seen.p50 is not None
+            assert seen.p99 is not None
+            assert 0 < seen.p50 <= seen.p99
+            settings.METRICS = False
+            assert watch() is None
             # The negative control: one process alone has not counted them all.
             first, second = by_process()
             assert first + second == 30 + replays > max(first, second)
@@ -179,9 +201,9 @@ class TestWebProcesses:
             size = settings.WEB_DATABASE_CONNECTIONS
             wait_for(lambda: pool_size() == 2 * size, "both processes to tell of their pools")
             killed, *_ = psutil.Process(server.pid).children(recursive=True)
-            before = {each.pid for each in psutil.Process(server.pid).children()}
+            known = _web_processes(server.pid)
             killed.kill()
-            wait_for(lambda: _web_processes(server.pid) - before, "another process to start")
+            wait_for(lambda: _web_processes(server.pid) - known, "another process to start")
             wait_for(lambda: len(folder.taken()) == 2, "it to take the slot of the dead one")
             wait_for(lambda: pool_size() == 2 * size, "it to tell of its pool")
             expected(read(port))
@@ -190,31 +212,28 @@ class TestWebProcesses:
             replayed = {"strategy": "guarded-update", "result": "replayed"}
             wait_for(lambda: told("shop_orders_total", replays + 1, **replayed), "one more to be written")
 
-    def test_they_are_for_this_machine_or_a_token(self, tmp_path: Path) -> None:
-        variables = {"METRICS_FOLDER": str(tmp_path / "metrics"), "METRICS_TOKEN": "a-token-of-the-operator"}
-        with web_server(**variables) as (port, _):
-            assert ask(port, "GET", "/metrics")[0] == 200
-            for proxied in ("X-Forwarded-For", "Forwarded", "Via", "X-Real-IP"):
-                refused = ask(port, "GET", "/metrics", **{proxied: "203.0.113.9"})
-                assert refused[0] == 404
-                assert "shop_" not in refused[2]
-            elsewhere = {"X_Forwarded_For": "203.0.113.9"}
-            assert ask(port, "GET", "/metrics", **elsewhere, Authorization="Bearer a-token-of-the-operators")[0] == 404
-            assert ask(port, "GET", "/metrics", **elsewhere, Authorization="a-token-of-the-operator")[0] == 404
-            assert ask(port, "GET", "/metrics", **elsewhere, Authorization="Bearer a-token-of-the-operator")[0] == 200
-            assert ask(port, "GET", "/metrics", Host="10.0.0.7:8000")[0] == 200, "Prometheus asks by IP address"
-            assert ask(port, "POST", "/metrics")[0] == 404
 
-    def test_without_metrics_there_is_nothing(self, tmp_path: Path) -> None:
-        with web_server(METRICS="0", METRICS_FOLDER=str(tmp_path / "metrics")) as (port, _):
-            assert ask(port, "GET", "/metrics")[0] == 404
-        assert not (tmp_path / "metrics").exists()
+def assert_for_this_machine_or_a_token(port: int) -> None:
+    for proxied in ("X-Forwarded-For", "Forwarded", "Via", "X-Real-IP"):
+        refused = ask(port, "GET", "/metrics", **{proxied: "203.0.113.9"})
+        assert refused[0] == 404
+        assert "shop_" not in refused[2]
+    elsewhere = {"X_Forwarded_For": "203.0.113.9"}
+    assert ask(port, "GET", "/metrics", **elsewhere, Authorization=f"Bearer {TOKEN}s")[0] == 404
+    assert ask(port, "GET", "/metrics", **elsewhere, Authorization=TOKEN)[0] == 404
+    assert ask(port, "GET", "/metrics", **elsewhere, Authorization=f"Bearer {TOKEN}")[0] == 200
+    assert ask(port, "GET", "/metrics", Host="10.0.0.7:8000")[0] == 200, "Prometheus asks by IP address"
+    assert ask(port, "POST", "/metrics")[0] == 404
 
-    def test_a_folder_that_cannot_be_used_stops_no_sale(self, tmp_path: Path) -> None:
-        offer = on_sale({"a": 1})
-        (tmp_path / "file").touch()
-        with web_server(METRICS_FOLDER=str(tmp_path / "file")) as (port, _):
-            assert send(port, offer, new_customer()) == 201
+
+def test_a_folder_that_cannot_be_used_stops_no_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setattr(recording, "_recorder", None)
+    recording.start("web", tmp_path / "file", str)
+    assert recording.recorder() is None
+    assert "Set METRICS_FOLDER to another folder." in caplog.text
 
 
 def _web_processes(server: int) -> set[int]:
@@ -277,6 +296,10 @@ class TestFolder:
         folder = MetricsFolder(tmp_path / "metrics")
         with recorded(folder, "web", 3) as first, recorded(folder, "web", 4):
             assert folder.taken() == ["web-0", "web-1"]
+            assert folder.path.stat().st_mode & 0o777 == 0o700, "it is private"
+            files = [file.stat() for file in folder.path.glob("*.db")]
+            assert files
+            assert all(file.st_blocks * 512 >= file.st_size > 0 for file in files), "their space is reserved"
             found = merged(folder.files())
             assert value(found, "shop_sold_out_from_memory_total") == 7
             assert value(found, "shop_web_threads_busy") == 14
@@ -295,16 +318,13 @@ class TestFolder:
                 found = merged(folder.files())
                 assert value(found, "shop_sold_out_from_memory_total") == 8
                 assert value(found, "shop_web_threads_busy") == 14
-
-    def test_the_first_process_begins_anew(self, tmp_path: Path) -> None:
-        folder = MetricsFolder(tmp_path / "metrics")
-        with recorded(folder, "web", 3):
-            pass
+        # After all have ended, the first process begins anew.
         with recorded(folder, "beat", 1):
             assert value(merged(folder.files()), "shop_sold_out_from_memory_total") == 1
             with recorded(folder, "web", 2):
                 assert value(merged(folder.files()), "shop_sold_out_from_memory_total") == 3
 
+    @pytest.mark.slow
     def test_what_was_reported_last_is_written_at_the_end(self, tmp_path: Path) -> None:
         """Also by a process of multiprocessing, which calls no `atexit`."""
         folder = MetricsFolder(tmp_path / "metrics")
@@ -325,14 +345,6 @@ class TestFolder:
             )
             for child in psutil.Process(parent.pid).children():
                 child.kill()
-
-    def test_it_is_private_and_its_files_are_reserved(self, tmp_path: Path) -> None:
-        folder = MetricsFolder(tmp_path / "metrics")
-        with recorded(folder, "web", 1):
-            assert folder.path.stat().st_mode & 0o777 == 0o700
-            files = [file.stat() for file in folder.path.glob("*.db")]
-            assert files
-            assert all(file.st_blocks * 512 >= file.st_size > 0 for file in files)
 
 
 class recorded:  # noqa: N801 - used like a function

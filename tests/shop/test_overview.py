@@ -354,6 +354,7 @@ def test_a_failed_reading_is_not_repeated_at_once() -> None:
     assert (remembered(), len(asked)) == (1, 2)
 
 
+@pytest.mark.slow
 @needs_chromium
 def test_an_open_overview_follows_the_sale_until_its_tab_is_hidden(live_server: Any) -> None:
     offer = on_sale({"a": 3})

@@ -1,44 +1,12 @@
-"""What the overview says of requests: refusals in a second and times of answers, from the metrics of real processes."""
+"""What the overview says of requests: refusals in a second and times of answers, from the metrics of processes."""
 
 from __future__ import annotations
 
 import math
-from pathlib import Path
-from typing import Any
 
 import pytest
-from redis import Redis
 
-from shop.overview.requests import Counts, Requests, Watch, between, quantile
-from tests.factories import new_customer, on_sale
-from tests.shop.test_metrics import send
-from tests.shop.web_server import web_server
-from tests.waiting import wait_for
-
-
-@pytest.mark.django_db(transaction=True)
-def test_refusals_of_a_web_server_are_counted_by_reason(redis: Redis, settings: Any, tmp_path: Path) -> None:
-    offer = on_sale({"a": 3})
-    settings.METRICS, settings.METRICS_FOLDER = True, str(tmp_path / "metrics")
-    watch = Watch()
-    assert watch() is None, "no process has counted anything yet"
-    with web_server(METRICS_FOLDER=settings.METRICS_FOLDER, ORDER_RATE="99", SOLD_OUT_TTL="0") as (port, _):
-        before = watch()
-        assert before is not None
-        assert (before.refused, before.p50, before.p99) == ({}, None, None)
-        assert [send(port, offer, new_customer()) for _ in range(5)].count(409) == 2
-        seen: list[Requests | None] = []
-        # A process writes what it has counted a moment later.
-        wait_for(lambda: seen.append(watch()) or bool(seen[-1] and seen[-1].refused), "the refusals")  # type: ignore[func-returns-value]
-        found = seen[-1]
-    assert found is not None
-    assert list(found.refused) == ["sold-out"]
-    assert 0 < found.refused["sold-out"] <= 2
-    assert found.p50 is not None
-    assert found.p99 is not None
-    assert 0 < found.p50 <= found.p99 < 20
-    settings.METRICS = False
-    assert watch() is None
+from shop.overview.requests import Counts, Watch, between, quantile
 
 
 def test_only_what_came_between_two_moments_counts() -> None:

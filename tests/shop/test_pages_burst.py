@@ -70,7 +70,7 @@ def test_two_thousand_buyers_through_the_pages(redis: Redis) -> None:
     Sale.objects.filter(pk=offer.sale).update(slug="tonight")
     with transaction.atomic():
         sessions = [session_of(new_customer()) for _ in range(BUYERS)]
-    with web_server() as (port, _), ThreadPoolExecutor(AT_ONCE) as crowd:
+    with web_server(WEB_PROCESSES="2") as (port, _), ThreadPoolExecutor(AT_ONCE) as crowd:
         visits = [
             crowd.submit(Visitor(port, session).buy, "tonight", offer.sale, offer.products["a"]) for session in sessions
         ]

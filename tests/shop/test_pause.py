@@ -27,7 +27,7 @@ from shop.orders.queued import save_queued
 from shop.pages import now
 from shop.sales import lifecycle, offers
 from shop.sales.preheat import CannotPreheat, preheat_sale
-from tests.factories import DISTINCT, SAVING, OnSale, at_once, new_customer, on_sale, orders_in
+from tests.factories import DISTINCT, SAVING, OnSale, at_once, fast_and_slow, new_customer, on_sale, orders_in, slow
 from tests.shop.conftest import Buyer, Gone, assert_conserved, assert_problem, buy, on_hand, order_body, race, raising
 from tests.waiting import wait_for
 
@@ -48,7 +48,7 @@ def paused(offer: OnSale) -> bool:
     return Sale.objects.get(pk=offer.sale).paused_at is not None
 
 
-@pytest.mark.parametrize("strategy", registry.NAMES)
+@pytest.mark.parametrize("strategy", fast_and_slow(registry.NAMES))
 def test_a_paused_sale_takes_no_order_until_it_is_resumed(strategy: str) -> None:
     offer = on_sale({"a": 3}, strategy=strategy)
     first = buy(offer, key="first", customer=(customer := new_customer()), a=1)
@@ -68,7 +68,7 @@ def test_a_paused_sale_takes_no_order_until_it_is_resumed(strategy: str) -> None
 
 
 @pytest.mark.usefixtures("stale_offers")
-@pytest.mark.parametrize("strategy", registry.NAMES)
+@pytest.mark.parametrize("strategy", fast_and_slow(registry.NAMES))
 def test_a_process_that_does_not_know_of_the_pause_takes_no_order(strategy: str) -> None:
     offer = on_sale({"a": 3}, strategy=strategy)
     buy(offer, a=1)
@@ -78,6 +78,10 @@ def test_a_process_that_does_not_know_of_the_pause_takes_no_order(strategy: str)
     save_queued()
     assert (orders_in("pending"), orders_in()) == (1, 1)
     assert_conserved()
+
+
+BURSTS = ("guarded-update", "group-commit", "lua-queue")
+"""Strategies that differ in what the pause has to wait for."""
 
 
 class Burst:
@@ -134,7 +138,7 @@ def run(burst: Burst) -> set[UUID]:
 
 
 @pytest.mark.usefixtures("stale_offers")
-@pytest.mark.parametrize("strategy", DISTINCT)
+@pytest.mark.parametrize("strategy", [*BURSTS, *slow(*(name for name in DISTINCT if name not in BURSTS))])
 def test_in_the_middle_of_a_burst_nothing_is_taken_after_the_pause_and_nothing_before_is_lost(strategy: str) -> None:
     burst = Burst(on_sale({"a": 10_000}, strategy=strategy))
     taken = run(burst)
@@ -171,7 +175,7 @@ def pause_and_count(offer: OnSale) -> int:
     return orders_in()
 
 
-@pytest.mark.parametrize("strategy", [name for name in DISTINCT if name in SAVING])
+@pytest.mark.parametrize("strategy", fast_and_slow(name for name in DISTINCT if name in SAVING))
 def test_the_pause_waits_for_an_order_that_is_written_and_not_committed(strategy: str) -> None:
     offer = on_sale({"a": 3}, strategy=strategy)
     placed, counted = race(lambda: buy(offer, a=1), lambda: pause_and_count(offer), after="INSERT INTO shop_order ")

@@ -21,7 +21,7 @@ from shop.orders.expiry import expire_unpaid
 from shop.orders.saving import return_units
 from shop.runtime.celery import app
 from shop.runtime.tasks import advance_sales, expire_unpaid_orders, forget_old_sessions, reconcile, save_queued_orders
-from tests.factories import SAVING, OnSale, close_now, interleaved, new_customer, on_sale, orders_in
+from tests.factories import SAVING, OnSale, close_now, fast_and_slow, interleaved, new_customer, on_sale, orders_in
 from tests.shop.conftest import Gone, assert_conserved, buy, make_due, on_hand, race, state
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("redis")]
@@ -66,7 +66,7 @@ def test_an_order_that_is_due_can_be_paid_until_it_expires(customer: int) -> Non
     assert on_hand()[0] == 0
 
 
-@pytest.mark.parametrize("name", SAVING)
+@pytest.mark.parametrize("name", fast_and_slow(SAVING))
 def test_unpaid_orders_expire_once_and_paid_ones_stay(customer: int, name: str) -> None:
     offer = on_sale({"a": 10, "b": 10}, strategy=name, limit=9)
     due, paid, fresh = (place(offer, customer, a=units, b=1) for units in (1, 2, 4))

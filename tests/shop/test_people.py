@@ -13,7 +13,7 @@ from shop.accounts import tokens
 from shop.models import SignOut
 from tests.factories import new_customer
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("redis")]
+pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("redis")]
 
 USERS = "/admin/auth/user/"
 GROUPS = "/admin/auth/group/"

@@ -37,6 +37,7 @@ from shop.orders.queued import save_queued
 from shop.runtime.celery import app
 from shop.sales import offers
 from tests.factories import (
+    OF_THE_SHOP,
     at_once,
     begin,
     close_now,
@@ -166,7 +167,14 @@ def sell_out(strategy: str) -> None:
     close_now(offer)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    ("mode", "name"),
+    [
+        *(pytest.param("transaction", name, marks=() if name in OF_THE_SHOP else pytest.mark.slow) for name in NAMES),
+        *(pytest.param("session", name, marks=() if name == "lua" else pytest.mark.slow) for name in NAMES),
+    ],
+    indirect=["mode"],
+)
 def test_every_strategy_sells_the_last_unit_once(pooled: PgBouncer, name: str) -> None:
     sell_out(name)
 

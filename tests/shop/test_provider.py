@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hmac
 import signal
-import subprocess
+import socket
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -14,6 +14,7 @@ from uuid import UUID, uuid4
 
 import pytest
 import requests
+from django.core.management import CommandError, call_command, load_command_class
 from django.test import override_settings
 from redis import Redis
 
@@ -31,13 +32,11 @@ from tests.shop.payment_support import (
     Buyer,
     choose,
     hidden,
-    provider_command,
-    provider_environment,
     provider_process,
     reported,
     send,
 )
-from tests.shop.web_server import CHECKOUT, web_server
+from tests.shop.web_server import web_server
 from tests.waiting import PATIENCE, wait_for
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("redis")]
@@ -56,7 +55,7 @@ def pair(django_db_setup: None) -> Iterator[Pair]:
     port = free_port()
     page = f"http://127.0.0.1:{port}/pay/"
     with (
-        web_server(PAYMENT_SECRET=SECRET, PAYMENT_PAGE=page, WEB_PROCESSES="1", WEB_THREADS="4") as (shop, _server),
+        web_server(PAYMENT_SECRET=SECRET, PAYMENT_PAGE=page, WEB_THREADS="4") as (shop, _server),
         provider_process(port, f"http://127.0.0.1:{shop}"),
     ):
         yield Pair(f"http://127.0.0.1:{shop}", page)
@@ -271,43 +270,29 @@ def test_without_repeating_a_chargeback_before_its_payment_would_be_lost(
 # The command
 
 
-def finish(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        provider_command(*arguments),
-        cwd=CHECKOUT,
-        env=provider_environment(**variables),
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-
-
-def test_without_a_secret_it_says_what_to_set() -> None:
-    done = finish(PAYMENT_SECRET="")
-    assert (done.returncode, done.stdout) == (2, "")
-    assert "PAYMENT_SECRET is not set" in done.stderr
-    assert "--help" in done.stderr
-
-
-def test_on_a_busy_port_it_says_so(pair: Pair) -> None:
-    port = pair.provider.split(":")[2].partition("/")[0]
-    done = finish("--port", port)
-    assert done.returncode == 2
-    assert f"Cannot listen on 127.0.0.1:{port}" in done.stderr
-    assert "choose another port with --port" in done.stderr
-
-
-def test_a_wrong_address_of_the_shop_is_named() -> None:
-    done = finish("--shop", "localhost:8000")
-    assert (done.returncode, "--shop must be an address" in done.stderr) == (2, True)
+@pytest.mark.parametrize(
+    ("secret", "arguments", "said"),
+    [
+        ("", (), "PAYMENT_SECRET is not set, .* --help"),
+        (SECRET, ("--shop", "localhost:8000"), "--shop must be an address"),
+        (SECRET, ("--port", "{busy}"), "Cannot listen on 127.0.0.1:{busy}.* choose another port with --port"),
+    ],
+)
+def test_it_says_why_it_does_not_start(settings: Any, secret: str, arguments: tuple[str, ...], said: str) -> None:
+    settings.PAYMENT_SECRET = secret
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        busy = listening.getsockname()[1]
+        with pytest.raises(CommandError, match=said.format(busy=busy)) as refused:
+            call_command("provider", *(each.format(busy=busy) for each in arguments))
+    assert refused.value.returncode == 2
 
 
 def test_its_help_shows_how_to_start_both() -> None:
-    done = finish("--help")
-    assert done.returncode == 0
-    assert "PAYMENT_PAGE=http://127.0.0.1:8010/pay/ .venv/bin/python manage.py serve" in done.stdout
+    shown = load_command_class("shop", "provider").create_parser("manage.py", "provider").format_help()
+    assert "PAYMENT_PAGE=http://127.0.0.1:8010/pay/ .venv/bin/python manage.py serve" in shown
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_it_ends_when_it_is_told_to(number: signal.Signals) -> None:
     """It reports to a shop that is away, so it also says what is lost."""

@@ -36,7 +36,7 @@ from shop.reconcile import reconcile
 from shop.runtime import tasks
 from shop.sales import lifecycle
 from shop.sales.preheat import preheat_sale
-from tests.factories import OnSale, at_once, count_by_kind, interleaved, new_customer, new_request, on_sale
+from tests.factories import OnSale, at_once, count_by_kind, interleaved, new_customer, new_request, on_sale, slow
 from tests.shop.conftest import Gone, assert_conserved, buy, raising
 from tests.waiting import wait_for
 
@@ -117,7 +117,7 @@ def test_without_asking_postgres_sold_units_are_returned(offer: OnSale, monkeypa
     assert [repair.units for repair in reconcile(grace=0) if repair.what == "abandoned reservation"] == [2]
 
 
-@pytest.mark.parametrize("strategy", ["lua", "lua-queue", "segmented-redis"])
+@pytest.mark.parametrize("strategy", ["lua-queue", *slow("lua", "segmented-redis")])
 @pytest.mark.parametrize("lost", [RESERVATIONS, RESERVED_UNITS, "one note"])
 def test_reservations_are_counted_again_after_a_loss(
     redis: Redis, counters: Counters, lost: str, strategy: str, monkeypatch: pytest.MonkeyPatch
@@ -552,7 +552,10 @@ def buy_until_sold_out(offer: OnSale) -> None:
 
 
 @pytest.mark.parametrize("reconciled", [True, False], ids=["reconciled", "before it is reconciled"])
-@pytest.mark.parametrize("more", [0, 3], ids=["only its end was lost", "three orders were lost"])
+@pytest.mark.parametrize(
+    "more",
+    [pytest.param(0, id="only its end was lost", marks=pytest.mark.slow), pytest.param(3, id="three orders were lost")],
+)
 @pytest.mark.parametrize("name", ["lua", "lua-queue", "segmented-redis"])
 def test_an_older_redis_loses_nothing_and_sells_nothing_twice(
     redis: Redis, name: str, more: int, reconciled: bool

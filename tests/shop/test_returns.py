@@ -21,7 +21,7 @@ from shop.orders.errors import NotReturnable
 from shop.orders.queued import save_queued
 from shop.orders.returns import receive_chargeback, return_order
 from shop.orders.saving import return_items
-from tests.factories import DISTINCT, OnSale, at_once, new_customer, on_sale
+from tests.factories import DISTINCT, OnSale, at_once, fast_and_slow, new_customer, on_sale
 from tests.shop.conftest import (
     Buyer,
     Provider,
@@ -64,7 +64,7 @@ def reports_chargeback(provider: Provider, body: dict[str, Any]) -> Any:
     return provider.reports(body, path="/api/chargebacks/")
 
 
-@pytest.mark.parametrize("name", DISTINCT)
+@pytest.mark.parametrize("name", fast_and_slow(DISTINCT))
 def test_a_paid_order_is_returned_once(customer: int, name: str) -> None:
     offer = on_sale({"a": 5, "b": 5}, strategy=name, limit=2, price="9.90")
     order = paid(offer, customer, a=2, b=1)
@@ -84,7 +84,7 @@ def test_a_paid_order_is_returned_once(customer: int, name: str) -> None:
     assert_conserved()
 
 
-@pytest.mark.parametrize("name", DISTINCT)
+@pytest.mark.parametrize("name", ["guarded-update", "lua-queue", "unit-rows"])
 def test_items_are_returned_one_by_one(customer: int, name: str) -> None:
     offer = on_sale({"a": 5, "b": 5}, strategy=name, limit=3, price="9.90")
     order = paid(offer, customer, a=3, b=1)
@@ -157,7 +157,7 @@ def secret(settings: Any) -> None:
 
 
 @pytest.mark.usefixtures("secret")
-@pytest.mark.parametrize("name", DISTINCT)
+@pytest.mark.parametrize("name", ["guarded-update", "lua-queue"])
 def test_a_chargeback_returns_the_order_once(provider: Provider, buyer: Buyer, name: str) -> None:
     customer = buyer.customer
     offer = on_sale({"a": 5}, strategy=name, limit=2, price="9.90")
@@ -217,9 +217,7 @@ def test_a_chargeback_of_a_second_payment_leaves_the_order_paid(provider: Provid
     [
         ({"payment": "nobody"}, 404, "unknown-payment"),
         ({"amount": "9.89"}, 422, "wrong-amount"),
-        ({"amount": "0.00"}, 422, "wrong-amount"),
         ({"currency": "USD"}, 422, "wrong-currency"),
-        ({"amount": 9.9}, 400, "invalid"),
         ({"reference": ""}, 400, "invalid"),
     ],
 )

@@ -52,7 +52,8 @@ def test_a_batch_takes_any_number_of_skus_in_one_statement() -> None:
     assert len(sql) == 4
 
 
-def test_a_refusal_from_memory_costs_one_query_and_no_redis_command(buyer: Buyer) -> None:
+def test_a_refusal_from_memory_costs_one_query_and_no_redis_command(buyer: Buyer, settings: Any) -> None:
+    settings.SOLD_OUT_TTL = settings.OFFER_TTL = 600.0
     offer = on_sale({"a": 1})
     assert buyer.order(order_body(offer, a=1)).status_code == 201
     assert_problem(buyer.order(order_body(offer, a=1)), 409, "sold-out")

@@ -30,7 +30,7 @@ from shop.orders.queued import save_queued
 from shop.reconcile import reconcile
 from shop.sales import lifecycle, offers
 from shop.sales.preheat import CannotPreheat, preheat_sale
-from tests.factories import at_once, begin, count_by_kind, interleaved, new_customer, on_sale
+from tests.factories import at_once, begin, count_by_kind, fast_and_slow, interleaved, new_customer, on_sale, slow
 from tests.shop.conftest import Gone, buy
 from tests.waiting import PATIENCE, wait_for
 
@@ -293,7 +293,7 @@ def test_preheating_again_keeps_the_counts_of_customers() -> None:
 NEED_REDIS_COPY = {"lua", "lua-queue", "segmented-redis"}
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", fast_and_slow(NAMES))
 @pytest.mark.parametrize("lost", [True, False], ids=["redis lost its data", "never preheated"])
 def test_the_first_order_loads_missing_stock(redis: Redis, name: str, lost: bool) -> None:
     offer = on_sale({"a": 3}, strategy=name, preheat=lost)
@@ -458,7 +458,7 @@ def test_a_failure_is_logged_and_repeated(redis_gone: Gone, caplog: pytest.LogCa
     assert sale(lua.sale).preheated_at is not None
 
 
-@pytest.mark.parametrize("name", ["lua", "lua-queue", "segmented-redis", "segmented-lock", "unit-rows"])
+@pytest.mark.parametrize("name", ["lua", "unit-rows", *slow("lua-queue", "segmented-redis", "segmented-lock")])
 @pytest.mark.parametrize("remover", ["closing", "reconciling"])
 def test_stock_that_is_being_loaded_is_not_removed(name: str, remover: str) -> None:
     over = on_sale({"a": 3}, strategy="lua")

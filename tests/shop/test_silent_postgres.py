@@ -37,10 +37,11 @@ def url(proxy: Proxy) -> str:
     return f"postgres://{database['USER']}@{proxy.host}:{proxy.port}/{database['NAME']}?sslmode=disable"
 
 
+@pytest.mark.slow
 def test_requests_end_while_postgres_is_silent_and_succeed_after_it(proxy: Proxy) -> None:
     """Three times as many requests as threads: `received` fails after 30 s, but the shop gives up before."""
     request = b"GET /api/sales/ HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
-    with web_server(DATABASE_URL=url(proxy), WEB_PROCESSES="1") as (port, _), ExitStack() as clients:
+    with web_server(DATABASE_URL=url(proxy)) as (port, _), ExitStack() as clients:
         assert ask(port, "GET", "/api/sales/")[0] == 200, "now the pool has its connections"
         proxy.hang()
         amount = 3 * settings.WEB_THREADS
@@ -51,9 +52,9 @@ def test_requests_end_while_postgres_is_silent_and_succeed_after_it(proxy: Proxy
 
 
 def test_a_connection_of_the_pool_ends_its_wait(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "POSTGRES_SILENCE", 0.2)
     with BoundedConnection.connect(url(proxy), autocommit=True) as bounded:
         proxy.hang()
+        monkeypatch.setattr(limits, "POSTGRES_SILENCE", 0.2)
         with pytest.raises(psycopg.OperationalError, match="no answer"):
             bounded.execute("SELECT 1")
         assert bounded.closed
@@ -79,6 +80,7 @@ def test_every_connection_notices_a_server_that_is_gone() -> None:
     assert wanted["keepalives"] == 1
 
 
+@pytest.mark.slow
 def test_queued_orders_go_on_while_postgres_is_silent(proxy: Proxy) -> None:
     """They need Redis alone. The first ones wait until a connection gives up; then one caller at a time asks again."""
     offer = on_sale({"a": 100}, strategy="lua-queue")
@@ -90,7 +92,7 @@ def test_queued_orders_go_on_while_postgres_is_silent(proxy: Proxy) -> None:
         return ask(port, "POST", "/api/orders/", body, Authorization=token, **headers)[0]
 
     with (
-        web_server(DATABASE_URL=url(proxy), WEB_PROCESSES="1", OFFER_TTL="0") as (port, _),
+        web_server(DATABASE_URL=url(proxy), OFFER_TTL="0") as (port, _),
         ThreadPoolExecutor(20) as customers,
     ):
         assert place(tokens[0]) == 202

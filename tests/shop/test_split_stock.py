@@ -28,7 +28,18 @@ from shop.orders.saving import save
 from shop.reconcile import reconcile
 from shop.sales import lifecycle, offers
 from shop.sales.preheat import CannotPreheat, preheat_sale
-from tests.factories import SAVING, OnSale, at_once, begin, close_now, interleaved, new_customer, on_sale
+from tests.factories import (
+    SAVING,
+    OnSale,
+    at_once,
+    begin,
+    close_now,
+    fast_and_slow,
+    interleaved,
+    new_customer,
+    on_sale,
+    slow,
+)
 from tests.shop import conftest
 from tests.shop.conftest import assert_conserved
 from tests.waiting import PATIENCE
@@ -36,7 +47,12 @@ from tests.waiting import PATIENCE
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("redis")]
 
 SPLIT = ["segmented-lock", "unit-rows"]
-OTHERS = ["guarded-update", "lua", "redis-lock", "group-commit", *SPLIT]
+PAIRS = [
+    *[("segmented-lock", "unit-rows"), ("unit-rows", "segmented-lock"), ("unit-rows", "lua")],
+    pytest.param("unit-rows", "unit-rows", marks=pytest.mark.slow),
+    pytest.param("segmented-lock", "guarded-update", marks=pytest.mark.slow),
+]
+"""A strategy that splits the stock, and that of the next sale: it splits it too, has a counter, or does neither."""
 HOUR = timedelta(hours=1)
 
 
@@ -74,8 +90,7 @@ def late_order(first: str, second: str, units: int) -> tuple[Callable[[], object
     return partial(registry.get(first).place, request, save), on_sale({"a": 0}, strategy=second)
 
 
-@pytest.mark.parametrize("second", OTHERS)
-@pytest.mark.parametrize("first", SPLIT)
+@pytest.mark.parametrize(("first", "second"), PAIRS)
 def test_a_late_order_does_not_split_the_stock_of_the_next_sale(first: str, second: str) -> None:
     place, after = late_order(first, second, 3)
     if (first, second) == ("unit-rows", "segmented-lock"):
@@ -88,8 +103,8 @@ def test_a_late_order_does_not_split_the_stock_of_the_next_sale(first: str, seco
     assert_all_can_be_bought(after, stock.on_hand("a"))
 
 
-@pytest.mark.parametrize("second", SPLIT)
-@pytest.mark.parametrize("first", [name for name in SAVING if name not in SPLIT])
+@pytest.mark.parametrize("second", ["segmented-lock", *slow("unit-rows")])
+@pytest.mark.parametrize("first", fast_and_slow(name for name in SAVING if name not in SPLIT))
 def test_a_late_order_is_not_told_sold_out_after_a_split(first: str, second: str) -> None:
     place, after = late_order(first, second, 3)
     with pytest.raises(TryAgain):
@@ -112,7 +127,7 @@ def test_units_split_for_another_sale_are_joined_by_orders(name: str) -> None:
     assert_conserved()
 
 
-@pytest.mark.parametrize("name", ["guarded-update", "advisory-lock", "redis-lock", "optimistic"])
+@pytest.mark.parametrize("name", ["guarded-update", "optimistic"])
 def test_units_that_come_back_meanwhile_mean_try_again(name: str) -> None:
     """Units are returned between the statement that found too few and the one that reads what is left."""
     offer = on_sale({"a": 1}, strategy=name)
@@ -137,8 +152,7 @@ def test_without_the_split_mark_a_late_order_splits_the_stock(first: str) -> Non
         buy(after)
 
 
-@pytest.mark.parametrize("second", OTHERS)
-@pytest.mark.parametrize("first", SPLIT)
+@pytest.mark.parametrize(("first", "second"), PAIRS)
 def test_a_sale_preheated_too_early_is_preheated_again(first: str, second: str) -> None:
     after = on_sale({"a": 10}, strategy=second, opens=2 * HOUR, closes=3 * HOUR)
     preheat_sale(after.sale)
@@ -173,8 +187,7 @@ def end(before: OnSale, after: OnSale) -> None:
     offers.cache.clear()
 
 
-@pytest.mark.parametrize("second", SPLIT)
-@pytest.mark.parametrize("first", OTHERS)
+@pytest.mark.parametrize(("second", "first"), PAIRS)
 def test_a_product_added_to_a_coming_sale_is_sold_by_the_open_one(first: str, second: str) -> None:
     before = on_sale({"a": 4}, strategy=first)
     after = on_sale({"b": 1}, strategy=second, opens=2 * HOUR, closes=3 * HOUR)
@@ -189,8 +202,7 @@ def test_a_product_added_to_a_coming_sale_is_sold_by_the_open_one(first: str, se
     assert_all_can_be_bought(after, 3)
 
 
-@pytest.mark.parametrize("second", OTHERS)
-@pytest.mark.parametrize("first", SPLIT)
+@pytest.mark.parametrize(("first", "second"), PAIRS)
 def test_a_product_added_to_the_open_sale_goes_to_the_coming_one_later(first: str, second: str) -> None:
     after = on_sale({"a": 4}, strategy=second, opens=2 * HOUR, closes=3 * HOUR)
     preheat_sale(after.sale)
@@ -227,8 +239,7 @@ def test_a_sale_is_not_preheated_before_an_earlier_one_is_over() -> None:
     assert offers.read(later.sale).preheated
 
 
-@pytest.mark.parametrize("second", OTHERS)
-@pytest.mark.parametrize("first", SPLIT)
+@pytest.mark.parametrize(("first", "second"), PAIRS)
 def test_reconciling_joins_stock_split_by_another_strategy(first: str, second: str) -> None:
     before, after = on_sale({"a": 10}, strategy=first), on_sale({"b": 1}, strategy=second)
     buy(before)

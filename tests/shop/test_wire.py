@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -14,16 +15,49 @@ from django.conf import settings
 
 from loadtest.tokens import access_token
 from tests.factories import new_customer, on_sale
+from tests.shop.conftest import order_body
 from tests.shop.web_server import CHECKOUT, ask, web_server
+from tests.waiting import wait_for
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("redis")]
 
 
 @pytest.fixture(scope="module")
-def port(django_db_setup: None) -> Iterator[int]:
-    """Run the shop's web server on the test database."""
-    with web_server() as (port, _):
+def metrics_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("metrics") / "none"
+
+
+@pytest.fixture(scope="module")
+def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("log") / "log"
+
+
+@pytest.fixture(scope="module")
+def port(django_db_setup: None, metrics_folder: Path, log: Path) -> Iterator[int]:
+    """Run the shop's web server on the test database. It counts nothing, and logs JSON."""
+    variables = {"METRICS": "0", "METRICS_FOLDER": str(metrics_folder), "LOG_FORMAT": "json", "LOG_LEVEL": "INFO"}
+    with web_server(log=log, **variables) as (port, _):
         yield port
+
+
+def test_the_log_has_the_trace_and_the_order_of_a_refused_request(port: int, log: Path) -> None:
+    offer, trace = on_sale({"a": 1}, strategy="lua", preheat=False), "4bf92f3577b34da6a3ce929d0e0e4736"
+    headers = {"Authorization": f"Bearer {access_token(new_customer())}", "Content_Type": "application/json"}
+    headers |= {"Idempotency_Key": "mine", "traceparent": f"00-{trace}-00f067aa0ba902b7-01"}
+
+    def logged() -> list[dict[str, Any]]:
+        lines = [json.loads(line) for line in log.read_text().splitlines() if line.endswith("}")]
+        return [line for line in lines if line["message"].startswith("not-loaded: ")]
+
+    assert ask(port, "POST", "/api/orders/", json.dumps(order_body(offer, a=1)), **headers)[0] == 503
+    (line,) = wait_for(logged, "the refusal to be logged")
+    assert line["trace"] == trace
+    assert len(line["order"]) == 36
+
+
+def test_without_metrics_there_is_nothing(port: int, metrics_folder: Path) -> None:
+    assert ask(port, "GET", "/metrics")[0] == 404
+    assert not metrics_folder.exists()
 
 
 def test_requests_reach_the_shop_through_the_web_server(port: int) -> None:
@@ -70,6 +104,7 @@ def test_a_row_locked_for_long_is_503(port: int) -> None:
     assert (status, kind, problem["type"]) == (503, "application/problem+json", "/api/problems/unavailable/")
 
 
+@pytest.mark.slow
 def test_loaded_objects_are_not_collected() -> None:
     """Without this, each full collection would go through all of them while no request is answered."""
     count = "import gc, shop.runtime.wsgi; before = gc.get_freeze_count(); gc.collect(); "
@@ -84,6 +119,6 @@ def test_a_client_that_sends_a_large_body_first_gets_an_answer(port: int, author
     headers = {"Authorization": f"Bearer {access_token(new_customer())}"} if authorized else {}
     headers["Content_Type"] = "application/json"
     body = b'{"sale": "' + b"a" * 10 * 1024 * 1024 + b'"}'
-    for _ in range(10):
+    for _ in range(3):
         answer = ask(port, "POST", "/api/orders/", body, Idempotency_Key="k", **headers)
         assert answer[:2] == (413, "application/problem+json")

@@ -7,15 +7,16 @@ import json
 import os
 import socket
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from django.conf import settings
+from django.test import override_settings
 
 from loadtest.local_shop import free_port
+from shop.runtime.serve import web_command, web_environment
 from tests.waiting import PATIENCE, wait_for
 
 CHECKOUT = Path(__file__).resolve().parent.parent.parent
@@ -23,7 +24,7 @@ CHECKOUT = Path(__file__).resolve().parent.parent.parent
 
 @contextmanager
 def web_server(*, log: Path = Path(os.devnull), **variables: str) -> Iterator[tuple[int, subprocess.Popen[bytes]]]:
-    """Run `manage.py serve`. Yield its port and its process.
+    """Run the web server that `manage.py serve` becomes, without what serve checks before. Yield its port and process.
 
     Args:
         log: the file that gets its log.
@@ -31,13 +32,18 @@ def web_server(*, log: Path = Path(os.devnull), **variables: str) -> Iterator[tu
     """
     port = free_port()
     database = settings.DATABASES["default"]
+    sizes = {"WEB_PROCESSES": "1", **variables}  # Each process needs a second of CPU time to start.
+    sizes = {name: int(sizes[name]) for name in ("WEB_PROCESSES", "WEB_THREADS", "WEB_CONNECTIONS") if name in sizes}
+    with override_settings(**sizes):
+        command, pool = web_command("127.0.0.1", port), web_environment()
     environment = {
         **{name: value for name, value in os.environ.items() if name != "DJANGO_SETTINGS_MODULE"},
         "DATABASE_URL": f"postgres://{database['USER']}@/{database['NAME']}?host={database['HOST']}",
         "SECRET_KEY": settings.SECRET_KEY,
+        **pool,
+        **{name: str(size) for name, size in sizes.items()},
         **variables,
     }
-    command = [sys.executable, "manage.py", "serve", "--port", str(port)]
     with log.open("wb") as file, subprocess.Popen(command, cwd=CHECKOUT, env=environment, stderr=file) as server:
         try:
             wait_for(lambda: answers(port), "the shop to answer", timeout=3 * PATIENCE)
