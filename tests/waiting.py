@@ -15,7 +15,9 @@ Seen = TypeVar("Seen")
 def wait_for(condition: Callable[[], Seen], what: str = "", *, timeout: float = PATIENCE) -> Seen:
     """Return the first true value of `condition`. Fail when there is none within `timeout` seconds."""
     deadline = time.monotonic() + timeout
+    pause = 0.002
     while not (seen := condition()):
         assert time.monotonic() < deadline, f"{what or condition} did not come within {timeout:g} s"
-        time.sleep(0.005)
+        time.sleep(pause)
+        pause = min(1.3 * pause, 0.02)  # Many conditions ask a server, which has other work.
     return seen

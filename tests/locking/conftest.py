@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import hashlib
 from collections.abc import Callable, Iterator
 
@@ -14,14 +13,6 @@ from locking.renewal import watchdog
 from servers.valkey import Valkey, temporary
 from tests.locking.support import Patch, RedisRecipe, client_of, renewing
 from tests.waiting import wait_for
-
-
-def pytest_collection_finish() -> None:
-    """Leave what exists by now out of every garbage collection.
-
-    Some tests collect garbage. The whole suite's items and modules would make each collection take a second.
-    """
-    gc.freeze()
 
 
 @pytest.fixture(scope="session")
