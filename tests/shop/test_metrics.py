@@ -15,6 +15,7 @@ from uuid import uuid4
 
 import psutil
 import pytest
+from django.conf import settings
 from django.db import IntegrityError, InterfaceError, InternalError, OperationalError
 from django.test import override_settings
 from django.urls import resolve
