@@ -16,6 +16,7 @@ import pytest
 from loadtest.local_proxy import LocalProxy, compose_configuration, find_nginx
 from loadtest.local_shop import free_port
 from shop import limits
+from shop.api.problems import PROBLEMS
 from tests.shop.web_server import connect, received
 from tests.waiting import wait_for
 
@@ -161,3 +162,30 @@ def test_its_limits_are_those_of_the_web_server() -> None:
     idle = re.search(r"keepalive 64;.*?keepalive_timeout (\d+)s", CONFIGURATION, re.DOTALL)
     assert idle
     assert int(idle[1]) < limits.ANNOUNCED_IDLE
+
+
+@pytest.mark.parametrize(
+    ("sent", "status"),
+    [
+        pytest.param(b"GET / HTTP/1.1\r\n\r\n", 400, id="no host"),
+        pytest.param(b"GET /" + b"x" * 40_000 + b" HTTP/1.1\r\nHost: shop.example\r\n\r\n", 400, id="long address"),
+        pytest.param(b"GET /metrics HTTP/1.1\r\nHost: shop.example\r\n\r\n", 404, id="not for customers"),
+    ],
+)
+def test_what_it_refuses_itself_is_a_problem_document(
+    upstream: Upstream, tmp_path: Path, sent: bytes, status: int
+) -> None:
+    with proxy(tmp_path, upstream.port) as port, connect(port, sent) as client:
+        head, _, body = received(client).partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 %d " % status)
+    assert b"application/problem+json" in head
+    assert json.loads(body)["detail"]
+
+
+def test_its_problem_documents_are_those_of_the_shop() -> None:
+    documents = [json.loads(text) for text in re.findall(r"return \d+ '(.*)';", CONFIGURATION)]
+    assert [document["status"] for document in documents] == [400, 404, 413, 503]
+    for document in documents:
+        problem = PROBLEMS[document["type"].split("/")[-2]]
+        assert (document["title"], document["status"]) == (problem.title, problem.status)
+    assert f"{limits.BODY_BYTES} bytes" in documents[2]["detail"]
