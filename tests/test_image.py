@@ -30,6 +30,7 @@ class Absent:
 sys.meta_path.insert(0, Absent())
 
 import django
+import granian
 from django.core.management import get_commands, load_command_class
 from django.urls import get_resolver
 
@@ -38,7 +39,6 @@ import shop.runtime.wsgi
 
 shop.runtime.celery.app.connection().transport  # kombu's Redis transport
 shop.runtime.celery.app.loader.import_default_modules()
-import granian
 get_resolver().url_patterns
 for name, app in get_commands().items():
     load_command_class(app, name)

@@ -13,8 +13,9 @@ import yaml
 from django.core.management import CommandError, get_commands, load_command_class
 from redis import Redis
 
+from tests import test_compose
 from tests.docs.pages import BLOCK, PAGES, ROOT, finish
-from tests.programs import refused
+from tests.docs.programs import refused
 
 QUICK = (
     "servers start",
@@ -24,11 +25,11 @@ QUICK = (
     "audit",
     "audit --json",
     "reconcile",
-    "replay get-compare-del",
-    "replay get-compare-del --on fence",
 )
 """Commands of `manage.py` that are run as they are written, in an order in which a reader could give them."""
 LONGER = (
+    "replay get-compare-del",
+    "replay get-compare-del --on fence",
     "replay get-compare-del --on renewal",
     "replay setnx",
     "explore setnx",
@@ -80,7 +81,7 @@ for line in sys.argv[1:]:
 """Runs several commands in one process, because importing the project takes longer than each of them."""
 
 
-def commands() -> set[tuple[str, ...]]:
+def shown() -> set[tuple[str, ...]]:
     """The commands in the shell blocks. Blocks with curl are left out: they are run as samples."""
     blocks = [block for page in PAGES.values() for kind, block in BLOCK.findall(page) if kind in ("sh", "bash")]
     lines = [line for block in blocks if "curl " not in block for line in block.replace("\\\n", " ").splitlines()]
@@ -139,14 +140,19 @@ ENVIRONMENT = {**os.environ, "DJANGO_SETTINGS_MODULE": "shop.runtime.settings"}
 
 WRONG = (
     'make bench ARGS="strategies --client 32 --nothing"',
+    ".venv/bin/celery -A shpo worker",
     ".venv/bin/celery -A shop worker --pool thraeds",
-    ".venv/bin/locust -f loadtest/locustfile.py --nothing",
+    ".venv/bin/celery -A shop inspect pong",
+    ".venv/bin/locust -f loadtest/locustfiel.py",
+    ".venv/bin/locust -f loadtest/locustfile.py --msater",
 )
 """Commands that their programs do not understand, as a negative control."""
 
 
 def test_every_command_is_understood() -> None:
-    lines = [line for command in sorted(commands()) for line in check(*command)]
+    """Also those of the services in docker-compose.yml."""
+    commands = [*sorted(shown()), *map(shlex.split, test_compose.commands())]
+    lines = [line for command in commands for line in check(*command)]
     wrong = [line for command in WRONG for line in check(*shlex.split(command))]
     assert refused([*lines, *wrong], ENVIRONMENT) == wrong
 
@@ -183,8 +189,8 @@ def reason(command: Sequence[str]) -> str | None:
 
 def test_every_command_is_run_or_has_a_reason() -> None:
     run = {managed(command) for command in (*QUICK, *LONGER)}
-    reasons = {command: reason(command) for command in commands() - run}
-    assert run <= commands(), "no page shows what is run"
+    reasons = {command: reason(command) for command in shown() - run}
+    assert run <= shown(), "no page shows what is run"
     assert [shlex.join(command) for command, found in reasons.items() if found is None] == []
     assert set(reasons.values()) == set(ONLY_PARSED), "a reason that no command needs any more"
 
@@ -199,6 +205,7 @@ def test_the_quick_commands_run(redis: Redis) -> None:
     run_all(QUICK)
 
 
+@pytest.mark.slow
 def test_a_command_that_fails_is_found(redis: Redis) -> None:
     with pytest.raises(AssertionError, match="no-such-rung"):
         run_all(["replay no-such-rung"])

@@ -30,7 +30,7 @@ from shop.models import Order
 from tests.lab.conftest import STRESS, VERDICT, WITNESSES
 from tests.waiting import wait_for
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("redis", "stored")]
+pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("redis", "stored")]
 
 BROKEN, WON = "Broken: one holder.", "You broke it"
 WITNESS = WITNESSES["get-compare-del"].schedule

@@ -61,9 +61,9 @@ def test_a_sound_rung_holds_in_every_schedule(sandbox: Sandbox, slug: str) -> No
 
 @pytest.mark.parametrize("slug", ["renewal", "guarded-update"])
 def test_a_search_of_a_sound_rung_runs_the_same_schedules_again(sandbox: Sandbox, slug: str) -> None:
-    first, second = (searched(slug, sandbox, bounds=Bounds(preemptions=1, faults=1)) for _ in range(2))
+    first, second = (searched(slug, sandbox, bounds=Bounds(preemptions=1, faults=0)) for _ in range(2))
     assert (first.run, first.exhausted) == (second.run, second.exhausted) == (None, True)
-    assert first.schedules == second.schedules > 5
+    assert first.schedules == second.schedules > 1
 
 
 @pytest.mark.slow

@@ -10,18 +10,10 @@ import subprocess
 import sys
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
+from tests.docs.pages import ROOT
+
 PROGRAMS = {
-    "python manage.py": """
-import django
-from django.core.management import get_commands, load_command_class
-django.setup()
-
-def parse(name, *rest):
-    load_command_class(get_commands()[name], name).create_parser("manage.py", name).parse_args(rest)
-""",
     "python -m": """
 import argparse, runpy
 parse_args = argparse.ArgumentParser.parse_args
