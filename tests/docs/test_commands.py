@@ -200,6 +200,7 @@ def run_all(lines: Sequence[str]) -> None:
     assert [line for line in lines if f"manage.py {line}\n" not in shown] == []
 
 
+@pytest.mark.slow
 def test_the_quick_commands_run(redis: Redis) -> None:
     """They use the database of the shop on the servers of the tests, which no other test does."""
     run_all(QUICK)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from typing import Any
 
 import pytest
 from django.conf import settings as django_settings
+from django.db import connection
 from psycopg import sql
+from psycopg.errors import ObjectInUse
 from pytest_django import DjangoDbBlocker
 
 from lab.claims import comparisons, refresh, witness
@@ -30,14 +32,22 @@ __all__ = ["_without_a_watchdog", "buyer", "visitor"]
 
 @pytest.fixture(scope="session", autouse=True)
 def _copied_databases() -> Iterator[None]:
-    """Migrate one database, and copy it for every sandbox: migrations take longer than most tests of a sandbox."""
+    """Copy the tests' own database for every sandbox: migrations take longer than most tests of a sandbox."""
     migrate, template = databases._migrate, "lab_template"
+
+    def make_template(server: Any, alias: str, database: dict[str, Any]) -> None:
+        if not connection.in_atomic_block:
+            connection.close()
+            with suppress(ObjectInUse):  # by a thread of an earlier test
+                server.execute(f"CREATE DATABASE {template} TEMPLATE {connection.settings_dict['NAME']}")
+                return
+        server.execute(f"CREATE DATABASE {template}")
+        migrate(alias, database | {"NAME": template})
 
     def copy(alias: str, database: dict[str, Any]) -> None:
         with databases.server(database, time.monotonic() + PATIENCE) as server:
             if not server.execute("SELECT FROM pg_database WHERE datname = %s", [template]).rowcount:
-                server.execute(f"CREATE DATABASE {template}")
-                migrate(alias, database | {"NAME": template})
+                make_template(server, alias, database)
             copied = sql.Identifier(database["NAME"])
             for statement in (
                 "DROP DATABASE {}",

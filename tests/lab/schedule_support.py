@@ -29,7 +29,7 @@ ONE_OF_EACH_KIND = {
 }
 """Flawed rungs that together break each invariant, by each fault of a plain sandbox, on Redis, Postgres and in memory.
 
-Those whose clients are processes are played by `test_local_lock_steps`.
+Those whose clients are processes are played by the tests of pages.
 """
 
 

@@ -222,6 +222,7 @@ def test_without_its_fault_nothing_breaks_the_rung(play: Player, slug: str) -> N
     assert (found.run, found.exhausted) == (None, True)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("_enough")
 def test_only_a_crash_before_the_order_is_queued_loses_the_unit(play: Player) -> None:
     """After a later crash, the next buyer writes the queued order once, and then their own."""

@@ -129,7 +129,8 @@ def test_simulated_buyers_go_on_without_selling_out(live_server: Any, monkeypatc
     monkeypatch.setattr(demo_buyers, "AT_ONCE", 2)
     monkeypatch.setattr(demo_buyers, "CUSTOMERS", 30)
     monkeypatch.setattr(demo_buyers, "PAUSE", (0.0, 0.0))
-    monkeypatch.setattr(demo_buyers, "PAID", 0.1)
+    monkeypatch.setattr(demo_buyers, "PAID", 0.05)
+    monkeypatch.setattr(demo_buyers, "WAITING", 2)
     sale, coming = open_sales("last-unit")
     now = timezone.now()
 
@@ -142,7 +143,7 @@ def test_simulated_buyers_go_on_without_selling_out(live_server: Any, monkeypatc
         Sale.objects.filter(pk=coming.pk).update(opens_at=now)
         wait_for(lambda: cancelled(coming) >= 3, "buyers to cancel in the sale that has opened")
     paid = [Order.objects.filter(state="paid", sale=each).count() for each in (sale, coming)]
-    assert paid == [14, 4], "a tenth of 140 units, and of 42"
+    assert paid == [7, 2], "a twentieth of 140 units, and of 42"
     assert all(row.conserved for row in conservation.figures())
     left = sum(StockItem.objects.filter(sku__in=("headphones", "keyboard")).values_list("on_hand", flat=True))
-    assert left >= 140 - 14 - 14 // 4 - 1 - demo_buyers.WAITING - 1, "paid, left to expire, and about to be cancelled"
+    assert left >= 140 - 7 - 7 // 4 - 1 - demo_buyers.WAITING - 1, "paid, left to expire, and about to be cancelled"
