@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from django.conf import settings as django_settings
 from django.db import connection
+from django.db.backends.base.creation import TEST_DATABASE_PREFIX
 from psycopg import sql
 from psycopg.errors import ObjectInUse
 from pytest_django import DjangoDbBlocker
@@ -36,10 +37,12 @@ def _copied_databases() -> Iterator[None]:
     migrate, template = databases._migrate, "lab_template"
 
     def make_template(server: Any, alias: str, database: dict[str, Any]) -> None:
-        if not connection.in_atomic_block:
+        name = connection.settings_dict["NAME"]
+        # Without a test that is marked `django_db`, there is none: this is the shop's database, without tables.
+        if name.startswith(TEST_DATABASE_PREFIX) and not connection.in_atomic_block:
             connection.close()
             with suppress(ObjectInUse):  # by a thread of an earlier test
-                server.execute(f"CREATE DATABASE {template} TEMPLATE {connection.settings_dict['NAME']}")
+                server.execute(f"CREATE DATABASE {template} TEMPLATE {name}")
                 return
         server.execute(f"CREATE DATABASE {template}")
         migrate(alias, database | {"NAME": template})
