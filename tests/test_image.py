@@ -7,8 +7,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).resolve().parent.parent
 START = """
 import sys
@@ -32,6 +30,7 @@ class Absent:
 sys.meta_path.insert(0, Absent())
 
 import django
+import granian
 from django.core.management import get_commands, load_command_class
 from django.urls import get_resolver
 
@@ -40,7 +39,6 @@ import shop.runtime.wsgi
 
 shop.runtime.celery.app.connection().transport  # kombu's Redis transport
 shop.runtime.celery.app.loader.import_default_modules()
-import granian
 get_resolver().url_patterns
 for name, app in get_commands().items():
     load_command_class(app, name)
@@ -76,8 +74,7 @@ def test_the_shop_starts_with_the_packages_of_the_image() -> None:
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize(("package", "module"), [("packaging", "packaging"), ("granian", "granian"), ("rich", "rich")])
-def test_a_package_that_the_image_lacks_is_found(package: str, module: str) -> None:
-    done = start_shop(set(packages("requirements-image.txt")) - {package})
+def test_a_package_that_the_image_lacks_is_found() -> None:
+    done = start_shop(set(packages("requirements-image.txt")) - {"granian"})
     assert done.returncode == 1
-    assert f"No module named '{module}" in done.stderr
+    assert "No module named 'granian'" in done.stderr

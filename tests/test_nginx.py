@@ -13,8 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from loadtest.local_proxy import LocalProxy, compose_configuration, find_nginx
-from loadtest.local_shop import free_port
+from loadtest.local_proxy import LocalProxy, compose_configuration, find_nginx, replaced
 from shop import limits
 from shop.api.problems import PROBLEMS
 from tests.shop.web_server import connect, received
@@ -82,7 +81,7 @@ HEAD = b"POST /api/token/ HTTP/1.1\r\nHost: shop.example\r\nContent-Length: 500\
 
 def test_the_web_server_sees_no_request_before_it_is_whole(upstream: Upstream, tmp_path: Path) -> None:
     with proxy(tmp_path, upstream.port) as port, ExitStack() as clients:
-        for _ in range(500):
+        for _ in range(200):
             clients.enter_context(connect(port, HEAD + b"{"))
         with connect(port, b"GET / HTTP/1.1\r\nHost: shop.example\r\nConnection: close\r\n\r\n") as client:
             assert received(client).startswith(b"HTTP/1.1 200 ")
@@ -96,10 +95,14 @@ def test_without_buffering_it_would(upstream: Upstream, tmp_path: Path) -> None:
         wait_for(lambda: upstream.requests, "the web server to see the beginning of a request")
 
 
-@pytest.mark.parametrize("sent", [b"", b"GET / HTTP/1.1\r\nHost: shop", HEAD + b"{"], ids=["nothing", "head", "body"])
-def test_a_client_that_stops_sending_is_cut_off(upstream: Upstream, tmp_path: Path, sent: bytes) -> None:
-    with proxy(tmp_path, upstream.port) as port, ExitStack() as clients:
-        silent = [clients.enter_context(connect(port, sent)) for _ in range(200)]
+def test_a_client_that_stops_sending_is_cut_off(upstream: Upstream, tmp_path: Path) -> None:
+    """After two seconds here. `test_its_limits_are_those_of_the_web_server` reads the limits themselves."""
+    sooner = CONFIGURATION
+    for name, seconds in {"client_header_timeout": limits.HEAD, "client_body_timeout": limits.BODY}.items():
+        sooner = replaced(sooner, f"{name} {seconds}s", f"{name} 2s")
+    with proxy(tmp_path, upstream.port, sooner) as port, ExitStack() as clients:
+        beginnings = (b"", b"GET / HTTP/1.1\r\nHost: shop", HEAD + b"{")
+        silent = [clients.enter_context(connect(port, sent)) for sent in beginnings for _ in range(50)]
         for client in silent:
             received(client)
         assert upstream.requests == []
@@ -142,8 +145,10 @@ def test_nobody_reads_the_metrics_through_it(upstream: Upstream, tmp_path: Path)
 
 def test_without_a_web_server_the_answer_says_to_try_again(tmp_path: Path) -> None:
     request = b"GET / HTTP/1.1\r\nHost: shop.example\r\nConnection: close\r\n\r\n"
-    with proxy(tmp_path, free_port()) as port, connect(port, request) as client:
-        answer, _, problem = received(client).partition(b"\r\n\r\n")
+    with socket.socket() as refusing:
+        refusing.bind(("127.0.0.1", 0))  # and does not listen, so that nobody else does
+        with proxy(tmp_path, refusing.getsockname()[1]) as port, connect(port, request) as client:
+            answer, _, problem = received(client).partition(b"\r\n\r\n")
     assert answer.startswith(b"HTTP/1.1 503 ")
     assert b"\r\nRetry-After: 2" in answer
     assert json.loads(problem)["type"] == "/api/problems/unavailable/"

@@ -62,24 +62,14 @@ def test_each_alert_fires_when_it_should_and_not_before(copied: Path) -> None:
 
 
 @needs_promtool
-@pytest.mark.parametrize("rule", rules(), ids=lambda rule: rule["alert"])
-def test_an_alert_that_never_fires_would_be_found(rule: dict[str, Any], copied: Path) -> None:
-    """The negative control, which also shows that each alert has a test."""
-    changed = {**rule, "expr": f"({rule['expr']}) and vector(0) > 1"}
-    others = [changed if other is rule else other for other in rules()]
-    (copied / "alerts.yml").write_text(yaml.safe_dump({"groups": [{"name": "shop", "rules": others}]}))
+def test_an_alert_that_never_or_always_fires_would_be_found(copied: Path) -> None:
+    """The negative control, which also shows that each alert has a test. The second one fires always."""
+    changed = [{**rule, "expr": f"({rule['expr']}) and vector(0) > 1"} for rule in rules()]
+    changed[1] |= {"expr": "vector(0)", "for": "0s"}
+    (copied / "alerts.yml").write_text(yaml.safe_dump({"groups": [{"name": "shop", "rules": changed}]}))
     tested = promtool(copied, "test", "rules", "alerts_test.yml")
     assert tested.returncode != 0
-    assert f"alertname: {rule['alert']}" in tested.stderr
-
-
-@needs_promtool
-def test_an_alert_that_always_fires_would_be_found(copied: Path) -> None:
-    rule = {**rules()[1], "expr": "vector(0)", "for": "0s"}
-    others = [rule if other["alert"] == rule["alert"] else other for other in rules()]
-    (copied / "alerts.yml").write_text(yaml.safe_dump({"groups": [{"name": "shop", "rules": others}]}))
-    tested = promtool(copied, "test", "rules", "alerts_test.yml")
-    assert tested.returncode != 0
+    assert [rule["alert"] for rule in rules() if f"alertname: {rule['alert']}," not in tested.stderr] == []
     assert 'ALERTS{alertstate=\\"firing\\"}' in tested.stderr
 
 

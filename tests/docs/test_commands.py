@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import pytest
 import yaml
 from django.core.management import CommandError, get_commands, load_command_class
 from redis import Redis
 
+from tests import test_compose
 from tests.docs.pages import BLOCK, PAGES, ROOT, finish
+from tests.docs.programs import refused
 
 QUICK = (
     "servers start",
@@ -22,11 +25,11 @@ QUICK = (
     "audit",
     "audit --json",
     "reconcile",
-    "replay get-compare-del",
-    "replay get-compare-del --on fence",
 )
 """Commands of `manage.py` that are run as they are written, in an order in which a reader could give them."""
 LONGER = (
+    "replay get-compare-del",
+    "replay get-compare-del --on fence",
     "replay get-compare-del --on renewal",
     "replay setnx",
     "explore setnx",
@@ -64,16 +67,6 @@ ONLY_PARSED = {
     "apt-get": "installs",
 }
 """Commands that are not run here, by how they begin, and why."""
-PARSE = """
-import argparse, runpy, sys
-parse = argparse.ArgumentParser.parse_args
-def only_parse(*arguments, **options):
-    parse(*arguments, **options)
-    raise SystemExit(0)
-argparse.ArgumentParser.parse_args = only_parse
-sys.argv = sys.argv[1:]
-runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
-"""
 MANAGE = """
 import runpy, shlex, sys
 for line in sys.argv[1:]:
@@ -86,25 +79,22 @@ for line in sys.argv[1:]:
             raise
 """
 """Runs several commands in one process, because importing the project takes longer than each of them."""
-CELERY = """
-import sys
-from celery.bin.celery import celery
-with celery.make_context("celery", sys.argv[1:]) as context:
-    context.invoked_subcommand, *rest = [*context._protected_args, *context.args]
-    context.invoke(celery.callback, **context.params)
-    celery.get_command(context, context.invoked_subcommand).make_context("", rest, parent=context)
-"""
 
 
-def commands() -> set[tuple[str, ...]]:
+def shown() -> set[tuple[str, ...]]:
     """The commands in the shell blocks. Blocks with curl are left out: they are run as samples."""
     blocks = [block for page in PAGES.values() for kind, block in BLOCK.findall(page) if kind in ("sh", "bash")]
     lines = [line for block in blocks if "curl " not in block for line in block.replace("\\\n", " ").splitlines()]
     return {tuple(words) for line in lines if (words := shlex.split(line, comments=True))}
 
 
-def check(*words: str) -> None:
-    """Let the program that a command names parse the rest, and fail if it does not understand it."""
+def check(*words: str) -> Iterator[str]:
+    """Check a command as far as that is possible here. Yield the command lines that programs have to parse.
+
+    Raises:
+        AssertionError: the command is wrong.
+        CommandError: the same, of a command of `manage.py`.
+    """
     while re.match("[A-Z_]+=", words[0]):
         name = words[0].partition("=")[0]
         assert re.search(f"^(# )?{name}=", (ROOT / ".env.example").read_text(), re.MULTILINE), f"no setting: {name}"
@@ -115,25 +105,21 @@ def check(*words: str) -> None:
                 assert f"$({name})" in (ROOT / "Makefile").read_text(), f"no variable of the Makefile: {name}"
             for line in finish("make", "--dry-run", *rest).splitlines():
                 if line.startswith(".venv/bin/python "):
-                    check(*shlex.split(line))
+                    yield from check(*shlex.split(line))
         case ["python", "manage.py", name, *rest]:
             assert name in get_commands(), f"no command: {name}"
             load_command_class(get_commands()[name], name).create_parser("manage.py", name).parse_args(rest)
         case ["python", "-m", "pytest", *_]:
             pass  # this very test run is one
-        case ["python", "-m", *rest]:
-            finish(sys.executable, "-c", PARSE, *rest)
-        case ["celery", *rest]:
-            finish(sys.executable, "-c", CELERY, *rest)
-        case ["locust", *rest]:
-            finish(sys.executable, "-m", "locust", *rest, "--list")
+        case ["python", "-m", *_] | ["celery" | "locust", *_] as line:
+            yield shlex.join(line)
         case ["docker", "compose", "exec", service, *rest]:
-            check("docker", "compose", "logs", service)
-            check(*rest)
+            yield from check("docker", "compose", "logs", service)
+            yield from check(*rest)
         case ["docker", "compose", "--profile", profile, *rest]:
             services = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"].values()
             assert profile in {name for service in services for name in service.get("profiles", [])}
-            check("docker", "compose", *rest)
+            yield from check("docker", "compose", *rest)
         case ["docker", "compose", "up" | "logs", *rest]:  # there is no Docker where the tests run
             services = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]
             options = {"-d", "--wait", "--scale", "-f"}
@@ -149,9 +135,26 @@ def check(*words: str) -> None:
             raise AssertionError(f"no test knows how to check this command: {words}")
 
 
-@pytest.mark.parametrize("command", sorted(commands()), ids=shlex.join)
-def test_a_command_is_understood(command: Sequence[str]) -> None:
-    check(*command)
+ENVIRONMENT = {**os.environ, "DJANGO_SETTINGS_MODULE": "shop.runtime.settings"}
+
+
+WRONG = (
+    'make bench ARGS="strategies --client 32 --nothing"',
+    ".venv/bin/celery -A shpo worker",
+    ".venv/bin/celery -A shop worker --pool thraeds",
+    ".venv/bin/celery -A shop inspect pong",
+    ".venv/bin/locust -f loadtest/locustfiel.py",
+    ".venv/bin/locust -f loadtest/locustfile.py --msater",
+)
+"""Commands that their programs do not understand, as a negative control."""
+
+
+def test_every_command_is_understood() -> None:
+    """Also those of the services in docker-compose.yml."""
+    commands = [*sorted(shown()), *map(shlex.split, test_compose.commands())]
+    lines = [line for command in commands for line in check(*command)]
+    wrong = [line for command in WRONG for line in check(*shlex.split(command))]
+    assert refused([*lines, *wrong], ENVIRONMENT) == wrong
 
 
 @pytest.mark.parametrize(
@@ -160,20 +163,18 @@ def test_a_command_is_understood(command: Sequence[str]) -> None:
         "make demoo",
         "make rush ARG=--once",
         'make rush ARGS="--strategy luaa"',
-        'make bench ARGS="strategies --client 32 --nothing"',
         "LAB_ENABELD=1 .venv/bin/python manage.py serve",
         ".venv/bin/python manage.py sreve",
         ".venv/bin/python manage.py serve --prot 8000",
         ".venv/bin/python manage.py replay no-such-rung",
-        ".venv/bin/celery -A shop worker --pool thraeds",
         "docker compose exec wbe python manage.py serve",
         "docker compose up --detahc",
         "flask run",
     ],
 )
-def test_a_command_that_is_not_understood_is_found(wrong: str) -> None:
+def test_a_wrong_command_is_found(wrong: str) -> None:
     with pytest.raises((AssertionError, CommandError)):
-        check(*shlex.split(wrong))
+        list(check(*shlex.split(wrong)))
 
 
 def managed(command: str) -> tuple[str, ...]:
@@ -188,8 +189,8 @@ def reason(command: Sequence[str]) -> str | None:
 
 def test_every_command_is_run_or_has_a_reason() -> None:
     run = {managed(command) for command in (*QUICK, *LONGER)}
-    reasons = {command: reason(command) for command in commands() - run}
-    assert run <= commands(), "no page shows what is run"
+    reasons = {command: reason(command) for command in shown() - run}
+    assert run <= shown(), "no page shows what is run"
     assert [shlex.join(command) for command, found in reasons.items() if found is None] == []
     assert set(reasons.values()) == set(ONLY_PARSED), "a reason that no command needs any more"
 
@@ -199,11 +200,13 @@ def run_all(lines: Sequence[str]) -> None:
     assert [line for line in lines if f"manage.py {line}\n" not in shown] == []
 
 
+@pytest.mark.slow
 def test_the_quick_commands_run(redis: Redis) -> None:
     """They use the database of the shop on the servers of the tests, which no other test does."""
     run_all(QUICK)
 
 
+@pytest.mark.slow
 def test_a_command_that_fails_is_found(redis: Redis) -> None:
     with pytest.raises(AssertionError, match="no-such-rung"):
         run_all(["replay no-such-rung"])

@@ -1,11 +1,14 @@
-"""A stored comparison, as small as one can be."""
+"""A stored comparison, as small as one can be, and the pages that show it."""
 
 from __future__ import annotations
 
+import html
 from functools import cache
 from typing import Any
 
-from lab.claims.staleness import behaviour_of_comparison
+from django.test import Client
+
+from lab.claims import comparisons
 
 MACHINE = {"cpus": 2, "processor": "x86_64", "python": "3.11.7"}
 
@@ -59,15 +62,12 @@ def handed_over(name: str, delay_ms: float | None, p50_ms: float, commands_per_s
 
 @cache
 def stored() -> dict[str, Any]:
-    """Return the comparison. Change a copy of it.
-
-    Hashing the code takes seconds, so that is not done in every process that collects the tests.
-    """
+    """Return the comparison. Change a copy of it. The hash of the code is the name of the part: see `unhashed`."""
     return {
         "strategies": {
             "made": "2026-01-31",
             "short": False,
-            "source": behaviour_of_comparison("strategies"),
+            "source": "strategies",
             "machine": MACHINE,
             "report": {
                 "empty": {"requests_per_s": 2000.4},
@@ -78,7 +78,7 @@ def stored() -> dict[str, Any]:
         "locks": {
             "made": "2026-01-31",
             "short": False,
-            "source": behaviour_of_comparison("locks"),
+            "source": "locks",
             "machine": MACHINE,
             "report": {
                 "locks": {"redis": lock(250.0, 0.6, (31, 33), 9.9), "thread": lock(20.0, 0.1, (10, 10), None)},
@@ -88,7 +88,7 @@ def stored() -> dict[str, Any]:
         "segments": {
             "made": "2026-01-31",
             "short": False,
-            "source": behaviour_of_comparison("segments"),
+            "source": "segments",
             "machine": MACHINE,
             "report": {
                 "machine": {**MACHINE, "clients": 64, "rounds": 3, "seconds": 2.0, "stock": 100, "quantity": 3},
@@ -102,7 +102,7 @@ def stored() -> dict[str, Any]:
         "contention": {
             "made": "2026-01-31",
             "short": False,
-            "source": behaviour_of_comparison("contention"),
+            "source": "contention",
             "machine": MACHINE,
             "report": {
                 "machine": {**MACHINE, "attempts": 20, "rounds": 3, "seconds": 2.0},
@@ -116,7 +116,7 @@ def stored() -> dict[str, Any]:
         "retry-delay": {
             "made": "2026-01-31",
             "short": False,
-            "source": behaviour_of_comparison("retry-delay"),
+            "source": "retry-delay",
             "machine": MACHINE,
             "report": {
                 "machine": {"cpus": 2, "nodes": 5, "rounds": 2, "handoffs": 20},
@@ -130,3 +130,16 @@ def stored() -> dict[str, Any]:
             },
         },
     }
+
+
+def page(address: str, language: str = "en") -> str:
+    """Return a page with its entities resolved. It is rendered once for each content of the comparison file."""
+    file = comparisons.FILE
+    return _page(address, language, file.read_text() if file.exists() else None)
+
+
+@cache
+def _page(address: str, language: str, content: str | None) -> str:
+    response = Client(headers={"Accept-Language": language}).get(address)
+    assert response.status_code == 200
+    return html.unescape(response.content.decode())

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from typing import Any
 
 import pytest
 from django.conf import settings as django_settings
+from django.db import connection
+from django.db.backends.base.creation import TEST_DATABASE_PREFIX
+from psycopg import sql
+from psycopg.errors import ObjectInUse
 from pytest_django import DjangoDbBlocker
 
-from lab.claims import witness
+from lab.claims import comparisons, refresh, witness
 from lab.claims.witness import Witness
-from lab.sandbox.databases import MOST
+from lab.sandbox import databases
+from lab.sandbox.databases import MADE, MOST
 from lab.sandbox.pool import open_sandbox
 from lab.sandbox.sandbox import Sandbox
 from lab.site.pages import example_run
@@ -20,8 +26,43 @@ from servers import Servers
 from tests.lab.rung_support import Player
 from tests.locking.conftest import _without_a_watchdog
 from tests.shop.conftest import buyer, visitor
+from tests.waiting import PATIENCE
 
 __all__ = ["_without_a_watchdog", "buyer", "visitor"]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _copied_databases() -> Iterator[None]:
+    """Copy the tests' own database for every sandbox: migrations take longer than most tests of a sandbox."""
+    migrate, template = databases._migrate, "lab_template"
+
+    def make_template(server: Any, alias: str, database: dict[str, Any]) -> None:
+        name = connection.settings_dict["NAME"]
+        # Without a test that is marked `django_db`, there is none: this is the shop's database, without tables.
+        if name.startswith(TEST_DATABASE_PREFIX) and not connection.in_atomic_block:
+            connection.close()
+            with suppress(ObjectInUse):  # by a thread of an earlier test
+                server.execute(f"CREATE DATABASE {template} TEMPLATE {name}")
+                return
+        server.execute(f"CREATE DATABASE {template}")
+        migrate(alias, database | {"NAME": template})
+
+    def copy(alias: str, database: dict[str, Any]) -> None:
+        with databases.server(database, time.monotonic() + PATIENCE) as server:
+            if not server.execute("SELECT FROM pg_database WHERE datname = %s", [template]).rowcount:
+                make_template(server, alias, database)
+            copied = sql.Identifier(database["NAME"])
+            for statement in (
+                "DROP DATABASE {}",
+                f"CREATE DATABASE {{}} TEMPLATE {template}",
+                "ALTER DATABASE {} SET synchronous_commit = off",
+            ):
+                server.execute(sql.SQL(statement).format(copied))
+            server.execute(sql.SQL("COMMENT ON DATABASE {} IS {}").format(copied, sql.Literal(MADE)))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(databases, "_migrate", copy)
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -73,3 +114,10 @@ def stored(sandboxes: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(witness, "verdict", lambda slug: VERDICT if slug == "renewal" else None)
     monkeypatch.setattr(witness, "stress", lambda slug: STRESS if slug == "no-lock" else None)
     monkeypatch.setattr(example_run, "_cache", {})
+
+
+@pytest.fixture
+def unhashed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the name of a part of the comparison stand for the hash of its code, which takes seconds to compute."""
+    for module in (comparisons, refresh):
+        monkeypatch.setattr(module, "behaviour_of_comparison", str)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Iterable
 from hashlib import sha1
+from typing import Any
 
 import pytest
 from django.conf import settings
@@ -19,6 +21,21 @@ from lab.ladder.catalogue import LADDER
 from lab.sandbox.sandbox import Sandbox
 from lab.workloads.registry import faults_of, new_experiment
 from locking.redis import connection
+
+ONE_OF_EACH_KIND = {
+    *("no-lock", "setnx", "set-nx-ex", "watch-release", "lost-wake-up", "renewal-and-a-pause"),
+    *("insert-without-owner-and-expiry", "compute-and-overwrite", "lock-inside-the-transaction", "commit-after-return"),
+    *("decr-and-look-at-the-sign", "redis-taken-then-the-process-dies", "redis-loses-its-last-second"),
+}
+"""Flawed rungs that together break each invariant, by each fault of a plain sandbox, on Redis, Postgres and in memory.
+
+Those whose clients are processes are played by the tests of pages.
+"""
+
+
+def slow_but_for_each_kind(slugs: Iterable[str]) -> list[Any]:
+    """Return parameters for these rungs. Only those in `ONE_OF_EACH_KIND` run in the fast suite."""
+    return [pytest.param(slug, marks=() if slug in ONE_OF_EACH_KIND else pytest.mark.slow) for slug in slugs]
 
 
 def manage(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import html
 import json
 import re
 from dataclasses import replace
@@ -12,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from django.test import Client
 from django.urls import resolve
 from django.utils import translation
 
@@ -26,7 +24,9 @@ from lab.site.choice.reasons import RULES, rule_against, why_not
 from lab.site.choice.rows import BY_SLUG, ROWS, ChoiceRow
 from lab.site.choice.table import BASES
 from tests.docs.pages import PAGES
-from tests.lab.comparison_support import lock, stored
+from tests.lab.comparison_support import lock, page, stored
+
+pytestmark = pytest.mark.usefixtures("unhashed")
 
 PAGE = "/lab/choice/"
 COMPARISON = "/lab/comparison/"
@@ -43,12 +43,6 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(comparisons, "FILE", path)
     path.write_text(json.dumps(stored()))
     return path
-
-
-def page(address: str, language: str = "en") -> str:
-    response = Client(headers={"accept-language": language}).get(address)
-    assert response.status_code == 200
-    return html.unescape(response.content.decode())
 
 
 def address_of(*answers: str) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import html
 import inspect
 import json
 import re
@@ -12,7 +11,6 @@ from typing import Any
 
 import pytest
 from django.core.management import CommandError, call_command
-from django.test import Client
 
 from lab.claims import comparisons, measuring, staleness
 from lab.claims.comparisons import PARTS, TABLES, Measurement, Part
@@ -21,8 +19,11 @@ from lab.management.commands.compare import Command
 from lab.site.comparison.advice import ARGUMENTS
 from lab.site.comparison.links import links_to_comparison
 from loadtest.bench import contenders
+from tests.lab import comparison_support
 from tests.lab.comparison_support import lock, stored
 from tests.lock_servers import needs_zookeeper
+
+pytestmark = pytest.mark.usefixtures("unhashed")
 
 PAGE = "/lab/comparison/"
 MISSING = "This has not been measured yet."
@@ -50,9 +51,7 @@ def store(file: Path, *keys: str, value: Any = None) -> None:
 
 
 def page(query: str = "") -> str:
-    response = Client().get(PAGE + query)
-    assert response.status_code == 200
-    return " ".join(html.unescape(response.content.decode()).split())
+    return " ".join(comparison_support.page(PAGE + query).split())
 
 
 def rows(part: Part, query: str = "") -> list[list[str]]:
@@ -87,9 +86,7 @@ def test_every_figure_is_shown_and_the_fastest_comes_first(file: Path) -> None:
     ("query", "names"),
     [
         ("?locks=name", "redis redis-py thread"),
-        ("?locks=-p50_ms", "redis-py redis thread"),
         ("?locks=fairness", "redis-py redis thread"),
-        ("?locks=recovery_s", "redis redis-py thread"),
         ("?locks=-recovery_s", "redis-py redis thread"),
         ("?locks=__class__", "thread redis redis-py"),
         ("?locks=%3Cscript%3E&strategies=''", "thread redis redis-py"),
@@ -109,12 +106,12 @@ def test_a_heading_sorts_its_own_table_only(file: Path) -> None:
     assert '<a href="?strategies=-per_s&locks=-p95_ms#strategies">Orders per second</a>' in shown
 
 
-@pytest.mark.parametrize("part", PARTS)
 @pytest.mark.parametrize(("field", "value", "note"), [("source", "0" * 64, STALE), ("short", True, SHORT)])
-def test_a_stale_or_short_result_says_so(file: Path, part: Part, field: str, value: Any, note: str) -> None:
-    store(file, part, field, value=value)
-    assert page().count(note) == 1
-    assert f"manage.py compare {part}" in page()
+def test_a_stale_or_short_result_says_so(file: Path, field: str, value: Any, note: str) -> None:
+    for part in PARTS:
+        store(file, part, field, value=value)
+        assert page().count(note) == 1, part
+        assert f"manage.py compare {part}" in page()
 
 
 def test_the_hash_depends_on_the_measured_code_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -145,7 +142,7 @@ def test_the_hash_depends_on_the_measured_code_only(tmp_path: Path, monkeypatch:
 RATE = ("strategies", "report", "strategies", "guarded-update", "orders_per_s")
 
 
-@pytest.mark.parametrize(("per_s", "times"), [(1250.0, "5.0"), (500.0, "2.0"), (25_000.0, "100")])
+@pytest.mark.parametrize(("per_s", "times"), [(1250.0, "5.0"), (25_000.0, "100")])
 def test_advice_follows_from_the_stored_figures(file: Path, per_s: float, times: str) -> None:
     store(file, *RATE, value=per_s)
     strategy, library = advice()
@@ -154,7 +151,7 @@ def test_advice_follows_from_the_stored_figures(file: Path, per_s: float, times:
     assert "85 times sooner than with redis-py" in library
 
 
-@pytest.mark.parametrize("per_s", [250.0, 270.0, 100.0, 0.0, None])
+@pytest.mark.parametrize("per_s", [270.0, 0.0, None])
 def test_unsupported_advice_is_not_given(file: Path, per_s: float | None) -> None:
     store(file, *RATE, value=per_s)
     assert not [text for text in advice() if "guarded-update" in text]
@@ -283,7 +280,7 @@ def test_the_command_refuses_an_unknown_part(file: Path) -> None:
 # Missing and damaged files
 
 
-@pytest.mark.parametrize("text", [None, "", "{", "[]", "null", "{}", '{"locks": {}}', '{"locks": {"report": []}}'])
+@pytest.mark.parametrize("text", [None, "{", "null", '{"locks": {}}', '{"locks": {"report": []}}'])
 def test_a_missing_or_damaged_file_counts_as_not_measured(file: Path, text: str | None) -> None:
     if text is not None:
         file.write_text(text)
@@ -297,7 +294,7 @@ def test_a_lock_too_fast_to_measure_has_no_rate(file: Path) -> None:
     assert rows("locks")[-1] == ["thread", "–", "0.1", "0.2", "1.00", "–"]
 
 
-@pytest.mark.parametrize("figure", ["much", [], {}])
+@pytest.mark.parametrize("figure", ["much", []])
 def test_a_part_with_an_invalid_figure_is_not_shown(file: Path, figure: Any) -> None:
     store(file, "locks", "report", "locks", "redis", "handoff_p50_ms", value=figure)
     assert page().count(MISSING) == 1

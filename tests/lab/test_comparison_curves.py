@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import copy
-import html
 import itertools
 import json
+import os
 import re
 import subprocess
 import sys
@@ -17,7 +17,6 @@ from typing import Any
 
 import pytest
 from django.core.management import call_command
-from django.test import Client
 
 from lab.claims import comparisons, measuring, staleness
 from lab.claims.comparisons import Part
@@ -30,8 +29,10 @@ from lab.site.comparison.segments import segments_section
 from loadtest.bench import bursts, clients
 from loadtest.bench.clients import Plan, Results
 from loadtest.preparation import create_customers
-from tests.lab.comparison_support import contended, handed_over, segmented, stored
+from tests.lab.comparison_support import contended, handed_over, page, segmented, stored
 from tests.lock_servers import needs_zookeeper
+
+pytestmark = pytest.mark.usefixtures("unhashed")
 
 PAGE = "/lab/comparison/"
 CURVES: dict[Part, str] = {"segments": "segments", "contention": "clients", "retry-delay": "locks"}
@@ -60,9 +61,7 @@ def change_rows(file: Path, part: Part, *rows: dict[str, Any]) -> None:
 
 
 def section(part: Part, language: str = "en") -> str:
-    response = Client().get(PAGE, headers={"Accept-Language": language})
-    assert response.status_code == 200
-    shown = " ".join(html.unescape(response.content.decode()).split())
+    shown = " ".join(page(PAGE, language).split())
     return str(re.findall(rf'<section id="{part}".*?</section>', shown)[0])
 
 
@@ -373,22 +372,36 @@ def test_all_that_runs_for_a_figure_is_hashed(part: Part, strategy: str) -> None
     assert [str(file) for file in ours if not any(file.is_relative_to(place) for place in measured)] == []
 
 
-@pytest.mark.parametrize(
-    ("part", "settings", "modules", "among"),
-    [
-        ("strategies", "loadtest.bench.settings", "growth, strategies, wsgi", "views"),
-        ("locks", "shop.runtime.settings", "locks", "redisson_recipe"),
-        ("retry-delay", "shop.runtime.settings", "retry_delay", "redisson_recipe"),
-    ],
-)
-def test_all_that_a_benchmark_imports_is_hashed(part: Part, settings: str, modules: str, among: str) -> None:
-    named = "import sys; print(*(name for name in sys.modules if name.startswith('loadtest.bench.')))"
-    alone = f"import django, os; os.environ['DJANGO_SETTINGS_MODULE'] = '{settings}'; django.setup()"
-    lines = f"{alone}; from loadtest.bench import {modules}; {named}"
-    found = subprocess.run([sys.executable, "-c", lines], cwd=ROOT, capture_output=True, text=True, check=True)
-    imported = {f"{name.replace('.', '/')}.py" for name in found.stdout.split()}
-    assert f"loadtest/bench/{among}.py" in imported
-    assert imported - set(staleness.MEASURED[part]) == set()
+IMPORTED = """
+import sys
+from importlib import import_module
+import django
+django.setup()
+for modules in sys.argv[1:]:
+    for name in [name for name in sys.modules if name.startswith("loadtest.bench")]:
+        del sys.modules[name]
+    for module in modules.split():
+        import_module(f"loadtest.bench.{module}")
+    print(*(name for name in sys.modules if name.startswith("loadtest.bench.")))
+"""
+BENCHMARKS: dict[Part, tuple[str, str]] = {
+    "strategies": ("growth strategies wsgi", "views"),
+    "locks": ("locks", "redisson_recipe"),
+    "segments": ("segments", "client_processes"),
+    "contention": ("contention", "client_processes"),
+    "retry-delay": ("retry_delay", "redisson_recipe"),
+}
+"""The modules that measure each part, and a file that they import."""
+
+
+def test_all_that_a_benchmark_imports_from_its_folder_is_hashed() -> None:
+    command = [sys.executable, "-c", IMPORTED, *(modules for modules, _ in BENCHMARKS.values())]
+    environment = {**os.environ, "DJANGO_SETTINGS_MODULE": "loadtest.bench.settings"}
+    done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, check=True)
+    for (part, (_, among)), names in zip(BENCHMARKS.items(), done.stdout.splitlines(), strict=True):
+        imported = {f"{name.replace('.', '/')}.py" for name in names.split()}
+        assert f"loadtest/bench/{among}.py" in imported, part
+        assert [file for file in imported if not file.startswith(staleness.MEASURED[part])] == [], part
 
 
 # The command

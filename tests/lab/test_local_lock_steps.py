@@ -14,11 +14,10 @@ from lab.workloads.registry import new_experiment
 
 LOCKS = {
     "thread-lock": "the lock in its memory",
-    "process-lock": "the lock in its memory",
     "lock-inside-the-transaction": "the lock in its memory",
     "file-lock": "the lock on its file",
 }
-"""What holds the lock of each rung that has one without a server."""
+"""What holds the lock of rungs that have one without a server. Workers of one program share that of a process."""
 STOCK = ("lock-inside-the-transaction", "file-lock")
 
 
@@ -26,7 +25,9 @@ def shown(run: Trace, actor: str) -> list[str]:
     return [step.does for step in run.steps if step.actor == actor]
 
 
-@pytest.mark.parametrize("slug", LOCKS)
+@pytest.mark.parametrize(
+    "slug", [pytest.param(slug, marks=pytest.mark.slow if slug == "thread-lock" else ()) for slug in LOCKS]
+)
 def test_a_run_shows_who_takes_and_frees_the_lock(sandbox: Sandbox, slug: str) -> None:
     run = replay(slug, (), sandbox, to_the_end=True)
     for actor in ("A", "B"):

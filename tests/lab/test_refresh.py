@@ -20,12 +20,13 @@ FLAWED = ("no-lock", "setnx", "get-compare-del")
 
 
 @pytest.fixture
-def stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unhashed: None) -> Path:
     """The stored verdicts, all of them current, and three without a result."""
     path = tmp_path / "verdicts.json"
     shutil.copy(witness.VERDICTS, path)
     monkeypatch.setattr(witness, "VERDICTS", path)
-    monkeypatch.setattr(witness, "behaviour_of_verdict", lambda slug: "same")
+    for name in ("behaviour_of_verdict", "behaviour_of_stress"):
+        monkeypatch.setattr(witness, name, lambda slug: "same")
     lines = {slug: {**line, "source": "same"} for slug, line in json.loads(path.read_text()).items()}
     path.write_text(json.dumps({slug: line for slug, line in lines.items() if slug not in FLAWED}))
     return path

@@ -51,7 +51,7 @@ def searched(slug: str, sandbox: Sandbox) -> Found:
     return explore(build(LADDER[slug], sandbox, NAMES[:2]), bounds, faults_of(LADDER[slug]), None)
 
 
-@pytest.mark.parametrize("slug", SEARCHES)
+@pytest.mark.parametrize("slug", ["lua", pytest.param("lua-queue", marks=pytest.mark.slow)])
 def test_a_unit_that_redis_does_not_count_is_not_sold_out(sandbox: Sandbox, slug: str) -> None:
     found = searched(slug, sandbox)
     assert (broken_by(found), found.exhausted) == (None, True)
@@ -83,7 +83,9 @@ FLAWS = {
 }
 
 
-@pytest.mark.parametrize("flaw", FLAWS)
+@pytest.mark.parametrize(
+    "flaw", [pytest.param(flaw, marks=() if slug == "lua" else pytest.mark.slow) for flaw, (slug, *_) in FLAWS.items()]
+)
 def test_it_is_sold_out_without_the_guard(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch, flaw: str) -> None:
     """The negative controls."""
     slug, strategy, method, instead = FLAWS[flaw]

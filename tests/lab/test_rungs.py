@@ -32,6 +32,7 @@ from lab.workloads.sellers import OneSegmentSeller, RungSeller
 from lab.workloads.stock import Demand
 from shop.models import Sale
 from tests.lab.rung_support import Player, steps
+from tests.lab.schedule_support import slow_but_for_each_kind
 from tests.lab.test_schedules_on_servers import installed
 
 __all__ = ["installed"]
@@ -67,29 +68,29 @@ def test_every_file_is_a_rung(package: object, rungs: set[str], others: set[str]
     assert {path.stem.replace("_", "-") for path in folder.glob("*.py")} == rungs | others | {"--init--"}
 
 
-@pytest.mark.parametrize("slug", FLAWED)
-def test_a_flawed_rung_says_what_it_is(slug: str) -> None:
-    entry = LADDER[slug]
-    assert entry.title
-    assert (entry.flaw or "").endswith(".")
-    assert entry.breaks in get_args(Invariant)
-    assert entry.broken_by not in entry.survives
-    if slug in RUNGS:
-        assert RUNGS[slug].breaks_under in get_args(Trigger)
-    text = " ".join((entry.code.__doc__ or "").split())
-    for part in ("Flawed", "schedule", f"`{entry.fixed_by}`"):
-        assert part in text
-    _, _, sources = text.partition("Source: ")
-    assert re.findall(r"\d{3}|pretix|common practice", sources) == entry.source.split(", ")
+def test_a_flawed_rung_says_what_it_is() -> None:
+    for slug in FLAWED:
+        entry = LADDER[slug]
+        assert entry.title, slug
+        assert (entry.flaw or "").endswith("."), slug
+        assert entry.breaks in get_args(Invariant), slug
+        assert entry.broken_by not in entry.survives, slug
+        if slug in RUNGS:
+            assert RUNGS[slug].breaks_under in get_args(Trigger), slug
+        text = " ".join((entry.code.__doc__ or "").split())
+        for part in ("Flawed", "schedule", f"`{entry.fixed_by}`"):
+            assert part in text, slug
+        _, _, sources = text.partition("Source: ")
+        assert re.findall(r"\d{3}|pretix|common practice", sources) == entry.source.split(", "), slug
 
 
-@pytest.mark.parametrize("slug", FLAWED)
-def test_the_fixes_lead_to_a_sound_rung(slug: str) -> None:
-    seen: list[str] = []
-    while LADDER[slug].claim == "flawed":
-        assert slug not in seen
-        seen.append(slug)
-        slug = LADDER[slug].fixed_by or ""
+def test_the_fixes_lead_to_a_sound_rung() -> None:
+    for slug in FLAWED:
+        seen, fix = [slug], LADDER[slug].fixed_by or ""
+        while LADDER[fix].claim == "flawed":
+            assert fix not in seen
+            seen.append(fix)
+            fix = LADDER[fix].fixed_by or ""
 
 
 @pytest.mark.parametrize("rung", [rung for rung in LOCKS.values() if issubclass(rung, FaultRung)])
@@ -178,7 +179,7 @@ FIGURES = {
 """Units received, on hand and sold after the witness of each stock rung."""
 
 
-@pytest.mark.parametrize("slug", [slug for slug in RUNGS if slug in PLAYED])
+@pytest.mark.parametrize("slug", slow_but_for_each_kind(slug for slug in RUNGS if slug in PLAYED))
 def test_the_witness_of_a_stock_rung_ends_in_these_figures(play: Player, slug: str) -> None:
     stored = witness.load(slug)
     assert stored is not None
@@ -202,7 +203,7 @@ def _enough(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("_enough")
-@pytest.mark.parametrize("slug", PLAYED)
+@pytest.mark.parametrize("slug", slow_but_for_each_kind(PLAYED))
 def test_a_rung_survives_exactly_what_it_claims(play: Player, slug: str) -> None:
     claimed = LADDER[slug].survives
     survived = play.survived(slug, {"crash", "expiry", "pause", *claimed})
@@ -214,13 +215,14 @@ def test_a_rung_survives_exactly_what_it_claims(play: Player, slug: str) -> None
         assert claimed == survived
 
 
-@pytest.mark.parametrize("slug", [slug for slug in PLAYED if LADDER[slug].broken_by])
+@pytest.mark.parametrize("slug", slow_but_for_each_kind(slug for slug in PLAYED if LADDER[slug].broken_by))
 def test_without_its_fault_nothing_breaks_the_rung(play: Player, slug: str) -> None:
     entry = LADDER[slug]
     found = find(entry, play.sandbox, Bounds(preemptions=1, faults=0), lambda done: None, without=[*get_args(Fault)])
     assert (found.run, found.exhausted) == (None, True)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("_enough")
 def test_only_a_crash_before_the_order_is_queued_loses_the_unit(play: Player) -> None:
     """After a later crash, the next buyer writes the queued order once, and then their own."""
