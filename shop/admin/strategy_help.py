@@ -20,7 +20,7 @@ CHOOSE_WHEN = {
     "unit-rows": "the transactions are long",
     "redis-lock": "the critical section does more than SQL",
     "segmented-lock": "one `redis-lock` is too slow",
-    "segmented-redis": "to compare; `lua` does this without locks",
+    "segmented-redis": "you want to compare it with `lua`, which does this without locks",
     "insert-lock": IN_POSTGRES,
     "lock-table": IN_POSTGRES,
     "session-lock": IN_POSTGRES,

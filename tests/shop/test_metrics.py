@@ -110,6 +110,7 @@ from shop.metrics import recorder
 from shop.metrics.folder import MetricsFolder
 from tests.waiting import wait_for
 pool = ConnectionPool(sys.argv[2], min_size=1, max_size=1)
+pool.wait()  # The first caller is not to wait for the connection to be opened.
 recorder.connection = SimpleNamespace(pool=pool)
 recording = recorder.Recorder("web", MetricsFolder(Path(sys.argv[1])), lambda error: "internal")
 held = pool.getconn()

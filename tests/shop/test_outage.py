@@ -9,6 +9,8 @@ import pytest
 from django.db import OperationalError
 
 from inventory import caching
+from inventory.outages import Breaker
+from shop import limits
 from shop.sales import offers
 from tests.factories import on_sale
 
@@ -30,7 +32,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     for module in (caching, offers):
         monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=clock.monotonic))
     monkeypatch.setattr(offers, "cache", caching.Cache())
-    monkeypatch.setattr(offers, "outage", offers.Outage())
+    monkeypatch.setattr(offers, "outage", Breaker(limits.REQUEST, clock=clock.monotonic))
     return clock
 
 
@@ -61,7 +63,7 @@ def test_one_caller_asks_again_after_a_second(clock: Clock, monkeypatch: pytest.
     for _ in range(5):
         assert offers.get(sale) is not None
     assert len(asked) == 1
-    clock.now += offers.Outage.RETRY
+    clock.now += Breaker.RETRY
     for _ in range(5):
         assert offers.get(sale) is not None
     assert len(asked) == 2
@@ -74,7 +76,7 @@ def test_with_an_answer_offers_are_as_young_as_before(clock: Clock, monkeypatch:
         silenced.setattr(offers, "read", away)
         clock.now += 2
         assert offers.get(sale) is known
-    clock.now += offers.Outage.RETRY
+    clock.now += Breaker.RETRY
     newer = offers.get(sale)
     assert newer is not known
     clock.now += 1
@@ -89,7 +91,7 @@ def test_any_answer_ends_the_outage(clock: Clock, monkeypatch: pytest.MonkeyPatc
         silenced.setattr(offers, "read", away)
         clock.now += 2
         offers.get(sale)
-    clock.now += offers.Outage.RETRY
+    clock.now += Breaker.RETRY
     newest = offers.get_newest(sale)
     assert offers.get(sale) is newest
     clock.now += 1
@@ -101,7 +103,7 @@ def test_a_caller_with_a_young_offer_takes_no_turn_to_ask(clock: Clock, settings
     sale = on_sale({"a": 1}).sale
     young = offers.get(sale)
     offers.outage.begin()
-    clock.now += offers.Outage.RETRY
+    clock.now += Breaker.RETRY
     assert offers.get(sale) is young
     assert not offers.outage.is_another_callers(), "the turn is still to be taken"
 
