@@ -13,7 +13,9 @@ from contextlib import suppress
 from pathlib import Path
 
 from servers.errors import ServerError
+from servers.watcher import Watcher
 
+ON_LINUX = sys.platform == "linux"
 PR_SET_PDEATHSIG = 1
 LOG_LINES_SHOWN = 12
 
@@ -22,8 +24,7 @@ class Child:
     """A command that runs as the leader of its own session.
 
     Ctrl-C in the terminal therefore reaches only the parent, which stops its children in order. When the parent is
-    killed, Linux sends the child its stop signal (``PR_SET_PDEATHSIG``, see prctl(2)). On other systems the child runs
-    until the next start.
+    killed, Linux sends the child its stop signal (``PR_SET_PDEATHSIG``, see prctl(2)); elsewhere a `Watcher` does.
 
     Args:
         name: name in messages.
@@ -54,6 +55,7 @@ class Child:
         self.user = user
         self.stop_signal = stop_signal
         self._process: subprocess.Popen[bytes] | None = None
+        self._watcher: Watcher | None = None
         self._log_start = 0
 
     @property
@@ -76,6 +78,9 @@ class Child:
         if self._process.returncode is None and self._process.poll() is not None:
             # Kill the group now and only once: after its last member is gone, the kernel may reuse its id.
             self._kill_group(self._process.pid)
+            if self._watcher is not None:
+                self._watcher.dismiss()
+                self._watcher = None
         return self._process.returncode
 
     def start(self) -> None:
@@ -84,7 +89,7 @@ class Child:
         Raises:
             ServerError: it runs already, it cannot be run, or this is not the main thread.
         """
-        if sys.platform == "linux" and threading.get_native_id() != os.getpid():
+        if ON_LINUX and threading.get_native_id() != os.getpid():
             raise ServerError(
                 f"Start {self.name} from the main thread: Linux ends a child with the thread that started it."
             )
@@ -109,6 +114,8 @@ class Child:
                 )
         except (OSError, subprocess.SubprocessError) as error:
             raise ServerError(f"{self.name} cannot be run ({self.args[0]}): {error}") from error
+        if not ON_LINUX:
+            self._watcher = Watcher(self._process.pid, self.stop_signal)
 
     def wait_until(self, ready: Callable[[], bool], timeout: float = math.inf) -> None:
         """Return once `ready()` is true; check every 10 ms.
@@ -163,7 +170,7 @@ def _private(path: str, flags: int) -> int:
 
 def _request_death_signal(stop_signal: signal.Signals) -> Callable[[], None] | None:
     """Return a function for the child to run before its command: the kernel then sends `stop_signal` when we end."""
-    if sys.platform != "linux":
+    if not ON_LINUX:
         return None
     libc = ctypes.CDLL(None)
     parent = os.getpid()

@@ -10,11 +10,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-from servers import Child, ServerError
+from servers import Child, ServerError, process
 from tests.servers.support import gone, run_python
 from tests.waiting import PATIENCE, wait_for
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux signals a child when its parent dies")
+on_linux = pytest.mark.skipif(sys.platform != "linux", reason="only Linux's kernel tells a child that its parent died")
 PAUSE = "import signal; print('ready', flush=True); signal.pause()"
 DEFAULT_INTERRUPT = f"import signal; signal.signal(signal.SIGINT, signal.SIG_DFL); {PAUSE}"
 STUBBORN = f"import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); {PAUSE}"
@@ -186,13 +186,25 @@ def test_it_gets_only_the_given_environment(log: Path) -> None:
     assert eval(log.read_text()) == ["LC_ALL", "ONLY"]  # noqa: S307
 
 
+BY_THE_KERNEL = ""
+BY_A_WATCHER = "import servers.process as p; p.ON_LINUX = False\n"
+BY_NOBODY = "import servers.process as p; p._request_death_signal = lambda number: None\n"
+
+
 @pytest.mark.parametrize(
-    ("number", "requested"),
-    [(signal.SIGKILL, True), (signal.SIGTERM, True), (signal.SIGINT, True), (signal.SIGKILL, False)],
+    ("number", "told"),
+    [
+        *[
+            pytest.param(each, BY_THE_KERNEL, marks=on_linux)
+            for each in (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
+        ],
+        *[(number, BY_A_WATCHER) for number in (signal.SIGKILL, signal.SIGTERM)],
+        pytest.param(signal.SIGKILL, BY_NOBODY, marks=on_linux),
+    ],
 )
-def test_it_ends_when_its_parent_dies(log: Path, number: signal.Signals, requested: bool) -> None:
-    switched_off = "" if requested else "import servers.process as p; p._request_death_signal = lambda number: None\n"
-    parent = run_python(switched_off + PARENT, log, PAUSE)
+def test_it_ends_when_its_parent_dies(log: Path, number: signal.Signals, told: str) -> None:
+    requested = told is not BY_NOBODY
+    parent = run_python(told + PARENT, log, PAUSE)
     assert parent.stdout is not None
     child = psutil.Process(int(parent.stdout.readline()))
     parent.send_signal(number)
@@ -204,6 +216,17 @@ def test_it_ends_when_its_parent_dies(log: Path, number: signal.Signals, request
         child.kill()
 
 
+def test_a_watcher_goes_with_its_child(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And sends nothing: the id of the child may be that of another process."""
+    monkeypatch.setattr(process, "ON_LINUX", False)
+    child = child_of(PAUSE, log)
+    child.start()
+    watcher = psutil.Process(child._watcher._process.pid)  # type: ignore[union-attr]
+    child.stop()
+    assert gone(watcher)
+
+
+@on_linux
 def test_a_child_whose_parent_died_before_its_request_exits() -> None:
     assert run_python(GRANDCHILD).communicate()[0] == "1\n"
 
