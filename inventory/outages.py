@@ -29,33 +29,44 @@ class Breaker:
 
     Args:
         longest: seconds after which others may ask if that caller has not come back.
+        retry: seconds between the end of one attempt and the next.
         clock: returns the time in seconds.
     """
 
-    RETRY = 1.0
-    """Seconds between the end of one attempt and the next."""
-
-    def __init__(self, longest: float, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, longest: float, *, retry: float = 1.0, clock: Callable[[], float] = time.monotonic) -> None:
+        self.retry = retry
         self._longest = longest
         self._clock = clock
-        self._mutex = threading.Lock()
+        # Re-entrant: a finalizer may release a lock, which asks Redis, wherever the interpreter runs it.
+        self._mutex = threading.RLock()
         self._ask_at: float | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the server is away, and nobody is to ask it now."""
+        ask_at = self._ask_at
+        return ask_at is not None and self._clock() < ask_at
 
     def begin(self) -> None:
         """Note that the server does not answer."""
-        self._ask_at = self._clock() + self.RETRY
+        with self._mutex:
+            self._ask_at = self._clock() + self.retry
 
     def end(self) -> None:
         """Note that the server answers."""
-        self._ask_at = None
+        if self._ask_at is not None:
+            with self._mutex:
+                self._ask_at = None
 
     def end_turn(self) -> None:
-        """Let another caller ask after `RETRY`, also when this one found that it need not ask."""
+        """Let another caller ask after `retry`, also when this one found that it need not ask."""
         if self._ask_at is not None:
-            self._ask_at = min(self._ask_at, self._clock() + self.RETRY)
+            with self._mutex:
+                if self._ask_at is not None:
+                    self._ask_at = min(self._ask_at, self._clock() + self.retry)
 
     def is_another_callers(self) -> bool:
-        """Return whether the server is away and the caller need not ask it again now."""
+        """Return whether the server is away and the caller need not ask it again now. If not, it is their turn."""
         if self._ask_at is None:
             return False
         with self._mutex:

@@ -22,7 +22,8 @@ from inventory.outages import outages
 from inventory.strategies import registry
 from locking import LeaseLost, LockTimeout
 from servers import Servers
-from shop.runtime import redis_connections
+from shop import redis_connections
+from shop.api import throttles
 from shop.sales import offers
 
 # Let assertions in support modules explain a failure in as much detail as those in test modules.
@@ -86,6 +87,7 @@ def redis(servers: Servers) -> Redis:
     sold_out.forget()
     outages._failing.clear()
     redis_connections.breaker.end()
+    throttles.breaker.end()
     for name in ("lua", "segmented-redis"):
         registry.get(name).unended.clear()  # type: ignore[attr-defined] - what an earlier test could not tell its Redis
     return client

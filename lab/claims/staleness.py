@@ -29,6 +29,10 @@ CONTENDERS = (
 """Files of `loadtest/bench`: what the curves of strategies share, what measures strategies, and what measures locks."""
 
 
+ORDERS = ("shop/orders", "shop/redis_connections.py", "shop/runtime", "shop/sales")
+"""What the curves of strategies share of the shop."""
+
+
 def _bench(*names: str) -> tuple[str, ...]:
     return tuple(f"loadtest/bench/{name}.py" for name in names)
 
@@ -38,10 +42,11 @@ MEASURED: dict[Part, tuple[str, ...]] = {
         *("locking", "inventory", *_bench(*STRATEGIES)),
         *("shop/accounts", "shop/api", "shop/orders", "shop/metrics", "shop/runtime", "shop/sales", "shop/waiting"),
         *("shop/admin/checked.py", "shop/clock.py", "shop/limits.py", "shop/models.py", "shop/pages/error_pages.py"),
+        "shop/redis_connections.py",
     ),
     "locks": ("locking", *_bench("locks", *CONTENDERS)),
-    "segments": ("locking", "inventory", "shop/orders", "shop/sales", "shop/runtime", *_bench("segments", *CLIENTS)),
-    "contention": ("inventory", "shop/orders", "shop/sales", "shop/runtime", *_bench("contention", *CLIENTS)),
+    "segments": ("locking", "inventory", *ORDERS, *_bench("segments", *CLIENTS)),
+    "contention": ("inventory", *ORDERS, *_bench("contention", *CLIENTS)),
     "retry-delay": ("locking", *_bench("retry_delay", *CONTENDERS)),
 }
 """The files and folders with the code that a comparison measures, and with the code that measures it."""

@@ -6,6 +6,7 @@ import threading
 import time
 from collections import Counter
 
+import redis
 from django.conf import settings
 from django_redis import get_redis_connection
 from redis import RedisError
@@ -13,8 +14,11 @@ from rest_framework.request import Request
 from rest_framework.throttling import BaseThrottle
 from rest_framework.views import APIView
 
-from inventory.outages import outages
+from inventory.outages import Breaker, outages
+from shop import limits
 
+breaker = Breaker(limits.REDIS)
+"""Whether Redis answered the last count. It may hold back a script while it accepts connections (CLIENT PAUSE)."""
 LIMITING = "Limiting order requests"
 """The work that fails while Redis is away: each process limits the requests that it gets then."""
 
@@ -60,7 +64,7 @@ class OrderRate(BaseThrottle):
     more, and asking Redis for each would take a fifth of the CPU time of a refusal. The second request counts both. A
     customer who reaches every web process can thus send one more request to each.
 
-    While Redis does not answer, each process counts by itself.
+    While Redis does not answer, each process counts by itself. If it hangs, one request at a time asks it.
     """
 
     def allow_request(self, request: Request, view: APIView) -> bool:
@@ -69,12 +73,19 @@ class OrderRate(BaseThrottle):
         here = seen.count(customer, second)
         if here == 1 < settings.ORDER_RATE:
             return True
+        if breaker.is_another_callers():
+            return here <= settings.ORDER_RATE
         uncounted = 2 if here == 2 and settings.ORDER_RATE > 1 else 1
         try:
             tries = get_redis_connection("default").eval(COUNT, 1, f"rate:{customer}:{second}", uncounted)
         except RedisError as error:
+            if isinstance(error, redis.TimeoutError):
+                breaker.begin()
+            else:
+                breaker.end_turn()
             outages.failed(LIMITING, error)
             return here <= settings.ORDER_RATE
+        breaker.end()
         outages.worked(LIMITING)
         return bool(tries <= settings.ORDER_RATE)
 

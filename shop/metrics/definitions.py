@@ -127,6 +127,9 @@ POOL_SIZE = GaugeOf("shop_postgres_pool_connections", "Connections to Postgres i
 POOL_IDLE = GaugeOf("shop_postgres_pool_idle", "Those of them that no request uses.")
 POOL_WAITING = GaugeOf("shop_postgres_pool_waiting", "Requests that wait for a connection of the pool.")
 POOL_WAITS = CounterOf("shop_postgres_pool_waits_total", "Requests that had to wait for a connection of the pool.")
-POOL_WAIT = CounterOf("shop_postgres_pool_wait_seconds_total", "Time for which they have waited.")
+POOL_WAIT = CounterOf(
+    "shop_postgres_pool_wait_seconds_total",
+    "Seconds for which they have waited. A wait of less than a millisecond counts as 0.",
+)
 
 METRICS = [value for value in list(globals().values()) if isinstance(value, Metric)]

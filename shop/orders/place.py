@@ -17,11 +17,11 @@ import orjson
 from redis import RedisError
 
 from inventory import sold_out
-from inventory.errors import Duplicate, InventoryError, OverLimit, StockNotLoaded
+from inventory.errors import Duplicate, InventoryError, OverLimit, StockNotLoaded, StockUnavailable
 from inventory.requests import OrderRequest, Placement, RequestItem
 from inventory.strategies import registry
 from inventory.strategies.base import Strategy
-from shop import log_context
+from shop import log_context, redis_connections
 from shop.metrics.recording import counted
 from shop.models import Allowance, Order
 from shop.orders import receipts
@@ -54,6 +54,9 @@ RUNNING = "An order with this key is being placed. Ask again in a moment."
 
 _running: dict[RequestKey, UUID] = {}
 """The ids of the requests that this process is placing."""
+
+FROM_REDIS = ("lua", "lua-queue", "segmented-redis")
+"""Strategies that take units in Redis."""
 
 
 @counted
@@ -118,6 +121,9 @@ def place_request(request: OrderRequest, offer: Offer, strategy: Strategy) -> Pl
         _refuse_over_limit(request)
         if not offer.preheated:
             raise StockNotLoaded(f"The stock of {offer.name} is not loaded yet.")
+        if strategy.name in FROM_REDIS and redis_connections.breaker.is_open:
+            # Before a unit is asked for: what Redis may have taken would have to be remembered, to be given back.
+            raise StockUnavailable("Redis did not answer a moment ago.")
         with sold_out.remembered(request):
             placement = _place(request, strategy)
     except StockNotLoaded as missing:

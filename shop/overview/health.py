@@ -28,7 +28,7 @@ LATE = 60
 AHEAD = 3600
 """Seconds before a sale opens. From that time on, Celery has to run."""
 UNLOADED = 15
-"""Seconds after which a sale that is due to be preheated should be. Beat tries it every 5 s."""
+"""Seconds for which a sale may be overdue for preheating before the overview warns. Beat tries it every 5 s."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Health:
         queue_age: seconds since the oldest queued order was queued.
         expiring: pending orders that expire within `SOON` seconds unless they are paid.
         late: pending orders whose time to pay has been over for `LATE` seconds.
-        unloaded: names of sales that open within `PREHEAT_LEAD` and were not preheated in time.
+        unloaded: names of sales that open in less than `PREHEAT_LEAD` - `UNLOADED` seconds and are not loaded.
         needed: whether a sale that is open or about to open, or an unpaid order, needs Celery.
         postgres_ms: milliseconds for an answer.
         redis_error: why Redis does not answer; the figures from it are then 0.

@@ -16,6 +16,8 @@ from shop.metrics.folder import MetricsFolder
 
 SPAN = 10.0
 """Seconds over which requests are counted."""
+FEW = 20.0
+"""Of fewer requests, a single error is no share that says anything."""
 ACCEPTED = ("placed", "queued", "replayed")
 """Results that are no refusals."""
 
@@ -114,7 +116,7 @@ def between(before: Counts, now: Counts) -> Requests:
     within = {bound: count - before.within.get(bound, 0) for bound, count in sorted(now.within.items())}
     answers = {status: count - before.answers.get(status, 0) for status, count in now.answers.items()}
     errors = sum(count for status, count in answers.items() if status.startswith("5"))
-    failed = errors / max(1.0, sum(answers.values()))
+    failed = errors / max(FEW, sum(answers.values()))
     by_frequency = dict(sorted(refused.items(), key=lambda pair: -pair[1]))
     return Requests(by_frequency, failed, quantile(within, 0.5), quantile(within, 0.99))
 

@@ -111,7 +111,7 @@ class Door:
                 return threading.Thread(target=self._report, args=(proto,), name="metrics", daemon=True).start()
             return self._enter(scope, proto, b"")
         if length > limits.BODY_BYTES:
-            most = f"A body may have {limits.BODY_BYTES} bytes."
+            most = f"A body may have at most {limits.BODY_BYTES} bytes."
             return self._refuse_after_body(scope, proto, problems.TOO_LARGE, length, most)
         body = proto()
         self._deadlines[proto] = (time.monotonic() + limits.BODY, body.cancel)

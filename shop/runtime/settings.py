@@ -285,7 +285,7 @@ CACHES = {
         "LOCATION": REDIS_LOCATION,
         # No retries: a script that was sent and not answered may have run. Its caller decides how to ask again.
         "OPTIONS": {
-            "CONNECTION_POOL_CLASS": "shop.runtime.redis_connections.ConnectionPool",
+            "CONNECTION_POOL_CLASS": "shop.redis_connections.ConnectionPool",
             "CONNECTION_POOL_KWARGS": {
                 "retry": None,
                 "socket_timeout": limits.REDIS,

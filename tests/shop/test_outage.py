@@ -63,7 +63,7 @@ def test_one_caller_asks_again_after_a_second(clock: Clock, monkeypatch: pytest.
     for _ in range(5):
         assert offers.get(sale) is not None
     assert len(asked) == 1
-    clock.now += Breaker.RETRY
+    clock.now += offers.outage.retry
     for _ in range(5):
         assert offers.get(sale) is not None
     assert len(asked) == 2
@@ -76,7 +76,7 @@ def test_with_an_answer_offers_are_as_young_as_before(clock: Clock, monkeypatch:
         silenced.setattr(offers, "read", away)
         clock.now += 2
         assert offers.get(sale) is known
-    clock.now += Breaker.RETRY
+    clock.now += offers.outage.retry
     newer = offers.get(sale)
     assert newer is not known
     clock.now += 1
@@ -91,7 +91,7 @@ def test_any_answer_ends_the_outage(clock: Clock, monkeypatch: pytest.MonkeyPatc
         silenced.setattr(offers, "read", away)
         clock.now += 2
         offers.get(sale)
-    clock.now += Breaker.RETRY
+    clock.now += offers.outage.retry
     newest = offers.get_newest(sale)
     assert offers.get(sale) is newest
     clock.now += 1
@@ -103,7 +103,7 @@ def test_a_caller_with_a_young_offer_takes_no_turn_to_ask(clock: Clock, settings
     sale = on_sale({"a": 1}).sale
     young = offers.get(sale)
     offers.outage.begin()
-    clock.now += Breaker.RETRY
+    clock.now += offers.outage.retry
     assert offers.get(sale) is young
     assert not offers.outage.is_another_callers(), "the turn is still to be taken"
 

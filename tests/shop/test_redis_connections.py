@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import redis
-from redis.exceptions import ConnectionError, RedisError, TimeoutError  # noqa: A004 - redis-py's
+from redis.exceptions import ConnectionError, RedisError, ResponseError, TimeoutError  # noqa: A004 - redis-py's
 
 from inventory.outages import Breaker
-from shop.runtime import redis_connections
+from inventory.strategies import registry
+from shop import redis_connections
+from shop.orders import place
+from tests.factories import on_sale
+from tests.shop.conftest import Buyer, assert_problem, order_body
 
 THREADS = 8
 
@@ -66,9 +71,10 @@ def server() -> Iterator[SilentServer]:
 @pytest.fixture
 def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The time by which the breaker counts."""
-    time = [0.0]
-    monkeypatch.setattr(redis_connections, "breaker", Breaker(60, clock=lambda: time[0]))
-    return time
+    at = [0.0]
+    monkeypatch.setattr(redis_connections, "SLOW", 0.2)
+    monkeypatch.setattr(redis_connections, "breaker", Breaker(60, retry=1, clock=lambda: at[0]))
+    return at
 
 
 def ask(server: SilentServer, pool: type[redis.ConnectionPool]) -> set[type[Exception]]:
@@ -93,7 +99,7 @@ def test_while_redis_hangs_one_thread_at_a_time_asks(server: SilentServer, now: 
     assert 1 <= first <= THREADS, "those that asked before the first one gave up"
     assert ask(server, redis_connections.ConnectionPool) == {ConnectionError}
     assert server.count() == first
-    now[0] += Breaker.RETRY
+    now[0] += redis_connections.breaker.retry
     assert ask(server, redis_connections.ConnectionPool) == {ConnectionError, TimeoutError}
     assert server.count() == first + 1
 
@@ -110,7 +116,7 @@ def test_a_server_that_answers_again_is_asked_by_all(redis: redis.Redis, now: li
     redis.connection_pool.disconnect()
     with pytest.raises(ConnectionError):
         redis.ping()
-    now[0] += Breaker.RETRY
+    now[0] += redis_connections.breaker.retry
     assert redis.ping()
     redis.connection_pool.disconnect()
     assert redis.ping()
@@ -121,3 +127,49 @@ def test_each_kind_of_address_has_such_connections(url: str) -> None:
     made = redis_connections.ConnectionPool.from_url(url).make_connection()
     assert isinstance(made, redis_connections._Sparing)
     assert isinstance(made, type(redis.ConnectionPool.from_url(url).make_connection()))
+
+
+def test_a_short_timeout_says_nothing_about_the_server(server: SilentServer, now: list[float]) -> None:
+    """A lock gives its connections little time near the end of its lease."""
+    hasty = redis_connections.ConnectionPool(port=server.port, retry=None, socket_timeout=0.01)
+    with pytest.raises(TimeoutError):
+        redis.Redis.from_pool(hasty).ping()
+    assert not redis_connections.breaker.is_open
+
+
+def test_a_slow_failure_of_any_kind_counts(monkeypatch: pytest.MonkeyPatch, now: list[float]) -> None:
+    """A name that cannot be looked up may take seconds, and is no timeout."""
+
+    def look_up(*_: object, **__: object) -> None:
+        time.sleep(0.3)
+        raise socket.gaierror("no such host")
+
+    monkeypatch.setattr(socket, "getaddrinfo", look_up)
+    nowhere = redis_connections.ConnectionPool(host="nowhere.example", retry=None, socket_timeout=30)
+    with pytest.raises(ConnectionError):
+        redis.Redis.from_pool(nowhere).ping()
+    assert redis_connections.breaker.is_open
+
+
+def test_an_error_is_an_answer(redis: redis.Redis, now: list[float]) -> None:
+    """And ends the silence: here there is no database of that number."""
+    redis_connections.breaker.begin()
+    now[0] += redis_connections.breaker.retry
+    options = {**redis.connection_pool.connection_kwargs, "db": 99}
+    with pytest.raises(ResponseError):
+        redis_connections.UnixDomainSocketConnection(**options).connect()
+    assert not redis_connections.breaker.is_open
+    assert not redis_connections.breaker.is_another_callers()
+
+
+@pytest.mark.parametrize("strategy", place.FROM_REDIS)
+@pytest.mark.django_db(transaction=True)
+def test_an_order_is_refused_before_it_asks(buyer: Buyer, now: list[float], strategy: str) -> None:
+    """Otherwise each would be noted, to be given back: ten thousand a second would displace those that were taken."""
+    offer = on_sale({"a": 1}, strategy=strategy)
+    redis_connections.breaker.begin()
+    assert_problem(buyer.order(order_body(offer, a=1)), 503, "unavailable")
+    counters = registry.segment_counters() if strategy == "segmented-redis" else registry.counters()
+    assert not counters.unended
+    redis_connections.breaker.end()
+    assert buyer.order(order_body(offer, a=1)).status_code in (201, 202)
