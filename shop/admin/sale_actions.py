@@ -59,8 +59,8 @@ def run_on_sales(
             if why:
                 # The sale may be paused, or open again, all the same: the history has to say who did it and why.
                 model_admin.log_change(request, sale, f"{done.capitalize()} in part. {why}")
-            said = error if isinstance(error, UnknownStrategy) else f"A server did not answer: {error}"
-            raise Failed(f"{sale} was not fully {done}. Try again. {said}") from error
+            said = error if isinstance(error, UnknownStrategy) else f"Try again. A server did not answer: {error}"
+            raise Failed(f"{sale} was not fully {done}. {said}") from error
         return True
 
     run_in_batches(model_admin, request, queryset, one_by_one(run), done=done, why=why, all_pages=True)

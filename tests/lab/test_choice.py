@@ -109,7 +109,7 @@ def test_no_answer_needs_a_server_that_is_not_run_or_a_fence_that_it_lacks() -> 
         (
             Answers("machines", "steps", "money", "redis", "many"),
             "guarded-update",
-            "It takes stock in one statement or script, and your work is more than that.",
+            "It only takes stock, and your work is more than that.",
         ),
         (
             Answers("machines", "steps", "money", "redis", "rush"),

@@ -43,7 +43,9 @@ BECAUSE = {
     "file-lock": gettext_noop(
         "All are on one machine, so its kernel can hold the lock, and frees it if a holder dies."
     ),
-    "segmented": gettext_noop("Each order takes one of several locks, so several orders of one stock run at once."),
+    "segmented": gettext_noop(
+        "Each order takes one of several locks, so several orders run at once. The stock must be divisible."
+    ),
     "database-row": gettext_noop(
         "It needs no server but Postgres, and each grant has a fence that your data can check."
     ),

@@ -1,6 +1,7 @@
 """Write docs/choose.md, the table of the choice with its figures: `manage.py lab table`.
 
-`make refresh` does it after measuring. A test compares the file with the table, so a figure in it is never out of date.
+`make refresh` does it after measuring. A test compares the file with the table, which shows no figure that is out of
+date.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ LEGEND = """\
 - **Orders**: orders per second of the strategy that uses it, divided by those of the guarded update.
 - **Acquire and release**: pairs per second without contention, divided by those of the Redis lock.
 - **Hand-over p50**: the median time from before a release until a waiter in another process has the lock.
-- **Free after …**: how long nobody else can get in. After the process died, a plain time in seconds is measured.
+- **Free after …**: how long nobody else can get in. After the process died, a plain time in
+  seconds is measured, with a TTL of 10 s where a lock has one.
 - ZooKeeper and etcd were one server each in these measurements, and Redlock had five servers on one machine.
 - **Survives the loss of a server**: how many of its servers it can lose and still work. The tests of a lock stop them.
   "Needs none": it has no server to lose.
@@ -62,10 +64,9 @@ def _measured(stored: Stored) -> str:
     parts = [part for part in stored.values() if part and not part.stale]
     if not parts:
         return "The figures are out of date: `make refresh` measures them.\n\n"
-    days = " and ".join(sorted({part.made for part in parts}))
-    return (
-        f"Measured on {days}, with {parts[0].machine['cpus']} processors and Python {parts[0].machine['python']}.\n\n"
-    )
+    machines = [(part.made, part.machine["cpus"], part.machine["python"]) for part in parts]
+    said = [f"{day}, with {cpus} processors and Python {python}" for day, cpus, python in sorted(set(machines))]
+    return f"Measured on {'; and on '.join(said)}.\n\n"
 
 
 def _cells(line: Line) -> list[str]:

@@ -53,7 +53,7 @@ HOT_ONLY = gettext_noop("It gains only where many wait for the same row.")
 RULES = (
     Rule(gettext_noop("It needs {server}, which you do not run."), lambda case: case.lacks_server),
     Rule(
-        gettext_noop("It takes stock in one statement or script, and your work is more than that."),
+        gettext_noop("It only takes stock, and your work is more than that."),
         lambda case: case.answers.work == "steps",
         GUARDED,
     ),

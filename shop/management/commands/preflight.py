@@ -54,10 +54,8 @@ def find(wanted: str) -> Sale:
     if not found:
         raise CommandError(f"There is no sale {wanted}. Name one by its number or slug.", returncode=2)
     if len(found) > 1:
-        raise CommandError(
-            f"{wanted} is the number of one sale and the slug of another. Use the other of the two.",
-            returncode=2,
-        )
+        said = f"{wanted} is the number of one sale and the slug of another."
+        raise CommandError(f"{said} Name the one by its slug, or the other by its number.", returncode=2)
     return found[0]
 
 
