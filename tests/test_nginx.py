@@ -174,7 +174,9 @@ def test_its_limits_are_those_of_the_web_server() -> None:
     [
         pytest.param(b"GET / HTTP/1.1\r\n\r\n", 400, id="no host"),
         pytest.param(b"GET /" + b"x" * 40_000 + b" HTTP/1.1\r\nHost: shop.example\r\n\r\n", 400, id="long address"),
-        pytest.param(b"GET /metrics HTTP/1.1\r\nHost: shop.example\r\n\r\n", 404, id="not for customers"),
+        pytest.param(
+            b"GET /metrics HTTP/1.1\r\nHost: shop.example\r\nConnection: close\r\n\r\n", 404, id="not for customers"
+        ),
     ],
 )
 def test_what_it_refuses_itself_is_a_problem_document(
