@@ -114,7 +114,7 @@ class Cache(Generic[Key, Value]):
     def _load_once(
         self, key: Key, entry: CacheEntry[Value], load: Callable[[Key], Value | None], ttl: float
     ) -> Value | None:
-        if ttl <= 0:  # A shared value would be older than the calls that wait for it.
+        if ttl <= 0:  # Do not share a load: it may have read the value before a waiting call began.
             return self._load(key, entry, load, ttl)
         mine: Future[Value | None] = Future()
         with self._mutex:

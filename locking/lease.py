@@ -263,7 +263,7 @@ class Lease:
         with self._mutex:
             first_answer = not self._answered
             self._answered = True
-        # A grant that is missing after an unanswered request was freed by that request, while it was still valid.
+        # If an earlier request got no answer and the grant is gone now, that request freed it while it was valid.
         return still_held and (found or (self._unanswered and first_answer))
 
     def _require_own_process(self) -> None:

@@ -113,7 +113,7 @@ def supervise(path: Path, runs: Sequence[str]) -> None:
 
 
 class Restarts:
-    """Restarts one server whenever it has ended, after a pause that grows while the restarts fail.
+    """Restarts one server whenever it has ended. The pause between two attempts grows while the restarts fail.
 
     The pause keeps a server that cannot start, on a full disk for example, from filling its log, and other servers are
     looked after meanwhile. A server that recovers its data for a long time is alive, so it is left alone.

@@ -1,4 +1,4 @@
-"""Hash few passwords at a time, and without holding a connection to Postgres."""
+"""Hash one password at a time in each process, without holding a connection to Postgres."""
 
 from __future__ import annotations
 

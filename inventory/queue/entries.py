@@ -27,7 +27,7 @@ class QueueEntry:
         entry_id: the id that Redis gave to the entry.
         order_id: None when the entry has none.
         order: None when the entry cannot be read.
-        raw: the order as the entry holds it.
+        raw: the text of the order, as the entry stores it.
     """
 
     entry_id: str
@@ -37,7 +37,7 @@ class QueueEntry:
 
 
 def encode(order: OrderRequest) -> str:
-    """Return an order as an entry holds it."""
+    """Return the JSON text of an order, as an entry of the queue stores it."""
     return orjson.dumps(order, default=str).decode()
 
 

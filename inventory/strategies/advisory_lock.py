@@ -41,7 +41,7 @@ class AdvisoryLockStrategy(Strategy):
 def key(sku: str) -> int:
     """Return the lock number of a sku, the same in every process.
 
-    Two skus with the same number only wait for each other. The prefix separates these locks from other advisory locks:
-    a 64-bit key has no separate number for a class of locks.
+    If two skus have the same number, their orders wait for each other, which is harmless. The prefix separates these
+    locks from other advisory locks: a 64-bit key has no separate number for a class of locks.
     """
     return advisory_key(f"advisory-lock:{sku}")

@@ -92,7 +92,7 @@ class Strategy(ABC):
         return {}
 
     def units_returned(self, returned: Sequence[ReturnedUnits], saved: Saved) -> None:
-        """Correct existing copies after orders have ended and their units are back, committed. See `refresh`."""
+        """Correct existing copies after a commit that returned the units of ended orders. See `refresh`."""
         self.refresh(sorted({each.sku for each in returned}), saved)
 
     def queued_order(self, customer: int, key: str) -> QueuedOrder | None:

@@ -69,7 +69,7 @@ class Attempt:
     Args:
         experiment: the experiment; the clock of its sandbox must run.
         seed: seed of all random choices; the timing of the machine stays random.
-        steps: number of steps of an earlier attempt; the fault comes before one of that many steps.
+        steps: number of steps of an earlier attempt; the fault comes before a random step from 1 to this number.
     """
 
     def __init__(self, experiment: Experiment, seed: str, steps: int) -> None:

@@ -69,8 +69,8 @@ def replay(
         sandbox: the sandbox to run in.
         clients: number of clients; None: as many as the rung needs.
         faults: the faults that may happen; None: those that are tried on the rung.
-        to_the_end: whether the clients go on without interference after the schedule; otherwise the trace says what can
-            come next.
+        to_the_end: whether the clients go on, without preemptions or faults, after the schedule; otherwise the trace
+            says what can come next.
         as_far_as_possible: whether to leave out choices that are not possible, for a schedule of another rung.
         seconds: real time in seconds after which no further step is taken.
 

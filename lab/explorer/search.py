@@ -94,7 +94,7 @@ def explore(
 ) -> Found:
     """Run schedules until one breaks the invariant, or all within the bounds were tried.
 
-    Each run follows a prefix and then goes on without interference; every other choice on its way becomes a prefix.
+    Each run follows a prefix, then goes on without preemptions or faults; any other choice on its way becomes a prefix.
     If the trace is equivalent to an earlier one with as many preemptions and faults left, nothing new can follow.
 
     Args:
@@ -157,7 +157,7 @@ def _walk(
 
 
 class _Walk:
-    """A chooser that follows a prefix, then goes on without interference, and notes the alternatives on its way."""
+    """A chooser that follows a prefix, then goes on without preemptions or faults, and notes the alternatives."""
 
     def __init__(
         self, prefix: _Prefix, bounds: Bounds, seen: dict[int, list[tuple[int, int]]], alike: frozenset[str]

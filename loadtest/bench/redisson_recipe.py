@@ -1,6 +1,6 @@
 """Redisson's lock protocol in our `Lock` contract, for comparison with `RedisLock`. It is not the Java library.
 
-The lock is a hash with owner and count. A release is published to all waiters, who ask again when they are told, and
+The lock is a hash with owner and count. A release is published to all waiters. They ask again when they receive it, and
 when the present grant would end. There is no queue and no fence.
 
 Do not use it in production: a client that repeats a request without an answer may count twice, and the lock then stays
@@ -64,7 +64,7 @@ return 1
 class RedissonRecipeLock(Lock):
     """A re-entrant lock whose waiters are all woken by a release; chance decides which of them is first.
 
-    Each thread is an owner for each lock object. Each grant has a token of its own, which begins with the owner.
+    An owner is one thread with one lock object. Each grant has a token of its own, which begins with the owner.
 
     Args:
         client: a client of one server; a waiter uses one more of its connections.

@@ -1,7 +1,7 @@
 """`python -m loadtest.bench retry-delay`: what a shorter pause between two attempts gains and costs a Redlock.
 
 Nobody wakes the waiters of a `Redlock`: each asks all nodes again after a pause, the retry delay. The same run measures
-two locks whose waiters are told.
+two locks that notify their waiters.
 """
 
 from __future__ import annotations

@@ -86,7 +86,7 @@ def measure(shop: LocalShop, rates: list[int], *, progress: Callable[[str], obje
 
     Args:
         rates: requests per second of watchers, besides the highest.
-        progress: is told what is measured now.
+        progress: called with a description of the current measurement.
         seconds: of each measurement; orders take twice as long.
     """
     sale = put_on_sale()

@@ -189,7 +189,8 @@ class PostgresSession:
         with self._mutex:
             self._closed = True
             self._pgconn.finish()
-        _open.discard(self)  # last, so that a child forked before this line replaces the mutex, which was held
+        # Discard it last: a child that is forked before this line disowns the session, and so replaces the held mutex.
+        _open.discard(self)
 
     def __enter__(self) -> Self:
         return self

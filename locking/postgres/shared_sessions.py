@@ -1,6 +1,6 @@
-"""SharedSessions: the sessions of one lock in this process. Its waiters share one, and hand it on.
+"""SharedSessions: the sessions of one lock in this process. Its waiters share one session and pass it on.
 
-A session per waiting thread would use up the server's `max_connections`: others would be refused beside an idle server.
+A session per waiting thread would use up the server's `max_connections`, and an idle server would refuse other clients.
 """
 
 from __future__ import annotations

@@ -230,8 +230,8 @@ class RedisLock(Lock):
     def _accept(self, grant: str, waited_as: str, asked: float, on: Any = None) -> Lease | None:
         """Return the lease of a grant that a release has made to this waiter, or None if the grant is over.
 
-        The lifetime is counted from `asked`. The grant is extended first if too much of it may be over, if it was made
-        with the TTL of another lock, or if replicas must confirm it.
+        The lifetime is counted from `asked`. The grant is extended first if much of its lifetime may have passed, if it
+        was made with the TTL of another lock, or if replicas must confirm it.
         """
         fence, ttl = (int(part) for part in grant.split()[:2])
         lease = self._lease(grant, fence, asked, waited_as=waited_as)

@@ -12,21 +12,21 @@ class NotNow(Exception):
 
 
 class TooManyGuesses(NotNow):
-    """The account, or the address of the caller, has had as many wrong passwords as it may have."""
+    """The account, or the caller's address, has reached its limit of wrong passwords."""
 
     def __init__(self, wait: int) -> None:
         super().__init__(f"Too many wrong passwords. Try again in {wait} seconds.", wait=wait)
 
 
 class HashingBusy(NotNow):
-    """This process checks as many passwords as it may."""
+    """Too many passwords wait to be checked in this process, or this one has waited too long."""
 
     def __init__(self) -> None:
         super().__init__("Too many people log in at once. Try again in a moment.", wait=1)
 
 
 class TriesUnderWay(NotNow):
-    """As many passwords of the account, or from the address of the caller, are being checked as may be wrong."""
+    """Passwords that are being checked use up the rest of a limit: of the account, or of the caller's address."""
 
     def __init__(self) -> None:
         super().__init__("Other log-ins to this account or from this address are being checked. Try again.", wait=1)

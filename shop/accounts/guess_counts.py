@@ -34,7 +34,7 @@ MOST = 10_000
 # KEYS: whether the address is known, the count of the account at this address, that at all unknown addresses, and that
 # of the address if there is one; ARGV: the seconds of a window, then the limits of the account and of the address.
 # Count the try, unless a limit is reached: then count nothing, so that the window ends. Return the seconds to wait for
-# the end of a window, else 0; whether tries under way take the room that is left; whether the address is known.
+# the end of a window, else 0; whether tries under way use up the rest of a limit; whether the address is known.
 # The counts are not written to the append-only file: losing them in a crash does little harm.
 COUNT = """
     redis.set_repl(redis.REPL_NONE)
@@ -132,7 +132,7 @@ class Counted:
 
     Args:
         wait: seconds to wait if wrong guesses have reached a limit; else 0.
-        busy: tries under way take the room that is left below a limit.
+        busy: tries under way use up the rest of a limit.
         keys: the counts of the try.
     """
 

@@ -2,7 +2,7 @@
 
 Each try is counted before its password is hashed, and taken back unless the password was wrong. So tries at the same
 time cannot exceed the limit, and no try beyond it costs a hash. Only wrong passwords close an account until the window
-ends: a try that finds the rest of the limit taken by tries under way is told to come again at once.
+ends: while tries under way use up the rest of the limit, a further try is told to come again at once.
 
 A library such as django-axes counts after the check, so that forty tries at once pass, and it has one limit for
 accounts and addresses.

@@ -58,7 +58,7 @@ def recorder() -> Recorder | None:
 
 
 def counted(place: Callable[..., Placed]) -> Callable[..., Placed]:
-    """Count the results of a function that places the order of a `sale`."""
+    """Decorate a function that places an order: count its results and their duration for each `sale`."""
 
     @wraps(place)
     def counting(*, sale: int, **wanted: object) -> Placed:

@@ -1,4 +1,4 @@
-"""What `/metrics` answers, and whom."""
+"""The content of `/metrics`, and who may read it."""
 
 from __future__ import annotations
 

@@ -153,7 +153,7 @@ def _queued(waiting: QueuedOrder) -> Placed:
 
 
 def _rejected(order: UUID, waiting: QueuedOrder) -> Receipt:
-    """Return the receipt of a rejected order without a row: its sale is gone, or its content cannot be saved."""
+    """Return the receipt of a rejected order without a row: its sale is gone, it cannot be saved, or it is lost."""
     return Receipt(
         order,
         waiting.sale,

@@ -36,7 +36,7 @@ class UnknownOrder(PaymentError):
 
 
 class NeverSaved(PaymentError):
-    """The order has no row and never gets one. An operator settles the payment; the provider is done with it."""
+    """The order has no row and never gets one. An operator settles the payment; the provider need not repeat it."""
 
 
 class UnknownPayment(PaymentError):

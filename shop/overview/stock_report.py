@@ -62,7 +62,7 @@ def stock_report() -> StockReport:
     figures = conservation.figures()
     try:
         return StockReport(figures, read_counters({each.sku: each.on_hand for each in figures}))
-    except (RedisError, ValueError) as error:  # ValueError: the key of a counter holds something else.
+    except (RedisError, ValueError) as error:  # ValueError: the value of a counter in Redis is not a number.
         return StockReport(figures, {}, str(error))
 
 

@@ -19,8 +19,8 @@ NO_STORE = {"Cache-Control": "no-store"}
 def token(request: HttpRequest) -> HttpResponse:
     """Return an access token of the account that has logged in on this browser, and the account's id.
 
-    Without a log-in both are null: for a page that anyone may open this is no error. The refresh token stays here: the
-    session of the browser gets a new access token as well.
+    Without a log-in both are null: for a page that anyone may open this is no error. The refresh token is not sent: the
+    browser gets its next access token with the session cookie.
     """
     try:
         user = request.user

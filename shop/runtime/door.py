@@ -252,7 +252,7 @@ class Door:
                 _survive(partial(recorder.web_process, busy=len(self._answering), waiting=self._whole.qsize()))
             now = time.monotonic()
             for proto, (deadline, _) in list(self._deadlines.items()):
-                # What is to be done may have changed since.
+                # Another thread may have removed or replaced the action since the list was copied: read it again.
                 if deadline <= now and (due := self._deadlines.pop(proto, None)) is not None:
                     _survive(due[1])
 

@@ -85,8 +85,8 @@ WEB_DATABASE_CONNECTIONS = environment.integer("WEB_DATABASE_CONNECTIONS", defau
 # and Celery closes a pool after every task, so neither needs a pool.
 DATABASE_POOL = environment.integer("DATABASE_POOL", default=0, minimum=0, maximum=1000)
 # A pooler such as PgBouncer stands between the shop and Postgres, in transaction or session mode. Then the shop relies
-# on no session of Postgres: it prepares no statements, the role of the web servers sets the limits on waiting, which
-# `manage.py serve` checks, and `session-lock`, `insert-lock` and `lock-table` cannot be chosen.
+# on no session of Postgres: it prepares no statements, and `session-lock`, `insert-lock` and `lock-table` cannot be
+# chosen. The limits on waiting are set on the database role of the web servers, and `manage.py serve` checks them.
 DATABASE_POOLER = environment.boolean("DATABASE_POOLER", default=False)
 if DATABASE_POOLER and DATABASE_IS_OURS:
     raise ImproperlyConfigured("DATABASE_POOLER needs DATABASE_URL: the project's own Postgres has no pooler.")

@@ -135,7 +135,7 @@ def _hold(sale: int) -> None:
 def _unload(sale: Sale) -> None:
     """Remove what was loaded for a sale that is over, except for skus that another sale has loaded."""
     with transaction.atomic():
-        # With its row locked, the sale cannot be extended. It may have been since the caller has read it.
+        # While its row is locked, the sale cannot be extended. It may have been extended since the caller read it.
         ended = Sale.objects.select_for_update(no_key=True).filter(pk=sale.pk).first()
         if ended is None or ended.closes_at > clock.now():
             return

@@ -73,7 +73,8 @@ def preheat_sale(sale: int, *, wait: bool = True, missed_at: datetime | None = N
             _refuse_risk(locked)
             queued_in = _load(locked, skus, others, now)
         elif locked.opens_at > now:
-            # A sku that the earlier sale offers was added to this one. It is loaded again when that sale is over.
+            # If this sale was loaded, a sku of the earlier sale was added to it. Mark it as not loaded, so that it is
+            # loaded again when the earlier sale is over.
             Sale.objects.filter(pk=sale, preheated_at__isnull=False, unloaded_at=None).update(unloaded_at=now)
     offers.forget(sale)
     sold_out.forget()

@@ -64,7 +64,7 @@ def count_again(self: Lua, refused: SoldOut, saved: Saved) -> None:
 
 
 def none_saved_yet(self: LuaQueue, refused: SoldOut, saved: Saved) -> None:
-    """Count the units of saved orders as reserved until their worker has ended them."""
+    """Count a saved order's units as reserved until its worker has ended the reservation."""
     ORIGINAL(self, refused, none_saved)
 
 

@@ -59,7 +59,7 @@ class TestReentrantRedisLock(OfTheLockWithin, test_redis.TestRedisLock):
             for lease in (inner, outer):
                 with pytest.raises(LeaseLost):
                     lease.check()
-        wait_for(lambda: told)  # the watchdog may have seen the loss first, and still be on its way to tell
+        wait_for(lambda: told)  # the watchdog may have seen the loss first, and may not have called `on_lost` yet
         assert [lease.token for lease in told] == [outer.token] == [inner.token]
         assert caplog.text.count(lock.name) == 1
 

@@ -73,7 +73,7 @@ def test_there_is_one_backend_and_it_is_guarded() -> None:
 def test_a_log_in_by_address_counts_against_the_same_account(
     settings: Any, monkeypatch: pytest.MonkeyPatch, guarded: bool
 ) -> None:
-    """With the negative control: allauth's own way guesses on."""
+    """With the negative control: allauth's own authentication does not limit the guesses."""
     new_user()
     settings.GUESSES_PER_ACCOUNT = 3
     if not guarded:
@@ -239,7 +239,7 @@ def test_nobody_learns_which_addresses_have_an_account(client: Client, page: str
 def test_a_sign_up_takes_a_hash_with_a_known_address_too(
     client: Client, settings: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Otherwise the time that it takes would tell. With the negative control."""
+    """Otherwise its duration would tell whether the address is known. With the negative control: without the hash."""
     new_user()
     monkeypatch.setattr(hashers, "WAIT", 0.0)
     known = {**ADA, "username": "new"}

@@ -311,7 +311,7 @@ def refused(offer: OnSale, customer: int, **cart: int) -> SoldOut:
 def test_a_probe_refused_for_another_sku_lets_the_next_one_probe(
     customer: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without that next probe, b would be refused although it is back, for as long as carts with a keep probing."""
+    """Without that next probe, b would be refused although it is in stock again, while carts with `a` keep probing."""
     offer, asked = on_sale({"a": 1, "b": 1}), Asked(monkeypatch)
     refused(offer, customer, a=2)
     refused(offer, customer, b=2)

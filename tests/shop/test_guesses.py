@@ -117,7 +117,7 @@ def test_guesses_at_the_same_time_are_counted_before_they_are_checked(user: User
 def test_tries_under_way_are_no_wrong_guesses(
     user: User, settings: Any, redis_gone: Gone, monkeypatch: pytest.MonkeyPatch, away: bool, limited: str, wrong: int
 ) -> None:
-    """A right log-in that finds the rest of the limit taken comes again at once; wrong ones still close the account."""
+    """While tries under way use up the limit, a right log-in must come again at once. Wrong ones close the account."""
     setattr(settings, limited, wrong + 1)
     checks, check = threading.Barrier(2, timeout=PATIENCE), User.check_password
 
@@ -140,7 +140,7 @@ def test_tries_under_way_are_no_wrong_guesses(
         assert_problem(by_token("ada", PASSWORD), 503, "login-busy")
         checks.wait()
         assert first.result(PATIENCE).status_code == 200
-        # The negative control: a wrong guess takes the room for as long as the window.
+        # The negative control: a wrong guess stays counted until the window ends.
         assert [by_token("ada", "wrong").status_code for _ in range(2)] == [401, 429]
 
 
@@ -168,7 +168,8 @@ def test_a_right_password_is_no_guess(user: User, settings: Any, redis: Redis) -
     settings.GUESSES_PER_ACCOUNT, settings.GUESSES_PER_ADDRESS = 2, 2
     assert [by_token("ada", PASSWORD).status_code for _ in range(5)] == [200] * 5
     assert by_token("ada", "wrong").status_code == 401
-    # The guess counts for the account at this address, and for the address. Elsewhere there was none.
+    # The guess counts for the account at this known address, and for the address. It does not count for the account
+    # at unknown addresses.
     counts = {str(key, "ascii").count(":"): redis.hgetall(key) for key in redis.scan_iter("{guesses}:tries:account:*")}
     none, one = {b"tries": b"0", b"under_way": b"0"}, {b"tries": b"1", b"under_way": b"0"}
     assert counts == {3: none, 4: one}

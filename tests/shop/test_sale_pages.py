@@ -127,7 +127,7 @@ def test_the_page_says_without_its_script_what_is_sold_out(client: Client, langu
 
 @pytest.mark.parametrize("language", ["en", "zh-hans"])
 def test_the_page_has_the_same_bytes_for_every_visitor_of_a_language(language: str) -> None:
-    """With the negative control: the form that buys is another page for each."""
+    """With the negative control: the page with the form that buys differs for each visitor."""
     offer = on_sale({"a": 3}, limit=2, price="59.90")
     visitors = [Client(), visitor_of(), visitor_of()]
 

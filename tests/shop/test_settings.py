@@ -147,7 +147,7 @@ def test_a_pooler_is_before_a_given_database_and_not_before_the_lab(monkeypatch:
 def test_through_a_pooler_a_connection_asks_for_nothing_that_a_session_keeps(
     monkeypatch: pytest.MonkeyPatch, pooler: str
 ) -> None:
-    """With the negative control: the server of a process with a pool does, without a pooler."""
+    """With the negative control: without a pooler, it prepares statements and sets options."""
     given = {"DATABASE_URL": "postgres://shop@db/shop", "DATABASE_POOL": "4", "LAB_ENABLED": "0"}
     database = read(monkeypatch, **given, DATABASE_POOLER=pooler)["DATABASES"]["default"]
     asked = (database["OPTIONS"]["prepare_threshold"] is not None, "options" in database["OPTIONS"])
@@ -226,7 +226,7 @@ def test_https_is_one_switch(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("https", ["1", *slow("0")])
 def test_the_check_for_deployment_finds_nothing(https: str) -> None:
-    """With the negative control: without HTTPS it does."""
+    """With the negative control: without HTTPS, the check finds problems."""
     given = {"HTTPS": https, "SECRET_KEY": secrets.token_hex(32), "LAB_ENABLED": "0"}
     given |= {"ORDER_TTL": "5", "OFFER_TTL": "0.5", "REDIS_URL": "rediss://host:6379/0"}
     done = manage("check", "--deploy", "--fail-level", "WARNING", **given)

@@ -99,7 +99,7 @@ ATTACKS += [of_another_sale, of_an_earlier_opening, ended]
 def test_a_false_ticket_buys_nothing(
     attack: Attack, buyer: Buyer, other_buyer: Buyer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With the negative control: without the check it would."""
+    """With the negative control: without the check, a false ticket buys."""
     offer = with_room()
     ticket = attack(buyer, other_buyer, offer)
     assert_problem(order(buyer, offer, ticket), 403, "waiting-room")

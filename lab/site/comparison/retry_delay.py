@@ -1,4 +1,4 @@
-"""The section on the retry delay of a Redlock: how soon it hands over, beside locks whose waiters are told."""
+"""The section on the retry delay of a Redlock: how soon it hands over, compared with locks that notify waiters."""
 
 from __future__ import annotations
 

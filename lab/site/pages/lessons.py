@@ -46,7 +46,7 @@ def essay(name: str) -> SafeString | None:
 
 
 def story(entry: LadderEntry) -> list[SafeString]:
-    """Return what a rung is about in at most three sentences, as HTML: its flaw, and why, as its lesson says."""
+    """Return a summary of a rung as HTML, in at most three sentences: its flaw, and the reason from its lesson."""
     flaw = [conditional_escape(translated(entry.flaw))] if entry.flaw else []
     text = _read(get_language() or "en", entry.slug) or ""
     sections = re.split(r"^## .*$", text, flags=re.MULTILINE)

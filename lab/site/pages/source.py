@@ -1,4 +1,4 @@
-"""The source of a rung: what matters of it, highlighted line by line, and its difference from the code of its fix."""
+"""The source of a rung: the lines that matter, highlighted one by one, and the diff to the code that fixes it."""
 
 from __future__ import annotations
 
