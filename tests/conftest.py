@@ -191,6 +191,7 @@ def pytest_collection_finish() -> None:
     Some tests collect garbage. The whole suite's items and modules would make each collection take a second.
     """
     gc.freeze()
+    gc.set_threshold(20_000)  # Objects made before a collection. With the default of 700, tests collect all the time.
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
