@@ -112,7 +112,7 @@ def test_every_text_of_a_curve_is_inside_its_picture(open_page: Open, language: 
     page = open_page("/lab/comparison/", language=language)
     page.set_viewport_size({"width": width, "height": 900})
     pictures = page.locator(".lines svg")
-    expect(pictures).to_have_count(4)
+    expect(pictures).to_have_count(6)
     for picture in pictures.all():
         outer = picture.bounding_box()
         texts = picture.locator("text").all()
